@@ -16,6 +16,7 @@ from mgpu_doctor.analysis.statistics.medians import known_medians
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.analysis.steps.recent_steps import recent, unmoved
 from mgpu_doctor.analysis.steps.typical_step import phase_medians
+from mgpu_doctor.case.device_times import clock_of
 from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
 from mgpu_doctor.findings import Diagnosis, Finding, FirstFailure, RankSummary, Severity
 from mgpu_doctor.rules.catalogue import OWN, catalogue
@@ -210,6 +211,8 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
     if not len(records):
         records = rank.steps
     traced = measures.traced.step_medians.get(rank.rank) if measures.traced else None
+    number = -1 if rank.rank is None else rank.rank
+    lead = measures.run_ahead.get(number)
     return RankSummary(
         rank=rank.rank,
         host=rank.host,
@@ -222,6 +225,9 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
         step_seconds_median=_middle(records["wall_ns"]) * 1e-9 if len(records) else traced,
         phases={},
         where=None,
+        clock=clock_of(rank) if len(rank.steps) else None,
+        run_ahead=lead,
+        pace=None if lead is None else measures.paces.get(number),
     )
 
 

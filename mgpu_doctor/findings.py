@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from mgpu_doctor.case.device_times import Pace, RunAhead
 from mgpu_doctor.case.model import Case, Unexamined
+from mgpu_doctor.case.process_metadata import PhaseClock
 
 
 class Severity(str, Enum):
@@ -130,6 +132,12 @@ class RankSummary:
     step_seconds_median: float | None
     phases: Mapping[str, float | None]
     where: str | None
+    clock: PhaseClock | None = None
+    """What measured the phases; `HOST`: nothing that shows them. None: no step was recorded."""
+    run_ahead: RunAhead | None = None
+    """How far its host was ahead of its device; None: unknown, or it computes on the CPU."""
+    pace: Pace | None = None
+    """Which of the two sets its pace; None: the same."""
 
 
 @dataclass(frozen=True, slots=True)

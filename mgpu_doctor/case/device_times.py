@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mgpu_doctor.case.model import Rank, Records
-from mgpu_doctor.case.rank_device import device_kind, is_host_stamped
+from mgpu_doctor.case.process_metadata import PhaseClock
+from mgpu_doctor.case.rank_device import is_host_stamped, record_clock
 from mgpu_doctor.recording.records import DEVICE_DTYPE
 
 DEVICE_TIMED = 1 << 31
@@ -32,6 +34,22 @@ class RunAhead:
     least: float
     most: float | None
     """None: no upper bound is known."""
+    at_forward: float = 0.0
+    """How far it was ahead when the forward pass began, at least."""
+
+
+class Pace(str, Enum):
+    """Which side of a rank sets the pace of its steps."""
+
+    HOST = "host"
+    """The device waits for the host."""
+    DEVICE = "device"
+    """The host has queued work well before the device begins it."""
+
+
+def clock_of(rank: Rank) -> PhaseClock:
+    """The clock of the phases by which the rank is compared and shown."""
+    return PhaseClock.DEVICE if len(device_times(rank)[0]) else record_clock(rank)
 
 
 def on_one_clock(rank: Rank) -> Rank:
@@ -41,18 +59,6 @@ def on_one_clock(rank: Rank) -> Rank:
     if not is_host_stamped(rank):
         return rank
     return replace(rank, steps=_device_timed(rank), history=rank.history[:0])
-
-
-def run_ahead(rank: Rank) -> RunAhead | None:
-    """Of the steps on record; None: the rank computes on the CPU, or its device timed none."""
-    if device_kind(rank) == "cpu":
-        return None
-    _, times = _joined(rank.steps, rank.device_times)
-    least, most = times["least_lead"], times["most_lead"]
-    least, most = least[~np.isnan(least)], most[~np.isnan(most)]
-    if not len(least):
-        return None
-    return RunAhead(float(np.median(least)), float(np.median(most)) if len(most) else None)
 
 
 def with_device_losses(rank: Rank) -> Records:

@@ -8,7 +8,6 @@ never compared between ranks, and no gain is predicted from them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mgpu_doctor.case.model import Rank
@@ -87,6 +86,8 @@ def is_host_stamped(rank: Rank) -> bool:
     return device_kind(rank) != "cpu" and not on_device
 
 
-def host_stamped(ranks: Iterable[Rank]) -> tuple[Rank, ...]:
-    """The ranks whose phases cannot be compared."""
-    return tuple(rank for rank in ranks if is_host_stamped(rank))
+def record_clock(rank: Rank) -> PhaseClock:
+    """The clock of the phases in the rank's step records."""
+    if is_host_stamped(rank):
+        return PhaseClock.HOST
+    return PhaseClock.CPU if device_kind(rank) == "cpu" else PhaseClock.DEVICE

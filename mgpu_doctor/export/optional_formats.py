@@ -17,7 +17,8 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.summary import scalar
 
 from mgpu_doctor.case.model import Case, Rank
-from mgpu_doctor.export.step_table import CPU, Column, columns, draft, steps_as_columns
+from mgpu_doctor.case.process_metadata import PhaseClock
+from mgpu_doctor.export.step_table import Column, columns, draft, steps_as_columns
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.recording.write import private_folder
@@ -27,7 +28,7 @@ from mgpu_doctor.report import text
 def write_parquet(path: Path, case: Case) -> int:
     """Bytes written. Raises `OSError` and leaves no debris. A job without steps gives a file
     with the columns and no row."""
-    nothing = _arrays(steps_as_columns(np.zeros(0, STEP_DTYPE), 0.0, CPU))
+    nothing = _arrays(steps_as_columns(np.zeros(0, STEP_DTYPE), 0.0, PhaseClock.CPU.value))
     schema = pa.table({**_of(None, 0), **nothing}).schema
     with draft(path) as file:
         with pq.ParquetWriter(file, schema, compression="zstd") as writer:

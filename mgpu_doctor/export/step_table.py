@@ -19,21 +19,12 @@ from mgpu_probes.inprocess.layout import PHASES, WARM_UP
 
 from mgpu_doctor.case.device_times import device_times
 from mgpu_doctor.case.model import Case, Rank, Records
-from mgpu_doctor.case.rank_device import device_kind, is_host_stamped
+from mgpu_doctor.case.process_metadata import PhaseClock
+from mgpu_doctor.case.rank_device import record_clock
 from mgpu_doctor.report import text
 
 AT_ONCE = 1024
-
-
-CPU, DEVICE, HOST = "cpu", "device", "host"
-"""Clocks of phases. `host`: a device computes, and the host's clock says when work was queued."""
-
-
-def clock_of(rank: Rank) -> str:
-    """The clock of the phases of those steps that were not timed on their own (`device_times`)."""
-    if is_host_stamped(rank):
-        return HOST
-    return CPU if device_kind(rank) == "cpu" else DEVICE
+DEVICE = PhaseClock.DEVICE.value
 
 
 def rows(rank: Rank) -> Iterator[dict[str, Any]]:
@@ -44,7 +35,7 @@ def rows(rank: Rank) -> Iterator[dict[str, Any]]:
     places, times = device_times(rank)
     measured = zip(times["phases"].tolist(), times["least_lead"].tolist(), strict=True)
     timed = dict(zip(places.tolist(), measured, strict=True))
-    usual = clock_of(rank)
+    usual = record_clock(rank).value
     for begin in range(0, len(rank.steps), AT_ONCE):
         some = rank.steps[begin : begin + AT_ONCE]
         pairs = zip(some.copy().tolist(), some["phases"].tolist(), strict=True)
@@ -68,7 +59,7 @@ def columns(rank: Rank) -> dict[str, Column]:
     """Name, as in the CSV file -> one value a step; seconds, bytes, counts; `ended` is seconds
     since the epoch."""
     places, times = device_times(rank)
-    found = steps_as_columns(rank.steps, rank.clock_offset, clock_of(rank))
+    found = steps_as_columns(rank.steps, rank.clock_offset, record_clock(rank).value)
     if len(places):
         for place, phase in enumerate(PHASES):
             values = np.ma.getdata(found[f"{phase}_seconds"]).copy()

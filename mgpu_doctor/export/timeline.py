@@ -14,9 +14,10 @@ from typing import Any
 
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.case.device_times import device_times
+from mgpu_doctor.case.device_times import clock_of
 from mgpu_doctor.case.model import Case, Rank
-from mgpu_doctor.export.step_table import CPU, DEVICE, HOST, clock_of, rows
+from mgpu_doctor.case.process_metadata import PhaseClock
+from mgpu_doctor.export.step_table import rows
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import text
 
@@ -25,6 +26,11 @@ STEPS, SHARES, EVENTS = 1, 2, 3
 TRACKS = {STEPS: "steps", SHARES: "phases (in their usual order)", EVENTS: "events"}
 ON_DEVICE = "phases on the device's clock, of timed steps (in their usual order)"
 ON_HOST = "phases on the host's clock: when work was queued (in their usual order)"
+PHASE_TRACKS = {
+    PhaseClock.DEVICE: ON_DEVICE,
+    PhaseClock.HOST: ON_HOST,
+    PhaseClock.CPU: TRACKS[SHARES],
+}
 MACHINE = 1 << 24
 """Processes from here on stand for hosts: no rank has so high a number."""
 MICRO = 1e6
@@ -66,19 +72,14 @@ def _names(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
     name = {"name": f"{who} on {text.line(rank.host)}{again}"}
     yield {"ph": "M", "name": "process_name", "pid": process, "args": name}
     yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}
-    shares = {DEVICE: ON_DEVICE, HOST: ON_HOST, CPU: TRACKS[SHARES]}[_drawn_clock(rank)]
+    shares = PHASE_TRACKS[clock_of(rank)]
     for track, title in (TRACKS | {SHARES: shares}).items():
         told = {"name": title}
         yield {"ph": "M", "name": "thread_name", "pid": process, "tid": track, "args": told}
 
 
-def _drawn_clock(rank: Rank) -> str:
-    """The clock whose phases are drawn."""
-    return DEVICE if len(device_times(rank)[0]) else clock_of(rank)
-
-
 def _steps(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
-    drawn, free = _drawn_clock(rank), -math.inf
+    drawn, free = clock_of(rank), -math.inf
     for record in rows(rank):
         took = record["wall_ns"] / 1e3
         begun = record["end_ns"] / 1e3 + rank.clock_offset * MICRO - took
@@ -100,7 +101,7 @@ def _steps(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
             if 0 < seconds < math.inf:
                 yield _slice(name, process, SHARES, begun, seconds * MICRO)
                 begun += seconds * MICRO
-        free = begun if drawn == DEVICE else free
+        free = begun if drawn is PhaseClock.DEVICE else free
 
 
 def _happened(process: int, rank: Rank) -> Iterator[dict[str, Any]]:

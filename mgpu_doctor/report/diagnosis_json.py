@@ -74,6 +74,10 @@ def _rank(rank: RankSummary) -> dict[str, Any]:
         "step_seconds_median": rank.step_seconds_median,
         "phases": {phase: rank.phases.get(phase) for phase in PHASES},
         "where": rank.where,
+        "clock": rank.clock,
+        "run_ahead_seconds": rank.run_ahead.least if rank.run_ahead else None,
+        "run_ahead_seconds_most": rank.run_ahead.most if rank.run_ahead else None,
+        "pace": rank.pace,
     }
 
 

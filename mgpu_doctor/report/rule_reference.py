@@ -6,6 +6,7 @@ import functools
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from mgpu_doctor.analysis.measures import STEP_MEASURES
 from mgpu_doctor.formatting import format_bytes
 from mgpu_doctor.rules.rule import Limit, Rule
 
@@ -37,10 +38,18 @@ share = 0.15
 
 [Whose file is used](guide.md#change-limits-or-ignore-a-finding), and whose is not.
 
-The phases of a step on a GPU are stamped by the host, which runs ahead of the device. Such phases
-are not compared: no rank is called a straggler by them, no job `input-bound`, and the report lists
-what was not examined.
+The phases of a step on a GPU are timed by the GPU itself, in some of the steps, and ranks are
+compared by these steps alone. Phases that only the host's clock measured are not compared, because
+the host runs ahead of the device: no rank is called a straggler by them, no job `input-bound`, and
+the report lists what was not examined. None of this has been seen on a GPU yet
+([what to check](gpu.md)).
 """
+CLOCK = (
+    "On CPUs, the host's clock measures the phases. On GPUs, the device's own does, in some of the "
+    "steps; what only the host's clock measured is not compared, because the host runs ahead of "
+    "the device. Reports name the clock and the run-ahead of each rank. Not yet seen on a GPU."
+)
+"""Of rules that compare or add up phases."""
 
 _fill = functools.partial(textwrap.fill, break_on_hyphens=False)
 
@@ -88,8 +97,10 @@ def _ordered(rules: Iterable[Rule]) -> list[Rule]:
 
 
 def _sections(rule: Rule) -> list[tuple[str, str]]:
+    by_phases = not {*rule.needs}.isdisjoint(STEP_MEASURES)
     sections = [
         ("How it is measured", rule.how_measured),
+        *([("Clock", CLOCK)] if by_phases else []),
         ("Thresholds", rule.thresholds),
         ("What to do", rule.fixes),
     ]

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from mgpu_doctor.case.device_samples import Device, DeviceSample
 from mgpu_doctor.case.model import Case
+from mgpu_doctor.recording.records import DEVICE_DTYPE
 from tests.support.metadata import with_metadata
 from tests.support.synthetic import Synthetic, synthetic_case
 
@@ -61,6 +64,20 @@ def on_gpus(job: Synthetic, devices: Sequence[Device], **birth: Any) -> Case:
         device = f"cuda:{rank.rank}"
         ranks.append(with_metadata(replace(rank, device=device), **facts))
     return sampled(replace(case, ranks=tuple(ranks)), devices)
+
+
+def timed(case: Case, lead: float, at_most: float, only: Sequence[int] | None = None) -> Case:
+    """The case with device times of all steps, which are those of the host, and hosts that are
+    between `lead` and `at_most` seconds ahead; of some ranks only."""
+    ranks = []
+    for rank in case.ranks:
+        times = np.zeros(len(rank.steps), DEVICE_DTYPE)
+        times["step_seq"], times["wall_ns"] = rank.steps["seq"], rank.steps["wall_ns"]
+        times["phases"] = np.nan_to_num(rank.steps["phases"])
+        times["least_lead"], times["most_lead"], times["loss"] = lead, at_most, np.nan
+        chosen = only is None or rank.rank in only
+        ranks.append(replace(rank, device_times=times) if chosen else rank)
+    return replace(case, ranks=tuple(ranks))
 
 
 def sampled(case: Case, devices: Sequence[Device], every: float = EVERY) -> Case:

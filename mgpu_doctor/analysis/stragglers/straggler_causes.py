@@ -16,12 +16,13 @@ from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, INPUT, TRANSFER
 
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings, idle
 from mgpu_doctor.analysis.statistics.medians import median_of_known
+from mgpu_doctor.analysis.steps.host_pace import judge_pace
 from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.structure.job_structure import Structure
-from mgpu_doctor.case.device_times import RunAhead
+from mgpu_doctor.case.device_times import Pace, RunAhead
 
 DECIDES = 0.5
 """Share of the excess that a cause must explain to be reported as the cause."""
@@ -40,8 +41,6 @@ PAGING = 1000.0
 LONGEST_FAULT = 10e-6
 """Maximum seconds per page fault; measured: 1.5 µs for 4 KiB (docs/performance.md)."""
 
-HOST_BOUND = 0.05
-"""A host that is ahead of its device by at most this share of a step may hold it up (a choice)."""
 ON_THE_HOST = ("gc", "host-contended", "host-throttled", "host-cores", "host-paging", "idle")
 """Causes that delay a device only where its host is not ahead."""
 HOST = ("host-contended", "host-throttled", "host-cores", "host-paging")
@@ -94,7 +93,7 @@ def explain(
         "host-paging": view.paging(),
         "idle": view.beyond(view.idle),
     }
-    if joined.is_device_timed and not _is_host_bound(ahead, straggler.step_seconds):
+    if joined.is_device_timed and judge_pace(ahead, straggler.step_seconds) is not Pace.HOST:
         found |= dict.fromkeys(ON_THE_HOST)
     causes = [
         Cause(
@@ -105,10 +104,6 @@ def explain(
         for name, seconds in found.items()
     ]
     return tuple(sorted(causes, key=lambda cause: (cause.seconds is None, -(cause.seconds or 0.0))))
-
-
-def _is_host_bound(ahead: RunAhead | None, step: float) -> bool:
-    return ahead is not None and ahead.most is not None and ahead.most <= HOST_BOUND * step
 
 
 class _View:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.cost.communication_cost import measure_core_contention
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.steps.host_pace import cost_of_host_time
 from mgpu_doctor.case.process_metadata import Ddp
-from mgpu_doctor.case.rank_device import host_stamped
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules.blame import WARNING_COST, severity_of_cost
@@ -171,26 +171,26 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
         for one in modules
     ):
         return
-    a_step = _seconds_a_step(measures, modules)
-    step = measures.step_seconds
-    saved = min(1.0, min(a_step) / step) if a_step and step else None
+    taken = _seconds_a_step(measures)
+    step, least = measures.step_seconds, min(taken.values(), default=None)
+    costs = cost_of_host_time(taken, measures.paces) if taken else None
+    saved = min(1.0, min(costs.values()) / step) if costs and step else None
     sure = all(module.graph_varies is False for module in modules)
-    spent = f"{format_seconds(min(a_step))} per step" if a_step else "time"
     yield Finding(
         code="unused-parameter-scan",
         severity=severity_of_cost(saved or 0.0),
         confidence=0.95 if sure else 0.7,
-        title=f"The search for unused parameters costs {spent} and finds none",
-        cause="find_unused_parameters=True makes DistributedDataParallel walk the whole autograd "
-        "graph before each backward pass, and keeps it from ordering its buckets as gradients "
-        "become ready. Every parameter was used "
+        title=f"The search for unused parameters {_spent(least, saved)} and finds none",
+        cause=f"{_hidden(least, saved)}find_unused_parameters=True makes "
+        "DistributedDataParallel walk the whole autograd graph before each backward pass, and "
+        "keeps it from ordering its buckets as gradients become ready. Every parameter was used "
         + ("in every pass so far." if sure else "in every pass that was checked."),
         evidence=(
             *(
                 Evidence(
-                    "searching, a step, on the rank where it is least", least, "s", None, TIMED
+                    "searching, a step, on the rank where it is least", seconds, "s", None, TIMED
                 )
-                for least in sorted(a_step)[:1]
+                for seconds in sorted(taken.values())[:1]
             ),
             Evidence("parameters that were unused", 0, "bytes", None, LOGGED),
         ),
@@ -207,7 +207,7 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
                 'strategy="ddp"; in transformers: ddp_find_unused_parameters=False; in Accelerate: '
                 "DistributedDataParallelKwargs(find_unused_parameters=False).",
                 None
-                if saved is None
+                if not saved
                 else Predicted(
                     1 - saved,
                     None,
@@ -219,17 +219,34 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
     )
 
 
-def _seconds_a_step(measures: Measures, modules: list[Ddp]) -> list[float]:
-    """Of searching, by rank; empty where a rank does not say, or a device works meanwhile."""
-    if host_stamped(measures.case.ranks):
-        return []
-    taken = [rank.metadata.steps for rank in measures.case.ranks]
-    times = [
-        one.scan_seconds / many
-        for one, many in zip(modules, taken, strict=True)
-        if one.scan_seconds is not None and many
-    ]
-    return times if len(times) == len(modules) else []
+def _spent(least: float | None, saved: float | None) -> str:
+    if least is None:
+        return "costs time"
+    verb, whose = ("costs", "") if saved else ("takes", "of the host's time ")
+    return f"{verb} {format_seconds(least)} {whose}per step"
+
+
+def _hidden(least: float | None, saved: float | None) -> str:
+    """What is known of the cost of a search that does not lengthen the step, or may not."""
+    if least is None or saved:
+        return ""
+    if saved is None:
+        return (
+            "Whether the search lengthens the step is unknown: the hosts may be ahead of their "
+            "devices. "
+        )
+    return "The devices still have queued work meanwhile, so the search lengthens no step. "
+
+
+def _seconds_a_step(measures: Measures) -> dict[int, float]:
+    """Rank -> seconds of its host that searching takes per step; empty unless all ranks say it."""
+    found = {}
+    for rank in measures.case.ranks:
+        module, steps = rank.metadata.ddp, rank.metadata.steps
+        if module is None or module.scan_seconds is None or not steps or rank.rank is None:
+            return {}
+        found[rank.rank] = module.scan_seconds / steps
+    return found
 
 
 RULES = (
@@ -280,11 +297,13 @@ RULES = (
         "there are none.",
         measured="The flag, the result of the search (torch's own log, and whether the set ever "
         "changed), and the search time. The cost is the time on the rank where it is shortest, as "
-        "all ranks search at once.",
+        "all ranks search at once. On a rank with a GPU it is known only if the run-ahead is: "
+        "all of that time if the host is not ahead of the GPU, none if it is.",
         thresholds="No unused parameter on any rank, in any pass that torch reports. Warning from "
         "5 % of the step time, info below.",
         fixes="Set `find_unused_parameters=False`.",
         examine=_unused,
         needs=("step_seconds",),
+        unverified="on GPUs",
     ),
 )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from mgpu_doctor.analysis.cost.gradient_reduction import sample_ranks
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.device_times import Pace
 from mgpu_doctor.case.model import Rank
-from mgpu_doctor.case.rank_device import host_stamped
 from mgpu_doctor.case.user_code import is_user_code
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds
@@ -138,9 +138,11 @@ def _often(rank: Rank, limits: Limits) -> dict[tuple[str, str], Place]:
 
 
 def measure_cost(measures: Measures, found: Iterable[Place]) -> float | None:
-    """Share of the step time spent there even by the rank that came last; None: the host's time in
-    a call tells nothing where a device runs behind it."""
-    if not measures.step_seconds or host_stamped(measures.case.ranks):
+    """Share of the step time spent there even by the rank that came last; None: unknown, as where a
+    host is ahead of its device, or may be: there it also waits for the device's own work."""
+    ranks = sample_ranks(measures.case.ranks)
+    by_host = all(measures.paces.get(rank.rank or 0) is Pace.HOST for rank in ranks)
+    if not measures.step_seconds or not by_host:
         return None
     return min(1.0, sum(place.seconds for place in found) / measures.step_seconds)
 
@@ -279,9 +281,9 @@ RULES = (
         "synchronizes all ranks in every step.",
         measured="Calls to torch.distributed per step, by line of Python code. The cost is the "
         "time spent there by the rank where it is shortest: the others' additional waiting would "
-        "only move to the next gradient exchange. If the host runs ahead of a device, the cost is "
-        "unknown. Lines of installed packages are reported only if it is known which of your "
-        "settings causes them (Lightning, TorchMetrics, Accelerate, transformers).",
+        "only move to the next gradient exchange. If a host is ahead of its GPU, or may be, the "
+        "cost is unknown. Lines of installed packages are reported only if it is known which of "
+        "your settings causes them (Lightning, TorchMetrics, Accelerate, transformers).",
         thresholds="Counted over at least 20 steps, on all ranks. Barriers and exchanges of "
         "objects count everywhere. all_reduce, all_gather and similar calls count only with "
         "DistributedDataParallel without a communication hook (otherwise they are the training "

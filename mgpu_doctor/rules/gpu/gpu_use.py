@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, INPUT, OPTIMIZER, WAIT
@@ -58,10 +58,12 @@ def utilizations(measures: Measures) -> dict[int, tuple[float, float]]:
     return found if len(found) == len(known) else {}
 
 
-def most_share(measures: Measures, phase: int) -> float:
-    """The largest share of a rank's time in a phase, by the device's clock where it timed any step,
-    else by the host's; 0 where none measured it. For reasons to stay silent."""
-    timed = [(rank, on_one_clock(rank)) for rank in measures.case.ranks]
+def most_share(measures: Measures, phase: int, only: Sequence[int] | None = None) -> float:
+    """The largest share of a rank's time in a phase, of all ranks or of some, by the device's clock
+    where it timed any step, else by the host's; 0 where none measured it. For reasons to stay
+    silent."""
+    chosen = [rank for rank in measures.case.ranks if only is None or rank.rank in only]
+    timed = [(rank, on_one_clock(rank)) for rank in chosen]
     ranks = [by_device if len(by_device.steps) else rank for rank, by_device in timed]
     return max((phase_shares(ranks, phase) or {0: 0.0}).values())
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from mgpu_probes.inprocess.layout import CHECKPOINT, EVALUATION, OTHER
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.device_times import Pace, clock_of
+from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_share
 from mgpu_doctor.rules.blame import severity_of_cost
@@ -83,27 +85,32 @@ def _idle(measures: Measures, limits: Limits) -> dict[int, float] | None:
     return {number: mean for number, (mean, _) in known.items()}
 
 
-def _busy(measures: Measures, limits: Limits) -> float | None:
-    """How busy the host of the idlest rank is, where all are busy with starting kernels."""
-    busy = [host_busy(rank) for rank in measures.case.ranks]
+def _busy(measures: Measures, limits: Limits, held: Mapping[int, float]) -> float | None:
+    """How busy the idlest of the hosts that hold a device back is, where all of these are busy with
+    starting kernels; None: they are not. `held`: these devices."""
+    ranks = [rank for rank in measures.case.ranks if rank.rank in held]
+    busy = [host_busy(rank) for rank in ranks]
     known = [one for one in busy if one is not None]
     least = min(known, default=0.0)
-    in_model = min((model_share(rank) for rank in measures.case.ranks), default=0.0)
+    in_model = min((model_share(rank) for rank in ranks), default=0.0)
     enough = len(known) == len(busy) and least >= limits["busy"] and in_model >= limits["model"]
-    return least if enough and not _is_ahead(measures, limits["ahead"]) else None
+    return least if enough else None
 
 
-def _is_ahead(measures: Measures, share: float) -> bool:
-    """Whether a host has queued work well before its device needs it, where devices timed steps."""
-    step = measures.step_seconds
-    if step is None:
-        return False
-    return any(lead.least >= share * step for lead in measures.run_ahead.values())
+def _held_back(measures: Measures, idle: Mapping[int, float], share: float) -> dict[int, float]:
+    """Those of the idle devices whose host may be too slow for them. If devices timed steps, a host
+    that is well ahead is not, and a rank without such steps is not judged."""
+    step, leads = measures.step_seconds, measures.run_ahead
+    if step is None or not leads:
+        return dict(idle)
+    slow = {rank for rank, lead in leads.items() if lead.least < share * step}
+    return {rank: mean for rank, mean in idle.items() if rank in slow}
 
 
 def _launch(measures: Measures, limits: Limits) -> Iterable[Finding]:
     idle = _idle(measures, limits)
-    busy = _busy(measures, limits) if idle else None
+    held = _held_back(measures, idle or {}, limits["ahead"])
+    busy = _busy(measures, limits, held)
     if not idle or busy is None:
         return
     most = max(idle.values())
@@ -123,9 +130,10 @@ def _launch(measures: Measures, limits: Limits) -> Iterable[Finding]:
         "them fast enough",
         cause="The host computes nearly all the time, and in the model's passes: many small "
         "kernels, each started from Python. How many there are was not counted.",
-        victims=tuple(sorted(idle)),
+        victims=tuple(sorted(held)),
         evidence=(
             *_utilization(measures, limits),
+            *_lead(measures, held),
             Evidence(
                 "share of the time in which the host computes, on the rank where it is least",
                 busy,
@@ -152,16 +160,20 @@ def _launch(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def _low(measures: Measures, limits: Limits) -> Iterable[Finding]:
     idle = _idle(measures, limits)
-    if not idle or _busy(measures, DEFAULTS) is not None:
+    if not idle:
         return
+    held = _held_back(measures, idle, DEFAULTS["ahead"])
+    if _busy(measures, DEFAULTS, held) is not None:
+        return
+    hosts = [rank for rank in idle if measures.paces.get(rank) is not Pace.DEVICE]
     most, memory = max(idle.values()), memory_share(measures)
     roomy = memory is not None and memory < limits["memory"]
     elsewhere = {
         name: share
         for name, phase in ELSEWHERE.items()
-        if (share := most_share(measures, phase)) >= limits["excuse"]
+        if (share := most_share(measures, phase, hosts)) >= limits["excuse"]
     }
-    evidence = [*_utilization(measures, limits)]
+    evidence = [*_utilization(measures, limits), *_lead(measures, idle)]
     if memory is not None:
         source = "NVML samples; in use by anybody, caches included"
         evidence.append(
@@ -169,18 +181,49 @@ def _low(measures: Measures, limits: Limits) -> Iterable[Finding]:
         )
     for name, share in elsewhere.items():
         what = f"share of the time in {name}, on the rank where it is most"
-        evidence.append(Evidence(what, share, "fraction", limits["excuse"], "host's clock"))
+        evidence.append(Evidence(what, share, "fraction", limits["excuse"], _clocks(measures)))
     yield Finding(
         code="low-utilization",
         severity=Severity.WARNING,
         confidence=0.7,
         title=f"The GPUs run no kernel for {format_share(1 - most)} of the time or more",
-        cause=_cause(roomy, elsewhere),
+        cause=_cause(roomy, elsewhere) if hosts else QUEUED,
         victims=tuple(sorted(idle)),
         evidence=tuple(evidence),
         since_step=0,
-        fixes=tuple(_fixes(measures, roomy, elsewhere)),
+        fixes=tuple(_fixes(measures, roomy, elsewhere)) if hosts else (TRACE,),
     )
+
+
+QUEUED = (
+    "Ranks wait neither for data nor for each other, and every host has queued work before its "
+    "GPU begins it, so no host is the bottleneck. The GPUs wait for something in their own queues, "
+    "such as copies or work in other streams."
+)
+TRACE = Fix(
+    "trace-queue",
+    "Find what the GPUs wait for in their queues",
+    "`mgpu-doctor trace PID` records kernels, copies and the gaps between them.",
+)
+
+
+def _lead(measures: Measures, ranks: Iterable[int]) -> Iterable[Evidence]:
+    """How far the hosts of these ranks are ahead, where devices timed steps."""
+    known = [lead.least for rank in ranks if (lead := measures.run_ahead.get(rank)) is not None]
+    if known:
+        yield Evidence(
+            "how far the host is ahead of its GPU when backward begins, on the rank where it is "
+            "most",
+            max(known),
+            "s",
+            None,
+            "events on the device; a lower bound",
+        )
+
+
+def _clocks(measures: Measures) -> str:
+    by_device = any(clock_of(rank) is PhaseClock.DEVICE for rank in measures.case.ranks)
+    return "device's clock" if by_device else "host's clock"
 
 
 def _cause(roomy: bool, elsewhere: Mapping[str, float]) -> str:
@@ -239,10 +282,10 @@ RULES = (
         measured=f"NVML's utilization of every rank's GPU is low while every host is busy (CPU "
         "time of the main thread, and the backward pass, which autograd runs in a thread of its "
         "own) inside forward, backward and optimizer, and nobody waits for data or for other "
-        f"ranks. {SPINS} Kernels and the gaps between them are not counted. Silent if devices "
-        "timed steps and a host is well ahead of its device.",
-        thresholds="All limits hold on every rank; a rank whose GPU is not surely known keeps the "
-        "rule silent.",
+        f"ranks. {SPINS} Kernels and the gaps between them are not counted. If devices timed "
+        "steps, only ranks whose host is not well ahead of its device are judged.",
+        thresholds="All limits hold on every judged rank; a rank whose GPU is not surely known "
+        "keeps the rule silent.",
         fixes='torch.compile(mode="reduce-overhead"), CUDA graphs, fused optimizers, a larger '
         "batch.",
         examine=_launch,
@@ -257,7 +300,8 @@ RULES = (
         summary="The GPUs are idle much of the time, though nobody waits for data or for other "
         "ranks.",
         measured=f"NVML's utilization of every rank's GPU, sampled while it trained. {SPINS} Given "
-        "where launch-bound is not.",
+        "where launch-bound is not. If the run-ahead is known, what the host of a rank does counts "
+        "only if it is not ahead of its GPU.",
         thresholds="A rank whose GPU is not surely known keeps the rule silent.",
         fixes="A larger batch where memory is free (with its learning rate), less work of the host "
         "between steps, or fewer GPUs.",

@@ -10,7 +10,7 @@ from mgpu_probes.inprocess.layout import TRANSFER
 from mgpu_doctor.analysis.cost.what_if import saved_without_phase
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import phase_shares
-from mgpu_doctor.case.device_times import on_one_clock
+from mgpu_doctor.case.device_times import Pace, on_one_clock
 from mgpu_doctor.case.rank_device import accelerator
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.formatting import format_seconds, format_share
@@ -41,14 +41,15 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     if joined is not None and attribution is not None:
         saved = saved_without_phase(joined, attribution, TRANSFER)
     pinned = {first_loader(rank).pinned for rank in ranks}
+    ahead = all(measures.paces.get(rank) is Pace.DEVICE for rank in shares)
     share = float(np.median(list(shares.values())))
     yield Finding(
         code="transfer-bound",
         severity=severity_of_cost(saved),
-        confidence=0.9 if pinned == {False} else 0.7,
+        confidence=0.9 if pinned == {False} and not ahead else 0.7,
         title=f"Copies to the GPU take {format_share(share)} of every step "
         f"({format_seconds(share * step)})",
-        cause=_cause(pinned),
+        cause=_cause(pinned, ahead=ahead),
         victims=tuple(sorted(shares)),
         evidence=(
             Evidence(
@@ -66,7 +67,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
             Fix(
                 "overlap-copies",
                 "Copy while the GPU computes",
-                _how(pinned),
+                _how(pinned, ahead=ahead),
                 Predicted(
                     1 - saved,
                     None,
@@ -78,7 +79,12 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     )
 
 
-def _cause(pinned: set[bool | None]) -> str:
+def _cause(pinned: set[bool | None], *, ahead: bool) -> str:
+    if ahead:
+        return (
+            "Every host has queued work before its GPU begins it, so no host waits for a copy: the "
+            "GPUs do, because the copies are large or begin late."
+        )
     if pinned == {False}:
         return (
             "The loader's batches lie in pageable memory (pin_memory=False): CUDA copies them "
@@ -89,9 +95,9 @@ def _cause(pinned: set[bool | None]) -> str:
     return "Whether the batches are pinned was not seen."
 
 
-def _how(pinned: set[bool | None]) -> str:
+def _how(pinned: set[bool | None], *, ahead: bool) -> str:
     asynchronous = "x = x.to(device, non_blocking=True)"
-    if pinned == {True}:
+    if ahead or pinned == {True}:
         return (
             f"{asynchronous}, for the next batch, on a torch.cuda.Stream of its own; send what is "
             "small (uint8 images, token numbers) and convert on the GPU."
@@ -107,8 +113,10 @@ RULES = (
         measured="The transfer phase as a share of the step on the rank where it is least, timed "
         "on the device. Not judged where phases were stamped on the host: before a copy from "
         "pageable memory CUDA waits for all earlier work of the stream (CUDA Runtime API, API "
-        "synchronization behavior), so the host's clock would count that work as copying. Nothing "
-        "writes this phase on a GPU yet.",
+        "synchronization behavior), so the host's clock would count that work as copying. Timed "
+        "are copies in another stream that the computing stream waits for; others are part of "
+        "`other` or `forward`. Whether the host or the GPU waits for them is judged by the "
+        "run-ahead, where it is known.",
         thresholds="Warning if a step without it would be 5 % shorter.",
         fixes="`pin_memory=True` with `non_blocking=True`; smaller types; the next batch on a "
         "stream of its own.",

@@ -8,6 +8,7 @@ import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks.stack_sampling import Work
+from mgpu_doctor.case.device_times import Pace
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules.blame import severity_of_cost
@@ -86,9 +87,12 @@ def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    shares = measures.input_shares
-    if not shares or measures.input_saved is None or not measures.step_seconds:
+    if not measures.input_shares or measures.input_saved is None or not measures.step_seconds:
         return
+    shares = {
+        rank: 0.0 if measures.paces.get(rank) is Pace.DEVICE else share
+        for rank, share in measures.input_shares.items()
+    }
     share = min(shares.values())
     if share < limits["share"] or measures.input_saved < limits["share"] / 2:
         return
@@ -197,7 +201,8 @@ RULES = (
             "on the rank that waits least. The cost is a what-if over the same steps. The "
             "cause comes from the loader's settings and from the scheduler's counters: "
             "whether its workers (without workers: the main thread) ran, waited for a core or "
-            "slept."
+            "slept. A GPU that still has queued work when the forward pass begins waited for no "
+            "data: what it did while its host fetched the batch was work (not yet seen on a GPU)."
         ),
         thresholds=(
             "Warning if steps without the wait would be 5 % shorter. Info if batches are "

@@ -11,7 +11,8 @@ from mgpu_doctor.analysis.cost.what_if import saved_if_faster
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN
 from mgpu_doctor.analysis.machines.oversubscription import CpuDemand, measure_cpu_demand
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.rank_device import host_stamped
+from mgpu_doctor.analysis.steps.host_pace import cost_of_host_time
+from mgpu_doctor.case.device_times import Pace
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_count, format_share
 from mgpu_doctor.rules.advice import environment
@@ -41,7 +42,7 @@ def _oversubscribed(measures: Measures, limits: Limits) -> Iterable[Finding]:
             confidence=0.5 if cpu_demand.queueing is None else 0.9,
             title=f"{_demand(cpu_demand)} for {cpu_demand.cores:g} cores on "
             f"{cpu_demand.host}{_waiting(cpu_demand)}",
-            cause=_cause(cpu_demand),
+            cause=f"{_cause(cpu_demand)}{_hidden(measures, cpu_demand, saved)}",
             culprits=tuple(
                 culprit_of(measures, rank) for rank in sorted(_behind(measures, cpu_demand))
             ),
@@ -79,23 +80,26 @@ def _behind(measures: Measures, cpu_demand: CpuDemand) -> frozenset[int]:
 
 def _saved(measures: Measures, cpu_demand: CpuDemand) -> float | None:
     """Share of the step without the time in which main threads stood ready; None: not known, as
-    where devices work meanwhile."""
-    joined, attribution = measures.joined, measures.attribution
-    if (
-        cpu_demand.queueing is None
-        or cpu_demand.most_threads < 2
-        or host_stamped(measures.case.ranks)
-    ):
+    where hosts may be ahead of their devices."""
+    if cpu_demand.queueing is None or cpu_demand.most_threads < 2:
         return None
+    joined, attribution = measures.joined, measures.attribution
     if joined is None or attribution is None:
-        return cpu_demand.queueing
-    faster = {
-        column: (measures.surroundings.get(rank, UNSEEN).queueing or 0.0)
+        shares = dict.fromkeys(cpu_demand.ranks, cpu_demand.queueing)
+        costs = cost_of_host_time(shares, measures.paces)
+        return min(costs.values()) if costs else None
+    columns = {rank: at for at, rank in enumerate(joined.ranks) if rank in cpu_demand.ranks}
+    stood = {
+        rank: (measures.surroundings.get(rank, UNSEEN).queueing or 0.0)
         * float(np.mean(joined.wall[:, column]))
-        for column, rank in enumerate(joined.ranks)
-        if rank in cpu_demand.ranks
+        for rank, column in columns.items()
     }
-    return saved_if_faster(attribution, faster)
+    costs = cost_of_host_time(stood, measures.paces)
+    if costs is None:
+        return None
+    if not any(costs.values()):
+        return 0.0
+    return saved_if_faster(attribution, {columns[rank]: costs[rank] for rank in costs})
 
 
 def _demand(cpu_demand: CpuDemand) -> str:
@@ -113,6 +117,18 @@ def _waiting(cpu_demand: CpuDemand) -> str:
     if cpu_demand.queueing is None:
         return ""
     return f": each rank waits for a core {format_share(cpu_demand.queueing)} of the time"
+
+
+def _hidden(measures: Measures, cpu_demand: CpuDemand, saved: float | None) -> str:
+    """What the run-ahead of hosts says about the cost; empty for ranks that compute on CPUs."""
+    paces = [measures.paces.get(rank) for rank in cpu_demand.ranks]
+    if cpu_demand.most_threads < 2 or cpu_demand.queueing is None:
+        return ""
+    if None in paces:
+        return " What it costs is unknown: the hosts may be ahead of their devices."
+    if not saved and Pace.DEVICE in paces:
+        return " It costs nothing: the devices have queued work meanwhile."
+    return ""
 
 
 def _cause(cpu_demand: CpuDemand) -> str:
@@ -167,7 +183,7 @@ def _fixes(measures: Measures, cpu_demand: CpuDemand, saved: float | None) -> tu
     count, cores = len(cpu_demand.ranks), cpu_demand.cores or 1.0
     wanted = math.ceil(cpu_demand.threads + cpu_demand.workers)
     gains = None
-    if saved is not None:
+    if saved:
         gains = Predicted(
             1 - saved,
             None,
@@ -226,7 +242,8 @@ RULE = Rule(
         "the CPU time that they use, compared with the cores of their affinity or the "
         "quota of their control groups. The effect is the share of time in which a rank's "
         "main thread waited for a core (schedstat, sampled once per second). The cost is "
-        "a what-if over the same steps without that time."
+        "a what-if over the same steps without that time. On GPUs it is known only if the "
+        "run-ahead is: a host that is ahead of its GPU costs nothing (not yet seen on a GPU)."
     ),
     thresholds=(
         "More threads than cores, and main threads that wait for a core. Warning if steps "

@@ -15,6 +15,7 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.communication import ddp_settings
+from tests.support.gpus import timed
 from tests.support.metadata import with_metadata
 from tests.support.seeds import at_most
 from tests.support.synthetic import Synthetic, synthetic_case
@@ -186,6 +187,21 @@ def test_a_search_that_finds_nothing_costs_its_time() -> None:
     assert "2 ms per step" in found.title
     assert found.cost.step_fraction == pytest.approx(2 / 29.5, abs=0.01)
     assert "ddp_find_unused_parameters=False" in found.fixes[0].how
+
+
+@pytest.mark.parametrize(
+    ("lead", "at_most", "cost"), [(0, 0.001, 2 / 29.5), (0.3, 0.4, 0), (0, 0.02, None)]
+)
+def test_a_search_costs_nothing_while_the_devices_have_work(
+    lead: float, at_most: float, cost: float | None
+) -> None:
+    searching = case(ddp=SEARCHED, birth={"clock": "device"}, device="cuda:0")
+    found = only(timed(searching, lead, at_most))
+    share = found.cost.step_fraction
+    assert share is None if cost is None else share == pytest.approx(cost, abs=0.01)
+    assert found.severity is (Severity.WARNING if cost else Severity.INFO)
+    assert "2 ms" in found.title
+    assert bool(found.fixes[0].predicted) == bool(cost)
 
 
 def test_it_is_paid_in_each_pass_that_exchanges() -> None:
@@ -429,6 +445,13 @@ def test_what_a_barrier_costs_behind_a_device_is_unknown() -> None:
     found = only(case(birth=behind, device="cuda:0"))
     assert found.severity is Severity.INFO
     assert found.cost.step_fraction is None
+
+
+def test_a_barrier_on_hosts_that_are_not_ahead_costs_their_time() -> None:
+    on_devices = case(birth={"clock": "device", **calling("barrier")}, device="cuda:0")
+    cost = only(case(birth=calling("barrier"))).cost.step_fraction
+    assert only(timed(on_devices, 0, 0.001)).cost.step_fraction == pytest.approx(cost)
+    assert only(timed(on_devices, 0.3, 0.4)).cost.step_fraction is None
 
 
 def test_one_rank_alone_has_nobody_to_wait_for() -> None:

@@ -14,7 +14,6 @@ from mgpu_doctor.case.device_samples import Device, DeviceSample, device_sample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
-from mgpu_doctor.recording.records import DEVICE_DTYPE
 from mgpu_doctor.rules.gpu import (
     gpu_utilization,
     host_transfers,
@@ -23,7 +22,7 @@ from mgpu_doctor.rules.gpu import (
     throttled_stragglers,
 )
 from tests.fakenvml.fakenvml import machine
-from tests.support.gpus import GIB, gpus, on_gpus
+from tests.support.gpus import GIB, gpus, on_gpus, timed
 from tests.support.metadata import with_metadata
 from tests.support.nvml import PretendNvml
 from tests.support.synthetic import BASE, Fault, Synthetic
@@ -229,21 +228,30 @@ def test_hosts_that_compute_all_the_time_while_gpus_idle() -> None:
     assert "low-utilization" not in found(idle_job())
 
 
-@pytest.mark.parametrize(("lead", "is_host"), [(0.002, True), (0.02, False)])
-def test_hosts_that_are_ahead_of_their_devices_do_not_hold_them_back(
-    lead: float, is_host: bool
+def leading(case: Case, *leads: float) -> Case:
+    """The case with steps of 27 ms that devices timed; of each rank, by how much its host leads."""
+    for rank, lead in enumerate(leads):
+        case = timed(case, lead, lead + 0.001, only=[rank])
+    return case
+
+
+@pytest.mark.parametrize(
+    ("leads", "slow"),
+    [((0, 0, 0, 0), (0, 1, 2, 3)), ((0.002, 0.02, 0.1, 0), (0, 3)), ((0.02,) * 4, ())],
+)
+def test_only_hosts_that_are_not_ahead_hold_their_devices_back(
+    leads: tuple[float, ...], slow: tuple[int, ...]
 ) -> None:
-    """Of steps of 27 ms that devices timed."""
-    case = idle_job()
-    ranks = []
-    for rank in case.ranks:
-        times = np.zeros(len(rank.steps), DEVICE_DTYPE)
-        times["step_seq"], times["wall_ns"] = rank.steps["seq"], rank.steps["wall_ns"]
-        times["phases"] = np.nan_to_num(rank.steps["phases"])
-        times["least_lead"], times["most_lead"], times["loss"] = lead, lead + 0.001, np.nan
-        ranks.append(replace(rank, device_times=times))
-    timed = codes(replace(case, ranks=tuple(ranks)))
-    assert ("launch-bound" in timed) is is_host
+    one = found(leading(idle_job(), *leads)).get("launch-bound")
+    assert (one.victims if one else ()) == slow
+
+
+def test_devices_that_stand_still_with_queued_work_are_not_blamed_on_the_host() -> None:
+    elsewhere = {**BASE, "other": 0.03}
+    one = found(leading(idle_job(busy=0.05, base=elsewhere), *[0.3] * 4))["low-utilization"]
+    assert [fix.id for fix in one.fixes] == ["trace-queue"]
+    one = found(leading(idle_job(busy=0.05, base=elsewhere), *[0.008] * 4))["low-utilization"]
+    assert one.fixes[0].id == "overlap-host-work"  # ahead again, but not before the forward pass
 
 
 def test_idle_gpus_with_free_memory_take_a_larger_batch() -> None:
@@ -314,6 +322,12 @@ def test_copies_that_all_ranks_wait_for(
     assert cause in one.cause
     assert how in one.fixes[0].how
     assert one.cost.step_fraction == pytest.approx(0.23, abs=0.05)
+
+
+def test_hosts_that_are_ahead_do_not_wait_for_copies() -> None:
+    case = on_gpus(Synthetic(base=COPIES), gpus(4), loaders=[{"pin_memory": True}])
+    assert "no host waits" in found(timed(case, 0.3, 0.4))["transfer-bound"].cause
+    assert "no host waits" not in found(timed(case, 0.0, 0.001))["transfer-bound"].cause
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.settings import Settings
+from tests.support.gpus import timed
 from tests.support.hosts import Doing, computing, on_host, pooled, sampled
 from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case
 
@@ -197,6 +198,19 @@ def test_more_threads_than_cores() -> None:
     assert fix.how.startswith("OMP_NUM_THREADS=1 torchrun train.py")
     assert fix.predicted is not None
     assert fix.predicted.step_time_ratio == pytest.approx(0.7, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("lead", "at_most", "cost"), [(0, 0.001, 0.3), (0.3, 0.4, 0), (0, 0.02, None)]
+)
+def test_what_threads_without_a_core_cost_devices_depends_on_the_run_ahead(
+    lead: float, at_most: float, cost: float | None
+) -> None:
+    job = Synthetic(ranks=2, birth={"threads": 2, "clock": "device"}, device="cuda:0")
+    one = only(timed(crowded(0.3, case=synthetic_case(job)), lead, at_most))
+    share = one.cost.step_fraction
+    assert share is None if cost is None else share == pytest.approx(cost, abs=0.05)
+    assert one.severity is (Severity.WARNING if cost else Severity.INFO)
 
 
 def test_one_rank_alone_can_have_too_many_threads() -> None:

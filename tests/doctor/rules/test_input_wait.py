@@ -13,6 +13,7 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
+from tests.support.gpus import timed
 from tests.support.hosts import Doing, computing, on_host, sampled
 from tests.support.synthetic import BASE, Fault, Synthetic, synthetic_case
 
@@ -36,6 +37,14 @@ def test_all_ranks_wait_for_data(ranks: int) -> None:
     assert found.culprits == ()
     assert found.victims == tuple(range(ranks))
     assert found.cost.step_fraction == pytest.approx(0.27, abs=0.03)
+
+
+def test_a_device_that_still_had_work_waited_for_no_data() -> None:
+    """One rank whose host is ahead is enough: then not all ranks wait."""
+    job = replace(job_with_input(0.010), device="cuda:0", birth={"clock": "device"})
+    waiting = timed(synthetic_case(job), 0.008, 0.009)  # ahead again, but not before the forward
+    assert [one.code for one in diagnose(waiting).findings] == ["input-bound"]
+    assert diagnose(timed(waiting, 0.3, 0.4, only=[2])).findings == ()
 
 
 @pytest.mark.parametrize(("milliseconds", "told"), [(0.5, False), (4.0, True)])

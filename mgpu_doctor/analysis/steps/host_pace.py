@@ -1,0 +1,78 @@
+"""Whether a rank's host or its device sets the pace of its steps, and what work of the host costs.
+
+A host queues work and goes on, so that it may be ahead of its device. While it is, the device never
+waits for it, and time that the host spends costs nothing. A host that is not ahead holds the device
+up with whatever it does. In between, how much of the host's time the queue hides is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from mgpu_probes.inprocess.layout import BACKWARD, INPUT, OPTIMIZER
+
+from mgpu_doctor.case.device_times import Pace, RunAhead, device_times
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.case.rank_device import device_kind
+
+LITTLE = 0.05
+"""Share of a step. A host that is ahead by at most so much sets the pace; a device does if its host
+is ahead by more, whenever that is known (a choice)."""
+
+
+def run_ahead(rank: Rank) -> RunAhead | None:
+    """How far the rank's host was ahead of its device, in the steps on record; None: the rank
+    computes on the CPU, or its device timed no step."""
+    rows, times = device_times(rank)
+    known = ~np.isnan(times["least_lead"])
+    if not known.any():
+        return None
+    rows, times = rows[known], times[known]
+    most = times["most_lead"][~np.isnan(times["most_lead"])]
+    single = rank.steps["micro_batches"][rows] <= 1
+    # The lead shrank by no more than the device did between the two marks.
+    besides = np.nan_to_num(times["phases"])[:, [INPUT, BACKWARD, OPTIMIZER]].sum(axis=1)
+    before = times["least_lead"] - (times["wall_ns"] * 1e-9 - besides)
+    return RunAhead(
+        least=float(np.median(times["least_lead"])),
+        most=float(np.median(most)) if len(most) else None,
+        at_forward=float(np.median(np.where(single, np.maximum(before, 0), 0))),
+    )
+
+
+def find_paces(
+    ranks: Sequence[Rank], leads: Mapping[int, RunAhead], step: float | None
+) -> dict[int, Pace]:
+    """Rank -> what sets its pace; ranks of which it is unknown are left out. `leads`: how far hosts
+    are ahead; `step`: mean seconds."""
+    found = {}
+    for rank in ranks:
+        number = rank.rank
+        if number is None:
+            continue
+        pace = Pace.HOST if device_kind(rank) == "cpu" else judge_pace(leads.get(number), step)
+        if pace is not None:
+            found[number] = pace
+    return found
+
+
+def judge_pace(lead: RunAhead | None, step: float | None) -> Pace | None:
+    """What sets the pace of a rank on a device; None: unknown. A device does only if its queue was
+    not empty when the forward pass began: at the backward pass, the host of a device that stood
+    still between two steps is ahead again."""
+    if lead is None or not step:
+        return None
+    if lead.most is not None and lead.most <= LITTLE * step:
+        return Pace.HOST
+    return Pace.DEVICE if min(lead.least, lead.at_forward) > LITTLE * step else None
+
+
+def cost_of_host_time(
+    seconds: Mapping[int, float], paces: Mapping[int, Pace]
+) -> dict[int, float] | None:
+    """Rank -> by how many seconds its step is longer because its host spent so many; None: it is
+    unknown on any of them."""
+    if not all(rank in paces for rank in seconds):
+        return None
+    return {rank: spent if paces[rank] is Pace.HOST else 0.0 for rank, spent in seconds.items()}
