@@ -218,3 +218,11 @@ def test_a_helper_thread_at_rest_is_not_busy() -> None:
     parked = ("_worker concurrent/futures/thread.py:81",)
     assert not state(Seen(USER, helpers=[parked])).busy
     assert state(Seen(USER, helpers=[parked, ("upload util.py:4",)])).busy
+
+
+@pytest.mark.parametrize(("inner", "busy"), [(0, False), (2, False), (3, True)])
+def test_a_helper_thread_is_at_rest_if_one_of_its_three_innermost_calls_parks_it(
+    inner: int, busy: bool
+) -> None:
+    below = [f"f util.py:{line}" for line in range(inner)]
+    assert state(Seen(USER, helpers=[("wait threading.py:327", *below)])).busy is busy

@@ -1,0 +1,134 @@
+"""Both sides of every limit that decides whether a job stands and who is behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mgpu_doctor.analysis.stacks.hang_analysis import (
+    Kind,
+    analyse_hang,
+    list_unclear_processes,
+)
+from mgpu_doctor.analysis.stacks.progress import measure_progress
+from tests.support import looking
+from tests.support.looking import LOCKED, LOOP, Scene, Seen, collective, scene, stuck
+
+
+def behind(job: Scene) -> list[int | None]:
+    found = analyse_hang(job.looks())
+    assert found is not None
+    assert found.kind is Kind.BEHIND
+    return [one.state.rank for one in found.culprits]
+
+
+def spaced(job: Scene, every: float) -> Scene:
+    return replace(job, every=every)
+
+
+def drifting(seen: Seen, **more: float) -> list[Seen]:
+    """Three looks at it, between which these fields of it grow."""
+    return [
+        replace(seen, **{name: getattr(seen, name) + at * more[name] for name in more})
+        for at in range(3)
+    ]
+
+
+POLLS = Seen((*LOOP, "f util.py:3"), syscall="clock_nanosleep")
+CHILD = Seen((*LOOP, "wait subprocess.py:9"), child_cpu=5.0)
+BACKWARD = Seen(looking.BACKWARD)
+LIMITS: dict[str, tuple[Scene, Scene]] = {
+    "seconds that looks span": (spaced(scene({1: LOCKED}), 0.41), spaced(scene({1: LOCKED}), 0.39)),
+    "CPU time of the culprit": (
+        scene({1: drifting(LOCKED[0], cpu=0.0019)}),
+        scene({1: drifting(LOCKED[0], cpu=0.0021)}),
+    ),
+    "CPU time of it in a short time": (
+        spaced(scene({1: drifting(LOCKED[0], cpu=0.0009)}), 0.45),
+        spaced(scene({1: drifting(LOCKED[0], cpu=0.0011)}), 0.45),
+    ),
+    "CPU time of a child": (
+        scene({1: drifting(CHILD, child_cpu=0.019)}),
+        scene({1: drifting(CHILD, child_cpu=0.021)}),
+    ),
+    "CPU time of who polls": (
+        scene({1: drifting(POLLS, cpu=0.049)}),
+        scene({1: drifting(POLLS, cpu=0.051)}),
+    ),
+    "CPU time of other threads in a backward pass": (
+        scene({1: LOCKED}, others=drifting(BACKWARD, others_cpu=0.69)),
+        scene({1: LOCKED}, others=drifting(BACKWARD, others_cpu=0.71)),
+    ),
+    "CPU time of who spins in a collective": (
+        scene({1: LOCKED}, others=drifting(Seen(collective()), cpu=0.71)),
+        scene({1: LOCKED}, others=drifting(Seen(collective()), cpu=0.69)),
+    ),
+    "seconds since it last ran": (
+        scene({1: drifting(replace(LOCKED[0], rested=0.51), cpu=0.1)}),
+        scene({1: drifting(replace(LOCKED[0], rested=0.49), cpu=0.1)}),
+    ),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_on_one_side_of_a_limit_a_rank_is_behind_on_the_other_the_job_may_move(limit: str) -> None:
+    stands, may_move = LIMITS[limit]
+    assert behind(stands) == [1]
+    assert analyse_hang(may_move.looks()) is None
+
+
+@pytest.mark.parametrize(
+    ("rested", "cores", "snapshots", "works"),
+    [
+        (10.1, 0.71, 3, True),
+        (9.9, 0.71, 3, False),
+        (10.1, 0.69, 3, False),
+        (10.1, 0.71, 2, False),
+    ],
+)
+def test_from_which_wait_and_use_a_rank_that_works_is_behind(
+    rested: float, cores: float, snapshots: int, works: bool
+) -> None:
+    calls = (*LOOP, "clean util.py:9", "match re/__init__.py:166")
+    works_on = Seen(calls, syscall=None, active=True, gil=True)
+    seen = drifting(works_on, cpu=cores)
+    job = scene({1: seen}, others=[Seen(collective(), rested=rested)])
+    found = analyse_hang(replace(job, count=snapshots).looks())
+    assert (found is not None and any(one.computing for one in found.culprits)) is works
+
+
+def test_one_rank_of_several_that_wait_for_it_makes_no_poll_a_hang_if_it_runs() -> None:
+    others = {rank: drifting(Seen(collective()), cpu=0.75) for rank in (0, 2)}
+    polls = {1: drifting(POLLS, cpu=0.01)}
+    assert behind(scene(polls)) == [1]
+    assert analyse_hang(scene({**others, **polls}).looks()) is None
+
+
+def test_of_many_doubtful_culprits_four_are_worth_a_pause() -> None:
+    doubtful = {rank: stuck(f"f util.py:{rank}") for rank in range(1, 7)}
+    assert list_unclear_processes(scene(doubtful, ranks=8).looks()) == (1001, 1002, 1003, 1004)
+
+
+def test_cores_are_those_of_the_main_thread_else_of_the_process() -> None:
+    threads = drifting(Seen(collective()), cpu=0.25, others_cpu=0.5)
+    looks = scene({0: threads}, ranks=1).looks()
+    unknown = [
+        replace(look, processes=tuple(replace(p, main_cpu_seconds=None) for p in look.processes))
+        for look in looks
+    ]
+    nothing = [
+        replace(look, processes=tuple(replace(p, cpu_seconds=None) for p in look.processes))
+        for look in unknown
+    ]
+    found = [measure_progress(seen) for seen in (looks, unknown, nothing, looks[:1])]
+    cores = [(one.ranks[0].cores, one.ranks[0].process_cores) for one in found if one is not None]
+    assert cores == [(0.25, 0.75), (0.75, 0.75), (None, None), (None, None)]
+
+
+@pytest.mark.parametrize(("used", "idle"), [(0.039, True), (0.041, False)])
+def test_an_idle_process_may_seem_to_have_used_a_tick_per_second(used: float, idle: bool) -> None:
+    looks = scene({0: [Seen(collective()), Seen(collective(), others_cpu=used)]}, ranks=1).looks()
+    found = measure_progress(looks)
+    assert found is not None
+    assert found.ranks[0].process_idle is idle
