@@ -17,6 +17,7 @@ from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.communication import ddp_settings
 from tests.support.gpus import timed
 from tests.support.metadata import with_metadata
+from tests.support.rule_limits import equal_counts_as
 from tests.support.seeds import at_most
 from tests.support.synthetic import Synthetic, synthetic_case
 
@@ -456,3 +457,12 @@ def test_a_barrier_on_hosts_that_are_not_ahead_costs_their_time() -> None:
 
 def test_one_rank_alone_has_nobody_to_wait_for() -> None:
     assert codes(case(birth=calling("barrier"), ranks=1)) == []
+
+
+def test_what_equals_a_limit_of_communication_counts() -> None:
+    bound = case(ddp={}, communication=BUSY)
+    (share, *_) = only(bound).evidence
+    assert equal_counts_as(bound, "communication-bound", "share", share.value) == "more"
+    hidden = case(ddp=ONE_BUCKET, communication=BUSY)
+    gain = only(hidden).cost.step_fraction
+    assert equal_counts_as(hidden, "overlap-poor", "gain", gain) == "more"

@@ -11,6 +11,7 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.recurring import Seconds, healthy, job_of
+from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Synthetic
 
 
@@ -111,3 +112,17 @@ def test_work_that_no_data_makes_uneven() -> None:
         rank.steps["cpu_s"][:] = 0.02
     for case in (by_phase, lasting, waited):
         assert [found.code for found in loud(case)] == []
+
+
+def test_unequal_data_that_cost_as_much_as_the_limit_are_told() -> None:
+    load = np.full((120, 4), 32.0)
+    load[:, 1] = 64
+    lengths = np.random.default_rng(1).integers(200, 1000, (150, 4)).astype(float)
+    for case, limit in (
+        (case_of(load, "samples"), "cost"),
+        (case_of(lengths, "tokens"), "cost"),
+        (uncounted(uneven()), "spread"),
+    ):
+        (found,) = loud(case)
+        cost = found.cost.step_fraction
+        assert equal_counts_as(case, "imbalance-data", limit, cost) == "more"

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mgpu_probes.inprocess.layout import INPUT
 
+from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.device_samples import Device, DeviceSample, device_sample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
@@ -21,10 +23,12 @@ from mgpu_doctor.rules.gpu import (
     replica_imbalance,
     throttled_stragglers,
 )
+from mgpu_doctor.rules.gpu.gpu_use import most_share
 from tests.fakenvml.fakenvml import machine
 from tests.support.gpus import GIB, gpus, on_gpus, timed
 from tests.support.metadata import with_metadata
 from tests.support.nvml import PretendNvml
+from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import BASE, Fault, Synthetic
 
 SLOW = Synthetic(faults=[Fault(2, "forward", factor=2.0), Fault(2, "backward", factor=2.0)])
@@ -439,3 +443,44 @@ def test_memory_alone_is_worth_knowing_until_it_runs_out() -> None:
 )
 def test_alike_devices_or_one_a_process_are_balanced(case: Case) -> None:
     assert "imbalance-device" not in codes(case)
+
+
+# --- limits ---------------------------------------------------------------------------------
+
+
+def test_what_equals_a_limit_of_a_device_counts() -> None:
+    hot = slow_rank({"sm_clock_mhz": 950.0, "clock_reasons": ("hw_thermal",)})
+    cost = found(hot)["straggler-throttled"].cost.step_fraction
+    assert equal_counts_as(hot, "straggler-throttled", "cost", cost) == "more"
+    assert equal_counts_as(hot, "straggler-throttled", "clock", 0.5) == "more"
+    idle = idle_job(0.5)
+    for code, limit, value, side in (
+        ("launch-bound", "utilization", 0.5, "more"),
+        ("launch-bound", "busy", 1.0, "more"),
+        ("low-utilization", "utilization", 0.5, "more"),
+        ("launch-bound", "excuse", most_share(measure(idle), INPUT), "more"),
+    ):
+        case = idle if code == "launch-bound" else idle_job(0.5, busy=0.05)
+        assert equal_counts_as(case, code, limit, value) == side, (code, limit)
+    copies = on_gpus(Synthetic(base=COPIES), gpus(4))
+    share = found(copies)["transfer-bound"].evidence[0].value
+    assert equal_counts_as(copies, "transfer-bound", "share", share) == "more"
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "memory", "utilization"),
+    [
+        ("memory", 1.0, 20 * GIB, 0.75),
+        ("idle", 0.25, 40 * GIB, 0.5),
+        ("full", 0.5, 20 * GIB, 0.75),
+    ],
+)
+def test_what_equals_a_limit_of_replicas_counts(
+    limit: str, value: float, memory: int, utilization: float
+) -> None:
+    """40 of 80 GiB are in use on the first device, which is busy for 75 % of the time."""
+    case = data_parallel(
+        {"memory_used": 40 * GIB, "utilization": 0.75},
+        {"memory_used": memory, "utilization": utilization},
+    )
+    assert equal_counts_as(case, "imbalance-device", limit, value) == "more"

@@ -12,6 +12,7 @@ from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.gpus import GIB
+from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Synthetic, synthetic_case
 
 MIB = 1 << 20
@@ -81,3 +82,10 @@ def test_growth_and_death_have_findings_of_their_own() -> None:
         rank.steps["resident_bytes"] = 7 * GIB + rank.steps["step"].astype(int) * MIB
     assert all("grows by" in one.title for one in told(case))
     assert told(job(Outcome.KILLED)) == []
+
+
+def test_what_equals_a_limit_of_a_full_host_counts() -> None:
+    case = job(pressure=lambda at: {"memory": 0.25 * at})
+    assert equal_counts_as(case, "oom-risk", "full", 15.5 / 16) == "more"
+    (pressure,) = [one.value for one in told(case)[0].evidence if one.unit == "fraction"]
+    assert equal_counts_as(case, "oom-risk", "pressed", pressure) == "more"

@@ -10,6 +10,7 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.gpus import GIB, gpus, on_gpus
+from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Synthetic
 
 CODES = ("memory-headroom", "imbalance-memory", "memory-preallocated")
@@ -59,3 +60,14 @@ def test_tensorflow_takes_a_device_whole(framework: str, expected: bool) -> None
     case = on_gpus(Synthetic(ranks=1), gpus(1, memory_used=77 * GIB))
     case = replace(case, job=replace(case.job, framework=framework))
     assert [one.code for one in told(case)] == ["memory-preallocated"] * expected
+
+
+def test_what_equals_a_limit_of_memory_counts() -> None:
+    unused = on_gpus(Synthetic(ranks=2), gpus(2, memory_used=20 * GIB))
+    assert equal_counts_as(unused, "memory-headroom", "used", 0.25) == "more"
+    uneven = peaks(60, 30, 30)
+    assert equal_counts_as(uneven, "imbalance-memory", "beyond", 1.0) == "more"
+    assert equal_counts_as(uneven, "imbalance-memory", "least", 30.0 * GIB) == "more"
+    whole = on_gpus(Synthetic(ranks=1), gpus(1, memory_used=75 * GIB))
+    whole = replace(whole, job=replace(whole.job, framework="keras"))
+    assert equal_counts_as(whole, "memory-preallocated", "whole", 75 / 80) == "more"

@@ -12,6 +12,7 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.gpus import GIB, gpu, on_gpus
+from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Synthetic
 
 CODES = ("oom-rank0-pileup", "oom-foreign-process")
@@ -77,3 +78,10 @@ def test_a_stranger_that_only_comes_by() -> None:
     visited = (holding(0, 1000, STRANGER), *case.device_samples[0].devices[1:])
     samples = [replace(case.device_samples[0], devices=visited), *case.device_samples[1:]]
     assert told(replace(case, device_samples=tuple(samples))) == []
+
+
+def test_what_equals_a_limit_of_strangers_counts() -> None:
+    strange = job([holding(0, 1000, STRANGER), holding(1, 1001), holding(2, 1002)])
+    assert equal_counts_as(strange, "oom-foreign-process", "share", 5 / 80) == "more"
+    assert equal_counts_as(strange, "oom-foreign-process", "lasting", 1.0) == "more"
+    assert equal_counts_as(job(PILED), "oom-rank0-pileup", "lasting", 1.0) == "more"

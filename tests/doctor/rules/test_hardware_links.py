@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.case.device_samples import NvLink
+from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Severity
 from tests.support.gpus import gpu
 from tests.support.hardware import (
@@ -20,6 +21,7 @@ from tests.support.hardware import (
     links,
     only,
 )
+from tests.support.rule_limits import equal_counts_as
 
 # --- pcie-degraded --------------------------------------------------------------------------
 
@@ -92,3 +94,32 @@ def test_errors_of_a_link(kind: str, each: int, *, told: bool) -> None:
     case = job(devices=[gpu(index, nvlinks=links(4)) for index in range(4)])
     found = changed(case, 0, {place: {"nvlinks": counted(place)} for place in range(SAMPLES)})
     assert accused(found) == ({("nvlink-down", 0)} if told else set())
+
+
+def test_what_equals_a_limit_of_a_link_counts() -> None:
+    def counted(kind: str, each: int, every: float = 1.0) -> Case:
+        at = {
+            place: {
+                "nvlinks": (
+                    replace(links(1)[0], errors=((kind, each * place),)),
+                    *links(4)[1:],
+                ),
+                "pcie": replace(WIDE, replays=each * place),
+            }
+            for place in range(SAMPLES)
+        }
+        case = job(devices=[gpu(i, nvlinks=links(4), pcie=WIDE) for i in range(4)], every=every)
+        return changed(case, 0, at)
+
+    slow = job(devices=[gpu(i, pcie=NARROW if i == 1 else WIDE) for i in range(4)])
+    assert equal_counts_as(slow, "pcie-degraded", "share", 1.0) == "more"
+    errors = counted("replay", 1)
+    assert equal_counts_as(errors, "nvlink-down", "errors", SAMPLES - 1) == "more"
+    assert equal_counts_as(counted("crc_flit", 512), "nvlink-down", "checksums", 512) == "more"
+    replays = counted("replay", 64, every=2.0)
+    (found,) = [one for one in hardware(replays) if one.code == "pcie-degraded"]
+    rate = found.evidence[0].value
+    assert isinstance(rate, float)
+    assert rate == pytest.approx(64 * 30)
+    assert equal_counts_as(replays, "pcie-degraded", "replays", rate) == "less"
+    assert equal_counts_as(replays, "pcie-degraded", "seconds", 2.0 * (SAMPLES - 1)) == "more"

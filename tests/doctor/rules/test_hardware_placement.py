@@ -15,6 +15,7 @@ from mgpu_doctor.findings import Severity
 from tests.support.gpus import gpu
 from tests.support.hardware import IDLE, hardware, job, only
 from tests.support.metadata import with_metadata
+from tests.support.rule_limits import equal_counts_as
 
 # --- topology-slow --------------------------------------------------------------------------
 
@@ -142,3 +143,9 @@ def test_ranks_that_share_a_gpu(places: tuple[int, ...], ranks: set[int]) -> Non
     case = job(devices=shown, device_uuid=lambda number: f"GPU-{places[number]:04x}")
     found = [one for one in hardware(case) if one.code == "gpu-missing"]
     assert {culprit.rank for one in found for culprit in one.culprits} == ranks
+
+
+def test_moving_that_takes_as_long_as_the_limit_makes_a_far_gpu_a_warning() -> None:
+    case = on_pairs(0, 2)
+    share = only(case).evidence[1].value
+    assert equal_counts_as(case, "topology-slow", "share", share) == "more"

@@ -28,6 +28,7 @@ from tests.support.hardware import (
     links,
     only,
 )
+from tests.support.rule_limits import equal_counts_as
 
 LOST: dict[str, Any] = {
     **dict.fromkeys(("utilization", "memory_used", "power_watts", "temperature", "uuid")),
@@ -322,3 +323,24 @@ def test_a_gpu_without_a_rank_can_be_shown() -> None:
         diagnosis_json.render(diagnosis),
     )
     assert all("GPU 2 of node" in text for text in shown)
+
+
+@pytest.mark.parametrize(("samples", "told"), [(1, False), (2, True)])
+def test_a_gpu_is_lost_from_the_second_sample_on(samples: int, *, told: bool) -> None:
+    case = lost_at_last(samples)
+    assert [one.code for one in hardware(case)] == ["gpu-lost"] * told
+
+
+def test_as_many_corrected_errors_as_the_limit_are_told() -> None:
+    at = {place: {"ecc": Ecc(corrected=7000 + 50 * place)} for place in range(SAMPLES)}
+    errors = 50 * (SAMPLES - 1)
+    assert equal_counts_as(changed(job(), 1, at), "gpu-ecc", "corrected", errors) == "more"
+
+
+def test_the_clock_and_the_share_of_samples_at_a_limit() -> None:
+    half = {"clock_reasons": ("power_cap",), "sm_clock_mhz": 950.0, "power_limit_watts": 500.0}
+    case = job(of={2: half})
+    assert equal_counts_as(case, "gpu-throttled", "clock", 0.5) == "more"
+    hot = {"clock_reasons": ("hw_thermal",)}
+    some = changed(job(), 2, dict.fromkeys(range(6), hot))
+    assert equal_counts_as(some, "gpu-throttled", "share", 6 / SAMPLES) == "more"

@@ -13,6 +13,7 @@ from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.settings import Settings
 from tests.support.gpus import timed
 from tests.support.hosts import Doing, computing, on_host, pooled, sampled
+from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case
 
 STEP = 0.049
@@ -267,3 +268,10 @@ def test_other_work_on_the_host_is_not_the_jobs_own_crowd() -> None:
     case = slow(threads=2)
     both = found(sampled(case, {**crowd, 1: Doing(queued=0.2 + LOST)}, outside=1.0))
     assert {one.code for one in both} == {"straggler-host", "cpu-oversubscribed"}
+
+
+def test_what_equals_a_limit_of_the_host_counts() -> None:
+    case = sampled(slow(), {1: Doing(queued=LOST, cores=(1,))}, outside=1.0)
+    cost = only(case).cost.step_fraction
+    assert equal_counts_as(case, "straggler-host", "cost", cost) == "more"
+    assert equal_counts_as(crowded(0.25), "cpu-oversubscribed", "queueing", 0.25) == "more"

@@ -15,6 +15,7 @@ from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 from tests.support.gpus import timed
 from tests.support.hosts import Doing, computing, on_host, sampled
+from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import BASE, Fault, Synthetic, synthetic_case
 
 
@@ -256,3 +257,30 @@ def test_dividing_a_batch_over_replicas_takes_time_whatever_makes_it(
     assert found.code == "input-bound"
     assert found.severity is (Severity.INFO if divided else Severity.WARNING)
     assert ("Splitting a batch" in found.cause) == divided
+
+
+def test_what_equals_a_limit_of_input_counts() -> None:
+    case = sampled_job(Doing(), cpu=75.0, workers=0)
+    share = bound(case).evidence[0].value
+    assert isinstance(share, float)
+    for limit, value, side in (
+        ("share", share, "more"),
+        ("strong", share, "more"),
+        ("saturated", 0.75, "more"),
+    ):
+        assert equal_counts_as(case, "input-bound", limit, value) == side
+
+
+@pytest.mark.parametrize(
+    ("doing", "limit", "value", "side"),
+    [
+        (Doing(children=(Doing(running=0.75),)), "computes", 0.75, "more"),
+        (Doing(children=(Doing(running=0.25),)), "computes", 0.75, "more"),
+        (Doing(children=(Doing(running=0.5),)), "computes", 0.25, None),
+    ],
+)
+def test_what_workers_do_at_a_limit(
+    doing: Doing, limit: str, value: float, side: str | None
+) -> None:
+    case = sampled_job(doing, workers=1)
+    assert equal_counts_as(case, "input-bound", limit, value) == side

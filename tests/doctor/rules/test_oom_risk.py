@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mgpu_doctor.analysis.capacity.memory_growth import find_growing_devices
 from mgpu_doctor.case.host_samples import HostSample, Task
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.gpus import GIB, gpus, on_gpus
 from tests.support.metadata import with_metadata
+from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Synthetic, synthetic_case
 
 MIB = 1 << 20
@@ -108,3 +110,12 @@ def test_torch_that_has_to_give_memory_back_again_and_again() -> None:
     assert found.severity is Severity.WARNING
     assert told(told_by(1)) == []
     assert told(told_by("many")) == [], "a certificate is input from somebody else"
+
+
+def test_memory_that_is_full_as_soon_as_the_limit_says_is_critical() -> None:
+    case = growing_on_devices(0, 2)
+    step = diagnose(case).step_seconds
+    (growth,) = find_growing_devices(case, 64 * MIB)
+    assert step is not None
+    assert growth.left is not None
+    assert equal_counts_as(case, "oom-risk", "soon", growth.left[1] * step) == "less"

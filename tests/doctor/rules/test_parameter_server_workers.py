@@ -13,6 +13,7 @@ from mgpu_doctor.case.model import Case, JobEnd, Outcome, Rank, State
 from mgpu_doctor.case.outcomes import outcome_of
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
+from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
 
 
@@ -123,3 +124,14 @@ def test_who_was_lost_is_told() -> None:
     assert lost.severity is Severity.WARNING
     assert [one.rank for one in lost.culprits] == [1]
     assert lost.title == "Rank 1 was killed by SIGKILL after step 4; the job continued without it"
+
+
+def test_a_worker_and_a_replica_that_cost_as_much_as_the_limit_are_told() -> None:
+    workers = job(closures=told("worker", [0.02, 0.05, 0.02]))
+    (slow,) = found(workers, "straggler-worker")
+    cost = slow.cost.step_fraction
+    assert equal_counts_as(workers, "straggler-worker", "cost", cost) == "more"
+    replicas = job(replica_steps=told("replica", [0.02, 0.03]))
+    (late,) = found(replicas, "imbalance-device")
+    saved = late.cost.step_fraction
+    assert equal_counts_as(replicas, "imbalance-device", "late", saved) == "more"

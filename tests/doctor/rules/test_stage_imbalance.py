@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.pipelines import Pipeline, pipeline_case
+from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Fault
 
 
@@ -105,3 +107,16 @@ def test_a_slow_rank_among_equal_pipelines_is_compared_with_its_stage() -> None:
 def test_a_stall_now_and_then_is_no_imbalance() -> None:
     job = Pipeline(faults=[Fault(2, "forward", 60, every=10)])
     assert "imbalance-stage" not in [one.code for one in findings(job)]
+
+
+def test_what_equals_a_limit_of_stages_counts() -> None:
+    case = pipeline_case(Pipeline((0.0040, 0.0058), parameters=(10, 10)))
+    stages = measure(case).stages
+    assert stages is not None
+    (found,) = diagnose(case).findings
+    for limit, value in (
+        ("imbalance", stages.imbalance),
+        ("alike", stages.imbalance),
+        ("cost", found.cost.step_fraction),
+    ):
+        assert equal_counts_as(case, "imbalance-stage", limit, value) == "more"

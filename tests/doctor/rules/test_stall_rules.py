@@ -14,6 +14,7 @@ from mgpu_doctor.findings import Finding, Severity
 from tests.support.hosts import Doing, on_host, sampled
 from tests.support.metadata import with_metadata
 from tests.support.recurring import healthy, job_of
+from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
 STEPS = 160
@@ -241,3 +242,23 @@ def test_two_stalls_count_if_they_take_much_of_the_time(phase: str) -> None:
 )
 def test_few_stalls_that_name_nobody(case: Case) -> None:
     assert [found.culprits for found in loud(case)] == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "rank", "code"),
+    [
+        ("checkpoint", 0, "checkpoint-stall"),
+        ("evaluation", 0, "rank0-only-work"),
+        ("forward", 1, "straggler-transient"),
+    ],
+)
+def test_a_stall_that_costs_as_much_as_the_limit_is_told(phase: str, rank: int, code: str) -> None:
+    case = stalled(phase, rank)
+    (found,) = loud(case)
+    assert equal_counts_as(case, code, "cost", found.cost.step_fraction) == "more"
+
+
+def test_collections_that_cost_as_much_as_the_limit_are_told() -> None:
+    case = collected(now_and_then(4, 1))
+    (found,) = loud(case)
+    assert equal_counts_as(case, "gc-pauses", "cost", found.cost.step_fraction) == "more"

@@ -6,6 +6,7 @@ import pytest
 
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
+from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import BASE, Fault, Synthetic, oversubscribed, synthetic_case
 
 
@@ -122,3 +123,18 @@ def test_what_a_rank_was_handed_is_not_counted() -> None:
     (found,) = diagnose(case).findings
     assert "Not measured: more data" in found.cause
     assert "all_to_all" in found.fixes[0].how
+
+
+@pytest.mark.parametrize(
+    ("phase", "code"),
+    [
+        ("forward", "straggler-compute"),
+        ("input", "straggler-input"),
+        ("optimizer", "straggler-optimizer"),
+        ("other", "straggler-other"),
+    ],
+)
+def test_a_straggler_that_costs_as_much_as_the_limit_is_told(phase: str, code: str) -> None:
+    job = Synthetic(faults=[Fault(1, phase, milliseconds=20)])
+    found = next(one for one in findings(job) if one.code == code)
+    assert equal_counts_as(synthetic_case(job), code, "cost", found.cost.step_fraction) == "more"

@@ -10,6 +10,7 @@ import pytest
 from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
+from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Synthetic, make_case, make_rank, records, synthetic_case
 
 WHY = "forward jobs/train.py:31: 0/3: tensor 'x' size mismatch at index 0. expected 64, actual 65"
@@ -105,3 +106,11 @@ def test_data_parallel_with_nothing_to_divide(devices: int, says: str) -> None:
 @pytest.mark.parametrize("told", [{}, {"data_parallel": {"devices": None}}, {"data_parallel": 4}])
 def test_no_data_parallel_no_word(told: dict[str, Any]) -> None:
     assert in_parallel({"strategy": "ddp", **told}) == []
+
+
+def test_what_equals_a_limit_of_recompiling_counts() -> None:
+    steps = list(range(20, 120, 10))
+    case = compiling(dict.fromkeys(range(4), steps), 0.010)
+    (one,) = found(case)
+    assert equal_counts_as(case, "recompiling", "cost", one.cost.step_fraction) == "more"
+    assert equal_counts_as(case, "recompiling", "steps", len(steps)) == "less"
