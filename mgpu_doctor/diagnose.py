@@ -21,6 +21,7 @@ from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
 from mgpu_doctor.findings import Diagnosis, Finding, FirstFailure, RankSummary, Severity
 from mgpu_doctor.rules.catalogue import OWN, catalogue
 from mgpu_doctor.rules.framework_advice import advise
+from mgpu_doctor.rules.gpu.busy_waiting import find_busy_waiting
 from mgpu_doctor.rules.hang.stack_branches import build_branches, describe_places
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
@@ -45,10 +46,16 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
     places, phases = describe_places(case), phase_medians(measures)
     even, together = _ideal(measures), _efficiency(measures)
     told = together if isinstance(together, Efficiency) else None
+    waiting = find_busy_waiting(measures, findings)
     return Diagnosis(
         case=case,
         ranks=tuple(
-            replace(_summary(measures, rank, hung), phases=of_rank, where=_where(rank, places))
+            replace(
+                _summary(measures, rank, hung),
+                phases=of_rank,
+                where=_where(rank, places),
+                busy_waiting=None if rank.rank is None else waiting.get(rank.rank),
+            )
             for rank, of_rank in zip(measures.case.ranks, phases, strict=True)
         ),
         coverage=measures.coverage,
@@ -227,7 +234,7 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
         where=None,
         clock=clock_of(rank) if len(rank.steps) else None,
         run_ahead=lead,
-        pace=None if lead is None else measures.paces.get(number),
+        bound_by=None if lead is None else measures.bound_by.get(number),
     )
 
 

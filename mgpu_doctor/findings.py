@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from mgpu_doctor.case.device_times import Pace, RunAhead
+from mgpu_doctor.case.device_times import BoundBy, RunAhead
 from mgpu_doctor.case.model import Case, Unexamined
 from mgpu_doctor.case.process_metadata import PhaseClock
 
@@ -117,6 +117,20 @@ class Followed:
 
 
 @dataclass(frozen=True, slots=True)
+class BusyWaiting:
+    """A GPU that counts as busy while its rank waits for other ranks."""
+
+    gpu: int
+    """NVML's index, on the rank's host."""
+    utilization: float
+    """Mean share, 0..1, of the time in which any kernel ran."""
+    waiting: float
+    """Share, 0..1, of this time that was waiting, at least."""
+    waits_for: int | None
+    """The rank that most of the waiting is for; None: nobody was named."""
+
+
+@dataclass(frozen=True, slots=True)
 class RankSummary:
     """A rank as the diagnosis shows it. `phases`: median seconds a step, after `wait` was split
     into `wait` and `communication` by comparing ranks; None: not measured."""
@@ -136,8 +150,10 @@ class RankSummary:
     """What measured the phases; `HOST`: nothing that shows them. None: no step was recorded."""
     run_ahead: RunAhead | None = None
     """How far its host was ahead of its device; None: unknown, or it computes on the CPU."""
-    pace: Pace | None = None
-    """Which of the two sets its pace; None: the same."""
+    bound_by: BoundBy | None = None
+    """Whether it is host-bound or device-bound; None: the same."""
+    busy_waiting: BusyWaiting | None = None
+    """None: not known, or hardly any waiting."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from mgpu_doctor.analysis.stacks.stack_sampling import (
 from mgpu_doctor.analysis.stalls.few_stalls import find_few_stalls
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls, find_stalls
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
-from mgpu_doctor.analysis.steps.host_pace import find_paces, run_ahead
+from mgpu_doctor.analysis.steps.host_bound import find_bounds, run_ahead
 from mgpu_doctor.analysis.steps.phase_shares import (
     LongSteps,
     coverage,
@@ -50,7 +50,7 @@ from mgpu_doctor.analysis.structure.load_imbalance import Loads, find_loads
 from mgpu_doctor.analysis.structure.pipeline_stages import Stages, measure_stages
 from mgpu_doctor.analysis.structure.replica_checks import Replicas, compare
 from mgpu_doctor.analysis.traces.trace_summary import TraceSummary, summarize_traces
-from mgpu_doctor.case.device_times import Pace, RunAhead, on_one_clock, untimed
+from mgpu_doctor.case.device_times import BoundBy, RunAhead, on_one_clock, untimed
 from mgpu_doctor.case.model import Case, Gap, Rank, Unexamined
 
 LEAST_RECORDS = LEAST_STEPS // 2
@@ -125,8 +125,9 @@ class Measures:
     run_ahead: Mapping[int, RunAhead] = field(default_factory=dict)
     """Rank -> how far its host was ahead of its device; ranks of which it is not known are left
     out."""
-    paces: Mapping[int, Pace] = field(default_factory=dict)
-    """Rank -> which side of it sets the pace; ranks of which it is not known are left out."""
+    bound_by: Mapping[int, BoundBy] = field(default_factory=dict)
+    """Rank -> whether it is host-bound or device-bound; ranks of which it is not known are left
+    out."""
     postmortem: PostMortem = field(default_factory=PostMortem)
     """Which ranks failed, and which failed first and why."""
     xids: tuple[Xid, ...] = ()
@@ -266,7 +267,9 @@ def _with_steps(seen: Measures) -> Measures:
     """The same with what step records show."""
     case = seen.case
     if not any(len(rank.steps) for rank in case.ranks):
-        return replace(seen, paces=find_paces(case.ranks, {}, None), missing=_not_recorded(case))
+        return replace(
+            seen, bound_by=find_bounds(case.ranks, {}, None), missing=_not_recorded(case)
+        )
     serving = servers(case.ranks)
     ranks = without(case.ranks, serving)
     leads = {rank.rank: lead for rank in ranks if (lead := run_ahead(rank)) is not None}
@@ -277,7 +280,7 @@ def _with_steps(seen: Measures) -> Measures:
         servers=serving,
         step_seconds=seconds,
         run_ahead=ahead,
-        paces=find_paces(ranks, ahead, seconds),
+        bound_by=find_bounds(ranks, ahead, seconds),
     )
     if missing := untimed(ranks, LEAST_RECORDS):
         return replace(timed, missing=_not_device_timed(missing))

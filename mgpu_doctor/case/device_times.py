@@ -38,13 +38,13 @@ class RunAhead:
     """How far it was ahead when the forward pass began, at least."""
 
 
-class Pace(str, Enum):
-    """Which side of a rank sets the pace of its steps."""
+class BoundBy(str, Enum):
+    """Whether a rank is host-bound or device-bound."""
 
     HOST = "host"
-    """The device waits for the host."""
+    """Its device waits for its host, or it computes on the CPU."""
     DEVICE = "device"
-    """The host has queued work well before the device begins it."""
+    """Its device always has queued work; of a rank that waits for others, a collective."""
 
 
 def clock_of(rank: Rank) -> PhaseClock:

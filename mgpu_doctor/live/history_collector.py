@@ -14,9 +14,9 @@ import numpy as np
 from mgpu_probes.inprocess import layout
 
 from mgpu_doctor.case.device_samples import DeviceSample
+from mgpu_doctor.case.device_times import on_one_clock
 from mgpu_doctor.case.host_samples import HostSample, Resource
 from mgpu_doctor.case.model import Rank, Records
-from mgpu_doctor.case.rank_device import is_host_stamped
 from mgpu_doctor.live import history_measures
 from mgpu_doctor.live.history_measures import OF_DEVICE, OF_HOST, OF_PRESSURE, PRESSURES, Measure
 from mgpu_doctor.live.history_series import (
@@ -42,11 +42,9 @@ Place = tuple[str | None, int]
 def spans(ranks: Sequence[Rank], measure: Measure) -> Spans:
     """Of the processes that were one rank, one after the other."""
     needs_phases = measure in (history_measures.OWN, history_measures.WAIT, history_measures.INPUT)
-    found = [
-        _of_process(rank, READINGS[measure])
-        for rank in sorted(ranks, key=lambda rank: rank.started or 0.0)
-        if not (needs_phases and is_host_stamped(rank))
-    ]
+    ordered = sorted(ranks, key=lambda rank: rank.started or 0.0)
+    timed = [on_one_clock(rank) for rank in ordered] if needs_phases else ordered
+    found = [_of_process(rank, READINGS[measure]) for rank in timed]
     if not found:
         return NONE
     start, end, mean = (np.concatenate(parts) for parts in zip(*found, strict=True))

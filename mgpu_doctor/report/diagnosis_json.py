@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from enum import Enum
 from typing import Any
 
@@ -77,7 +78,8 @@ def _rank(rank: RankSummary) -> dict[str, Any]:
         "clock": rank.clock,
         "run_ahead_seconds": rank.run_ahead.least if rank.run_ahead else None,
         "run_ahead_seconds_most": rank.run_ahead.most if rank.run_ahead else None,
-        "pace": rank.pace,
+        "bound_by": rank.bound_by,
+        "busy_waiting": None if rank.busy_waiting is None else asdict(rank.busy_waiting),
     }
 
 

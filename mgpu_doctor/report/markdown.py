@@ -9,9 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix
 from mgpu_doctor.formatting import UNKNOWN, format_count, format_ranks, format_seconds, format_share
 from mgpu_doctor.report import phase_bars, text
+from mgpu_doctor.report.device_timing import (
+    format_run_ahead,
+    name_clocks,
+    summarize_busy_waiting,
+)
 from mgpu_doctor.report.event_timeline import shown as shown_events
 from mgpu_doctor.report.event_timeline import since
 from mgpu_doctor.report.job_card import facts
@@ -175,8 +181,19 @@ def _ranks(table: Sequence[Row]) -> str:
     ]
     several = len({row.host for row in table}) > 1
     seen = ["last seen"] if any(row.where for row in table) else []
+    on_gpus = any(row.clock not in (None, PhaseClock.CPU) for row in table)
+    clock = ["clock", "host ahead"] if on_gpus else []
     return _table(
-        ("rank", *(["host"] if several else []), "state", "step", "a step", *measured, *seen),
+        (
+            "rank",
+            *(["host"] if several else []),
+            "state",
+            "step",
+            "a step",
+            *clock,
+            *measured,
+            *seen,
+        ),
         (
             (
                 f"{row.label} (culprit)" if row.culprit else row.label,
@@ -184,6 +201,8 @@ def _ranks(table: Sequence[Row]) -> str:
                 row.state,
                 UNKNOWN if row.step is None else str(row.step),
                 format_seconds(row.seconds),
+                *([row.clock.value if row.clock else UNKNOWN] if clock else []),
+                *([format_run_ahead(row.run_ahead)] if clock else []),
                 *(format_seconds(row.phases.get(name)) for name in measured),
                 *([row.where or ""] if seen else []),
             )
@@ -239,7 +258,13 @@ def _coverage(diagnosis: Diagnosis) -> str:
     if diagnosis.coverage is None:
         why = escape(diagnosis.coverage_reason or "no reason given")
         return f"How much of the time the phases explain is not known: {why}"
-    return f"The phases explain {escape(format_share(diagnosis.coverage))} of the time."
+    clocks = name_clocks(diagnosis.ranks)
+    timed = f", timed {clocks}," if clocks else ""
+    waiting = summarize_busy_waiting(diagnosis.ranks)
+    return escape(
+        f"The phases{timed} explain {format_share(diagnosis.coverage)} of the time."
+        + (f" {waiting}." if waiting else "")
+    )
 
 
 def _gaps(diagnosis: Diagnosis) -> Iterable[str]:

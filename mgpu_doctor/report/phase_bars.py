@@ -15,6 +15,7 @@ from rich.text import Text
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.formatting import UNKNOWN, format_seconds
 from mgpu_doctor.report import text
+from mgpu_doctor.report.device_timing import format_run_ahead
 from mgpu_doctor.report.rank_rows import Row, rows
 
 
@@ -123,6 +124,10 @@ def _legend(names: Sequence[str], width: int) -> list[Text]:
     return lines
 
 
+HOST_AHEAD = "host ahead"
+"""Column: how far the host was ahead of the GPU when backward began."""
+
+
 def _facts(row: Row) -> dict[str, str]:
     return {
         "rank": row.label,
@@ -130,6 +135,7 @@ def _facts(row: Row) -> dict[str, str]:
         "state": row.state,
         "step": UNKNOWN if row.step is None else str(row.step),
         "a step": format_seconds(row.seconds),
+        HOST_AHEAD: format_run_ahead(row.run_ahead),
     }
 
 
@@ -139,11 +145,13 @@ def _columns(table: Sequence[Row], width: int) -> dict[str, int]:
     facts = [_facts(row) for row in table]
     sizes = {
         name: min(14, max(cell_len(name), *(cell_len(fact[name]) for fact in facts)))
-        for name in ("rank", "host", "state", "step", "a step")
+        for name in facts[0]
     }
+    if not any(row.run_ahead for row in table):
+        del sizes[HOST_AHEAD]
     if len({row.host for row in table}) < 2:
         del sizes["host"]
-    for name in ("host", "step", "a step"):
+    for name in ("host", "step", HOST_AHEAD, "a step"):
         if sum(size + 2 for size in sizes.values()) + 2 + SHORTEST_BAR > width:
             sizes.pop(name, None)
     return sizes

@@ -8,6 +8,8 @@ from statistics import median
 
 from mgpu_probes.inprocess.layout import PHASES
 
+from mgpu_doctor.case.device_times import RunAhead
+from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.findings import Diagnosis, Evidence, RankSummary, Severity
 from mgpu_doctor.formatting import UNKNOWN, format_count, format_signal
 from mgpu_doctor.report import text
@@ -29,6 +31,10 @@ class Row:
     where: str | None
     """The last activity of a rank of a stopped job, shown instead of its phases; else None."""
     culprit: bool
+    clock: PhaseClock | None = None
+    """What measured the phases; of a group, if it is the same of all."""
+    run_ahead: RunAhead | None = None
+    """How far the host was ahead; of a group, medians."""
 
 
 def rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
@@ -100,6 +106,8 @@ def _single(rank: RankSummary, guilty: bool, halted: bool) -> Row:
         if halted and rank.where and rank.where != NO_PHASE and _is_stopped(rank)
         else None,
         culprit=guilty,
+        clock=rank.clock,
+        run_ahead=rank.run_ahead,
     )
 
 
@@ -108,6 +116,7 @@ def _many(group: Sequence[RankSummary], halted: bool) -> Row | None:
         return None
     first = _single(group[0], False, halted)
     places = {rank.where for rank in group}
+    clocks = {rank.clock for rank in group}
     hosts = {rank.host for rank in group}
     return Row(
         label=f"{len(group)} others",
@@ -118,7 +127,14 @@ def _many(group: Sequence[RankSummary], halted: bool) -> Row | None:
         phases={name: _median(rank.phases.get(name) for rank in group) for name in PHASES},
         where=first.where if len(places) == 1 else None,
         culprit=False,
+        clock=first.clock if len(clocks) == 1 else None,
+        run_ahead=_median_lead([rank.run_ahead for rank in group if rank.run_ahead is not None]),
     )
+
+
+def _median_lead(leads: Sequence[RunAhead]) -> RunAhead | None:
+    least, most = _median(lead.least for lead in leads), _median(lead.most for lead in leads)
+    return None if least is None else RunAhead(least, most)
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -19,6 +19,7 @@ from mgpu_doctor.findings import Culprit, Diagnosis, Evidence, Finding, Fix
 from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
 from mgpu_doctor.report import phase_bars, text
 from mgpu_doctor.report.console import collecting
+from mgpu_doctor.report.device_timing import name_clocks, summarize_busy_waiting
 from mgpu_doctor.report.phase_bars import rank_lines
 from mgpu_doctor.report.stack_tree import tree_lines
 from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verdict, who
@@ -221,6 +222,8 @@ def _rest(page: _Page, diagnosis: Diagnosis, lead: Finding | None, *, brief: boo
             page.indented(_prose(f"not examined: {names}", page.inner, "dim", 200))
         return
     page.labelled("measured", _prose(_coverage(diagnosis), page.body, "dim"))
+    if waiting := summarize_busy_waiting(diagnosis.ranks):
+        page.labelled("", _prose(f"{waiting}.", page.body, "dim"))
     for i, gap in enumerate(gaps[:UNEXAMINED]):
         words = f"{gap.probe}: {gap.reason}" + (f"; {gap.remedy}" if gap.remedy else "")
         page.labelled("" if i else "not seen", _prose(words, page.body, "dim", 240))
@@ -246,7 +249,9 @@ def _coverage(diagnosis: Diagnosis) -> str:
     if diagnosis.coverage is None:
         reason = text.line(diagnosis.coverage_reason or "no reason given")
         return f"how much of the time the phases explain is not known: {reason}"
-    explained = f"the phases explain {format_share(diagnosis.coverage)} of the time"
+    clocks = name_clocks(diagnosis.ranks)
+    timed = f", timed {clocks}," if clocks else ""
+    explained = f"the phases{timed} explain {format_share(diagnosis.coverage)} of the time"
     waste = diagnosis.waste_fraction
     if waste is None or waste < WORTH_TELLING:
         return explained

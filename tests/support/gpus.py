@@ -12,7 +12,7 @@ from mgpu_doctor.case.device_samples import Device, DeviceSample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.recording.records import DEVICE_DTYPE
 from tests.support.metadata import with_metadata
-from tests.support.synthetic import Synthetic, synthetic_case
+from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
 GIB = 1 << 30
 EVERY = 0.05
@@ -78,6 +78,14 @@ def timed(case: Case, lead: float, at_most: float, only: Sequence[int] | None = 
         chosen = only is None or rank.rank in only
         ranks.append(replace(rank, device_times=times) if chosen else rank)
     return replace(case, ranks=tuple(ranks))
+
+
+def busy_waiting(utilization: float = 1.0, **devices: Any) -> Case:
+    """Rank 2 works 40 ms of 69 ms longer and is host-bound; meanwhile the GPUs of the other ranks,
+    whose hosts are 300 ms ahead, wait in a collective."""
+    job = Synthetic(faults=[Fault(2, "forward", milliseconds=40)])
+    case = on_gpus(job, gpus(4, utilization=utilization, **devices))
+    return timed(timed(case, 0.3, 0.31), 0.0, 0.001, only=[2])
 
 
 def sampled(case: Case, devices: Sequence[Device], every: float = EVERY) -> Case:

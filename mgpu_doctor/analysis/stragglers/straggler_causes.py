@@ -16,13 +16,13 @@ from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, INPUT, TRANSFER
 
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings, idle
 from mgpu_doctor.analysis.statistics.medians import median_of_known
-from mgpu_doctor.analysis.steps.host_pace import judge_pace
+from mgpu_doctor.analysis.steps.host_bound import judge_bound
 from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.structure.job_structure import Structure
-from mgpu_doctor.case.device_times import Pace, RunAhead
+from mgpu_doctor.case.device_times import BoundBy, RunAhead
 
 DECIDES = 0.5
 """Share of the excess that a cause must explain to be reported as the cause."""
@@ -93,7 +93,7 @@ def explain(
         "host-paging": view.paging(),
         "idle": view.beyond(view.idle),
     }
-    if joined.is_device_timed and judge_pace(ahead, straggler.step_seconds) is not Pace.HOST:
+    if joined.is_device_timed and judge_bound(ahead, straggler.step_seconds) is not BoundBy.HOST:
         found |= dict.fromkeys(ON_THE_HOST)
     causes = [
         Cause(

@@ -6,9 +6,15 @@ import base64
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix
 from mgpu_doctor.formatting import UNKNOWN, format_count, format_ranks, format_seconds, format_share
 from mgpu_doctor.report import phase_bars, text
+from mgpu_doctor.report.device_timing import (
+    format_run_ahead,
+    name_clocks,
+    summarize_busy_waiting,
+)
 from mgpu_doctor.report.event_timeline import shown, since
 from mgpu_doctor.report.html.charts import heat_map
 from mgpu_doctor.report.job_card import facts
@@ -96,8 +102,11 @@ def rank_table(diagnosis: Diagnosis) -> str:
     scale = max(sum(phase_bars.known(row.phases).values()) for row in table)
     heads = ['<th class="number">rank</th>', "<th>host</th>" if several else "", "<th>state</th>"]
     heads += ['<th class="number step">last step</th>', '<th class="number">a step</th>']
+    on_gpus = any(row.clock not in (None, PhaseClock.CPU) for row in table)
+    if on_gpus:
+        heads += ["<th>clock</th>", '<th class="number">host ahead</th>']
     heads.append(f"<th>where a step's time goes{_up_to(scale)}</th>")
-    body = "\n".join(_rank(row, several, scale) for row in table)
+    body = "\n".join(_rank(row, scale, several=several, on_gpus=on_gpus) for row in table)
     used = [
         name for name in phase_bars.LOOKS if any(name in phase_bars.known(r.phases) for r in table)
     ]
@@ -215,16 +224,19 @@ def folding(heads: Sequence[str], body: Iterable[tuple[str, Sequence[str]]]) -> 
     )
 
 
-def _rank(row: Row, several: bool, scale: float) -> str:
+def _rank(row: Row, scale: float, *, several: bool, on_gpus: bool) -> str:
     kind = ' class="culprit"' if row.culprit else ""
     host = f"<td>{say(text.cut(row.host, 24))}</td>" if several else ""
     step = UNKNOWN if row.step is None else str(row.step)
     label = f"▸ {row.label}" if row.culprit else row.label
+    clock = row.clock.value if row.clock else UNKNOWN
+    ahead = format_run_ahead(row.run_ahead)
+    timing = f'<td>{clock}</td><td class="number">{say(ahead)}</td>' if on_gpus else ""
     where = f'<span class="small">in {say(text.cut(row.where, 200))}</span>' if row.where else ""
     return (
         f'<tr{kind}><td class="number">{say(label)}</td>{host}<td>{say(row.state)}</td>'
         f'<td class="number step">{step}</td><td class="number">{format_seconds(row.seconds)}</td>'
-        f'<td class="bar">{_bar(row, scale)}{where}</td></tr>'
+        f'{timing}<td class="bar">{_bar(row, scale)}{where}</td></tr>'
     )
 
 
@@ -264,7 +276,12 @@ def _coverage(diagnosis: Diagnosis) -> str:
     if diagnosis.coverage is None:
         reason = diagnosis.coverage_reason or "no reason given"
         return f"How much of the time the phases explain is not known: {reason}"
-    return f"The phases explain {format_share(diagnosis.coverage)} of the ranks' time."
+    clocks = name_clocks(diagnosis.ranks)
+    timed = f", timed {clocks}," if clocks else ""
+    waiting = summarize_busy_waiting(diagnosis.ranks)
+    return f"The phases{timed} explain {format_share(diagnosis.coverage)} of the ranks' time." + (
+        f" {waiting}." if waiting else ""
+    )
 
 
 MOST_EVENTS = 60

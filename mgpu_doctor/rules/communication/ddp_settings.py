@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.cost.communication_cost import measure_core_contention
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.steps.host_pace import cost_of_host_time
+from mgpu_doctor.analysis.steps.host_bound import cost_of_host_time
 from mgpu_doctor.case.process_metadata import Ddp
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
@@ -173,7 +173,7 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
         return
     taken = _seconds_a_step(measures)
     step, least = measures.step_seconds, min(taken.values(), default=None)
-    costs = cost_of_host_time(taken, measures.paces) if taken else None
+    costs = cost_of_host_time(taken, measures.bound_by) if taken else None
     saved = min(1.0, min(costs.values()) / step) if costs and step else None
     sure = all(module.graph_varies is False for module in modules)
     yield Finding(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mgpu_doctor.analysis.cost.gradient_reduction import sample_ranks
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.device_times import Pace
+from mgpu_doctor.case.device_times import BoundBy
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.user_code import is_user_code
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
@@ -141,7 +141,7 @@ def measure_cost(measures: Measures, found: Iterable[Place]) -> float | None:
     """Share of the step time spent there even by the rank that came last; None: unknown, as where a
     host is ahead of its device, or may be: there it also waits for the device's own work."""
     ranks = sample_ranks(measures.case.ranks)
-    by_host = all(measures.paces.get(rank.rank or 0) is Pace.HOST for rank in ranks)
+    by_host = all(measures.bound_by.get(rank.rank or 0) is BoundBy.HOST for rank in ranks)
     if not measures.step_seconds or not by_host:
         return None
     return min(1.0, sum(place.seconds for place in found) / measures.step_seconds)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from mgpu_probes.inprocess.layout import CHECKPOINT, EVALUATION, OTHER
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.device_times import Pace, clock_of
+from mgpu_doctor.case.device_times import BoundBy, clock_of
 from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_share
@@ -165,7 +165,7 @@ def _low(measures: Measures, limits: Limits) -> Iterable[Finding]:
     held = _held_back(measures, idle, DEFAULTS["ahead"])
     if _busy(measures, DEFAULTS, held) is not None:
         return
-    hosts = [rank for rank in idle if measures.paces.get(rank) is not Pace.DEVICE]
+    hosts = [rank for rank in idle if measures.bound_by.get(rank) is not BoundBy.DEVICE]
     most, memory = max(idle.values()), memory_share(measures)
     roomy = memory is not None and memory < limits["memory"]
     elsewhere = {

@@ -10,7 +10,7 @@ from mgpu_probes.inprocess.layout import TRANSFER
 from mgpu_doctor.analysis.cost.what_if import saved_without_phase
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import phase_shares
-from mgpu_doctor.case.device_times import Pace, on_one_clock
+from mgpu_doctor.case.device_times import BoundBy, on_one_clock
 from mgpu_doctor.case.rank_device import accelerator
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.formatting import format_seconds, format_share
@@ -41,7 +41,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     if joined is not None and attribution is not None:
         saved = saved_without_phase(joined, attribution, TRANSFER)
     pinned = {first_loader(rank).pinned for rank in ranks}
-    ahead = all(measures.paces.get(rank) is Pace.DEVICE for rank in shares)
+    ahead = all(measures.bound_by.get(rank) is BoundBy.DEVICE for rank in shares)
     share = float(np.median(list(shares.values())))
     yield Finding(
         code="transfer-bound",

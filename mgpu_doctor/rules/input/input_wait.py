@@ -8,7 +8,7 @@ import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks.stack_sampling import Work
-from mgpu_doctor.case.device_times import Pace
+from mgpu_doctor.case.device_times import BoundBy
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules.blame import severity_of_cost
@@ -90,7 +90,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     if not measures.input_shares or measures.input_saved is None or not measures.step_seconds:
         return
     shares = {
-        rank: 0.0 if measures.paces.get(rank) is Pace.DEVICE else share
+        rank: 0.0 if measures.bound_by.get(rank) is BoundBy.DEVICE else share
         for rank, share in measures.input_shares.items()
     }
     share = min(shares.values())

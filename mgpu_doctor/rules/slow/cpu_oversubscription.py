@@ -11,8 +11,8 @@ from mgpu_doctor.analysis.cost.what_if import saved_if_faster
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN
 from mgpu_doctor.analysis.machines.oversubscription import CpuDemand, measure_cpu_demand
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.steps.host_pace import cost_of_host_time
-from mgpu_doctor.case.device_times import Pace
+from mgpu_doctor.analysis.steps.host_bound import cost_of_host_time
+from mgpu_doctor.case.device_times import BoundBy
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_count, format_share
 from mgpu_doctor.rules.advice import environment
@@ -86,7 +86,7 @@ def _saved(measures: Measures, cpu_demand: CpuDemand) -> float | None:
     joined, attribution = measures.joined, measures.attribution
     if joined is None or attribution is None:
         shares = dict.fromkeys(cpu_demand.ranks, cpu_demand.queueing)
-        costs = cost_of_host_time(shares, measures.paces)
+        costs = cost_of_host_time(shares, measures.bound_by)
         return min(costs.values()) if costs else None
     columns = {rank: at for at, rank in enumerate(joined.ranks) if rank in cpu_demand.ranks}
     stood = {
@@ -94,7 +94,7 @@ def _saved(measures: Measures, cpu_demand: CpuDemand) -> float | None:
         * float(np.mean(joined.wall[:, column]))
         for rank, column in columns.items()
     }
-    costs = cost_of_host_time(stood, measures.paces)
+    costs = cost_of_host_time(stood, measures.bound_by)
     if costs is None:
         return None
     if not any(costs.values()):
@@ -121,12 +121,12 @@ def _waiting(cpu_demand: CpuDemand) -> str:
 
 def _hidden(measures: Measures, cpu_demand: CpuDemand, saved: float | None) -> str:
     """What the run-ahead of hosts says about the cost; empty for ranks that compute on CPUs."""
-    paces = [measures.paces.get(rank) for rank in cpu_demand.ranks]
+    bounds = [measures.bound_by.get(rank) for rank in cpu_demand.ranks]
     if cpu_demand.most_threads < 2 or cpu_demand.queueing is None:
         return ""
-    if None in paces:
+    if None in bounds:
         return " What it costs is unknown: the hosts may be ahead of their devices."
-    if not saved and Pace.DEVICE in paces:
+    if not saved and BoundBy.DEVICE in bounds:
         return " It costs nothing: the devices have queued work meanwhile."
     return ""
 

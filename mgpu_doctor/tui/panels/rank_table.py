@@ -14,6 +14,7 @@ from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_seconds
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import phase_bars, text
+from mgpu_doctor.report.device_timing import format_run_ahead, summarize_busy_waiting
 from mgpu_doctor.report.phase_bars import bar
 from mgpu_doctor.report.rank_rows import state
 from mgpu_doctor.report.verdict import leading
@@ -23,6 +24,8 @@ from mgpu_doctor.tui.rank_order import Memory, memory_of, ordered
 from mgpu_doctor.tui.view import Order, View, Who
 
 HOST = Column("host", 12, rank=6)
+AHEAD = Column("host ahead", 10, right=True, rank=3)
+"""Of its GPU, when backward began; shown if it is known of any rank."""
 COLUMNS = (
     Column("", 1),
     Column("rank", 4, right=True),
@@ -31,6 +34,7 @@ COLUMNS = (
     Column("state", 9, rank=1),
     Column("step", 7, right=True),
     Column("a step", 7, right=True, rank=2),
+    AHEAD,
     Column("memory", 8, right=True),
 )
 SHORTEST_BAR = 20
@@ -63,10 +67,12 @@ def rank_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     memory = _memory(frame, ranks, width, view)
     spent_in, longest = _spent(diagnosis.ranks)
     sheet = _Sheet.fit(diagnosis, width, memory, longest)
-    head = [legend(spent_in), sheet.head()]
+    head = [legend(spent_in, width), sheet.head()]
     if view.filter is not None:
         note = told(len(ranks), len(diagnosis.ranks), "rank", view.filter)
         head.insert(0, Text(text.cut(note, width), style=NOTE))
+    if waiting := summarize_busy_waiting(diagnosis.ranks):
+        head.insert(0, Text(text.cut(waiting, width), style="yellow"))
     chosen = row_of_rank(view.rank, ranks)
     marked = row_of_culprit(diagnosis, ranks) if chosen is None else chosen
 
@@ -113,14 +119,18 @@ def row_of_culprit(diagnosis: Diagnosis, ranks: Sequence[RankSummary]) -> int | 
     return next((place for place, rank in enumerate(ranks) if rank.rank in blamed), None)
 
 
-def legend(used: Set[str]) -> Text:
-    """The letters and colours of the phases that occur."""
+def legend(used: Set[str], width: int) -> Text:
+    """The letters and colours of the phases that occur, as many as fit."""
     shown = Text()
     for name, look in phase_bars.LOOKS.items():
         if name in used:
             shown.append(look.letter, style=DIM if name == "wait" else Style(color=look.colour))
             shown.append(f" {name}  ", style=DIM)
-    return shown if used else Text("no step was measured yet", style=DIM)
+    if not used:
+        return Text("no step was measured yet", style=DIM)
+    shown.rstrip()
+    shown.truncate(width, overflow="ellipsis")
+    return shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +148,9 @@ class _Sheet:
     @classmethod
     def fit(cls, diagnosis: Diagnosis, width: int, memory: Memory | None, scale: float) -> _Sheet:
         several = len({rank.host for rank in diagnosis.ranks}) > 1
-        dropped = {"" if several else "host", "" if memory else "memory"} - {""}
+        on_gpus = any(rank.run_ahead for rank in diagnosis.ranks)
+        kept = {"host": several, "memory": memory is not None, AHEAD.title: on_gpus}
+        dropped = {title for title, is_kept in kept.items() if not is_kept}
         wanted = [column for column in COLUMNS if column.title not in dropped]
         columns = fitting(wanted, width, SHORTEST_BAR)
         room = max(0, width - sum(column.width + 1 for column in columns))
@@ -171,6 +183,7 @@ class _Sheet:
             "state": Text(doing, style=STATES.get(doing, "bold red")),
             "step": UNKNOWN if rank.last_step is None else str(rank.last_step),
             "a step": format_seconds(rank.step_seconds_median),
+            AHEAD.title: format_run_ahead(rank.run_ahead),
             "memory": format_bytes(self.memory(rank)) if self.memory else "",
         }
         style = "bold" if guilty else ""

@@ -16,6 +16,7 @@ from mgpu_doctor.findings import Diagnosis, Finding, RankSummary
 from mgpu_doctor.formatting import UNKNOWN, format_count, format_rank_numbers, format_seconds
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import phase_bars, text
+from mgpu_doctor.report.device_timing import describe_busy_waiting, describe_timing
 from mgpu_doctor.report.rank_rows import state
 from mgpu_doctor.report.verdict import Tone
 from mgpu_doctor.tui.filter.matching import gpus, used
@@ -99,6 +100,11 @@ def _doing(diagnosis: Diagnosis, rank: RankSummary) -> Iterator[Text]:
     if rank.where and rank.state != "exited":
         line.append(f", in {text.line(rank.where)}")
     yield line
+    if timing := describe_timing(rank):
+        yield Text.assemble(("timing ", DIM), (timing, ""))
+    if rank.busy_waiting is not None:
+        words = describe_busy_waiting(rank.busy_waiting)
+        yield Text(f"GPU {rank.busy_waiting.gpu} is {words}", style="yellow")
     recorded = (one.metadata for one in diagnosis.case.ranks if one.rank == rank.rank)
     groups = _groups(next(recorded, UNKNOWN_METADATA).groups)
     if groups:

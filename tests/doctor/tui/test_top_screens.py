@@ -9,12 +9,14 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
+from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.jobs import greeting
 from mgpu_doctor.tui.once import render
 from mgpu_doctor.tui.panels import header
 from tests.support import diagnoses, frames, manyhosts
 from tests.support.frames import STRAGGLER
+from tests.support.gpus import busy_waiting
 from tests.support.screens import (
     GOLDEN_SIZE,
     Still,
@@ -26,7 +28,12 @@ from tests.support.screens import (
 )
 
 ALL = {**frames.ALL, "four-hosts": manyhosts.FOUR}
-SCREENS = {**ALL, "64-ranks-old": frames.BUSY}
+ON_GPUS = diagnose(busy_waiting())
+SCREENS = {
+    "busy-waiting": frames.frame(ON_GPUS, devices=ON_GPUS.case.device_samples[-1], at=2000.0),
+    **ALL,
+    "64-ranks-old": frames.BUSY,
+}
 
 
 @pytest.fixture(autouse=True)

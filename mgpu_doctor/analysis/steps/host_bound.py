@@ -1,4 +1,4 @@
-"""Whether a rank's host or its device sets the pace of its steps, and what work of the host costs.
+"""Whether a rank is host-bound or device-bound, and what its host's work costs.
 
 A host queues work and goes on, so that it may be ahead of its device. While it is, the device never
 waits for it, and time that the host spends costs nothing. A host that is not ahead holds the device
@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from mgpu_probes.inprocess.layout import BACKWARD, INPUT, OPTIMIZER
 
-from mgpu_doctor.case.device_times import Pace, RunAhead, device_times
+from mgpu_doctor.case.device_times import BoundBy, RunAhead, device_times
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.rank_device import device_kind
 
 LITTLE = 0.05
-"""Share of a step. A host that is ahead by at most so much sets the pace; a device does if its host
-is ahead by more, whenever that is known (a choice)."""
+"""Share of a step. A rank is host-bound if its host is ahead by at most so much, and device-bound
+if it is ahead by more at both marks (a choice)."""
 
 
 def run_ahead(rank: Rank) -> RunAhead | None:
@@ -41,38 +41,38 @@ def run_ahead(rank: Rank) -> RunAhead | None:
     )
 
 
-def find_paces(
+def find_bounds(
     ranks: Sequence[Rank], leads: Mapping[int, RunAhead], step: float | None
-) -> dict[int, Pace]:
-    """Rank -> what sets its pace; ranks of which it is unknown are left out. `leads`: how far hosts
-    are ahead; `step`: mean seconds."""
+) -> dict[int, BoundBy]:
+    """Rank -> what it is bound by; ranks of which it is unknown are left out. `leads`: how far
+    hosts are ahead; `step`: mean seconds."""
     found = {}
     for rank in ranks:
         number = rank.rank
         if number is None:
             continue
-        pace = Pace.HOST if device_kind(rank) == "cpu" else judge_pace(leads.get(number), step)
-        if pace is not None:
-            found[number] = pace
+        bound = BoundBy.HOST if device_kind(rank) == "cpu" else judge_bound(leads.get(number), step)
+        if bound is not None:
+            found[number] = bound
     return found
 
 
-def judge_pace(lead: RunAhead | None, step: float | None) -> Pace | None:
-    """What sets the pace of a rank on a device; None: unknown. A device does only if its queue was
+def judge_bound(lead: RunAhead | None, step: float | None) -> BoundBy | None:
+    """What a rank on a device is bound by; None: unknown. It is device-bound only if the queue was
     not empty when the forward pass began: at the backward pass, the host of a device that stood
     still between two steps is ahead again."""
     if lead is None or not step:
         return None
     if lead.most is not None and lead.most <= LITTLE * step:
-        return Pace.HOST
-    return Pace.DEVICE if min(lead.least, lead.at_forward) > LITTLE * step else None
+        return BoundBy.HOST
+    return BoundBy.DEVICE if min(lead.least, lead.at_forward) > LITTLE * step else None
 
 
 def cost_of_host_time(
-    seconds: Mapping[int, float], paces: Mapping[int, Pace]
+    seconds: Mapping[int, float], bounds: Mapping[int, BoundBy]
 ) -> dict[int, float] | None:
     """Rank -> by how many seconds its step is longer because its host spent so many; None: it is
     unknown on any of them."""
-    if not all(rank in paces for rank in seconds):
+    if not all(rank in bounds for rank in seconds):
         return None
-    return {rank: spent if paces[rank] is Pace.HOST else 0.0 for rank, spent in seconds.items()}
+    return {rank: spent if bounds[rank] is BoundBy.HOST else 0.0 for rank, spent in seconds.items()}

@@ -1,0 +1,97 @@
+"""Which clock measured the phases, how far hosts are ahead of their GPUs, and GPUs that are busy
+waiting, in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mgpu_doctor.case.device_times import BoundBy, RunAhead
+from mgpu_doctor.case.process_metadata import PhaseClock
+from mgpu_doctor.findings import BusyWaiting, RankSummary
+from mgpu_doctor.formatting import UNKNOWN, format_ranks, format_seconds, format_share
+
+ALIKE = 0.1
+"""Share by which the two bounds of a run-ahead may differ to be written as one number."""
+BOUND = {BoundBy.HOST: "host-bound: ", BoundBy.DEVICE: "device-bound: "}
+
+
+def format_run_ahead(lead: RunAhead | None) -> str:
+    """For tables: `23 ms`, `> 20 ms` or `< 2 ms`, as far as it is known."""
+    return _bounded(lead, "> ", "< ")
+
+
+def _bounded(lead: RunAhead | None, at_least: str, at_most: str) -> str:
+    if lead is None:
+        return UNKNOWN
+    if lead.most is not None and lead.most - lead.least <= ALIKE * lead.most:
+        return format_seconds(lead.most)
+    if lead.least > 0:
+        return f"{at_least}{format_seconds(lead.least)}"
+    return UNKNOWN if lead.most is None else f"{at_most}{format_seconds(lead.most)}"
+
+
+def describe_timing(rank: RankSummary) -> str | None:
+    """What measured a rank's phases, and how far its host was ahead; None: it computes on the CPU,
+    or no step was recorded."""
+    if rank.clock is PhaseClock.HOST:
+        return "phases unknown: the host's clock does not show what the GPU did"
+    if rank.clock is not PhaseClock.DEVICE:
+        return None
+    ahead = _bounded(rank.run_ahead, "at least ", "at most ")
+    lead = (
+        f"the host is {ahead} ahead" if ahead != UNKNOWN else "how far the host is ahead is unknown"
+    )
+    return f"phases by the GPU's clock; {BOUND[rank.bound_by] if rank.bound_by else ''}{lead}"
+
+
+def name_clocks(ranks: Sequence[RankSummary]) -> str:
+    """`by the GPUs' own clocks`; of several clocks, on which ranks; empty if none is on a GPU."""
+    by_clock: dict[PhaseClock, list[int]] = {}
+    for rank in ranks:
+        if rank.clock is not None and rank.rank is not None:
+            by_clock.setdefault(rank.clock, []).append(rank.rank)
+    if {*by_clock} <= {PhaseClock.CPU}:
+        return ""
+    words = {
+        PhaseClock.DEVICE: "by the GPUs' own clocks",
+        PhaseClock.CPU: "by the host's clock",
+        PhaseClock.HOST: "unknown, as only the host's clock measured them,",
+    }
+    if len(by_clock) == 1:
+        return words[next(iter(by_clock))].rstrip(",")
+    return ", ".join(
+        f"{words[clock]} on {format_ranks(numbers)}" for clock, numbers in by_clock.items()
+    )
+
+
+def describe_busy_waiting(waiting: BusyWaiting) -> str:
+    """`100 % busy, but at least 60 % of it waiting for rank 3`."""
+    whom = "other ranks" if waiting.waits_for is None else f"rank {waiting.waits_for}"
+    return (
+        f"{format_share(waiting.utilization)} busy, but at least {format_share(waiting.waiting)} "
+        f"of it waiting for {whom}"
+    )
+
+
+def summarize_busy_waiting(ranks: Sequence[RankSummary]) -> str:
+    """The same for the largest group of ranks that wait for one rank, with the least of their
+    values; empty: no GPU is busy waiting."""
+    groups: dict[int | None, list[RankSummary]] = {}
+    for rank in ranks:
+        if rank.busy_waiting is not None and rank.rank is not None:
+            groups.setdefault(rank.busy_waiting.waits_for, []).append(rank)
+    if not groups:
+        return ""
+    largest = max(groups.values(), key=len)
+    known = [rank.busy_waiting for rank in largest if rank.busy_waiting is not None]
+    least = BusyWaiting(
+        known[0].gpu,
+        min(one.utilization for one in known),
+        min(one.waiting for one in known),
+        known[0].waits_for,
+    )
+    numbers = [rank.rank for rank in largest if rank.rank is not None]
+    gpus = "The GPU" if len(numbers) == 1 else "The GPUs"
+    verb = "is" if len(numbers) == 1 else "are"
+    return f"{gpus} of {format_ranks(numbers)} {verb} {describe_busy_waiting(least)}"

@@ -1,0 +1,120 @@
+"""Every view names the clock of the phases, and says which GPUs are busy waiting for whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.case.device_times import RunAhead
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.process_metadata import PhaseClock
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import BusyWaiting, Diagnosis
+from mgpu_doctor.report import diagnosis_json, html, markdown, terminal
+from mgpu_doctor.report.device_timing import format_run_ahead, name_clocks
+from mgpu_doctor.rules.settings import Settings
+from mgpu_doctor.tui.once import render
+from mgpu_doctor.tui.screens.rank_details import rank_page_lines
+from mgpu_doctor.tui.view import View, Who
+from tests.support.frames import frame
+from tests.support.gpus import busy_waiting
+from tests.support.metadata import with_metadata
+from tests.support.synthetic import Synthetic, synthetic_case
+
+WAIT = 40 / 68.8
+"""Share of a step that ranks 0, 1 and 3 wait for rank 2."""
+
+
+def waiting(case: Case, **settings: Any) -> list[BusyWaiting | None]:
+    return [rank.busy_waiting for rank in diagnose(case, Settings(**settings)).ranks]
+
+
+@pytest.mark.parametrize("utilization", [1.0, 0.9, 0.7])
+def test_of_a_busy_gpu_the_time_beyond_its_idle_time_was_waiting(utilization: float) -> None:
+    found = waiting(busy_waiting(utilization))
+    assert found[2] is None
+    for number in (0, 1, 3):
+        known = found[number]
+        assert known is not None
+        assert (known.gpu, known.waits_for) == (number, 2)
+        assert known.utilization == pytest.approx(utilization)
+        assert known.waiting == pytest.approx(1 - (1 - WAIT) / utilization, abs=0.01)
+
+
+def test_nothing_is_said_of_gpus_that_idle_while_their_ranks_wait() -> None:
+    assert waiting(busy_waiting(1 - WAIT)) == [None] * 4
+
+
+def test_nothing_is_said_of_gpus_that_others_may_keep_busy() -> None:
+    assert waiting(busy_waiting(pids=(1000, 1001, 1002, 1003, 7))) == [None] * 4
+
+
+def test_the_hosts_clock_knows_of_no_waiting() -> None:
+    case = busy_waiting()
+    ranks = [with_metadata(replace(rank, device_times=None), clock="host") for rank in case.ranks]
+    assert waiting(replace(case, ranks=tuple(ranks))) == [None] * 4
+
+
+def test_only_a_rank_that_a_finding_blames_is_waited_for() -> None:
+    found = waiting(busy_waiting(), ignore=frozenset({"straggler-compute"}))
+    assert [known.waits_for for known in found if known is not None] == [None] * 3
+
+
+def test_json_names_the_clock_and_holds_the_run_ahead() -> None:
+    first, _, slow, _ = diagnosis_json.document(diagnose(busy_waiting()))["ranks"]
+    assert (first["clock"], first["bound_by"]) == ("device", "device")
+    assert (slow["clock"], slow["bound_by"], slow["busy_waiting"]) == ("device", "host", None)
+    assert first["run_ahead_seconds"] == pytest.approx(0.3)
+    assert slow["run_ahead_seconds_most"] == pytest.approx(0.001)
+    assert first["busy_waiting"]["waits_for"] == 2
+    (cpu,) = diagnosis_json.document(diagnose(synthetic_case(Synthetic(ranks=1))))["ranks"]
+    assert (cpu["clock"], cpu["run_ahead_seconds"], cpu["bound_by"]) == ("cpu", None, None)
+
+
+def views(diagnosis: Diagnosis) -> dict[str, str]:
+    shown = frame(diagnosis)
+    page = rank_page_lines(shown, 120, View(rank=Who.of(diagnosis.ranks[0])))
+    return {
+        "terminal": " ".join(terminal.render(diagnosis, width=120, colour=False).split()),
+        "markdown": markdown.render(diagnosis),
+        "html": html.render(diagnosis),
+        "top": render(shown, width=120, colour=False),
+        "rank page": "\n".join(line.plain for line in page),
+    }
+
+
+def test_every_view_says_who_is_waited_for_and_how_far_hosts_are_ahead() -> None:
+    on_gpus = views(diagnose(busy_waiting()))
+    on_cpus = views(diagnose(synthetic_case(Synthetic())))
+    for name, text in on_gpus.items():
+        assert "58 % of it waiting for rank 2" in text, name
+        assert "310 ms" in text, name
+    for name, text in on_cpus.items():
+        assert "waiting for" not in text, name
+        assert "ahead" not in text, name
+    for name in ("terminal", "markdown", "html"):
+        assert "timed by the GPUs' own clocks" in on_gpus[name].replace("&#x27;", "'"), name
+
+
+def test_ranks_of_different_clocks_are_told_apart() -> None:
+    ranks = diagnose(busy_waiting()).ranks
+    mixed = [replace(ranks[0], clock=PhaseClock.HOST), *ranks[1:]]
+    assert name_clocks(mixed).endswith("by the GPUs' own clocks on ranks 1-3")
+    assert name_clocks([replace(rank, clock=PhaseClock.CPU) for rank in ranks]) == ""
+
+
+@pytest.mark.parametrize(
+    ("lead", "shown"),
+    [
+        (None, "?"),
+        (RunAhead(0.020, 0.021), "21 ms"),
+        (RunAhead(0.020, None), "> 20 ms"),
+        (RunAhead(0.020, 0.080), "> 20 ms"),
+        (RunAhead(0.0, 0.002), "< 2 ms"),
+        (RunAhead(0.0, None), "?"),
+    ],
+)
+def test_a_run_ahead_is_shown_as_far_as_it_is_known(lead: RunAhead | None, shown: str) -> None:
+    assert format_run_ahead(lead) == shown
