@@ -96,3 +96,66 @@ def test_a_size_that_is_a_bound_is_never_passed() -> None:
     assert chance_beyond(cut, 600.0) == pytest.approx((cut > 600).mean())
     assert chance_beyond(np.full(500, 64.0), 65.0) is None
     assert chance_beyond(random.lognormal(6, 1, 100), 5000.0) is None, "too few"
+
+
+@pytest.mark.parametrize(("times", "bound"), [(2, False), (3, True)])
+def test_the_largest_size_is_a_bound_if_it_came_three_times(times: int, bound: bool) -> None:
+    drawn = -500 * np.log1p(-(np.arange(1000) + 0.5) / 1000)
+    sizes = np.append(drawn, np.full(times - 1, drawn[-1]))
+    beyond = [chance_beyond(sizes, size) for size in (drawn[-1], 1.1 * drawn[-1])]
+    assert [chance == 0 for chance in beyond] == [bound, bound]
+    if bound:
+        assert chance_beyond(sizes, drawn[-2]) == pytest.approx(3 / 1002)
+
+
+@pytest.mark.parametrize(("count", "known"), [(149, False), (150, True)])
+def test_150_batches_foretell_larger_ones(count: int, known: bool) -> None:
+    assert (chance_beyond(np.arange(1.0, count + 1), 160.0) is not None) is known
+    and_unknown = np.append(np.zeros(100), np.arange(1.0, count + 1))
+    assert (chance_beyond(and_unknown, 160.0) is not None) is known
+
+
+def test_common_sizes_are_counted_and_rare_ones_follow_the_tail() -> None:
+    sizes = np.arange(1.0, 1001.0)
+    assert chance_beyond(sizes, 600.0) == pytest.approx(0.4)
+    assert chance_beyond(sizes, 950.0) == pytest.approx(0.05, rel=0.05)
+    assert chance_beyond(sizes, 1100.0) == 0, "sizes that are spread evenly have an end"
+    drawn = -500 * np.log1p(-(np.arange(1000) + 0.5) / 1000)
+    beyond = chance_beyond(drawn, 500 * np.log(10_000))
+    assert beyond == pytest.approx(1e-4, rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "peaks", "least", "is_line"),
+    [
+        ([1, 100, 200, 300, 400, 500], [1.0, 10, 20, 30, 40, 50], 40, True),
+        ([1, 100, 200, 300, 400, 500], [1.0, 10, 20, 30, 40, 50], 40.001, False),
+        ([1, 100, 200, 300, 400], [1.0, 10, 20, 30, 40], 0, False),
+        ([1, 100, 200, 300, 300, 400], [1.0, 10, 20, 30, 30, 40], 0, True),
+        ([1, 100, 200, 300, 300, 300], [1.0, 10, 20, 30, 30, 30], 0, False),
+        ([1, 400, 425, 450, 475, 500], [1.0, 40, 42.5, 45, 47.5, 50], 0, True),
+        ([1, 401, 425, 450, 475, 500], [1.0, 40, 42.5, 45, 47.5, 50], 0, False),
+        ([1, 100, 200, 300, 400, 500], [1.0, 50, 40, 30, 20, 50.1], 0, False),
+    ],
+)
+def test_when_peaks_are_a_line_over_batches(
+    sizes: list[float], peaks: list[float], least: float, is_line: bool
+) -> None:
+    """The first rung is left out; five others with four sizes that span a fifth are needed."""
+    assert (fit_line(sizes, peaks, least) is not None) is is_line
+
+
+def test_the_interval_around_a_line_is_students() -> None:
+    sizes = [1.0, 100, 200, 300, 400, 500, 600]
+    found = fit_line(sizes, [0, 101, 199, 301, 399, 501, 599], 0)
+    assert found is not None
+    x, y = np.array(sizes[1:]), np.array([101.0, 199, 301, 399, 501, 599])
+    slope, base = np.polyfit(x, y, 1)
+    assert (found.slope, found.base) == pytest.approx((slope, base))
+    error = np.sqrt(((y - base - slope * x) ** 2).sum() / 4)
+    spread = ((x - 350) ** 2).sum()
+    half = 2.776 * error * np.sqrt(1 + 1 / 6 + (1000 - 350) ** 2 / spread)
+    assert found.either_way(1000) == pytest.approx(half, rel=0.01)
+    full = found.full(2000.0)
+    assert full is not None
+    assert found.peak(full) - found.either_way(full) == pytest.approx(2000)

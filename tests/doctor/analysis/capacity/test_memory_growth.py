@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis.capacity.memory_growth import LEAST_POINTS, Growth, fit_growth
+from mgpu_doctor.analysis.capacity.memory_growth import (
+    LEAST_POINTS,
+    Growth,
+    MemoryGrowth,
+    find_growing_devices,
+    find_growing_hosts,
+    fit_growth,
+)
+from mgpu_doctor.case.host_samples import HostSample, Task
+from mgpu_doctor.case.model import Case
+from tests.support.synthetic import Synthetic, synthetic_case
 
 MIB = float(1 << 20)
 STEPS = 120
@@ -155,3 +167,93 @@ def test_values_that_are_unknown_are_left_out() -> None:
     found = fit_growth(AT, values)
     assert found is not None
     assert found.slope == pytest.approx(3)
+
+
+def test_growth_is_significant_from_four_deviations_on() -> None:
+    """Half of 435 pairs must rise: Kendall's statistic varies by 56."""
+    chance = np.random.default_rng(0)
+    told, silent = [], []
+    for swaps in range(200):
+        values = np.arange(30.0)
+        for _ in range(swaps):
+            first, second = chance.choice(30, 2, replace=False)
+            values[[first, second]] = values[[second, first]]
+        rising = sum(np.sign(values[j] - values[i]) for j in range(30) for i in range(j))
+        deviations = (rising - np.sign(rising)) / np.sqrt(30 * 29 * 65 / 18)
+        grows = fit_growth(np.arange(30.0), values) is not None
+        if grows:
+            told.append(deviations)
+        elif swaps < 3:
+            silent.append(deviations)
+    assert min(told) > 4
+    assert silent == []
+
+
+BYTES = 8 * MIB
+
+
+def growing(**fields: np.ndarray) -> Case:
+    """A rank whose records have these fields; steps count from 0."""
+    case = synthetic_case(Synthetic(ranks=1, steps=STEPS))
+    for name, values in fields.items():
+        case.ranks[0].steps[name] = values
+    return case
+
+
+def test_bytes_that_are_unknown_are_no_zeros() -> None:
+    values = 40_960 * MIB + BYTES * AT
+    values[::2] = 0
+    (growth,) = find_growing_devices(growing(device_bytes=values), BYTES)
+    assert growth.growth.slope == pytest.approx(BYTES)
+    assert growth.free is None
+    assert growth.left is None
+
+
+@pytest.mark.parametrize("field", ["device_bytes", "resident_bytes"])
+def test_growth_of_exactly_the_least_counts(field: str) -> None:
+    case = growing(**{field: 40_960 * MIB + BYTES * AT})
+
+    def found(least: float) -> int:
+        if field == "device_bytes":
+            return len(find_growing_devices(case, least))
+        return len(find_growing_hosts(case, 0.03, least))
+
+    sure = BYTES * (STEPS - 1 - 5)  # the first five steps are the warm-up
+    assert found(sure) == 1
+    assert found(np.nextafter(sure, np.inf)) == 0
+
+
+def test_memory_that_is_full_before_and_after_its_time() -> None:
+    growth = Growth(2.0, 1.0, 4.0, 100.0, 50.0)
+    (rank,) = growing().ranks
+    alone = MemoryGrowth(rank, growth, "", free=80.0)
+    assert alone.left == (40.0, 20.0, 80.0)
+    assert replace(alone, together=2.0).left == (20.0, 10.0, 40.0)
+
+
+@pytest.mark.parametrize(
+    ("room", "resident", "steps", "limited"),
+    [(100, 500, 50, True), (100, 520, 60, True), (None, 500, 128, False), (400, 500, 128, False)],
+)
+def test_the_host_and_its_own_limit_are_full_at_a_step(
+    room: int | None, resident: int, steps: float, limited: bool
+) -> None:
+    """2 MiB per step, 500 MiB at the end; 256 MiB of the host are free. MiB."""
+    case = growing(resident_bytes=500 * MIB - 2 * MIB * (AT[-1] - AT))
+    rank = case.ranks[0]
+    assert rank.pid is not None
+    task = Task(room=None if room is None else int(room * MIB))
+    sample = HostSample(
+        case.observed,
+        None,
+        2,
+        None,
+        int(768 * MIB),
+        int(1024 * MIB),
+        processes={rank.pid: (1.0, int(resident * MIB))},
+        tasks={rank.pid: task},
+    )
+    (growth,) = find_growing_hosts(replace(case, host_samples=(sample,)), 0.03, BYTES)
+    assert growth.left is not None
+    assert growth.left[0] == pytest.approx(steps)
+    assert growth.limited is limited

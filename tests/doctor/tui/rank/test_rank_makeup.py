@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from textual.app import App
 
-from mgpu_doctor.analysis.capacity.peak_makeup import PeakMakeup, find_makeup
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Outcome, Rank
-from mgpu_doctor.case.process_metadata import UNKNOWN
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.rank_output import Output
@@ -33,35 +31,6 @@ BIRTH = {"memory_parts": PARTS, "ddp": DDP, "device_memory": TORCH}
 def on_a_gpu(**birth: Any) -> Rank:
     (rank,) = synthetic_case(Synthetic(ranks=1, steps=1)).ranks
     return with_metadata(replace(rank, device="cuda:0"), **{**BIRTH, **birth})
-
-
-def test_the_parts_add_up_to_the_peak_and_what_is_kept_lies_beside_it() -> None:
-    made = find_makeup(on_a_gpu())
-    assert isinstance(made, PeakMakeup)
-    assert (made.where, made.peak) == ("device", 20 * GIB)
-    gib = {name: size / GIB for name, size in made.parts.items()}
-    assert gib == {
-        "weights": 2,
-        "gradients": 2,
-        "optimizer": 4,
-        "buckets": 2,
-        "rest": 10,
-        "cache": 4,
-    }
-    viewed = find_makeup(on_a_gpu(ddp={**DDP, "gradient_as_bucket_view": True}))
-    assert isinstance(viewed, PeakMakeup)
-    assert "buckets" not in viewed.parts, "gradients lie in them"
-
-
-def test_a_process_on_the_host() -> None:
-    rank = with_metadata(
-        replace(on_a_gpu(), device="cpu", metadata=UNKNOWN),
-        memory_parts={**PARTS, "on": "cpu"},
-        memory_peaks={"host": [[0, 8, 0, 9 * GIB], [4, 8, 0, 11 * GIB]]},
-    )
-    made = find_makeup(rank)
-    assert isinstance(made, PeakMakeup)
-    assert (made.where, made.peak, made.parts["rest"]) == ("host", 11 * GIB, 3 * GIB)
 
 
 @pytest.mark.parametrize(
