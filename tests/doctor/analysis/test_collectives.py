@@ -68,6 +68,13 @@ def test_a_mismatch_is_seen_at_once(kind: str) -> None:
     assert found(recorded(kind)).culprits == (2,)
 
 
+@pytest.mark.parametrize(("kind", "beyond"), [("silent", 12), ("silent-ended", 39), ("dtype", 38)])
+def test_how_far_a_job_went_on_after_a_mismatch(kind: str, beyond: int) -> None:
+    divergence = found(recorded(kind))
+    assert (divergence.beyond, divergence.calls) == (beyond, 1)
+    assert (divergence.is_blocked, divergence.seconds) == (False, None)
+
+
 @pytest.mark.parametrize("kind", ["asleep", "asleep-json"])
 def test_a_rank_that_never_comes(kind: str) -> None:
     divergence = found(recorded(kind, LATE))
