@@ -61,7 +61,7 @@ def found(
 def test_a_level_counts_from_its_limit_and_from_the_floor() -> None:
     series = np.full(100, 0.5)
     assert found(series, level=1.0, floor=0.5) == (0.5, 1.0, 0)
-    assert found(series, level=3.0, floor=0.125) == (0.5, pytest.approx(3.0), 0)
+    assert found(series, level=3.0, floor=0.125) == pytest.approx((0.5, 3.0, 0))
     assert found(series, level=9.0, floor=0.125) == (0.5, 4.0, 0)
     assert found(series, level=math.nextafter(1.0, 0), floor=0.5) is None
     assert found(series, level=1.0, floor=math.nextafter(0.5, 1)) is None
@@ -118,7 +118,7 @@ def test_an_excess_that_is_over_for_eight_steps_does_not_last(end: int, lasts: b
 def test_an_excess_that_fell_by_half_does_not_last() -> None:
     fell = np.concatenate([np.full(50, 0.9), np.full(50, 0.1)])
     assert found(fell, level=5.0) is None
-    assert found(fell[::-1], level=5.0, rise=5.0) == (pytest.approx(0.9), 5.0, 50)
+    assert found(fell[::-1], level=5.0, rise=5.0) == pytest.approx((0.9, 5.0, 50))
 
 
 @pytest.mark.parametrize("times", [1.0, 4.0])
