@@ -14,6 +14,7 @@ from mgpu_doctor.analysis.stragglers.fleet import (
     Usual,
     find_in_large_job,
     lasting,
+    learn,
     level_limit,
     rise_limit,
 )
@@ -157,3 +158,17 @@ def test_short_steps_count_as_much_as_long_ones() -> None:
     assert set(result) == {7}
     usual = float(np.nanmedian(attribution.typical))
     assert result[7][0].effect == pytest.approx(0.3 * usual, rel=0.05)
+
+
+def test_levels_of_ranks_are_no_noise_of_their_steps() -> None:
+    values = 0.03 * np.random.default_rng(0).standard_normal((200, 64))
+    plain = learn(values, resolution=1e-4)
+    shifted = learn(values + 5.0, resolution=1e-4)
+    assert shifted.scale == pytest.approx(plain.scale) == pytest.approx(0.03, rel=0.05)
+    assert shifted.centre == pytest.approx(plain.centre + 5.0)
+    assert shifted.errors == pytest.approx(plain.errors)
+    apart = values + np.where(np.arange(64) % 2, 0.3, -0.3)
+    uneven = learn(apart, resolution=1e-4)
+    assert uneven.scale == pytest.approx(plain.scale)
+    assert (uneven.weights[:-1] > 0.9).all(), "differences that are there for good are kept"
+    assert uneven.weights[-1] == 0

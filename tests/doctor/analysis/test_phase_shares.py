@@ -63,7 +63,7 @@ def test_the_share_of_a_phase_counts_only_steps_in_which_it_was_measured() -> No
     some = steps([1.0, 2.0, 1.0, 4.0], input=[0.5, np.nan, 0.5, 1.0])
     none = steps([1.0, 1.0], input=[np.nan, np.nan])
     ranks = [rank(some), rank(none, 1), nameless(some), rank(some[:0], 3)]
-    assert phase_shares(ranks, INPUT) == {0: pytest.approx(2 / 6)}
+    assert phase_shares(ranks, INPUT) == pytest.approx({0: 2 / 6})
     assert phase_shares(ranks[1:], INPUT) is None
 
 
