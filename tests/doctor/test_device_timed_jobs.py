@@ -12,8 +12,10 @@ from mgpu_probes.inprocess.device_clock import is_sampled
 from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, INPUT, OPTIMIZER
 
 from mgpu_doctor.analysis.measures import measure
+from mgpu_doctor.case.device_times import BoundBy
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.recording_case import load_recording
+from mgpu_doctor.diagnose import diagnose
 from tests.support.simulated_gpus.probed_jobs import ProbedRank, accused, train
 from tests.support.simulated_gpus.training_scripts import Job
 from tests.support.simulated_gpus.virtual_gpus import MS
@@ -84,6 +86,23 @@ def test_a_wait_for_data_is_blamed_only_where_the_device_stood_still(
     assert accused(hidden) == {}
     exposed = recorded(tmp_path / "exposed", small(turns, slow=stall, reads_loss=True), interval)
     assert accused(exposed) == {1: {"straggler-input"}}
+
+
+@pytest.mark.parametrize(
+    ("reads_loss", "codes", "bounds"),
+    [(False, [], {BoundBy.DEVICE}), (True, ["input-bound"], set())],
+)
+def test_a_host_that_is_ahead_before_the_forward_pass_waits_for_no_data(
+    tmp_path: Path, reads_loss: bool, codes: list[str], bounds: set[BoundBy]
+) -> None:
+    """When backward begins, every host is ahead by a fifth of a step or more, also of a GPU that
+    stood still before."""
+    stalls = {rank: {INPUT: 30 * MS} for rank in range(4)}
+    case = recorded(tmp_path, small(80, slow=stalls, reads_loss=reads_loss), 1)
+    measures = measure(case)
+    assert [finding.code for finding in diagnose(case).findings] == codes
+    assert {*measures.bound_by.values()} == bounds
+    assert min(lead.least for lead in measures.run_ahead.values()) > 0.2 * 0.114
 
 
 @INTERVALS
