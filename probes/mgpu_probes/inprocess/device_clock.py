@@ -61,6 +61,10 @@ SHARE, LEAST_NS = 0.0005, 2_000
 (0.2 % of a step of 1 ms)."""
 FREE_NS = 20_000_000
 """What timing may cost once, ns: a job that has just begun is judged by its first steps."""
+LOOKS = 8
+"""Timed turns of a window in which each mark looks whether the device has reached the one before.
+If it has, which is so where the device waits for the host, the clocks are known as closely as two
+marks are near: the end of a turn is seen one turn later only."""
 WINDOW_NS = 10_000_000_000
 """How long one estimate of the offset between host and device clock lasts: the clocks drift apart
 by up to 50 millionths, and an interval in float32 milliseconds is exact to 1 µs up to 16 s."""
@@ -105,7 +109,18 @@ def _share_of(value: float, average: float) -> float:
 class Tape:
     """The marks of one turn, with their events."""
 
-    __slots__ = ("data", "engine", "events", "host", "loss", "marks", "record", "skipped", "steps")
+    __slots__ = (
+        "data",
+        "engine",
+        "events",
+        "host",
+        "loss",
+        "marks",
+        "passed",
+        "record",
+        "skipped",
+        "steps",
+    )
 
     def __init__(self, event: Any, now: int) -> None:
         self.engine: Steps | None = None
@@ -118,6 +133,8 @@ class Tape:
         """One more than marks: the first is the beginning."""
         self.host = [now]
         """When the host recorded each, ns."""
+        self.passed: list[tuple[int, int]] = []
+        """Index of an event that was seen to be complete at the next mark, and when, ns."""
         self.record = 0
         self.loss: ReadLater | None = None
         self.skipped: ReadLater | None = None
@@ -143,7 +160,11 @@ class ClockOffset:
     def narrow(self, host: list[int], device: list[int], seen: int) -> None:
         """Events recorded at `host` completed at `device`; the last was seen complete at `seen`."""
         self.least = max(self.least, *(at - done for at, done in zip(host, device, strict=True)))
-        self.most = min(self.most, seen - device[-1])
+        self.see(device[-1], seen)
+
+    def see(self, device: int, seen: int) -> None:
+        """An event that completed at `device` was seen to be complete at `seen`."""
+        self.most = min(self.most, seen - device)
 
     def lead(self, host: int, device: int) -> tuple[int, int]:
         """How long after it was recorded an event completed: at least, and at most; -1: unknown."""
@@ -177,6 +198,7 @@ class DeviceTimer:
         self._tape: Tape | None = None
         self._pending: deque[Tape] = deque()
         self._offset = ClockOffset()
+        self._looks = LOOKS
         self._usual_cost = self._usual_wall = 0.0
         """ns of a timed turn, of any turn: moving averages, as the first ones are no measure."""
         self._cost_before = 0
@@ -196,6 +218,8 @@ class DeviceTimer:
             tape.engine = self._copy_engine(0, tape.steps.append)
         event = None
         if tape.engine is not None and len(tape.marks) < MOST_MARKS:
+            if self._looks > 0 and self._clock.has_completed(tape.events[-1]):
+                tape.passed.append((len(tape.events) - 1, self._now()))
             event = self._clock.record()
         if event is None:
             self.drop()
@@ -227,6 +251,7 @@ class DeviceTimer:
             if now:
                 self._tape.record = record
                 self._pending.append(self._tape)
+                self._looks -= 1
                 self._tape = None
             else:
                 self.drop()
@@ -295,11 +320,14 @@ class DeviceTimer:
             if offset.anchor is not None:
                 self._clock.give_back([offset.anchor])
             offset.restart(tape.events[0], tape.host[0])
+            self._looks = LOOKS
         first = 0
         if tape.events[0] is not offset.anchor:
             first = self._clock.nanoseconds_between(offset.anchor, tape.events[0])
         device = [first + moment for moment in moments]
         offset.narrow(tape.host, device, seen)
+        for at, moment in tape.passed:
+            offset.see(device[at], moment)
         for at in reversed(range(len(tape.marks))):
             if tape.marks[at] in self._begins_backward:
                 return offset.lead(tape.host[at + 1], device[at + 1])
