@@ -46,7 +46,7 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
     places, phases = describe_places(case), phase_medians(measures)
     even, together = _ideal(measures), _efficiency(measures)
     told = together if isinstance(together, Efficiency) else None
-    waiting = find_busy_waiting(measures, findings)
+    waiting = find_busy_waiting(measures, findings, hung)
     return Diagnosis(
         case=case,
         ranks=tuple(

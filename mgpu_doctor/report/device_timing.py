@@ -68,10 +68,8 @@ def name_clocks(ranks: Sequence[RankSummary]) -> str:
 def describe_busy_waiting(waiting: BusyWaiting) -> str:
     """`100 % busy, but at least 60 % of it waiting for rank 3`."""
     whom = "other ranks" if waiting.waits_for is None else f"rank {waiting.waits_for}"
-    return (
-        f"{format_share(waiting.utilization)} busy, but at least {format_share(waiting.waiting)} "
-        f"of it waiting for {whom}"
-    )
+    part = f"at least {format_share(waiting.waiting)}" if waiting.waiting < 1 else "all"
+    return f"{format_share(waiting.utilization)} busy, but {part} of it waiting for {whom}"
 
 
 def summarize_busy_waiting(ranks: Sequence[RankSummary]) -> str:

@@ -134,6 +134,8 @@ def _nth(gpu: Accelerator, place: int, seen: Mapping[Key, Device]) -> Key | None
 
 LEAST_SAMPLES = 10
 """Least samples of a device: at one per second, ten seconds."""
+LEAST_SINCE = 3
+"""The same since the rank's last step."""
 
 Series = Sequence[tuple[float, Device]]
 """(seconds since the epoch, the device then), in order."""
@@ -180,6 +182,8 @@ class OnDevice:
     """Processes that are no ranks are on the device too; None: pids cannot be compared."""
     replicas: tuple[Use, ...] = ()
     """Devices that its process holds, by NVML's index, where these are several."""
+    since: Use | None = None
+    """How the device did since the rank's last step; None: it was hardly sampled since."""
 
 
 def on_devices(case: Case) -> dict[int, OnDevice]:
@@ -195,6 +199,7 @@ def on_devices(case: Case) -> dict[int, OnDevice]:
         series = within(sampled[placement.device], *span) if span else ()
         if span is None or len(series) < LEAST_SAMPLES:
             continue
+        since = [one for one in sampled[placement.device] if one[0] > span[1]]
         replicas = [within(sampled[key], *span) for key in holding.get(number, ())]
         beside = neighbours.get(placement.device, ())
         found[number] = OnDevice(
@@ -204,6 +209,7 @@ def on_devices(case: Case) -> dict[int, OnDevice]:
             beside=tuple(other for other in beside if other != number),
             foreign=_foreign(series, own) if holding else None,
             replicas=_uses(replicas) if len(replicas) > 1 else (),
+            since=use_of(since) if len(since) >= LEAST_SINCE else None,
         )
     return found
 

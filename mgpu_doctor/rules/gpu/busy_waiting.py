@@ -2,7 +2,8 @@
 
 A kernel that waits in a collective runs, so a GPU's utilization does not show waiting; the device's
 own times of the phases do. Of the time in which the GPU was busy, the part that its rank waited is
-known as far as both together exceed the whole time.
+known as far as both together exceed the whole time. In a blocked job all of it is, of ranks that
+have been in a collective for seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from mgpu_probes.inprocess.layout import PHASES, WAIT
 
+from mgpu_doctor.analysis.machines.rank_devices import OnDevice
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution
@@ -23,27 +26,58 @@ LEAST = 0.1
 MOST_OF_IT = 0.8
 """Share of the waiting that one rank's excess must explain for the sentence to name it (as of input
 in the excess of a straggler)."""
+STANDS = 5.0
+"""Seconds that a rank of a blocked job has been in one collective, from which its GPU does nothing
+but wait (a choice)."""
 
 
-def find_busy_waiting(measures: Measures, findings: Iterable[Finding]) -> dict[int, BusyWaiting]:
+def find_busy_waiting(
+    measures: Measures, findings: Iterable[Finding], hang: Finding | None
+) -> dict[int, BusyWaiting]:
     """Rank -> how much of its GPU's utilization was waiting. Only GPUs with one rank and no known
-    other process, whose waiting the device timed. Only a rank that `findings` blame is named."""
-    if measures.joined is None or measures.attribution is None or not measures.structure.alike:
-        return {}
-    by_device = {rank.rank for rank in measures.case.ranks if clock_of(rank) is PhaseClock.DEVICE}
-    blamed = {culprit.rank for finding in findings for culprit in finding.culprits}
+    other process. Only a rank that `findings` blame is named. `hang`: the one that blocks the
+    job."""
     found = {}
+    blamed = {culprit.rank for finding in findings for culprit in finding.culprits}
     for number, placed in (measures.devices or {}).items():
-        busy = placed.use.utilization
-        is_alone = not placed.beside and not placed.foreign
-        if not busy or not is_alone or number not in by_device & {*measures.joined.ranks}:
+        if placed.beside or placed.foreign:
             continue
-        seconds, share = _waited(measures.joined, measures.attribution, number)
-        least = min(1.0, max(0.0, busy + share - 1) / busy)
-        if least >= LEAST:
-            culprit = _culprit(measures, number, seconds, blamed)
-            found[number] = BusyWaiting(placed.use.index, busy, least, culprit)
+        waiting = _in_steps(measures, number, placed, blamed)
+        if hang is not None:
+            waiting = _in_hang(measures, number, placed, hang)
+        if waiting is not None and waiting.waiting >= LEAST:
+            found[number] = waiting
     return found
+
+
+def _in_hang(
+    measures: Measures, number: int, placed: OnDevice, hang: Finding
+) -> BusyWaiting | None:
+    rank = measures.rank(number)
+    if placed.since is None or not placed.since.utilization or number not in hang.victims:
+        return None
+    if rank is None or rank.now is None or rank.now.phase != PHASES[WAIT]:
+        return None
+    if measures.case.observed - rank.now.since < STANDS:
+        return None
+    culprits = {culprit.rank for culprit in hang.culprits}
+    culprit = culprits.pop() if len(culprits) == 1 else None
+    return BusyWaiting(placed.since.index, placed.since.utilization, 1.0, culprit)
+
+
+def _in_steps(
+    measures: Measures, number: int, placed: OnDevice, blamed: set[int | None]
+) -> BusyWaiting | None:
+    joined, attribution, busy = measures.joined, measures.attribution, placed.use.utilization
+    rank = measures.rank(number)
+    if joined is None or attribution is None or number not in joined.ranks or not busy:
+        return None
+    if rank is None or clock_of(rank) is not PhaseClock.DEVICE or not measures.structure.alike:
+        return None
+    seconds, share = _waited(joined, attribution, number)
+    least = min(1.0, max(0.0, busy + share - 1) / busy)
+    culprit = _culprit(measures, number, seconds, blamed)
+    return BusyWaiting(placed.use.index, busy, least, culprit)
 
 
 def _waited(joined: Joined, attribution: Attribution, number: int) -> tuple[float, float]:

@@ -124,7 +124,9 @@ def _launch(measures: Measures, limits: Limits) -> Iterable[Finding]:
     yield Finding(
         code="launch-bound",
         severity=severity_of_cost(1 - most),
-        confidence=0.6,
+        confidence=0.8
+        if all(measures.bound_by.get(rank) is BoundBy.HOST for rank in held)
+        else 0.6,
         title=f"The GPUs run kernels {format_share(most)} of the time at most: the host cannot "
         "start "
         "them fast enough",
@@ -283,7 +285,8 @@ RULES = (
         "time of the main thread, and the backward pass, which autograd runs in a thread of its "
         "own) inside forward, backward and optimizer, and nobody waits for data or for other "
         f"ranks. {SPINS} Kernels and the gaps between them are not counted. If devices timed "
-        "steps, only ranks whose host is not well ahead of its device are judged.",
+        "steps, only ranks whose host is not well ahead of its device are judged, and the "
+        "confidence is higher if all of them are host-bound.",
         thresholds="All limits hold on every judged rank; a rank whose GPU is not surely known "
         "keeps the rule silent.",
         fixes='torch.compile(mode="reduce-overhead"), CUDA graphs, fused optimizers, a larger '

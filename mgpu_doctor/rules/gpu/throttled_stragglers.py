@@ -9,6 +9,7 @@ from mgpu_doctor.analysis.machines.rank_devices import Use
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.case.device_samples import CLOCK_REASONS, HARD_CLOCK_REASONS
+from mgpu_doctor.case.device_times import BoundBy
 from mgpu_doctor.findings import Evidence, Finding, Fix
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND, middle, uses_since
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
@@ -37,7 +38,8 @@ class _Slowed:
 def _throttled(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for straggler in measures.stragglers or ():
         family = family_of(straggler)
-        if straggler.saved < limits["cost"] or family == "input":
+        waits_for_host = measures.bound_by.get(straggler.rank) is BoundBy.HOST
+        if straggler.saved < limits["cost"] or family == "input" or waits_for_host:
             continue
         slowed = _slowed(measures, straggler, limits)
         if slowed is None:
@@ -187,7 +189,7 @@ RULES = (
         "brake or hardware slowdown that the other GPUs do not have decides (NVML: a hardware "
         "slowdown halves the clock at least). A power cap alone does not: it is usual under full "
         "load. Ranks that share a GPU are not judged, nor ranks whose phases were stamped on the "
-        "host while the GPU ran on.",
+        "host while the GPU ran on, nor a host-bound rank, whose GPU waits for its host.",
         fixes="Cooling; the power limit (`nvidia-smi -pl`); clocks that somebody has set; else the "
         "power supply or the card.",
         examine=_throttled,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.case.device_times import RunAhead
-from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.model import Case, Now, State
 from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import BusyWaiting, Diagnosis
@@ -19,7 +19,7 @@ from mgpu_doctor.tui.once import render
 from mgpu_doctor.tui.screens.rank_details import rank_page_lines
 from mgpu_doctor.tui.view import View, Who
 from tests.support.frames import frame
-from tests.support.gpus import busy_waiting
+from tests.support.gpus import busy_waiting, gpus, on_gpus
 from tests.support.metadata import with_metadata
 from tests.support.synthetic import Synthetic, synthetic_case
 
@@ -60,6 +60,26 @@ def test_the_hosts_clock_knows_of_no_waiting() -> None:
 def test_only_a_rank_that_a_finding_blames_is_waited_for() -> None:
     found = waiting(busy_waiting(), ignore=frozenset({"straggler-compute"}))
     assert [known.waits_for for known in found if known is not None] == [None] * 3
+
+
+@pytest.mark.parametrize(("seconds", "blocked"), [(42.0, True), (4.0, False)])
+def test_in_a_blocked_job_all_that_a_busy_gpu_does_is_waiting(
+    seconds: float, blocked: bool
+) -> None:
+    case = on_gpus(Synthetic(), gpus(4, utilization=1.0))
+    died = max(float(rank.steps["end_ns"][-1]) * 1e-9 for rank in case.ranks)
+    standing = Now("wait", died, 119, "all_reduce train.py:22", None)
+    ranks = [replace(rank, state=State.WAITING, now=standing) for rank in case.ranks]
+    ranks[2] = replace(case.ranks[2], state=State.DEAD, signal=9, ended=died)
+    later = [replace(case.device_samples[-1], at=died + at) for at in range(1, 1 + int(seconds))]
+    samples = (*case.device_samples, *later)
+    hung = replace(case, ranks=tuple(ranks), observed=died + seconds, device_samples=samples)
+    known = BusyWaiting(0, 1.0, 1.0, 2)
+    assert waiting(hung)[0] == (known if blocked else None)
+    assert waiting(hung)[2] is None
+    if blocked:
+        for name, text in views(diagnose(hung)).items():
+            assert "100 % busy, but all of it waiting for rank 2" in text, name
 
 
 def test_json_names_the_clock_and_holds_the_run_ahead() -> None:

@@ -106,6 +106,13 @@ def test_a_hot_gpu_holds_the_others_up() -> None:
     assert (clock.value, clock.baseline) == (900e6, 1900e6)
 
 
+def test_a_gpu_that_waits_for_its_host_is_not_slow_by_its_clock() -> None:
+    """An idle GPU clocks down, too."""
+    slow = slow_rank({"sm_clock_mhz": 900.0})
+    assert codes(timed(slow, 0.3, 0.4)) == {"straggler-throttled"}
+    assert codes(timed(slow, 0.0, 0.001)) == {"straggler-compute"}
+
+
 @pytest.mark.parametrize(
     ("changes", "fix", "how"),
     [
@@ -248,6 +255,7 @@ def test_only_hosts_that_are_not_ahead_hold_their_devices_back(
 ) -> None:
     one = found(leading(idle_job(), *leads)).get("launch-bound")
     assert (one.victims if one else ()) == slow
+    assert one is None or one.confidence == (0.8 if leads == (0, 0, 0, 0) else 0.6)
 
 
 def test_devices_that_stand_still_with_queued_work_are_not_blamed_on_the_host() -> None:
