@@ -93,8 +93,6 @@ class Place:
 
     name: str
     site: str
-    count: float
-    """A step."""
     seconds: float
     """A step, on the rank that stood there least."""
 
@@ -107,14 +105,7 @@ def places(measures: Measures, limits: Limits) -> list[Place]:
         return []
     by_rank = [_often(rank, limits) for rank in ranks]
     everywhere = set(by_rank[0]).intersection(*by_rank[1:])
-    found = [
-        Place(
-            *key,
-            count=min(each[key].count for each in by_rank),
-            seconds=min(each[key].seconds for each in by_rank),
-        )
-        for key in everywhere
-    ]
+    found = [Place(*key, seconds=min(each[key].seconds for each in by_rank)) for key in everywhere]
     return sorted(found, key=lambda one: (-one.seconds, one.site))
 
 
@@ -127,9 +118,7 @@ def _often(rank: Rank, limits: Limits) -> dict[tuple[str, str], Place]:
     if module is not None and module.comm_hook is None:
         names |= NUMBERS
     return {
-        (call.name, call.site): Place(
-            call.name, call.site, call.count / taken, call.seconds / taken
-        )
+        (call.name, call.site): Place(call.name, call.site, call.seconds / taken)
         for call in rank.metadata.calls
         if call.name in names and limits["least"] <= call.count / taken <= limits["most"]
         if call.name not in NUMBERS or (call.elements is not None and call.elements <= FEW)

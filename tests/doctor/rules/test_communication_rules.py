@@ -466,3 +466,33 @@ def test_what_equals_a_limit_of_communication_counts() -> None:
     hidden = case(ddp=ONE_BUCKET, communication=BUSY)
     gain = only(hidden).cost.step_fraction
     assert equal_counts_as(hidden, "overlap-poor", "gain", gain) == "more"
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "crowded", "told"),
+    [(25, True, False), (26, True, True), (25, False, True), (None, True, True)],
+)
+def test_on_busy_cores_only_larger_buckets_than_usual_are_told(
+    mebibytes: int | None, crowded: bool, told: bool
+) -> None:
+    birth = {"clock": "cpu", "affinity": 2 if crowded else 16, "backend": "gloo"}
+    cap = {"bucket_cap_bytes": None if mebibytes is None else mebibytes * MIB}
+    made = case(ddp={**ONE_BUCKET, "buckets": [25 * MIB], **cap}, birth=birth, communication=0.012)
+    assert ("overlap-poor" in codes(made)) is told
+
+
+@pytest.mark.parametrize(("elements", "told"), [(1024, True), (1025, False)])
+def test_a_thousand_numbers_are_for_a_log(elements: int, told: bool) -> None:
+    made = case(ddp={}, birth=calling("all_reduce", elements=elements))
+    assert ("sync-excess" in codes(made)) is told
+
+
+@pytest.mark.parametrize(
+    ("steps", "count", "told"),
+    [(20, 20, True), (19, 19, False), (120, 108, True), (120, 107, False), (120, 481, False)],
+)
+def test_a_barrier_counts_if_it_comes_in_nearly_every_step(
+    steps: int, count: int, told: bool
+) -> None:
+    made = case(birth={**calling("barrier", count=count), "steps": steps})
+    assert ("sync-excess" in codes(made)) is told

@@ -492,3 +492,20 @@ def test_what_equals_a_limit_of_replicas_counts(
         {"memory_used": memory, "utilization": utilization},
     )
     assert equal_counts_as(case, "imbalance-device", limit, value) == "more"
+
+
+@pytest.mark.parametrize(
+    ("capability", "tf32", "told"),
+    [
+        ([8, 0], False, True),
+        ([8, 0], None, False),
+        ([7, 5], None, True),
+        ([7, 0], None, True),
+        ([6, 9], None, False),
+    ],
+)
+def test_which_shorter_types_a_device_has(
+    capability: list[int], tf32: bool | None, told: bool
+) -> None:
+    case = precise(device_capability=capability, tf32=tf32)
+    assert ("precision-full" in codes(case)) is told

@@ -123,3 +123,12 @@ def test_what_equals_a_limit_of_a_link_counts() -> None:
     assert rate == pytest.approx(64 * 30)
     assert equal_counts_as(replays, "pcie-degraded", "replays", rate) == "less"
     assert equal_counts_as(replays, "pcie-degraded", "seconds", 2.0 * (SAMPLES - 1)) == "more"
+
+
+@pytest.mark.parametrize(("places", "told"), [((10,), False), ((10, 11), True)])
+def test_a_link_that_was_up_in_one_sample_alone_is_not_down_since(
+    places: tuple[int, ...], told: bool
+) -> None:
+    case = job(1, devices=[gpu(0, nvlinks=links(3))])
+    case = changed(case, 0, {place: {"nvlinks": links(4)} for place in places})
+    assert accused(case) == ({("nvlink-down", 0)} if told else set())

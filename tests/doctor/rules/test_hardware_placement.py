@@ -149,3 +149,36 @@ def test_moving_that_takes_as_long_as_the_limit_makes_a_far_gpu_a_warning() -> N
     case = on_pairs(0, 2)
     share = only(case).evidence[1].value
     assert equal_counts_as(case, "topology-slow", "share", share) == "more"
+
+
+@pytest.mark.parametrize(
+    ("other", "visible", "told"),
+    [
+        ({}, None, True),
+        ({}, "0,1,2,3", True),
+        ({}, "0,1,3", False),
+        ({"name": "Pretend L4"}, None, False),
+        ({"utilization": 0.049}, None, True),
+        ({"utilization": 0.05}, None, False),
+        ({"utilization": None}, None, False),
+        ({"pids": (7,)}, None, False),
+        ({"trouble": "not supported: fan"}, None, False),
+    ],
+)
+def test_a_free_gpu_is_one_that_a_rank_could_use(
+    other: Mapping[str, Any], visible: str | None, told: bool
+) -> None:
+    """Ranks 1 and 2 share GPU 1, and GPU 2 is left."""
+    shown = [
+        gpu(0, pids=(1000,)),
+        gpu(1, pids=(1001, 1002)),
+        gpu(2, **{**IDLE, **other}),
+        gpu(3, pids=(1003,)),
+    ]
+    case = job(
+        devices=shown,
+        device_uuid=lambda number: f"GPU-{(0, 1, 1, 3)[number]:04x}",
+        visible_devices=visible,
+    )
+    found = [one for one in hardware(case) if one.code == "gpu-missing"]
+    assert [one.evidence[1].value for one in found] == [1] * told

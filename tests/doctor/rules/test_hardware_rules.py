@@ -344,3 +344,25 @@ def test_the_clock_and_the_share_of_samples_at_a_limit() -> None:
     hot = {"clock_reasons": ("hw_thermal",)}
     some = changed(job(), 2, dict.fromkeys(range(6), hot))
     assert equal_counts_as(some, "gpu-throttled", "share", 6 / SAMPLES) == "more"
+
+
+@pytest.mark.parametrize(("before", "code"), [(59.0, "gpu-lost"), (61.0, "failed-exception")])
+def test_a_rank_that_failed_within_a_minute_before_was_ended_by_the_loss(
+    before: float, code: str
+) -> None:
+    case = lost_at_last()
+    message = "CUDA error: unspecified launch failure"
+    since = case.device_samples[-4].at
+    case = fell(case, 2, message, ended=since - before)
+    error = next(rank.error for rank in case.ranks if rank.rank == 2)
+    assert error is not None
+    ranks = [
+        replace(one, error=replace(error, at=since - before)) if one.rank == 2 else one
+        for one in case.ranks
+    ]
+    grave = [
+        one.code
+        for one in diagnose(replace(case, ranks=tuple(ranks))).findings
+        if one.severity is Severity.CRITICAL
+    ]
+    assert grave == [code]

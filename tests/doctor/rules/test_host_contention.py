@@ -275,3 +275,11 @@ def test_what_equals_a_limit_of_the_host_counts() -> None:
     cost = only(case).cost.step_fraction
     assert equal_counts_as(case, "straggler-host", "cost", cost) == "more"
     assert equal_counts_as(crowded(0.25), "cpu-oversubscribed", "queueing", 0.25) == "more"
+
+
+@pytest.mark.parametrize(("kernel", "told"), [(0.05 + LOST, True), (0.05 + 0.3 * LOST, False)])
+def test_a_wait_for_cores_that_was_not_measured_explains_nothing(kernel: float, told: bool) -> None:
+    doing = {rank: Doing(queued=None) for rank in range(4)}
+    doing[1] = Doing(queued=None, faults=50_000, kernel=kernel)
+    case = sampled(slow("optimizer"), doing)
+    assert ("straggler-host" in [one.code for one in found(case)]) is told

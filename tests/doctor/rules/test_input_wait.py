@@ -15,6 +15,7 @@ from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 from tests.support.gpus import timed
 from tests.support.hosts import Doing, computing, on_host, sampled
+from tests.support.metadata import with_metadata
 from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import BASE, Fault, Synthetic, synthetic_case
 
@@ -284,3 +285,19 @@ def test_what_workers_do_at_a_limit(
 ) -> None:
     case = sampled_job(doing, workers=1)
     assert equal_counts_as(case, "input-bound", limit, value) == side
+
+
+@pytest.mark.parametrize(("others", "divided"), [(2, True), (1, False)])
+def test_a_wait_is_for_dividing_if_all_ranks_divide(others: int, divided: bool) -> None:
+    base = {**BASE, "input": 4e-3, "forward": 0.004, "backward": 0.006}
+    birth = {"framework": "tensorflow", "strategy": "mirrored", "replicas": 2}
+    case = synthetic_case(Synthetic(ranks=2, base=base, birth=birth))
+    other = with_metadata(case.ranks[1], replicas=others)
+    found = bound(replace(case, ranks=(case.ranks[0], other)))
+    assert ("Splitting a batch" in found.cause) is divided
+
+
+def test_half_of_the_wait_asleep_is_a_wait() -> None:
+    for idle, sleeps in ((0.0055, True), (0.0045, False)):
+        found = bound(sampled_job(Doing(), idle=idle, workers=0))
+        assert ("waiting for storage" in found.cause) is sleeps

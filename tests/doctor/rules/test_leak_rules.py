@@ -139,3 +139,10 @@ def test_lengths_that_vary_are_no_leak() -> None:
     chance = np.random.default_rng(1)
     assert leaks(on_device(lambda step, _: chance.lognormal(6.5, 0.8, len(step)) * MIB)) == []
     assert leaks(synthetic_case(JOB)) == [], "where nothing is known nothing is said"
+
+
+def test_what_to_look_for_depends_on_where_it_leaks() -> None:
+    (device,) = leaks(on_device(lambda step, rank: step * MIB * (rank == 1)))
+    (host,) = leaks(on_the_host(lambda step, rank: step * MIB * (rank == 1)))
+    assert "torch.cuda.memory" in device.fixes[0].how
+    assert "tracemalloc" in host.fixes[0].how

@@ -189,6 +189,8 @@ def test_healthy_jobs(ranks: int) -> None:
     ("queued", "fix", "told"),
     [
         (0.2, "clear-cores", "core for 20 % of the time (on the other ranks: 1 %)"),
+        (0.18, "clear-cores", "core for 18 % of the time"),
+        (0.16, "find-stall", "Ruled out"),
         (0.02, "find-stall", "Ruled out: garbage collection, checkpoints and evaluation"),
     ],
 )

@@ -134,3 +134,8 @@ def test_a_trace_of_nothing_is_not_examined(tmp_path: Path) -> None:
     done = ran(str(path))
     assert done.exit_code == 3
     assert "holds no event" in done.stderr
+
+
+def test_two_ranks_are_enough_to_tell_transfer_from_waiting(tmp_path: Path) -> None:
+    found = warnings(examined(tmp_path, replace(BOUND, ranks=2)))
+    assert [one.code for one in found] == ["communication-bound"]
