@@ -17,6 +17,7 @@ from mgpu_doctor.analysis.machines.host_devices import Watched, watch
 from mgpu_doctor.analysis.machines.rank_devices import OnDevice, on_devices, why_unknown
 from mgpu_doctor.analysis.postmortem.driver_xids import Xid, find_xids
 from mgpu_doctor.analysis.postmortem.postmortem import PostMortem, examine_failures
+from mgpu_doctor.analysis.stacks.device_positions import explain_unknown, list_positions
 from mgpu_doctor.analysis.stacks.hang_analysis import Hang, analyse_hang, explain_inconclusive
 from mgpu_doctor.analysis.stacks.stack_sampling import (
     SampledStraggler,
@@ -232,7 +233,7 @@ def _with_traces(seen: Measures) -> Measures:
 def _with_stacks(seen: Measures) -> Measures:
     """The measures with what stack snapshots show, if there are any."""
     snapshots = seen.case.looks
-    hang = analyse_hang(snapshots)
+    hang = analyse_hang(snapshots, list_positions(seen.case.ranks))
     reason = explain_inconclusive(hang)
     incomparable = why_incomparable(snapshots)
     if incomparable is None:
@@ -242,9 +243,10 @@ def _with_stacks(seen: Measures) -> Measures:
         seen = replace(seen, missing={**seen.missing, "sampled": hidden})
     if reason is None:
         return replace(seen, hang=hang)
+    unknown = explain_unknown(seen.case.ranks)
     why = Unexamined(
         "who is waited for",
-        reason,
+        reason if unknown is None else f"{reason}, and {unknown}",
         "run the job under `mgpu-doctor run`, which asks torch's flight recorder, or hand over "
         "the recorder's dumps; on several hosts examine each of them",
         Gap.BLOCKING_RANK,

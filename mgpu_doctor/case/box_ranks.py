@@ -13,12 +13,23 @@ from msgspec import Meta
 
 from mgpu_doctor.case.captured_console import MESSAGE_LIMIT, shortened
 from mgpu_doctor.case.lenient_json import Json, reader
-from mgpu_doctor.case.model import Error, Event, Now, ProcessEnd, Rank, Records, State, Wait
+from mgpu_doctor.case.model import (
+    DevicePosition,
+    Error,
+    Event,
+    Now,
+    ProcessEnd,
+    Rank,
+    Records,
+    State,
+    Wait,
+)
 from mgpu_doctor.case.outcomes import by_rank, end_state, exit_status, living_state, without_rest
 from mgpu_doctor.case.process_metadata import ProcessMetadata, process_metadata
 from mgpu_doctor.case.this_machine import Here
 from mgpu_doctor.case.untrusted_json import number, text
 from mgpu_doctor.recording.box import Box
+from mgpu_doctor.recording.device_position import NoPosition
 
 UNKNOWN_HOST = ""
 
@@ -75,6 +86,7 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         started=begun,
         metadata=metadata,
         device_times=box.device_times,
+        device_position=position_of(box, until),
         steps=without_rest(steps) if state is State.EXITED else steps,
         history=_until(box.history, offset, until),
         history_window=None if box.history_window_ns is None else box.history_window_ns / 1e9,
@@ -114,6 +126,25 @@ def last_attempt(ranks: list[Rank]) -> tuple[list[Rank], list[Rank]]:
             earlier.append(current[key])
         current[key] = rank
     return sorted(current.values(), key=by_rank), sorted(earlier, key=by_rank)
+
+
+def position_of(box: Box, until: float | None = None) -> DevicePosition | NoPosition:
+    """How far the device got; `until`: nothing later counts."""
+    found, offset = box.device_position, box.clock_offset
+    if isinstance(found, NoPosition):
+        return found
+    seen = found.seen_ns / 1e9 + offset
+    if until is not None and seen > until:
+        return NoPosition.HOST_MOVES
+    return DevicePosition(
+        turn=found.turn,
+        step=found.step,
+        marks=found.marks,
+        phase=found.phase,
+        has_more=found.has_more,
+        since=found.since_ns / 1e9 + offset,
+        seen=seen,
+    )
 
 
 def last_sign_of_life(rank: Rank) -> float | None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
+from mgpu_doctor.recording.device_position import NoPosition
+
 if TYPE_CHECKING:  # what a job's files hold is loaded by who reads them
     import numpy as np
     import numpy.typing as npt
@@ -97,6 +99,25 @@ class Now:
 
 
 @dataclass(frozen=True, slots=True)
+class DevicePosition:
+    """How far a rank's device got while its host stood still: the newest mark that it passed."""
+
+    turn: int
+    """The turn's key: equal on all ranks of the job in the same turn of the training loop."""
+    step: int
+    marks: int
+    """Marks of the turn that it has passed."""
+    phase: str
+    """What it does from the last of them on."""
+    has_more: bool
+    """The next mark is queued and not reached. False: the host has set no other mark."""
+    since: float
+    """When it was first seen there."""
+    seen: float
+    """When it was last seen there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     kind: str
     at: float
@@ -171,6 +192,8 @@ class Rank:
     device_times: npt.NDArray[np.void] | None = None
     """Times of some steps on the device's clock, `mgpu_doctor.recording.box.DEVICE_DTYPE`, joined
     by the sequence number of the step record; None: the box has no room for any."""
+    device_position: DevicePosition | NoPosition = NoPosition.NO_BOX
+    """How far its device got while the host stood still, or why that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

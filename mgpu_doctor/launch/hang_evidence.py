@@ -22,7 +22,9 @@ from mgpu_probes.outside.jobs.found_jobs import RANK
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang
+from mgpu_doctor.case.box_ranks import position_of
 from mgpu_doctor.case.job_snapshots import read_look
+from mgpu_doctor.case.model import DevicePosition
 from mgpu_doctor.launch.notebook import Notebook
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import BadBox, read_box
@@ -66,7 +68,7 @@ def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
             return False
         lines.append(take_snapshot(job, aids=aids))
     seen = [one for line in lines if (one := read_look(line)) is not None]
-    hang = analyse_hang(seen)
+    hang = analyse_hang(seen, _positions(notebook.boxes))
     if hang is None or not hang.waiting:
         return False  # of a rank that nobody waits for, nobody can tell what it may wait for
     host = notebook.folder / layout.HOSTS / notebook.host
@@ -94,6 +96,18 @@ def _numbered(job: FoundJob, boxes: Path) -> FoundJob:
         for process in job.processes
     )
     return replace(job, processes=tuple(numbered))
+
+
+def _positions(boxes: Path) -> dict[int, DevicePosition]:
+    """Pid -> how far its device got, of the ranks for which that is known."""
+    positions = {}
+    for path in list(boxes.glob("*.box"))[:MOST]:
+        with suppress(BadBox, OSError):
+            box = read_box(path)
+            position = position_of(box)
+            if isinstance(position, DevicePosition):
+                positions[box.identity.pid] = position
+    return positions
 
 
 def _sockets(job: FoundJob, boxes: Path) -> dict[int, str]:

@@ -23,6 +23,7 @@ from .boxheader import BadBox, Identity, geometry, identity, read_at, stable, wo
 from .boxhistory import HistoryReader
 from .boxtexts import TextReader, Texts
 from .columns import Columns
+from .device_position import BoxPosition, NoPosition, read_position
 from .records import DEVICE_DTYPE, EVENT_DTYPE, HISTORY_DTYPE, STEP_DTYPE, Array
 from .ring import Ring
 
@@ -80,6 +81,8 @@ class Box:
     exit_code: int | None
     ended_ns: int | None
     now: BoxNow | None
+    device_position: BoxPosition | NoPosition
+    """How far the device got while the host stood still, or why that is unknown."""
     steps: Array | Columns
     """`STEP_DTYPE`, by `seq`."""
     device_times: Array | None
@@ -234,6 +237,7 @@ class BoxReader:
             exit_code=code - 1 if 0 < code <= 256 else None,
             ended_ns=ended or None,
             now=self._now(header),
+            device_position=read_position(header, who.version),
             steps=self._steps.kept,
             device_times=self._device_times.kept if self._at.device else None,
             events=self._told,

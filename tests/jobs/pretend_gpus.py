@@ -24,6 +24,8 @@ parser.add_argument("--build", required=True, help="where the device is compiled
 parser.add_argument("--strategy", default="ddp")
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--slow", default="", help="rank:phase:milliseconds")
+parser.add_argument("--scale", type=float, default=1, help="of the time that all work takes")
+parser.add_argument("--endless", default="", help="rank:phase:step of work that never ends")
 parser.add_argument("--reads-loss", action="store_true", help="the host waits in every step")
 parser.add_argument("--nan-from", type=int, help="the loss is no number from this step on")
 options = parser.parse_args()
@@ -36,9 +38,16 @@ slow_rank, slow_phase, milliseconds = (options.slow or "-1:none:0").split(":")
 extra = {slow_phase: float(milliseconds)} if rank == int(slow_rank) else {}
 
 
+endless_rank, endless_phase, endless_step = (options.endless or "-1:none:-1").split(":")
+endless = (endless_phase, int(endless_step)) if rank == int(endless_rank) else ("none", -1)
+step = 0
+
+
 def work(phase: str, milliseconds: float, parts: int = 1) -> None:
     """The device computes for as long as this phase takes, or one of its parts."""
-    pretend.native.work(int((milliseconds + extra.get(phase, 0)) / parts * MS))
+    if (phase, step) == endless:
+        milliseconds = 1e9
+    pretend.native.work(int((options.scale * milliseconds + extra.get(phase, 0)) / parts * MS))
 
 
 class Work(torch.autograd.Function):

@@ -3,20 +3,23 @@
 A rank that waits (in a collective, a receive, the rendezvous) is never blamed for it. The others
 wait for any rank that is blocked elsewhere, however many these are: in a pipeline, and between two
 ranks, the minority is often the victim. If all ranks wait, the places show whether they wait for
-each other; if the places show nothing, no rank is blamed.
+each other; if the places show nothing, the positions of their devices may (`device_positions`), or
+no rank is blamed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from mgpu_doctor.analysis.stacks import frames
+from mgpu_doctor.analysis.stacks.device_positions import are_equally_far, find_device_behind
 from mgpu_doctor.analysis.stacks.progress import BUSY, JobProgress, RankProgress, measure_progress
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, OPERATIONS, WAITING, Doing
 from mgpu_doctor.case.job_snapshots import Look
+from mgpu_doctor.case.model import DevicePosition
 
 LEAST_SECONDS = 0.8
 """Seconds that snapshots must span without any rank using CPU time: in no healthy step are all
@@ -61,6 +64,8 @@ class Kind(str, Enum):
     """All wait, but in different places."""
     TOGETHER = "together"
     """All wait in the same place: the stacks do not show for what."""
+    DEVICE_BEHIND = "device-behind"
+    """All hosts wait, and one rank's device has not reached what the others' devices wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +86,16 @@ class Hang:
     complete: bool = False
     """Every rank of the job was seen."""
     world_size: int | None = None
+    positions: Mapping[int, DevicePosition] = field(default_factory=dict)
+    """Pid -> how far its device got; empty if that is not known of all ranks of the job, or if
+    the stacks show which ranks the others wait for."""
 
 
-def analyse_hang(snapshots: Sequence[Look]) -> Hang | None:
+def analyse_hang(
+    snapshots: Sequence[Look], devices: Mapping[int, DevicePosition] | None = None
+) -> Hang | None:
     """Which ranks the others wait for; None if the job moves, or may move. `snapshots`: snapshots,
-    oldest first."""
+    oldest first; `devices`: pid -> how far its device got, where that is known."""
     followed = measure_progress(snapshots)
     if followed is None or any(one.state.doing is Doing.ENDING for one in followed.ranks):
         return None
@@ -107,7 +117,38 @@ def analyse_hang(snapshots: Sequence[Look]) -> Hang | None:
     still = [one for one in followed.ranks if _is_blocked(one) or _is_polling(one, waiting)]
     if len(still) < len(followed.ranks) or _span(followed) < LEAST_SECONDS:
         return None
-    return _classify_blocked(followed, waiting, others)
+    hang = _classify_blocked(followed, waiting, others)
+    return _with_devices(hang, followed, devices or {})
+
+
+def _with_devices(hang: Hang, followed: JobProgress, devices: Mapping[int, DevicePosition]) -> Hang:
+    """The same with the rank whose device is behind, unless the stacks show who is."""
+    pids = {progress.state.pid for progress in followed.ranks}
+    if not hang.complete or not pids <= devices.keys() or not _is_open(hang):
+        return hang
+    positions = {pid: devices[pid] for pid in pids}
+    behind = find_device_behind(positions, followed.at)
+    if behind is None:
+        return replace(hang, positions=positions)
+    culprits = [progress for progress in followed.ranks if progress.state.pid == behind]
+    rest = [progress for progress in followed.ranks if progress.state.pid != behind]
+    named = _make_hang(followed, Kind.DEVICE_BEHIND, culprits, rest)
+    return replace(named, positions=positions)
+
+
+def _is_open(hang: Hang) -> bool:
+    """Whether the stacks leave open who is waited for: nobody, or ranks in code in C that waits for
+    something unknown, as `tensor.item()` does for the device."""
+    if hang.kind is Kind.BEHIND:
+        return all(_is_unknown_wait(progress.state) for progress in hang.culprits)
+    return hang.kind in (Kind.TOGETHER, Kind.APART) and not hang.culprits
+
+
+def _is_unknown_wait(state: ThreadState) -> bool:
+    """Whether only a system call shows what the rank waits for."""
+    by_call = (Doing.LOCK, Doing.IO, Doing.SLEEPING)
+    is_unknown = state.doing is Doing.BLOCKED or (state.doing in by_call and not state.certain)
+    return is_unknown and state.worker is None
 
 
 def _classify_blocked(
@@ -312,9 +353,12 @@ def explain_inconclusive(hang: Hang | None) -> str | None:
     where = frames.format_location(everyone[0].place) if everyone else None
     if hang.kind is Kind.TOGETHER and hang.world_size != 1:
         operation = everyone[0].operation or "the same wait"
+        unknown = "their stacks do not show why"
+        if hang.positions and are_equally_far(hang.positions.values()):
+            unknown += ", and their devices are all equally far"
         return (
             f"all observed ranks were blocked in {operation}{f' at {where}' if where else ''} for "
-            f"{hang.seconds:.1f} s; their stacks do not show why"
+            f"{hang.seconds:.1f} s; {unknown}"
         )
     if hang.kind is Kind.APART and not places <= {Doing.COLLECTIVE, Doing.BACKWARD}:
         return (

@@ -20,6 +20,7 @@ from mgpu_doctor.findings import Finding, Fix, Severity
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.hang import blocked_rank, mismatch
 from mgpu_doctor.rules.hang.blocked_rank import WaitAssessment
+from mgpu_doctor.rules.hang.device_behind import DEVICE_BEHIND
 from mgpu_doctor.rules.hang.failed_wait import FAILED_WAIT
 from mgpu_doctor.rules.hang.stack_evidence import (
     LONG_WITHOUT_STEPS,
@@ -187,6 +188,7 @@ RULES: tuple[Rule, ...] = (
         examine=_find_rank_behind,
         needs=("hang",),
         alternatives=(
+            DEVICE_BEHIND,
             Detector(mismatch.find_rank_behind),
             FAILED_WAIT,
             log_detector("hang-rank-behind"),

@@ -51,10 +51,16 @@ def is_long(hang: Hang, case: Case) -> bool:
     recorded, or so long that the waiting ranks timed out."""
     if have_timed_out(hang, case):
         return True
+    return hang_seconds(hang, case) >= long_seconds(case)
+
+
+def long_seconds(case: Case) -> float:
+    """Seconds from which on a hang is long, by the steps on record."""
     walls = [rank.steps["wall_ns"] for rank in case.ranks if len(rank.steps)]
-    step = float(np.median(np.concatenate(walls))) * 1e-9 if walls else 0.0
-    least = max(stall.LEAST_SECONDS, stall.LEAST_STEPS * step) if walls else LONG_WITHOUT_STEPS
-    return hang_seconds(hang, case) >= least
+    if not walls:
+        return LONG_WITHOUT_STEPS
+    step = float(np.median(np.concatenate(walls))) * 1e-9
+    return max(stall.LEAST_SECONDS, stall.LEAST_STEPS * step)
 
 
 def have_timed_out(hang: Hang, case: Case) -> bool:

@@ -114,15 +114,21 @@ class Tape:
         "engine",
         "events",
         "host",
+"key",
         "loss",
         "marks",
         "passed",
         "record",
         "skipped",
+        "step",
         "steps",
     )
 
-    def __init__(self, event: Any, now: int) -> None:
+    def __init__(self, event: Any, now: int, *, key: int, step: int) -> None:
+        self.key = key
+        """Equal on all ranks at the same turn."""
+        self.step = step
+        """Steps that were recorded before it."""
         self.engine: Steps | None = None
         """A copy of the step engine as it was when the turn began."""
         self.steps: list[Step] = []
@@ -208,6 +214,15 @@ class DeviceTimer:
         """Whether the turn that runs now is timed: then every mark of it must come here."""
         return self._tape is not None
 
+    def tapes(self) -> list[Tape]:
+        """Those of the turns whose times are not known yet, the newest last. From any thread."""
+        pending, tape = list(self._pending), self._tape
+        return pending if tape is None else [*pending, tape]
+
+    def reached(self, event: Any) -> bool:
+        """Whether the device has reached an event of a tape, without waiting. From any thread."""
+        return self._clock.has_completed(event)
+
     def mark(self, mark: Mark, data: Data = ()) -> None:
         """A mark within the turn that is timed, or the one that ends it."""
         tape = self._tape
@@ -261,7 +276,7 @@ class DeviceTimer:
             started = self._now()
             event = self._clock.record()
             if event is not None:
-                self._tape = Tape(event, started)
+                self._tape = Tape(event, started, key=key, step=record)
         self.spent_ns += self._now() - began
 
     def finish(self) -> None:

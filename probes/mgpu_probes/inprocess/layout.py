@@ -13,7 +13,7 @@ from typing import NamedTuple
 MAGIC = b"MGPUBBX\x00"
 VERSION_MAJOR = 1
 """A reader refuses a box whose major version is not its own."""
-VERSION_MINOR = 3
+VERSION_MINOR = 4
 """Raised when fields are added in reserved space; readers ignore what they do not know."""
 BYTE_ORDER_MARK = 0x01020304
 BOX_SUFFIX = ".box"
@@ -85,11 +85,21 @@ WORDS_USED = 1536  # bytes of the last words (JSON) in use
 DEVICE_AREA = 1600  # offset of the ring of device times; 0: none
 DEVICE_CURSOR = 1608  # sequence number of the newest record of device times; 0: none
 DEVICE_RECORDS = 1616  # records that this ring holds
+DEVICE_LOOK = 1664  # one of DEVICE_LOOKS: what is known of how far the device got
+DEVICE_LOOK_BEGUN = 1672  # monotonic ns of that look, written before the words that follow
+DEVICE_PHASE = 1680  # phase | (step << 8): what the device does since the newest mark it passed
+DEVICE_TURN = 1688  # key of the turn: equal on all ranks in the same turn
+DEVICE_MARKS = 1696  # marks of the turn that it passed | (1 << 32 if the next one is queued)
+DEVICE_SINCE = 1704  # monotonic ns of the first look that showed the same
+DEVICE_LOOK_ENDED = 1712  # as DEVICE_LOOK_BEGUN, written last: a reader trusts only equal ones
 
 JOINING, RUNNING, ENDED_CLEAN, FAILED, OFF = range(5)
 """Values of STATE. JOINING: asked to join its process group and has not yet. OFF: the probe
 switched itself off; the last words say why."""
 STATES = ("joining", "running", "ended", "exception", "off")
+NOT_WATCHED, HOST_MOVES, NOT_TIMED, POSITION_KNOWN = range(4)
+"""Values of DEVICE_LOOK. NOT_WATCHED: no device times this process. HOST_MOVES: the training sets
+marks, so nobody asks the device. NOT_TIMED: the device is in a turn that it does not time."""
 
 # --- areas ---------------------------------------------------------------------------------------
 BIRTH_SLOT_SIZE = 16 * 1024  # twice: JSON, see docs/black-box.md

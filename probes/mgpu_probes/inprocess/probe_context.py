@@ -15,7 +15,7 @@ from math import nan
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from . import BOXES_VARIABLE, layout
+from . import BOXES_VARIABLE, device_progress, layout
 from .blackbox import Writer
 from .device_clock import DeviceStep, DeviceTimer
 from .memory_samples import Memory
@@ -203,6 +203,7 @@ class ProbeContext:
             clock, self.fast_path.copy_at_rest, self._record_device_step, begins_backward
         )
         self.device_clock = "device"
+        device_progress.start(self, self.device_timer)
 
     def mark_device(self, mark: Mark) -> None:
         """A mark that means something on the device alone: the host goes on at once."""

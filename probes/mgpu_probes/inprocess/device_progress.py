@@ -1,0 +1,162 @@
+"""How far the device got, while the host stands still: the newest mark that it has passed.
+
+In a hang on GPUs all hosts usually stand in the same call and wait for their own device. What tells
+them apart is which device waits for other ranks and which one still works. So a thread of the
+probe's own looks at the marks of the `DeviceTimer` once a second. While the training sets marks, it
+does nothing; if none was set since its last look, it asks the device which of their events have
+completed, which waits for nothing, and writes the answer into the header of the box.
+
+Only turns that the device times have marks in its queue; between them nothing is known.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import layout, masked_threads
+from .phase_ledger import PENDING, PHASE_WORD, SHOWN, SINCE_WORD
+
+if TYPE_CHECKING:
+    from .device_clock import DeviceTimer, Tape
+    from .phase_ledger import Words
+    from .probe_context import ProbeContext
+    from .step_segments import Step
+
+LOOKS_APART = 1.0
+"""Seconds between two looks."""
+
+_STATE_WORD = layout.DEVICE_LOOK // 8
+_BEGUN_WORD = layout.DEVICE_LOOK_BEGUN // 8
+_ENDED_WORD = layout.DEVICE_LOOK_ENDED // 8
+_PHASE_WORD = layout.DEVICE_PHASE // 8
+_TURN_WORD = layout.DEVICE_TURN // 8
+_MARKS_WORD = layout.DEVICE_MARKS // 8
+_SINCE_WORD = layout.DEVICE_SINCE // 8
+
+
+class DevicePosition(NamedTuple):
+    """Where the device stands among the marks of a turn."""
+
+    turn: int
+    """The turn's key, which is equal on all ranks."""
+    step: int
+    """Steps that were recorded before it."""
+    marks: int
+    """Marks of the turn that the device has passed."""
+    phase: int
+    """What the turn does from the last of them on, by `layout.PHASES`."""
+    has_more: bool
+    """The next mark is in its queue, and not reached."""
+
+
+def find_position(timer: DeviceTimer, host_phase: int) -> DevicePosition | None:
+    """Where the device stands; None: not in a turn that is timed, or its events cannot be asked
+    now. `host_phase`: what the host does. From another thread than the one that trains: right only
+    if that one has set no mark meanwhile."""
+    tapes = timer.tapes()
+    reached = timer.reached
+    if not tapes or not reached(tapes[0].events[0]):
+        return None
+    tape = next(tape for tape in reversed(tapes) if reached(tape.events[0]))
+    events = list(tape.events)  # of the turn's beginning, and of each mark
+    passed, missed = 0, len(events)
+    while missed - passed > 1:
+        middle = (passed + missed) // 2
+        if reached(events[middle]):
+            passed = middle
+        else:
+            missed = middle
+    if missed < len(events):
+        return DevicePosition(tape.key, tape.step, passed, _phase_after(tape, passed), True)
+    if tape is not tapes[-1] or not timer.is_timing:
+        return None
+    return DevicePosition(tape.key, tape.step, passed, host_phase, False)
+
+
+def _phase_after(tape: Tape, passed: int) -> int:
+    """What a turn does between its mark number `passed` and the next one: as a copy of the step
+    engine says, for which all else takes no time."""
+    if tape.engine is None:
+        return layout.OTHER
+    steps: list[Step] = []
+    engine = tape.engine.twin(0, steps.append)
+    marks = list(zip(tape.marks, tape.data))  # noqa: B905 - the host may be about to set a mark
+    for mark, data in marks[:passed]:
+        mark(engine, 0, *data)
+    ledger = engine.ledger
+    if ledger.phase != PENDING:
+        phase: int = SHOWN[ledger.phase]
+        return phase
+    for mark, data in marks[passed:]:  # only a later mark explains it
+        mark(engine, 1, *data)
+        explained = next((phase for phase in range(PENDING) if ledger.booked[phase]), None)
+        if explained is not None:
+            return explained
+    return layout.OTHER
+
+
+class DeviceWatch:
+    """Looks at one timer's marks, and writes into the header words of the box."""
+
+    def __init__(self, timer: DeviceTimer, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._timer = timer
+        self._clock = clock
+        self._host: tuple[object, ...] = ()
+        """By which it is known whether the training has set a mark."""
+        self._position: DevicePosition | None = None
+        self._since = 0
+
+    def look(self, words: Words) -> None:
+        """Writes how far the device got, if the training has set no mark since the last look.
+        Raises RuntimeError if the device has failed."""
+        now = self._clock()
+        host = self._host_marks(words)
+        if host != self._host:
+            self._host, self._position = host, None
+            words[_STATE_WORD] = layout.HOST_MOVES
+            return
+        position = find_position(self._timer, words[PHASE_WORD] & 0xFF)
+        if host != self._host_marks(words):
+            return  # it went on meanwhile, and may have used the events for something else
+        if position != self._position:
+            self._position, self._since = position, now
+        words[_BEGUN_WORD] = now
+        if position is not None:
+            words[_PHASE_WORD] = position.phase | position.step << 8
+            words[_TURN_WORD] = position.turn
+            words[_MARKS_WORD] = position.marks | position.has_more << 32
+            words[_SINCE_WORD] = self._since
+        words[_STATE_WORD] = layout.NOT_TIMED if position is None else layout.POSITION_KNOWN
+        words[_ENDED_WORD] = now
+
+    def _host_marks(self, words: Words) -> tuple[object, ...]:
+        tapes = self._timer.tapes()
+        newest = tapes[-1] if tapes else None
+        marks = 0 if newest is None else len(newest.events)
+        return words[SINCE_WORD], words[PHASE_WORD], len(tapes), id(newest), marks
+
+
+def start(context: ProbeContext, timer: DeviceTimer) -> None:
+    """Has a thread look until the timer is not used any more. The job trains on without it where
+    no thread can be started."""
+    try:
+        masked_threads.start(_look_on, context, timer)
+    except RuntimeError:
+        return
+
+
+def _look_on(context: ProbeContext, timer: DeviceTimer) -> None:
+    watch = DeviceWatch(timer)
+    while True:
+        time.sleep(LOOKS_APART)
+        box = context.box
+        if not context.on or context.device_timer is not timer:
+            return
+        if box is None:
+            continue
+        try:
+            watch.look(box.words)
+        except RuntimeError:  # the device has failed; the training will hear of it
+            return
