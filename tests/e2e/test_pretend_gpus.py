@@ -7,6 +7,7 @@ of autograd's engine; the compiler that builds it must be there.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -17,12 +18,12 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.case.model import Rank
+from mgpu_doctor.case.model import DevicePosition, Rank
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support.examining import loud, named
-from tests.support.jobs import plain, run
+from tests.support.jobs import plain, run, started, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
@@ -166,3 +167,40 @@ def test_a_loss_that_only_the_device_knows_is_seen(watch: Callable[..., Watched]
     assert timed is not None
     assert finding.since_step == min(step - 1 for step in timed["step_seq"] if step > 150)
     assert finding.culprits == ()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "phase", "options"),
+    [("ddp", "forward", ["--reads-loss"]), ("fsdp", "backward", []), ("ddp", "optimizer", [])],
+)
+def test_the_rank_whose_device_does_not_go_on_is_named(
+    pretend_build: Path, tmp_path: Path, strategy: str, phase: str, options: Sequence[str]
+) -> None:
+    """Rank 1's device works for ever in step 12, and every host waits for its own device. Steps of
+    300 ms are all timed."""
+    recording = tmp_path / "recording"
+    chosen = ("--strategy", strategy, "--endless", f"1:{phase}:12", "--scale", "12", *options)
+    script = plain("pretend_gpus.py", "--build", str(pretend_build), *chosen, ranks=3)
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
+
+    def seconds_in_place() -> list[float]:
+        """For how long each device has passed no mark, of those that are known to."""
+        ranks = load_recording(recording).ranks if recording.exists() else ()
+        places = [rank.device_position for rank in ranks]
+        return [at.seen - at.since for at in places if isinstance(at, DevicePosition)]
+
+    with started([*doctor, *script]) as job:
+        until(lambda: len(seconds_in_place()) == 3 and min(seconds_in_place()) > 11)
+        pid = load_recording(recording).ranks[0].pid
+        command = [sys.executable, "-m", "mgpu_doctor", "diagnose", str(pid), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert job.poll() is None
+    assert done.returncode == 1, done.stderr
+    (finding,) = (one for one in json.loads(done.stdout)["findings"] if one["severity"] != "info")
+    assert (finding["code"], finding["severity"]) == ("hang-rank-behind", "critical")
+    assert [one["rank"] for one in finding["culprits"]] == [1]
+    assert (finding["victims"], finding["since_step"]) == ([0, 2], 12)
+    (device,) = (row for row in finding["evidence"] if row["measure"] == "device of rank 1")
+    assert phase in device["value"]
+    kept = load_recording(recording)
+    assert kept.looks, "`run` noticed the hang by itself"
