@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from mgpu_probes.inprocess.frameworks.torch import cuda_captures, device_events, torch_support
 from mgpu_probes.inprocess.probe_context import ProbeContext
 from mgpu_probes.inprocess.step_engine import Steps
@@ -64,6 +66,30 @@ def test_no_event_is_recorded_or_asked_while_a_graph_is_captured() -> None:
     graph.capture_end()
     assert events.record() is not None
     assert events.has_completed(before)
+
+
+@pytest.mark.parametrize("has_driver", [True, False])
+def test_another_thread_asks_on_the_same_device_and_spares_captures(
+    monkeypatch: pytest.MonkeyPatch, has_driver: bool
+) -> None:
+    """It is given its device before it calls anything, and does not ask without the mode."""
+    calls: list[Any] = []
+
+    def exchange(mode: Any) -> int:
+        calls.append(mode._obj.value)
+        return 0
+
+    def load(name: str) -> Any:
+        if not has_driver:
+            raise OSError(name)
+        return SimpleNamespace(cuThreadExchangeStreamCaptureMode=exchange)
+
+    monkeypatch.setattr(torch.cuda, "set_device", calls.append)
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    device = torch.device("cuda", 3)
+    events = device_events.StreamEvents(SimpleNamespace(device=device), Event)
+    assert events.enter_thread() is has_driver
+    assert calls == ([device, 1] if has_driver else [device])
 
 
 @pytest.mark.usefixtures("marks")

@@ -97,6 +97,9 @@ class SimulatedGpu:
     def give_back(self, events: Sequence[int]) -> None:
         self.used -= len(events)
 
+    def enter_thread(self) -> bool:
+        return True
+
 
 def run_together(programs: Sequence[tuple[SimulatedGpu, Program]], moving: int) -> None:
     """Runs the ranks to their end; data moves for `moving` ns in each collective."""

@@ -44,6 +44,10 @@ if TYPE_CHECKING:
         def give_back(self, events: list[Any]) -> None:
             """These events are not needed any more."""
 
+        def enter_thread(self) -> bool:
+            """Prepares the calling thread, which is not the one that trains, to ask for events;
+            False: it must not ask."""
+
     ReadLater = Callable[[], float]
     """Gives a value that the device computes within the turn, once the turn's events completed."""
     EngineCopy = Callable[[int, Callable[[Step], None]], "Steps | None"]
@@ -218,6 +222,10 @@ class DeviceTimer:
         """Those of the turns whose times are not known yet, the newest last. From any thread."""
         pending, tape = list(self._pending), self._tape
         return pending if tape is None else [*pending, tape]
+
+    def enter_thread(self) -> bool:
+        """Whether the calling thread, which does not train, may call `reached` from now on."""
+        return self._clock.enter_thread()
 
     def reached(self, event: Any) -> bool:
         """Whether the device has reached an event of a tape, without waiting. From any thread."""

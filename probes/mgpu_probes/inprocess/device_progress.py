@@ -148,6 +148,11 @@ def start(context: ProbeContext, timer: DeviceTimer) -> None:
 
 
 def _look_on(context: ProbeContext, timer: DeviceTimer) -> None:
+    try:
+        if not timer.enter_thread():
+            return
+    except RuntimeError:  # the device has failed; the training will hear of it
+        return
     watch = DeviceWatch(timer)
     while True:
         time.sleep(LOOKS_APART)
@@ -158,5 +163,5 @@ def _look_on(context: ProbeContext, timer: DeviceTimer) -> None:
             continue
         try:
             watch.look(box.words)
-        except RuntimeError:  # the device has failed; the training will hear of it
+        except RuntimeError:  # as above
             return

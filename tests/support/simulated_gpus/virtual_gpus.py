@@ -344,6 +344,10 @@ class Gpu:
         """These events may be used again."""
         self.used -= len(events)
 
+    def enter_thread(self) -> bool:
+        """Any thread may ask."""
+        return True
+
 
 class Machine:
     """All ranks of a job."""

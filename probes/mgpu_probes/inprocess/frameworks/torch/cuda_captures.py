@@ -11,6 +11,7 @@ a user's graph that could divide it.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from math import nan
 from types import ModuleType
@@ -26,6 +27,8 @@ from .torch_support import wrap
 
 probe: ProbeContext
 
+_THREAD_LOCAL = 1
+"""CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: captures of other threads do not concern this one."""
 lock = threading.Lock()
 _running: WeakSet[Any] = WeakSet()
 """Graphs that are being captured."""
@@ -57,6 +60,19 @@ def is_capturing() -> bool:
     if _running:
         return True
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def spare_captures() -> bool:
+    """Whether the calling thread may ask for events from now on, whatever another thread captures.
+
+    `_running` knows the graphs that Python captures; libraries may capture others. A thread in this
+    mode invalidates none of them; torch's watchdog of NCCL asks in it, too (pytorch#148594). False
+    without NVIDIA's driver: HIP was not tried."""
+    try:
+        exchange = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+    except (OSError, AttributeError):
+        return False
+    return bool(exchange(ctypes.byref(ctypes.c_int(_THREAD_LOCAL))) == 0)
 
 
 def patch(graphs: ModuleType) -> None:

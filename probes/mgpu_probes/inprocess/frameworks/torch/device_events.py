@@ -75,6 +75,16 @@ class StreamEvents:
         """As DeviceClock."""
         self._free += events
 
+    def enter_thread(self) -> bool:
+        """As DeviceClock. First of all the thread is given this process's device: on the one that
+        CUDA gives it, any call would take half a GiB of memory."""
+        device = self.stream.device
+        select: Any = getattr(getattr(torch, device.type), "set_device", None)
+        if select is None:
+            return False
+        select(device)
+        return device.type != "cuda" or cuda_captures.spare_captures()
+
 
 class _Home:
     """Where this process trains."""
