@@ -118,7 +118,7 @@ class Tape:
         "engine",
         "events",
         "host",
-"key",
+        "key",
         "loss",
         "marks",
         "passed",
