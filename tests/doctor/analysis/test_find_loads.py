@@ -144,3 +144,89 @@ def test_a_smaller_last_batch_on_all_ranks_is_well() -> None:
 def test_lengths_that_work_does_not_follow(ranks: int, steps: int, noise: float, seed: int) -> None:
     work = healthy(Synthetic(ranks=ranks, steps=steps, noise=noise, seed=seed))
     assert loads(job_of(work, fields={"tokens": lengths(ranks, steps, seed)})) == Loads()
+
+
+def quiet(ranks: int = 4, steps: int = 120) -> Synthetic:
+    return Synthetic(ranks=ranks, steps=steps, noise=0.001, spikes=0, asymmetry=0)
+
+
+def slow_with(more: float, excess: float) -> Case:
+    """Rank 1 has `more` times the samples of the others and takes longer by this share."""
+    work = healthy(quiet())
+    for phase in work:
+        work[phase][:, 1] *= 1 + excess
+    load = np.full((120, 4), 100.0)
+    load[:, 1] *= more
+    return job_of(work, fields={"samples": load})
+
+
+@pytest.mark.parametrize(
+    ("more", "excess", "found"),
+    [
+        (1.06, 0.05, True),
+        (1.04, 0.04, False),
+        (1.10, 0.19, True),
+        (1.10, 0.21, False),
+        (1.50, 0.20, True),
+    ],
+)
+def test_from_which_load_and_share_it_explains_a_straggler(
+    more: float, excess: float, found: bool
+) -> None:
+    uneven = loads(slow_with(more, excess)).uneven
+    assert (uneven is not None) is found
+    if uneven is not None:
+        assert (uneven.load, uneven.load_of_others) == pytest.approx((100 * more, 100))
+        assert uneven.explained == pytest.approx(min(1.0, (more - 1) / excess), rel=0.03)
+
+
+@pytest.mark.parametrize(("unknown", "found"), [(11, True), (12, False)])
+def test_the_load_of_nine_steps_in_ten_must_be_known(unknown: int, found: bool) -> None:
+    case = slow_with(1.5, 0.5)
+    for rank in case.ranks:
+        rank.steps["samples"][5 : 5 + unknown] = 0
+    assert (loads(case).uneven is not None) is found
+
+
+def test_the_load_counts_from_when_the_rank_became_slow() -> None:
+    work = healthy(quiet(steps=240))
+    load = np.full((240, 4), 100.0)
+    for values in work.values():
+        values[120:, 1] *= 1.5
+    load[120:, 1] = 150
+    uneven = loads(job_of(work, fields={"samples": load})).uneven
+    assert uneven is not None
+    assert uneven.load == pytest.approx(150)
+
+
+def varying(spread: float, follows: float = 1.0, steps: int = 120) -> Case:
+    """Loads that differ by this share; of the work, so much follows them, and as much varies by
+    itself as makes up the rest of its correlation."""
+    random = np.random.default_rng(2)
+    apart = random.standard_normal((steps, 4))
+    other = random.standard_normal((steps, 4))
+    work = healthy(quiet(steps=steps))
+    differs = follows * apart + np.sqrt(1 - follows**2) * other
+    for phase in ("forward", "backward"):
+        work[phase] *= 1 + 0.1 * differs
+    return job_of(work, fields={"tokens": 10_000 * (1 + spread * apart)})
+
+
+@pytest.mark.parametrize(
+    ("spread", "follows", "steps", "found"),
+    [
+        (0.025, 1.0, 120, True),
+        (0.015, 1.0, 120, False),
+        (0.1, 0.4, 400, True),
+        (0.1, 0.2, 1500, False),
+        (0.1, 0.45, 60, True),
+        (0.1, 0.35, 30, False),
+    ],
+)
+def test_how_far_loads_must_vary_and_work_must_follow_them(
+    spread: float, follows: float, steps: int, found: bool
+) -> None:
+    varies = loads(varying(spread, follows, steps)).varying
+    assert (varies is not None) is found
+    if varies is not None:
+        assert varies.correlation == pytest.approx(follows, abs=0.1)

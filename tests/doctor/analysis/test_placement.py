@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.analysis.machines.rank_devices import on_devices, placements, why_unknown
+from mgpu_doctor.analysis.machines.host_devices import wiring
+from mgpu_doctor.analysis.machines.rank_devices import on_devices, placements, use_of, why_unknown
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.case.device_samples import DeviceSample
+from mgpu_doctor.case.device_samples import DeviceSample, Topology
 from mgpu_doctor.case.model import Case
-from tests.support.gpus import gpus, on_gpus, sampled
+from tests.support.gpus import gpu, gpus, on_gpus, sampled
+from tests.support.hardware import job, links
 from tests.support.synthetic import Synthetic, synthetic_case
 
 JOB = Synthetic(ranks=4, steps=60)
@@ -142,3 +144,54 @@ def test_a_job_without_gpus_lacks_nothing() -> None:
     case = synthetic_case(JOB)
     assert why_unknown(case) is None
     assert "devices" not in measure(case).missing
+
+
+@pytest.mark.parametrize("ahead", [-1000.0, 1000.0])
+def test_samples_are_taken_by_the_clock_of_the_rank_s_host(ahead: float) -> None:
+    case = on_gpus(JOB, gpus(4))
+    ranks = tuple(replace(rank, clock_offset=ahead) for rank in case.ranks)
+    samples = tuple(replace(one, at=one.at + ahead) for one in case.device_samples)
+    shifted = on_devices(replace(case, ranks=ranks, device_samples=samples))
+    assert [shifted[n].use for n in range(4)] == [on_devices(case)[n].use for n in range(4)]
+    assert on_devices(replace(case, ranks=ranks)) == {}
+
+
+@pytest.mark.parametrize(("count", "known"), [(9, False), (10, True)])
+def test_ten_samples_tell_how_a_device_does(count: int, known: bool) -> None:
+    case = on_gpus(JOB, gpus(4))
+    middle = len(case.device_samples) // 2
+    few = case.device_samples[middle : middle + count]
+    assert (set(on_devices(replace(case, device_samples=few))) == set(range(4))) is known
+
+
+def test_the_summary_of_samples_by_hand() -> None:
+    busy = gpu(0, utilization=0.5, sm_clock_mhz=1000.0, power_watts=400.0, temperature=70.0)
+    hot = replace(busy, sm_clock_mhz=900.0, clock_reasons=("hw_thermal",), temperature=90.0)
+    idle = replace(busy, utilization=0.0, sm_clock_mhz=200.0, clock_reasons=("idle",))
+    unknown = replace(
+        busy, utilization=None, sm_clock_mhz=None, clock_reasons=None, memory_used=70 << 30
+    )
+    use = use_of([(float(at), one) for at, one in enumerate([busy, hot, idle, unknown])])
+    assert (use.samples, use.memory_used, use.temperature) == (4, 70 << 30, 90.0)
+    assert use.utilization == pytest.approx(1 / 3)
+    assert use.utilization_high == pytest.approx(0.5)
+    assert use.clock == 950.0, "of samples in which it was not idle"
+    assert use.reasons == pytest.approx({"hw_thermal": 1 / 3, "idle": 1 / 3})
+    assert use.power == 400.0
+
+
+def test_gpus_reach_each_other_over_switches_where_both_have_links_to_them() -> None:
+    levels = tuple(tuple("SELF" if i == j else "PIX" for j in range(4)) for i in range(4))
+    peer = (("OK", "OK", "NS", "?"), *(("OK",) * 4,) * 3)
+    devices = [gpu(i, nvlinks=links(4, remote="switch") if i < 2 else links(4)) for i in range(4)]
+    case = job(devices=devices, topology=Topology(levels, peer))
+    found = wiring(measure(case).watched)
+    assert found is not None
+    over_switches = {pair for pair, way in found.ways.items() if way == "NVL"}
+    assert over_switches == {frozenset((0, 1))}
+    assert len(found.ways) == 6
+    assert found.barred == {frozenset((0, 2)): "NS"}
+    down = [replace(one, nvlinks=links(0, remote="switch")) for one in devices]
+    none = wiring(measure(job(devices=down, topology=Topology(levels, peer))).watched)
+    assert none is not None
+    assert set(none.ways.values()) == {"PIX"}

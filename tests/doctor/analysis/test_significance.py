@@ -247,3 +247,17 @@ def test_signed_ranks_of_many_values_are_as_of_few(seed: int) -> None:
     mean = count * (count + 1) / 4
     spread = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
     assert signed_rank(more) == pytest.approx(NormalDist(mean, spread).cdf(below))
+
+
+@pytest.mark.parametrize(("before", "began"), [(0.0, True), (0.45, True), (0.55, False)])
+def test_an_excess_that_was_half_as_large_before_began_then(before: float, began: bool) -> None:
+    series = np.where(np.arange(100) < 40, before, 1.0)
+    found = persistent(series + noise(100, spread=1e-3), comparisons=1, floor=0.1)
+    assert (found is not None and found.onset == 40) is began
+
+
+@pytest.mark.parametrize(("steps", "found"), [(LEAST_STEPS, True), (LEAST_STEPS - 1, False)])
+def test_an_onset_needs_as_many_steps_after_it(steps: int, found: bool) -> None:
+    series = np.concatenate([np.zeros(100), np.ones(steps)]) + noise(100 + steps, spread=1e-3)
+    one = persistent(series, comparisons=1, floor=0.1)
+    assert (one is not None and one.onset == 100) is found

@@ -79,3 +79,31 @@ def test_traces_of_different_moments_are_not_joined_by_the_clock() -> None:
     later["start"] += 60 * STEP + STEP // 2
     with pytest.raises(UnjoinableError):
         join([window(one, 1, 0), replace(other, events=later)])
+
+
+def test_a_group_is_known_by_its_name_whatever_its_number() -> None:
+    one, other = traces([[0, 50_000_000]] * 20)
+    mine, theirs = one.events.copy(), other.events.copy()
+    mine["group"], theirs["group"] = 0, 2
+    named = (
+        replace(one, names=("dp", "gloo:all_reduce"), events=mine),
+        replace(other, names=("", "gloo:all_reduce", "dp"), events=theirs),
+    )
+    assert join(named).collectives == 20
+    with pytest.raises(UnjoinableError):
+        join([named[0], other])
+
+
+@pytest.mark.parametrize(("apart", "joined"), [(0.24, True), (0.26, False)])
+def test_collectives_that_end_a_quarter_of_their_distance_apart_are_others(
+    apart: float, joined: bool
+) -> None:
+    one, other = traces([[0, 50_000_000]] * 20)
+    late = other.events.copy()
+    late["start"] += int(apart * STEP)
+    shifted = [window(one, 1, 0), replace(other, events=late)]
+    if joined:
+        assert join(shifted).collectives == 19
+    else:
+        with pytest.raises(UnjoinableError):
+            join(shifted)

@@ -155,3 +155,11 @@ def test_a_thousand_hostile_options_are_bounded() -> None:
 
 def test_differing_settings_keep_their_order() -> None:
     assert differing([{"a": "1", "b": "1", "c": "1"}, {"c": "2", "b": "1"}]) == ("a", "c")
+
+
+@pytest.mark.parametrize(("count", "steps"), [(50, 50), (49, 100)])
+def test_a_rank_with_less_than_half_of_the_steps_is_left_out(count: int, steps: int) -> None:
+    case = fed_case(Synthetic(ranks=3, steps=105), 8)
+    short = replace(case.ranks[2], steps=case.ranks[2].steps[: 5 + count])
+    found = run_of(replace(case, ranks=(*case.ranks[:2], short)))
+    assert found.steps == steps

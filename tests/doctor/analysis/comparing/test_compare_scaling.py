@@ -138,3 +138,9 @@ def test_a_law_is_fitted_for_each_setting_by_itself() -> None:
     assert [one.places for one in found.laws] == [(0, 1, 2), (3, 4, 5)]
     assert all(one.law for one in found.laws)
     assert found.differs == ("k",)
+
+
+def test_the_ideal_is_by_the_ranks_of_the_reference() -> None:
+    found = scaling([weak(2, 0.04), weak(4, 0.05), weak(6, 0.04)], "samples")
+    assert [one.efficiency for one in found.runs] == pytest.approx([1, 0.8, 1])
+    assert [one.speed_up.ratio for one in found.runs if one.speed_up] == pytest.approx([1, 1.6, 3])
