@@ -13,7 +13,7 @@ from mgpu_probes.outside.logs.log_files import STDIN, NoText, UnreadableLog, ope
 from mgpu_probes.outside.logs.log_scanner import Engine, Hit, Scanned
 from mgpu_probes.outside.untrusted_files import within_budget
 
-from mgpu_doctor.case.log_ends import endings_of
+from mgpu_doctor.case.log_ends import endings_of, with_joined_messages
 from mgpu_doctor.case.log_job import FACTS, job_of_logs, ranks_of_logs, world_size_of
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.log_sources import Whose, log_files, ranks_seen, with_ranks
@@ -108,6 +108,7 @@ def _case(subjects: Sequence[str], found: _Found) -> Case:
     seen = ranks_seen(logs)
     told = endings_of(logs, max(world_size or 0, len(seen), 1))
     signs = tuple(sign for sign in signs if not _was_caught(sign, told.caught))
+    told.ends = with_joined_messages(told.ends, signs)
     job = job_of_logs(scanned, told.ends, told.asked, world_size)
     return Case(
         subject=Subject("log", _reference(subjects)),
@@ -151,6 +152,7 @@ def _sign(hit: Hit, log: Whose) -> LogMatch:
         context=hit.context,
         after=hit.after,
         later=hit.later,
+        form=hit.form,
     )
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from mgpu_probes.outside import console_errors as parser
 from mgpu_probes.outside.console_errors import ConsoleFacts, Failure, PrintedTraceback
 from mgpu_probes.outside.jobs.launchers import WRAPPER_FOLDERS
-from mgpu_probes.outside.logs.log_scanner import Told
+from mgpu_probes.outside.logs.log_scanner import Form, Told
 
 from mgpu_doctor.case.captured_console import error_of
-from mgpu_doctor.case.log_matches import went_on
+from mgpu_doctor.case.log_matches import LogMatch, went_on
 from mgpu_doctor.case.log_sources import Whose
 from mgpu_doctor.case.model import LoggedEnd
 
@@ -123,3 +123,21 @@ def _went_on(line: Told, ranks: int) -> bool:
 
 def _all_past(lines: Sequence[Told], ranks: int) -> bool:
     return not lines or _went_on(lines[-1], ranks)
+
+
+def with_joined_messages(ends: Iterable[LoggedEnd], signs: Sequence[LogMatch]) -> list[LoggedEnd]:
+    """The endings; a message that was broken over lines is as long as the sign found in it."""
+    joined = [sign for sign in signs if sign.form is Form.JOINED]
+    return [_with_whole_message(end, joined) for end in ends]
+
+
+def _with_whole_message(end: LoggedEnd, joined: Iterable[LogMatch]) -> LoggedEnd:
+    error = end.error
+    if error is None:
+        return end
+    first = f"{error.type}: {error.message.partition(chr(10))[0]}".rstrip()
+    for sign in joined:
+        if sign.text.startswith(first) and sign.rank in (None, end.rank):
+            whole = sign.text[len(error.type) + 2 :]
+            return replace(end, error=replace(error, message=whole))
+    return end

@@ -22,6 +22,7 @@ class Fact:
     needle: str
     pattern: str
     least: int = 1
+    heads: tuple[str, ...] = ()
 
 
 FACTS = (

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mgpu_probes.outside.logs.log_scanner import Form
+
 BUFFERED = 200
 """Lines per rank that may still appear after its traceback: its buffered standard output (8 KiB by
 CPython's default, if it is no terminal)."""
@@ -51,3 +53,5 @@ class LogMatch:
     """Later lines in the same source with further steps, epochs or losses."""
     later: float | None = None
     """Seconds from `at` to the last of these lines, by its time stamp."""
+    form: Form = Form.LINE
+    """How it was recognised."""

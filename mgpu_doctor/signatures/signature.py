@@ -50,5 +50,8 @@ class Signature:
     """How often a rank must have printed it before it counts."""
     weight: float = 0.9
     """Confidence 0..1 that the finding is right where this line stands."""
+    heads: tuple[str, ...] = ()
+    """Literals of three words and more, of which each tells the same where `pattern` fails because
+    the rest is cut off or worded otherwise. The finding then has no values and less confidence."""
     mutual: bool = False
     """It tells that ranks disagree: who prints it is no more to blame than the others."""

@@ -34,7 +34,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-tf-config",
         role=Role.CAUSE,
         needle=", in _load_tf_config",
-        pattern=r"^\s*File \"[^\"]{0,300}tfconfig_cluster_resolver\.py\", line \d+, in "
+        pattern=r"\bFile \"[^\"]{0,300}tfconfig_cluster_resolver\.py\", line \d+, in "
         r"_load_tf_config",
         meaning="TF_CONFIG is not valid JSON.",
         fix=_CONFIG,

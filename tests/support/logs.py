@@ -20,6 +20,7 @@ class Text:
     needle: str
     pattern: str
     least: int = 1
+    heads: tuple[str, ...] = ()
 
 
 OOM = Text(

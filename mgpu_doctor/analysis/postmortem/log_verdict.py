@@ -11,6 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from itertools import pairwise
+
+from mgpu_probes.outside.logs.log_scanner import Form
 
 from mgpu_doctor.analysis.machines.host_devices import on_bus
 from mgpu_doctor.analysis.postmortem.rank_failures import (
@@ -45,6 +48,8 @@ OUTSIDE = frozenset(
 """What the kernel, the driver or the scheduler says: it may be behind any end."""
 LEAST_SAID = 8
 """Characters of a text that is looked for in an exception: shorter ones are everywhere."""
+LEAST_BROKEN = 60
+"""Characters of a line from which it may go on in the next one."""
 SAME_EVENT = 60
 """Lines within which a rank's signs are of one event: a traceback and what native code adds."""
 BETWEEN = frozenset({"hang-collective-mismatch", "hang-rank-behind", "failed-horovod-stall"})
@@ -59,6 +64,8 @@ SYMPTOM_SHARE = 0.6
 """Of a signature's weight: that something went wrong is certain, what is not."""
 UNCONFIRMED_SHARE = 0.9
 STILL_MOVING_SHARE = 0.8
+FORM_SHARE = {Form.LINE: 1.0, Form.JOINED: 0.95, Form.HEAD: 0.7}
+"""Of a signature's weight, by how its message was recognised."""
 UNORDERED_SHARE = 0.7
 """Several logs without time stamps tell of different causes: nobody knows which was first."""
 _CAUGHT = re.compile(
@@ -143,9 +150,20 @@ def _past(sign: LogMatch, case: Case) -> bool:
         return True
     if sign.after > size_of(case) and not _ended(sign, case):
         return True
-    if sign.signature in _SAYS_SO_ITSELF or not _CAUGHT.search(sign.text):
+    if sign.signature in _SAYS_SO_ITSELF or not _CAUGHT.search(f"{sign.text} {_rest_of(sign)}"):
         return False
     return bool(sign.after) or not _known_to_have_ended(case)
+
+
+def _rest_of(sign: LogMatch) -> str:
+    """The next line, if the message may go on there: it begins in the middle of a sentence."""
+    start = sign.text[:LEAST_BROKEN]
+    if len(start) < LEAST_BROKEN:
+        return ""
+    for line, following in pairwise(sign.context):
+        if start in line and (following[:1].isspace() or following[:1].islower()):
+            return following
+    return ""
 
 
 def _ended(sign: LogMatch, case: Case) -> bool:
@@ -237,7 +255,7 @@ def _cause(fitting: Sequence[LogMatch], failures: tuple[RankFailure, ...], case:
     return LogCause(
         signature,
         signs=_with_first(best, same),
-        confidence=round(signature.weight * share, 3),
+        confidence=round(weight_of(best) * share, 3),
         role=Role.CAUSE,
         ranks=frozenset(found),
         everyone=size > 1 and len(found) > size / 2,
@@ -260,7 +278,7 @@ def _symptom(
     return LogCause(
         signature,
         signs=tuple(same),
-        confidence=round(signature.weight * (SYMPTOM_SHARE if late is None else 1.0), 3),
+        confidence=round(weight_of(first) * (SYMPTOM_SHARE if late is None else 1.0), 3),
         role=Role.SYMPTOM,
         ranks=waited,
         beside=tuple(sign for sign in symptoms if sign.signature != signature.id),
@@ -304,7 +322,7 @@ def _defects(signs: Iterable[LogMatch], case: Case) -> Iterable[LogCause]:
         yield LogCause(
             signature,
             signs=_with_first(best, found),
-            confidence=signature.weight,
+            confidence=round(weight_of(best), 3),
             role=signature.role,
             ranks=frozenset(rank for sign in found if (rank := _with_gpu(sign, case)) is not None),
         )
@@ -317,7 +335,12 @@ def _with_gpu(sign: LogMatch, case: Case) -> int | None:
 
 def _most_telling(signs: Iterable[LogMatch]) -> LogMatch:
     """The first of equals."""
-    return max(signs, key=lambda sign: KNOWN[sign.signature].weight)
+    return max(signs, key=lambda s: (s.form is not Form.HEAD, KNOWN[s.signature].weight))
+
+
+def weight_of(sign: LogMatch) -> float:
+    """How surely it tells what its signature says, 0..1."""
+    return KNOWN[sign.signature].weight * FORM_SHARE[sign.form]
 
 
 def _comparable(signs: Sequence[LogMatch]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from mgpu_probes.outside.logs.log_scanner import Form
+
 from mgpu_doctor.analysis.postmortem.log_verdict import (
     GENERIC_CODES,
     KNOWN,
@@ -17,6 +19,7 @@ from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.rules.failures import failure_text
+from mgpu_doctor.rules.failures.log_codes import general, summary_of
 from mgpu_doctor.rules.rule import Addition
 from mgpu_doctor.signatures.signature import Role, Signature
 
@@ -153,6 +156,9 @@ def fix(cause: LogCause) -> Fix:
 
 def filled(text: str, signature: Signature, sign: LogMatch) -> str:
     """The signature's text with what its groups caught."""
+    if sign.form is Form.HEAD and _GROUP.search(text):
+        is_meaning = text == signature.meaning
+        return summary_of(signature.code, (signature,)) if is_meaning else general(text)
     groups = re.compile(signature.pattern).groupindex
 
     def value(found: re.Match[str]) -> str:

@@ -29,6 +29,8 @@ _ASIDE = re.compile(
     r"|Task exception was never retrieved"
 )
 """Before tracebacks of what ended no process: a finalizer, a log handler, a thread, a task."""
+_ASIDE_LINES = 3
+"""Over which a terminal may have broken such a line."""
 _FATAL = re.compile(r"^Fatal Python error: (?P<message>.*)$")
 _THREAD = re.compile(
     r"^(?P<current>Current t|T)hread 0x[0-9a-f]{1,16}\b.{0,200}?\(most recent call first\):\s*$"
@@ -96,13 +98,13 @@ class TracebackReader:
         self._message_lines = 0
         self._indented_alone = False
         self._chained = False
-        self._aside = False
+        self._aside = 0
 
     def feed(self, line: str, number: int) -> None:
         if _HEADER.match(line):
             self._close_fatal(number)
             self._message_lines = 0
-            self._open = _Open(lines=[line], aside=self._aside)
+            self._open = _Open(lines=[line], aside=self._aside > 0)
         elif fatal := _FATAL.match(line):
             self._close_fatal(number)
             self._message_lines = 0
@@ -116,7 +118,7 @@ class TracebackReader:
             self._in_fatal(self._open, line, number)
         else:
             self._in_traceback(self._open, line, number)
-        self._aside = bool(_ASIDE.search(line))
+        self._aside = _ASIDE_LINES if _ASIDE.search(line) else max(0, self._aside - 1)
 
     def finish(self, number: int) -> None:
         """No more lines will come. An exception that was never named is dropped."""

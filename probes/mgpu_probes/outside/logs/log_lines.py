@@ -3,8 +3,8 @@
 Before the text may stand, several of them in any order: torch's `[rank2]:`, torchrun's
 `[default2]:` and `[trainer2]:`, mpirun's `[1,2]<stderr>:`, Horovod's `[2]<stdout>:`, srun's `2:
 `, Hydra's `[2] `, kubectl's `[pod/name/container]`, docker compose's `name-1  | `, the container
-runtime's `stderr F `, journalctl's `host unit[pid]: `, Ray's `(name pid=1, ip=…)`, and time
-stamps.
+runtime's `stderr F `, a mail's `> `, journalctl's `host unit[pid]: `, Ray's `(name pid=1, ip=…)`,
+and time stamps.
 
 Time stamps: ISO 8601 and RFC 3339 (also Python's logging, absl, slurm, kubernetes, docker), glog
 and torch's C++ log (`I0102 03:04:05.678901`, no year), syslog and journalctl (`Jan  2 03:04:05`,
@@ -51,11 +51,13 @@ _NOBODYS = re.compile(
     r"|[A-Za-z][\w.-]{0,80}-\d{1,5} {1,80}\| "
     r"|\([A-Za-z_][^()]{0,80} pid=\d{1,10}(?:, ip=[\w.:]{1,60})?\) ?"
 )
+_QUOTE = re.compile(r">(?: |$|(?=> ))")
+"""The mark of a quoted text in a mail or an issue."""
 _SYSLOG = re.compile(r"[\w.-]{1,64} (?:kernel|[\w.@/-]{1,80}\[\d{1,10}\]): ")
 _SRUN = re.compile(r" {0,6}(\d{1,6}): ?")
 _HYDRA = re.compile(r"\[(\d{1,6})\] ")
 _MAYBE = re.compile(
-    r"[\[( 0-9]|[Rr]ank|RANK|std|[IWEFDC]\d|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) "
+    r"[\[( 0-9>]|[Rr]ank|RANK|std|[IWEFDC]\d|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) "
     r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) |[A-Za-z][\w.-]{0,80}-\d{1,5} {1,80}\| "
 )
 """Matches the beginning of all prefixes: one search instead of ten for lines without any."""
@@ -128,6 +130,12 @@ def numbered_style(lines: Iterable[str]) -> str | None:
     return None
 
 
+def indentation_of(lines: Iterable[str]) -> int:
+    """How many blanks all lines of a text begin with: somebody indented it."""
+    blanks = (len(text) - len(text.lstrip(" ")) for text in lines if text.strip())
+    return min(blanks, default=0)
+
+
 def split_line(line: str, style: str | None = None, year: int | None = None) -> Line:
     """The parts of a line. `style`: from `numbered_style`; `year`: for stamps without a year."""
     rank = local = at = own_year = None
@@ -150,7 +158,7 @@ def split_line(line: str, style: str | None = None, year: int | None = None) -> 
             rank = int(found[1])
         elif local is None and rank is None and (found := _LOCAL.match(text)):
             local = int(found[1])
-        elif not (found := _NOBODYS.match(text)):
+        elif not (found := _NOBODYS.match(text) or _QUOTE.match(text)):
             break
         text = text[found.end() :]
     if rank is None and "ank" in text and (inner := _INNER.search(text, 0, 400)):

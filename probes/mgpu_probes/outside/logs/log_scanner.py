@@ -6,11 +6,13 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import chain
 from typing import Protocol
 
+from mgpu_probes.outside.logs.joined_lines import Physical, Sought, breaks_of, find_broken_messages
 from mgpu_probes.outside.logs.log_blocks import WINDOW, Block, bare, decoded, pieces_of
-from mgpu_probes.outside.logs.log_lines import Line, numbered_style, split_line
+from mgpu_probes.outside.logs.log_lines import Line, indentation_of, numbered_style, split_line
 from mgpu_probes.outside.logs.log_shapes import Shapes
 from mgpu_probes.outside.terminal_text import clean_line
 
@@ -46,9 +48,20 @@ MOST_TOLD = 10_000
 """Number of the first, and of the last, such lines that are kept."""
 
 
+class Form(str, Enum):
+    """How a message was recognised."""
+
+    LINE = "line"
+    """By its pattern, in one line."""
+    JOINED = "joined"
+    """By its pattern, in lines that were joined: the message is broken over them."""
+    HEAD = "head"
+    """By its head alone: the rest is cut off or worded otherwise. There are no values."""
+
+
 class Wanted(Protocol):
     """A signature to search for. `pattern` is searched in lines that contain `needle`; it must
-    match `least` times on a rank."""
+    match `least` times on a rank. `heads` are literals that are enough where the pattern fails."""
 
     @property
     def id(self) -> str: ...
@@ -58,6 +71,8 @@ class Wanted(Protocol):
     def pattern(self) -> str: ...
     @property
     def least(self) -> int: ...
+    @property
+    def heads(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +92,7 @@ class Hit:
     """Lines after its last match that report progress of the training."""
     later: float | None = None
     """Seconds from `at` to the last such line, by their time stamps."""
+    form: Form = Form.LINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +131,17 @@ class Engine:
         """Raises ValueError for a needle that is too short, re.error for a bad pattern."""
         self.wanted = tuple(wanted)
         self.patterns = [re.compile(one.pattern) for one in self.wanted]
-        needles = [*(one.needle for one in self.wanted), *STRUCTURE]
+        by_pattern = [
+            Sought(number, one.needle, self.patterns[number])
+            for number, one in enumerate(self.wanted)
+        ]
+        by_head = [
+            Sought(number, head, None)
+            for number, one in enumerate(self.wanted)
+            for head in one.heads
+        ]
+        self.messages = [*by_pattern, *by_head]
+        needles = [*(message.literal for message in self.messages), *STRUCTURE]
         self.sought = [needle.encode() for needle in needles]
         self.shapes = Shapes(needles)
 
@@ -125,6 +151,10 @@ class Engine:
         for block in blocks:
             scanner.feed(block)
         return scanner.scanned(source)
+
+
+Key = tuple[int, int | None, int | None]
+"""The index of what was searched for, rank and local rank."""
 
 
 @dataclass(slots=True)
@@ -145,13 +175,15 @@ class _Scanner:
         self._engine = engine
         self._lines = 0
         self._counted = 0
-        self._hits: dict[tuple[int, int | None, int | None], _Seen] = {}
+        self._hits: dict[Key, _Seen] = {}
+        self._partial: dict[Key, _Seen] = {}
         self._first_told: list[tuple[int, bytes, int]] = []
         self._last_told: deque[tuple[int, bytes, int]] = deque(maxlen=MOST_TOLD)
         self._following = 0
         self._first: list[str] | None = None
         self._last = b""
         self._style: str | None = None
+        self._indentation = 0
         self._year: int | None = None
         self._seen: list[Line] = []
         self._counted_at: float | None = None
@@ -166,7 +198,7 @@ class _Scanner:
         shapes = self._engine.shapes.of(block)
         hot = self._engine.shapes.hot(shapes)
         ends = block.count(b"\n")
-        if hot or self._following or self._hits or self._first_told:
+        if hot or self._following or self._hits or self._partial or self._first_told:
             pieces = pieces_of(block)
             counting = self._engine.shapes.progress(shapes, pieces)
             self._look(Block.of(block, pieces, counting, self._lines, self._counted), hot)
@@ -177,22 +209,15 @@ class _Scanner:
 
     def scanned(self, source: str) -> Scanned:
         lines = self._last.split(b"\n")[-SAMPLE:]
-        self._seen += [self._line(decoded(line)) for line in lines]
+        last = [self._line(decoded(line)) for line in lines]
+        self._seen += last
+        joined = self._joined_hits(lines, last)
         tail = [clean_line(decoded(line), TAIL_LIMIT) for line in lines if line.strip()]
         stamps = [line.at for line in self._seen if line.at is not None]
         return Scanned(
             source=source,
             lines=self._lines,
-            hits=tuple(
-                replace(
-                    seen.first,
-                    count=seen.count,
-                    after=self._counted - seen.counted,
-                    later=self._later(seen.first.at),
-                )
-                for (number, *_), seen in self._hits.items()
-                if seen.count >= self._engine.wanted[number].least
-            ),
+            hits=(*self._counted_hits(self._hits), *joined, *self._partial_hits(joined)),
             told=tuple(self._told()),
             tail=tuple(tail[-TAIL_LINES:]),
             ranks=frozenset(line.rank for line in self._seen if line.rank is not None),
@@ -203,12 +228,93 @@ class _Scanner:
             ended=max(stamps, default=None),
         )
 
+    def _counted_hits(self, hits: Mapping[Key, _Seen]) -> Iterator[Hit]:
+        for (number, *_), seen in hits.items():
+            if seen.count >= self._engine.wanted[number].least:
+                yield replace(
+                    seen.first,
+                    count=seen.count,
+                    after=self._counted - seen.counted,
+                    later=self._later(seen.first.at),
+                )
+
+    def _partial_hits(self, joined: Iterable[Hit]) -> Iterator[Hit]:
+        """Of signatures that were not found in a better way."""
+        known = {self._engine.wanted[number].id for number, *_ in self._hits}
+        known |= {hit.signature for hit in joined}
+        for hit in self._counted_hits(self._partial):
+            if hit.signature not in known:
+                yield hit
+
+    def _joined_hits(self, pieces: Sequence[bytes], lines: Sequence[Line]) -> list[Hit]:
+        """Of messages that no line holds, but several that are joined. `pieces` and `lines`: the
+        last ones; lines near failures that are kept are searched, too."""
+        engine = self._engine
+        first = self._lines + 2 - len(pieces)
+        kept = {
+            number: (self._line(decoded(piece)), len(piece), counted)
+            for number, piece, counted in chain(self._first_told, self._last_told)
+            if number < first
+        }
+        physical = [
+            Physical(number, line.text, width, (line.rank, line.local_rank))
+            for number, (line, width, _) in kept.items()
+        ]
+        physical += [
+            Physical(first + n, line.text, len(piece), (line.rank, line.local_rank))
+            for n, (piece, line) in enumerate(zip(pieces, lines, strict=True))
+        ]
+        known = {number for number, *_ in self._hits}
+        known |= {number for number, one in enumerate(engine.wanted) if one.least > 1}
+        known |= {number for number, *_ in self._partial}
+        hits = []
+        for message in find_broken_messages(physical, engine.messages, engine.shapes, known):
+            number = message.first.number
+            rank, local = message.first.label
+            hits.append(
+                Hit(
+                    signature=engine.wanted[message.wanted].id,
+                    rank=rank,
+                    local_rank=local,
+                    number=number,
+                    text=message.text[:TEXT_LIMIT].strip(),
+                    at=None,
+                    values=_short(message.values),
+                    context=(),
+                    after=self._counted - kept[number][2]
+                    if number in kept
+                    else self._progress(pieces[number - first :]),
+                    form=Form.JOINED if message.whole else Form.HEAD,
+                )
+            )
+        return hits
+
+    def _progress(self, pieces: Sequence[bytes]) -> int:
+        """How many of the pieces report progress."""
+        shapes = [self._engine.shapes.of(piece)[0] for piece in pieces]
+        return len(self._engine.shapes.progress(shapes, pieces))
+
     def _told(self) -> Iterator[Told]:
+        kept = [*self._first_told, *self._last_told]
+        lines = [self._line(decoded(piece)) for _, piece, _ in kept]
+        breaks = breaks_of([len(piece) for _, piece, _ in kept])
+        if not any(breaks):
+            breaks = breaks_of([len(line.text) for line in lines])
         at: float | None = None
-        for number, piece, counted in chain(self._first_told, self._last_told):
-            line = self._line(decoded(piece))
+        whole: Told | None = None
+        lost: str | None = None
+        for (number, _, counted), line, after in zip(kept, lines, breaks, strict=True):
             at = line.at if line.at is not None else at
-            yield Told(number, _labelled(line), self._counted - counted, self._later(at), at)
+            if whole is not None and lost is not None and line.rank is None:
+                whole = replace(whole, text=f"{whole.text}{lost}{line.text}")
+            else:
+                if whole is not None:
+                    yield whole
+                left, later = self._counted - counted, self._later(at)
+                whole = Told(number, _labelled(line), left, later, at)
+            lost = after
+        if whole is not None:
+            yield whole
 
     def _later(self, at: float | None) -> float | None:
         return None if at is None or self._counted_at is None else self._counted_at - at
@@ -217,60 +323,79 @@ class _Scanner:
         """Detects the label style and the year from the first lines."""
         pieces = pieces_of(block[:TAIL_BYTES])[:SAMPLE]
         self._first = [decoded(piece) for piece in pieces]
-        self._style = numbered_style(self._first)
+        self._indentation = indentation_of(self._first)
+        self._style = numbered_style(text[self._indentation :] for text in self._first)
         seen = [self._line(text) for text in self._first]
         self._year = next((line.year for line in seen if line.year is not None), None)
         self._seen = [self._line(text) for text in self._first] if self._year else seen
 
     def _look(self, block: Block, hot: Iterable[tuple[int, tuple[int, ...]]]) -> None:
-        known = len(self._engine.wanted)
+        wanted, messages = len(self._engine.wanted), len(self._engine.messages)
         telling: list[int] = []
         self._looked, self._stamped = 0, None
         for position, held in hot:
             piece = block.pieces[position]
             line: Line | None = None
-            for number in held:
+            whole = False
+            for number in held:  # patterns before heads
                 if self._engine.sought[number] not in piece:
                     continue
-                if number < known:
+                if number < wanted:
                     line = line or self._line(decoded(piece))
-                    self._try(number, block, position, line)
+                    whole |= self._try(number, block, position, line)
+                elif number < messages:
+                    if not whole:
+                        line = line or self._line(decoded(piece))
+                        self._take_head(number, block, position, line)
                 elif not telling or telling[-1] != position:
                     telling.append(position)
         self._keep(block, telling)
 
-    def _try(self, number: int, block: Block, position: int, line: Line) -> None:
-        """Searches one line for one signature."""
+    def _try(self, number: int, block: Block, position: int, line: Line) -> bool:
+        """Searches one line for one signature; whether it is there."""
         piece = block.pieces[position]
         place = piece.find(self._engine.sought[number])
         key = (number, line.rank, line.local_rank)
         known = self._hits.get(key)
         if known is not None and known.count >= EXACT:
             known.again(block.counted_until(position))
-            return
+            return True
         text, found = self._found(number, piece, place, line.text)
         if found is None:
-            return
-        counted = block.counted_until(position)
+            return False
         if known is not None:
-            known.again(counted)
+            known.again(block.counted_until(position))
         elif len(self._hits) < MOST_HITS:
             start = max(0, found.start() - TEXT_LIMIT // 2) if len(text) > TEXT_LIMIT else 0
-            first = Hit(
-                signature=self._engine.wanted[number].id,
-                rank=line.rank,
-                local_rank=line.local_rank,
-                number=block.numbers[position],
-                text=text[start : start + TEXT_LIMIT].strip(),
-                at=line.at if line.at is not None else self._stamp_of(block, position),
-                values={
-                    name: value[:VALUE_LIMIT]
-                    for name, value in found.groupdict().items()
-                    if value is not None
-                },
-                context=block.around(position),
-            )
-            self._hits[key] = _Seen(first, counted)
+            hit = self._hit(number, block, position, line, text[start : start + TEXT_LIMIT])
+            first = replace(hit, values=_short(found.groupdict()))
+            self._hits[key] = _Seen(first, block.counted_until(position))
+        return True
+
+    def _take_head(self, number: int, block: Block, position: int, line: Line) -> None:
+        """Counts a line in which a head stands and no pattern matches."""
+        wanted = self._engine.messages[number].wanted
+        key = (wanted, line.rank, line.local_rank)
+        if (known := self._partial.get(key)) is not None:
+            known.again(block.counted_until(position))
+        elif len(self._partial) < MOST_HITS:
+            place = line.text.find(self._engine.messages[number].literal)
+            text = line.text if 0 <= place < TEXT_LIMIT // 2 else line.text[max(0, place - 100) :]
+            hit = self._hit(wanted, block, position, line, text[:TEXT_LIMIT])
+            first = replace(hit, form=Form.HEAD)
+            self._partial[key] = _Seen(first, block.counted_until(position))
+
+    def _hit(self, number: int, block: Block, position: int, line: Line, text: str) -> Hit:
+        return Hit(
+            signature=self._engine.wanted[number].id,
+            rank=line.rank,
+            local_rank=line.local_rank,
+            number=block.numbers[position],
+            text=text.strip(),
+            at=line.at if line.at is not None else self._stamp_of(block, position),
+            values={},
+            context=block.around(position),
+        )
 
     def _found(
         self, number: int, piece: bytes, place: int, text: str
@@ -325,6 +450,8 @@ class _Scanner:
         return None
 
     def _line(self, text: str) -> Line:
+        if self._indentation and not text[: self._indentation].strip():
+            text = text[self._indentation :]
         return split_line(text, self._style, self._year)
 
 
@@ -333,3 +460,7 @@ def _labelled(line: Line) -> str:
     if not label and line.local_rank is not None:
         label = f"[local{line.local_rank}]: "
     return label + line.text
+
+
+def _short(values: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value[:VALUE_LIMIT] for name, value in values.items() if value is not None}

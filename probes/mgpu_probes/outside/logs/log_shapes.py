@@ -84,6 +84,10 @@ class Shapes:
             return []
         return [(at, self._hot[shape]) for at, shape in enumerate(shapes) if shape in self._hot]
 
+    def held(self, text: bytes) -> tuple[int, ...]:
+        """The needles that a text without line ends holds, by their numbers."""
+        return next((held for _, held in self.hot([_shape(text)])), ())
+
     def progress(self, shapes: Sequence[bytes], pieces: Sequence[bytes]) -> list[int]:
         """The positions of pieces that report a step, epoch or loss with a number."""
         if len(self._counted) > MOST_SHAPES or self._kept_counted > MOST_SHAPE_BYTES:

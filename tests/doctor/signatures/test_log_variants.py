@@ -1,0 +1,97 @@
+"""The verdict on a log stays the same however it was passed on; healthy logs stay silent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.case.log_case import load_logs
+from tests.support.log_texts import (
+    CODES,
+    ORIGINAL,
+    FaultyText,
+    alarms,
+    examples,
+    first_code,
+    healthy_texts,
+    recorded_failures,
+)
+from tests.support.log_variants import CHANGES, label, wrap
+
+SAMPLED = 12
+"""Every so many signatures is tried here; `benchmarks.log_verdicts` tries all."""
+
+
+def rights(texts: Sequence[FaultyText], variant: str, folder: Path) -> float:
+    """The share of texts whose first verdict is right."""
+    verdicts = [
+        first_code(text, folder) == one.code
+        for one in texts
+        for name, text in one.variants()
+        if name == variant
+    ]
+    return sum(verdicts) / len(verdicts)
+
+
+@pytest.mark.parametrize(
+    ("variant", "least"), [(ORIGINAL, 1.0), *((name, 0.9) for name in CHANGES), ("head cut", 0.95)]
+)
+def test_failed_jobs_are_recognised(variant: str, least: float, tmp_path: Path) -> None:
+    assert rights(recorded_failures(), variant, tmp_path) >= least
+
+
+@pytest.mark.parametrize(
+    ("variant", "least"), [(ORIGINAL, 1.0), *((name, 0.95) for name in CHANGES)]
+)
+def test_messages_alone_are_recognised(variant: str, least: float, tmp_path: Path) -> None:
+    assert rights(examples()[::SAMPLED], variant, tmp_path) >= least
+
+
+def test_healthy_logs_raise_no_alarm(tmp_path: Path) -> None:
+    raised = {
+        (one.name, variant): codes
+        for one in healthy_texts()
+        for variant, text in one.variants()
+        if (codes := alarms(text, tmp_path))
+    }
+    assert raised == {}
+
+
+def test_all_recorded_failures_have_a_right_code() -> None:
+    assert len(CODES) >= 30
+    assert all(text.code == CODES[text.name] for text in recorded_failures())
+
+
+TIMED_OUT = (
+    "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=77, OpType=ALLREDUCE, "
+    "NumelIn=4096, NumelOut=4096, Timeout(ms)=90000) ran for 90021 milliseconds before timing out."
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_values_are_read_from_joined_lines(width: int, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("step 1\nstep 2\n" + label(wrap(TIMED_OUT, width), "    ") + "\n")
+    (sign,) = load_logs([str(log)]).signs
+    assert sign.form == "joined"
+    assert sign.number == 3
+    assert sign.values == {
+        "sequence": "77",
+        "operation": "ALLREDUCE",
+        "milliseconds": "90000",
+        "ran": "90021",
+    }
+
+
+def test_neighbouring_lines_that_were_never_one_are_not_joined(tmp_path: Path) -> None:
+    """Short lines ended by themselves, and lines of different ranks are not one message."""
+    log = tmp_path / "train.log"
+    for text in (
+        "CUDA out of\nmemory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 3.00 GiB\n",
+        "[rank0]: all of what this rank has to say ends with the words CUDA error: device-side\n"
+        "[rank1]: assert triggered\n",
+    ):
+        log.write_text(text)
+        assert load_logs([str(log)]).signs == ()

@@ -1,0 +1,133 @@
+"""Console texts with what is wrong in them: whole logs, and each signature's own example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mgpu_doctor.case.log_case import load_logs
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from mgpu_doctor.signatures.known_signatures import SIGNATURES
+from tests.support.log_variants import CHANGES, CUTS
+
+CONSOLE = Path(__file__).parents[1] / "recorded" / "console"
+LOGS = Path(__file__).parents[1] / "recorded" / "logs"
+
+CODES: Mapping[str, str] = {
+    "backward-twice": "failed-reentrant-backward",
+    "checkpoint-damaged": "failed-checkpoint",
+    "checkpoint-size": "failed-checkpoint",
+    "collective-mismatch": "hang-collective-mismatch",
+    "disk-full": "failed-disk-full",
+    "lightning-elastic": "failed-world-size",
+    "lightning-gpu": "gpu-missing",
+    "lightning-nan": "loss-nan",
+    "lightning-unused": "failed-unused-parameters",
+    "loader-killed": "failed-dataloader-worker",
+    "loader-sizes": "failed-shape-mismatch",
+    "main-guard": "failed-main-guard",
+    "nan-on-rank-1": "loss-nan",
+    "no-launcher": "failed-rendezvous",
+    "port-in-use": "failed-port-in-use",
+    "rank-behind": "failed-gloo",
+    "shape-on-rank-1": "failed-shape-mismatch",
+    "spawn-lambda": "failed-spawn-pickling",
+    "tensorflow-batchmap": "failed-tf-invalid-argument",
+    "tensorflow-config-index": "failed-tf-config",
+    "tensorflow-config-json": "failed-tf-config",
+    "tensorflow-input": "failed-shape-mismatch",
+    "tensorflow-labels": "failed-tf-invalid-argument",
+    "tensorflow-leader-lost": "failed-tf-collective",
+    "tensorflow-mirrored": "failed-tf-batch-indivisible",
+    "tensorflow-nan": "loss-nan",
+    "tensorflow-nangrad": "loss-nan",
+    "tensorflow-oom": "failed-tf-resource-exhausted",
+    "tensorflow-per-replica": "failed-tf-collective",
+    "tensorflow-port": "failed-port-in-use",
+    "tensorflow-shape": "failed-tf-invalid-argument",
+    "tensorflow-weights": "failed-checkpoint",
+    "tensorflow-worker-lost": "failed-tf-worker-missing",
+    "unused-parameters": "failed-unused-parameters",
+}
+"""What ended the recorded jobs (tests/recorded/console/failed), where their text tells it."""
+
+Variant = tuple[str, str]
+"""What was changed, and the changed text."""
+ORIGINAL = "original"
+
+
+@dataclass(frozen=True)
+class FaultyText:
+    """A text, the code that is right for it, and the index of its telling line."""
+
+    name: str
+    text: str
+    code: str
+    telling: int
+
+    def variants(self) -> Iterator[Variant]:
+        yield ORIGINAL, self.text
+        yield from ((name, change(self.text)) for name, change in CHANGES.items())
+        yield from ((name, cut(self.text, self.telling)) for name, cut in CUTS.items())
+
+
+@dataclass(frozen=True)
+class HealthyText:
+    """A text that must raise no alarm, whatever is done to it."""
+
+    name: str
+    text: str
+
+    def variants(self) -> Iterator[Variant]:
+        yield ORIGINAL, self.text
+        yield from ((name, change(self.text)) for name, change in CHANGES.items())
+        middle = self.text.count("\n") // 2
+        yield from ((name, cut(self.text, middle)) for name, cut in CUTS.items())
+
+
+def recorded_failures() -> list[FaultyText]:
+    """The logs of jobs that failed; the telling line is the one that the doctor quotes."""
+    return [_recorded(CONSOLE / "failed" / f"{name}.log", code) for name, code in CODES.items()]
+
+
+def _recorded(path: Path, code: str) -> FaultyText:
+    signs = [
+        sign
+        for sign in load_logs([str(path)]).signs
+        if any(one.id == sign.signature and one.code == code for one in SIGNATURES)
+    ]
+    text = path.read_text(encoding="utf-8").rstrip("\n")
+    telling = signs[0].number - 1 if signs else text.count("\n")
+    return FaultyText(path.stem, text, code, telling)
+
+
+def examples() -> list[FaultyText]:
+    """Each signature's example as often as it must be printed."""
+    return [
+        FaultyText(one.id, "\n".join([one.example] * one.least), one.code, one.least - 1)
+        for one in SIGNATURES
+    ]
+
+
+def healthy_texts() -> list[HealthyText]:
+    paths = [*sorted((CONSOLE / "healthy").glob("*.log")), *sorted(LOGS.glob("*.txt"))]
+    return [HealthyText(path.stem, path.read_text(encoding="utf-8")) for path in paths]
+
+
+def findings_of(text: str, folder: Path) -> tuple[Finding, ...]:
+    """What the doctor reports of a text alone."""
+    path = folder / "train.log"
+    path.write_text(f"{text}\n", encoding="utf-8")
+    return diagnose(load_logs([str(path)])).findings
+
+
+def first_code(text: str, folder: Path) -> str | None:
+    found = findings_of(text, folder)
+    return found[0].code if found else None
+
+
+def alarms(text: str, folder: Path) -> list[str]:
+    """Codes of what would worry the user."""
+    return [one.code for one in findings_of(text, folder) if one.severity is not Severity.INFO]
