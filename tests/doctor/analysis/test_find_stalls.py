@@ -212,3 +212,79 @@ def test_a_stall_that_nobody_waits_for_costs_nothing() -> None:
         rank.steps["phases"][:, 4] = 0.002
         rank.steps["wall_ns"] = (np.nansum(rank.steps["phases"], axis=1) * 1e9).astype(np.int64)
     assert stalls(case) == ()
+
+
+def stalled(
+    phase: str, seconds: dict[int, float], *, steps: int = 206, every: int = 20, computed: float = 1
+) -> Case:
+    """Rank -> seconds of its stall in every twentieth step, of which its thread ran so much."""
+    work = healthy(Synthetic(steps=steps))
+    running = np.sum(list(work.values()), axis=0)
+    for rank, length in seconds.items():
+        extra = work.setdefault(phase, np.zeros((steps, 4)))
+        extra[26::every, rank] += length
+        running[26::every, rank] += computed * length
+    return job_of(work, fields={"cpu_s": running})
+
+
+def test_one_long_stall_counts_as_four_at_most() -> None:
+    work = healthy(Synthetic(steps=206))
+    work["other"][26::20, 2] += 0.2
+    work["other"][46, 2] += 1.2
+    (found,) = stalls(job_of(work))
+    assert (found.ranks, found.count) == ((2,), 9)
+    assert found.seconds == pytest.approx(0.2, rel=0.05)
+    assert found.total == pytest.approx(8 * 0.2 + 4 * 0.2, rel=0.05)
+
+
+@pytest.mark.parametrize("phase", ["checkpoint", "other"])
+@pytest.mark.parametrize("computed", [0.0, 0.5, 1.0])
+def test_how_much_of_a_stall_the_thread_ran(phase: str, computed: float) -> None:
+    (found,) = stalls(stalled(phase, {2: 0.4}, computed=computed))
+    assert found.running == pytest.approx(computed, abs=0.02)
+
+
+def test_a_thread_runs_for_all_of_a_stall_at_most() -> None:
+    (found,) = stalls(stalled("other", {2: 0.4}, computed=3))
+    assert found.running == 1
+
+
+@pytest.mark.parametrize(("share", "culprits"), [(0.55, (2, 1)), (0.45, (2,))])
+def test_who_saves_half_as_long_is_a_culprit_too(share: float, culprits: tuple[int, ...]) -> None:
+    (found,) = stalls(stalled("checkpoint", {2: 0.4, 1: share * 0.4}))
+    assert (found.phase, found.ranks) == ("checkpoint", culprits)
+
+
+@pytest.mark.parametrize(("share", "told"), [(2.1, True), (1.9, False)])
+def test_a_rank_evaluates_alone_if_it_takes_twice_as_long_as_the_others(
+    share: float, told: bool
+) -> None:
+    case = stalled("evaluation", {0: 0.2 * share, 1: 0.2, 2: 0.2, 3: 0.2})
+    assert ("evaluation" in [found.phase for found in stalls(case)]) is told
+
+
+@pytest.mark.parametrize(("count", "told"), [(3, True), (2, False)])
+def test_what_happened_three_times_recurs(count: int, told: bool) -> None:
+    case = stalled("checkpoint", {0: 0.4}, steps=26 + 20 * count)
+    assert ([found.count for found in stalls(case)] == [count]) is told
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.0055, True), (0.0045, False)])
+def test_what_costs_half_a_percent_is_worth_telling(share: float, told: bool) -> None:
+    work = healthy(Synthetic(steps=206, noise=0, spikes=0, asymmetry=0))
+    whole = (sum(seconds[:, 0].sum() for seconds in work.values()) + 206 * 0.002) * 201 / 206
+    work["checkpoint"] = np.zeros((206, 4))
+    work["checkpoint"][26::20, 0] = share * whole / 9
+    assert bool(stalls(job_of(work))) is told
+
+
+@pytest.mark.parametrize(("start", "since"), [(34, None), (37, 37)])
+def test_the_first_stall_was_late_after_half_as_many_steps_again(
+    start: int, since: int | None
+) -> None:
+    """They come every twentieth step; the first step that is compared is the fifth."""
+    work = healthy(Synthetic(steps=206))
+    work["checkpoint"] = np.zeros((206, 4))
+    work["checkpoint"][start::20, 0] = 0.4
+    (found,) = stalls(job_of(work))
+    assert found.since == since

@@ -249,3 +249,24 @@ def wrong(one: Collective, chance: random.Random) -> Collective:
         p2p=chance.random() < 0.2,
         operation=chance.choice((one.operation, "send 0->1", "recv 1<-0", "send 9->9", "?")),
     )
+
+
+@pytest.mark.parametrize(("pid", "expected"), [(None, 77), (1002, 1002)])
+def test_a_culprits_process_is_known_by_the_case_or_by_its_dump(
+    pid: int | None, expected: int
+) -> None:
+    flights = tuple(
+        replace(one, pid=77 if one.rank == 2 else 78, host="node-b")
+        for one in recorded("operation", LATE)
+    )
+    examined_case = case(flights)
+    if pid is not None:
+        known = rank(2, pid=pid, host="node-a")
+        examined_case = replace(examined_case, ranks=(known,))
+    (culprit,) = next(
+        one.culprits
+        for one in diagnose(examined_case).findings
+        if one.code == "hang-collective-mismatch"
+    )
+    host = "node-b" if pid is None else "node-a"
+    assert (culprit.rank, culprit.pid, culprit.host) == (2, expected, host)

@@ -10,8 +10,10 @@ import pytest
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.postmortem.failure_order import find_latest_end
+from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, Console, Now, Outcome, Rank, Wait
 from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Severity
 from tests.support.deaths import (
     AT,
     dead,
@@ -235,3 +237,30 @@ def test_the_evidence_of_a_full_file_system_has_its_room_and_its_inodes() -> Non
     roomy = (file_system("/scratch", "written", 100 * GIB, 9 * GIB, inodes=1),)
     (finding,) = diagnosed(told(raised("OSError", NO_ROOM), places=roomy))
     assert "inodes" not in [row.unit for row in finding.evidence]
+
+
+@pytest.mark.parametrize(
+    ("function", "inside"), [("main", True), ("<module>", False), (None, False)]
+)
+def test_the_function_that_ended_the_process_is_told(function: str | None, inside: bool) -> None:
+    for kind, code in (("SystemExit", 3), ("ValueError", 1)):
+        raised_ = replace(error(kind, "3"), function=function, at=AT)
+        case = failed_job([echo(0), dead(1, exit_code=code, error=raised_)])
+        (finding,) = diagnosed(case)
+        assert (" in main()" in finding.cause) is inside
+
+
+def test_a_time_out_in_the_log_is_no_finding_of_its_own_beside_the_wait_that_it_ended() -> None:
+    match = LogMatch(
+        "gloo-timeout",
+        0,
+        "stderr",
+        0,
+        "RuntimeError: Timed out waiting 20000ms for recv operation to complete",
+        None,
+        values={"milliseconds": "20000", "operation": "recv"},
+    )
+    for away, codes in ((6.0, ["hang-rank-behind"]), (3.0, ["failed-gloo"])):
+        case = failed_job([timed_out(0, 6.0), elsewhere(1, away)])
+        found = diagnose(replace(case, signs=(match,))).findings
+        assert [one.code for one in found if one.severity is Severity.CRITICAL] == codes
