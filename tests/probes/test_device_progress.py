@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -15,9 +16,13 @@ from mgpu_probes.inprocess.device_progress import DeviceWatch
 
 from mgpu_doctor.analysis.stacks.device_positions import find_device_behind
 from mgpu_doctor.case.box_ranks import position_of
-from mgpu_doctor.case.model import DevicePosition
-from mgpu_doctor.recording.box import read_box
+from mgpu_doctor.case.model import DevicePosition, State
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.recording.box import STEP_DTYPE, read_box
 from mgpu_doctor.recording.device_position import NoPosition
+from tests.support import looking
+from tests.support.diagnoses import facts
+from tests.support.diagnoses import rank as summary
 from tests.support.simulated_gpus.probed_jobs import ProbedRank
 from tests.support.simulated_gpus.training_scripts import Job, script
 from tests.support.simulated_gpus.virtual_gpus import (
@@ -56,7 +61,13 @@ def stuck(job: Job, number: int, turn: int, endless: Mapping[int, Kernel]) -> It
 
 
 def look_at(
-    job: Job, folder: Path, turn: int, endless: Mapping[int, Kernel], interval: int = 1
+    job: Job,
+    folder: Path,
+    turn: int,
+    endless: Mapping[int, Kernel],
+    *,
+    interval: int = 1,
+    apart: int = 1_000 * MS,
 ) -> dict[int, DevicePosition | NoPosition]:
     """Rank -> how far its device got some seconds after all hosts came to a stop, by its box."""
     machine = Machine(job.ranks)
@@ -75,7 +86,7 @@ def look_at(
         used = rank.gpu.used
         for _ in range(3):
             watch.look(box.words)
-            rank.gpu.host += 1_000 * MS
+            rank.gpu.host += apart
         assert rank.gpu.used == used, "it may record nothing"
         seen[number] = position_of(read_box(box.path))
         box.close()
@@ -110,6 +121,25 @@ def test_the_rank_whose_device_does_not_go_on_is_behind(
         assert position.phase == (NAMES[phase] if rank == 1 else "wait")
         assert (position.step, position.has_more) == (11, True)
         assert position.seen - position.since == pytest.approx(1.0)
+
+
+def test_the_diagnosis_names_it(tmp_path: Path) -> None:
+    """All hosts wait in `loss.item()`, which leaves no frame."""
+    endless = {2: Kernel(FOREVER, layout.BACKWARD)}
+    seen = look_at(small("fsdp"), tmp_path, 12, endless, apart=40_000 * MS)
+    job = looking.scene({}, ranks=3, others=[looking.Seen(looking.LOOP)])
+    ranks = []
+    for number, at in seen.items():
+        assert isinstance(at, DevicePosition)
+        later = looking.START + 2.0 - at.seen
+        position = replace(at, since=at.since + later, seen=at.seen + later)
+        known = facts(summary(number, state=State.RUNNING, exit_code=None))
+        steps = np.empty(0, STEP_DTYPE)
+        ranks.append(replace(known, pid=1000 + number, steps=steps, device_position=position))
+    (finding,) = diagnose(looking.case(job.looks(), ranks)).findings
+    assert (finding.code, finding.victims) == ("hang-rank-behind", (0, 1))
+    assert [culprit.rank for culprit in finding.culprits] == [2]
+    assert finding.evidence[0].value == "still in the backward pass of step 11"
 
 
 def test_where_all_devices_wait_for_others_nobody_is_behind(tmp_path: Path) -> None:

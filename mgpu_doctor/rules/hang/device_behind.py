@@ -120,5 +120,6 @@ DEVICE_BEHIND = Detector(
     f"{LONG_WITHOUT_STEPS:.0f} s if no steps were recorded. This needs every rank, in a step that "
     "the devices time. It has not been seen on a GPU.",
     needs=("hang",),
+    unless=("divergence",),
 )
 """Of `hang-rank-behind`."""

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 LOOKS_APART = 1.0
 """Seconds between two looks."""
+LONGEST_LOOK = 2.0
+"""Seconds that a look may take; after a longer one nobody looks any more. Asking for an event holds
+Python's lock: should a driver not answer at once, other threads of the program would wait. Less
+may be the scheduler of a crowded machine."""
 
 _STATE_WORD = layout.DEVICE_LOOK // 8
 _BEGUN_WORD = layout.DEVICE_LOOK_BEGUN // 8
@@ -161,7 +165,10 @@ def _look_on(context: ProbeContext, timer: DeviceTimer) -> None:
             return
         if box is None:
             continue
+        began = time.monotonic()
         try:
             watch.look(box.words)
         except RuntimeError:  # as above
+            return
+        if time.monotonic() - began > LONGEST_LOOK:
             return
