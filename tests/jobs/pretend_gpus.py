@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,14 @@ BLOCKS = 4
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--build", required=True, help="where the device is compiled")
-parser.add_argument("--strategy", default="ddp")
+parser.add_argument(
+    "--strategy",
+    default="ddp",
+    help="ddp, buffers, fsdp, allreduce, single, gradients (no autograd), calls (and no optimizer)",
+)
 parser.add_argument("--steps", type=int, default=300)
+parser.add_argument("--copies", type=float, default=0, help="ms that copying a batch takes")
+parser.add_argument("--no-loader", action="store_true", help="batches are made on the device")
 parser.add_argument("--slow", default="", help="rank:phase:milliseconds")
 parser.add_argument("--scale", type=float, default=1, help="of the time that all work takes")
 parser.add_argument("--endless", default="", help="rank:phase:step of work that never ends")
@@ -101,21 +108,48 @@ def collate(samples: Any) -> torch.Tensor:
     return torch.stack([sample for (sample,) in samples])
 
 
-losses = []
-ranks = dist.get_world_size() if dist.is_initialized() else 1
-data = TensorDataset(torch.randn(options.steps * 8 * ranks, 64))
-sampler: Any = DistributedSampler(data, ranks, rank)
-loader = DataLoader(data, batch_size=8, sampler=sampler, collate_fn=collate)
-for step, batch in enumerate(loader):
-    loss = model(batch.to("pretend", non_blocking=True)).pow(2).mean()
-    if options.nan_from is not None and step >= options.nan_from:
-        loss = loss * float("nan")
-    loss.backward()
-    if options.strategy == "allreduce":
+def batches() -> Iterator[torch.Tensor]:
+    """Of the device."""
+    if options.no_loader:
+        for _ in range(options.steps):
+            yield torch.randn(8, 64).to("pretend", non_blocking=True)
+        return
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    data = TensorDataset(torch.randn(options.steps * 8 * ranks, 64))
+    sampler: Any = DistributedSampler(data, ranks, rank)
+    for batch in DataLoader(data, batch_size=8, sampler=sampler, collate_fn=collate):
+        copy = batch.to("pretend", non_blocking=True)
+        work("transfer", options.copies)
+        yield copy
+
+
+def learn(batch: torch.Tensor, step: int) -> torch.Tensor:
+    """The loss, once all gradients are there."""
+    if options.strategy in ("gradients", "calls"):
+        with torch.no_grad():
+            loss = model(batch).pow(2).mean()
+            work("backward", 16)
+            for parameter in parameters:
+                parameter.grad = torch.ones_like(parameter)
+    else:
+        loss = model(batch).pow(2).mean()
+        if options.nan_from is not None and step >= options.nan_from:
+            loss = loss * float("nan")
+        loss.backward()
+    if options.strategy in ("allreduce", "gradients", "calls"):
         for parameter in parameters:
             dist.all_reduce(parameter.grad)
-    optimizer.step()
-    optimizer.zero_grad()
+    return loss  # type: ignore[no-any-return]
+
+
+losses = []
+for step, batch in enumerate(batches()):
+    loss = learn(batch, step)
+    if options.strategy == "calls":
+        work("optimizer", 2)
+    else:
+        optimizer.step()
+        optimizer.zero_grad()
     losses.append(loss.detach())
     if options.reads_loss:
         loss.item()

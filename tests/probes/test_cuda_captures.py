@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from mgpu_probes.inprocess.device_clock import MOST_EVENTS
 from mgpu_probes.inprocess.frameworks.torch import cuda_captures, device_events, torch_support
 from mgpu_probes.inprocess.probe_context import ProbeContext
 from mgpu_probes.inprocess.step_engine import Steps
@@ -129,7 +130,7 @@ def test_a_replay_sets_the_marks_of_what_was_captured(
 
 def test_events_are_used_again_and_run_out() -> None:
     events = device_events.StreamEvents("stream", Event)
-    made = [events.record() for _ in range(device_events.MOST_EVENTS)]
+    made = [events.record() for _ in range(MOST_EVENTS)]
     assert events.record() is None
     events.give_back(made[:1])
     assert events.record() is made[0]

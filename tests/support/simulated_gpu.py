@@ -12,6 +12,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from mgpu_probes.inprocess.device_clock import MOST_EVENTS
+
 MS = 1_000_000
 RUN_AHEAD = 1_024
 """Operations of a stream that may be queued before the host has to wait, as under CUDA."""
@@ -33,7 +35,7 @@ class SimulatedGpu:
     compute: int = 0
     """When the last operation of the compute stream completes."""
     communication: int = 0
-    most_events: int = 1_024
+    most_events: int = MOST_EVENTS
     capturing: bool = False
     used: int = 0
     """Events in use."""

@@ -113,10 +113,10 @@ RULES = (
         measured="The transfer phase as a share of the step on the rank where it is least, timed "
         "on the device. Not judged where phases were stamped on the host: before a copy from "
         "pageable memory CUDA waits for all earlier work of the stream (CUDA Runtime API, API "
-        "synchronization behavior), so the host's clock would count that work as copying. Timed "
-        "are copies in another stream that the computing stream waits for; others are part of "
-        "`other` or `forward`. Whether the host or the GPU waits for them is judged by the "
-        "run-ahead, where it is known.",
+        "synchronization behavior), so the host's clock would count that work as copying. What the "
+        "script does between a batch's arrival and the call of a wrapped module counts with it if "
+        "the module gets a tensor of the batch's shape and type; without a wrapped module, only "
+        "copies in a stream of their own are known.",
         thresholds="Warning if a step without it would be 5 % shorter.",
         fixes="`pin_memory=True` with `non_blocking=True`; smaller types; the next batch on a "
         "stream of its own.",

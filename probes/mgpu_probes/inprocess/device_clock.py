@@ -8,8 +8,12 @@ phases as it does for a CPU. An event on an idle device completes when it is rec
 one when the queue gets there, so a wait for data that the queued work hides is not counted.
 
 Nothing here synchronizes: a turn whose events have not completed is asked again at the end of the
-next turn, and no further one is timed while too many wait. Which turns are timed follows from the
-number of collectives, which is equal on all ranks, so that all ranks time the same ones.
+next turn. Which turns are timed follows from the number of collectives, which is equal on all
+ranks, and not from how far a rank's host is ahead: all ranks time the same ones.
+
+Where a turn begins with a backward pass (no loader, no wrapped module), its beginning is known only
+then: it was the end of the last update or collective. Such a turn is timed if the one before it was
+due, which is recorded from its first mark on and cut where it turns out to have ended.
 """
 
 from __future__ import annotations
@@ -17,13 +21,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from math import ceil, inf, isfinite, log2, nan
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .device_tape import MOST_CUTS, Tape
 
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from .device_tape import ReadLater
     from .step_engine import Steps
     from .step_marks import Data, Mark
     from .step_segments import Step
@@ -48,17 +55,26 @@ if TYPE_CHECKING:
             """Prepares the calling thread, which is not the one that trains, to ask for events;
             False: it must not ask."""
 
-    ReadLater = Callable[[], float]
-    """Gives a value that the device computes within the turn, once the turn's events completed."""
-    EngineCopy = Callable[[int, Callable[[Step], None]], "Steps | None"]
-    """A copy of the step engine whose turn begins at that moment (ns) and which reports its steps
-    to that function; None: the engine is not at the beginning of a turn."""
+    class EngineCopies(Protocol):
+        """Copies of the step engine whose turn begins at `now` (ns) and which report their steps to
+        `emit`."""
+
+        def copy_at_rest(self, now: int, emit: Callable[[Step], None]) -> Steps | None:
+            """None: the engine is not at the beginning of a turn."""
+
+        def copy_at_cut(self, now: int, emit: Callable[[Step], None]) -> tuple[int, Steps] | None:
+            """With the moment (ns) at which a turn may have begun, as the next mark may show;
+            None: none can have."""
 
 
-MOST_PENDING = 16
-"""Turns whose events have not completed yet: no other is timed then."""
+MOST_EVENTS = 4096
+"""In use at the same time. A host runs ahead of its device by at most about 1,024 operations, and a
+turn holds at least as many of them as a quarter of its marks."""
 MOST_MARKS = 256
 """Marks of one turn; longer turns are not timed."""
+MOST_PLAYED = 4
+"""Turns that are divided at the end of one turn: where the host has waited for the device, many
+have completed at once."""
 MOST_INTERVAL = 4096
 SHARE, LEAST_NS = 0.0005, 2_000
 """What timing may cost per step: this share of its time, or so many ns for steps of less than 4 ms
@@ -110,46 +126,6 @@ def _share_of(value: float, average: float) -> float:
     return (value - average) / (8 if average else 1)
 
 
-class Tape:
-    """The marks of one turn, with their events."""
-
-    __slots__ = (
-        "data",
-        "engine",
-        "events",
-        "host",
-        "key",
-        "loss",
-        "marks",
-        "passed",
-        "record",
-        "skipped",
-        "step",
-        "steps",
-    )
-
-    def __init__(self, event: Any, now: int, *, key: int, step: int) -> None:
-        self.key = key
-        """Equal on all ranks at the same turn."""
-        self.step = step
-        """Steps that were recorded before it."""
-        self.engine: Steps | None = None
-        """A copy of the step engine as it was when the turn began."""
-        self.steps: list[Step] = []
-        """What it reports."""
-        self.marks: list[Mark] = []
-        self.data: list[Data] = []
-        self.events = [event]
-        """One more than marks: the first is the beginning."""
-        self.host = [now]
-        """When the host recorded each, ns."""
-        self.passed: list[tuple[int, int]] = []
-        """Index of an event that was seen to be complete at the next mark, and when, ns."""
-        self.record = 0
-        self.loss: ReadLater | None = None
-        self.skipped: ReadLater | None = None
-
-
 class ClockOffset:
     """Bounds of the offset between the host's clock and the device's.
 
@@ -189,11 +165,15 @@ class DeviceTimer:
     def __init__(
         self,
         clock: DeviceClock,
-        copy_engine: EngineCopy,
+        engine: EngineCopies,
         report: Callable[[DeviceStep], None],
         begins_backward: Collection[Mark],
+        *,
+        opens_turn: Collection[Mark] = (),
         host_clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        """`begins_backward`: the marks that begin a backward pass. Before them and before those of
+        `opens_turn` a turn may have begun unnoticed."""
         self.interval = 1
         """One turn in so many is timed; a power of two."""
         self.dropped = 0
@@ -201,14 +181,21 @@ class DeviceTimer:
         self.spent_ns = 0
         """Host time that all this has cost."""
         self._clock = clock
-        self._copy_engine = copy_engine
+        self._engine = engine
         self._report = report
         self._begins_backward = frozenset(begins_backward)
+        self._opens_turn = self._begins_backward | frozenset(opens_turn)
         self._now = host_clock
         self._tape: Tape | None = None
         self._pending: deque[Tape] = deque()
+        self._pending_events = 0
+        self._begins_late = False
+        """It was known only after the last turn had begun that it had."""
+        self._least_interval = 1
         self._offset = ClockOffset()
         self._looks = LOOKS
+        self._more_holders: dict[int, int] = {}
+        """Events (`id`) that are held more than once, and how often beside."""
         self._usual_cost = self._usual_wall = 0.0
         """ns of a timed turn, of any turn: moving averages, as the first ones are no measure."""
         self._cost_before = 0
@@ -219,9 +206,16 @@ class DeviceTimer:
         return self._tape is not None
 
     def tapes(self) -> list[Tape]:
-        """Those of the turns whose times are not known yet, the newest last. From any thread."""
+        """Those of turns that have begun and whose times are not known yet, the newest last. From
+        any thread."""
         pending, tape = list(self._pending), self._tape
-        return pending if tape is None else [*pending, tape]
+        if tape is None or (tape.engine is None and (tape.marks or self._begins_late)):
+            return pending
+        return [*pending, tape]
+
+    def is_open(self, tape: Tape) -> bool:
+        """Whether the turn of this tape still runs. From any thread."""
+        return tape is self._tape
 
     def enter_thread(self) -> bool:
         """Whether the calling thread, which does not train, may call `reached` from now on."""
@@ -231,77 +225,133 @@ class DeviceTimer:
         """Whether the device has reached an event of a tape, without waiting. From any thread."""
         return self._clock.has_completed(event)
 
-    def mark(self, mark: Mark, data: Data = ()) -> None:
-        """A mark within the turn that is timed, or the one that ends it."""
+    def mark(self, mark: Mark, data: Data = (), moment: int = 0) -> None:
+        """A mark within the turn that is timed, or the one that ends it. `moment`: as the step
+        engine is given it, ns; 0: it is not."""
         tape = self._tape
         if tape is None:
             return
         now = self._now()
-        if tape.engine is None:
-            tape.engine = self._copy_engine(0, tape.steps.append)
-        event = None
-        if tape.engine is not None and len(tape.marks) < MOST_MARKS:
-            if self._looks > 0 and self._clock.has_completed(tape.events[-1]):
-                tape.passed.append((len(tape.events) - 1, self._now()))
-            event = self._clock.record()
+        if not tape.marks and tape.engine is None:
+            tape.engine = self._engine.copy_at_rest(0, tape.steps.append)
+        elif tape.goes_on and mark in self._opens_turn and len(tape.copies) < MOST_CUTS:
+            steps: list[Step] = []
+            cut = self._engine.copy_at_cut(0, steps.append)
+            if cut is not None:
+                tape.copies[cut[0]] = cut[1], steps
+        if self._looks > 0 and self._clock.has_completed(tape.events[-1]):
+            tape.passed.append((len(tape.events) - 1, self._now()))
+        event = self._clock.record() if len(tape.marks) < MOST_MARKS else None
         if event is None:
             self.drop()
         else:
-            tape.marks.append(mark)
-            tape.data.append(data)
-            tape.events.append(event)
-            tape.host.append(now)
+            tape.add(mark, data, moment, event, now)
         self.spent_ns += self._now() - now
 
     def read_later(
         self, *, loss: ReadLater | None = None, skipped: ReadLater | None = None
     ) -> None:
-        """What the device computes in the turn that is timed: its loss, and a number that is not 0
-        if it skipped an update."""
-        if self._tape is not None:
-            self._tape.loss = loss or self._tape.loss
-            self._tape.skipped = skipped or self._tape.skipped
+        """What the device computes in the turn that is timed: its loss, before the mark that begins
+        the backward pass, and a number that is not 0 if it skipped an update."""
+        tape = self._tape
+        if tape is not None:
+            for name, value in (("loss", loss), ("skipped", skipped)):
+                if value is not None:
+                    tape.values.append((len(tape.marks) + (name == "loss"), name, value))
 
-    def turn_ended(self, record: int, wall: int, key: int, *, now: bool) -> None:
-        """The engine reported a step, the number of whose record is `record`; it took `wall` ns.
+    def turn_ended(self, record: int, wall: int, key: int, end: int) -> None:
+        """The engine reported a step, the number of whose record is `record`; it took `wall` ns and
+        ended with the mark at the moment `end`, the last one or an earlier one.
 
-        `key`: a number that is equal on all ranks at the same turn. `now`: the step ended with the
-        last mark; False: earlier, so that the tape holds more than this step."""
+        `key`: a number that is equal on all ranks at the same turn."""
         began = self._now()
-        if self._tape is not None:
-            self._usual_cost += _share_of(self.spent_ns - self._cost_before, self._usual_cost)
-            self._cost_before = self.spent_ns
-            if now:
-                self._tape.record = record
-                self._pending.append(self._tape)
-                self._looks -= 1
-                self._tape = None
-            else:
-                self.drop()
-        self._play_completed()
+        tape, self._tape = self._tape, None
+        if tape is not None:
+            if tape.engine is not None:
+                self._usual_cost += _share_of(self.spent_ns - self._cost_before, self._usual_cost)
+                self._cost_before = self.spent_ns
+            tape = self._cut(tape, key, record, end)
+        self._play_completed(MOST_PLAYED)
         self._choose_interval(wall)
-        if is_sampled(key, self.interval) and len(self._pending) < MOST_PENDING:
+        is_due = is_sampled(key, self.interval) and self._has_room()
+        if tape is not None:
+            tape.goes_on = is_due
+        elif is_due:
             started = self._now()
             event = self._clock.record()
-            if event is not None:
-                self._tape = Tape(event, started, key=key, step=record)
+            tape = None if event is None else Tape(event, started, key=key, step=record)
+        self._tape = tape
         self.spent_ns += self._now() - began
+
+    def _cut(self, tape: Tape, key: int, record: int, end: int) -> Tape | None:
+        """Puts the turn aside that has ended, if it is all on the tape. The tape of the turn that
+        has begun meanwhile; None: it is not timed."""
+        count = tape.position(end)
+        if count is None:
+            self._discard(tape)
+            return None
+        self._begins_late = count < len(tape.marks)
+        rest = tape.rest(count, key, record) if tape.goes_on else None
+        if rest is not None:
+            self._hold(tape.events[count])
+        later = tape.end(count)
+        if rest is None:
+            self._give_back(later)
+        if tape.engine is None:
+            self._give_back(tape.events)
+        else:
+            tape.record = record
+            self._pending.append(tape)
+            self._pending_events += len(tape.events)
+            self._looks -= 1
+        return rest
 
     def finish(self) -> None:
         """The training is over: reports what has completed and leaves the rest."""
         self.drop()
-        self._play_completed()
+        self._play_completed(len(self._pending))
 
-    def _play_completed(self) -> None:
-        while self._pending and self._clock.has_completed(self._pending[0].events[-1]):
-            self._play(self._pending.popleft(), self._now())
+    def _play_completed(self, most: int) -> None:
+        for _ in range(min(most, len(self._pending))):
+            if not self._clock.has_completed(self._pending[0].events[-1]):
+                break
+            tape = self._pending.popleft()
+            self._pending_events -= len(tape.events)
+            self._play(tape, self._now())
 
     def drop(self) -> None:
         """The turn that runs now cannot be timed."""
-        if self._tape is not None:
-            self.dropped += 1
-            self._clock.give_back(self._tape.events)
-            self._tape = None
+        tape, self._tape = self._tape, None
+        if tape is not None:
+            self._discard(tape)
+
+    def _discard(self, tape: Tape) -> None:
+        self.dropped += 1
+        self._give_back(tape.events)
+
+    def _hold(self, event: Any) -> None:
+        """The event has one holder more."""
+        self._more_holders[id(event)] = self._more_holders.get(id(event), 0) + 1
+
+    def _give_back(self, events: list[Any]) -> None:
+        """One holder of each needs it no more."""
+        if self._more_holders:
+            events, all_events = [], events
+            for event in all_events:
+                more = self._more_holders.pop(id(event), 0)
+                if more == 0:
+                    events.append(event)
+                elif more > 1:
+                    self._more_holders[id(event)] = more - 1
+        self._clock.give_back(events)
+
+    def _has_room(self) -> bool:
+        """Whether there are events for another turn. If not, this rank times fewer turns from now
+        on, all of which the others time, too, instead of those for which it has room by chance."""
+        if self._pending_events <= MOST_EVENTS - MOST_MARKS:
+            return True
+        self._least_interval = min(2 * self.interval, MOST_INTERVAL)
+        return False
 
     def _choose_interval(self, wall: int) -> None:
         """The least one by which timing costs no more than it may."""
@@ -309,40 +359,45 @@ class DeviceTimer:
         needed = self._usual_cost / max(SHARE * self._usual_wall, LEAST_NS)
         if needed and self.spent_ns > FREE_NS:
             self.interval = min(1 << max(0, ceil(log2(needed))), MOST_INTERVAL)
+        self.interval = max(self.interval, self._least_interval)
 
     def _play(self, tape: Tape, seen: int) -> None:
-        """Has the copy of the engine divide the turn by the device's times, and reports it."""
+        """Has the copy of the engine divide the turn by the device's times, and reports it. What
+        was marked after the turn has no events: it shows where the turn ended."""
         events, between, engine = tape.events, self._clock.nanoseconds_between, tape.engine
         moments = [0]
         for earlier, later in pairwise(events):
             moments.append(moments[-1] + max(0, between(earlier, later)))
-        for mark, data, moment in zip(tape.marks, tape.data, moments[1:], strict=True):
+        end = moments[-1]
+        times = chain(moments[1:], repeat(end))
+        for mark, data, moment in zip(tape.marks, tape.data, times):  # noqa: B905 - endless
             mark(engine, moment, *data)
-        if [(step.start, step.end) for step in tape.steps] == [(0, moments[-1])]:
+        if [(step.start, step.end) for step in tape.steps] == [(0, end)]:
             lead = self._lead(tape, moments, seen)
             (step,) = tape.steps
-            loss = nan if tape.loss is None else tape.loss()
+            loss = tape.read("loss")
             self._report(
                 DeviceStep(
                     tape.record,
-                    moments[-1],
+                    end,
                     step.phases,
                     *lead,
-                    loss=loss if tape.loss is None or isfinite(loss) else inf,
-                    skipped=tape.skipped is not None and tape.skipped() != 0,
+                    loss=nan if loss is None else loss if isfinite(loss) else inf,
+                    skipped=bool(tape.read("skipped")),
                 )
             )
         else:
             self.dropped += 1
-        self._clock.give_back([event for event in events if event is not self._offset.anchor])
+        self._give_back(events)
 
     def _lead(self, tape: Tape, moments: list[int], seen: int) -> tuple[int, int]:
         """How far the host was ahead when the last backward pass began, as in `DeviceStep`."""
         offset = self._offset
         if offset.anchor is None or tape.host[0] - offset.since > WINDOW_NS:
             if offset.anchor is not None:
-                self._clock.give_back([offset.anchor])
+                self._give_back([offset.anchor])
             offset.restart(tape.events[0], tape.host[0])
+            self._hold(offset.anchor)
             self._looks = LOOKS
         first = 0
         if tape.events[0] is not offset.anchor:
@@ -351,7 +406,7 @@ class DeviceTimer:
         offset.narrow(tape.host, device, seen)
         for at, moment in tape.passed:
             offset.see(device[at], moment)
-        for at in reversed(range(len(tape.marks))):
+        for at in reversed(range(len(moments) - 1)):
             if tape.marks[at] in self._begins_backward:
                 return offset.lead(tape.host[at + 1], device[at + 1])
         return -1, -1

@@ -19,7 +19,8 @@ from . import layout, masked_threads
 from .phase_ledger import PENDING, PHASE_WORD, SHOWN, SINCE_WORD
 
 if TYPE_CHECKING:
-    from .device_clock import DeviceTimer, Tape
+    from .device_clock import DeviceTimer
+    from .device_tape import Tape
     from .phase_ledger import Words
     from .probe_context import ProbeContext
     from .step_segments import Step
@@ -74,7 +75,7 @@ def find_position(timer: DeviceTimer, host_phase: int) -> DevicePosition | None:
             missed = middle
     if missed < len(events):
         return DevicePosition(tape.key, tape.step, passed, _phase_after(tape, passed), True)
-    if tape is not tapes[-1] or not timer.is_timing:
+    if not timer.is_open(tape):
         return None
     return DevicePosition(tape.key, tape.step, passed, host_phase, False)
 

@@ -130,7 +130,6 @@ class ProbeContext:
         """What the probe has cost beside its marks."""
         self.trained = False
         self.in_backward = False
-        self._marked = 0
         self._interrupted: tuple[int, dict[str, Any]] | None = None
         """The identity of an exception that ended a wait for other ranks, and the wait."""
         self.batch_ready = False
@@ -200,7 +199,11 @@ class ProbeContext:
     def time_on_device(self, clock: DeviceClock, begins_backward: Collection[Mark]) -> None:
         """Has some of the coming steps timed by the device, too."""
         self.device_timer = DeviceTimer(
-            clock, self.fast_path.copy_at_rest, self._record_device_step, begins_backward
+            clock,
+            self.fast_path,
+            self._record_device_step,
+            begins_backward,
+            opens_turn={Steps.update_begins},
         )
         self.device_clock = "device"
         device_progress.start(self, self.device_timer)
@@ -226,10 +229,9 @@ class ProbeContext:
         timer = self.device_timer
         if timer is not None:
             try:
-                timer.mark(mark, data)
+                timer.mark(mark, data, now)
             except RuntimeError as error:  # the device has failed; the training will hear of it
                 self.stop_timing(str(error))
-        self._marked = now
         self.fast_path.mark(mark, now, data)
 
     def _time_next_turn(self, timer: DeviceTimer, record: int, step: Step) -> None:
@@ -239,7 +241,7 @@ class ProbeContext:
         collectives it is the number of the step."""
         key = step.after[0] if step.after[0] != step.before[0] else record
         try:
-            timer.turn_ended(record, step.end - step.start, key, now=step.end == self._marked)
+            timer.turn_ended(record, step.end - step.start, key, step.end)
         except RuntimeError as error:
             self.stop_timing(str(error))
             return

@@ -282,7 +282,12 @@ class Steps(StepDetector):
         self._in_update = 0
         return True
 
-    # --- for the fast path --------------------------------------------------------------------
+    # --- for the fast path and the device timer -------------------------------------------------
+
+    @property
+    def may_have_turned(self) -> bool:
+        """Whether the next mark may show that a turn has begun where the open piece did."""
+        return self.begun and self.now.tail and not self.ledger.outer
 
     def at_rest(self, now: int) -> bool:
         """Whether a turn has just begun at `now`, and nothing before it is on the mind."""
@@ -297,14 +302,15 @@ class Steps(StepDetector):
         return *_DECIDING(self), set(self.training), *nested, now.loader, now.tail
 
     def twin(self, now: int, emit: Callable[[Step], None]) -> Steps:
-        """A copy of this engine at rest at `now`, which shares nothing with it."""
+        """A copy of this engine whose turn begins at `now`, which shares nothing with it."""
         twin = copy(self)
         twin.emit, twin.facts = emit, no_facts
         twin.ledger = Ledger(now)
         twin.ledger.outer, twin.ledger.phase = list(self.ledger.outer), self.ledger.phase
         twin.now = Piece(now, no_facts(), loader=self.now.loader, tail=self.now.tail)
         twin.training = set(self.training)
-        twin.pieces, twin._held, twin._cuts = [], [], []
+        twin._held, twin._cuts, twin._repeats = [], [], 0
+        twin._keep([])
         twin._pattern = list(self._pattern)
         return twin
 

@@ -95,6 +95,14 @@ class StepFastPath:
         steps = self._steps
         return steps.twin(now, emit) if steps.at_rest(self._end) else None
 
+    def copy_at_cut(self, now: int, emit: Callable[[Step], None]) -> tuple[int, Steps] | None:
+        """A copy of the engine whose turn begins at `now`, and the moment (ns) at which a turn may
+        have begun here, as the next mark may show; None: none can have."""
+        steps = self._steps
+        if self._expected is not _NOTHING or not steps.may_have_turned:
+            return None
+        return steps.now.start, steps.twin(now, emit)
+
     def mark(self, mark: Mark, now: int, data: Data = ()) -> None:
         """A mark at `now` (monotonic ns)."""
         at = self._at

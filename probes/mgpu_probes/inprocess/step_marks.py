@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from . import layout
 from .step_engine import Steps
 
 Data = tuple[Any, ...]
@@ -22,6 +23,12 @@ Mark = Callable[..., None]
 def fetched(steps: Steps, now: int, samples: int, tokens: int) -> None:
     """A batch of `samples` and `tokens` is there."""
     steps.fetch_ends(now, samples, tokens)
+
+
+def batch_copied(steps: Steps, now: int) -> None:
+    """Since the batch was fetched it has been copied to the device, which alone knows how long."""
+    if not steps.ledger.outer:
+        steps.ledger.explain(layout.TRANSFER, now)
 
 
 def backward_ended(steps: Steps, now: int, loss: float) -> None:

@@ -11,7 +11,7 @@ from mgpu_probes.inprocess.device_clock import DeviceStep, DeviceTimer
 from mgpu_probes.inprocess.phase_ledger import Ledger
 from mgpu_probes.inprocess.step_engine import Steps
 from mgpu_probes.inprocess.step_fast_path import StepFastPath
-from mgpu_probes.inprocess.step_marks import Data, Mark
+from mgpu_probes.inprocess.step_marks import Data, Mark, batch_copied
 from mgpu_probes.inprocess.step_segments import Step
 
 from mgpu_doctor.case.model import Case
@@ -22,24 +22,33 @@ from tests.support.simulated_gpus.training_scripts import Job, script
 from tests.support.simulated_gpus.virtual_gpus import Gpu, Machine, Truth
 from tests.support.synthetic import make_case, make_rank
 
+ON_DEVICE_ALONE = (Steps.backward_waits, batch_copied)
+"""Marks that say nothing on the host."""
+
 
 class ProbedRank:
     """A simulated rank with the probe's step engine and timer."""
 
-    def __init__(self, gpu: Gpu, host_clock: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        host_clock: Callable[[], int] | None = None,
+        *,
+        has_optimizer: bool = True,
+    ) -> None:
         self.gpu = gpu
         gpu.mark = self.mark
         self.host_steps: list[Step] = []
         self.device_steps: list[DeviceStep] = []
         self.engine = StepFastPath(Ledger(gpu.clock()), self._reported, self._facts)
-        self._marked = gpu.clock()
-        self.engine.engine().optimizers_exist = True
+        self.engine.engine().optimizers_exist = has_optimizer
         self.timer = DeviceTimer(
             gpu,
-            self.engine.copy_at_rest,
+            self.engine,
             self.device_steps.append,
             {Steps.backward_begins},
-            host_clock or gpu.clock,
+            opens_turn={Steps.update_begins},
+            host_clock=host_clock or gpu.clock,
         )
 
     def _facts(self) -> tuple[int, int, int, int]:
@@ -47,17 +56,16 @@ class ProbedRank:
 
     def mark(self, mark: Mark, data: Data) -> None:
         """As the probe's context: the timer first, then the engine."""
-        self._marked = self.gpu.clock()
-        self.timer.mark(mark, data)
-        if mark is not Steps.backward_waits:  # only the device shows when the own work has ended
-            self.engine.mark(mark, self._marked, data)
+        now = self.gpu.clock()
+        self.timer.mark(mark, data, now)
+        if mark not in ON_DEVICE_ALONE:
+            self.engine.mark(mark, now, data)
 
     def _reported(self, step: Step) -> None:
         self.host_steps.append(step)
         record = len(self.host_steps)
         key = step.after[0] if step.after[0] != step.before[0] else record
-        is_now = step.end == self._marked
-        self.timer.turn_ended(record, step.end - step.start, key, now=is_now)
+        self.timer.turn_ended(record, step.end - step.start, key, step.end)
 
     def compared(self) -> list[tuple[DeviceStep, Truth]]:
         """The timed turns beside what the device really did."""
@@ -89,7 +97,8 @@ def train(job: Job, *changes: dict[str, int], **of_all: int) -> list[ProbedRank]
         {**of_all, **(changes[rank] if rank < len(changes) else {})} for rank in range(job.ranks)
     ]
     machine = Machine(job.ranks, each)
-    ranks = [ProbedRank(gpu) for gpu in machine.gpus]
+    has_optimizer = job.strategy != "by_hand"
+    ranks = [ProbedRank(gpu, has_optimizer=has_optimizer) for gpu in machine.gpus]
     machine.run([script(job, rank) for rank in range(job.ranks)])
     for rank in ranks:
         rank.timer.finish()

@@ -16,6 +16,7 @@ from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.step_engine import Steps
 from mgpu_probes.inprocess.step_marks import (
     backward_ended,
+    batch_copied,
     evaluation_fetch_begins,
     evaluation_forward_begins,
     evaluation_forward_ends,
@@ -40,8 +41,9 @@ from tests.support.simulated_gpus.virtual_gpus import (
     Work,
 )
 
-INPUT, FORWARD, BACKWARD, WAIT, OPTIMIZER, OTHER = (
+INPUT, TRANSFER, FORWARD, BACKWARD, WAIT, OPTIMIZER, OTHER = (
     layout.INPUT,
+    layout.TRANSFER,
     layout.FORWARD,
     layout.BACKWARD,
     layout.WAIT,
@@ -79,7 +81,10 @@ class Job:
     """Rank -> phase -> additional ns in every turn."""
     slow_from: int = 0
     has_loader: bool = True
-    """Without one the script makes its batches on the device."""
+    """Without one the script makes its batches on the device: what is no wrapped module then begins
+    its turn with a backward pass."""
+    copies: int = 0
+    """Copying the batch, in the stream that computes; 0: in another stream, and unseen."""
     reads_loss: bool = False
     """`loss.item()` in every turn."""
     evaluates_every: int = 0
@@ -109,7 +114,6 @@ class Marks:
 
         self.asked = Mark(asked, INPUT)
         self.fetched = Mark(fetched, OTHER, (8, 0))
-        self.fetched_without_module = Mark(fetched, FORWARD, (8, 0))
         self.forward_begins = Mark(Steps.forward_begins, FORWARD)
         self.forward_ends = Mark(Steps.forward_ends, FORWARD)
         self.backward_begins = Mark(Steps.backward_begins, BACKWARD)
@@ -117,6 +121,8 @@ class Marks:
         self.backward_ends = Mark(backward_ended, OTHER, (nan,))
         self.update_begins = Mark(Steps.update_begins, OPTIMIZER)
         self.updated = Mark(updated, OTHER)
+        self.updated_at_end = Mark(updated, FORWARD)
+        self.copied = Mark(batch_copied, TRANSFER)
         self.calls = Mark(Steps.call_begins, WAIT)
         self.sends = Mark(sends, WAIT)
         self.called = called
@@ -132,6 +138,10 @@ class Rank:
         self.everyone = tuple(range(job.ranks))
         self.marks = Marks(number)
         self.turn = 0
+        self.begins_late = not job.has_loader and job.strategy in LATE
+        """No mark shows when a turn begins: it is where the last one ended."""
+        self.between = FORWARD if self.begins_late else OTHER
+        """What the host does between two turns."""
         self._has_begun = False
         self._random = Random(job.seed * 1009 + number)
 
@@ -152,9 +162,26 @@ class Rank:
             return
         yield marks.asked
         yield Fetch(self.takes(INPUT, self.job.input))
-        yield marks.fetched if has_module else marks.fetched_without_module
-        yield Kernel(MS // 5, OTHER if has_module else FORWARD, COPY)
-        yield Join(COPY, OTHER if has_module else FORWARD)
+        copies = has_module and self.job.copies > 0
+        phase = TRANSFER if copies else OTHER if has_module else FORWARD
+        yield Mark(fetched, phase, (8, 0))
+        if copies:
+            yield Kernel(self.takes(TRANSFER, self.job.copies), TRANSFER)
+            yield marks.copied
+            return
+        yield Kernel(MS // 5, phase, COPY)
+        yield Join(COPY, phase)
+
+    def ends(self) -> Script:
+        """The next turn begins now."""
+        yield Turn()
+        self._has_begun = True
+
+    def ends_late(self) -> Script:
+        """It does where no mark shows it. A host takes some time before it sets the next mark."""
+        if self.begins_late:
+            yield from self.ends()
+            yield Work(1_000)
 
     def kernels(self, phase: int, duration: int, count: int) -> Script:
         """Work of a phase in so many operations."""
@@ -192,12 +219,18 @@ class Rank:
         yield self.marks.backward_ends
 
     def update(self, *, after: Script | None = None) -> Script:
-        """The optimizer's step, and what a loop does at the end of its turn."""
+        """The optimizer's step, and what a loop does after it."""
         job = self.job
         yield self.marks.update_begins
         yield from self.kernels(OPTIMIZER, self.takes(OPTIMIZER, job.optimizer), job.kernels)
-        yield self.marks.updated
+        yield self.marks.updated_at_end if self.begins_late else self.marks.updated
+        yield from self.ends_late()
         yield from after or ()
+        yield from self.turned()
+
+    def turned(self) -> Script:
+        """What a loop does after its update."""
+        job = self.job
         self.turn += 1
         if (
             job.reads_loss or self.turn == job.turns - 1
@@ -207,14 +240,13 @@ class Rank:
             yield Mark(pause_begins, layout.CHECKPOINT, (layout.CHECKPOINT,))
             yield Synchronize()
             yield Work(30 * MS)
-            yield Mark(pause_ends, OTHER)
+            yield Mark(pause_ends, self.between)
         if job.evaluates_every and self.turn % job.evaluates_every == 0:
             yield from self.evaluation()
 
     def evaluation(self) -> Script:
         """Three batches of another loader, without gradients: the next turn begins with them."""
-        yield Turn()
-        self._has_begun = True
+        yield from self.ends()
         for _ in range(3):
             yield Mark(evaluation_fetch_begins, layout.EVALUATION, (99,))
             yield Work(MS // 2)
@@ -295,13 +327,30 @@ def local_sgd(rank: Rank) -> Script:
     def average() -> Script:
         if (rank.turn + 1) % job.period == 0:
             meet = Meet(rank.everyone, job.transfer, HOME)
-            yield from rank.call(meet, after=OTHER)
+            yield from rank.call(meet, after=rank.between)
 
     for _ in range(job.turns):
         yield from rank.begins(has_module=False)
         yield from chain(*rank.layers(FORWARD, job.forward))
         yield from rank.backward()
         yield from rank.update(after=average())
+
+
+def by_hand(rank: Rank) -> Script:
+    """Without an optimizer: gradients are averaged and the weights changed by hand. The turn ends
+    with the last average; the update counts as the forward pass after it."""
+    job = rank.job
+    for _ in range(job.turns):
+        yield from rank.begins(has_module=False)
+        yield from rank.kernels(FORWARD, rank.takes(OPTIMIZER, job.optimizer), job.kernels)
+        yield from chain(*rank.layers(FORWARD, job.forward))
+        yield from rank.backward()
+        for layer in range(job.layers):
+            meet = Meet(rank.everyone, job.transfer // job.layers, HOME)
+            ends = rank.begins_late and layer == job.layers - 1
+            yield from rank.call(meet, after=rank.between if ends else OTHER)
+        yield from rank.ends_late()
+        yield from rank.turned()
 
 
 def fsdp(rank: Rank) -> Script:
@@ -394,12 +443,15 @@ def pipeline(rank: Rank) -> Script:
         yield from rank.update()
 
 
+LATE = ("single", "plain", "local_sgd", "by_hand", "tensor")
+"""Strategies without a wrapped module."""
 STRATEGIES: Mapping[str, Callable[[Rank], Script]] = {
     "single": single,
     "ddp": ddp,
     "accumulating": accumulating,
     "plain": plain,
     "local_sgd": local_sgd,
+    "by_hand": by_hand,
     "fsdp": fsdp,
     "tensor": tensor_parallel,
     "pipeline": pipeline,

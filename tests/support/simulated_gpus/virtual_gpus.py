@@ -19,6 +19,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from mgpu_probes.inprocess import layout
+from mgpu_probes.inprocess.device_clock import MOST_EVENTS
 
 MS = 1_000_000
 RUN_AHEAD = 1_024
@@ -197,7 +198,7 @@ class Gpu:
         self.event_ns = 0
         """Host time to record an event, or to ask for one."""
         self.resolution = RESOLUTION_NS
-        self.most_events = 1_024
+        self.most_events = MOST_EVENTS
         self.prefetches = 0
         """Batches that the loader makes in advance."""
         for name, value in changes.items():

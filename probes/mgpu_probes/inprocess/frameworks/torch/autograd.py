@@ -124,8 +124,6 @@ def _begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
     loss = nan
     this.on_device = isinstance(root, torch.Tensor) and not (root.is_meta or root.is_cpu)
     if this.on_device:
-        if probe.accelerator is None:
-            probe.computes_on(str(root.device))
         cuda_captures.saw_backward()
         device_events.begin_backward(root)
     elif isinstance(root, torch.Tensor) and not root.is_meta:

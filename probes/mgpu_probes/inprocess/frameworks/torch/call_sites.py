@@ -77,7 +77,7 @@ class Places:
 
     def __init__(self, name: str, *, recurs: bool = True, waits: bool = False) -> None:
         self._name = name
-        self._recurs = recurs
+        self.recurs = recurs
         self._waits = waits
         self._known: dict[tuple[int, int], Place] = {}
         self._codes: list[CodeType] = []
@@ -121,17 +121,17 @@ class Places:
             return Steps.call_ends
 
         def returned(steps: Steps, now: int) -> None:
-            steps.call_ends(now, call, recurs=self._recurs)
+            steps.call_ends(now, call, recurs=self.recurs)
 
         return returned
 
 
-def elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """Of the first tensor among a call's arguments, or in a list of them."""
+def tensor_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """The first tensor among a call's arguments, or in a list of them."""
     for given in (*args, *kwargs.values()):
-        one = given[0] if isinstance(given, (list, tuple)) and given else given
-        if isinstance(one, torch.Tensor):
-            return one.numel()
+        value = given[0] if isinstance(given, (list, tuple)) and given else given
+        if isinstance(value, torch.Tensor):
+            return value
     return None
 
 

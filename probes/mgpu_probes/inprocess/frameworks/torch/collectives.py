@@ -11,8 +11,8 @@ import torch
 from ... import layout
 from ...probe_context import ProbeContext
 from ...step_engine import Steps
-from . import device_events, process_groups
-from .call_sites import Place, Places, elements
+from . import autograd, device_events, process_groups
+from .call_sites import Place, Places, tensor_of
 from .torch_support import wrap
 
 probe: ProbeContext
@@ -93,6 +93,9 @@ sign of a loop's turn."""
 WAITING = ("wait", "synchronize", "block_current_stream")
 """Methods of the handle of a call, the last of torch 2.9."""
 
+_RECURS = 8
+"""Calls from one place by which it is taken for one of a loop."""
+
 _SITE_WORD = layout.NOW_SITE // 8
 _SEQUENCE_WORD = layout.NOW_SEQUENCE // 8
 
@@ -133,8 +136,8 @@ class _Call:
         if not probe.mine() or probe.ledger.phase == layout.WAIT:
             return None
         place = self.places.of(sys._getframe(2))
-        if not place.count:
-            place.elements = elements(args, kwargs)
+        if place.count in {0, _RECURS}:
+            self._look(place, args, kwargs)
         if self.peers is not None:
             self.peers.saw(args, kwargs)
         if probe.box is not None:
@@ -146,6 +149,17 @@ class _Call:
         place.began = now = probe.clock()
         probe.mark(self.begins, now)
         return place
+
+    def _look(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What is moved, by the first call; where, if the place recurs in a loop that runs no
+        backward pass: that would show where the training computes."""
+        tensor = tensor_of(args, kwargs)
+        if tensor is None:
+            return
+        if not place.count:
+            place.elements = tensor.numel()
+        elif self.places.recurs and not autograd.this.passes:
+            device_events.time_on(tensor.device)
 
 
 def _called(place: Place, _: Any) -> None:

@@ -19,6 +19,7 @@ from ...step_marks import (
     loader_started,
     loader_starts,
 )
+from . import device_events
 from .batch_digests import batches
 from .torch_support import size_of, wrap
 
@@ -75,6 +76,9 @@ def _ends(loader: int, batch: Any) -> None:
     now = probe.clock()
     if loader in batches.wanted and batch is not None:
         batches.saw(loader, batch)
+    timer = probe.device_timer
+    if timer is not None and timer.is_timing:
+        device_events.fetched(batch)
     kind = type(batch)
     if _plain.get(loader) is kind and batch and type(batch[0]) is _Tensor and batch[0].ndim:
         probe.mark(fetched, now, (batch[0].size(0), 0))

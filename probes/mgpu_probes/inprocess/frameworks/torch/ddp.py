@@ -15,7 +15,7 @@ from ...probe_context import ProbeContext
 from ...step_engine import Steps
 from ...step_marks import evaluation_forward_begins, evaluation_forward_ends
 from ...wrap import around, hidden, wrapped
-from . import autograd, ddp_reducer
+from . import autograd, ddp_reducer, device_events
 from .batch_digests import batches
 from .torch_support import wrap
 
@@ -46,6 +46,9 @@ def forward_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None
                 if sample.synced == sample.due:
                     sample.look()
                 sample.synced += 1
+        timer = probe.device_timer
+        if timer is not None and timer.is_timing:
+            device_events.enters_module([*args[1:], kwargs])
         probe.mark(_FORWARD, probe.clock())
     else:
         probe.mark(evaluation_forward_begins, probe.clock())

@@ -1,8 +1,10 @@
 """Times the steps of a torch job on its GPU: events in the stream that the training computes in.
 
 The home stream is the current one of the thread that trains, on the device of the loss, when the
-backward pass begins. What runs in other streams (NCCL's, FSDP's, a prefetcher's) shows where the
-home stream waits for it: in `Stream.wait_event` and `wait_stream`, and in c10d's own waits.
+backward pass begins; without backward passes, on the device of the weights or of what is reduced,
+when the first update or a recurring collective begins. What runs in other
+streams (NCCL's, FSDP's, a prefetcher's) shows where the home stream waits for it: in
+`Stream.wait_event` and `wait_stream`, and in c10d's own waits.
 
 Nothing here synchronizes, and nothing touches an event while a graph is captured.
 """
@@ -17,17 +19,18 @@ from typing import Any
 import torch
 
 from ... import layout
-from ...device_clock import MOST_PENDING, DeviceTimer
+from ...device_clock import MOST_EVENTS, DeviceTimer
 from ...probe_context import ProbeContext
 from ...step_engine import Steps
+from ...step_marks import batch_copied
 from . import cuda_captures
-from .torch_support import wrap
+from .torch_support import tensors_of, wrap
 
 probe: ProbeContext
 
-MOST_EVENTS = 1024
-_SLOTS = 2 * (MOST_PENDING + 2)
-"""Values that are copied to the host and have not been read yet: two a turn, and the open turns."""
+_SLOTS = MOST_EVENTS
+"""Values that are copied to the host and have not been read yet: two per turn, which holds at least
+four events of its own."""
 _COMMUNICATES = ("torch.distributed", "deepspeed", "megatron", "apex")
 """Packages in which the stream that computes waits for other ranks."""
 _ONE_CONNECTION = (
@@ -98,6 +101,9 @@ class _Home:
     used = 0
     waits = False
     """It is inside one of the calls by which its stream waits for another."""
+    batch: frozenset[tuple[Any, Any]] = frozenset()
+    """Shape and type of each tensor of the batch that was fetched last, where they were on the
+    host and no module was called since."""
     communicating: set[int] = set()  # noqa: RUF012 - there is one `_Home`
     """Other streams in which collectives were called."""
 
@@ -110,13 +116,31 @@ def begin_backward(loss: Any) -> None:
     trains, before the pass is marked."""
     timer = probe.device_timer
     if timer is None:
-        if probe.why_untimed is None:
-            try:
-                probe.why_untimed = _start(loss.device)
-            except RuntimeError as error:  # a device without streams or events
-                probe.why_untimed = str(error)[:200]
+        time_on(loss.device)
     elif timer.is_timing:
         _check_home(timer, loss)
+
+
+def begin_update(optimizer: Any) -> None:
+    """An optimizer steps, and no backward pass has run so far: gradients are made otherwise."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            time_on(parameter.device)
+            return
+
+
+def time_on(device: torch.device) -> None:
+    """The training computes on this device: its steps are timed there from now on, if they can be
+    and it is not the host itself."""
+    if device.type in {"cpu", "meta"} or probe.device_timer is not None:
+        return
+    if probe.accelerator is None:
+        probe.computes_on(str(device))
+    if probe.why_untimed is None:
+        try:
+            probe.why_untimed = _start(device)
+        except RuntimeError as error:  # a device without streams or events
+            probe.why_untimed = str(error)[:200]
 
 
 def _start(device: torch.device) -> str | None:
@@ -176,6 +200,27 @@ def _copy(value: Any) -> Callable[[], float] | None:
         with torch.no_grad():
             slot.copy_(value.detach().reshape(()), non_blocking=True)
     return slot.item  # type: ignore[no-any-return]
+
+
+# --- copies of batches --------------------------------------------------------------------------
+
+
+def fetched(batch: Any) -> None:
+    """The loader has given a batch, within a turn that is timed."""
+    home.batch = frozenset(
+        (tensor.shape, tensor.dtype) for tensor in tensors_of(batch) if tensor.is_cpu
+    )
+
+
+def enters_module(inputs: Any) -> None:
+    """A wrapped module is called within a turn that is timed. If its inputs are like the tensors
+    that were fetched, but on the device, they have been copied since. What else the device did
+    since counts, too, as nothing marks it."""
+    batch, home.batch = home.batch, frozenset()
+    for tensor in tensors_of(inputs) if batch else ():
+        if tensor.device == home.device and (tensor.shape, tensor.dtype) in batch:
+            probe.mark_device(batch_copied)
+            break
 
 
 # --- waits of the home stream -----------------------------------------------------------------

@@ -49,6 +49,8 @@ def _before(optimizer: Any, *_: Any) -> None:
         if probe.on and (get_ident() == probe.owner or probe.mine() or probe.adopt()):
             if id(optimizer) not in probe.objects.optimizers:
                 probe.objects.saw_optimizer(optimizer)
+                if not autograd.this.passes:
+                    device_events.begin_update(optimizer)
             probe.mark(_UPDATE, probe.clock())
             device_events.skips_update(optimizer)
     except Exception as trouble:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -36,10 +36,8 @@ def wrap(owner: Any, name: str, begins: Begins, ends: Ends) -> None:
             replaced[original] = replacement
 
 
-def size_of(batch: Any) -> tuple[int, int]:
-    """Samples and tokens of a batch: the first dimension of its first tensor, and the elements of
-    its first integer matrix. Zero where unknown; looks at a few values of plain containers."""
-    samples = tokens = 0
+def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
+    """The tensors among the first values of a batch: a tensor, or plain containers of such."""
     pending = [batch]
     for _ in range(_LOOKED_AT):
         if not pending:
@@ -47,17 +45,25 @@ def size_of(batch: Any) -> tuple[int, int]:
         value = pending.pop(0)
         kind = type(value)
         if kind is torch.Tensor:
-            shape = value.shape
-            if shape and not samples:
-                samples = int(shape[0])
-            if len(shape) == 2 and not value.is_floating_point() and not tokens:
-                tokens = int(shape[0]) * int(shape[1])
-            if samples and tokens:
-                break
+            yield value
         elif kind is list or kind is tuple:
             pending[:0] = value[:_LOOKED_AT]
         elif kind is dict or (hasattr(kind, "data") and kind.__name__ == "BatchEncoding"):
             pending[:0] = list(value.values())[:_LOOKED_AT]
+
+
+def size_of(batch: Any) -> tuple[int, int]:
+    """Samples and tokens of a batch: the first dimension of its first tensor, and the elements of
+    its first integer matrix. Zero where unknown; looks at a few values of plain containers."""
+    samples = tokens = 0
+    for value in tensors_of(batch):
+        shape = value.shape
+        if shape and not samples:
+            samples = int(shape[0])
+        if len(shape) == 2 and not value.is_floating_point() and not tokens:
+            tokens = int(shape[0]) * int(shape[1])
+        if samples and tokens:
+            break
     return samples, tokens
 
 
