@@ -79,7 +79,9 @@ def watch(node: Any) -> None:
 
 
 def _runs_in_module(*_: Any) -> None:
-    if probe.in_backward and not this.queued:
+    if this.queued:
+        this.by_module = this.modules_alike
+    elif probe.in_backward:
         _queue(this.modules_alike)
 
 
@@ -92,7 +94,7 @@ def _queue(by_module: bool) -> None:
     if hooks.compiling():
         return
     try:
-        if probe.mine():
+        if get_ident() == probe.owner or probe.mine():
             this.queued, this.by_module = True, by_module
             torch.autograd.Variable._execution_engine.queue_callback(_own_work_ended)
     except Exception as trouble:
@@ -103,7 +105,7 @@ def _own_work_ended() -> None:
     if hooks.compiling():
         return
     try:
-        if this.waits or not probe.mine():
+        if this.waits or not ((probe.on and get_ident() == probe.owner) or probe.mine()):
             return
         this.waits = True
         if this.on_device:
@@ -122,13 +124,15 @@ def _begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
     plain = type(root) is torch.Tensor
     on_cpu = plain and root.is_cpu
     loss = nan
-    this.on_device = isinstance(root, torch.Tensor) and not (root.is_meta or root.is_cpu)
+    this.on_device = (
+        not on_cpu and isinstance(root, torch.Tensor) and not (root.is_meta or root.is_cpu)
+    )
+    if probe.device_clock != "cpu" and isinstance(root, torch.Tensor) and root.is_cpu:
+        probe.computes_on(None)
     if this.on_device:
         cuda_captures.saw_backward()
         device_events.begin_backward(root)
-    elif isinstance(root, torch.Tensor) and not root.is_meta:
-        probe.computes_on(None)
-    if on_cpu and root.dim() == 0 and root.is_floating_point():
+    elif on_cpu and root.dim() == 0 and root.is_floating_point():
         scaled, loss = this.scaled
         if id(root) != scaled:
             loss = root.item()  # in host memory already: nothing waits

@@ -66,9 +66,10 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
 
 def _ready(iterator: Any) -> bool:
     """Whether a worker has put a batch into the iterator's queue (private; False where unknown)."""
+    queue = getattr(iterator, "_data_queue", None)  # None: no workers
     try:
-        return bool(iterator._data_queue.qsize())
-    except (AttributeError, NotImplementedError):  # no workers; a system without sem_getvalue
+        return queue is not None and queue.qsize() > 0
+    except (AttributeError, NotImplementedError):  # a system without sem_getvalue
         return False
 
 

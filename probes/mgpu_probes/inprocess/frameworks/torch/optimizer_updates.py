@@ -52,7 +52,8 @@ def _before(optimizer: Any, *_: Any) -> None:
                 if not autograd.this.passes:
                     device_events.begin_update(optimizer)
             probe.mark(_UPDATE, probe.clock())
-            device_events.skips_update(optimizer)
+            if probe.device_timer is not None:
+                device_events.skips_update(optimizer)
     except Exception as trouble:
         probe.fail(trouble)
 
@@ -63,7 +64,8 @@ def _after(optimizer: Any, *_: Any) -> None:
     try:
         if probe.on and (get_ident() == probe.owner or probe.mine()):
             weights.updates += 1
-            cuda_captures.saw_update()
+            if probe.accelerator is not None:
+                cuda_captures.saw_update()
             which = id(optimizer)
             probe.mark(_updated.get(which) or _updates(which), probe.clock())
     except Exception as trouble:
