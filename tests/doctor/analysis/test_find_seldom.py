@@ -69,3 +69,27 @@ def test_once_or_twice_in_the_whole_run_is_no_pattern(every: int) -> None:
 
 def test_what_takes_a_thousandth_of_the_time_is_not_told() -> None:
     assert stalls(long_run("checkpoint", (0,), seconds=0.1)) == ()
+
+
+@pytest.mark.parametrize(("steps", "found"), [(2, True), (1, False)])
+def test_the_history_must_hold_half_as_much_again_as_the_records(steps: int, found: bool) -> None:
+    """119 windows of so many steps against 115 steps on record."""
+    case = long_run("checkpoint", (0,))
+    for rank in case.ranks:
+        rank.history["micro_batches"] = steps
+    assert bool(stalls(case)) is found
+
+
+def test_three_windows_are_a_pattern_and_the_third_longest_stands_for_all() -> None:
+    (found,) = stalls(long_run("checkpoint", (0,), every=40))
+    assert (found.count, found.total) == pytest.approx((3, 12))
+    case = long_run("checkpoint", (0,), seconds=2.0)
+    case.ranks[0].history["phases"][50, PHASES.index("checkpoint")] = 10.0
+    (found,) = stalls(case)
+    assert (found.count, found.total) == pytest.approx((6, 5 * 2 + 4 * 2))
+
+
+def test_a_rank_without_a_history_hides_what_is_rare() -> None:
+    case = long_run("checkpoint", (0,))
+    last = replace(case.ranks[3], history=case.ranks[3].history[:0])
+    assert stalls(replace(case, ranks=(*case.ranks[:3], last))) == ()

@@ -89,3 +89,19 @@ def test_what_equals_a_limit_of_a_full_host_counts() -> None:
     assert equal_counts_as(case, "oom-risk", "full", 15.5 / 16) == "more"
     (pressure,) = [one.value for one in told(case)[0].evidence if one.unit == "fraction"]
     assert equal_counts_as(case, "oom-risk", "pressed", pressure) == "more"
+
+
+@pytest.mark.parametrize(("every", "often"), [(6, True), (5, False)])
+def test_a_host_must_be_full_in_four_of_five_samples(every: int, often: bool) -> None:
+    case = job()
+    first = case.host_samples[0].at
+    low = job(memory_used=lambda at: int((10 if round(at - first) % every == 2 else 15.5) * GIB))
+    assert bool(told(low)) is often
+    ended = job(memory_used=lambda at: int((10 if at > case.host_samples[-2].at else 15.5) * GIB))
+    assert told(ended) == [], "it has room again"
+
+
+@pytest.mark.parametrize(("count", "enough"), [(10, True), (9, False)])
+def test_ten_samples_show_that_a_host_is_full(count: int, enough: bool) -> None:
+    case = job()
+    assert bool(told(replace(case, host_samples=case.host_samples[-count:]))) is enough

@@ -366,3 +366,45 @@ def test_a_rank_that_failed_within_a_minute_before_was_ended_by_the_loss(
         if one.severity is Severity.CRITICAL
     ]
     assert grave == [code]
+
+
+def ended_at(case: Case, at: float) -> list[str]:
+    """What stops the job whose rank 2 failed then."""
+    failed = fell(case, 2, "something else", ended=at)
+    ranks = tuple(
+        one if one.error is None else replace(one, error=replace(one.error, at=at))
+        for one in failed.ranks
+    )
+    found = diagnose(replace(failed, ranks=ranks)).findings
+    return [one.code for one in found if one.severity is Severity.CRITICAL]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "code"),
+    [
+        (59.0, "gpu-xid"),
+        (61.0, "failed-exception"),
+        (-9.0, "gpu-xid"),
+        (-11.0, "failed-exception"),
+    ],
+)
+def test_an_xid_ended_a_rank_from_a_minute_before_to_ten_seconds_after_it(
+    seconds: float, code: str
+) -> None:
+    case = job(events=[(0.0, 2, 119)])
+    assert ended_at(case, case.device_samples[-1].at + seconds) == [code]
+
+
+@pytest.mark.parametrize(
+    ("ago", "stands", "severity"),
+    [
+        (15.0, 6.0, Severity.CRITICAL),
+        (15.0, 4.0, Severity.WARNING),
+        (11.0, 14.0, Severity.CRITICAL),
+        (9.0, 14.0, Severity.WARNING),
+    ],
+)
+def test_an_xid_stops_a_rank_that_ends_no_step_in_ten_seconds(
+    ago: float, stands: float, severity: Severity
+) -> None:
+    assert only(standing(job(events=[(ago, 1, 119)]), stands)).severity is severity

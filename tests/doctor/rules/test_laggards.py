@@ -76,3 +76,9 @@ def test_nobody_is_named_where_the_steps_do_not_tell(steps: list[int], silent: l
     assert found.culprits == ()
     assert "waited 20 s for another one" in found.title
     assert "this rank" not in found.title.lower()
+
+
+@pytest.mark.parametrize(("ranks", "named"), [(8, [0, 1]), (7, [])])
+def test_a_quarter_of_the_ranks_is_few(ranks: int, named: list[int]) -> None:
+    found = timed_out([28, 28, *[29] * (ranks - 2)], silent=[0, 1])
+    assert [one.rank for one in found.culprits] == named

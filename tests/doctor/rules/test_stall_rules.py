@@ -264,3 +264,26 @@ def test_collections_that_cost_as_much_as_the_limit_are_told() -> None:
     case = collected(now_and_then(4, 1))
     (found,) = loud(case)
     assert equal_counts_as(case, "gc-pauses", "cost", found.cost.step_fraction) == "more"
+
+
+def beside(other: float) -> Case:
+    """Rank 1 works, too, while rank 2 stalls."""
+    return few(*((step, 2, 3.0) for step in (50, 110)), *((step, 1, other) for step in (50, 110)))
+
+
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        pytest.param(few((50, 2, 1.02), (110, 2, 1.02)), True, id="a second"),
+        pytest.param(few((50, 2, 0.95), (110, 2, 0.95)), False, id="less than a second"),
+        pytest.param(few((50, 2, 3.0), (110, 2, 3.0), computed=0.85), True, id="computed"),
+        pytest.param(few((50, 2, 3.0), (110, 2, 3.0), computed=0.75), False, id="too little"),
+        pytest.param(few((50, 2, 1.1), (110, 2, 1.1), steps=620), True, id="a tenth of the time"),
+        pytest.param(few((50, 2, 1.1), (110, 2, 1.1), steps=760), False, id="less of it"),
+        pytest.param(beside(0.5), True, id="the others wait for most of it"),
+        pytest.param(beside(0.7), False, id="another works as well"),
+    ],
+)
+def test_both_sides_of_the_limits_of_few_stalls(case: Case, told: bool) -> None:
+    culprits = [[one.rank for one in found.culprits] for found in loud(case)]
+    assert culprits == [[2]] * told
