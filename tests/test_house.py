@@ -202,7 +202,6 @@ SMALL_MODULES = {
     "mgpu_doctor.live.finding_history": "a state machine of its own",
     "mgpu_doctor.report.console": LEAF,
     "mgpu_doctor.rules.blame": LEAF,
-    "mgpu_doctor.signatures.signature": "a type that every family imports",
     "mgpu_doctor.tui.jobs.detached_start": "a program of its own",
     "mgpu_doctor.tui.terminal_signals": "signals, apart from screens",
     "mgpu_probes.__main__": ENTRY,

@@ -31,6 +31,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "central directory. This is an internal miniz error. If you are seeing this error, there "
         "is a high likelihood that your checkpoint file is corrupted.",
         origin="made: torch.load of half a file, torch 2.13",
+        more_heads=("failed reading zip archive",),
     ),
     Signature(
         id="checkpoint-damaged",
@@ -45,6 +46,10 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: PytorchStreamReader failed locating file constants.pkl: file not "
         "found. This is an internal miniz error.",
         origin="made: torch.jit.load of a file of torch.save, torch 2.13",
+        more_heads=(
+            "PytorchStreamReader failed locating file",
+            "PytorchStreamReader failed reading file",
+        ),
     ),
     Signature(
         id="checkpoint-short-legacy",
@@ -57,6 +62,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: unexpected EOF, expected 500 more bytes. The file might be "
         "corrupted.",
         origin="made: torch.load of a cut file in the old format, torch 2.13",
+        more_heads=("RuntimeError: unexpected EOF, expected",),
     ),
     Signature(
         id="checkpoint-weights-only",
@@ -117,6 +123,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix=_SAME_MODEL,
         example='\tUnexpected key(s) in state_dict: "module.0.weight". ',
         origin="made: load_state_dict of a DDP model's state into the bare model, torch 2.13",
+        needle_tells=False,
     ),
     Signature(
         id="state-dict-load",
@@ -143,6 +150,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="ValueError: loaded state dict contains a parameter group that doesn't match the "
         "size of optimizer's group",
         origin="made: an optimizer's state loaded for a model without bias, torch 2.13",
+        needle_tells=False,
     ),
     Signature(
         id="checkpoint-of-cuda-on-cpu",
@@ -184,6 +192,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "a barrier); on several hosts use a folder that all of them share.",
         example="RuntimeError: Parent directory /scratch/run7/checkpoints does not exist.",
         origin="made: torch.save into a folder that is not there, torch 2.13",
+        needle_tells=False,
     ),
     Signature(
         id="checkpoint-write-failed",
@@ -199,6 +208,10 @@ SIGNATURES: tuple[Signature, ...] = (
         "534",
         origin="made: torch.save on a full tmpfs, torch 2.13",
         weight=0.85,
+        more_heads=(
+            "PytorchStreamWriter failed writing file",
+            "PytorchStreamWriter failed writing central directory",
+        ),
     ),
     Signature(
         id="checkpoint-write-errno",

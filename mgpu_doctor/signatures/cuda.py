@@ -47,6 +47,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
         origin="source: aten/src/ATen/cuda/Exceptions.h of torch 2.12",
         weight=0.7,
+        needle_tells=False,
     ),
     Signature(
         id="assert-class-label",
@@ -236,6 +237,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: Found no NVIDIA driver on your system. Please check that you have "
         "an NVIDIA GPU and installed a driver from http://www.nvidia.com/Download/index.aspx",
         origin="source: c10/cuda/CUDAFunctions.cpp of torch 2.12",
+        needle_tells=False,
     ),
     Signature(
         id="driver-too-old",
@@ -251,6 +253,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "Please update your GPU driver by downloading and installing a new version from the URL: "
         "http://www.nvidia.com/Download/index.aspx",
         origin="source: c10/cuda/CUDAFunctions.cpp of torch 2.12",
+        needle_tells=False,
     ),
     Signature(
         id="driver-insufficient",
@@ -293,6 +296,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "functions before calling NumCudaDevices() that might have already set an error? Error "
         "802: system not yet initialized",
         origin="source: c10/cuda/CUDAFunctions.cpp of torch 2.12 and CUDA 13's cudaGetErrorString",
+        needle_tells=False,
     ),
     Signature(
         id="no-kernel-image",

@@ -54,6 +54,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.",
         origin="source: c10/cuda/CUDACachingAllocator.cpp of torch 2.12, with numbers of our own",
         weight=0.85,
+        needle_tells=False,
     ),
     Signature(
         id="cuda-oom-shared-device",
@@ -79,6 +80,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "PyTorch but unallocated.",
         origin="source: c10/cuda/CUDACachingAllocator.cpp of torch 2.12, with numbers of our own",
         weight=0.8,
+        needle_tells=False,
     ),
     Signature(
         id="cuda-oom",
@@ -104,6 +106,12 @@ SIGNATURES: tuple[Signature, ...] = (
         "memory, this process has 78.20 GiB memory in use. Of the allocated memory 76.90 GiB is "
         "allocated by PyTorch, and 411.27 MiB is reserved by PyTorch but unallocated.",
         origin="source: c10/cuda/CUDACachingAllocator.cpp of torch 2.12, with numbers of our own",
+        needle_tells=False,
+        more_heads=(
+            "CUDA out of memory. Tried to allocate",
+            "HIP out of memory. Tried to allocate",
+            "XPU out of memory. Tried to allocate",
+        ),
     ),
     Signature(
         id="cuda-oom-old",
@@ -169,6 +177,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: CUDA error: out of memory",
         origin="source: c10/cuda/CUDAException.cpp of torch 2.12 and CUDA 13's cudaGetErrorString",
         weight=0.85,
+        needle_tells=False,
     ),
     Signature(
         id="cublas-allocation",
@@ -197,6 +206,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "`cublasCreate(handle)`",
         origin="source: aten/src/ATen/cuda/Exceptions.h of torch 2.12",
         weight=0.6,
+        needle_tells=False,
     ),
     Signature(
         id="cudnn-no-algorithm",

@@ -29,6 +29,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "argument `find_unused_parameters=True` to `torch.nn.parallel.DistributedDataParallel`, "
         "and by ",
         origin="made: a DDP model with a layer that its forward never calls, torch 2.13",
+        more_heads=("Expected to have finished reduction in the prior iter",),
     ),
     Signature(
         id="ddp-unused-parameters-named",
@@ -59,6 +60,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="Parameter indices which did not receive grad for rank 0: 2 3",
         origin="made: a DDP model with a layer that its forward never calls, torch 2.13",
         weight=0.85,
+        more_heads=("Parameter indices which did not receive",),
     ),
     Signature(
         id="ddp-ready-twice",

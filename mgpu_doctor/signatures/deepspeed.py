@@ -66,6 +66,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "python3', '-u', 'train.py', '--local_rank=3'] exits with return code = -9",
         origin=_LAUNCH,
         weight=0.7,
+        needle_tells=False,
     ),
     Signature(
         id="deepspeed-rank-crashed",
@@ -80,6 +81,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "-11",
         origin=_LAUNCH,
         weight=0.7,
+        needle_tells=False,
     ),
     Signature(
         id="deepspeed-rank-failed",
@@ -94,6 +96,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "1",
         origin=_LAUNCH,
         weight=0.5,
+        needle_tells=False,
     ),
     Signature(
         id="deepspeed-no-gpus",
@@ -118,6 +121,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="ValueError: No slot '4' specified on host 'localhost'",
         origin="source: launcher/runner.py of DeepSpeed 0.19",
         weight=0.95,
+        needle_tells=False,
     ),
     Signature(
         id="deepspeed-no-master",
@@ -160,6 +164,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "compile CUDA op(s)",
         origin=_BUILDER,
         weight=0.95,
+        needle_tells=False,
     ),
     Signature(
         id="deepspeed-no-ninja",
@@ -218,6 +223,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "across all ranks. Including rank unique information in checkpoint tag could cause issues "
         "when restoring with different world sizes.",
         origin="source: runtime/engine.py of DeepSpeed 0.19",
+        needle_tells=False,
     ),
     Signature(
         id="deepspeed-init-single",

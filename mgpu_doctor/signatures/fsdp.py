@@ -134,6 +134,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="KeyError: \"Invalid mesh_dim_names ('tp',) specified. Valid mesh_dim_names are "
         "['dp'].\"",
         origin="made: mesh['tp'] of a mesh with the dimension dp, torch 2.13",
+        needle_tells=False,
     ),
     Signature(
         id="fsdp-no-accelerator",

@@ -30,6 +30,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "worker crashing. Check the logs of the remote worker before reporting an error.",
         origin="made: a rank killed before an all_reduce, torch 2.13",
         weight=0.5,
+        more_heads=("This is typically caused by a remote worker crashing",),
     ),
     Signature(
         id="gloo-reset-by-peer",
@@ -48,6 +49,8 @@ SIGNATURES: tuple[Signature, ...] = (
         "before reporting an error.",
         origin="made: a rank that ends in the middle of an all_reduce, torch 2.13",
         weight=0.5,
+        needle_tells=False,
+        more_heads=("This is typically caused by a remote worker hanging",),
     ),
     Signature(
         id="gloo-timeout",
@@ -64,6 +67,11 @@ SIGNATURES: tuple[Signature, ...] = (
         "unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete",
         origin="made: an all_reduce that one rank never joins, timeout of 2 s, torch 2.13",
         weight=0.6,
+        needle_tells=False,
+        more_heads=(
+            "ms for recv operation to complete",
+            "ms for send operation to complete",
+        ),
     ),
     Signature(
         id="gloo-timeout-elsewhere",
@@ -95,6 +103,8 @@ SIGNATURES: tuple[Signature, ...] = (
         "distributed collective mismatch in your code?",
         origin="made: an all_reduce of other lengths on two ranks, torch 2.13",
         mutual=True,
+        needle_tells=False,
+        more_heads=("Received data size doesn't match expected size",),
     ),
     Signature(
         id="collectives-differ",
@@ -123,6 +133,7 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="made: all_reduce against broadcast, TORCH_DISTRIBUTED_DEBUG=DETAIL, torch 2.13",
         weight=0.95,
         mutual=True,
+        more_heads=("Detected mismatch between collectives",),
     ),
     Signature(
         id="monitored-barrier-missing",
@@ -138,6 +149,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 2000 ms",
         origin="made: an all_reduce that rank 1 never joins, TORCH_DISTRIBUTED_DEBUG=DETAIL, torch "
         "2.13",
+        needle_tells=False,
     ),
     Signature(
         id="monitored-barrier-many-missing",
@@ -153,6 +165,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: [Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 2000 ms",
         origin="source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp of torch 2.13",
         weight=0.7,
+        needle_tells=False,
     ),
     Signature(
         id="monitored-barrier-victim",

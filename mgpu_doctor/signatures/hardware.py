@@ -115,6 +115,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="See the `ring … timeout` line before it in `dmesg`; update ROCm and firmware.",
         example="amdgpu 0000:87:00.0: amdgpu: GPU reset begin!",
         origin="source: drivers/gpu/drm/amd/amdgpu/amdgpu_device.c of Linux 6.1",
+        needle_tells=False,
     ),
     Signature(
         id="amd-page-fault",

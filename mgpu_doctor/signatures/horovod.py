@@ -30,6 +30,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "tensors, which will cause deadlock. ",
         origin=_STALL,
         weight=0.95,
+        more_heads=("One or more tensors were submitted to be reduced",),
     ),
     Signature(
         id="horovod-stall-ranks",
@@ -113,6 +114,10 @@ SIGNATURES: tuple[Signature, ...] = (
         "another rank sent a tensor of shape [17].",
         origin=_CONTROLLER,
         weight=0.95,
+        more_heads=(
+            "Mismatched allreduce tensor shapes",
+            "Mismatched ALLREDUCE tensor shapes",
+        ),
     ),
     Signature(
         id="horovod-operations",

@@ -25,6 +25,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="OSError: [Errno 28] No space left on device",
         origin="made: a write to a full tmpfs with Python 3.11",
         weight=0.95,
+        needle_tells=False,
     ),
     Signature(
         id="errno-quota",
@@ -39,6 +40,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="OSError: [Errno 122] Disk quota exceeded",
         origin="source: strerror(122) of glibc 2.36, as Python 3.11 prints it",
         weight=0.95,
+        needle_tells=False,
     ),
     Signature(
         id="errno-file-too-large",
@@ -51,6 +53,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Raise `ulimit -f`, or write the checkpoint in parts.",
         example="OSError: [Errno 27] File too large",
         origin="made: 10 MB written under `ulimit -f 100`, Python 3.11",
+        needle_tells=False,
     ),
     Signature(
         id="errno-open-files",
@@ -65,6 +68,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="OSError: [Errno 24] Too many open files: '/dev/null'",
         origin="made: 50 files opened under `ulimit -n 20`, Python 3.11",
         weight=0.95,
+        needle_tells=False,
     ),
     Signature(
         id="errno-permission",
@@ -77,6 +81,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "path. In a container look at `--user` and the volume's owner.",
         example="PermissionError: [Errno 13] Permission denied: '/data/ckpt/last.pt'",
         origin="source: PermissionError of Python 3.11",
+        needle_tells=False,
     ),
     Signature(
         id="errno-read-only",
@@ -89,6 +94,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Write elsewhere. `dmesg` and `findmnt -T PATH` tell why it is read-only.",
         example="OSError: [Errno 30] Read-only file system: '/data/out/z'",
         origin="made: a file opened for writing on a read-only tmpfs, Python 3.11",
+        needle_tells=False,
     ),
     Signature(
         id="errno-input-output",
@@ -101,6 +107,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "output: the terminal or pipe is gone.",
         example="OSError: [Errno 5] Input/output error: '/data/train/shard-0007.tar'",
         origin="source: strerror(5) of glibc 2.36, as Python 3.11 prints it",
+        needle_tells=False,
     ),
     Signature(
         id="errno-stale",
@@ -112,6 +119,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Do not rewrite the data set or code while the job runs; remount if it stays so.",
         example="OSError: [Errno 116] Stale file handle: '/data/train/shard-0007.tar'",
         origin="source: strerror(116) of glibc 2.36, as Python 3.11 prints it",
+        needle_tells=False,
     ),
     Signature(
         id="no-new-thread",
@@ -123,6 +131,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix=_TASKS,
         example="RuntimeError: can't start new thread",
         origin="made: nine threads under pids.max 3, Python 3.11",
+        needle_tells=False,
     ),
     Signature(
         id="no-new-process",
@@ -136,6 +145,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="BlockingIOError: [Errno 11] Resource temporarily unavailable",
         origin="made: nine processes under pids.max 3, Python 3.11",
         weight=0.7,
+        needle_tells=False,
     ),
     Signature(
         id="openmp-no-thread",
@@ -189,6 +199,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "directory",
         origin="made: ctypes.CDLL of a library that is not there, Python 3.11",
         weight=0.8,
+        needle_tells=False,
     ),
     Signature(
         id="symbol-missing",
@@ -219,6 +230,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "(required by /venv/lib/python3.11/site-packages/flash_attn_2_cuda.so)",
         origin="source: elf/dl-version.c of glibc 2.36",
         weight=0.9,
+        needle_tells=False,
     ),
     Signature(
         id="mkl-openmp-twice",

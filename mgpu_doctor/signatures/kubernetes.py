@@ -47,6 +47,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "available: 1402332Ki.",
         origin=_EVICTION,
         weight=0.95,
+        needle_tells=False,
     ),
     Signature(
         id="pod-ephemeral-limit",
@@ -75,6 +76,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example='Usage of EmptyDir volume "dshm" exceeds the limit "1Gi".',
         origin=_EVICTION,
         weight=0.95,
+        needle_tells=False,
     ),
     Signature(
         id="pod-volume-limit",
@@ -88,6 +90,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example='Usage of EmptyDir volume "data" exceeds the limit "4Gi".',
         origin=_EVICTION,
         weight=0.95,
+        needle_tells=False,
     ),
     Signature(
         id="job-deadline",
@@ -205,6 +208,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "Pod's node affinity/selector.",
         origin="source: pkg/scheduler/framework/types.go of Kubernetes 1.31",
         weight=0.9,
+        needle_tells=False,
     ),
     Signature(
         id="docker-without-gpus",
@@ -233,5 +237,6 @@ SIGNATURES: tuple[Signature, ...] = (
         example="nvidia-container-cli: initialization error: nvml error: driver not loaded",
         origin="source: libnvidia-container 1.17",
         weight=0.9,
+        needle_tells=False,
     ),
 )

@@ -76,6 +76,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "Received 15 death signal, shutting down workers",
         origin="made: torchrun that was sent SIGTERM, torch 2.13",
         weight=0.7,
+        needle_tells=False,
     ),
     Signature(
         id="torchrun-asked-to-end-old",
@@ -91,6 +92,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "signal, shutting down workers",
         origin="source: torch/distributed/elastic/agent/server/api.py of torch 2.1, Python 3.10",
         weight=0.7,
+        needle_tells=False,
     ),
     Signature(
         id="torchrun-hangup",
@@ -104,6 +106,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="W1121 19:02:36.419000 19616 torch/distributed/elastic/agent/server/api.py:753] "
         "Received 1 death signal, shutting down workers",
         origin="made: torchrun that was sent SIGHUP, torch 2.13",
+        needle_tells=False,
     ),
     Signature(
         id="torchrun-interrupted",

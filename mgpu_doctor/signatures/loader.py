@@ -42,6 +42,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: DataLoader worker (pid 16647) is killed by signal: Segmentation "
         "fault. ",
         origin="made: a worker that sends itself SIGSEGV, torch 2.13",
+        needle_tells=False,
     ),
     Signature(
         id="loader-worker-terminated",

@@ -110,6 +110,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="numpy._core._exceptions._ArrayMemoryError: Unable to allocate 72.8 TiB for an "
         "array with shape (1000000, 10000000) and data type float64",
         origin="made: numpy.ones((10**6, 10**7)) with numpy 2.4",
+        needle_tells=False,
     ),
     Signature(
         id="torch-host-allocation",
@@ -124,6 +125,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "can't allocate memory: you tried to allocate 40000000000000 bytes. Error code 12 (Cannot "
         "allocate memory)",
         origin="made: torch.ones((10**6, 10**7)) with torch 2.13",
+        more_heads=("DefaultCPUAllocator: can't allocate memory",),
     ),
     Signature(
         id="bad-alloc",
@@ -137,6 +139,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="terminate called after throwing an instance of 'std::bad_alloc'",
         origin="made: a C++ program that asked for 8 PiB",
         weight=0.8,
+        needle_tells=False,
     ),
     Signature(
         id="errno-no-memory",
@@ -151,6 +154,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "vm.overcommit_memory. " + _LESS_HOST_MEMORY,
         example="OSError: [Errno 12] Cannot allocate memory",
         origin="made: OSError(12) as Python 3.11 prints it",
+        needle_tells=False,
     ),
     Signature(
         id="shm-full-torch",
@@ -165,6 +169,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "</torch_11258_1837974568_0>: No space left on device (28)",
         origin="made: Tensor.share_memory_() on a /dev/shm of 1 MB with torch 2.13",
         weight=0.95,
+        needle_tells=False,
     ),
     Signature(
         id="shm-object-refused",

@@ -19,6 +19,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "(Killed).",
         origin="source: orte/tools/orterun/help-orterun.txt of Open MPI 4.1",
         weight=0.8,
+        needle_tells=False,
     ),
     Signature(
         id="mpirun-crashed",
@@ -33,6 +34,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "(Segmentation fault).",
         origin="source: orte/tools/orterun/help-orterun.txt of Open MPI 4.1",
         weight=0.8,
+        needle_tells=False,
     ),
     Signature(
         id="mpirun-first-failed",
@@ -96,6 +98,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="=   KILLED BY SIGNAL: 9 (Killed)",
         origin="source: the Hydra launcher of Intel MPI 2021",
         weight=0.7,
+        needle_tells=False,
     ),
     Signature(
         id="hydra-crashed",
@@ -109,6 +112,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="=   KILLED BY SIGNAL: 7 (Bus error)",
         origin="source: the Hydra launcher of Intel MPI 2021",
         weight=0.7,
+        needle_tells=False,
     ),
     Signature(
         id="hydra-first-failed",
@@ -133,5 +137,6 @@ SIGNATURES: tuple[Signature, ...] = (
         example="ssh: connect to host node2 port 22: Connection refused",
         origin="source: sshconnect.c of OpenSSH 9.2",
         weight=0.8,
+        needle_tells=False,
     ),
 )

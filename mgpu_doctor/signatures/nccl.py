@@ -67,6 +67,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="ncclInternalError: Internal check failed.",
         origin="source: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
         weight=0.55,
+        more_heads=("ncclInternalError: Internal check",),
     ),
     Signature(
         id="nccl-cuda-out-of-memory",
@@ -188,6 +189,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="node01:984:1021 [0] include/shm.h:48 NCCL WARN Error while creating shared memory "
         "segment /dev/shm/nccl-7CdbZ1 (size 9637888), error: No space left on device (28)",
         origin="source: src/misc/shmutils.cc of NCCL 2.32",
+        needle_tells=False,
     ),
     Signature(
         id="nccl-not-built-in",

@@ -40,6 +40,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "process exiting prematurely.",
         origin="source: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
         weight=0.5,
+        more_heads=("ncclRemoteError: A call failed possibly due to a network error",),
     ),
     Signature(
         id="nccl-peer-closed",
@@ -53,6 +54,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "closed by remote peer node02<47861>",
         origin="source: src/misc/socket.cc of NCCL 2.32",
         weight=0.5,
+        needle_tells=False,
     ),
     Signature(
         id="nccl-no-interface",
@@ -124,6 +126,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "from peer 10.0.0.7<44206> with error 12, opcode 1, len 0, vendor err 129 (Send)",
         origin="source: src/transport/net_ib.cc of NCCL 2.18",
         weight=0.65,
+        needle_tells=False,
     ),
     Signature(
         id="nccl-ib-call",
@@ -141,6 +144,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "with error Cannot allocate memory",
         origin="source: src/misc/ibvwrap.cc of NCCL 2.32",
         weight=0.85,
+        needle_tells=False,
     ),
     Signature(
         id="nccl-ib-fatal-event",
@@ -156,5 +160,6 @@ SIGNATURES: tuple[Signature, ...] = (
         "fatal event: local catastrophic error",
         origin="source: src/transport/net_ib.cc of NCCL 2.32",
         weight=0.8,
+        needle_tells=False,
     ),
 )

@@ -31,6 +31,7 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.12, with "
         "numbers of our own",
         weight=0.7,
+        more_heads=("aught collective operation timeout: WorkNCCL",),
     ),
     Signature(
         id="nccl-watchdog-failure",
@@ -48,6 +49,10 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.12, with "
         "numbers of our own",
         weight=0.65,
+        more_heads=(
+            "Exception (either an error or timeout) detected by watchdog",
+            "failure detected by watchdog",
+        ),
     ),
     Signature(
         id="nccl-taken-down",
@@ -61,6 +66,10 @@ SIGNATURES: tuple[Signature, ...] = (
         "nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.",
         origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.12",
         weight=0.6,
+        more_heads=(
+            "To avoid data inconsistency, we are taking the entire process down",
+            "To avoid this inconsistency, we are taking the entire process down",
+        ),
     ),
     Signature(
         id="nccl-heartbeat",

@@ -34,6 +34,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "address already in use",
         origin="made: init_process_group on a port that another socket listens on, torch 2.13",
         weight=0.95,
+        more_heads=("The server socket has failed to listen",),
     ),
     Signature(
         id="port-in-use-old",
@@ -47,6 +48,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: Address already in use",
         origin="source: torch/csrc/distributed/c10d/TCPStore.cpp of torch 1.10",
         weight=0.8,
+        needle_tells=False,
     ),
     Signature(
         id="clients-missing",
@@ -62,6 +64,8 @@ SIGNATURES: tuple[Signature, ...] = (
         "1/2 clients joined.",
         origin="made: rank 0 of 2 started alone, torch 2.13",
         weight=0.7,
+        needle_tells=False,
+        more_heads=("DistStoreError: Timed out after",),
     ),
     Signature(
         id="master-unreachable",
@@ -76,6 +80,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "while trying to connect to (127.0.0.1, 55545).",
         origin="made: rank 1 without rank 0, torch 2.13",
         weight=0.7,
+        needle_tells=False,
     ),
     Signature(
         id="master-unreachable-old",
@@ -88,6 +93,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: connect() timed out. Original timeout was 1800000 ms.",
         origin="source: torch/csrc/distributed/c10d/Utils.cpp of torch 1.10",
         weight=0.7,
+        needle_tells=False,
     ),
     Signature(
         id="master-refuses",
@@ -103,6 +109,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "Connection refused).",
         origin="source: torch/csrc/distributed/c10d/socket.cpp of torch 2.0",
         weight=0.7,
+        needle_tells=False,
     ),
     Signature(
         id="store-wait-timeout",
@@ -117,6 +124,8 @@ SIGNATURES: tuple[Signature, ...] = (
         example="torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /nokey",
         origin="made: TCPStore.get of a key that nobody sets, torch 2.13",
         weight=0.6,
+        needle_tells=False,
+        more_heads=("DistStoreError: wait timeout after",),
     ),
     Signature(
         id="store-socket-timeout",
@@ -130,6 +139,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="torch.distributed.DistStoreError: Socket Timeout",
         origin="source: torch/csrc/distributed/c10d/TCPStore.cpp of torch 2.4",
         weight=0.6,
+        needle_tells=False,
     ),
     Signature(
         id="store-timeout-old",
@@ -147,6 +157,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "timeout=0:30:00)",
         origin="source: torch/distributed/distributed_c10d.py of torch 1.13",
         weight=0.7,
+        more_heads=("Timed out initializing process group in store",),
     ),
     Signature(
         id="store-closed",
@@ -161,6 +172,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "likely closed. Did the remote server shutdown or crash?",
         origin="made: rank 0 ends while rank 1 waits at the store, torch 2.13",
         weight=0.5,
+        needle_tells=False,
     ),
     Signature(
         id="store-connection-lost",
@@ -186,6 +198,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: Connection reset by peer",
         origin="source: torch/csrc/distributed/c10d/Utils.hpp of torch 1.10",
         weight=0.5,
+        needle_tells=False,
     ),
     Signature(
         id="environment-variable-missing",

@@ -16,6 +16,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="=>> PBS: job killed: walltime 7230 exceeded limit 7200",
         origin="source: src/resmom of OpenPBS 20",
         weight=0.98,
+        needle_tells=False,
     ),
     Signature(
         id="pbs-memory-limit",
@@ -29,6 +30,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="=>> PBS: job killed: vmem 51231789056 exceeded limit 17179869184",
         origin="source: src/resmom of OpenPBS 20",
         weight=0.98,
+        needle_tells=False,
     ),
     Signature(
         id="lsf-time-limit",

@@ -22,6 +22,8 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Make the layer's input size that of the data. " + _SHAPES,
         example="RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x128 and 64x10)",
         origin="made: a 4x128 batch into a layer for 64 features, torch 2.13",
+        more_heads=("mat1 and mat2 shapes cannot be",),
+        needle_tells=False,
     ),
     Signature(
         id="matmul-shapes-old",
@@ -63,6 +65,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: Given groups=1, weight of size [8, 3, 3, 3], expected "
         "input[4, 1, 28, 28] to have 3 channels, but got 1 channels instead",
         origin="made: a grey image into a convolution for three channels, torch 2.13",
+        more_heads=("RuntimeError: Given groups=1, weight of size",),
     ),
     Signature(
         id="broadcast-sizes",
@@ -77,6 +80,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: The size of tensor a (10) must match the size of tensor b (11) at "
         "non-singleton dimension 1",
         origin="made: a sum of tensors of 10 and 11 columns, torch 2.13",
+        more_heads=("RuntimeError: The size of tensor a (",),
     ),
     Signature(
         id="view-size",
@@ -194,6 +198,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="IndexError: index 5 is out of bounds for dimension 0 with size 3",
         origin="made: element 5 of a tensor of 3, torch 2.13",
         weight=0.85,
+        needle_tells=False,
     ),
     Signature(
         id="loss-batch-sizes",
@@ -218,6 +223,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "`ignore_index` for padding.",
         example="IndexError: Target 10 is out of bounds.",
         origin="made: label 10 of 10 classes in cross-entropy on the CPU, torch 2.13",
+        needle_tells=False,
     ),
     Signature(
         id="embedding-out-of-range",
@@ -315,6 +321,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "use `torch.autocast` instead of `.half()`.",
         example="RuntimeError: expected scalar type Half but found Float",
         origin="source: aten/src/ATen/core/TensorMethods.cpp of torch 2.13",
+        needle_tells=False,
     ),
     Signature(
         id="dtypes-of-target",
@@ -339,5 +346,6 @@ SIGNATURES: tuple[Signature, ...] = (
         "instead of `.half()`.",
         example="RuntimeError: mat1 and mat2 must have the same dtype, but got Float and Half",
         origin="made: a float batch into a half-precision layer, torch 2.13",
+        needle_tells=False,
     ),
 )

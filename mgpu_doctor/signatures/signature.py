@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
+
+LEAST_WORDS = 3
+_WORD = re.compile(r"[A-Za-z]{2,}")
 
 
 class Role(str, Enum):
@@ -50,8 +54,18 @@ class Signature:
     """How often a rank must have printed it before it counts."""
     weight: float = 0.9
     """Confidence 0..1 that the finding is right where this line stands."""
-    heads: tuple[str, ...] = ()
-    """Literals of three words and more, of which each tells the same where `pattern` fails because
+    needle_tells: bool = True
+    """Whether the needle alone tells the same, if it has three words: where `pattern` fails because
     the rest is cut off or worded otherwise. The finding then has no values and less confidence."""
+    more_heads: tuple[str, ...] = ()
+    """Other texts of three words and more, of which each does."""
     mutual: bool = False
     """It tells that ranks disagree: who prints it is no more to blame than the others."""
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Texts that tell of a failure without matching the pattern."""
+        if self.severity != "critical" or self.least > 1:
+            return ()
+        by_needle = self.needle_tells and len(_WORD.findall(self.needle)) >= LEAST_WORDS
+        return ((self.needle,) if by_needle else ()) + self.more_heads

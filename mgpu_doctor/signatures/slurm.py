@@ -96,6 +96,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "2022-04-14T16:20:46 ***",
         origin=_REQ,
         weight=0.95,
+        needle_tells=False,
     ),
     Signature(
         id="slurm-cancelled",
@@ -126,6 +127,9 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: src/plugins/task/cgroup/task_cgroup_memory.c of Slurm 20.11; newer "
         "releases write oom_kill",
         weight=0.95,
+        more_heads=(
+            "Some of your processes may have been killed by the cgroup out-of-memory handler",
+        ),
     ),
     Signature(
         id="slurm-memory-limit",
@@ -140,6 +144,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "being killed",
         origin="source: src/common/slurm_jobacct_gather.c of Slurm 20.11",
         weight=0.95,
+        needle_tells=False,
     ),
     Signature(
         id="srun-task-out-of-memory",
@@ -152,6 +157,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="srun: error: node3: task 0: Out Of Memory",
         origin="source: src/srun/libsrun/launch.c of Slurm 23.11",
         weight=0.9,
+        needle_tells=False,
     ),
     Signature(
         id="srun-task-crashed",
@@ -190,6 +196,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="srun: error: node44: task 3: Exited with exit code 1",
         origin="source: src/srun/libsrun/launch.c of Slurm 23.11",
         weight=0.5,
+        needle_tells=False,
     ),
     Signature(
         id="slurm-no-such-gres",
@@ -222,6 +229,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "permitted",
         origin="source: src/common/slurm_errno.c of Slurm 23.11",
         weight=0.9,
+        needle_tells=False,
     ),
     Signature(
         id="slurm-cannot-execute",

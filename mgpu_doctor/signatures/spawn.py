@@ -25,6 +25,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix=_MAIN_GUARD,
         example="        An attempt has been made to start a new process before the",
         origin="made: torch.multiprocessing.spawn in a script without a main guard, CPython 3.11",
+        more_heads=("An attempt has been made to start a new",),
     ),
     Signature(
         id="pickle-local-object",
@@ -37,6 +38,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix=_MODULE_LEVEL,
         example="AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
         origin="made: a data set that holds a lambda, spawned workers, torch 2.13",
+        needle_tells=False,
     ),
     Signature(
         id="pickle-lambda",
@@ -106,6 +108,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: context has already been set",
         origin="made: set_start_method in a script without a main guard, CPython 3.11",
         weight=0.7,
+        needle_tells=False,
     ),
     Signature(
         id="cuda-in-forked-process",
@@ -136,6 +139,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "signal SIGKILL",
         origin="made: a process of torch.multiprocessing.spawn that was killed, torch 2.13",
         weight=0.6,
+        needle_tells=False,
     ),
     Signature(
         id="spawned-process-crashed",
@@ -151,5 +155,6 @@ SIGNATURES: tuple[Signature, ...] = (
         "signal SIGSEGV",
         origin="source: torch/multiprocessing/spawn.py of torch 2.13",
         weight=0.6,
+        needle_tells=False,
     ),
 )

@@ -87,6 +87,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "__wrapped__GatherV2_device_/job:localhost/replica:0/task:0/device:CPU:0}} indices[0] = 7 "
         "is not in [0, 3) [Op:GatherV2]",
         origin="made: id 7 in an embedding of 3 rows, TensorFlow 2.21",
+        needle_tells=False,
     ),
     Signature(
         id="tf-samples-of-unequal-size",
@@ -120,6 +121,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "2: [2,4] [Op:AddN] name: ",
         origin="made: a batch of 8 over three replicas of MirroredStrategy, TensorFlow 2.21",
         weight=0.8,
+        needle_tells=False,
     ),
     Signature(
         id="tf-batch-indivisible",
@@ -134,6 +136,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "2 ",
         origin="source: tensorflow/python/distribute/distribute_lib.py of TensorFlow 2.21",
         weight=0.95,
+        needle_tells=False,
     ),
     Signature(
         id="keras-batch-indivisible",

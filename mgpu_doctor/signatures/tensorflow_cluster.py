@@ -120,6 +120,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="tensorflow.python.framework.errors_impl.UnknownError: Could not start gRPC server",
         origin="made: MultiWorkerMirroredStrategy on a port in use, TensorFlow 2.21",
         weight=0.7,
+        needle_tells=False,
     ),
     Signature(
         id="tf-heartbeats-stopped",
@@ -133,6 +134,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="Collective ops is aborted by: Error reported from /job:worker/task:1: The "
         "following tasks are unhealthy (stopped sending heartbeats):",
         origin="made: worker 1 of two killed during training, TensorFlow 2.21",
+        more_heads=("The following tasks are unhealthy",),
     ),
     Signature(
         id="tf-heartbeat-timeout",
@@ -163,6 +165,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="tf-multiworker: worker 1 (localhost:41332) did not come within 10 s",
         origin="made: tf-multiworker without its second worker, TensorFlow 2.21",
         mutual=True,
+        needle_tells=False,
     ),
     Signature(
         id="tf-barrier-timeout",
@@ -205,6 +208,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "reset by peer",
         origin="made: worker 0 of two killed during training, TensorFlow 2.21",
         weight=0.8,
+        needle_tells=False,
     ),
     Signature(
         id="tf-no-connection",
@@ -219,6 +223,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "ipv4:127.0.0.1:24001: Failed to connect to remote host: Connection refused",
         origin="source: gRPC 1.74, in TensorFlow 2.21",
         weight=0.6,
+        needle_tells=False,
     ),
     Signature(
         id="tf-sigterm",
@@ -301,6 +306,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="ValueError: A total of 1 objects could not be loaded. Example error message for "
         "object <Dense name=dense_1, built=True>:",
         origin="made: weights of a layer of 2 loaded into one of 3, Keras 3.15",
+        needle_tells=False,
     ),
     Signature(
         id="keras-model-absent",
@@ -330,5 +336,6 @@ SIGNATURES: tuple[Signature, ...] = (
         "device:CPU:0}} corrupted record at 0 (Is this even a TFRecord file?) [Op:IteratorGetNext] "
         "name: ",
         origin="made: a file of letters read as TFRecord, TensorFlow 2.21",
+        needle_tells=False,
     ),
 )

@@ -57,6 +57,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.25GiB (rounded to "
         "2415919104)requested by op AddV2",
         origin="source: tsl/framework/bfc_allocator.cc of TensorFlow 2.21",
+        needle_tells=False,
     ),
     Signature(
         id="tf-memory-taken",
@@ -116,6 +117,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "messages:",
         origin="source: tensorflow/core/kernels/conv_ops.cc of TensorFlow 2.8",
         weight=0.8,
+        needle_tells=False,
     ),
     Signature(
         id="tf-cudnn-handle",
@@ -129,6 +131,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="E external/xla/xla/stream_executor/cuda/cuda_dnn.cc:439] Could not create cudnn "
         "handle: CUDNN_STATUS_INTERNAL_ERROR",
         origin="source: xla/stream_executor/cuda/cuda_dnn.cc of OpenXLA",
+        needle_tells=False,
     ),
     Signature(
         id="tf-cublas-handle",
@@ -155,6 +158,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="Loaded runtime CuDNN library: 9.1.0 but source was compiled with: 9.3.0.  CuDNN "
         "library needs to have matching major version and equal or higher minor version.",
         origin="source: xla/stream_executor/cuda/cuda_dnn.cc of OpenXLA",
+        needle_tells=False,
     ),
     Signature(
         id="tf-libdevice",
@@ -166,6 +170,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Point it to one: XLA_FLAGS=--xla_gpu_cuda_data_dir=/usr/local/cuda.",
         example="INTERNAL: libdevice not found at ./libdevice.10.bc",
         origin="source: xla/service/gpu/llvm_gpu_backend of OpenXLA",
+        needle_tells=False,
     ),
     Signature(
         id="tf-gpu-libraries-missing",

@@ -71,6 +71,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "/job:localhost/replica:0/task:0/device:CPU:0",
         origin="made: fit with jit_compile=True under MirroredStrategy, Keras 3.15, TensorFlow "
         "2.21",
+        needle_tells=False,
     ),
     Signature(
         id="tf-nccl-without-gpus",

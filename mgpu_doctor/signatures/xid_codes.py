@@ -235,6 +235,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to "
         "0x2 (Node Reboot Required)",
         origin=_LOG.format(154),
+        needle_tells=False,
     ),
     Signature(
         id="xid-other",

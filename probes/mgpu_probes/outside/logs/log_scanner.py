@@ -153,6 +153,12 @@ class Engine:
         return scanner.scanned(source)
 
 
+LEVEL_LIMIT = 200
+_MILD = re.compile(
+    rb"(?<!NCCL )\b(?:[A-Za-z]{0,40}Warning|WARN|WARNING|INFO|DEBUG)\b|(?:^|[\s\[])[WI](?: |\d{4} )"
+)
+"""The level of a line that tells of no failure: by word, or by letter as glog, absl and torch."""
+
 Key = tuple[int, int | None, int | None]
 """The index of what was searched for, rank and local rank."""
 
@@ -217,7 +223,11 @@ class _Scanner:
         return Scanned(
             source=source,
             lines=self._lines,
-            hits=(*self._counted_hits(self._hits), *joined, *self._partial_hits(joined)),
+            hits=(
+                *self._counted_hits(self._hits),
+                *(hit for hit in joined if hit.form is Form.JOINED),
+                *self._partial_hits(joined),
+            ),
             told=tuple(self._told()),
             tail=tuple(tail[-TAIL_LINES:]),
             ranks=frozenset(line.rank for line in self._seen if line.rank is not None),
@@ -239,12 +249,13 @@ class _Scanner:
                 )
 
     def _partial_hits(self, joined: Iterable[Hit]) -> Iterator[Hit]:
-        """Of signatures that were not found in a better way."""
+        """Heads alone, of signatures that were not found in a better way."""
         known = {self._engine.wanted[number].id for number, *_ in self._hits}
-        known |= {hit.signature for hit in joined}
-        for hit in self._counted_hits(self._partial):
-            if hit.signature not in known:
-                yield hit
+        known |= {hit.signature for hit in joined if hit.form is Form.JOINED}
+        in_lines = [hit for hit in self._counted_hits(self._partial) if hit.signature not in known]
+        known |= {hit.signature for hit in in_lines}
+        yield from in_lines
+        yield from (hit for hit in joined if hit.signature not in known)
 
     def _joined_hits(self, pieces: Sequence[bytes], lines: Sequence[Line]) -> list[Hit]:
         """Of messages that no line holds, but several that are joined. `pieces` and `lines`: the
@@ -266,7 +277,6 @@ class _Scanner:
         ]
         known = {number for number, *_ in self._hits}
         known |= {number for number, one in enumerate(engine.wanted) if one.least > 1}
-        known |= {number for number, *_ in self._partial}
         hits = []
         for message in find_broken_messages(physical, engine.messages, engine.shapes, known):
             number = message.first.number
@@ -373,7 +383,10 @@ class _Scanner:
         return True
 
     def _take_head(self, number: int, block: Block, position: int, line: Line) -> None:
-        """Counts a line in which a head stands and no pattern matches."""
+        """Counts a line in which a head stands and no pattern matches, unless it calls itself a
+        warning."""
+        if _MILD.search(block.pieces[position][:LEVEL_LIMIT]):
+            return
         wanted = self._engine.messages[number].wanted
         key = (wanted, line.rank, line.local_rank)
         if (known := self._partial.get(key)) is not None:

@@ -1,0 +1,82 @@
+"""The second tier: the head of a message whose rest is cut off or worded otherwise."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.case.log_case import load_logs
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding
+from mgpu_doctor.signatures.signature import LEAST_WORDS, Signature
+from tests.support.log_texts import healthy_texts
+from tests.support.loops import over
+from tests.support.signed import EVERY, codes_of
+
+WITH_HEADS = [one for one in EVERY if one.heads]
+CAUGHT = {"cuda-oom"}
+"""Its head is in a healthy line, which says itself that it was caught."""
+every_head = over("signature", WITH_HEADS, lambda signature: signature.id)
+
+
+@every_head
+def test_heads_are_as_telling_as_the_whole(signature: Signature) -> None:
+    lines = [line for text in healthy_texts() for line in text.text.splitlines()]
+    for head in signature.heads:
+        assert len(re.findall(r"[A-Za-z]{2,}", head)) >= LEAST_WORDS
+        held = [one for one in EVERY if head in one.example and one.code != signature.code]
+        assert all(codes_of(one.example) for one in held)  # their patterns come first
+        assert signature.id in CAUGHT or not [line for line in lines if head in line]
+
+
+def test_most_signatures_have_heads() -> None:
+    grave = [one for one in EVERY if one.severity == "critical" and one.least == 1]
+    assert len(WITH_HEADS) > len(grave) / 2
+
+
+def diagnosed(folder: Path, *lines: str) -> list[Finding]:
+    log = folder / "train.log"
+    log.write_text("\n".join([*(f"step {n} of the run" for n in range(5)), *lines]) + "\n")
+    return list(diagnose(load_logs([str(log)])).findings)
+
+
+CUT = [
+    ("[rank5]:[E] Watchdog caught collective operation timeout: WorkNCCL(Seq", "nccl-timeout"),
+    ("[E] Exception (either an error or timeout) detected by watchdog at wo", "nccl-timeout"),
+    ("[E] To avoid data inconsistency, we are taking the entire process down. T", "nccl-timeout"),
+    ("RuntimeError: Detected mismatch between collectives. Rank 2 is runn", "hang-coll"),
+    ("Timed out waiting 45000ms for recv operation to complete", "failed-gloo"),
+    ("RuntimeError: Connection closed by peer [host-is-redacted", "failed-gloo"),
+    ("what(): … Received data size doesn't match expected size.", "hang-collective-mismatch"),
+    ("RuntimeError: PytorchStreamWriter failed writing file data/4: f", "failed-disk-full"),
+    ("DistStoreError: Timed out after 121 seconds waiting for cl", "failed-rendezvous"),
+    ("Timed out initializing process group in store ba", "failed-rendezvous"),
+    ("One or more tensors were submitted to be reduced, gath", "failed-horovod-stall"),
+    ("RuntimeError: Expected to have finished reduction in the prior iter", "failed-unused"),
+]
+
+
+@pytest.mark.parametrize(("line", "code"), CUT, ids=[line[-20:] for line, _ in CUT])
+def test_a_message_without_its_tail_has_the_same_code(line: str, code: str, tmp_path: Path) -> None:
+    (finding, *_) = diagnosed(tmp_path, line)
+    assert code in finding.code
+    assert 0 < finding.confidence < 0.7
+    assert not any("(not told)" in text for text in (finding.title, finding.cause))
+    assert finding.culprits == () or finding.culprits[0].rank is None
+
+
+def test_the_whole_message_outranks_its_head(tmp_path: Path) -> None:
+    head = "RuntimeError: PytorchStreamWriter failed writing file data/4: f"
+    whole = "RuntimeError: The size of tensor a (3) must match the size of tensor b (5) at "
+    finding, *_ = diagnosed(tmp_path, head, f"{whole}non-singleton dimension 1")
+    assert finding.code == "failed-shape-mismatch"
+
+
+@pytest.mark.parametrize(
+    "level", ["[W socket.cpp:5] ", "W0102 03:04:05.000000 7 x.py:1] ", "x.py:9: UserWarning: "]
+)
+def test_a_warning_is_no_head(level: str, tmp_path: Path) -> None:
+    line = f"{level}Expected to have finished reduction in the prior iteration soon"
+    assert diagnosed(tmp_path, line) == []
