@@ -50,19 +50,19 @@ def find_full_hosts(case: Case, full: float) -> list[FullHost]:
     for rank in case.ranks:
         ranks[rank.host].append(rank)
     hosts = ((host, here, samples.get(host, homeless)) for host, here in ranks.items())
-    found = (_full(host, here, seen, full) for host, here, seen in hosts)
-    return [one for one in found if one is not None]
+    full_hosts = (_full(host, here, seen, full) for host, here, seen in hosts)
+    return [host for host in full_hosts if host is not None]
 
 
 def _full(
     host: str, ranks: Sequence[Rank], samples: Sequence[HostSample], full: float
 ) -> FullHost | None:
-    if sum(_share(one) >= full for one in samples) < LASTING * LEAST:
+    if sum(_share(sample) >= full for sample in samples) < LASTING * LEAST:
         return None
     warm = max(map(_warm, ranks))
     ended = min((rank.ended for rank in ranks if rank.ended is not None), default=float("inf"))
     seen = [sample for sample in samples if warm <= sample.at < ended][-NEWEST:]
-    often = sum(_share(one) >= full for one in seen)
+    often = sum(_share(host_sample) >= full for host_sample in seen)
     if len(seen) < LEAST or often < LASTING * len(seen) or _share(seen[-1]) < full:
         return None
     return _brim(host, ranks, seen)

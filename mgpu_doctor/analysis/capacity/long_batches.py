@@ -60,8 +60,8 @@ def find_long_batches(case: Case, where: str, least: float) -> list[LongBatch]:
     if not candidates:
         return []
     capacity = _of_devices(case) if where == "device" else _of_hosts(case)
-    found = (_of_rank(rank, ladder, capacity, least) for rank, ladder in candidates)
-    return [one for one in found if one is not None]
+    long_batches = (_of_rank(rank, ladder, capacity, least) for rank, ladder in candidates)
+    return [batch for batch in long_batches if batch is not None]
 
 
 def _of_rank(
@@ -73,7 +73,7 @@ def _of_rank(
         return None
     peaks = [float(memory_peak.peak) for memory_peak in ladder]
     for unit in UNITS:
-        sizes = [float(getattr(one, unit)) for one in ladder]
+        sizes = [float(getattr(rung, unit)) for rung in ladder]
         fitted = fit_line(sizes, peaks, least)
         full = fitted.full(room) if fitted is not None else None
         if fitted is None or full is None:
@@ -108,11 +108,11 @@ def _of_devices(case: Case) -> dict[int, float]:
     several = shared(placed)
     used: dict[Key, tuple[int, int]] = {}
     for sample in recent(case)[-NEWEST * hosts :]:
-        for key, one in devices([sample]).items():
-            if one.memory_total is not None and one.memory_used is not None:
-                least = used.get(key, (0, one.memory_used))[1]
-                used[key] = one.memory_total, min(least, one.memory_used)
-    found: dict[int, float] = {}
+        for key, device in devices([sample]).items():
+            if device.memory_total is not None and device.memory_used is not None:
+                least = used.get(key, (0, device.memory_used))[1]
+                used[key] = device.memory_total, min(least, device.memory_used)
+    capacities: dict[int, float] = {}
     for rank in case.ranks:
         at, reserved = (
             placed.get(-1 if rank.rank is None else rank.rank),
@@ -122,8 +122,8 @@ def _of_devices(case: Case) -> dict[int, float]:
             continue
         if at.device in used:
             whole, taken = used[at.device]
-            found[rank.rank] = float(whole - max(0, taken - reserved))
-    return found
+            capacities[rank.rank] = float(whole - max(0, taken - reserved))
+    return capacities
 
 
 def _of_hosts(case: Case) -> dict[int, float]:
@@ -131,7 +131,7 @@ def _of_hosts(case: Case) -> dict[int, float]:
     samples: dict[str | None, deque[HostSample]] = defaultdict(lambda: deque(maxlen=NEWEST))
     for sample in case.host_samples:
         samples[sample.host].append(sample)
-    found: dict[int, float] = {}
+    capacities: dict[int, float] = {}
     for rank in case.ranks:
         for sample in (*samples.get(rank.host, ()), *samples.get(None, ())):
             used, whole = sample.memory_used, sample.memory_total
@@ -139,8 +139,8 @@ def _of_hosts(case: Case) -> dict[int, float]:
             if used is None or not whole or own is None or rank.rank is None:
                 continue
             room = float(own[1] + max(0, whole - used))
-            found[rank.rank] = max(found.get(rank.rank, 0.0), room)
-    return found
+            capacities[rank.rank] = max(capacities.get(rank.rank, 0.0), room)
+    return capacities
 
 
 LEAST_RUNGS = 5

@@ -58,29 +58,29 @@ class MemoryGrowth:
 
 def find_growing_devices(case: Case, least: float) -> list[MemoryGrowth]:
     """Ranks whose allocated device memory has grown by `least` bytes for sure."""
-    found = []
+    growths = []
     for rank in case.ranks:
         grown = _of_records(rank, "device_bytes", least)
         if grown is not None:
-            found.append(MemoryGrowth(rank, grown, "allocated at the ends of steps"))
-    if not found:
+            growths.append(MemoryGrowth(rank, grown, "allocated at the ends of steps"))
+    if not growths:
         return []
     free, placed = _free_on_devices(case), placements(case)
-    keys = [_key(one.rank, placed) for one in found]
+    keys = [_key(growth.rank, placed) for growth in growths]
     sums: dict[Key | None, float] = defaultdict(float)
-    for one, key in zip(found, keys, strict=True):
-        sums[key] += one.growth.slope
+    for growth, key in zip(growths, keys, strict=True):
+        sums[key] += growth.growth.slope
     return [
-        replace(one, free=free[key], together=sums[key] / one.growth.slope)
+        replace(growth, free=free[key], together=sums[key] / growth.growth.slope)
         if key is not None and key in free
-        else one
-        for one, key in zip(found, keys, strict=True)
+        else growth
+        for growth, key in zip(growths, keys, strict=True)
     ]
 
 
 def find_growing_hosts(case: Case, step_seconds: float | None, least: float) -> list[MemoryGrowth]:
     """Ranks whose process has grown by `least` bytes for sure."""
-    found = []
+    growths = []
     samples = _by_host(case)
     for rank in case.ranks:
         source = "resident at the ends of steps"
@@ -89,19 +89,19 @@ def find_growing_hosts(case: Case, step_seconds: float | None, least: float) -> 
             at, taken = _sampled(samples(rank.host), rank)
             grown, source = _grown(at / step_seconds, taken, least), "host samples"
         if grown is not None:
-            found.append(MemoryGrowth(rank, grown, source))
+            growths.append(MemoryGrowth(rank, grown, source))
     sums: dict[str, float] = defaultdict(float)
-    for one in found:
-        sums[one.rank.host] += one.growth.slope
+    for growth in growths:
+        sums[growth.rank.host] += growth.growth.slope
     shared = (
         replace(
-            one,
-            free=_free_on_host(case, one.rank.host),
-            together=sums[one.rank.host] / one.growth.slope,
+            growth,
+            free=_free_on_host(case, growth.rank.host),
+            together=sums[growth.rank.host] / growth.growth.slope,
         )
-        for one in found
+        for growth in growths
     )
-    return [_within_limits(case, one) for one in shared]
+    return [_within_limits(case, growth) for growth in shared]
 
 
 def _of_records(rank: Rank, name: str, least: float) -> Growth | None:
@@ -142,18 +142,18 @@ def _grown(places: Floats, values: Floats, least: float) -> Growth | None:
         return None
     if np.median(values[-third:]) - np.median(values[:third]) < HINT * least:
         return None
-    found = fit_growth(places, values)
-    return found if found is not None and found.sure >= least else None
+    growth = fit_growth(places, values)
+    return growth if growth is not None and growth.sure >= least else None
 
 
 def _by_host(case: Case) -> Callable[[str], Sequence[HostSample]]:
     """Host -> its samples, and those without a host."""
-    found: dict[str | None, list[HostSample]] = defaultdict(list)
+    by_host: dict[str | None, list[HostSample]] = defaultdict(list)
     for sample in case.host_samples:
-        found[sample.host].append(sample)
-    homeless = found.pop(None, [])
+        by_host[sample.host].append(sample)
+    homeless = by_host.pop(None, [])
     if not homeless:
-        return lambda host: found.get(host, ())
+        return lambda host: by_host.get(host, ())
     return lambda host: [
         host_sample for host_sample in case.host_samples if host_sample.host in (None, host)
     ]
@@ -211,13 +211,13 @@ def _key(rank: Rank, placed: Mapping[int, Placement]) -> Key | None:
 def _free_on_devices(case: Case) -> dict[Key, float]:
     """Device -> free bytes, including what its ranks' allocators keep unused."""
     placed = placements(case)
-    found = {}
+    free = {}
     for key, device in devices(recent(case)).items():
         if device.memory_total is not None and device.memory_used is not None:
             here = (rank for rank in case.ranks if _key(rank, placed) == key)
             cached = sum(_cached(here))
-            found[key] = float(max(0, device.memory_total - device.memory_used) + cached)
-    return found
+            free[key] = float(max(0, device.memory_total - device.memory_used) + cached)
+    return free
 
 
 def _cached(ranks: Iterable[Rank]) -> Iterable[int]:

@@ -54,13 +54,13 @@ def key_of(slot: Slot) -> Key:
     """A call and its place in the code, comparable across hosts: only the last folder counts."""
     return tuple(
         (
-            one.operation,
-            one.inputs if one.operation != "scatter" else (),
-            one.outputs if one.operation != "gather" else (),
-            one.dtypes,
-            _places(one.frames),
+            collective.operation,
+            collective.inputs if collective.operation != "scatter" else (),
+            collective.outputs if collective.operation != "gather" else (),
+            collective.dtypes,
+            _places(collective.frames),
         )
-        for one in slot
+        for collective in slot
     )
 
 
@@ -176,15 +176,15 @@ class Step:
     @property
     def strays(self) -> bool:
         """Whether the call is unusual."""
-        one, other = self.called, self.usual
-        return one.group != other.group or key_of(_slot(one)) != key_of(_slot(other))
+        collective, other = self.called, self.usual
+        return collective.group != other.group or key_of(_slot(collective)) != key_of(_slot(other))
 
 
 def last_known_step(flight: Flight, entry: Collective) -> Step | None:
     """The call itself, or the last before it, of which the rank's habit is known: where it has
     strayed, nothing that follows is habit. None: it varied, or was too seldom."""
     calls = [(collective.group, key_of(_slot(collective))) for collective in flight.collectives]
-    at = next((i for i, one in enumerate(flight.collectives) if one is entry), -1)
+    at = next((i for i, collective in enumerate(flight.collectives) if collective is entry), -1)
     for i in range(at, max(-1, at - LONGEST), -1):
         last = habit(calls, i)
         if last is not None and (i == at or calls[last] != calls[i]):

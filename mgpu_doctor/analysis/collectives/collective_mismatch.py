@@ -145,7 +145,7 @@ def traced(
 
 def shift_of(circle: Circle, rank: int, most: Iterable[int]) -> Shift | None:
     """Where a rank's calls began to be shifted against those of the others."""
-    theirs = common(keys_of(circle, [one for one in most if one != rank]))
+    theirs = common(keys_of(circle, [other for other in most if other != rank]))
     return find_shift(keys_of(circle, [rank])[rank], theirs)
 
 
@@ -185,7 +185,7 @@ def _parties(slots: Mapping[int, Slot]) -> list[list[int]]:
     """Ranks whose calls fit together, the largest party first."""
     parties: list[list[int]] = []
     for rank, slot in slots.items():
-        home = next((one for one in parties if clash(slots[one[0]], slot) is None), None)
+        home = next((party for party in parties if clash(slots[party[0]], slot) is None), None)
         if home is None:
             parties.append([rank])
         else:
@@ -234,7 +234,7 @@ def _shifted(circle: Circle, shift: Shift, others: list[int], most: list[int]) -
         members=circle.members,
         sequence=shift.sequence,
         expected=expected,
-        expecting=tuple(sorted(rank for rank, one in entries.items() if one is not None)),
+        expecting=tuple(sorted(rank for rank, entry in entries.items() if entry is not None)),
         deviating={rank: circle.lanes[rank].entry(shift.sequence) for rank in others},
         culprits=tuple(sorted(others)),
         waiting=(),

@@ -141,8 +141,8 @@ def _settled(circle: Circle) -> int:
             for lane in circle.lanes.values()
             for sequence, slot in lane.slots.items()
             if all(
-                one.operation not in ONE_WAY and is_over(one, lane.tracks_operations)
-                for one in slot
+                collective.operation not in ONE_WAY and is_over(collective, lane.tracks_operations)
+                for collective in slot
             )
         ),
         default=-1,
@@ -162,7 +162,7 @@ def _seconds(entry: Collective, flight: Flight, moments: list[float | None]) -> 
         return None
     if entry.timeout is not None and flight.at - since > entry.timeout + BEYOND_TIMEOUT:
         return None
-    return min(one for one in moments if one is not None) - since
+    return min(moment for moment in moments if moment is not None) - since
 
 
 def _usual_pause(flight: Flight) -> float:

@@ -27,13 +27,15 @@ def diverged(flights: Iterable[Flight]) -> Divergence | None:
         return None
     around = circles(newest)
     waits = find_waits((*around, *pairs(newest)))
-    clashes = [found for circle in around if (found := first_clash(circle)) is not None]
+    clashes = [divergence for circle in around if (divergence := first_clash(circle)) is not None]
     if clashes:
         return _with_waits(min(clashes, key=_created), waits)
     standing = in_ring(waits) or behind(waits) or undumped(around, waits) or apart(around, waits)
     if standing is not None:
         return standing
-    return next((found for circle in around if (found := silent_shift(circle)) is not None), None)
+    return next(
+        (divergence for circle in around if (divergence := silent_shift(circle)) is not None), None
+    )
 
 
 def _created(divergence: Divergence) -> float:

@@ -71,7 +71,7 @@ def circles(newest: Mapping[int, Flight]) -> tuple[Circle, ...]:
     """The groups of a job, by name. `newest`: rank -> its dump."""
     calls = {rank: _by_group(flight) for rank, flight in newest.items()}
     keys = {key for called in calls.values() for key in called}
-    found: list[Circle] = []
+    result: list[Circle] = []
     for group, backend in sorted(keys, key=lambda key: (key[0], key[1] or "")):
         for members in _memberships(group, newest):
             lanes = {
@@ -81,8 +81,8 @@ def circles(newest: Mapping[int, Flight]) -> tuple[Circle, ...]:
             }
             if lanes:
                 ranks = members or tuple(sorted(lanes))
-                found.append(Circle(group, backend, ranks, bool(members), lanes))
-    return tuple(found)
+                result.append(Circle(group, backend, ranks, bool(members), lanes))
+    return tuple(result)
 
 
 def lane(rank: int, flight: Flight, called: Iterable[Collective]) -> Lane:
@@ -90,17 +90,21 @@ def lane(rank: int, flight: Flight, called: Iterable[Collective]) -> Lane:
     part of it."""
     ordered = sorted(
         (collective for collective in called if collective.sequence is not None),
-        key=lambda one: one.sequence or 0,
+        key=lambda collective: collective.sequence or 0,
     )
     slots = {
         sequence: tuple(same)
-        for sequence, same in groupby(ordered, key=lambda one: one.sequence or 0)
+        for sequence, same in groupby(ordered, key=lambda collective: collective.sequence or 0)
     }
     if flight.lost and len(slots) > 1:
         del slots[min(slots)]
-    tracks_operations = any(one.state in ("started", "completed") for one in flight.collectives)
+    tracks_operations = any(
+        collective.state in ("started", "completed") for collective in flight.collectives
+    )
     pending = (
-        k for k, slot in slots.items() if not all(is_over(one, tracks_operations) for one in slot)
+        k
+        for k, slot in slots.items()
+        if not all(is_over(collective, tracks_operations) for collective in slot)
     )
     return Lane(rank, flight, slots, max(slots, default=-1), next(pending, None), tracks_operations)
 
@@ -115,11 +119,11 @@ def is_over(collective: Collective, tracks_operations: bool) -> bool:
 
 
 def _by_group(flight: Flight) -> dict[tuple[str, str | None], list[Collective]]:
-    found: dict[tuple[str, str | None], list[Collective]] = defaultdict(list)
+    by_group: dict[tuple[str, str | None], list[Collective]] = defaultdict(list)
     for collective in flight.collectives:
         if not collective.p2p:
-            found[collective.group, collective.backend].append(collective)
-    return found
+            by_group[collective.group, collective.backend].append(collective)
+    return by_group
 
 
 def _memberships(group: str, flights: Mapping[int, Flight]) -> list[tuple[int, ...]]:

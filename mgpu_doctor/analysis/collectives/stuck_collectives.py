@@ -142,7 +142,7 @@ def _of(
 ) -> Divergence:
     """The divergence of these waits. `there`: the waits in the diverging collective."""
     circle = wait.circle
-    seconds = [one.seconds for one in there]
+    seconds = [rank.seconds for rank in there]
     known = [second for second in seconds if second is not None]
     return Divergence(
         kind=kind,
@@ -150,15 +150,15 @@ def _of(
         members=circle.members,
         sequence=wait.sequence,
         expected=wait.entry,
-        expecting=tuple(sorted(one.rank for one in there)),
+        expecting=tuple(sorted(wait.rank for wait in there)),
         deviating={
             rank: circle.lanes[rank].entry(wait.sequence) if rank in circle.lanes else None
             for rank in culprits
         },
         culprits=culprits,
-        waiting=tuple(sorted({one.rank for one in waits})),
+        waiting=tuple(sorted({wait.rank for wait in waits})),
         missing=circle.missing,
         agreed=agreed(circle, wait.sequence),
         seconds=min(known) if known and len(known) == len(seconds) else None,
-        is_blocked=all(one.lasting for one in there),
+        is_blocked=all(wait.lasting for wait in there),
     )

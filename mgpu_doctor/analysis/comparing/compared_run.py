@@ -65,14 +65,14 @@ def _allocated(case: Case) -> dict[int, int]:
 
 def _on_devices(case: Case) -> dict[int, int]:
     ranks = {rank.pid: number for number, rank in _numbered(case).items() if rank.pid is not None}
-    found: dict[int, int] = {}
+    peaks: dict[int, int] = {}
     for sample in case.device_samples:
         for device in sample.devices:
             for process in device.processes:
                 number = ranks.get(process.pid)
                 if number is not None and process.memory:
-                    found[number] = max(found.get(number, 0), process.memory)
-    return found
+                    peaks[number] = max(peaks.get(number, 0), process.memory)
+    return peaks
 
 
 def _resident(case: Case) -> dict[int, int]:
@@ -82,13 +82,13 @@ def _resident(case: Case) -> dict[int, int]:
         for number, rank in _numbered(case).items()
         if rank.pid is not None
     }
-    found: dict[int, int] = {}
+    peaks: dict[int, int] = {}
     for sample in case.host_samples:
         for pid, (_, resident) in sample.processes.items():
             number = places.get((sample.host or "", pid))
             if number is not None and resident:
-                found[number] = max(found.get(number, 0), resident)
-    return found
+                peaks[number] = max(peaks.get(number, 0), resident)
+    return peaks
 
 
 def _numbered(case: Case) -> dict[int, Rank]:
@@ -112,18 +112,18 @@ PROGRAM, ARGUMENTS = "program", "arguments"
 
 def settings_of(case: Case) -> dict[str, str]:
     """Name -> value, foreign texts: program, process metadata, then the program's options."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     program, words = program_of(case.job.command)
     if program:
-        found[PROGRAM] = program
+        settings[PROGRAM] = program
     for name, value in (("framework", case.job.framework), ("strategy", case.job.strategy)):
         if value:
-            found[name] = value
+            settings[name] = value
     known = (rank.metadata for rank in case.ranks if rank.metadata != UNKNOWN)
-    found.update(_recorded_settings(next(known, UNKNOWN)))
+    settings.update(_recorded_settings(next(known, UNKNOWN)))
     for name, value in islice(options_of(words), MOST):
-        found.setdefault(name, value)
-    return {name[:LONGEST]: value[:LONGEST] for name, value in found.items()}
+        settings.setdefault(name, value)
+    return {name[:LONGEST]: value[:LONGEST] for name, value in settings.items()}
 
 
 def _recorded_settings(metadata: ProcessMetadata) -> Iterator[tuple[str, str]]:
@@ -326,9 +326,13 @@ def _width(case: Case) -> int:
 
 def _lasting(ranks: Sequence[Rank]) -> list[tuple[Rank, Records]]:
     """Ranks and their newest records after warm-up, equally many of each."""
-    found = [(rank, after_warm_up(rank.steps)) for rank in ranks if len(rank.steps)]
-    most = max((len(records) for _, records in found), default=0)
-    kept = [one for one in found if most and len(one[1]) >= HALF * most]
+    lasting = [(rank, after_warm_up(rank.steps)) for rank in ranks if len(rank.steps)]
+    most = max((len(records) for _, records in lasting), default=0)
+    kept = [
+        rank_and_steps
+        for rank_and_steps in lasting
+        if most and len(rank_and_steps[1]) >= HALF * most
+    ]
     common = min((len(records) for _, records in kept), default=0)
     return [(rank, records[-common:]) for rank, records in kept] if common else []
 

@@ -73,11 +73,11 @@ def compare(named: Iterable[tuple[str, Case | str]]) -> Comparison | tuple[LeftO
     it could not be read. Why none can be compared, where fewer than two can."""
     runs, left_out = [], []
     for name, case in named:
-        found = case if isinstance(case, str) else measured(name, case)
-        if isinstance(found, str):
-            left_out.append(LeftOut(name, found))
+        run = case if isinstance(case, str) else measured(name, case)
+        if isinstance(run, str):
+            left_out.append(LeftOut(name, run))
         else:
-            runs.append(found)
+            runs.append(run)
     return compared(runs, left_out) if len(runs) > 1 else tuple(left_out)
 
 
@@ -108,23 +108,23 @@ def _laws(runs: Sequence[Run], unit: str) -> list[Fitted]:
     groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for place, run in enumerate(runs):
         groups.setdefault(_kind(run), []).append(place)
-    found = []
+    laws = []
     for places in groups.values():
         alike = [runs[place] for place in places]
         if len({run.ranks for run in alike}) < 2:
             continue
         law = law_of(alike, growth_of(alike, unit))
         fitted = law if isinstance(law, Law) else None
-        found.append(Fitted(tuple(places), fitted, law if isinstance(law, str) else None))
-    return found
+        laws.append(Fitted(tuple(places), fitted, law if isinstance(law, str) else None))
+    return laws
 
 
 def _spread(runs: Sequence[Run], unit: str) -> float | None:
-    found = [
+    values = [
         abs(math.log(second / first))
-        for one, other in combinations(runs, 2)
-        if (_kind(one), one.ranks) == (_kind(other), other.ranks)
-        and (first := one.rate(unit))
+        for run, other in combinations(runs, 2)
+        if (_kind(run), run.ranks) == (_kind(other), other.ranks)
+        and (first := run.rate(unit))
         and (second := other.rate(unit))
     ]
-    return math.expm1(max(found)) if found else None
+    return math.expm1(max(values)) if values else None

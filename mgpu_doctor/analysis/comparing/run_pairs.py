@@ -44,7 +44,7 @@ class Pair:
     @property
     def decided(self) -> Interval | None:
         """What shows a difference: the whole time, else the usual step; None: neither does."""
-        return next((one for one in (self.whole, self.usual) if one and one.shown), None)
+        return next((pace for pace in (self.whole, self.usual) if pace and pace.shown), None)
 
     @property
     def change(self) -> Change:
@@ -57,7 +57,7 @@ class Pair:
 
     def slower_by_more_than(self, limit: float) -> bool:
         """Whether even the least that the intervals leave is a larger share (0.05: 5 %)."""
-        return any(one is not None and one.low > 1 + limit for one in (self.whole, self.usual))
+        return any(pace is not None and pace.low > 1 + limit for pace in (self.whole, self.usual))
 
 
 def unit_of(runs: Sequence[Run]) -> str:
@@ -70,16 +70,16 @@ def unit_of(runs: Sequence[Run]) -> str:
 
 def pair(runs: Sequence[Run], first: int, second: int, unit: str) -> Pair:
     """The second against the first."""
-    one, other = runs[first], runs[second]
-    done, does = one.work.of(unit), other.work.of(unit)
+    reference, other = runs[first], runs[second]
+    done, does = reference.work.of(unit), other.work.of(unit)
     scale = done / does if done and does else 1.0
     whole, usual = (
-        ratio(one.mean, other.mean, scale),
-        ratio(one.median, other.median, scale),
+        ratio(reference.mean, other.mean, scale),
+        ratio(reference.median, other.median, scale),
     )
     reason = None
     if whole is None:
-        few = min(one.steps, other.steps)
+        few = min(reference.steps, other.steps)
         reason = (
             f"{few} steps after warm-up are too few to tell noise from a difference; "
             f"{LEAST_STEPS} decide at the earliest"

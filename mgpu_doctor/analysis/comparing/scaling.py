@@ -102,10 +102,10 @@ def law_of(runs: Sequence[Run], growth: Growth) -> Law | str:
 
 def _by_ranks(points: Sequence[Point]) -> list[Point]:
     """One point a count, from the fewest ranks on: the mean where a count was run several times."""
-    found = []
+    result = []
     for ranks in sorted({point.ranks for point in points}):
         alike = [point for point in points if point.ranks == ranks]
-        found.append(
+        result.append(
             Point(
                 ranks,
                 mean(point.work for point in alike),
@@ -113,7 +113,7 @@ def _by_ranks(points: Sequence[Point]) -> list[Point]:
                 mean(point.communication for point in alike),
             )
         )
-    return found
+    return result
 
 
 def _fitted(points: Sequence[Point], growth: Growth) -> tuple[float, float, float, float]:
@@ -148,9 +148,9 @@ def _least_squares(
     0 it is left out."""
     design = np.array([[shape(point.ranks) for shape in shapes] for point in points])
     weights = 1 / np.array([point.total or 1.0 for point in points])
-    found = np.linalg.lstsq(design * weights[:, None], np.array(values) * weights, rcond=None)[0]
-    if found[-1] >= 0:
-        return [max(0.0, float(one)) for one in found]
+    solution = np.linalg.lstsq(design * weights[:, None], np.array(values) * weights, rcond=None)[0]
+    if solution[-1] >= 0:
+        return [max(0.0, float(coefficient)) for coefficient in solution]
     if len(shapes) == 1:
         return [0.0]
     return [*_least_squares(points, values, shapes[:-1]), 0.0]
@@ -230,10 +230,10 @@ def scaling(runs: Sequence[Run], unit: str) -> Scaling:
             (unknown,) * len(runs),
             "the samples of a step are not known, so nobody can tell how much more ranks do",
         )
-    found = []
+    scaled = []
     for place, run in enumerate(runs):
         if place == reference:
-            found.append(Scaled(Interval(1.0, 1.0, 1.0), 1.0 if several else None))
+            scaled.append(Scaled(Interval(1.0, 1.0, 1.0), 1.0 if several else None))
             continue
         against = pair(runs, reference, place, unit)
         if against.whole is not None:
@@ -243,8 +243,8 @@ def scaling(runs: Sequence[Run], unit: str) -> Scaling:
             plain = rate / usual if rate and usual else 1.0
             speed_up = Interval(plain, plain, plain)
         ideal = run.ranks / runs[reference].ranks
-        found.append(Scaled(speed_up, speed_up.ratio / ideal if several else None))
-    return Scaling(reference, growth, tuple(found))
+        scaled.append(Scaled(speed_up, speed_up.ratio / ideal if several else None))
+    return Scaling(reference, growth, tuple(scaled))
 
 
 def best(runs: Sequence[Run], unit: str) -> Best | None:

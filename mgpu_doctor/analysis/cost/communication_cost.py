@@ -94,7 +94,9 @@ def measure_core_contention(
     mean = float(np.mean(queued))
     moved = _moved_by_others(ranks, around)
     full = cores is not None and len(there) >= cores
-    outside = [one.outside for one in around.values() if one.outside is not None]
+    outside = [
+        surroundings.outside for surroundings in around.values() if surroundings.outside is not None
+    ]
     return CoreContention(
         mean >= CROWDED * share,
         len(there),

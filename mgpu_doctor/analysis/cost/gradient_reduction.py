@@ -122,7 +122,7 @@ def _updates(rank: Rank) -> float | None:
     """Optimizer steps a step: as the samples of the parameters counted them, else one if there is
     one optimizer."""
     known = rank.metadata.optimizers
-    if any(one.kind in REPEAT_BACKWARD for one in known):
+    if any(optimizer.kind in REPEAT_BACKWARD for optimizer in known):
         return None
     last = max(rank.metadata.weights, key=lambda weight: weight.step, default=None)
     if last is not None and last.step and last.updates:

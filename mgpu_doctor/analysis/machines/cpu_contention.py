@@ -145,7 +145,7 @@ def surroundings(case: Case) -> Mapping[int, Surroundings]:
     for rank in case.ranks:
         if rank.rank is not None:
             there[rank.host].append(rank)
-    found = {}
+    by_rank = {}
     for host, samples in by_host.items():
         ranks = there[host]
         own = {rank.pid for rank in ranks if rank.pid is not None}
@@ -156,8 +156,8 @@ def surroundings(case: Case) -> Mapping[int, Surroundings]:
             if len(readings) >= LEAST_READINGS and rank.rank is not None:
                 on_host = rank.metadata.clock is PhaseClock.CPU
                 pooled = on_host and rank.metadata.framework == POOLING
-                found[rank.rank] = _seen(readings, computes_here=on_host, pooled=pooled)
-    return found
+                by_rank[rank.rank] = _seen(readings, computes_here=on_host, pooled=pooled)
+    return by_rank
 
 
 def _readings(
@@ -170,7 +170,7 @@ def _readings(
     if not len(ends) or rank.pid is None:
         return []
     begin, end = (float(ends[at]) * 1e-9 + rank.clock_offset for at in (0, -1))
-    found = []
+    readings = []
     for sample, others, children in zip(samples, outside, offspring, strict=True):
         task = sample.tasks.get(rank.pid)
         if task is None or not begin <= sample.at <= end:
@@ -178,9 +178,9 @@ def _readings(
         if rank.metadata.main_thread_trains is False:  # the main thread does not train
             task = replace(task, ran=None, queued=None)
         groups = {name: sample.groups[name] for name in task.limits or () if name in sample.groups}
-        quotas = {name: one.quota for name, one in groups.items() if one.quota}
+        quotas = {name: group.quota for name, group in groups.items() if group.quota}
         group = min(quotas, key=lambda name: quotas[name], default=None)
-        found.append(
+        readings.append(
             Reading(
                 at=sample.at,
                 task=task,
@@ -195,7 +195,7 @@ def _readings(
                 },
             )
         )
-    return found
+    return readings
 
 
 def _seen(readings: Sequence[Reading], *, computes_here: bool, pooled: bool) -> Surroundings:
@@ -207,19 +207,19 @@ def _seen(readings: Sequence[Reading], *, computes_here: bool, pooled: bool) -> 
         return _rate(zip((reading.at for reading in readings), values, strict=True))
 
     return Surroundings(
-        running=rate(one.cpu for one in readings),
-        queueing=rate(one.task.queued for one in readings),
-        all_queueing=rate(one.task.all_queued for one in readings),
+        running=rate(reading.cpu for reading in readings),
+        queueing=rate(reading.task.queued for reading in readings),
+        all_queueing=rate(reading.task.all_queued for reading in readings),
         throttled=_throttled_rate(readings),
-        main_running=rate(one.task.ran for one in readings),
-        faulting=rate(one.task.faults for one in readings),
-        in_kernel=rate(one.task.kernel for one in readings),
-        on_disk=_share_on_disk([one.task for one in readings]),
+        main_running=rate(reading.task.ran for reading in readings),
+        faulting=rate(reading.task.faults for reading in readings),
+        in_kernel=rate(reading.task.kernel for reading in readings),
+        on_disk=_share_on_disk([reading.task for reading in readings]),
         cores=last.task.cores,
         quota=last.quota,
         group=last.group,
         threads=last.task.threads,
-        outside=rate(one.outside for one in readings),
+        outside=rate(reading.outside for reading in readings),
         children=_children(readings),
         computes_here=computes_here,
         pooled=pooled,
@@ -232,7 +232,7 @@ def _throttled_rate(readings: Sequence[Reading]) -> float | None:
     total = _Sum()
     for before, now in pairwise(readings):
         if before.group == now.group:
-            total.add((one.at, one.throttled) for one in (before, now))
+            total.add((reading.at, reading.throttled) for reading in (before, now))
     return total.rate
 
 
@@ -243,7 +243,9 @@ def _children(readings: Sequence[Reading]) -> Children | None:
     present: list[Task] = []
     running, queueing = _Sum(), _Sum()
     for pid in pids:
-        samples = [(one.at, *one.children[pid]) for one in readings if pid in one.children]
+        samples = [
+            (reading.at, *reading.children[pid]) for reading in readings if pid in reading.children
+        ]
         present += [task for _, _, task in samples]
         age = samples[0][2].age
         start = samples[0][0] - age if age is not None else 0.0
@@ -303,7 +305,7 @@ def _cpu(sample: HostSample, pid: int) -> float | None:
 def _outside(samples: Sequence[HostSample]) -> list[float | None]:
     """CPU seconds of everything but the job since the first sample, at each sample."""
     total: float | None = 0.0
-    found: list[float | None] = [total] if samples else []
+    values: list[float | None] = [total] if samples else []
     for before, now in pairwise(samples):
         if total is None or before.busy is None or now.busy is None:
             total = None
@@ -314,19 +316,19 @@ def _outside(samples: Sequence[HostSample]) -> list[float | None]:
                 if pid in before.processes
             )
             total += max(0.0, now.busy - before.busy - own)
-        found.append(total)
-    return found
+        values.append(total)
+    return values
 
 
 def _offspring(tasks: Mapping[int, Task], ranks: set[int]) -> dict[int, list[int]]:
     """Rank's pid -> pids of its descendants that are not ranks."""
-    found: dict[int, list[int]] = defaultdict(list)
+    children: dict[int, list[int]] = defaultdict(list)
     for pid in tasks.keys() - ranks:
         above: int | None = pid
         for _ in range(MOST_GENERATIONS):
             task = tasks.get(above) if above is not None else None
             above = task.parent if task is not None else None
             if above in ranks:
-                found[above].append(pid)
+                children[above].append(pid)
                 break
-    return found
+    return children

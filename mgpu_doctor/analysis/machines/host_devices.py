@@ -56,9 +56,12 @@ class Watched:
     def alike(self, gpu: Gpu) -> tuple[Gpu, ...]:
         """The others of the same model on the same host."""
         return tuple(
-            one
-            for one in self.gpus
-            if one is not gpu and gpu.name and one.name == gpu.name and one.host == gpu.host
+            device
+            for device in self.gpus
+            if device is not gpu
+            and gpu.name
+            and device.name == gpu.name
+            and device.host == gpu.host
         )
 
     def of_rank(self, number: int | None) -> tuple[Gpu, ...]:
@@ -76,7 +79,7 @@ def watch(case: Case) -> Watched:
     many = max(len(hosts), len(sampled))
     alone = many < 2
     newest = samples[-NEWEST * many :]
-    names = _names(one for one in samples if alone or one.host is not None)
+    names = _names(sample for sample in samples if alone or sample.host is not None)
     series = _by_key(newest if case.job.outcome is Outcome.RUNNING else samples, names, alone)
     xids = _xids(samples, names)
     ranks: dict[Key, list[int]] = defaultdict(list)
@@ -85,7 +88,7 @@ def watch(case: Case) -> Watched:
     homes = {key_of(device): sample.host for sample in samples for device in sample.devices}
     host_of = {rank.rank: rank.host for rank in case.ranks}
     only = next(iter(hosts), None) if alone else None
-    found = [
+    gpus = [
         Gpu(
             index=seen[-1][1].index,
             series=tuple(seen),
@@ -98,7 +101,7 @@ def watch(case: Case) -> Watched:
     ]
     topologies = (sample.topology for sample in reversed(case.device_samples) if sample.topology)
     return Watched(
-        tuple(sorted(found, key=lambda gpu: (gpu.host or "", gpu.index))),
+        tuple(sorted(gpus, key=lambda gpu: (gpu.host or "", gpu.index))),
         next(topologies, None) if alone else None,
     )
 
@@ -130,31 +133,31 @@ def bus(address: str) -> tuple[int, ...] | None:
 
 def _names(samples: Iterable[DeviceSample]) -> Mapping[_Place, Key]:
     """Host and index -> the UUID that it had, where it had but one."""
-    found: dict[_Place, set[Key]] = defaultdict(set)
+    keys: dict[_Place, set[Key]] = defaultdict(set)
     for sample in samples:
         for device in sample.devices:
             if device.uuid is not None:
-                found[sample.host, device.index].add(device.uuid)
-    return {place: min(uuids) for place, uuids in found.items() if len(uuids) == 1}
+                keys[sample.host, device.index].add(device.uuid)
+    return {place: min(uuids) for place, uuids in keys.items() if len(uuids) == 1}
 
 
 def _by_key(
     samples: Iterable[DeviceSample], names: Mapping[_Place, Key], alone: bool
 ) -> dict[Key, list[tuple[float, Device]]]:
-    found: dict[Key, list[tuple[float, Device]]] = defaultdict(list)
+    by_key: dict[Key, list[tuple[float, Device]]] = defaultdict(list)
     for sample in samples:
         for device in sample.devices:
             key = device.uuid or names.get((sample.host, device.index))
             if key is not None or alone:
-                found[key or key_of(device)].append((sample.at, device))
-    return found
+                by_key[key or key_of(device)].append((sample.at, device))
+    return by_key
 
 
 def _xids(
     samples: Iterable[DeviceSample], names: Mapping[_Place, Key]
 ) -> dict[Key, list[XidEvent]]:
     """What the driver reported of each device; what it does not say of whom is left out."""
-    found: dict[Key, list[XidEvent]] = defaultdict(list)
+    xids: dict[Key, list[XidEvent]] = defaultdict(list)
     for sample in samples:
         here = {device.index: key_of(device) for device in sample.devices}
         for event in sample.events:
@@ -162,8 +165,8 @@ def _xids(
                 key = here.get(event.index, "")
                 if not key or key.startswith("#"):
                     key = names.get((sample.host, event.index), key)
-                found[key].append(event)
-    return found
+                xids[key].append(event)
+    return xids
 
 
 WAYS = ("SELF", "NVL", "PIX", "PXB", "PHB", "NODE", "SYS")
@@ -180,14 +183,14 @@ class Wiring:
     barred: dict[frozenset[int], str]
     """Pairs that may not reach each other's memory by themselves -> NVML's reason."""
 
-    def way(self, one: int, other: int) -> str | None:
-        return self.ways.get(frozenset((one, other)))
+    def way(self, first: int, other: int) -> str | None:
+        return self.ways.get(frozenset((first, other)))
 
     def slowest(self, indices: Iterable[int]) -> str | None:
         """Of all pairs; None where one of them is not known, or there is no pair."""
-        found = [self.way(*pair) for pair in combinations(sorted(set(indices)), 2)]
-        known = [way for way in found if way is not None]
-        return max(known, key=WAYS.index) if known and len(known) == len(found) else None
+        ways = [self.way(*pair) for pair in combinations(sorted(set(indices)), 2)]
+        known = [way for way in ways if way is not None]
+        return max(known, key=WAYS.index) if known and len(known) == len(ways) else None
 
     def outsiders(self, indices: Sequence[int]) -> tuple[int, ...]:
         """Those without an NVLink to any of the others, where most of these have one."""
@@ -211,7 +214,7 @@ class Wiring:
                 order = (*used, *free)
                 group = [seed]
                 for other in order:
-                    if other != seed and all(self.way(other, one) in near for one in group):
+                    if other != seed and all(self.way(other, number) in near for number in group):
                         group.append(other)
                     if len(group) == len(used):
                         return tuple(sorted(group))

@@ -49,8 +49,8 @@ def measure_cpu_demand(case: Case, around: Around) -> tuple[CpuDemand, ...]:
     for rank in case.ranks:
         if rank.rank is not None and rank.pid is not None:
             by_host.setdefault(rank.host, []).append(rank)
-    found = [_demand_of_host(host, by_host[host], around) for host in sorted(by_host)]
-    return tuple(one for one in found if one is not None)
+    cpu_demands = [_demand_of_host(host, by_host[host], around) for host in sorted(by_host)]
+    return tuple(cpu_demand for cpu_demand in cpu_demands if cpu_demand is not None)
 
 
 def _demand_of_host(host: str, ranks: Sequence[Rank], around: Around) -> CpuDemand | None:
@@ -59,14 +59,17 @@ def _demand_of_host(host: str, ranks: Sequence[Rank], around: Around) -> CpuDema
     if len(known) < len(ranks):
         return None
     seen = [around.get(rank.rank, UNSEEN) if rank.rank is not None else UNSEEN for rank in ranks]
-    queues = [one.queueing for one in seen if one.queueing is not None]
-    outside = [one.outside for one in seen if one.outside is not None]
+    queues = [demand.queueing for demand in seen if demand.queueing is not None]
+    outside = [demand.outside for demand in seen if demand.outside is not None]
     return CpuDemand(
         host=host,
         ranks=tuple(rank.rank for rank in ranks if rank.rank is not None),
         threads=sum(known),
         most_threads=max(known),
-        workers=sum(_busy_workers(rank, one) for rank, one in zip(ranks, seen, strict=True)),
+        workers=sum(
+            _busy_workers(rank, surroundings)
+            for rank, surroundings in zip(ranks, seen, strict=True)
+        ),
         cores=_room(ranks, seen),
         queueing=float(np.median(queues)) if queues else None,
         outside=max(outside, default=None),
@@ -93,8 +96,12 @@ def _room(ranks: Sequence[Rank], seen: Sequence[Surroundings]) -> float | None:
         # Without the cores themselves nobody knows which of them are the same.
         alike = {count for count in affinities if count is not None}
         cores = alike.pop() if len(alike) == 1 and None not in affinities else None
-    quotas = {one.group: one.quota for one in seen if one.group and one.quota}
-    if any(one.group is None for one in seen) or not quotas:
+    quotas = {
+        surroundings.group: surroundings.quota
+        for surroundings in seen
+        if surroundings.group and surroundings.quota
+    }
+    if any(surroundings.group is None for surroundings in seen) or not quotas:
         return cores
     quota = sum(quotas.values())
     return quota if cores is None else min(cores, quota)

@@ -47,25 +47,25 @@ def placements(case: Case) -> dict[int, Placement]:
     gpus = _gpus(case.ranks)
     holding = list_devices_by_pid(case)
     one_host = len({rank.host for rank in case.ranks}) == 1
-    found: dict[int, Placement] = {}
+    by_rank: dict[int, Placement] = {}
     guessed: dict[int, Key] = {}
     for number, gpu in gpus.items():
         own = holding.get(number, ())
         by_index = _nth(gpu, gpu.index, seen) if one_host and gpu.index is not None else None
         if gpu.uuid is not None:
             if gpu.uuid in seen:
-                found[number] = Placement(gpu.uuid, "uuid")
+                by_rank[number] = Placement(gpu.uuid, "uuid")
         elif len(own) == 1:
-            found[number] = Placement(own[0], "pid")
+            by_rank[number] = Placement(own[0], "pid")
         elif by_index is not None and by_index in own:
-            found[number] = Placement(by_index, "pid")
+            by_rank[number] = Placement(by_index, "pid")
         elif by_index is not None and not own:
             guessed[number] = by_index
-    claims = Counter([*guessed.values(), *(placement.device for placement in found.values())])
+    claims = Counter([*guessed.values(), *(placement.device for placement in by_rank.values())])
     for number, device in guessed.items():
         if claims[device] == 1:
-            found[number] = Placement(device, "index")
-    return dict(sorted(found.items()))
+            by_rank[number] = Placement(device, "index")
+    return dict(sorted(by_rank.items()))
 
 
 def recent(case: Case) -> list[DeviceSample]:
@@ -101,8 +101,10 @@ def list_devices_by_pid(case: Case) -> dict[int, tuple[Key, ...]]:
             for pid in device.pids:
                 listed[pid][key_of(device)] = None
     pids = {rank.rank: rank.pid for rank in ranks if rank.rank is not None}
-    found = {number: tuple(listed.get(pid, ())) for number, pid in pids.items() if pid is not None}
-    return found if len(found) == len(pids) and all(found.values()) else {}
+    devices = {
+        number: tuple(listed.get(pid, ())) for number, pid in pids.items() if pid is not None
+    }
+    return devices if len(devices) == len(pids) and all(devices.values()) else {}
 
 
 def shared(placed: Mapping[int, Placement]) -> dict[Key, tuple[int, ...]]:
@@ -114,8 +116,8 @@ def shared(placed: Mapping[int, Placement]) -> dict[Key, tuple[int, ...]]:
 
 
 def _gpus(ranks: Iterable[Rank]) -> dict[int, Accelerator]:
-    found = ((rank.rank, accelerator(rank)) for rank in ranks)
-    return {number: gpu for number, gpu in found if number is not None and gpu is not None}
+    accelerators = ((rank.rank, accelerator(rank)) for rank in ranks)
+    return {number: gpu for number, gpu in accelerators if number is not None and gpu is not None}
 
 
 def _nth(gpu: Accelerator, place: int, seen: Mapping[Key, Device]) -> Key | None:
@@ -126,7 +128,7 @@ def _nth(gpu: Accelerator, place: int, seen: Mapping[Key, Device]) -> Key | None
     if gpu.visible is not None:
         entry = gpu.visible[place] if place < len(gpu.visible) else ""
     if entry.isdecimal():
-        known = [key for key, one in seen.items() if one.index == int(entry)]
+        known = [key for key, place in seen.items() if place.index == int(entry)]
     else:
         known = [key for key in seen if entry.startswith("GPU-") and key.startswith(entry)]
     return known[0] if len(known) == 1 else None
@@ -193,7 +195,7 @@ def on_devices(case: Case) -> dict[int, OnDevice]:
     neighbours, holding = shared(placed), list_devices_by_pid(case)
     own = {rank.pid for rank in case.ranks}
     sampled = _by_device(recent(case)) if placed else {}
-    found = {}
+    by_rank = {}
     for number, placement in placed.items():
         span = _span(next(rank for rank in case.ranks if rank.rank == number))
         series = within(sampled[placement.device], *span) if span else ()
@@ -202,7 +204,7 @@ def on_devices(case: Case) -> dict[int, OnDevice]:
         since = [one for one in sampled[placement.device] if one[0] > span[1]]
         replicas = [within(sampled[key], *span) for key in holding.get(number, ())]
         beside = neighbours.get(placement.device, ())
-        found[number] = OnDevice(
+        by_rank[number] = OnDevice(
             known_by=placement.known_by,
             use=use_of(series),
             series=series,
@@ -211,7 +213,7 @@ def on_devices(case: Case) -> dict[int, OnDevice]:
             replicas=_uses(replicas) if len(replicas) > 1 else (),
             since=use_of(since) if len(since) >= LEAST_SINCE else None,
         )
-    return found
+    return by_rank
 
 
 def why_unknown(case: Case) -> Unexamined | None:
@@ -243,15 +245,15 @@ def why_unknown(case: Case) -> Unexamined | None:
 
 def within(series: Series, start: float, end: float) -> Series:
     """The samples of a span of seconds since the epoch."""
-    return tuple(one for one in series if start <= one[0] <= end)
+    return tuple(one_series for one_series in series if start <= one_series[0] <= end)
 
 
 def use_of(series: Series) -> Use:
     """The summary of a device's samples, of which there must be at least one."""
     known = [device for _, device in series]
-    busy = [one for one in known if "idle" not in (one.clock_reasons or ())]
-    utilization = [one.utilization for one in known if one.utilization is not None]
-    reasons = [one.clock_reasons for one in known if one.clock_reasons is not None]
+    busy = [use for use in known if "idle" not in (use.clock_reasons or ())]
+    utilization = [use.utilization for use in known if use.utilization is not None]
+    reasons = [use.clock_reasons for use in known if use.clock_reasons is not None]
     names = sorted({name for listed in reasons for name in listed})
     return Use(
         index=known[-1].index,
@@ -259,14 +261,20 @@ def use_of(series: Series) -> Use:
         samples=len(known),
         utilization=float(np.mean(utilization)) if utilization else None,
         utilization_high=float(np.quantile(utilization, 0.95)) if utilization else None,
-        memory_used=max((one.memory_used for one in known if one.memory_used), default=None),
-        memory_total=max((one.memory_total for one in known if one.memory_total), default=None),
-        clock=_median(one.sm_clock_mhz for one in busy),
-        clock_most=_median(one.max_sm_clock_mhz for one in known),
-        reasons={name: float(np.mean([name in one for one in reasons])) for name in names},
-        power=_median(one.power_watts for one in busy),
-        power_limit=_median(one.power_limit_watts for one in known),
-        temperature=max((one.temperature for one in known if one.temperature), default=None),
+        memory_used=max(
+            (device.memory_used for device in known if device.memory_used), default=None
+        ),
+        memory_total=max(
+            (device.memory_total for device in known if device.memory_total), default=None
+        ),
+        clock=_median(device.sm_clock_mhz for device in busy),
+        clock_most=_median(device.max_sm_clock_mhz for device in known),
+        reasons={name: float(np.mean([name in reason for reason in reasons])) for name in names},
+        power=_median(device.power_watts for device in busy),
+        power_limit=_median(device.power_limit_watts for device in known),
+        temperature=max(
+            (device.temperature for device in known if device.temperature), default=None
+        ),
     )
 
 
@@ -285,11 +293,11 @@ def _span(rank: Rank) -> tuple[float, float] | None:
 
 
 def _by_device(samples: Iterable[DeviceSample]) -> dict[Key, list[tuple[float, Device]]]:
-    found: dict[Key, list[tuple[float, Device]]] = defaultdict(list)
+    by_device: dict[Key, list[tuple[float, Device]]] = defaultdict(list)
     for sample in samples:
         for device in sample.devices:
-            found[key_of(device)].append((sample.at, device))
-    return found
+            by_device[key_of(device)].append((sample.at, device))
+    return by_device
 
 
 def _foreign(series: Series, own: set[int | None]) -> bool:
@@ -297,5 +305,5 @@ def _foreign(series: Series, own: set[int | None]) -> bool:
 
 
 def _uses(sampled: Iterable[Series]) -> tuple[Use, ...]:
-    found = [use_of(series) for series in sampled if len(series) >= LEAST_SAMPLES]
-    return tuple(sorted(found, key=lambda one: one.index))
+    uses = [use_of(series) for series in sampled if len(series) >= LEAST_SAMPLES]
+    return tuple(sorted(uses, key=lambda use: use.index))

@@ -133,7 +133,7 @@ def _allocator(capacity: int | None, expandable: bool, framework: Framework) -> 
 
 
 def _segments(allocator: Allocator) -> tuple[Segment, ...]:
-    found = []
+    segments = []
     for address, first in allocator.segments.items():
         size = taken = 0
         block: Block | None = first
@@ -141,8 +141,8 @@ def _segments(allocator: Allocator) -> tuple[Segment, ...]:
             size += block.size * block.mapped
             taken += block.size * block.taken
             block = block.following
-        found.append(Segment(address, size, taken))
-    return tuple(found)
+        segments.append(Segment(address, size, taken))
+    return tuple(segments)
 
 
 def minimum_bytes(stream: Stream) -> int:

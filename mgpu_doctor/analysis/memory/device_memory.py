@@ -146,7 +146,7 @@ def list_constants(plan: Plan, device: Gpu | None) -> tuple[Constant, ...]:
     if plan.framework is Framework.TENSORFLOW:
         return (CONTEXT, driver_reserve(device))
     workspace = WORKSPACE_HOPPER if device is None or device.hopper else WORKSPACE
-    found = [CONTEXT, workspace]
+    constants = [CONTEXT, workspace]
     if plan.strategy is not Strategy.SINGLE and plan.ranks > 1:
-        found.append(NCCL_PAIR if plan.ranks == 2 else NCCL)
-    return tuple(found)
+        constants.append(NCCL_PAIR if plan.ranks == 2 else NCCL)
+    return tuple(constants)

@@ -63,13 +63,13 @@ def apply_ddp(stream: Stream, *, bucket_view: bool = False) -> Stream:
 
 def bucket_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
     """Bytes of DDP's buckets, given the gradients in the order in which they become ready."""
-    found, filled, limit = [], 0, FIRST_BUCKET
+    buckets, filled, limit = [], 0, FIRST_BUCKET
     for size in sizes:
         filled += size
         if filled >= limit:
-            found.append(filled)
+            buckets.append(filled)
             filled, limit = 0, BUCKET
-    return (*found, filled) if filled else tuple(found)
+    return (*buckets, filled) if filled else tuple(buckets)
 
 
 def shard_optimizer(stream: Stream, ranks: int) -> Stream:
@@ -89,16 +89,16 @@ def apply_fsdp(stream: Stream, ranks: int) -> Stream:
     on GPT-2-small, its head not shared, at 1, 8 and 64 ranks:
     1.1, 0.5 and 0.5 % too much."""
     taken = (event for event in stream.events if isinstance(event, Allocated))
-    found = find_layers(tuple(each.size for each in taken if each.kind is Kind.WEIGHTS))
+    layers = find_layers(tuple(each.size for each in taken if each.kind is Kind.WEIGHTS))
 
     def size(taken: Allocated) -> int:
         divided = taken.kind in STATES or belongs_to_update(taken)
         return _share(taken.size, ranks) if divided else taken.size
 
-    gathered = [("weights outside the layers, put together", Kind.WEIGHTS, found.rest)]
-    gathered += [("a layer's weights, put together", Kind.WEIGHTS, found.size)] * 2
-    made = [("gradients outside the layers", Kind.GRADIENTS, found.rest)]
-    made += [("a layer's gradients, before they are divided", Kind.BUCKETS, found.size)] * 2
+    gathered = [("weights outside the layers, put together", Kind.WEIGHTS, layers.rest)]
+    gathered += [("a layer's weights, put together", Kind.WEIGHTS, layers.size)] * 2
+    made = [("gradients outside the layers", Kind.GRADIENTS, layers.rest)]
+    made += [("a layer's gradients, before they are divided", Kind.BUCKETS, layers.size)] * 2
     shared = resize_blocks(stream, size)
     whole = add_step_blocks(shared, gathered, begin=is_in_forward, end=Phase.BACKWARD)
     return add_step_blocks(whole, made, begin=is_gradient, end=Phase.BACKWARD)

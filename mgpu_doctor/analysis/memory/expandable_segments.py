@@ -101,13 +101,13 @@ class ExpandableAllocator(Allocator):
             block = unmapped.blocks[address]
             if block.previous is not None and not block.previous.taken:
                 block = block.previous
-            found, here = 0, block
-            while found < size and not here.taken:
-                found += here.size
+            room, here = 0, block
+            while room < size and not here.taken:
+                room += here.size
                 if here.following is None:
                     break
                 here = here.following
-            if found >= size:
+            if room >= size:
                 return block
         raise AssertionError("a segment has more addresses than can be taken")
 

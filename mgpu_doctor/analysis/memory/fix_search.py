@@ -89,19 +89,19 @@ class _Adviser:
         return Advice((*fitting, *rest), declined, self._find_cheapest(now) if wanted else None)
 
     def _assess(self, fix: Fix, variants: Sequence[Plan], now: Prediction) -> Offer | Declined:
-        found = self._find_mildest(variants)
-        if found is None:
+        mildest = self._find_mildest(variants)
+        if mildest is None:
             return Declined(fix, f"not predicted: {fix.unknown}")
-        saved = now.needed - found.needed
+        saved = now.needed - mildest.needed
         if saved < WORTH * now.needed:
-            return Declined(fix, fix.caveat if found is now else _why_not(found, now))
-        settings, before = found.plan.settings, now.plan.settings
+            return Declined(fix, fix.caveat if mildest is now else _why_not(mildest, now))
+        settings, before = mildest.plan.settings, now.plan.settings
         work = self.traces.extra_work(before, settings)
         time = fix.time
         if work is not None and settings.checkpointing is not before.checkpointing:
             time = Time(work, "floating-point operations counted in the traces")
         how = fix.how.format(batch=settings.batch, accumulate=settings.accumulate)
-        return Offer(fix, found, saved, time, self._fits(found) if self.device else None, how)
+        return Offer(fix, mildest, saved, time, self._fits(mildest) if self.device else None, how)
 
     def _find_mildest(self, plans: Sequence[Plan]) -> Prediction | None:
         """The first that fits, else the strongest; the mildest where no device is named."""
@@ -112,9 +112,9 @@ class _Adviser:
     def _find_fitting(self, plans: Sequence[Plan]) -> Prediction | None:
         for plan in plans[:MOST_VARIANTS]:
             if self.device is not None and may_fit(plan, self.traces, self.device):
-                found = self._predict(plan)
-                if found is not None and self._fits(found):
-                    return found
+                fitting = self._predict(plan)
+                if fitting is not None and self._fits(fitting):
+                    return fitting
         return None
 
     def _find_cheapest(self, now: Prediction) -> FixSet | None:
@@ -124,8 +124,8 @@ class _Adviser:
         for several in (1, 2):
             sets = combinations(known, several)
             for fixes in sorted(sets, key=lambda each: [order[fix.id] for fix in each[::-1]]):
-                if found := self._find_fitting(self._apply(fixes)):
-                    return FixSet(fixes, found)
+                if fitting := self._find_fitting(self._apply(fixes)):
+                    return FixSet(fixes, fitting)
         return self._grow_set(now)
 
     def _grow_set(self, now: Prediction) -> FixSet | None:
@@ -135,19 +135,19 @@ class _Adviser:
         best = now
         for fix in self._fixes:
             plans = self._apply([*chosen, fix])
-            found = self._find_mildest(plans) if plans else None
-            if found is None or not _helps(found, best):
+            prediction = self._find_mildest(plans) if plans else None
+            if prediction is None or not _helps(prediction, best):
                 continue
             chosen.append(fix)
-            best = found
+            best = prediction
             if self._fits(best):
                 break
         if not self._fits(best):
             return None
         for fix in reversed(chosen[:-1]):
             fewer = [each for each in chosen if each is not fix]
-            if found := self._find_fitting(self._apply(fewer)):
-                chosen, best = fewer, found
+            if prediction := self._find_fitting(self._apply(fewer)):
+                chosen, best = fewer, prediction
         return FixSet(tuple(chosen), best)
 
     def _apply(self, fixes: Sequence[Fix]) -> list[Plan]:
@@ -166,18 +166,18 @@ class _Adviser:
         return self.device is not None and prediction.fits(self.device)
 
 
-def _why_not(found: Prediction, now: Prediction) -> str:
-    more = found.needed - now.needed
+def _why_not(prediction: Prediction, now: Prediction) -> str:
+    more = prediction.needed - now.needed
     if more >= WORTH * now.needed:
         return f"it would need {more / now.needed:.0%} more here"
-    if now.allocated - found.allocated >= WORTH * now.needed:
+    if now.allocated - prediction.allocated >= WORTH * now.needed:
         return "it makes room only between blocks that stay: fragmentation eats what it saves"
     phase = now.composition.phase
     where = f"the peak lies in the {phase.value} phase and stays" if phase else "there is no peak"
     return f"it saves less than {WORTH:.0%} here: {where}"
 
 
-def _helps(found: Prediction, before: Prediction) -> bool:
+def _helps(prediction: Prediction, before: Prediction) -> bool:
     """With the margins: a set of fixes has to fit in spite of them."""
-    saved = before.needed_at_most - found.needed_at_most
+    saved = before.needed_at_most - prediction.needed_at_most
     return saved >= WORTH * before.needed_at_most

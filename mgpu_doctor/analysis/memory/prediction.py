@@ -84,10 +84,10 @@ def arrange_step(stream: Stream, plan: Plan) -> Stream:
 
 def predict(plan: Plan, traces: Traces, device: Gpu | None = None) -> Prediction | None:
     """None: nothing like it was traced."""
-    found = None if plan.xla else traces.find(plan.settings)
-    if found is None:
+    traced_step = None if plan.xla else traces.find(plan.settings)
+    if traced_step is None:
         return None
-    stream = arrange_step(found.stream, plan)
+    stream = arrange_step(traced_step.stream, plan)
     expandable, framework = plan.expandable, plan.framework
     free = replay(stream, expandable=expandable, framework=framework)
     granule = max(GRANULE, free.peak_allocated // STEPS_OF_SEARCH)
@@ -98,19 +98,19 @@ def predict(plan: Plan, traces: Traces, device: Gpu | None = None) -> Prediction
         free.peak_reserved,
         find_composition(stream, free),
         list_constants(plan, device),
-        found.basis,
+        traced_step.basis,
         _margin(plan),
     )
 
 
 def may_fit(plan: Plan, traces: Traces, device: Gpu) -> bool:
     """Whether it is worth predicting: quick, and false only for what cannot fit."""
-    found = None if plan.xla else traces.find(plan.settings)
-    if found is None:
+    traced_step = None if plan.xla else traces.find(plan.settings)
+    if traced_step is None:
         return False
     spread = sum(constant.size + constant.margin for constant in list_constants(plan, device))
     return (
-        int(minimum_bytes(arrange_step(found.stream, plan)) * (1 + _margin(plan))) + spread
+        int(minimum_bytes(arrange_step(traced_step.stream, plan)) * (1 + _margin(plan))) + spread
         <= device.capacity
     )
 

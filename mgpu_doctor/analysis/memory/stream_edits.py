@@ -154,12 +154,12 @@ def interpolate_batch(first: Stream, second: Stream, batch: int) -> Stream | Non
     if not apart or len(first.events) != len(second.events):
         return None
     sizes: dict[int, int] = {}
-    for one, other in zip(first.events, second.events, strict=True):
-        if not _is_same_event(one, other):
+    for event, other in zip(first.events, second.events, strict=True):
+        if not _is_same_event(event, other):
             return None
-        if isinstance(one, Allocated) and isinstance(other, Allocated):
-            grown = (other.size - one.size) * (batch - first.samples)
-            sizes[one.block] = max(0, one.size + grown // apart)
+        if isinstance(event, Allocated) and isinstance(other, Allocated):
+            grown = (other.size - event.size) * (batch - first.samples)
+            sizes[event.block] = max(0, event.size + grown // apart)
     return _with_samples(resize_blocks(first, lambda taken: sizes[taken.block]), batch)
 
 

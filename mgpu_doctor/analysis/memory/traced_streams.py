@@ -46,9 +46,9 @@ class Traces:
             return TracedStep(
                 rescale_batch(alike[nearest], settings.batch), f"scaled from batch {nearest}"
             )
-        if settings.accumulate > 1 and (one := self.find(replace(settings, accumulate=1))):
-            basis = f"{one.basis}, with the gradients of earlier micro-batches added"
-            return TracedStep(accumulate_gradients(one.stream), basis)
+        if settings.accumulate > 1 and (whole := self.find(replace(settings, accumulate=1))):
+            basis = f"{whole.basis}, with the gradients of earlier micro-batches added"
+            return TracedStep(accumulate_gradients(whole.stream), basis)
         return None
 
     def extra_work(self, before: Settings, after: Settings) -> float | None:

@@ -35,31 +35,31 @@ class LostWorkers:
 
 def parse_lost_workers(failure: RankFailure) -> LostWorkers | None:
     """The workers whose death a rank raised, by torch's own message (torch 1.10 to 2.13)."""
-    told = _WORKER.search(failure.error.message) if failure.error is not None else None
-    if told is None:
+    match = _WORKER.search(failure.error.message) if failure.error is not None else None
+    if match is None:
         return None
-    pids = tuple(int(pid) for pid in told["pids"].split(", "))
-    return LostWorkers(pids, (told["signal"] or "").strip() or None)
+    pids = tuple(int(pid) for pid in match["pids"].split(", "))
+    return LostWorkers(pids, (match["signal"] or "").strip() or None)
 
 
 def ending_of(failure: RankFailure, case: Case) -> Ending | None:
     """What was recorded on the rank's host; where the failure names none, of the only host."""
-    found = [
+    endings = [
         ending for ending in case.endings if failure.host is None or ending.host == failure.host
     ]
-    return found[0] if len(found) == 1 else None
+    return endings[0] if len(endings) == 1 else None
 
 
 def ended_children(failure: RankFailure, case: Case, number: int) -> tuple[int, ...]:
     """Children of a failed rank that a signal ended just before it failed, or that it says did."""
-    told, own = parse_lost_workers(failure), children_of(failure, case)
+    lost_workers, own = parse_lost_workers(failure), children_of(failure, case)
     seen = {
         end.pid
         for end in case.ends
         if end.pid in own and end.signal == number and just_before(end.at, failure)
     }
-    if told is not None and told.signal == signal.strsignal(number):
-        seen |= set(told.pids)
+    if lost_workers is not None and lost_workers.signal == signal.strsignal(number):
+        seen |= set(lost_workers.pids)
     return tuple(sorted(seen))
 
 
@@ -67,9 +67,9 @@ def children_of(failure: RankFailure, case: Case) -> frozenset[int]:
     """Every child that a failed rank is known to have had, those that it says it lost included."""
     if failure.pid is None:
         return frozenset()
-    told, parents = parse_lost_workers(failure), parents_of(case, ending_of(failure, case))
+    lost_workers, parents = parse_lost_workers(failure), parents_of(case, ending_of(failure, case))
     own = {pid for pid, parent in parents.items() if parent == failure.pid}
-    return frozenset(own | set(told.pids if told is not None else ()))
+    return frozenset(own | set(lost_workers.pids if lost_workers is not None else ()))
 
 
 def not_long_before(seen: float | None, failure: RankFailure) -> bool:
@@ -86,16 +86,16 @@ def just_before(at: float | None, failure: RankFailure) -> bool:
 
 def parents_of(case: Case, ending: Ending | None) -> Mapping[int, int]:
     """pid -> its parent's, as far as anybody noted them."""
-    found: dict[int, int] = {}
+    parents: dict[int, int] = {}
     for sample in case.host_samples:
         for pid, task in sample.tasks.items():
             if task.parent is not None:
-                found[pid] = task.parent
+                parents[pid] = task.parent
     if ending is not None:
         for pid, process in ending.processes.items():
             if process.parent is not None:
-                found[pid] = process.parent
-    return found
+                parents[pid] = process.parent
+    return parents
 
 
 def last_seen(case: Case, host: str | None, before: float | None) -> HostSample | None:

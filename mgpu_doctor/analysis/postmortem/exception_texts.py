@@ -58,9 +58,9 @@ def original(error: Error) -> Error:
     if not reader.found or not reader.found[-1].frames:
         return error
     raised = reader.found[-1]
-    told = error_of(raised)
-    said = f"{error.type}: {error.message.splitlines()[0]}"
-    inner = replace(told, at=error.at, traceback=f"{said}\n{told.traceback}")
+    original_error = error_of(raised)
+    wrapper = f"{error.type}: {error.message.splitlines()[0]}"
+    inner = replace(original_error, at=error.at, traceback=f"{wrapper}\n{original_error.traceback}")
     if any(is_user_code(frame.file) for frame in raised.frames):
         return inner
     return replace(inner, file=error.file, line=error.line, function=error.function)
@@ -80,8 +80,8 @@ def in_backward(error: Error) -> bool:
 
 def operation(error: Error) -> str | None:
     """The operation whose gradient failed, `PowBackward0`, where the message names it."""
-    found = _OPERATION.search(error.message)
-    return found["name"] if found is not None else None
+    match = _OPERATION.search(error.message)
+    return match["name"] if match is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ def parse_system_error(error: Error | None) -> SystemRefusal | None:
 def _number(error: Error) -> int | None:
     if "inotify" in error.message:
         return None  # its limit of watches has the number of a full disk
-    if found := _NUMBER.search(error.message):
-        return int(found[1])
+    if match := _NUMBER.search(error.message):
+        return int(match[1])
     message = error.message.lower()
-    told = next((number for words, number in _WORDS.items() if words in message), None)
-    return told or _TYPES.get(error.type.rpartition(".")[2])
+    spelled = next((number for words, number in _WORDS.items() if words in message), None)
+    return spelled or _TYPES.get(error.type.rpartition(".")[2])

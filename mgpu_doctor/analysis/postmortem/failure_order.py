@@ -30,16 +30,18 @@ SEEN_LATE = 2.0
 its connections, which others notice, and takes down its memory (0.5 s seen on a busy machine)."""
 
 
-def find_first_failures(found: tuple[RankFailure, ...], case: Case) -> tuple[RankFailure, ...]:
+def find_first_failures(
+    rank_failures: tuple[RankFailure, ...], case: Case
+) -> tuple[RankFailure, ...]:
     """Returns the first of all failures and those of other ranks that belong to the same event.
 
     Empty if no rank failed, if all failures are secondary and none is clearly the first, or if the
     order is unknown (`find_unordered_failures`)."""
-    own = _own(found)
+    own = _own(rank_failures)
     if _unordered(own, case):
         return ()
-    own = own or [failure for failure in found if failure.kind is FailureKind.VANISHED]
-    own = own or _first_echo(found, case.job.asked)
+    own = own or [failure for failure in rank_failures if failure.kind is FailureKind.VANISHED]
+    own = own or _first_echo(rank_failures, case.job.asked)
     if not own:
         return ()
     first = min(own, key=_order if any(failure.order is None for failure in own) else _printed)
@@ -49,10 +51,12 @@ def find_first_failures(found: tuple[RankFailure, ...], case: Case) -> tuple[Ran
     )
 
 
-def find_unordered_failures(found: tuple[RankFailure, ...], case: Case) -> tuple[RankFailure, ...]:
+def find_unordered_failures(
+    rank_failures: tuple[RankFailure, ...], case: Case
+) -> tuple[RankFailure, ...]:
     """Ranks that failed by themselves in different ways, where nothing tells which was first: logs
     of several ranks without time stamps."""
-    own = _own(found)
+    own = _own(rank_failures)
     return tuple(own) if _unordered(own, case) else ()
 
 
@@ -90,10 +94,10 @@ def find_latest_end(failure: RankFailure, case: Case) -> float | None:
     return min((gone, *lost))
 
 
-def _own(found: Iterable[RankFailure]) -> list[RankFailure]:
+def _own(rank_failures: Iterable[RankFailure]) -> list[RankFailure]:
     return [
         failure
-        for failure in found
+        for failure in rank_failures
         if failure.kind not in (FailureKind.SECONDARY, FailureKind.VANISHED)
     ]
 
@@ -106,14 +110,16 @@ def _unordered(own: list[RankFailure], case: Case) -> bool:
     return not alone and not first.noticed_first and any(failure.at is None for failure in own)
 
 
-def _first_echo(found: tuple[RankFailure, ...], asked: str | None) -> list[RankFailure]:
+def _first_echo(rank_failures: tuple[RankFailure, ...], asked: str | None) -> list[RankFailure]:
     """Among echoes alone only a signal that came before every other ending tells who was first, or
     one that no launcher sends on its own account while it ends what is left of a job."""
-    alone = [failure for failure in found if failure.signal in (signal.SIGHUP, signal.SIGINT)]
-    if alone and len(alone) < len(found) and asked is None:
+    alone = [
+        failure for failure in rank_failures if failure.signal in (signal.SIGHUP, signal.SIGINT)
+    ]
+    if alone and len(alone) < len(rank_failures) and asked is None:
         return [replace(min(alone, key=_order), confidence=TOLD_BY_CONSOLE)]
-    timed = sorted((failure for failure in found if failure.at is not None), key=_order)
-    if len(timed) < 2 or len(timed) < len(found) or timed[0].signal is None:
+    timed = sorted((failure for failure in rank_failures if failure.at is not None), key=_order)
+    if len(timed) < 2 or len(timed) < len(rank_failures) or timed[0].signal is None:
         return []
     raised = timed[0].error
     if raised is not None and raised.type != FATAL:

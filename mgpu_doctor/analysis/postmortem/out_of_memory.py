@@ -98,12 +98,12 @@ def _by_log(ending: Ending, pid: int, failure: RankFailure, case: Case) -> OutOf
     kill = next((kill for kill in reversed(ending.kills) if kill.pid == pid), None)
     if kill is None or not ending.own_pids:
         return None
-    started, told = case.job.started, parse_lost_workers(failure)
+    started, lost_workers = case.job.started, parse_lost_workers(failure)
     if started is not None and kill.at is not None and kill.at < started - CLOCKS_DIFFER:
         return None  # another process that had the same pid
     if (
         pid != failure.pid
-        and (told is None or pid not in told.pids)
+        and (lost_workers is None or pid not in lost_workers.pids)
         and not just_before(kill.at, failure)
     ):
         return None  # a child that died long before

@@ -126,7 +126,7 @@ def last_finished_step(rank: Rank) -> int | None:
 def find_rank_failures(case: Case) -> tuple[RankFailure, ...]:
     """Every ending that was not clean, culprits' and echoes' alike."""
     logged = case.console.ends
-    found = [_of_rank(rank, logged, case) for rank in case.ranks if _has_failed(rank)]
+    rank_failures = [_of_rank(rank, logged, case) for rank in case.ranks if _has_failed(rank)]
     known_ranks = {rank.rank for rank in case.ranks} - {None}
     known_pids = {rank.pid for rank in case.ranks} - {None}
     texts: dict[object, list[LoggedEnd]] = {}
@@ -134,7 +134,7 @@ def find_rank_failures(case: Case) -> tuple[RankFailure, ...]:
         if _is_ending(end) and end.rank not in known_ranks and end.pid not in known_pids:
             key = ("pid", end.pid) if end.rank is None else end.rank
             texts.setdefault(key, []).append(end)
-    found += [_of_text(told) for told in texts.values()]
+    rank_failures += [_of_text(text) for text in texts.values()]
     helpless = find_aborts_for_others(case)
     return tuple(
         replace(failure, kind=FailureKind.SECONDARY)
@@ -142,7 +142,7 @@ def find_rank_failures(case: Case) -> tuple[RankFailure, ...]:
         and failure.signal == signal.SIGABRT
         and failure.rank in helpless
         else failure
-        for failure in _with_unlabelled(found, logged, case)
+        for failure in _with_unlabelled(rank_failures, logged, case)
     )
 
 
@@ -157,18 +157,18 @@ def _is_ending(end: LoggedEnd) -> bool:
 
 
 def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> RankFailure:
-    told = [
+    own_ends = [
         end
         for end in logged
         if (end.pid is not None and end.pid == rank.pid)
         or (end.rank is not None and end.rank == rank.rank)
     ]
-    printed = [end.error for end in told if end.error is not None]
+    printed = [end.error for end in own_ends if end.error is not None]
     error = rank.error or (printed[-1] if printed else None)
     inside, error = _unwrapped(error)
     outside = any(end.pid == rank.pid for end in case.ends)
     kind, number, code = _kind(rank.signal, rank.exit_code, error)
-    if kind is FailureKind.SECONDARY and error is None and _was_sent_by_stranger(told):
+    if kind is FailureKind.SECONDARY and error is None and _was_sent_by_stranger(own_ends):
         kind = FailureKind.KILLED
     if kind is FailureKind.VANISHED:
         source, confidence = "its process is gone", VANISHED_ONLY
@@ -178,8 +178,8 @@ def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> RankFailu
         source, confidence = "console", TOLD_BY_CONSOLE
     elif outside:
         source, confidence = "exit status", SEEN_FROM_OUTSIDE
-    elif told:
-        source, confidence = told[0].source, TOLD_BY_CONSOLE
+    elif own_ends:
+        source, confidence = own_ends[0].source, TOLD_BY_CONSOLE
     else:
         source, confidence = "black box", SEEN_FROM_OUTSIDE
     return RankFailure(
@@ -195,21 +195,21 @@ def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> RankFailu
         error=error,
         at=error.at if error is not None and error.at is not None else rank.ended,
         last_step=last_finished_step(rank),
-        noticed_first=any(end.first for end in told),
+        noticed_first=any(end.first for end in own_ends),
         inside=inside,
-        order=_first_printed(told),
+        order=_first_printed(own_ends),
         aborted_leaving=rank.took_leave and number == signal.SIGABRT,
     )
 
 
-def _of_text(told: list[LoggedEnd]) -> RankFailure:
+def _of_text(logged_ends: list[LoggedEnd]) -> RankFailure:
     """From everything that the console tells of one process: its end, and what it raised."""
-    ended = [end for end in told if end.exit_code is not None or end.signal is not None]
-    end = (ended or told)[0]
-    printed = [other.error for other in told if other.error is not None]
+    ended = [end for end in logged_ends if end.exit_code is not None or end.signal is not None]
+    end = (ended or logged_ends)[0]
+    printed = [other.error for other in logged_ends if other.error is not None]
     inside, error = _unwrapped(printed[-1] if printed else None)
     kind, number, code = _kind(end.signal, end.exit_code, error)
-    if kind is FailureKind.SECONDARY and error is None and _was_sent_by_stranger(told):
+    if kind is FailureKind.SECONDARY and error is None and _was_sent_by_stranger(logged_ends):
         kind = FailureKind.KILLED
     return RankFailure(
         kind,
@@ -220,9 +220,9 @@ def _of_text(told: list[LoggedEnd]) -> RankFailure:
         signal=number,
         exit_code=code,
         error=error,
-        noticed_first=any(other.first for other in told),
+        noticed_first=any(other.first for other in logged_ends),
         inside=inside,
-        order=_first_printed(told),
+        order=_first_printed(logged_ends),
     )
 
 
@@ -265,7 +265,7 @@ def _named(number: int | None, code: int | None, error: Error | None) -> Failure
 
 
 def _with_unlabelled(
-    found: list[RankFailure], logged: tuple[LoggedEnd, ...], case: Case
+    rank_failures: list[RankFailure], logged: tuple[LoggedEnd, ...], case: Case
 ) -> Iterable[RankFailure]:
     """Gives tracebacks that name no rank to the failures that lack one, where only one place is
     told of. A script that dies at import prints one for each process and has no rank at all."""
@@ -275,21 +275,23 @@ def _with_unlabelled(
     one_place = len({place(error) for error in raised}) == 1
     lost = [error for error in printed if error.type != FATAL and is_secondary_failure(error)]
     nameless = [
-        failure for failure in found if failure.kind is FailureKind.EXIT and failure.error is None
+        failure
+        for failure in rank_failures
+        if failure.kind is FailureKind.EXIT and failure.error is None
     ]
-    echoing = nameless if not raised and _one_each(lost, found, case) else []
+    echoing = nameless if not raised and _one_each(lost, rank_failures, case) else []
     if not raised or not one_place:
         nameless = []
-    elif len(raised) > 1 and _all_of_them(raised, found, case):
+    elif len(raised) > 1 and _all_of_them(raised, rank_failures, case):
         yield _nobodys(raised, logged, everyone=True)
         return
-    elif not found and _failed(case):
+    elif not rank_failures and _failed(case):
         yield _nobodys(raised, logged, everyone=False)
-    for failure in found:
+    for failure in rank_failures:
         if failure in nameless:
             inside, error = _unwrapped(raised[-1])
-            told = replace(failure, kind=FailureKind.EXCEPTION, error=error, inside=inside)
-            yield replace(told, confidence=TOLD_BY_CONSOLE)
+            labelled = replace(failure, kind=FailureKind.EXCEPTION, error=error, inside=inside)
+            yield replace(labelled, confidence=TOLD_BY_CONSOLE)
         elif failure in echoing:
             yield replace(failure, kind=FailureKind.SECONDARY, error=lost[-1])
         elif failure.kind is FailureKind.SIGNAL and failure.error is None and len(fatal) == 1:
@@ -302,17 +304,17 @@ def _failed(case: Case) -> bool:
     return bool(case.job.exit_code) or case.job.outcome is Outcome.FAILED
 
 
-def _all_of_them(raised: list[Error], found: list[RankFailure], case: Case) -> bool:
+def _all_of_them(raised: list[Error], rank_failures: list[RankFailure], case: Case) -> bool:
     """As many tracebacks as processes, and no end that has another reason."""
     others = any(
         failure.error or failure.kind not in (FailureKind.SECONDARY, FailureKind.EXIT)
-        for failure in found
+        for failure in rank_failures
     )
-    return not others and _one_each(raised, found, case)
+    return not others and _one_each(raised, rank_failures, case)
 
 
-def _one_each(printed: list[Error], found: list[RankFailure], case: Case) -> bool:
-    return len(printed) >= max(len(found), case.job.world_size or 0)
+def _one_each(printed: list[Error], rank_failures: list[RankFailure], case: Case) -> bool:
+    return len(printed) >= max(len(rank_failures), case.job.world_size or 0)
 
 
 def _nobodys(raised: list[Error], logged: Iterable[LoggedEnd], *, everyone: bool) -> RankFailure:
@@ -329,8 +331,8 @@ def _nobodys(raised: list[Error], logged: Iterable[LoggedEnd], *, everyone: bool
     )
 
 
-def _first_printed(told: Iterable[LoggedEnd]) -> int | None:
-    return min((end.order for end in told if end.order is not None), default=None)
+def _first_printed(logged_ends: Iterable[LoggedEnd]) -> int | None:
+    return min((end.order for end in logged_ends if end.order is not None), default=None)
 
 
 def place(error: Error) -> tuple[str, str | None, int | None]:

@@ -46,16 +46,16 @@ def short(file: str) -> str:
         *_, rest = known.split(file)
         if rest != file:
             return rest
-    found = TORCH.search(file)
-    if found:
-        return file[found.end() :]
+    match = TORCH.search(file)
+    if match:
+        return file[match.end() :]
     return file if file[:1] == "<" else file.rpartition("/")[2]
 
 
 def within(frame: Frame, *files: str) -> bool:
     """Whether the frame is of one of these files of a library, or folders (ending in `/`)."""
     file = short(frame.file)
-    return any(file.startswith(one) if one[-1:] == "/" else file == one for one in files)
+    return any(file.startswith(text) if text[-1:] == "/" else file == text for text in files)
 
 
 def trail(frames: Sequence[Frame]) -> tuple[Frame, ...]:
@@ -74,14 +74,14 @@ def trail(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 def _silent(frame: Frame) -> bool:
     file = short(frame.file)
     return PROBE in frame.file or any(
-        file == one and (names is None or name(frame) in names) for one, names in _SILENT
+        file == text and (names is None or name(frame) in names) for text, names in _SILENT
     )
 
 
 def place(trail: Sequence[Frame]) -> Frame | None:
     """The innermost frame of the user's own code, else of a library other than torch and Python."""
-    found = next((frame for frame in reversed(trail) if is_user_code(frame.file)), None)
-    return found or foreign(trail)
+    innermost = next((frame for frame in reversed(trail) if is_user_code(frame.file)), None)
+    return innermost or foreign(trail)
 
 
 def foreign(trail: Sequence[Frame]) -> Frame | None:
@@ -95,12 +95,12 @@ def _foreign(frame: Frame) -> bool:
 
 def inner(trail: Sequence[Frame]) -> tuple[Frame, ...]:
     """The frames below the user's own code, innermost first."""
-    found: list[Frame] = []
+    frames: list[Frame] = []
     for frame in reversed(trail):
         if is_user_code(frame.file):
             break
-        found.append(frame)
-    return tuple(found)
+        frames.append(frame)
+    return tuple(frames)
 
 
 def format_location(frame: Frame | None) -> str | None:

@@ -97,24 +97,24 @@ def analyse_hang(
     """Which ranks the others wait for; None if the job moves, or may move. `snapshots`: snapshots,
     oldest first; `devices`: pid -> how far its device got, where that is known."""
     followed = measure_progress(snapshots)
-    if followed is None or any(one.state.doing is Doing.ENDING for one in followed.ranks):
+    if followed is None or any(rank.state.doing is Doing.ENDING for rank in followed.ranks):
         return None
     waiting = [progress for progress in followed.ranks if waits(progress)]
-    others = [one for one in followed.ranks if not waits(one)]
+    others = [rank for rank in followed.ranks if not waits(rank)]
     working = _find_working(followed)
     if working:
         return _make_hang(
-            followed, Kind.BEHIND, working, [one for one in followed.ranks if one not in working]
+            followed, Kind.BEHIND, working, [rank for rank in followed.ranks if rank not in working]
         )
     if not waiting:
         waiting, others = _unseen_waits(others)
     halted = [other for other in others if _halted(other, followed.at)]
-    dead = [one for one in others if one.state.doing is Doing.DEAD]
+    dead = [other for other in others if other.state.doing is Doing.DEAD]
     if halted:
         return _make_hang(followed, Kind.BEHIND, halted, waiting)
     if dead and len(dead) == len(others):
         return _after_death(followed, dead, waiting)
-    still = [one for one in followed.ranks if _is_blocked(one) or _is_polling(one, waiting)]
+    still = [rank for rank in followed.ranks if _is_blocked(rank) or _is_polling(rank, waiting)]
     if len(still) < len(followed.ranks) or _span(followed) < LEAST_SECONDS:
         return None
     hang = _classify_blocked(followed, waiting, others)
@@ -186,9 +186,9 @@ def _unseen_waits(others: list[RankProgress]) -> tuple[list[RankProgress], list[
     something unknown, while others do something else.
     """
     unseen = [other for other in others if _is_unseen(other.state)]
-    if len({one.state.trail for one in unseen}) != 1 or len(unseen) == len(others):
+    if len({rank.state.trail for rank in unseen}) != 1 or len(unseen) == len(others):
         return [], others
-    return unseen, [one for one in others if not _is_unseen(one.state)]
+    return unseen, [other for other in others if not _is_unseen(other.state)]
 
 
 def _is_unseen(state: ThreadState) -> bool:
@@ -241,7 +241,9 @@ def _is_polling(progress: RankProgress, waiting: Sequence[RankProgress]) -> bool
 def _span(followed: JobProgress, those: Sequence[RankProgress] | None = None) -> float:
     """Seconds for which all these ranks (default: all) have been in their places."""
     counted = followed.ranks if those is None else those
-    return followed.at - max((one.since for one in counted), default=followed.at)
+    return followed.at - max(
+        (rank_progress.since for rank_progress in counted), default=followed.at
+    )
 
 
 def _lasted(followed: JobProgress, those: Sequence[RankProgress]) -> float:
@@ -266,7 +268,7 @@ def _after_death(
     lasts = all(map(_is_blocked, waiting)) and _span(followed, waiting) >= LEAST_SECONDS
     if not waiting or not (together or lasts):
         return None
-    joins = any(one.state.doing is Doing.JOINING for one in waiting)
+    joins = any(rank_progress.state.doing is Doing.JOINING for rank_progress in waiting)
     return _make_hang(followed, Kind.JOINING if joins else Kind.ABSENT, dead, waiting)
 
 
@@ -278,13 +280,13 @@ def _among_waiting(followed: JobProgress, waiting: Sequence[RankProgress]) -> Ha
     if len(ordered) < 2 and not (_complete(followed) and _one_way(waiting)):
         return _make_hang(followed, Kind.TOGETHER, (), waiting)
     wrong = ordered[1] if _decides(ordered) else []
-    kept = [one for one in waiting if one not in wrong]
+    kept = [state for state in waiting if state not in wrong]
     return _make_hang(
         followed,
         Kind.APART,
         wrong,
         kept,
-        tuple(tuple(one.state for one in side) for side in ordered),
+        tuple(tuple(rank_progress.state for rank_progress in side) for side in ordered),
     )
 
 
@@ -310,12 +312,12 @@ def _decides(sides: Sequence[Sequence[RankProgress]]) -> bool:
     is_other_operation = most[0].state.operation != rest[0][0].state.operation
     if len(most) < (MAJORITY if is_other_operation else MAJORITY_BY_PLACE):
         return False
-    everyone = [one.state for side in sides for one in side]
+    everyone = [state.state for side in sides for state in side]
     return all(
-        one.doing is Doing.COLLECTIVE
-        and one.operation in OPERATIONS - BETWEEN_TWO
-        and not frames.anywhere(one.trail, *_SEVERAL_GROUPS)
-        for one in everyone
+        thread_state.doing is Doing.COLLECTIVE
+        and thread_state.operation in OPERATIONS - BETWEEN_TWO
+        and not frames.anywhere(thread_state.trail, *_SEVERAL_GROUPS)
+        for thread_state in everyone
     )
 
 
@@ -349,7 +351,7 @@ def explain_inconclusive(hang: Hang | None) -> str | None:
     if hang is None:
         return None
     everyone = hang.waiting
-    places = {one.doing for one in everyone}
+    places = {state.doing for state in everyone}
     where = frames.format_location(everyone[0].place) if everyone else None
     if hang.kind is Kind.TOGETHER and hang.world_size != 1:
         operation = everyone[0].operation or "the same wait"
@@ -377,10 +379,10 @@ def list_unclear_processes(snapshots: Sequence[Look]) -> tuple[int, ...]:
     hang = analyse_hang(snapshots)
     if hang is None or hang.kind not in (Kind.BEHIND, Kind.JOINING):
         return ()
-    found: dict[object, int] = {}
-    for one in hang.culprits:
-        point = one.state.point
+    counts: dict[object, int] = {}
+    for culprit in hang.culprits:
+        point = culprit.state.point
         waits_for_something = point.doing in (Doing.LOCK, Doing.IO, Doing.BLOCKED)
         if waits_for_something and not point.certain and " " not in (point.operation or ""):
-            found.setdefault(point.trail, point.pid)
-    return tuple(found.values())[:MOST_DOUBTFUL]
+            counts.setdefault(point.trail, point.pid)
+    return tuple(counts.values())[:MOST_DOUBTFUL]

@@ -46,11 +46,15 @@ def build_newest_tree(snapshots: Sequence[Look]) -> Branch | None:
     return build_tree(list_thread_states(snapshots[-1])) if snapshots else None
 
 
-def build_tree(found: Sequence[ThreadState]) -> Branch | None:
+def build_tree(thread_states: Sequence[ThreadState]) -> Branch | None:
     """The tree of these ranks. If a rank waits for a data-loader worker, the worker's stack follows
     the rank's."""
-    shown = [state for state in found if state.trail or state.doing in (Doing.DEAD, Doing.STOPPED)]
-    if not any(one.trail for one in shown):
+    shown = [
+        state
+        for state in thread_states
+        if state.trail or state.doing in (Doing.DEAD, Doing.STOPPED)
+    ]
+    if not any(thread_state.trail for thread_state in shown):
         return None
     root = _Node(None)
     for trail, states in group_by_trail(shown).items():
@@ -91,5 +95,5 @@ def _branch(node: _Node) -> Branch:
         ((doing, operation), ranks) = ends[0]
         return Branch(tuple(way), tuple(sorted(ranks)), doing, operation)
     parts += [Branch((), tuple(sorted(ranks)), *what) for what, ranks in ends]
-    parts.sort(key=lambda one: (-len(one.ranks), one.ranks))
+    parts.sort(key=lambda branch: (-len(branch.ranks), branch.ranks))
     return Branch(tuple(way), tuple(sorted(node.ranks)), None, None, tuple(parts))

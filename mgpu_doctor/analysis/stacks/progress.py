@@ -70,7 +70,7 @@ def measure_progress(snapshots: Sequence[Look]) -> JobProgress | None:
         snapshots=len(snapshots),
         world_size=last.world_size or _world(last),
         missing=tuple(sorted({*last.missing} - {rank.rank for rank in last.ranks})),
-        ranks=tuple(_measure_rank(one, rounds) for one in rounds[-1][1].values()),
+        ranks=tuple(_measure_rank(thread_state, rounds) for thread_state in rounds[-1][1].values()),
     )
 
 
@@ -111,8 +111,8 @@ def _find_start(
 ) -> tuple[float, ThreadState]:
     """When the rank first was in the same place, and its state then."""
     since, first = rounds[-1][0], newest
-    for earlier, found in reversed(rounds[:-1]):
-        sample = found.get(newest.pid)
+    for earlier, thread_states_by_rank in reversed(rounds[:-1]):
+        sample = thread_states_by_rank.get(newest.pid)
         if sample is None or not same(sample, newest):
             break
         since, first = earlier, sample

@@ -120,14 +120,18 @@ def _series(rounds: Sequence[Sequence[ThreadState]]) -> dict[int, list[ThreadSta
     different work.
     """
     series: dict[int, list[ThreadState]] = {}
-    for found in rounds:
-        for one in found:
-            wrong = one.doing in _GONE or one.doing in _STARTING or one.operation in BETWEEN_TWO
-            if one.rank is None or wrong:
+    for thread_states in rounds:
+        for thread_state in thread_states:
+            wrong = (
+                thread_state.doing in _GONE
+                or thread_state.doing in _STARTING
+                or thread_state.operation in BETWEEN_TWO
+            )
+            if thread_state.rank is None or wrong:
                 return None
-            series.setdefault(one.rank, []).append(one)
+            series.setdefault(thread_state.rank, []).append(thread_state)
     complete = all(len(seen) == len(rounds) for seen in series.values())
-    steady = all(len({one.pid for one in seen}) == 1 for seen in series.values())
+    steady = all(len({rank.pid for rank in seen}) == 1 for seen in series.values())
     return series if complete and steady else None
 
 
@@ -155,8 +159,10 @@ def _count_turns(series: Mapping[int, Sequence[ThreadState]], rest: Sequence[int
     for rank in rest:
         seen = series[rank]
         pairs = list(pairwise(seen))
-        turned = sum(_works(one) != _works(other) for one, other in pairs)
-        signs.append(max(turned, sum(_stirred(one, other) for one, other in pairs)))
+        turned = sum(_works(thread_state) != _works(other) for thread_state, other in pairs)
+        signs.append(
+            max(turned, sum(_stirred(thread_state, other) for thread_state, other in pairs))
+        )
     return sorted(signs)[len(signs) // 2]
 
 
@@ -177,16 +183,21 @@ def _describe_straggler(
     chance: float,
 ) -> SampledStraggler | None:
     count = len(snapshots)
-    working = [one.point for one in series[suspect] if _works(one)]
-    inputs = sum(_input(one) for one in series[suspect] if _works(one))
-    places = Counter((one.place.file, one.place.function) for one in working if one.place)
+    working = [one_series.point for one_series in series[suspect] if _works(one_series)]
+    inputs = sum(_input(one_series) for one_series in series[suspect] if _works(one_series))
+    places = Counter(
+        (thread_state.place.file, thread_state.place.function)
+        for thread_state in working
+        if thread_state.place
+    )
     if not places:
         return None
     (file, function), times = places.most_common(1)[0]
     lines = Counter(
-        one.place.line
-        for one in working
-        if one.place and (one.place.file, one.place.function) == (file, function)
+        thread_state.place.line
+        for thread_state in working
+        if thread_state.place
+        and (thread_state.place.file, thread_state.place.function) == (file, function)
     )
     computes = sum(map(_computes, working))
     kind = Work.OTHER
@@ -194,7 +205,12 @@ def _describe_straggler(
         kind = Work.INPUT
     elif 2 * computes > len(working):
         kind = Work.COMPUTE
-    operations = Counter(one.operation for rank in waits for one in series[rank] if not _works(one))
+    operations = Counter(
+        one_series.operation
+        for rank in waits
+        for one_series in series[rank]
+        if not _works(one_series)
+    )
     return SampledStraggler(
         rank=suspect,
         pid=series[suspect][-1].pid,

@@ -89,17 +89,19 @@ def list_thread_states(
         pid = process.pid
         return _read_state(process, snapshot.at, stacks.get(pid), native, ways)
 
-    found: dict[int, ThreadState] = {}
+    thread_states_by_rank: dict[int, ThreadState] = {}
     for process in snapshot.ranks:
-        one = state(process)
-        if one.doing is Doing.LOADER:
-            one = replace(one, worker=_find_busy_worker(map(state, loaders.get(process.pid, ()))))
-        elif one.doing is Doing.CHILD:
-            one = replace(one, started_cpu=_started_cpu(snapshot, process.pid))
+        thread_state = state(process)
+        if thread_state.doing is Doing.LOADER:
+            thread_state = replace(
+                thread_state, worker=_find_busy_worker(map(state, loaders.get(process.pid, ())))
+            )
+        elif thread_state.doing is Doing.CHILD:
+            thread_state = replace(thread_state, started_cpu=_started_cpu(snapshot, process.pid))
         key = process.rank if process.rank is not None else -process.pid
-        if key not in found or found[key].doing is Doing.DEAD:
-            found[key] = one
-    return tuple(found[key] for key in sorted(found))
+        if key not in thread_states_by_rank or thread_states_by_rank[key].doing is Doing.DEAD:
+            thread_states_by_rank[key] = thread_state
+    return tuple(thread_states_by_rank[key] for key in sorted(thread_states_by_rank))
 
 
 class _Ways:
@@ -122,17 +124,17 @@ def native_calls(snapshots: Iterable[Look]) -> NativeCalls:
 
     Threads on the same line wait for the same kind of thing, in whichever snapshot or process.
     """
-    found: dict[tuple[Frame, ...], tuple[str, ...]] = {}
+    calls: dict[tuple[Frame, ...], tuple[str, ...]] = {}
     for stack in (
-        one for snapshot in snapshots for one in snapshot.stacks if "native" in one.source
+        stack for snapshot in snapshots for stack in snapshot.stacks if "native" in stack.source
     ):
         main = stack.main
         if main is None:
             continue
-        called = takewhile(lambda one: not _of_python(one), main.frames)
+        called = takewhile(lambda frame: not _of_python(frame), main.frames)
         trail = frames.trail([frame for frame in main.frames if _of_python(frame)])
-        found[trail] = tuple(one.function for one in called)
-    return found
+        calls[trail] = tuple(frame.function for frame in called)
+    return calls
 
 
 def _started_cpu(snapshot: Look, pid: int) -> float:
@@ -145,16 +147,18 @@ def _started_cpu(snapshot: Look, pid: int) -> float:
             for process in snapshot.processes
             if process.parent in below and process.pid not in below
         ]
-        below.update(one.pid for one in children)
-        used += sum(one.cpu_seconds or 0.0 for one in children)
+        below.update(child.pid for child in children)
+        used += sum(child.cpu_seconds or 0.0 for child in children)
     return used
 
 
 def _newest_python_stacks(snapshot: Look) -> dict[int, Stack]:
     """Pid -> its newest stack, one without C frames if there is one."""
-    found = {stack.pid: stack for stack in snapshot.stacks if "native" in stack.source}
-    found.update({one.pid: one for one in snapshot.stacks if "native" not in one.source})
-    return found
+    stacks_by_rank = {stack.pid: stack for stack in snapshot.stacks if "native" in stack.source}
+    stacks_by_rank.update(
+        {stack.pid: stack for stack in snapshot.stacks if "native" not in stack.source}
+    )
+    return stacks_by_rank
 
 
 def _read_state(
@@ -166,19 +170,19 @@ def _read_state(
 ) -> ThreadState:
     main = stack.main if stack is not None else None
     trail, place, doing = ways.of(main.frames if main is not None else ())
-    found = leaf(process, stack, doing)
-    if not found.certain or found.doing in (Doing.OWN, Doing.BLOCKED):
-        found = _refine_by_native_calls(found, native.get(trail, ()))
+    innermost = leaf(process, stack, doing)
+    if not innermost.certain or innermost.doing in (Doing.OWN, Doing.BLOCKED):
+        innermost = _refine_by_native_calls(innermost, native.get(trail, ()))
     holder = _find_gil_holder(stack)
-    if holder is not None and found.doing in (Doing.OWN, Doing.LOCK, Doing.BLOCKED):
-        found = Leaf(Doing.NATIVE, process.syscall)
+    if holder is not None and innermost.doing in (Doing.OWN, Doing.LOCK, Doing.BLOCKED):
+        innermost = Leaf(Doing.NATIVE, process.syscall)
         trail, place, _ = ways.of(holder.frames)
     return ThreadState(
         rank=process.rank,
         pid=process.pid,
-        doing=found.doing,
-        operation=found.operation,
-        certain=found.certain,
+        doing=innermost.doing,
+        operation=innermost.operation,
+        certain=innermost.certain,
         trail=trail,
         place=place,
         process=process,
@@ -188,14 +192,14 @@ def _read_state(
     )
 
 
-def _refine_by_native_calls(found: Leaf, called: Sequence[str]) -> Leaf:
+def _refine_by_native_calls(leaf: Leaf, called: Sequence[str]) -> Leaf:
     """The wait, made more specific by the C functions below the innermost Python frame."""
     for names, doing, what in _WAITS:
         if any(word in function for function in called for word in names):
             return Leaf(doing, what)
     if any(word in function for function in called for word in _LOCKING):
-        return Leaf(Doing.LOCK, found.operation)
-    return found
+        return Leaf(Doing.LOCK, leaf.operation)
+    return leaf
 
 
 def _of_python(frame: Frame) -> bool:
@@ -220,7 +224,9 @@ def _works(thread: Thread) -> bool:
 def _find_busy_worker(workers: Iterable[ThreadState]) -> ThreadState | None:
     """The data-loader worker that the rank waits for: one that is in the data set, not idle."""
     busy = [worker for worker in workers if worker.doing is not Doing.UNKNOWN and not _idle(worker)]
-    return min(busy, key=lambda one: _GRAVITY.get(one.doing, len(_GRAVITY)), default=None)
+    return min(
+        busy, key=lambda thread_state: _GRAVITY.get(thread_state.doing, len(_GRAVITY)), default=None
+    )
 
 
 def _idle(worker: ThreadState) -> bool:
@@ -237,9 +243,11 @@ _GRAVITY = {
 }
 
 
-def group_by_trail(found: Sequence[ThreadState]) -> dict[tuple[Frame, ...], list[ThreadState]]:
+def group_by_trail(
+    thread_states: Sequence[ThreadState],
+) -> dict[tuple[Frame, ...], list[ThreadState]]:
     """The states by trail."""
     groups: dict[tuple[Frame, ...], list[ThreadState]] = {}
-    for state in found:
+    for state in thread_states:
         groups.setdefault(state.trail, []).append(state)
     return groups

@@ -161,7 +161,7 @@ def by_calls(trail: Sequence[Frame]) -> Leaf | None:
     library that says nothing of it. `trail`: a stack, made comparable."""
     called = frames.inner(trail)
     asked = (ask(called) for ask in (_joining, _ending, _collective, _by_library, _generic))
-    return next((found for found in asked if found is not None), None)
+    return next((leaf for leaf in asked if leaf is not None), None)
 
 
 _STATES = {

@@ -105,22 +105,24 @@ def find_stalls(
         seen["gc"] = np.minimum(seen["gc"], np.maximum(np.nan_to_num(work.own - usual), 0))
     seen = {name: seconds for name, seconds in seen.items() if seconds.any()}
     rest = work.own
-    found = []
+    found_stalls = []
     for name, seconds in seen.items():
-        found.append(_attributed(work, name, _alone(seconds) if name == "evaluation" else seconds))
+        found_stalls.append(
+            _attributed(work, name, _alone(seconds) if name == "evaluation" else seconds)
+        )
         rest = np.maximum(rest - seconds, 0)
-    recurring_phases = {one.phase for one in found if one is not None}
-    found += [
+    recurring_phases = {stalls.phase for stalls in found_stalls if stalls is not None}
+    found_stalls += [
         _rare_stalls(work, ranks, name, phase)
         for name, phase in PHASES_SEEN.items()
         if name not in recurring_phases
     ]
-    explained = [one for one in found if one is not None]
+    explained = [stalls for stalls in found_stalls if stalls is not None]
     other = _unexplained(work, attribution, without_load(joined, rest))
-    if other is not None and not any(_is_fringe(other, one) for one in explained):
+    if other is not None and not any(_is_fringe(other, stalls) for stalls in explained):
         explained.append(other)
-    recurring = [one for one in explained if one.saved >= WORTH]
-    return tuple(sorted(recurring, key=lambda one: -one.saved))
+    recurring = [stalls for stalls in explained if stalls.saved >= WORTH]
+    return tuple(sorted(recurring, key=lambda stalls: -stalls.saved))
 
 
 def _work(joined: Joined, attribution: Attribution) -> _Work:
@@ -180,22 +182,22 @@ def _attributed(work: _Work, name: str, seconds: Floats) -> Stalls | None:
 
 def _rare_stalls(work: _Work, ranks: Sequence[Rank], name: str, phase: int) -> Stalls | None:
     """Stalls that are too rare in the step records, by the sums over the whole run."""
-    found = find_rare_stalls(ranks, phase, name, len(work.known))
-    if found is None or len(found.ranks) < 2:
+    rare_stalls = find_rare_stalls(ranks, phase, name, len(work.known))
+    if rare_stalls is None or len(rare_stalls.ranks) < 2:
         return None
-    totals = found.totals
+    totals = rare_stalls.totals
     if name == "evaluation":
         totals = _alone(totals[None])[0]
     order = np.argsort(-totals, kind="stable")
     return Stalls(
-        ranks=tuple(found.ranks[at] for at in order if totals[at] >= CULPRIT * totals.max()),
+        ranks=tuple(rare_stalls.ranks[at] for at in order if totals[at] >= CULPRIT * totals.max()),
         phase=name,
-        steps=found.steps_seen[-KEPT:],
-        count=found.count,
-        period=found.period.steps if found.period else None,
-        seconds=found.seconds,
-        saved=float(min(1.0, totals.max() / found.wall)) if found.wall > 0 else 0.0,
-        compared=found.steps,
+        steps=rare_stalls.steps_seen[-KEPT:],
+        count=rare_stalls.count,
+        period=rare_stalls.period.steps if rare_stalls.period else None,
+        seconds=rare_stalls.seconds,
+        saved=float(min(1.0, totals.max() / rare_stalls.wall)) if rare_stalls.wall > 0 else 0.0,
+        compared=rare_stalls.steps,
         total=float(totals.max()),
     )
 
@@ -209,7 +211,7 @@ def _unexplained(work: _Work, attribution: Attribution, rest: Floats) -> Stalls 
         columns = np.unique(series.runs.column)
         phase, in_phase = find_struck_phase(joined.phases[:, columns][rows], series.runs, columns)
         candidates.append((series.chance * in_phase, phase, series))
-    chance, phase, best = min(candidates, key=lambda one: one[0], default=(1.0, "", None))
+    chance, phase, best = min(candidates, key=lambda values: values[0], default=(1.0, "", None))
     if best is None or happens_by_chance(chance):
         return None
     waits = measure_wait(in_collectives, best.runs)

@@ -57,16 +57,16 @@ def find_rare_stalls(
     if steps < LONGER * compared:
         return None
     seconds = [np.nan_to_num(window["phases"][:, phase].astype(float)) for window in windows]
-    if min(len(one) for one in seconds) < RECURS:
+    if min(len(second) for second in seconds) < RECURS:
         return None
     typical = max(float(np.partition(second, -RECURS)[-RECURS]) for second in seconds)
     if typical <= 0:
         return None
-    totals = np.array([np.minimum(one, OUTLIER * typical).sum() for one in seconds])
+    totals = np.array([np.minimum(second, OUTLIER * typical).sum() for second in seconds])
     most = int(totals.argmax())
-    events = [one for one in known[most].events if one.kind == event]
-    lengths = [one.seconds for one in events] or seconds[most][seconds[most] > 0].tolist()
-    seen = np.array([one.step for one in events], dtype=np.int64)
+    events = [candidate for candidate in known[most].events if candidate.kind == event]
+    lengths = [event.seconds for event in events] or seconds[most][seconds[most] > 0].tolist()
+    seen = np.array([event.step for event in events], dtype=np.int64)
     return RareStalls(
         ranks=tuple(rank.rank for rank in known if rank.rank is not None),
         totals=totals,

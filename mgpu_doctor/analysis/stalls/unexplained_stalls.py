@@ -116,13 +116,13 @@ def find_stall_series(grounds: ComparedSteps) -> tuple[StallSeries, ...]:
     if len(runs) < RECURS or least <= 0:
         return ()
     sizes = least * 2.0 ** np.arange(int(math.log2(runs.bound / OUTLIER / least)) + 1)
-    found = []
+    all_series = []
     for size in sizes:
-        one = _series(grounds, runs[runs.seconds >= size], size)
-        if one is not None and _goes_back(beyond, one[1]):
-            culprits, of_them, regular, chance = one
-            found.append(StallSeries(culprits, of_them, longer, regular, chance * len(sizes)))
-    return tuple(found)
+        series = _series(grounds, runs[runs.seconds >= size], size)
+        if series is not None and _goes_back(beyond, series[1]):
+            culprits, of_them, regular, chance = series
+            all_series.append(StallSeries(culprits, of_them, longer, regular, chance * len(sizes)))
+    return tuple(all_series)
 
 
 def _beyond_usual(grounds: ComparedSteps) -> tuple[Floats, npt.NDArray[np.bool_], float]:
@@ -195,20 +195,20 @@ def _series(
     least, rest = totals[order[leading - 1]], totals[order[leading:]].max(initial=0.0)
     alone = 2 * leading <= ranks and rest <= STANDS_OUT * least
     culprits = order[:leading] if alone else order[totals[order] > 0]
-    found = runs[np.isin(runs.column, culprits)] if alone else runs
-    regular = period(grounds.steps[np.unique(found.first)])
+    own_runs = runs[np.isin(runs.column, culprits)] if alone else runs
+    regular = period(grounds.steps[np.unique(own_runs.first)])
     if (
-        len(found) < RECURS
-        or np.median(found.seconds) < CLEAR * size
-        or found.seconds.max() > ONE_RUN * found.seconds.sum()
+        len(own_runs) < RECURS
+        or np.median(own_runs.seconds) < CLEAR * size
+        or own_runs.seconds.max() > ONE_RUN * own_runs.seconds.sum()
         or not (alone or (regular is not None and regular.chance < REGULAR))
     ):
         return None
     chance = regular.chance if regular else 1.0
     if alone:
-        same = tail_bound(len(found), len(runs), leading / ranks)
+        same = tail_bound(len(own_runs), len(runs), leading / ranks)
         chance *= min(1.0, math.comb(ranks, leading) * same)
-    return tuple(int(column) for column in culprits), found, regular, chance
+    return tuple(int(column) for column in culprits), own_runs, regular, chance
 
 
 def _goes_back(beyond: Floats, runs: Runs) -> bool:

@@ -54,17 +54,17 @@ def middle(values: Floats) -> Middle:
     """The middle elements of (T, N) values, N > 1. Rows with NaN give NaN; for even N, `low` and
     `high` are the same."""
     count, ranks = values.shape
-    found = np.empty((3 if ranks % 2 else 2, count), dtype=values.dtype)
+    middles = np.empty((3 if ranks % 2 else 2, count), dtype=values.dtype)
     place = ranks // 2
     for rows, block in blocks(values):
         block.partition(place, axis=1)
-        found[0, rows] = block[:, :place].max(axis=1)
-        found[1, rows] = block[:, place]
+        middles[0, rows] = block[:, :place].max(axis=1)
+        middles[1, rows] = block[:, place]
         if ranks % 2:
-            found[2, rows] = block[:, place + 1 :].min(axis=1)
-        found[:, rows][:, np.isnan(block[:, place:].max(axis=1))] = np.nan
-    low = found[:2]
-    return Middle(low, found[1:] if ranks % 2 else low)
+            middles[2, rows] = block[:, place + 1 :].min(axis=1)
+        middles[:, rows][:, np.isnan(block[:, place:].max(axis=1))] = np.nan
+    low = middles[:2]
+    return Middle(low, middles[1:] if ranks % 2 else low)
 
 
 def known_medians(block: Floats) -> Floats:
@@ -91,22 +91,22 @@ def median_of_others(values: Floats) -> Floats:
         return others
     for rows, block in blocks(values):
         whole = ~np.isnan(block).any(axis=1)
-        found = np.empty_like(block)
-        found[whole] = middle(block[whole]).without(block[whole])
-        found[~whole] = _median_of_known_others(block[~whole])
-        others[rows] = found
+        medians = np.empty_like(block)
+        medians[whole] = middle(block[whole]).without(block[whole])
+        medians[~whole] = _median_of_known_others(block[~whole])
+        others[rows] = medians
     return others
 
 
 def column_medians(values: Floats) -> Floats:
     """(R) the median of each column, ignoring NaN; NaN for columns of only NaN."""
-    found = np.empty(values.shape[1], dtype=values.dtype)
+    medians = np.empty(values.shape[1], dtype=values.dtype)
     size = max(1, BLOCK // max(1, len(values)))
-    for start in range(0, len(found), size):
+    for start in range(0, len(medians), size):
         block = np.array(values[:, start : start + size].T, order="C")
         whole = not np.isnan(block).any()
-        found[start : start + size] = known_medians(block) if whole else row_medians(block)
-    return found
+        medians[start : start + size] = known_medians(block) if whole else row_medians(block)
+    return medians
 
 
 def row_medians(values: Floats) -> Floats:

@@ -54,7 +54,7 @@ class SlowPace:
 def measure_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
     """Of ranks that do not wait for each other: what is left of their newest steps without waiting
     (for a server) and moving data. Ranks of which that is not known are left out."""
-    found = []
+    paces = []
     for rank in ranks:
         steps = after_warm_up(on_one_clock(rank).steps)[-NEWEST:]
         if rank.rank is None or not len(steps):
@@ -64,8 +64,8 @@ def measure_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
         pace = Pace(
             rank.rank, len(rank.steps), len(steps), (float(low), float(middle), float(high))
         )
-        found.append(pace)
-    return tuple(found)
+        paces.append(pace)
+    return tuple(paces)
 
 
 def find_slow_pace(paces: Sequence[Pace], excess: float = EXCESS) -> SlowPace | None:
@@ -74,7 +74,7 @@ def find_slow_pace(paces: Sequence[Pace], excess: float = EXCESS) -> SlowPace | 
     known = [pace for pace in paces if pace.newest >= LEAST]
     if len(known) < 2:
         return None
-    *others, slowest = sorted(known, key=lambda one: one.middle)
+    *others, slowest = sorted(known, key=lambda pace: pace.middle)
     usual = median(other.middle for other in others)
     nearest = others[-1]
     beyond = slowest.middle - nearest.middle
@@ -87,7 +87,7 @@ def find_slow_pace(paces: Sequence[Pace], excess: float = EXCESS) -> SlowPace | 
         slowest.middle,
         usual,
         slowest.newest,
-        tuple(sorted(one.index for one in others)),
+        tuple(sorted(other.index for other in others)),
     )
 
 

@@ -104,9 +104,9 @@ def persistent(
     if onset is not None and len(series) - onset >= LEAST_STEPS:
         before, after = float(np.median(series[:onset])), float(np.median(series[onset:]))
         around = max(alike, _alike_around(series, (before, after), onset))
-        found = _steady(series[onset:], comparisons=comparisons, floor=floor, alike=around)
-        if found is not None and before < found.effect / 2:
-            return Persistent(found.effect, found.certainty, found.positive, onset)
+        steady = _steady(series[onset:], comparisons=comparisons, floor=floor, alike=around)
+        if steady is not None and before < steady.effect / 2:
+            return Persistent(steady.effect, steady.certainty, steady.positive, onset)
         if after < before / 2:
             return None
     return _steady(series, comparisons=comparisons, floor=floor, alike=alike)
@@ -225,5 +225,6 @@ def last_so_often(times: int, of: int, ranks: int) -> float:
     """Chance that a given one of `ranks` comes last so many times or more."""
     share = 1 / ranks
     return sum(
-        math.comb(of, one) * share**one * (1 - share) ** (of - one) for one in range(times, of + 1)
+        math.comb(of, number) * share**number * (1 - share) ** (of - number)
+        for number in range(times, of + 1)
     )

@@ -132,9 +132,11 @@ FEW, MUCH = 0.1, 0.2
 def find_long_steps(ranks: Sequence[Rank]) -> LongSteps | None:
     """The long steps of the rank on which they take the least of the time; None: a rank has none
     to speak of."""
-    found = [_long_steps(after_warm_up(rank.steps)) for rank in ranks if len(rank.steps)]
-    known = [each for each in found if each is not None]
-    return min(known, key=lambda each: each.time) if known and len(known) == len(found) else None
+    long_steps = [_long_steps(after_warm_up(rank.steps)) for rank in ranks if len(rank.steps)]
+    known = [each for each in long_steps if each is not None]
+    return (
+        min(known, key=lambda each: each.time) if known and len(known) == len(long_steps) else None
+    )
 
 
 def _long_steps(records: Records) -> LongSteps | None:

@@ -183,8 +183,8 @@ def _shared(arrays: Sequence[npt.NDArray[np.integer[Any]]]) -> list[Ints]:
     """The arrays as int64, equal ones as one object: most ranks of a large job count alike."""
     known: dict[bytes, Ints] = {}
 
-    def shared(one: npt.NDArray[np.integer[Any]]) -> Ints:
-        whole = one.astype(np.int64)
+    def shared(array: npt.NDArray[np.integer[Any]]) -> Ints:
+        whole = array.astype(np.int64)
         return known.setdefault(whole.tobytes(), whole)
 
     return _each_once(arrays, shared)
@@ -192,16 +192,16 @@ def _shared(arrays: Sequence[npt.NDArray[np.integer[Any]]]) -> list[Ints]:
 
 def _each_once(arrays: Sequence[Any], change: Callable[[Any], Result]) -> list[Result]:
     """`change` applied to every array, once per distinct object."""
-    changed = {key: change(one) for key, one in {id(one): one for one in arrays}.items()}
+    changed = {key: change(array) for key, array in {id(array): array for array in arrays}.items()}
     return [changed[id(array)] for array in arrays]
 
 
 def _rows_of_common(keys: Sequence[Ints]) -> list[Ints] | None:
-    shortest = min(len(one) for one in keys)
+    shortest = min(len(key) for key in keys)
     if shortest == 0:
         return None
-    distinct = {id(one): one for one in keys}
-    first = {key: np.unique(one, return_index=True) for key, one in distinct.items()}
+    distinct = {id(key): key for key in keys}
+    first = {key: np.unique(values, return_index=True) for key, values in distinct.items()}
     common = reduce(
         lambda a, b: np.intersect1d(a, b, assume_unique=True),
         (unique for unique, _ in first.values()),
@@ -210,11 +210,13 @@ def _rows_of_common(keys: Sequence[Ints]) -> list[Ints] | None:
     if not len(common):
         return None
     # Devices may time one step in one or in eight: their tables reach back differently far.
-    within = (int(((one >= common[0]) & (one <= common[-1])).sum()) for one, _ in first.values())
+    within = (
+        int(((values >= common[0]) & (values <= common[-1])).sum()) for values, _ in first.values()
+    )
     if len(common) < MATCHED * min(shortest, *within):
         return None
     rows = {key: index[np.searchsorted(unique, common)] for key, (unique, index) in first.items()}
-    return [rows[id(one)] for one in keys]
+    return [rows[id(key)] for key in keys]
 
 
 def _in_step(records: Sequence[Records], rows: Sequence[Ints]) -> bool:
@@ -223,11 +225,11 @@ def _in_step(records: Sequence[Records], rows: Sequence[Ints]) -> bool:
         return True
     numbers = [record["step"] for record in records]
     by_both = {
-        (id(one), id(row)): one[row].astype(np.int64)
-        for one, row in zip(numbers, rows, strict=True)
+        (id(number), id(row)): number[row].astype(np.int64)
+        for number, row in zip(numbers, rows, strict=True)
     }
     counted = _shared(list(by_both.values()))
-    first, *others = {id(one): np.diff(one) for one in counted}.values()
+    first, *others = {id(values): np.diff(values) for values in counted}.values()
     alike = np.ones(len(first), dtype=bool)
     for advances in others:
         alike &= advances == first
@@ -248,9 +250,9 @@ def _assemble(
     steps = records[0]["step"][rows[0]].astype(np.int64)
     longest = np.zeros(len(steps))
     flags = np.zeros(len(steps), dtype=np.int64)
-    for one, row in zip(records, _each_once(rows, _as_slice), strict=True):
-        np.maximum(longest, one["wall_ns"][row], out=longest)
-        flags |= one["flags"][row]
+    for record, row in zip(records, _each_once(rows, _as_slice), strict=True):
+        np.maximum(longest, record["wall_ns"][row], out=longest)
+        flags |= record["flags"][row]
     longest *= 1e-9
     kept = np.flatnonzero(~warming_up(steps, longest, flags))
     if not len(kept):

@@ -21,23 +21,23 @@ def phase_medians(measures: Measures) -> list[dict[str, float | None]]:
     """For each rank of the case: phase -> median seconds per step; None: unknown, as on ranks whose
     devices were timed by the host's clock only. Time in collectives is split into wait and
     communication if the ranks can be compared; otherwise all of it is `wait`."""
-    found: list[dict[str, float | None]] = [
+    typical: list[dict[str, float | None]] = [
         dict(zip(PHASES, _of_records(after_warm_up(on_one_clock(rank).steps)), strict=True))
         for rank in measures.case.ranks
     ]
     joined, attribution = measures.joined, measures.attribution
     if joined is None or attribution is None:
-        return found
+        return typical
     if not measures.structure.alike:
-        return found  # in a pipeline, even the busiest stage waits during the bubble
+        return typical  # in a pipeline, even the busiest stage waits during the bubble
     moving = _median(attribution.communication)
     waits = dict(zip(joined.ranks, column_medians(attribution.wait).tolist(), strict=True))
-    for rank, medians in zip(measures.case.ranks, found, strict=True):
+    for rank, medians in zip(measures.case.ranks, typical, strict=True):
         wait = waits.get(rank.rank) if rank.rank is not None else None
         if wait is not None:
             medians[PHASES[WAIT]] = None if isnan(wait) else wait
             medians[PHASES[COMMUNICATION]] = moving
-    return found
+    return typical
 
 
 def _of_records(records: Records) -> list[float | None]:
@@ -46,13 +46,13 @@ def _of_records(records: Records) -> list[float | None]:
         return _medians(records["phases"])
     if not len(records):
         return [None] * len(PHASES)
-    found = [None if isnan(same) else same for same in records.common_phases()]
+    medians = [None if isnan(same) else same for same in records.common_phases()]
     differing = records.phases_that_differ()
     if differing:
         together = np.array([records.phase(phase) for phase in differing])
         for phase, median in zip(differing, _medians(together.T), strict=True):
-            found[phase] = median
-    return found
+            medians[phase] = median
+    return medians
 
 
 def _medians(seconds: npt.NDArray[np.floating[Any]]) -> list[float | None]:

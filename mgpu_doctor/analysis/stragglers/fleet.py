@@ -281,15 +281,15 @@ def find_in_large_job(
     """Column -> lasting excesses of its own work, or of a phase, of at least `floor` seconds."""
     fleet = _Fleet.of(joined, attribution, floor)
     everybody = np.arange(len(joined.ranks))
-    found = fleet.lasting(lambda columns: attribution.excess[:, columns], everybody)
+    by_rank = fleet.lasting(lambda columns: attribution.excess[:, columns], everybody)
     late = column_medians(attribution.excess[-2 * LEAST_STEPS :])
     likely = np.argsort(-late)[:MOST_LIKELY]
     likely = np.sort(likely[late[likely] >= LIKELY * floor])
     for phase in OWN_PHASES if len(likely) else ():
         more = fleet.lasting(_excess_in(joined, phase), likely)
         for column, ways in more.items():
-            found.setdefault(column, []).extend(ways)
-    return found
+            by_rank.setdefault(column, []).extend(ways)
+    return by_rank
 
 
 def _excess_in(joined: Joined, phase: int) -> Excess:
@@ -335,24 +335,24 @@ class _Fleet:
         usual = learn(known, resolution=RESOLUTION * self.usual)
         rise_needed, level_needed = rise_limit(self.ranks, self.steps), level_limit(self.ranks)
         size = max(1, BLOCK // len(self.rows))
-        found: dict[int, list[Persistent]] = {}
+        by_rank: dict[int, list[Persistent]] = {}
         for start in range(0, len(columns), size):
             some = columns[start : start + size]
             series, places = self._series(excess(some))
             newest, whole = usual.of(series)
             rise, level = newest / rise_needed, whole / level_needed
             for at in np.flatnonzero((rise >= 1) | (level >= 1)).tolist():
-                one = lasting(
+                persistent = lasting(
                     series[:, at],
                     usual,
                     rise=float(rise[at]),
                     level=float(level[at]),
                     floor=self.floor,
                 )
-                if one is not None:
-                    onset = int(self.rows[one.onset]) if one.onset else 0
-                    found[int(some[places[at]])] = [replace(one, onset=onset)]
-        return found
+                if persistent is not None:
+                    onset = int(self.rows[persistent.onset]) if persistent.onset else 0
+                    by_rank[int(some[places[at]])] = [replace(persistent, onset=onset)]
+        return by_rank
 
     def _series(self, seconds: Floats) -> tuple[Floats, Ints]:
         """(T, k) seconds at the usual pace of the columns known in most steps, and their indices.

@@ -97,13 +97,13 @@ def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler
         return ()
     if len(joined.ranks) < LEAST_RANKS:
         step = float(np.median(joined.wall))
-        found = _find_in_small_job(joined, attribution, step)
+        by_rank = _find_in_small_job(joined, attribution, step)
     else:
         # With many ranks, some rank is late in every step. That must not raise the floor.
         step = float(np.nanmedian(attribution.typical + attribution.communication))
-        found = find_in_large_job(joined, attribution, step * FLOOR)
+        by_rank = find_in_large_job(joined, attribution, step * FLOOR)
     suspects = sorted(
-        _suspects_in_total(attribution, found, step), key=lambda _suspect: -_suspect.excess
+        _suspects_in_total(attribution, by_rank, step), key=lambda _suspect: -_suspect.excess
     )
     if not suspects:
         return ()
@@ -122,15 +122,19 @@ def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler
         or not _exceed_the_spread(attribution, culprits)
     ):
         return ()
-    saved = saved_in_turn(attribution, {one.column: one.excess for one in culprits}, start=start)
+    saved = saved_in_turn(
+        attribution, {culprit.column: culprit.excess for culprit in culprits}, start=start
+    )
     gained = np.diff(saved, prepend=0.0)
     described = (
-        _describe(joined, attribution, one, float(more))
-        for one, more in zip(culprits, gained, strict=True)
+        _describe(joined, attribution, culprit, float(more))
+        for culprit, more in zip(culprits, gained, strict=True)
     )
     if len(joined.ranks) >= LEAST_RANKS or _seconds_since(joined, start) >= PASSING:
         return tuple(described)
-    return tuple(one for one in described if one.excess >= LARGE * one.own_of_others)
+    return tuple(
+        straggler for straggler in described if straggler.excess >= LARGE * straggler.own_of_others
+    )
 
 
 def _seconds_since(joined: Joined, start: int) -> float:
@@ -140,10 +144,10 @@ def _seconds_since(joined: Joined, start: int) -> float:
 
 
 def _suspects_in_total(
-    attribution: Attribution, found: Mapping[int, list[Persistent]], step: float
+    attribution: Attribution, by_rank: Mapping[int, list[Persistent]], step: float
 ) -> Iterator[_Suspect]:
     """For each column its clearest excess, if the total own work shows it, too."""
-    for column, ways in found.items():
+    for column, ways in by_rank.items():
         surest = max(ways, key=lambda way: (way.effect * way.positive, way.certainty))
         beyond = attribution.excess[surest.onset :, column]
         beyond = beyond[~np.isnan(beyond)]
@@ -162,24 +166,26 @@ def _find_in_small_job(
     likely = np.maximum(column_medians(attribution.excess), late) >= COMPARABLE * floor
     comparisons = len(joined.ranks) * (1 + len(OWN_PHASES))
     series = [attribution.excess]
-    found: dict[int, list[Persistent]] = {}
+    by_rank: dict[int, list[Persistent]] = {}
     if not likely.any():
         return {}
     series += [phase_excess(joined, phase) for phase in OWN_PHASES]
     alike = [_common_autocorrelation(values) for values in series]
     for column in np.flatnonzero(likely).tolist():
         for values, usual in zip(series, alike, strict=True):
-            one = _persistent(values[:, column], comparisons, floor, usual)
-            if one is not None:
-                found.setdefault(column, []).append(one)
-    return found
+            persistent = _persistent(values[:, column], comparisons, floor, usual)
+            if persistent is not None:
+                by_rank.setdefault(column, []).append(persistent)
+    return by_rank
 
 
 def _common_autocorrelation(values: Floats) -> float:
     """Autocorrelation of the median rank; 0 if too few ranks are compared."""
     known = [column[~np.isnan(column)] for column in values.T]
-    found = [clipped_autocorrelation(column) for column in known if len(column) >= LEAST_STEPS]
-    return float(np.median(found)) if len(found) >= POOLED else 0.0
+    correlations = [
+        clipped_autocorrelation(column) for column in known if len(column) >= LEAST_STEPS
+    ]
+    return float(np.median(correlations)) if len(correlations) >= POOLED else 0.0
 
 
 def _persistent(values: Floats, comparisons: int, floor: float, alike: float) -> Persistent | None:
@@ -188,11 +194,11 @@ def _persistent(values: Floats, comparisons: int, floor: float, alike: float) ->
         return persistent(values, comparisons=comparisons, floor=floor, alike=alike)
     if known.sum() < max(LEAST_STEPS, len(values) / 2):
         return None
-    found = persistent(values[known], comparisons=comparisons, floor=floor, alike=alike)
-    if found is None:
+    excess = persistent(values[known], comparisons=comparisons, floor=floor, alike=alike)
+    if excess is None:
         return None
-    onset = int(np.flatnonzero(known)[found.onset]) if found.onset else 0
-    return Persistent(found.effect, found.certainty, found.positive, onset)
+    onset = int(np.flatnonzero(known)[excess.onset]) if excess.onset else 0
+    return Persistent(excess.effect, excess.certainty, excess.positive, onset)
 
 
 def _is_waited_for(joined: Joined, attribution: Attribution, _suspect: _Suspect) -> bool:
@@ -235,7 +241,7 @@ def _exceed_the_spread(attribution: Attribution, culprits: list[_Suspect]) -> bo
     times = ASYMMETRY + FEW / len(levels)
     if not start and len(own) >= LEAST_RANKS:  # no earlier steps show that it was healthy
         times = max(times, level_limit(len(own)) / NormalDist().inv_cdf(MOST))
-    return all(one.excess >= times * usual for one in culprits)
+    return all(culprit.excess >= times * usual for culprit in culprits)
 
 
 def _describe(

@@ -61,11 +61,11 @@ def find_stragglers_by_stage(
 
     alone = [rank for rank in ranks if (rank.rank,) in structure.stages]
     equals = [*_among_equals(ranks, structure, find)]
-    found = _beyond_usual_spread(equals, joined, attribution, structure)
+    stragglers = _beyond_usual_spread(equals, joined, attribution, structure)
     if len(alone) == len(structure.stages):
-        found += _find_among_single_rank_stages(alone, joined, attribution, structure, find)
-    costed = [_with_cost(one, joined, structure) for one in found]
-    return tuple(sorted(costed, key=lambda one: -one.saved))
+        stragglers += _find_among_single_rank_stages(alone, joined, attribution, structure, find)
+    costed = [_with_cost(straggler, joined, structure) for straggler in stragglers]
+    return tuple(sorted(costed, key=lambda straggler: -straggler.saved))
 
 
 def _among_equals(ranks: Ranks, structure: Structure, find: Find) -> Iterator[Straggler]:
@@ -75,18 +75,18 @@ def _among_equals(ranks: Ranks, structure: Structure, find: Find) -> Iterator[St
 
 
 def _beyond_usual_spread(
-    found: list[Straggler], joined: Joined, attribution: Attribution, structure: Structure
+    stragglers: list[Straggler], joined: Joined, attribution: Attribution, structure: Structure
 ) -> list[Straggler]:
     """Stragglers whose excess is larger than the differences within healthy stages. In stages of
     two ranks, nothing else shows how large these are."""
-    named = {straggler.rank for straggler in found}
+    named = {straggler.rank for straggler in stragglers}
     levels = dict(zip(joined.ranks, np.nanmedian(attribution.own, axis=0), strict=True))
     usual = 0.0
     for stage in structure.stages:
         own = [levels[rank] for rank in stage if rank in levels]
         if own and named.isdisjoint(stage):
             usual = max(usual, max(own) - min(own))
-    return [one for one in found if one.excess >= ASYMMETRY * usual]
+    return [straggler for straggler in stragglers if straggler.excess >= ASYMMETRY * usual]
 
 
 def _find_among_single_rank_stages(
@@ -102,7 +102,7 @@ def _find_among_single_rank_stages(
     beside = find(_levelled(ranks, joined, own_work))
     changed = _find_slower_than_before(ranks, joined, attribution, find)
     known = {straggler.rank for straggler in changed}
-    return [*changed, *(one for one in beside if one.rank not in known)]
+    return [*changed, *(stage for stage in beside if stage.rank not in known)]
 
 
 def _find_slower_than_before(
@@ -112,15 +112,16 @@ def _find_slower_than_before(
     before = _phases_before_onset(joined, attribution)
     if before is None:
         return []
-    found = [
-        _compared_with_itself(one, joined, attribution, before)
-        for one in find(_levelled(ranks, joined, before))
-        if one.since is not None
+    slower = [
+        _compared_with_itself(straggler, joined, attribution, before)
+        for straggler in find(_levelled(ranks, joined, before))
+        if straggler.since is not None
     ]
     return [
-        one
-        for one in found
-        if one.own - one.own_of_others >= max(COMPARABLE * one.excess, CHANGED * one.own_of_others)
+        straggler
+        for straggler in slower
+        if straggler.own - straggler.own_of_others
+        >= max(COMPARABLE * straggler.excess, CHANGED * straggler.own_of_others)
     ]
 
 

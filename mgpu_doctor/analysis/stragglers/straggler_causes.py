@@ -82,7 +82,7 @@ def explain(
     ranks that do the same work. `counted`: a rank computes on the samples that it fetched. `ahead`:
     how far the straggler's host is ahead of its device."""
     view = _View(joined, attribution, straggler, around, structure or Structure())
-    found = {
+    by_cause = {
         "data": view.data() if counted else None,
         "gc": view.beyond(view.collecting),
         "checkpoint": straggler.by_phase.get("checkpoint"),
@@ -94,14 +94,14 @@ def explain(
         "idle": view.beyond(view.idle),
     }
     if joined.is_device_timed and judge_bound(ahead, straggler.step_seconds) is not BoundBy.HOST:
-        found |= dict.fromkeys(ON_THE_HOST)
+        by_cause |= dict.fromkeys(ON_THE_HOST)
     causes = [
         Cause(
             name,
             None if seconds is None else max(0.0, seconds),
             None if seconds is None else max(0.0, seconds) / max(straggler.excess, 1e-12),
         )
-        for name, seconds in found.items()
+        for name, seconds in by_cause.items()
     ]
     return tuple(sorted(causes, key=lambda cause: (cause.seconds is None, -(cause.seconds or 0.0))))
 
@@ -127,7 +127,7 @@ class _View:
         begins = self._field("end_ns", self.column)[0] * 1e-9 + joined.offsets[self.column]
         wanted = (self.column, *self.peers)
         known = {column: around.get(joined.ranks[column], UNSEEN) for column in wanted}
-        late = {column: one.since(float(begins)) for column, one in known.items()}
+        late = {column: surroundings.since(float(begins)) for column, surroundings in known.items()}
         self.around = known if since is None else late
 
     def beyond(self, measure: Callable[[int], float | None], factor: float = 1.0) -> float | None:
@@ -160,11 +160,11 @@ class _View:
         """Seconds per step in which the quota stopped the main thread. The counter covers all
         threads of the group; for the main thread it is part of its time waiting for a core (Linux
         6.18)."""
-        one = self.around[column]
-        if one.throttled is None:
+        surroundings = self.around[column]
+        if surroundings.throttled is None:
             return None
-        most = one.without_core if one.without_core is not None else 1.0
-        return min(one.throttled, most) * self.step
+        most = surroundings.without_core if surroundings.without_core is not None else 1.0
+        return min(surroundings.throttled, most) * self.step
 
     def contended(self, column: int) -> float | None:
         without_core = self.around[column].without_core
@@ -177,10 +177,10 @@ class _View:
         a step only once, and at most by the time in which none of them computes."""
         if not self.around[self.column].pooled:
             return self.beyond(self.contended, self.demand())
-        found, unserved = self.beyond(self.contended, BY_CHANCE), self.beyond(self.unserved)
-        if found is None:
+        contended, unserved = self.beyond(self.contended, BY_CHANCE), self.beyond(self.unserved)
+        if contended is None:
             return None
-        return None if unserved is None else min(found, unserved)
+        return None if unserved is None else min(contended, unserved)
 
     def unserved(self, column: int) -> float | None:
         """Own work minus the CPU time of all threads: the time in which none of them ran."""
@@ -195,7 +195,7 @@ class _View:
 
     def data(self) -> float | None:
         """Seconds explained by its samples or tokens, whichever explain more."""
-        found = []
+        values = []
         for name in ("tokens", "samples"):
             own = _amount(self._field(name, self.column))
             amounts = [_amount(self._field(name, peer)) for peer in self.peers]
@@ -203,23 +203,23 @@ class _View:
             if own and usual:
                 phases = self.joined.phases[self.start :, self.column, :][:, list(WITH_DATA)]
                 work = float(np.median(np.nan_to_num(phases), axis=0).sum())
-                found.append(work * (1 - usual / own))
-        return max(found, default=None)
+                values.append(work * (1 - usual / own))
+        return max(values, default=None)
 
     def fewer_cores(self) -> float | None:
         """Seconds saved if its threads ran as parallel as the peers', apart from the time in which
         its main thread had no core; 0 if it does not keep its cores busy."""
-        one, own = self.around[self.column], self.own(self.column)
+        surroundings, own = self.around[self.column], self.own(self.column)
         cores, usual = self.cores(self.column), self._usual(self.cores)
         parallel = self._usual(self._side_by_side)
-        if cores is None or usual is None or not one.computes_here:
+        if cores is None or usual is None or not surroundings.computes_here:
             return None
         if cores >= usual:
             return 0.0
-        if own is None or one.running is None or parallel is None:
+        if own is None or surroundings.running is None or parallel is None:
             return None
-        served = own - (one.queueing or 0.0) * self.step
-        used = one.running * self.step
+        served = own - (surroundings.queueing or 0.0) * self.step
+        used = surroundings.running * self.step
         return served - used / parallel if used >= FILLED * cores * served else 0.0
 
     def paging(self) -> float | None:

@@ -82,7 +82,7 @@ def _placed(ranks: Sequence[Rank]) -> dict[int, int]:
     chains = list(_chains(neighbours))
     lengths = {len(chain) for chain in chains}
     placed = {rank for chain in chains for rank in chain}
-    everybody = {one.rank for one in ranks if one.rank is not None}
+    everybody = {rank.rank for rank in ranks if rank.rank is not None}
     if len(lengths) != 1 or not everybody <= placed:
         return {}
     if len(chains) == 1 and (_hold_one_model(ranks) or _some_only_hand_out(ranks)):
@@ -94,17 +94,17 @@ def _hold_one_model(ranks: Sequence[Rank]) -> bool:
     """Whether all ranks average their gradients, and what they send each other is something else
     (ring attention between two ranks goes both ways)."""
     words = {word for rank in ranks for word in str(rank.metadata.strategy).split("+")}
-    averaged = words & AVERAGED or any(one.metadata.ddp is not None for one in ranks)
+    averaged = words & AVERAGED or any(rank.metadata.ddp is not None for rank in ranks)
     return "pipeline" not in words and bool(averaged)
 
 
 def _neighbours(ranks: Sequence[Rank]) -> Neighbours:
     """Rank -> the ranks with which it exchanges messages in both directions, as either tells."""
     sent = set[tuple[int, int]]()
-    for one in ranks:
-        if one.rank is not None:
-            sent |= {(one.rank, other) for other in one.metadata.sends_to}
-            sent |= {(other, one.rank) for other in one.metadata.receives_from}
+    for member in ranks:
+        if member.rank is not None:
+            sent |= {(member.rank, other) for other in member.metadata.sends_to}
+            sent |= {(other, member.rank) for other in member.metadata.receives_from}
     mutual: dict[int, set[int]] = {}
     for sender, receiver in sent:
         if sender != receiver and (receiver, sender) in sent:
@@ -141,13 +141,13 @@ def _batches(ranks: Sequence[Rank]) -> tuple[int | None, float | None]:
     """Micro-batches, and parts of a rank's work. Where no schedule tells, there is a backward pass
     for each, if all stages are alone on their ranks."""
     pipelines = [pipeline for rank in ranks if (pipeline := rank.metadata.pipeline) is not None]
-    known = [one.micro_batches for one in pipelines if one.micro_batches is not None]
+    known = [pipeline.micro_batches for pipeline in pipelines if pipeline.micro_batches is not None]
     if not known:
         count = int(min(_backward_passes(ranks), default=0)) or None
         return count, count
-    if any(word in (one.schedule or "") for one in pipelines for word in NO_BUBBLE):
+    if any(word in (pipeline.schedule or "") for pipeline in pipelines for word in NO_BUBBLE):
         return min(known), inf
-    return min(known), min(known) * min(len(one.held) or 1 for one in pipelines)
+    return min(known), min(known) * min(len(pipeline.held) or 1 for pipeline in pipelines)
 
 
 def _backward_passes(ranks: Sequence[Rank]) -> list[float]:
@@ -185,19 +185,19 @@ def is_flat(ranks: Sequence[Rank], structure: Structure) -> bool:
 def servers(ranks: Sequence[Rank]) -> frozenset[int]:
     """The ranks that only serve: they update in most of their steps, never run backward, and
     exchange messages with ranks that do."""
-    if any(one.metadata.pipeline is not None for one in ranks):
+    if any(rank.metadata.pipeline is not None for rank in ranks):
         return frozenset()  # a schedule without bubbles runs no backward pass that counts as one
     idle = [rank for rank in ranks if rank.rank is not None and _only_updates(rank)]
     if not idle:
         return frozenset()
-    workers = [one for one in ranks if len(one.steps) and backward_passes(one) >= 1]
+    workers = [rank for rank in ranks if len(rank.steps) and backward_passes(rank) >= 1]
     numbers = {worker.rank for worker in workers}
-    asked = {other for one in workers for other in one.metadata.sends_to}
+    asked = {other for worker in workers for other in worker.metadata.sends_to}
     return frozenset(
-        one.rank
-        for one in idle
-        if one.rank is not None
-        and (one.rank in asked or not numbers.isdisjoint(one.metadata.sends_to))
+        rank.rank
+        for rank in idle
+        if rank.rank is not None
+        and (rank.rank in asked or not numbers.isdisjoint(rank.metadata.sends_to))
     )
 
 

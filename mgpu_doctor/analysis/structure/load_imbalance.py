@@ -167,7 +167,7 @@ def _uneven(
     load: Floats,
 ) -> Uneven | None:
     """The stragglers whose load explains most of their excess."""
-    found = []
+    uneven = []
     if not stragglers:
         return None
     others = median_of_others(load)
@@ -179,22 +179,22 @@ def _uneven(
         mine, usual = float(load[start:, column].mean()), float(others[start:, column].mean())
         if mine >= MORE * usual:
             explained = straggler.own_of_others * (mine / usual - 1) / max(straggler.excess, 1e-12)
-            found.append((straggler, mine, usual, min(1.0, explained)))
-    found = [one for one in found if one[3] >= EXPLAINS]
-    if not found:
+            uneven.append((straggler, mine, usual, min(1.0, explained)))
+    uneven = [straggler for straggler in uneven if straggler[3] >= EXPLAINS]
+    if not uneven:
         return None
-    culprits, loads, usual_loads, shares = zip(*found, strict=True)
-    a_unit = np.mean([one.excess / (m - u) for one, m, u, _ in found])
+    culprits, loads, usual_loads, shares = zip(*uneven, strict=True)
+    a_unit = np.mean([straggler.excess / (m - u) for straggler, m, u, _ in uneven])
     level = saved_if_removed(
         attribution.own, attribution.communication, a_unit * _beyond_mean(load)
     )
     return Uneven(
-        ranks=tuple(one.rank for one in culprits),
+        ranks=tuple(culprit.rank for culprit in culprits),
         unit=unit,
         load=float(np.mean(loads)),
         load_of_others=float(np.mean(usual_loads)),
         explained=float(np.mean(shares)),
-        saved=sum(one.saved for one in culprits),
+        saved=sum(culprit.saved for culprit in culprits),
         saved_level=level,
     )
 
@@ -260,7 +260,7 @@ def _line(joined: Joined, own: Floats) -> _Line | None:
     """How work follows load over steps and ranks, each without its own mean; None: it does not.
     The unit that goes best with it counts."""
     known = np.asarray(~np.isnan(own).any(axis=1))
-    found = []
+    stages = []
     for unit, load in _loads(joined):
         mean = float(load.mean())
         x = _evened(load, known)
@@ -276,5 +276,5 @@ def _line(joined: Joined, own: Floats) -> _Line | None:
         if sureness < SURE or correlation < TOGETHER:
             continue
         slope = min(float(np.sum(x * y) / np.sum(x * x)), float(own[known].mean()) / mean)
-        found.append(_Line(unit, load, slope, correlation))
-    return max(found, key=lambda line: line.correlation, default=None)
+        stages.append(_Line(unit, load, slope, correlation))
+    return max(stages, key=lambda line: line.correlation, default=None)

@@ -105,7 +105,7 @@ def measure_stages(joined: Joined, attribution: Attribution, structure: Structur
         return None
     slowest = int(levels.argmax())
     beyond = work[:, slowest] - work.mean(axis=1)
-    found = persistent(beyond, comparisons=len(levels), floor=0.0)
+    slow = persistent(beyond, comparisons=len(levels), floor=0.0)
     m = structure.passes
     saved = like_others = more = None
     if m is not None:
@@ -120,7 +120,7 @@ def measure_stages(joined: Joined, attribution: Attribution, structure: Structur
         ranks=structure.stages,
         work=tuple(float(level) for level in levels),
         slowest=slowest,
-        steady=found is not None and found.onset == 0,
+        steady=slow is not None and slow.onset == 0,
         positive=float(np.mean(beyond > 0)),
         micro_batches=structure.micro_batches,
         passes=m,

@@ -52,7 +52,7 @@ class Replicas:
 def compare(ranks: Sequence[Rank]) -> Replicas:
     """Compares the recorded digests of batches and weights."""
     fed = {rank.rank: _fed(rank) for rank in ranks if rank.rank is not None}
-    return _with_weights(_of_batches({one: seen for one, seen in fed.items() if seen}), ranks)
+    return _with_weights(_of_batches({number: seen for number, seen in fed.items() if seen}), ranks)
 
 
 def _fed(rank: Rank) -> Mapping[Place, str]:
@@ -126,15 +126,15 @@ class _Sample:
         return cls(shapes, values, known) if values else None
 
 
-def _with_weights(found: Replicas, ranks: Sequence[Rank]) -> Replicas:
+def _with_weights(replicas: Replicas, ranks: Sequence[Rank]) -> Replicas:
     moments = list(_moments(ranks))
     apart = list(takewhile(lambda moment: _distance(moment[1]) > ROUNDING, reversed(moments)))
     if not apart:
-        return replace(found, compared_weights=len(moments))
+        return replace(replicas, compared_weights=len(moments))
     last = apart[0][1]
     before = moments[-len(apart) - 1][1] if len(apart) < len(moments) else None
     return replace(
-        found,
+        replicas,
         compared_weights=len(moments),
         diverged_at=apart[-1][0],
         diverged_moments=len(apart),
@@ -172,11 +172,11 @@ def _moments(ranks: Sequence[Rank]) -> Iterable[tuple[int, Mapping[int, _Sample]
         if (sequence, updates) in places:
             continue  # steps that were told late, all at once
         places.add((sequence, updates))
-        found = {
+        samples_by_rank = {
             rank: _Sample.of(rows[step, sequence, updates]) for rank, rows in rows_by_rank.items()
         }
-        samples = {rank: one for rank, one in found.items() if one is not None}
-        same_shapes = len({one.shapes for one in samples.values()}) == 1
+        samples = {rank: sample for rank, sample in samples_by_rank.items() if sample is not None}
+        same_shapes = len({sample.shapes for sample in samples.values()}) == 1
         numbers = all(sample.total is not None for sample in samples.values())
         if len(samples) == len(rows_by_rank) and same_shapes and numbers:
             yield step, samples
@@ -185,6 +185,6 @@ def _moments(ranks: Sequence[Rank]) -> Iterable[tuple[int, Mapping[int, _Sample]
 def _distance(samples: Mapping[int, _Sample]) -> float:
     """How far the ranks are apart, relative to the largest sum; 0 where all bits are equal."""
     totals = [sample.total for sample in samples.values() if sample.total is not None]
-    if len({one.values for one in samples.values()}) < 2 or not max(totals):
+    if len({sample.values for sample in samples.values()}) < 2 or not max(totals):
         return 0.0
     return (max(totals) - min(totals)) / max(totals)

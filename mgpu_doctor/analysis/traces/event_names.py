@@ -76,7 +76,7 @@ def families(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _family(name: str) -> str:
-    found = _FAMILY.search(name)
-    if found is not None:
-        return found[0].lower().replace("_", "")
+    match = _FAMILY.search(name)
+    if match is not None:
+        return match[0].lower().replace("_", "")
     return "" if _PAIRS.search(name) else "other"

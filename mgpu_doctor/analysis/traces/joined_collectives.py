@@ -63,7 +63,7 @@ MOST_STRETCHES = 20
 def join(traces: Sequence[Trace]) -> Waits:
     """How long each rank waited in each step. Raises UnjoinableError."""
     numbered = {trace.rank: trace for trace in traces if trace.rank is not None}
-    whole = {rank: one for rank, one in numbered.items() if one.cut is None}
+    whole = {rank: trace for rank, trace in numbered.items() if trace.cut is None}
     numbered = whole if len(whole) > 1 else numbered
     if len(numbered) < 2:
         raise UnjoinableError("traces of two ranks at least are needed, with their numbers")
@@ -74,23 +74,23 @@ def join(traces: Sequence[Trace]) -> Waits:
     if not groups:
         raise UnjoinableError(_why_not(called))
     steps = step_starts(numbered[ranks[0]])
-    if len(steps) < 2 or any(one.columns[0] for one in groups):
+    if len(steps) < 2 or any(group.columns[0] for group in groups):
         return _by_stretch(ranks, groups)
     waits = np.zeros((len(steps), len(ranks)))
     for group in groups:
         unit = np.searchsorted(steps, group.start, side="right") - 1
         _add(waits, group, np.maximum(0, unit))
-    return Waits(ranks, waits, "step", sum(len(one.start) for one in groups))
+    return Waits(ranks, waits, "step", sum(len(group.start) for group in groups))
 
 
 def _by_stretch(ranks: tuple[int, ...], groups: Sequence[_Group]) -> Waits:
     """Each group's collectives in equal parts, by number."""
-    least = min(len(one.start) for one in groups)
+    least = min(len(group.start) for group in groups)
     count = max(1, min(MOST_STRETCHES, least))
     waits = np.zeros((count, len(ranks)))
     for group in groups:
         _add(waits, group, np.arange(len(group.start)) * count // len(group.start))
-    whole = sum(len(one.start) for one in groups)
+    whole = sum(len(group.start) for group in groups)
     return Waits(ranks, waits, "stretch", whole)
 
 
@@ -127,14 +127,14 @@ def collectives(trace: Trace) -> Events:
         wanted = (events["kind"] == Kind.KERNEL) & event_names.moves(trace)
     else:
         wanted = (events["kind"] == Kind.NOTE) & event_names.hosted(trace)
-    found: Events = events[wanted]
-    return found
+    values: Events = events[wanted]
+    return values
 
 
 def _groups(called: Sequence[dict[str, _Called]], *, one_clock: bool) -> Iterator[_Group]:
     """Those groups whose members all called the same. `one_clock`: all ran on one host."""
-    for name in dict.fromkeys(name for one in called for name in one):
-        columns = tuple(place for place, one in enumerate(called) if name in one)
+    for name in dict.fromkeys(name for calls in called for name in calls):
+        columns = tuple(place for place, calls in enumerate(called) if name in calls)
         if len(columns) < 2:
             continue
         same = _same([called[place][name] for place in columns], one_clock=one_clock)
@@ -142,22 +142,25 @@ def _groups(called: Sequence[dict[str, _Called]], *, one_clock: bool) -> Iterato
             yield _Group(
                 columns,
                 same[0].start,
-                np.stack([one.length for one in same], axis=1),
+                np.stack([member.length for member in same], axis=1),
             )
 
 
 def _same(members: Sequence[_Called], *, one_clock: bool) -> list[_Called] | None:
     """What all of them called, in one order; None where that cannot be told."""
     numbers = [member.sequence for member in members]
-    if all(len(one) and one.min() >= 0 and len(np.unique(one)) == len(one) for one in numbers):
+    if all(
+        len(number) and number.min() >= 0 and len(np.unique(number)) == len(number)
+        for number in numbers
+    ):
         shared = numbers[0]
         for number in numbers[1:]:
             shared = np.intersect1d(shared, number)
-        members = [_only(one, shared) for one in members]
+        members = [_only(member, shared) for member in members]
     elif one_clock:
         members = _by_clock(members)
     first = members[0].families
-    return [*members] if first and all(one.families == first for one in members) else None
+    return [*members] if first and all(member.families == first for member in members) else None
 
 
 def _by_clock(members: Sequence[_Called]) -> Sequence[_Called]:
@@ -166,19 +169,19 @@ def _by_clock(members: Sequence[_Called]) -> Sequence[_Called]:
     ends = [member.start + member.length for member in members]
     apart = np.median(np.diff(ends[0])) if len(ends[0]) > 1 else 0.0
     shifts = [_shift(ends[0], other, float(apart) / 4) for other in ends]
-    known = [one for one in shifts if one is not None]
+    known = [shift for shift in shifts if shift is not None]
     if len(known) < len(members):
         return members
-    first = max(-one for one in known)
-    last = min(len(end) - one for end, one in zip(ends, known, strict=True))
+    first = max(-number for number in known)
+    last = min(len(end) - number for end, number in zip(ends, known, strict=True))
     return [
         _Called(
-            one.families[first + shift : last + shift],
-            one.sequence[first + shift : last + shift],
-            one.start[first + shift : last + shift],
-            one.length[first + shift : last + shift],
+            member.families[first + shift : last + shift],
+            member.sequence[first + shift : last + shift],
+            member.start[first + shift : last + shift],
+            member.length[first + shift : last + shift],
         )
-        for one, shift in zip(members, known, strict=True)
+        for member, shift in zip(members, known, strict=True)
     ]
 
 
@@ -201,14 +204,14 @@ def _shift(ends: npt.NDArray[np.int64], others: npt.NDArray[np.int64], near: flo
     return shift if float(np.median(gaps)) <= near else None
 
 
-def _only(one: _Called, shared: npt.NDArray[np.int64]) -> _Called:
-    order = np.argsort(one.sequence, kind="stable")
-    places = order[np.isin(one.sequence[order], shared)]
+def _only(called: _Called, shared: npt.NDArray[np.int64]) -> _Called:
+    order = np.argsort(called.sequence, kind="stable")
+    places = order[np.isin(called.sequence[order], shared)]
     return _Called(
-        tuple(one.families[place] for place in places),
-        one.sequence[places],
-        one.start[places],
-        one.length[places],
+        tuple(called.families[place] for place in places),
+        called.sequence[places],
+        called.start[places],
+        called.length[places],
     )
 
 

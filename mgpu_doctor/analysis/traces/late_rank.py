@@ -80,8 +80,8 @@ def _is_sure(waits: Waits, first: int, excess: Floats) -> bool:
     """Beyond chance by size, by signs and ranks, or by how often it came last: with few steps one
     of these can decide where the others cannot."""
     ranks = len(waits.ranks)
-    found = estimate(excess)
-    if found.mean >= limit(ranks, found.freedom) * found.error:
+    mean = estimate(excess)
+    if mean.mean >= limit(ranks, mean.freedom) * mean.error:
         return True
     if _neighbours_alike(excess) > INDEPENDENT:
         return False

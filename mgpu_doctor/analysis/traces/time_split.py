@@ -23,8 +23,8 @@ Spans: TypeAlias = npt.NDArray[np.int64]
 
 def spans(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Spans:
     """Those of some length, in the order given."""
-    found = np.stack((starts, starts + lengths), axis=1)
-    return found[lengths > 0]
+    bounds = np.stack((starts, starts + lengths), axis=1)
+    return bounds[lengths > 0]
 
 
 def union(some: Spans) -> Spans:
@@ -58,9 +58,9 @@ def within(some: Spans, windows: Spans) -> npt.NDArray[np.int64]:
     return measure(some, windows[:, 1]) - measure(some, windows[:, 0])
 
 
-def common(one: Spans, other: Spans) -> int:
+def common(spans: Spans, other: Spans) -> int:
     """Length of what two unions share."""
-    return int(within(one, other).sum())
+    return int(within(spans, other).sum())
 
 
 def gaps(some: Spans) -> Spans:
@@ -223,7 +223,7 @@ def launched_at(device: Events, calls: Events) -> npt.NDArray[np.int64]:
 
 
 def _summed(rows: npt.NDArray[np.int64]) -> Idle:
-    host, kernel, other = (float(one) * NANO for one in rows.sum(axis=0))
+    host, kernel, other = (float(seconds) * NANO for seconds in rows.sum(axis=0))
     short = rows[:, 0][rows[:, 0] <= SHORT].sum()
     return Idle(host, kernel, other, float(short) * NANO)
 
@@ -236,7 +236,9 @@ def by_name(trace: Trace, most: int) -> tuple[tuple[str, int, float], ...]:
     total = np.bincount(device["name"], device["length"], minlength=len(trace.names))
     first = np.argsort(-total, kind="stable")[:most]
     return tuple(
-        (trace.names[one], int(count[one]), float(total[one]) * NANO) for one in first if count[one]
+        (trace.names[starts], int(count[starts]), float(total[starts]) * NANO)
+        for starts in first
+        if count[starts]
     )
 
 

@@ -39,7 +39,7 @@ class TraceSummary:
     @property
     def unit_seconds(self) -> float:
         """Mean seconds of a row of `waits`: a step, or a stretch of one."""
-        widest = max((one.window for one in self.splits.values()), default=0.0)
+        widest = max((split.window for split in self.splits.values()), default=0.0)
         return widest / len(self.waits.waits) if self.waits is not None else widest
 
 
@@ -55,9 +55,11 @@ def summarize_traces(traces: Sequence[Trace], world: int | None) -> TraceSummary
         splits=splits,
         ranks={place: traces[place].rank for place in splits},
         on_device=all(traces[place].on_device for place in splits),
-        steps=max((len(one) for one in marked), default=0) or None,
+        steps=max((len(values) for values in marked), default=0) or None,
         step_seconds=float(np.mean(np.concatenate(marked))) if marked else None,
-        step_medians={rank: float(np.median(one)) for rank, one in lengths.items() if len(one)},
+        step_medians={
+            rank: float(np.median(length)) for rank, length in lengths.items() if len(length)
+        },
         world=max(world or 1, len(splits)),
     )
     return _compared(summary, [traces[place] for place in splits])
@@ -89,7 +91,7 @@ def _shown(summary: TraceSummary, late: Late) -> float:
 
 
 def _longer(summary: TraceSummary, late: Late) -> dict[str, float]:
-    parts = {rank: one.parts for rank, one in _joined(summary).items()}
+    parts = {rank: split.parts for rank, split in _joined(summary).items()}
     own = parts.pop(late.rank, {})
     return {
         name: (value - float(np.median([part.get(name, 0.0) for part in parts.values()])))
@@ -101,5 +103,5 @@ def _longer(summary: TraceSummary, late: Late) -> dict[str, float]:
 def _joined(summary: TraceSummary) -> dict[int | None, Split]:
     """Rank -> its time split, of the ranks that could be compared."""
     compared = summary.waits.ranks if summary.waits is not None else ()
-    by_rank = {summary.ranks[place]: one for place, one in summary.splits.items()}
-    return {rank: one for rank, one in by_rank.items() if rank in compared}
+    by_rank = {summary.ranks[place]: split for place, split in summary.splits.items()}
+    return {rank: split for rank, split in by_rank.items() if rank in compared}
