@@ -45,7 +45,7 @@ def _snapshots_of(raw: dict[str, Any], source: str, budget: Budget) -> tuple[Sna
     listed = raw.get("device_traces")
     traces = listed[:MOST_DEVICES] if isinstance(listed, list) else []
     refused = {device: _refused(trace, budget) for device, trace in enumerate(traces)}
-    devices = sorted({*segments, *(device for device, found in refused.items() if found[0])})
+    devices = sorted({*segments, *(device for device, refusals in refused.items() if refusals[0])})
     return tuple(
         _snapshot(
             segments.get(device, []),
@@ -106,7 +106,7 @@ def _is_for_all(segment: dict[str, Any]) -> bool:
 
 def _refused(trace: object, budget: Budget) -> tuple[tuple[Refused, ...], bool]:
     """The requests of a device that failed, and whether something changed after the last."""
-    found = []
+    refusals = []
     moved = False
     budget.check_time()
     for event in _dicts(trace, MOST_BLOCKS):
@@ -114,17 +114,17 @@ def _refused(trace: object, budget: Budget) -> tuple[tuple[Refused, ...], bool]:
             wanted = whole(event.get("size"), 1, MOST_SIZE)
             free = whole(event.get("device_free"), 0, MOST_SIZE)
             if wanted is not None:
-                found.append(Refused(wanted, free, _place(event)))
+                refusals.append(Refused(wanted, free, _place(event)))
                 moved = False
         elif event.get("action") in CHANGES:
             moved = True
-    return tuple(found), moved
+    return tuple(refusals), moved
 
 
 def _dicts(value: object, most: int) -> Iterator[dict[str, Any]]:
-    for one in value[:most] if isinstance(value, list) else ():
-        if isinstance(one, dict):
-            yield one
+    for entry in value[:most] if isinstance(value, list) else ():
+        if isinstance(entry, dict):
+            yield entry
 
 
 def _place(asked: dict[str, Any]) -> str:

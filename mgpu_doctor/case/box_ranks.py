@@ -57,18 +57,20 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
     if until is not None and begun > until:
         return None
     exited = _seen_exit(box, moment)
-    said = None if box.ended_ns is None else box.ended_ns / 1e9 + offset
-    if until is not None and said is not None and said > until:
-        said = None
+    left_at = None if box.ended_ns is None else box.ended_ns / 1e9 + offset
+    if until is not None and left_at is not None and left_at > until:
+        left_at = None
     steps = _until(box.steps, offset, until)
-    gone = _gone(box, moment, exited, said)
+    gone = _gone(box, moment, exited, left_at)
     metadata = _metadata(box)
-    code, number_ = exit_status(box, metadata, exited, said)
-    error = _error(box, said, offset) if gone and code != 0 else None
+    code, number_ = exit_status(box, metadata, exited, left_at)
+    error = _error(box, left_at, offset) if gone and code != 0 else None
     if error is not None and error.type == "SystemExit" and code is None:
         error = None  # somebody caught it: it ended otherwise
     now = _now(box, steps, offset, until)
-    state = end_state(code, number_, error, orderly=said is not None) if gone else living_state(now)
+    state = (
+        end_state(code, number_, error, orderly=left_at is not None) if gone else living_state(now)
+    )
     is_here = not gone and until is None and moment.here.was(box)
     return Rank(
         rank=identity.rank,
@@ -82,7 +84,7 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         state=state,
         exit_code=code if gone else None,
         signal=number_ if gone else None,
-        ended=(exited.at if exited else said) if gone else None,
+        ended=(exited.at if exited else left_at) if gone else None,
         started=begun,
         metadata=metadata,
         device_times=box.device_times,
@@ -96,7 +98,7 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         probe_cost=box.probe_cost_ns / 1e9,
         lost_records=box.lost + box.overwritten,
         clock_offset=offset,
-        took_leave=gone and said is not None,
+        took_leave=gone and left_at is not None,
         is_here=is_here and moment.here.is_of_its_owner(identity.pid),
     )
 
@@ -166,14 +168,14 @@ def _seen_exit(box: Box, moment: Moment) -> ProcessEnd | None:
     return None
 
 
-def _gone(box: Box, moment: Moment, exited: ProcessEnd | None, said: float | None) -> bool:
+def _gone(box: Box, moment: Moment, exited: ProcessEnd | None, left_at: float | None) -> bool:
     if exited is not None:
         return True
     if moment.until is not None:
-        return said is not None
+        return left_at is not None
     if moment.here.was(box):
         return not moment.here.has_process(box)
-    return moment.over or said is not None or moment.here.booted_since(box)
+    return moment.over or left_at is not None or moment.here.booted_since(box)
 
 
 class _Traceback(str):
@@ -212,7 +214,7 @@ class _LastWords(msgspec.Struct):
 _read_last_words = reader(_LastWords)
 
 
-def _error(box: Box, said: float | None, offset: float) -> Error | None:
+def _error(box: Box, left_at: float | None, offset: float) -> Error | None:
     words = _read_last_words(box.last_words) or _LastWords()
     if box.state != "exception" and words.type is None:
         return None
@@ -224,7 +226,7 @@ def _error(box: Box, said: float | None, offset: float) -> Error | None:
         line=words.line,
         function=words.function,
         traceback=str(words.traceback),
-        at=number(raised[-1]) if raised else said,
+        at=number(raised[-1]) if raised else left_at,
         wait=_interrupted_wait(words.wait, offset),
     )
 
@@ -243,7 +245,7 @@ def _until(records: Records, offset: float, until: float | None) -> Records:
 
 
 def _events(box: Box, offset: float, until: float | None) -> tuple[Event, ...]:
-    found = (
+    events = (
         Event(
             kind=event.kind,
             at=event.start_ns / 1e9 + offset,
@@ -254,7 +256,7 @@ def _events(box: Box, offset: float, until: float | None) -> tuple[Event, ...]:
         )
         for event in box.events
     )
-    return tuple(event for event in found if until is None or event.at <= until)
+    return tuple(event for event in events if until is None or event.at <= until)
 
 
 def _now(box: Box, steps: Records, offset: float, until: float | None) -> Now | None:

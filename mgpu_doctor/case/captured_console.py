@@ -27,7 +27,7 @@ STREAMS = ("console", "stdout", "stderr")
 
 def read_streams(recording: Path, most: int = MOST_BYTES) -> dict[str, list[str]]:
     """The lines of each captured stream, oldest first. `most`: bytes that are read of a file."""
-    found: dict[str, list[str]] = {}
+    streams: dict[str, list[str]] = {}
     for stream in STREAMS:
         raw = b""
         for name in (f"{stream}.log", f"{stream}.log.1"):
@@ -35,8 +35,8 @@ def read_streams(recording: Path, most: int = MOST_BYTES) -> dict[str, list[str]
                 path = recording / layout.CONSOLE / name
                 raw += read_bounded(path, most, root=recording, at_end=True)
         if raw:
-            found[stream] = raw.decode("utf-8", "replace").split("\n")
-    return found
+            streams[stream] = raw.decode("utf-8", "replace").split("\n")
+    return streams
 
 
 def console(streams: Mapping[str, list[str]], ranks: Iterable[Rank]) -> tuple[Console, int | None]:
@@ -100,10 +100,12 @@ class _Known:
     """Finds a rank by what a text says of it."""
 
     def __init__(self, ranks: Iterable[Rank]) -> None:
-        found = [rank for rank in ranks if rank.rank is not None]
-        self._by_pid = {rank.pid: rank.rank for rank in found if rank.pid is not None}
-        hosts = {rank.host for rank in found}
-        self._by_local = {rank.local_rank: rank.rank for rank in found} if len(hosts) <= 1 else {}
+        numbered = [rank for rank in ranks if rank.rank is not None]
+        self._by_pid = {rank.pid: rank.rank for rank in numbered if rank.pid is not None}
+        hosts = {rank.host for rank in numbered}
+        self._by_local = (
+            {rank.local_rank: rank.rank for rank in numbered} if len(hosts) <= 1 else {}
+        )
         self._one_host = len(hosts) <= 1
 
     def rank(self, rank: int | None, local_rank: int | None, pid: int | None) -> int | None:

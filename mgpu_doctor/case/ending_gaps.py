@@ -19,24 +19,24 @@ def read_endings(
 ) -> tuple[tuple[Ending, ...], tuple[Unexamined, ...]]:
     """What the recorded hosts tell of deaths, and what could not be seen. A host without the file
     (an older recording) tells nothing. `until`: a tale written later is left out (replay)."""
-    found: list[Ending] = []
-    untold: dict[str, Unexamined] = {}
+    endings: list[Ending] = []
+    gaps: dict[str, Unexamined] = {}
     for host in hosts:
         try:
-            told = ending_of(host.name, read_object(host / layout.ENDING, root=root))
+            ending = ending_of(host.name, read_object(host / layout.ENDING, root=root))
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
             reason = f"{host.name}: {error.strerror if isinstance(error, OSError) else error}"
             remedy = "record the job again; deaths were judged without it"
-            untold.setdefault("file", Unexamined(layout.ENDING, reason, remedy))
+            gaps.setdefault("file", Unexamined(layout.ENDING, reason, remedy))
             continue
-        if until is not None and (told.at is None or told.at > until):
+        if until is not None and (ending.at is None or ending.at > until):
             continue
-        found.append(told)
-        if told.log_trouble is not None:
-            untold.setdefault("log", _no_log(told.log_trouble))
-    return tuple(found), tuple(untold.values())
+        endings.append(ending)
+        if ending.log_trouble is not None:
+            gaps.setdefault("log", _no_log(ending.log_trouble))
+    return tuple(endings), tuple(gaps.values())
 
 
 def _no_log(trouble: str) -> Unexamined:
@@ -53,11 +53,14 @@ def unread_log(samples: Iterable[DeviceSample], gaps: Container[Gap | None]) -> 
     """Where the kernel's log could not be read for XIDs, once for all hosts, and not at all where
     it is among `gaps` already."""
     newest = {sample.host: sample for sample in samples if sample.devices}
-    deaf = [one for one in newest.values() if one.kernel_log_trouble is not None]
+    deaf = [gap for gap in newest.values() if gap.kernel_log_trouble is not None]
     if not deaf or Gap.KERNEL_LOG in gaps:
         return []
     reason = deaf[0].kernel_log_trouble or ""
-    unheard = next((one.events_trouble for one in deaf if one.events_trouble), None)
+    unheard = next(
+        (device_sample.events_trouble for device_sample in deaf if device_sample.events_trouble),
+        None,
+    )
     left = f"nor from the driver: {unheard}" if unheard else "only those the driver reports (NVML)"
     return [
         Unexamined(

@@ -240,8 +240,8 @@ def flight_of(form: Mapping[str, Json]) -> Flight:
 def _files(folder: Path, root: Path) -> list[Path]:
     own = entries_below(root, folder)
     inner = [entry.path for entry in own if entry.is_folder][:MOST_FOLDERS]
-    found = [*own, *(entry for each in inner for entry in entries_below(root, each))]
-    return sorted(entry.path for entry in found if entry.is_file)[:MOST_FILES]
+    entries = [*own, *(entry for each in inner for entry in entries_below(root, each))]
+    return sorted(entry.path for entry in entries if entry.is_file)[:MOST_FILES]
 
 
 def _read(path: Path, root: Path) -> Flight:

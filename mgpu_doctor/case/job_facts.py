@@ -110,8 +110,8 @@ def _strategy(ranks: list[Rank]) -> str | None:
 
 
 def _most_common(values: Iterable[Json]) -> str | None:
-    found = next(iter(_counted(value for value in values if isinstance(value, str))), None)
-    return text(found, 100)
+    common = next(iter(_counted(value for value in values if isinstance(value, str))), None)
+    return text(common, 100)
 
 
 def _counted(values: Iterable[Json]) -> list[Json]:

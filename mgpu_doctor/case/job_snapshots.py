@@ -132,8 +132,8 @@ class Look:
 
     def stack(self, pid: int) -> Stack | None:
         """The last one that was read of this process, without native frames if there is one."""
-        found = [one for one in self.stacks if one.pid == pid]
-        return min(reversed(found), key=lambda one: "native" in one.source, default=None)
+        own = [stack for stack in self.stacks if stack.pid == pid]
+        return min(reversed(own), key=lambda stack: "native" in stack.source, default=None)
 
 
 decode_look = line_decoder(Look)

@@ -92,8 +92,8 @@ def reader(kind: type[T]) -> Callable[[Json], T | None]:
     read = _reader(inspect.type_info(kind))
 
     def read_or_none(value: Json) -> T | None:
-        found = read(value)
-        return None if found is _WRONG else cast(T, found)
+        decoded = read(value)
+        return None if decoded is _WRONG else cast(T, decoded)
 
     return read_or_none
 
@@ -137,7 +137,7 @@ def _reader(kind: inspect.Type) -> _Reader:  # noqa: PLR0911, PLR0912 - one per 
         case inspect.CustomType():
             return _custom(kind.cls)
         case inspect.UnionType():
-            (other,) = (one for one in kind.types if not isinstance(one, inspect.NoneType))
+            (other,) = (member for member in kind.types if not isinstance(member, inspect.NoneType))
             return _reader(other)
         case _:
             raise TypeError(f"no reader for {kind}")

@@ -42,29 +42,29 @@ class Endings:
 def endings_of(logs: Sequence[Whose], ranks: int) -> Endings:
     """Endings by tracebacks and launchers' reports. What was caught and printed ended nobody, nor
     what training went on after. `ranks`: how many the job has at least."""
-    told = Endings()
+    endings = Endings()
     parsed = [(log, parser.parse_console(line.text for line in log.scanned.told)) for log in logs]
     parsed = [(log, facts) for log, facts in parsed if not _all_past(log.scanned.told, ranks)]
     reported = any(facts.failures for _, facts in parsed)
     printed: list[tuple[int, LoggedEnd]] = []
     for log, facts in parsed:
-        told.asked = told.asked or facts.asked
+        endings.asked = endings.asked or facts.asked
         for failure in facts.failures:
             if _went_on(_line(log, failure.at), ranks):
                 continue
             end = _reported(failure, log)
-            told.ends.append(end)
+            endings.ends.append(end)
             if end.rank is not None and failure.host:
-                told.hosts[end.rank] = failure.host
+                endings.hosts[end.rank] = failure.host
         for number, raised in _tracebacks(log, facts, ranks, reported):
             if raised is None:
-                told.caught.add((log.scanned.source, number))
+                endings.caught.add((log.scanned.source, number))
             else:
                 printed.append((number, raised))
     if len(logs) == 1:  # else nobody knows which was first
         printed = [(number, replace(end, order=number)) for number, end in printed]
-    told.ends += [end for _, end in printed]
-    return told
+    endings.ends += [end for _, end in printed]
+    return endings
 
 
 def _tracebacks(

@@ -25,15 +25,15 @@ _LOG = re.compile(
 def log_files(subjects: Sequence[str]) -> dict[str, Path | None]:
     """The files, each once, in the order named, those of a folder by their names; and the folder
     that the user named, None: the file itself."""
-    found: dict[str, Path | None] = {}
+    paths: dict[str, Path | None] = {}
     for subject in subjects:
         if os.path.isdir(subject):
             folder = Path(subject)
             for name in sorted(_inside(folder, folder, 0), key=_natural):
-                found.setdefault(name, folder)
+                paths.setdefault(name, folder)
         else:
-            found[subject] = None
-    return dict(list(found.items())[:MOST_FILES])
+            paths[subject] = None
+    return dict(list(paths.items())[:MOST_FILES])
 
 
 def _inside(root: Path, folder: Path, depth: int) -> Iterator[str]:
@@ -72,14 +72,14 @@ class Whose:
 def with_ranks(scanned: Sequence[Scanned], world_size: int | None) -> list[Whose]:
     """A log that its own lines label with several ranks is no rank's. A local rank is a rank only
     where one log tells of one host."""
-    by_name = ranks_from_names([one.source for one in scanned])
+    by_name = ranks_from_names([log.source for log in scanned])
     logs = []
     for one, rank in zip(scanned, by_name, strict=True):
         named = rank if one.ranks <= {rank} else None
         most = max(one.local_ranks, default=-1)
         one_host = max(one.ranks, default=-1) <= most and (world_size or 0) <= most + 1
         logs.append(Whose(one, named, local_is_rank=one_host))
-    if sum(bool(one.local_ranks) for one in scanned) > 1:
+    if sum(bool(log.local_ranks) for log in scanned) > 1:
         for log in logs:
             log.local_is_rank = False
     return logs

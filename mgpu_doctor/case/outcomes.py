@@ -109,14 +109,14 @@ def _silent(rank: Rank) -> bool:
 
 
 def exit_status(
-    box: Box, metadata: ProcessMetadata, exited: ProcessEnd | None, said: float | None
+    box: Box, metadata: ProcessMetadata, exited: ProcessEnd | None, left_at: float | None
 ) -> tuple[int | None, int | None]:
     """Exit code and signal. Both are kept where Python's shutdown, after the process had said its
     code, was aborted by threads that still ran."""
-    own = box.exit_code if said is not None else None
+    own = box.exit_code if left_at is not None else None
     if exited is None:
         return own, None
-    if said is not None and own is None and exited.signal == signal.SIGABRT:
+    if left_at is not None and own is None and exited.signal == signal.SIGABRT:
         own = _asked_for(box.last_words)
     if metadata.launcher == "ray" and (own == 0 or exited.exit_code == ENDED_BY_RAY):
         return own, None  # Ray ends its workers so, whatever became of the training
@@ -129,8 +129,8 @@ def _asked_for(words: Mapping[str, object]) -> int | None:
     """The exit code that `sys.exit` was called for: its number, or 1 where it was given words."""
     if words.get("type") != "SystemExit":
         return None
-    said = text(words.get("message"), 20) or ""
-    return int(said) & 0xFF if said.removeprefix("-").isdecimal() else 1
+    message = text(words.get("message"), 20) or ""
+    return int(message) & 0xFF if message.removeprefix("-").isdecimal() else 1
 
 
 def living_state(now: Now | None) -> State:

@@ -37,18 +37,22 @@ def case_of(
     """A job that nobody recorded. `booted`: when this machine did, in seconds since the epoch;
     None: unknown. `endings`: what the machine tells of deaths. Of its past nothing else is known:
     no steps, no console; nor how a rank has ended of which there is not even a zombie."""
-    seen = {one.pid: one for look in looks for one in look.ranks}
-    alive = {one.rank for one in seen.values() if one.state not in GONE}
-    ends = {one.pid: end for one in seen.values() if (end := _end(one, looks[-1].at)) is not None}
+    seen = {rank.pid: rank for look in looks for rank in look.ranks}
+    alive = {process.rank for process in seen.values() if process.state not in GONE}
+    ends = {
+        process.pid: end
+        for process in seen.values()
+        if (end := _end(process, looks[-1].at)) is not None
+    }
     ranks = [
-        _rank(seen[one.pid], booted, None if one.rank in alive else ends.get(one.pid))
-        for one in job.ranks
-        if one.pid in seen
+        _rank(seen[rank.pid], booted, None if rank.rank in alive else ends.get(rank.pid))
+        for rank in job.ranks
+        if rank.pid in seen
     ]
     ranks += [_missing(number, job.world_size) for number in job.missing]
     started = [rank.started for rank in ranks if rank.started is not None]
     running = any(rank.state is State.RUNNING for rank in ranks)
-    pid = job.launcher_pid or min((one.pid for one in job.processes), default=0)
+    pid = job.launcher_pid or min((process.pid for process in job.processes), default=0)
     first = next((process for process in job.processes if process.pid == pid), None)
     return Case(
         subject=Subject("process", str(pid)),
@@ -89,12 +93,12 @@ def with_looks(case: Case, looks: Sequence[Look]) -> Case:
     )
 
 
-def unexamined_of(untold: Iterable[Untold | FoundUntold]) -> tuple[Unexamined, ...]:
+def unexamined_of(untolds: Iterable[Untold | FoundUntold]) -> tuple[Unexamined, ...]:
     """What could not be seen, each reason once with the processes that it is true of."""
     pids: dict[tuple[str, str, str], set[int]] = {}
-    for one in untold:
-        told = pids.setdefault((one.source, one.reason, one.remedy), set())
-        told.update(() if one.pid is None else (one.pid,))
+    for one in untolds:
+        same = pids.setdefault((one.source, one.reason, one.remedy), set())
+        same.update(() if one.pid is None else (one.pid,))
     return tuple(
         Unexamined(_of(source, whose), reason, remedy)
         for (source, reason, remedy), whose in pids.items()
@@ -102,7 +106,7 @@ def unexamined_of(untold: Iterable[Untold | FoundUntold]) -> tuple[Unexamined, .
 
 
 def _untold(looks: Iterable[Look]) -> Iterator[Untold]:
-    return (one for look in looks for one in look.untold)
+    return (source for look in looks for source in look.untold)
 
 
 _PAST = Unexamined(

@@ -213,11 +213,11 @@ class MemoryPeaks(msgspec.Struct, frozen=True):
         """`where`: `device` or `host`. Empty where the peaks do not rise."""
         peaks = self.device if where == "device" else self.host
         rises = all(
-            one.step <= later.step
-            and one.samples <= later.samples
-            and one.tokens <= later.tokens
-            and one.peak <= later.peak
-            for one, later in pairwise(peaks)
+            peak.step <= later.step
+            and peak.samples <= later.samples
+            and peak.tokens <= later.tokens
+            and peak.peak <= later.peak
+            for peak, later in pairwise(peaks)
         )
         return peaks if rises else ()
 
@@ -382,11 +382,11 @@ def process_metadata(raw: Mapping[str, Json]) -> ProcessMetadata:
     known = _parsed.get(id(raw))
     if known is not None and known[0] is raw:
         return known[1]
-    found = _read(raw) or UNKNOWN
-    _parsed[id(raw)] = raw, found
+    metadata = _read(raw) or UNKNOWN
+    _parsed[id(raw)] = raw, metadata
     if len(_parsed) > REMEMBERED:
         _parsed.popitem(last=False)
-    return found
+    return metadata
 
 
 def _by_index(paces: Iterable[Pace]) -> tuple[Pace, ...]:

@@ -66,11 +66,11 @@ def case_of_traces(paths: Sequence[Path]) -> Case:
     name = str(paths[0])
     with within_budget():
         read = list(read_traces(paths))
-    traces = _one_a_rank([one for one in read if isinstance(one, Trace)])
+    traces = _one_a_rank([trace for trace in read if isinstance(trace, Trace)])
     unread = [
-        Unexamined(f"trace {one.source}", one.reason, "write it anew")
-        for one in read
-        if isinstance(one, UnreadTrace)
+        Unexamined(f"trace {trace.source}", trace.reason, "write it anew")
+        for trace in read
+        if isinstance(trace, UnreadTrace)
     ]
     if not traces:
         raise NotATraceError(f"{name} holds no trace: {unread[0].reason if unread else 'no file'}")
@@ -82,17 +82,17 @@ def case_of_traces(paths: Sequence[Path]) -> Case:
             name,
             framework=traces[0].framework,
             world_size=world,
-            hosts=tuple(sorted({one.host for one in traces if one.host})),
+            hosts=tuple(sorted({trace.host for trace in traces if trace.host})),
         ),
         observed=0.0,
         ranks=tuple(
             blank_rank(
-                rank=one.rank,
+                rank=trace.rank,
                 world_size=world,
-                host=one.host or "",
-                device=None if one.on_device else "cpu",
+                host=trace.host or "",
+                device=None if trace.on_device else "cpu",
             )
-            for one in traces
+            for trace in traces
         ),
         traces=tuple(traces),
         unexamined=(*unread, *_gaps(traces, world), *_left_out(read, traces)),
@@ -117,7 +117,7 @@ def _begin(trace: Trace) -> int:
 
 
 def _left_out(read: Sequence[object], kept: Sequence[Trace]) -> Iterator[Unexamined]:
-    several = sum(isinstance(one, Trace) for one in read) - len(kept)
+    several = sum(isinstance(trace, Trace) for trace in read) - len(kept)
     if several:
         yield Unexamined(
             "older traces",
@@ -134,7 +134,7 @@ def _gaps(traces: Sequence[Trace], world: int) -> Iterator[Unexamined]:
             yield Unexamined(
                 f"rest of {trace.source}", why, "export the trace again, or copy it again"
             )
-    known = {one.rank for one in traces if one.rank is not None}
+    known = {trace.rank for trace in traces if trace.rank is not None}
     missing = sorted(set(range(min(world, MOST_FILES))) - known)
     if known and missing:
         listed = ", ".join(map(str, missing[:8]))

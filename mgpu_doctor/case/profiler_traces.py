@@ -105,10 +105,10 @@ def _read(file: File) -> Trace | UnreadTrace:
     path, root = file
     try:
         read = read_xplane if path.name.endswith(XPLANE) else read_trace
-        found = _trace(read(path, root), path.name)
-        if not len(found.events):
+        trace = _trace(read(path, root), path.name)
+        if not len(trace.events):
             raise NotATraceError(f"{path.name} holds no event that is known")
-        return found
+        return trace
     except NotATraceError as error:
         source = text(path.name) or "?"
         return UnreadTrace(source, text(str(error)) or "?")
@@ -124,7 +124,7 @@ def _trace(raw: RawTrace, name: str) -> Trace:
         world_size=raw.world_size if 1 <= (raw.world_size or 0) <= MOST_RANK else None,
         backend=text(raw.backend, 40),
         host=text(raw.host, 256),
-        names=tuple(text(one, 300) or "" for one in raw.names),
+        names=tuple(text(name, 300) or "" for name in raw.names),
         events=raw.events,
         cut=raw.cut,
         damaged=raw.damaged,

@@ -68,8 +68,8 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
         over=end.over,
         until=until,
     )
-    found = [rank for box in boxes if (rank := box_ranks.rank_of(box, moment)) is not None]
-    current, earlier = box_ranks.last_attempt(found)
+    loaded = [rank for box in boxes if (rank := box_ranks.rank_of(box, moment)) is not None]
+    current, earlier = box_ranks.last_attempt(loaded)
     streams = captured_console.read_streams(path) if until is None or end.over else {}
     console, asked = captured_console.console(streams, current)
     end = told_by_launcher(end, asked)
@@ -95,7 +95,7 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
     endings, unread = read_endings(hosts, until, root=path)
     if job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
         unexamined += unread
-    unexamined += unread_log(device_samples, {one.gap for one in unexamined})
+    unexamined += unread_log(device_samples, {gap.gap for gap in unexamined})
     if not boxes and info.get("kind") == layout.WATCH:
         unexamined.append(_NO_JOB)
     elif not boxes and info.get("probe") is not False:
@@ -211,30 +211,30 @@ _decode_exit = line_decoder(_Exit)
 
 
 def _exits(lines: RecordedLines, hosts: list[Path]) -> box_ranks.Exits:
-    found: dict[tuple[str, int], list[tuple[ProcessEnd, int | None]]] = defaultdict(list)
+    exits: dict[tuple[str, int], list[tuple[ProcessEnd, int | None]]] = defaultdict(list)
     for host in hosts:
         for line in lines.of([host], layout.EXITS, _decode_exit):
             end = ProcessEnd(line.pid, line.exit_code, line.signal, line.at)
-            known = found[host.name, end.pid]
+            known = exits[host.name, end.pid]
             if line.start_ticks is None or all(line.start_ticks != ticks for _, ticks in known):
                 known.append((end, line.start_ticks))  # of one process the first: it saw the end
-    return found
+    return exits
 
 
 def _flights(
     root: Path, hosts: Iterable[Path], until: float | None, unexamined: list[Unexamined]
 ) -> tuple[Flight, ...]:
     """What was dumped of the ranks' collectives while the job stood."""
-    found: list[Flight] = []
+    flights: list[Flight] = []
     for host in hosts:
         folder = host / layout.FLIGHT
         if entries_below(root, folder):
             try:
-                found += read_folder(folder, root=root)
+                flights += read_folder(folder, root=root)
             except NotAFlightError as error:
                 remedy = "nothing: the rest of the recording was examined"
                 unexamined.append(Unexamined(layout.FLIGHT, str(error), remedy))
-    return tuple(flight for flight in found if until is None or (flight.at or 0.0) <= until)
+    return tuple(flight for flight in flights if until is None or (flight.at or 0.0) <= until)
 
 
 def _observed(outcome: Outcome, end: JobEnd, current: list[Rank], until: float | None) -> float:

@@ -43,10 +43,10 @@ def read_object(path: Path, *, root: Path) -> dict[str, Json]:
     raw = read_bounded(path, MOST_JSON, root=root)
     with within_budget() as budget:
         budget.take_json(raw)
-    found = parse_json(raw)
-    if not isinstance(found, dict):
+    value = parse_json(raw)
+    if not isinstance(value, dict):
         raise ValueError(f"{path.name} holds no JSON object")
-    return found
+    return value
 
 
 class Lines(NamedTuple, Generic[T]):

@@ -89,7 +89,7 @@ def _called(measures: Measures) -> list[Call]:
     often = [
         call for call in rank.metadata.calls if call.name in EXCHANGES and call.count >= taken > 0
     ]
-    return sorted(often, key=lambda one: -one.seconds)
+    return sorted(often, key=lambda call: -call.seconds)
 
 
 def _cause(measures: Measures, crowd: CoreContention | None) -> str:
@@ -152,10 +152,10 @@ def _evidence(measures: Measures, crowd: CoreContention | None) -> Iterable[Evid
             None,
             source,
         )
-    for one in _called(measures)[:3]:
+    for call in _called(measures)[:3]:
         taken = measures.case.ranks[0].metadata.steps or 1
         source = "calls from Python, counted by the probe"
-        yield Evidence(f"{one.name} a step", one.seconds / taken, "s", None, source, one.site)
+        yield Evidence(f"{call.name} a step", call.seconds / taken, "s", None, source, call.site)
 
 
 def _fixes(measures: Measures, crowd: CoreContention | None, left: float) -> Iterable[Fix]:
@@ -167,7 +167,7 @@ def _fixes(measures: Measures, crowd: CoreContention | None, left: float) -> Ite
             "OMP_NUM_THREADS so that ranks × threads leave cores free for the collectives.",
         )
     module = measures.case.ranks[0].metadata.ddp
-    if any(is_own(one.site) for one in _called(measures)) or _has_engine(measures):
+    if any(is_own(call.site) for call in _called(measures)) or _has_engine(measures):
         yield Fix(
             "use-ddp",
             "Overlap the gradient exchange with backward",

@@ -35,9 +35,13 @@ HALF = 0.5
 
 def exchanged(measures: Measures) -> Exchanges | None:
     """What the rank with the fewest exchanges does; None: a rank does not tell."""
-    found = [count_exchanges(rank) for rank in sample_ranks(measures.case.ranks)]
-    known = [one for one in found if one is not None]
-    return min(known, key=lambda one: one.synced) if known and len(known) == len(found) else None
+    counts = [count_exchanges(rank) for rank in sample_ranks(measures.case.ranks)]
+    known = [count for count in counts if count is not None]
+    return (
+        min(known, key=lambda exchanges: exchanges.synced)
+        if known and len(known) == len(counts)
+        else None
+    )
 
 
 def exposed_share(measures: Measures, often: Exchanges | None) -> tuple[float, str] | None:

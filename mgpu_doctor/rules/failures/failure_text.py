@@ -131,34 +131,36 @@ def evidence_of(
     failure: RankFailure, case: Case, *, memory_of_host: bool = True
 ) -> tuple[Evidence, ...]:
     """What is known of this end, the most telling first."""
-    found = []
+    evidence = []
     error = failure.error
     if error is not None:
         where = None if error.file is None else f"{error.file}:{error.line}"
         left = failure.kind is FailureKind.EXIT
         source = "black box" if left or failure.source == "black box" else "console"
         label = "sys.exit" if left else "exception"
-        found.append(Evidence(label, headline(error), "text", source=source, where=where))
+        evidence.append(Evidence(label, headline(error), "text", source=source, where=where))
         if path := call_path(error):
-            found.append(Evidence("calls that led there", path, "text", source=source))
+            evidence.append(Evidence("calls that led there", path, "text", source=source))
     if failure.signal is not None:
-        found.append(
+        evidence.append(
             Evidence("signal", format_signal(failure.signal), "signal", source=failure.source)
         )
     elif failure.exit_code is not None:
-        found.append(Evidence("exit code", failure.exit_code, "code", 0, failure.source))
+        evidence.append(Evidence("exit code", failure.exit_code, "code", 0, failure.source))
         if error is None and (printed := printed_before(case)):
             measure = "last lines that the job printed"
-            found.append(Evidence(measure, printed, "text", source="console"))
+            evidence.append(Evidence(measure, printed, "text", source="console"))
     if failure.last_step is not None:
-        found.append(Evidence("last finished step", failure.last_step, "steps", source="black box"))
+        evidence.append(
+            Evidence("last finished step", failure.last_step, "steps", source="black box")
+        )
     memory = (
         fullest_memory(case.host_samples, failure.at or case.observed) if memory_of_host else None
     )
     if memory is not None and (
         failure.kind in (FailureKind.KILLED, FailureKind.VANISHED) or memory >= FULL_MEMORY
     ):
-        found.append(
+        evidence.append(
             Evidence(
                 f"host memory in use in the {BEFORE_DEATH:.0f} s before",
                 memory,
@@ -167,7 +169,7 @@ def evidence_of(
                 "host samples",
             )
         )
-    return tuple(found)
+    return tuple(evidence)
 
 
 def list_survivor_evidence(rank: Rank) -> tuple[Evidence, ...]:

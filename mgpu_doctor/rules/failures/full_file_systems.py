@@ -107,11 +107,11 @@ def _full_place(failure: RankFailure, case: Case, refused: SystemRefusal | None)
     file = refused.file if refused is not None else None
     if file is not None and file.startswith("/"):
         ending = ending_of(failure, case)
-        above = [one for one in (ending.places if ending else ()) if _holds(one, file)]
+        above = [place for place in (ending.places if ending else ()) if _holds(place, file)]
         nearest = max(above, key=lambda place: len(place.path), default=None)
         return nearest if nearest is not None and _is_full(nearest) else None
-    return _place(failure, case, lambda one: _is_full(one) and one.in_use) or _place(
-        failure, case, lambda one: _is_full(one) and one.least.free < one.before.free
+    return _place(failure, case, lambda place: _is_full(place) and place.in_use) or _place(
+        failure, case, lambda place: _is_full(place) and place.least.free < place.before.free
     )
 
 
@@ -194,12 +194,12 @@ def _place(failure: RankFailure, case: Case, wanted: Callable[[Place], bool]) ->
 
 def _of_place(place: Place) -> tuple[Evidence, ...]:
     source = f"statvfs of {place.path}"
-    found = [
+    evidence = [
         Evidence(f"least free on {place.path}", place.least.free, "bytes", place.now.size, source)
     ]
     if place.least.inodes_free == 0:
-        found.append(Evidence("free inodes there", 0, "inodes", place.least.inodes, source))
-    return tuple(found)
+        evidence.append(Evidence("free inodes there", 0, "inodes", place.least.inodes, source))
+    return tuple(evidence)
 
 
 RULES: tuple[Rule, ...] = (

@@ -71,7 +71,7 @@ def _calls(case: Case) -> tuple[Evidence, ...]:
         if rank.rank is not None and rank.now is not None and rank.now.site:
             where.setdefault(rank.now.site, []).append(rank.rank)
     rows = []
-    for site, those in sorted(where.items(), key=lambda one: (len(one[1]), one[1])):
+    for site, those in sorted(where.items(), key=lambda item: (len(item[1]), item[1])):
         call, _, place = site.partition(" ")
         who = f"{format_ranks(those)} {'was' if len(those) == 1 else 'were'} in"
         rows.append(Evidence(who, call, "text", None, "black box", place or None))
@@ -161,16 +161,16 @@ def filled(text: str, signature: Signature, sign: LogMatch) -> str:
         return summary_of(signature.code, (signature,)) if is_meaning else general(text)
     groups = re.compile(signature.pattern).groupindex
 
-    def value(found: re.Match[str]) -> str:
-        name = found[1]
-        return sign.values.get(name, UNKNOWN) if name in groups else found[0]
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        return sign.values.get(name, UNKNOWN) if name in groups else match[0]
 
     return _MILLISECONDS.sub(_long, _GROUP.sub(value, text))
 
 
-def _long(found: re.Match[str]) -> str:
-    milliseconds = int(found[1])
-    return found[0] if milliseconds < 1000 else format_seconds(milliseconds / 1000)
+def _long(match: re.Match[str]) -> str:
+    milliseconds = int(match[1])
+    return match[0] if milliseconds < 1000 else format_seconds(milliseconds / 1000)
 
 
 def first_sentence(text: str, least: int = LEAST_TITLE) -> str:

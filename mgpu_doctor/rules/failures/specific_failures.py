@@ -39,11 +39,11 @@ def examine_for(
         case = measures.case
         culprits = measures.postmortem.culprits
         reasons = [(failure, reason_of(failure, case)) for failure in culprits]
-        found = [(failure, reason) for failure, reason in reasons if reason is not None]
-        if not found or found[0][0] is not culprits[0]:
+        rank_failures = [(failure, reason) for failure, reason in reasons if reason is not None]
+        if not rank_failures or rank_failures[0][0] is not culprits[0]:
             return
-        first, reason = found[0]
-        guilty = tuple(failure for failure, _ in found)
+        first, reason = rank_failures[0]
+        guilty = tuple(failure for failure, _ in rank_failures)
         yield Finding(
             code=code,
             severity=Severity.CRITICAL,

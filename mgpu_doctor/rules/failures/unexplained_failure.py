@@ -51,7 +51,7 @@ def find_unexplained_failure(measures: Measures) -> Iterable[Finding]:
         yield _unseen(echoes, case)
     elif code and not case.ranks:
         tail = failure_text.printed_before(case)
-        said = tail.rpartition("\n")[2].strip()
+        message = tail.rpartition("\n")[2].strip()
         yield Finding(
             code="failed-exception",
             severity=Severity.CRITICAL,
@@ -59,7 +59,7 @@ def find_unexplained_failure(measures: Measures) -> Iterable[Finding]:
             title=f"The command ended with exit code {code} before any rank existed",
             cause="No process joined a process group or took a training step, and no exception was "
             "printed: the launcher or the script ended by itself."
-            + (f" The last line that it printed: {said}" if said else ""),
+            + (f" The last line that it printed: {message}" if message else ""),
             evidence=(
                 Evidence("exit code", code, "code", 0, "exit status of the command"),
                 *([Evidence("last lines printed", tail, "text", source="console")] if tail else []),
@@ -90,18 +90,18 @@ def _early_exits(postmortem: PostMortem, case: Case) -> Finding:
         cause=f"{who.capitalize()} left in good order{steps}, before any other rank failed; "
         "what the others raised is the connection that they lost by it. Ranks had unequal numbers "
         "of batches, or one left out a step or left the loop early.",
-        culprits=tuple(Culprit(one.rank, one.host, one.device, one.pid) for one in gone),
+        culprits=tuple(Culprit(rank.rank, rank.host, rank.device, rank.pid) for rank in gone),
         victims=others,
         evidence=tuple(
-            Evidence(f"exit code of rank {one.rank}", 0, "", source="exit status")
-            if one.exit_code == 0
+            Evidence(f"exit code of rank {name.rank}", 0, "", source="exit status")
+            if name.exit_code == 0
             else Evidence(
-                f"rank {one.rank}",
-                _UNSEEN if one.state is State.EXITED else _OVERTAKEN,
+                f"rank {name.rank}",
+                _UNSEEN if name.state is State.EXITED else _OVERTAKEN,
                 "text",
                 source="black box",
             )
-            for one in gone
+            for name in gone
         )
         + tuple(
             Evidence(

@@ -53,7 +53,7 @@ class _State:
 def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     known = find_xids_of(measures, CODE)
     for gpu in measures.watched.gpus:
-        state = _state(gpu, tuple(one for one in known if one.gpu is gpu))
+        state = _state(gpu, tuple(xid for xid in known if xid.gpu is gpu))
         if state.bad:
             yield _defect(measures, gpu, state)
         elif state.corrected >= limits["corrected"]:
@@ -82,23 +82,23 @@ def _defect(measures: Measures, gpu: Gpu, state: _State) -> Finding:
     if state.pending:
         parts.append("the replacement of a bad row waits for a reset")
     if state.xids and not parts:
-        parts.append(f"XID {' and '.join(str(one.number) for one in state.xids)}")
+        parts.append(f"XID {' and '.join(str(xid.number) for xid in state.xids)}")
     severities = [severity_of(xid) for xid in state.xids]
     critical = Severity.CRITICAL in severities
-    falls = tuple(dict.fromkeys(fall for one in state.xids for fall in one.failures))
+    falls = tuple(dict.fromkeys(fall for xid in state.xids for fall in xid.failures))
     ended = critical and bool(falls)
     return Finding(
         code=CODE,
         severity=Severity.CRITICAL if critical else Severity.WARNING,
         confidence=SURE,
         title=f"The memory of {named(gpu)} has errors: {', '.join(parts)}",
-        cause=" ".join(one.meaning for one in state.xids)
+        cause=" ".join(xid.meaning for xid in state.xids)
         or "The memory itself is defective: no program's fault. What was computed with a value "
         "that could not be corrected is lost, and its process is ended by the driver.",
         culprits=culprits(measures, (gpu,)),
         evidence=(
             *_evidence(gpu, state),
-            *(make_xid_evidence(one) for one in state.xids),
+            *(make_xid_evidence(xid) for xid in state.xids),
             *(piece for fall in falls for piece in failure_text.evidence_of(fall, measures.case)),
         ),
         fixes=(_fix(gpu, state),),

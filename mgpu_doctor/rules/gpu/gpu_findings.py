@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 def culprits(measures: Measures, gpus: Iterable[Gpu]) -> tuple[Culprit, ...]:
     """The ranks on these devices; of a device without one the device itself."""
-    found: list[Culprit] = []
+    result: list[Culprit] = []
     for gpu in gpus:
-        found += [culprit_of(measures, number) for number in gpu.ranks]
+        result += [culprit_of(measures, number) for number in gpu.ranks]
         if not gpu.ranks:
-            found.append(Culprit(None, host=gpu.host, device=f"GPU {gpu.index}"))
-    return tuple(found)
+            result.append(Culprit(None, host=gpu.host, device=f"GPU {gpu.index}"))
+    return tuple(result)
 
 
 def named(gpu: Gpu) -> str:
@@ -48,7 +48,7 @@ def where(gpu: Gpu) -> str:
 
 def loaded(gpu: Gpu) -> list[tuple[float, Device]]:
     """The samples in which it worked."""
-    return [one for one in gpu.series if (one[1].utilization or 0.0) >= LOADED]
+    return [series for series in gpu.series if (series[1].utilization or 0.0) >= LOADED]
 
 
 def list_readings(gpu: Gpu, value: Callable[[Device], T | None]) -> list[tuple[float, T]]:

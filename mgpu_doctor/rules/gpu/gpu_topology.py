@@ -76,11 +76,11 @@ def _share(measures: Measures, limits: Limits) -> tuple[Evidence, ...]:
 def _barred(measures: Measures, ways: Wiring, used: list[Gpu]) -> Iterable[Finding]:
     """GPUs that share an NVLink and may not use it."""
     pairs = [
-        (one, other)
-        for place, one in enumerate(used)
+        (device, other)
+        for place, device in enumerate(used)
         for other in used[place + 1 :]
-        if ways.way(one.index, other.index) == "NVL"
-        and frozenset((one.index, other.index)) in ways.barred
+        if ways.way(device.index, other.index) == "NVL"
+        and frozenset((device.index, other.index)) in ways.barred
     ]
     if not pairs:
         return

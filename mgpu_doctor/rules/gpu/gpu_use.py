@@ -22,8 +22,8 @@ PRETEND = "written against pretend device data; not yet seen on a GPU"
 
 def uses(measures: Measures) -> dict[int, Use]:
     """Rank -> how its device did; empty unless the device of every rank is known."""
-    found = {number: one.use for number, one in (measures.devices or {}).items()}
-    return found if {rank.rank for rank in measures.case.ranks} == set(found) else {}
+    uses_by_rank = {number: device.use for number, device in (measures.devices or {}).items()}
+    return uses_by_rank if {rank.rank for rank in measures.case.ranks} == set(uses_by_rank) else {}
 
 
 def uses_since(measures: Measures, step: int | None) -> dict[int, Use]:
@@ -32,7 +32,7 @@ def uses_since(measures: Measures, step: int | None) -> dict[int, Use]:
     if joined is None:
         return {}
     first = 0 if step is None else int(np.searchsorted(joined.steps, step))
-    found = {}
+    uses = {}
     for column, rank in enumerate(joined.ranks):
         device = (measures.devices or {}).get(rank)
         if device is None:
@@ -42,20 +42,20 @@ def uses_since(measures: Measures, step: int | None) -> dict[int, Use]:
         last = np.max(end, initial=-np.inf, where=~np.isnan(end))
         series = within(device.series, float(begin), float(last))
         if len(series) >= LEAST_SAMPLES:
-            found[rank] = use_of(series)
-    return found
+            uses[rank] = use_of(series)
+    return uses
 
 
 def utilizations(measures: Measures) -> dict[int, tuple[float, float]]:
     """Rank -> mean and 95th percentile of its device's utilization, 0..1; empty unless all are
     known."""
     known = uses(measures)
-    found = {
-        number: (one.utilization, one.utilization_high)
-        for number, one in known.items()
-        if one.utilization is not None and one.utilization_high is not None
+    values_by_rank = {
+        number: (use.utilization, use.utilization_high)
+        for number, use in known.items()
+        if use.utilization is not None and use.utilization_high is not None
     }
-    return found if len(found) == len(known) else {}
+    return values_by_rank if len(values_by_rank) == len(known) else {}
 
 
 def most_share(measures: Measures, phase: int, only: Sequence[int] | None = None) -> float:

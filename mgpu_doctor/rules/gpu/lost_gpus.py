@@ -36,7 +36,7 @@ FIX = Fix(
 
 
 def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    reported = {one.gpu.index: one for one in find_xids_of(measures, CODE)}
+    reported = {xid.gpu.index: xid for xid in find_xids_of(measures, CODE)}
     for gpu in measures.watched.gpus:
         since, how = _since(gpu, int(limits["samples"]))
         xid = reported.get(gpu.index)
@@ -128,7 +128,7 @@ def _severity(measures: Measures, gpu: Gpu, since: float | None) -> Severity:
 
 def _others(measures: Measures, gpu: Gpu) -> tuple[int, ...]:
     known = (rank.rank for rank in measures.case.ranks)
-    return tuple(one for one in known if one is not None and one not in gpu.ranks)
+    return tuple(number for number in known if number is not None and number not in gpu.ranks)
 
 
 def _silence(gpu: Gpu, since: float, how: str) -> Evidence:

@@ -96,10 +96,12 @@ def _together(measures: Measures) -> Iterable[Finding]:
     if max(counts, default=0) < 2 or (len(counts) == 1 and len(used) > 1):
         return
     for gpu in used:
-        free = [one for one in idle if one.name == gpu.name and _visible(measures, gpu, one)]
+        free = [
+            device for device in idle if device.name == gpu.name and _visible(measures, gpu, device)
+        ]
         if len(gpu.ranks) < 2 or not free:
             continue
-        spare = ", ".join(str(one.index) for one in free[:16])
+        spare = ", ".join(str(gpu.index) for gpu in free[:16])
         yield Finding(
             code=CODE,
             severity=Severity.WARNING,
@@ -127,11 +129,11 @@ def _together(measures: Measures) -> Iterable[Finding]:
 def _idle(gpu: Gpu) -> bool:
     newest = [device for _, device in gpu.series[-3:]]
     return len(newest) == 3 and all(
-        not one.pids
-        and one.trouble is None
-        and one.utilization is not None
-        and one.utilization < 0.05
-        for one in newest
+        not device.pids
+        and device.trouble is None
+        and device.utilization is not None
+        and device.utilization < 0.05
+        for device in newest
     )
 
 

@@ -74,8 +74,8 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for gpu in measures.watched.gpus:
         others = [spells[id(other)] for other in measures.watched.alike(gpu)]
         down, usual = _down(spells[id(gpu)], others)
-        errors = tuple(one for one in _errors(spells[id(gpu)]) if _counts(one, limits))
-        own = tuple(one for one in known if one.gpu is gpu)
+        errors = tuple(error for error in _errors(spells[id(gpu)]) if _counts(error, limits))
+        own = tuple(xid for xid in known if xid.gpu is gpu)
         if down or errors or own:
             up = spells[id(gpu)][-1].up if spells[id(gpu)] else 0
             yield _finding(measures, gpu, _State(up, down, usual, errors, own))
@@ -83,12 +83,14 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def _spells(gpu: Gpu) -> tuple[_Spell, ...]:
     """Readings that are alike are one: links are read seldom and stand in every sample."""
-    readings = [one for one in gpu.series if any(link.up is not None for link in one[1].nvlinks)]
-    found = []
-    for links, run in groupby(readings, key=lambda one: one[1].nvlinks):
+    readings = [
+        series for series in gpu.series if any(link.up is not None for link in series[1].nvlinks)
+    ]
+    spells = []
+    for links, run in groupby(readings, key=lambda reading: reading[1].nvlinks):
         times = [at for at, _ in run]
-        found.append(_Spell(links, times[0], times[-1], len(times)))
-    return tuple(found)
+        spells.append(_Spell(links, times[0], times[-1], len(times)))
+    return tuple(spells)
 
 
 def _down(own: Spells, others: Sequence[Spells]) -> tuple[tuple[int, ...], int]:
@@ -103,13 +105,15 @@ def _down(own: Spells, others: Sequence[Spells]) -> tuple[tuple[int, ...], int]:
     usual = max(usual, _most(own))
     if newest.up >= usual:
         return (), usual
-    return tuple(sorted(one.link for one in newest.links if one.up is False)), usual
+    return tuple(sorted(link.link for link in newest.links if link.up is False)), usual
 
 
 def _most(own: Spells) -> int:
     """The most links that were up in two samples in a row."""
     lasting = [spell.up for spell in own if spell.samples > 1]
-    return max([*lasting, *(min(one.up, other.up) for one, other in pairwise(own))], default=0)
+    return max(
+        [*lasting, *(min(earlier.up, other.up) for earlier, other in pairwise(own))], default=0
+    )
 
 
 def _errors(own: Spells) -> Iterable[_Errors]:
@@ -123,10 +127,10 @@ def _errors(own: Spells) -> Iterable[_Errors]:
             yield _Errors(number, kind, count, own[-1].until - own[0].since)
 
 
-def _counts(one: _Errors, limits: Limits) -> bool:
-    if one.kind in CHECKSUMS:
-        return one.seconds > 0 and one.count / one.seconds >= limits["checksums"]
-    return one.count >= limits["errors"]
+def _counts(spell: _Errors, limits: Limits) -> bool:
+    if spell.kind in CHECKSUMS:
+        return spell.seconds > 0 and spell.count / spell.seconds >= limits["checksums"]
+    return spell.count >= limits["errors"]
 
 
 def _finding(measures: Measures, gpu: Gpu, state: _State) -> Finding:
@@ -140,20 +144,20 @@ def _finding(measures: Measures, gpu: Gpu, state: _State) -> Finding:
         parts.append(f"errors rise on {noun} {', '.join(map(str, links))}")
     if own and not parts:
         parts.append("the driver reported a failed NVLink (XID 74)")
-    critical = any(severity_of(one) is Severity.CRITICAL for one in own)
-    falls = tuple(dict.fromkeys(fall for one in own for fall in one.failures))
+    critical = any(severity_of(xid) is Severity.CRITICAL for xid in own)
+    falls = tuple(dict.fromkeys(fall for xid in own for fall in xid.failures))
     return Finding(
         code=CODE,
         severity=Severity.CRITICAL if critical else Severity.WARNING,
         confidence=SURE,
         title=f"{named(gpu)}: {' and '.join(parts)}",
-        cause=" ".join(one.meaning for one in own)
+        cause=" ".join(xid.meaning for xid in own)
         or "A link's cable, bridge, baseboard or one of the GPUs at its ends is bad. NCCL goes "
         "around it or repeats what was lost: collectives of all ranks become slower.",
         culprits=culprits(measures, (gpu,)),
         evidence=(
             *_evidence(gpu, state),
-            *(make_xid_evidence(one) for one in own),
+            *(make_xid_evidence(count) for count in own),
             *(piece for fall in falls for piece in failure_text.evidence_of(fall, measures.case)),
         ),
         fixes=(

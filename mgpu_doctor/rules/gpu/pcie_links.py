@@ -52,16 +52,16 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
         replays = _replays(gpu, limits)
         if slow is None and replays is None:
             continue
-        others = [one for other in measures.watched.alike(gpu) if (one := links[id(other)])]
+        others = [speed for other in measures.watched.alike(gpu) if (speed := links[id(other)])]
         usual = slow is not None and bool(others) and all(o.speed <= slow.speed for o in others)
         yield _finding(measures, gpu, slow, replays, limits, usual=usual)
 
 
 def _link(gpu: Gpu) -> _Link | None:
-    known = [one for _, device in loaded(gpu) if (one := _whole(device)) is not None]
+    known = [link for _, device in loaded(gpu) if (link := _whole(device)) is not None]
     if len(known) < LEAST_SAMPLES:
         return None
-    low = [one for one in known if one[0] < one[2] or one[1] < one[3]]
+    low = [link for link in known if link[0] < link[2] or link[1] < link[3]]
     newest = (low or known)[-1]
     return _Link(*newest, share=len(low) / len(known), samples=len(known))
 

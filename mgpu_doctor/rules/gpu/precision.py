@@ -30,15 +30,17 @@ DeepSpeed) keep float32 copies and compute in a shorter type without autocast.""
 
 def _full(measures: Measures, _: Limits) -> Iterable[Finding]:
     gpus = [accelerator(rank) for rank in measures.case.ranks]
-    known = [one for one in gpus if one is not None]
+    known = [gpu for gpu in gpus if gpu is not None]
     strategies = {rank.metadata.strategy for rank in measures.case.ranks}
     if not known or len(known) < len(gpus) or not strategies <= set(JUDGED):
         return
-    if not all(_is_full(one) for one in known):
+    if not all(_is_full(accelerator) for accelerator in known):
         return
-    capability = min(one.capability for one in known if one.capability is not None)
+    capability = min(
+        accelerator.capability for accelerator in known if accelerator.capability is not None
+    )
     dtype = "bfloat16" if capability >= BFLOAT16 else "float16"
-    device = next((one.name for one in known if one.name), "the device")
+    device = next((accelerator.name for accelerator in known if accelerator.name), "the device")
     gain = _gain(measures, capability)
     fixes = [Fix("autocast", f"Compute in {dtype}", advice.autocast(measures, dtype), gain)]
     if capability >= BFLOAT16:
@@ -82,7 +84,7 @@ def _is_full(gpu: Accelerator) -> bool:
 
 
 def _convolutions(gpus: Iterable[Accelerator]) -> str:
-    used = all(one.tf32_convolutions for one in gpus)
+    used = all(gpu.tf32_convolutions for gpu in gpus)
     return " Convolutions use TF32 already, so a model of convolutions gains less." if used else ""
 
 

@@ -43,8 +43,8 @@ def _imbalance(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def _parts(on: OnDevice) -> tuple[Use | None, list[Use]]:
     """The device that the process counts first, and the others."""
-    first = next((one for one in on.replicas if one.index == on.use.index), None)
-    return first, [one for one in on.replicas if one is not first]
+    first = next((replica for replica in on.replicas if replica.index == on.use.index), None)
+    return first, [replica for replica in on.replicas if replica is not first]
 
 
 def _beyond(value: float | None, usual: float | None) -> float | None:
@@ -97,7 +97,7 @@ def _finding(
                 "its mean utilization, against the median of the others",
                 first.utilization,
                 "fraction",
-                middle(one.utilization for one in others),
+                middle(other.utilization for other in others),
                 "NVML samples",
                 where,
             ),

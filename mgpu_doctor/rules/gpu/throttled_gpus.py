@@ -41,7 +41,7 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
         reason = _reason(own, limits) if own is not None else None
         if own is None or reason is None:
             continue
-        others = [use for one in measures.watched.alike(gpu) if (use := uses[id(one)])]
+        others = [use for peer in measures.watched.alike(gpu) if (use := uses[id(peer)])]
         well = [use for use in others if _reason(use, limits) is None] or others
         usual = middle(use.clock for use in well)
         slowed = _Slowed(

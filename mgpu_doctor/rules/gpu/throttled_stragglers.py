@@ -45,7 +45,7 @@ def _throttled(measures: Measures, limits: Limits) -> Iterable[Finding]:
         if slowed is None:
             continue
         why = f" ({CLOCK_REASONS[slowed.reasons[0]]})" if slowed.reasons else ""
-        found = finding_of(
+        finding = finding_of(
             measures,
             straggler,
             code="straggler-throttled",
@@ -55,10 +55,10 @@ def _throttled(measures: Measures, limits: Limits) -> Iterable[Finding]:
             fixes=_fixes(slowed),
         )
         yield replace(
-            found,
-            title=f"{found.title}; its GPU {slowed.own.index} {_clocks(slowed)}{why}",
-            confidence=min(found.confidence, 0.9 if slowed.by_clock else 0.6),
-            evidence=(*_evidence(slowed, straggler.rank), *found.evidence),
+            finding,
+            title=f"{finding.title}; its GPU {slowed.own.index} {_clocks(slowed)}{why}",
+            confidence=min(finding.confidence, 0.9 if slowed.by_clock else 0.6),
+            evidence=(*_evidence(slowed, straggler.rank), *finding.evidence),
         )
 
 

@@ -102,21 +102,28 @@ def feeding(measures: Measures, limits: Limits, only: int | None = None) -> Feed
     chosen = (rank for rank in measures.case.ranks if only is None or rank.rank == only)
     ranks = [on_one_clock(rank) for rank in chosen]
     around = [measures.surroundings.get(_number(rank), UNSEEN) for rank in ranks]
-    loader = next((one for rank in ranks if (one := loader_of(rank)).workers is not None), Loader())
-    throttled = _middle(one.throttled for one in around)
+    loader = next(
+        (loader for rank in ranks if (loader := loader_of(rank)).workers is not None), Loader()
+    )
+    throttled = _middle(surroundings.throttled for surroundings in around)
     first = _middle(_first_wait(rank) for rank in ranks)
-    children = [one.children for one in around if one.children is not None]
+    children = [
+        surroundings.children for surroundings in around if surroundings.children is not None
+    ]
     working = idle = on_disk = ready = None
     if loader.workers:
         working = _middle(
-            None if one.running is None else one.running + (one.queueing or 0.0) for one in children
+            None if child.running is None else child.running + (child.queueing or 0.0)
+            for child in children
         )
-        on_disk = _middle(one.on_disk for one in children)
+        on_disk = _middle(child.on_disk for child in children)
         ready = _middle(_ready_share(rank) for rank in ranks)
     else:
         pairs = zip(ranks, around, strict=True)
-        idle = _middle(_idle_share(rank, idle_of(rank, one)) for rank, one in pairs)
-        on_disk = _middle(one.on_disk for one in around)
+        idle = _middle(
+            _idle_share(rank, idle_of(rank, surroundings)) for rank, surroundings in pairs
+        )
+        on_disk = _middle(surroundings.on_disk for surroundings in around)
     why = _why(working, idle, ready, limits) if first is None else Why.STARTS
     if why is not Why.STARTS and ranks and all(_only_divides(rank) for rank in ranks):
         why = Why.DIVIDED
@@ -162,8 +169,8 @@ def _first_wait(rank: Rank) -> float | None:
     loader = loader_of(rank)
     if not loader.workers or loader.persistent is not False:
         return None
-    found = at_epoch_starts(rank, loader.batches)
-    return found[1] if found is not None and found[0] >= MOSTLY else None
+    waits = at_epoch_starts(rank, loader.batches)
+    return waits[1] if waits is not None and waits[0] >= MOSTLY else None
 
 
 def _only_divides(rank: Rank) -> bool:

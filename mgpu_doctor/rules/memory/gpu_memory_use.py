@@ -177,8 +177,8 @@ def _find_preallocation(measures: Measures, limits: Limits) -> Iterable[Finding]
         return
     taken = {
         number: low
-        for number, one in (measures.devices or {}).items()
-        if (low := _taken_whole(one.series, limits["whole"])) is not None
+        for number, device in (measures.devices or {}).items()
+        if (low := _taken_whole(device.series, limits["whole"])) is not None
     }
     if not taken:
         return

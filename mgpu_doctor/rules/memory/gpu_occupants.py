@@ -164,7 +164,7 @@ def _find_foreign_processes(measures: Measures, limits: Limits) -> Iterable[Find
             victims=gpu.ranks,
             evidence=tuple(
                 Evidence(f"memory of process {pid}", bytes_, "bytes", None, "NVML samples")
-                for pid, bytes_ in sorted(there.items(), key=lambda one: -one[1])[:8]
+                for pid, bytes_ in sorted(there.items(), key=lambda item: -item[1])[:8]
             ),
             cost=Cost(bytes=taken),
             fixes=(

@@ -71,11 +71,13 @@ def _finding(
 
 def _by_leak(finding: Finding, growing: Sequence[MemoryGrowth]) -> Finding:
     """The finding, explained by a leak if most of the failed ranks' memory grew step by step."""
-    accused = {one.rank for one in finding.culprits}
+    accused = {culprit.rank for culprit in finding.culprits}
     leaking = [memory_growth for memory_growth in growing if memory_growth.rank.rank in accused]
-    if not leaking or any(one.growth.sure < MOSTLY * one.growth.last for one in leaking):
+    if not leaking or any(
+        memory_growth.growth.sure < MOSTLY * memory_growth.growth.last for memory_growth in leaking
+    ):
         return finding
-    most = max(leaking, key=lambda one: one.growth.slope)
+    most = max(leaking, key=lambda memory_growth: memory_growth.growth.slope)
     return replace(
         finding,
         cause=f"It leaked: the memory of rank {most.rank.rank} grew by "

@@ -35,7 +35,7 @@ def users(case: Case, failure: RankFailure) -> tuple[User, ...]:
     if sample is None:
         return ()
     parents = parents_of(case, ending_of(failure, case))
-    found = []
+    result = []
     for rank in case.ranks:
         own = sample.processes.get(rank.pid) if rank.pid is not None else None
         if rank.pid is None or own is None or sample.host not in (None, rank.host):
@@ -45,14 +45,14 @@ def users(case: Case, failure: RankFailure) -> tuple[User, ...]:
             for pid, (_, resident) in sample.processes.items()
             if parents.get(pid) == rank.pid
         ]
-        found.append(User(rank.pid, rank.rank, own[1], sum(workers), len(workers)))
-    return tuple(sorted(found, key=lambda user: -user.total))
+        result.append(User(rank.pid, rank.rank, own[1], sum(workers), len(workers)))
+    return tuple(sorted(result, key=lambda user: -user.total))
 
 
-def list_evidence(found: Iterable[User]) -> tuple[Evidence, ...]:
+def list_evidence(users: Iterable[User]) -> tuple[Evidence, ...]:
     """The memory of each rank as evidence, the largest first."""
     lines = []
-    for user in tuple(found)[:MOST_TOLD]:
+    for user in tuple(users)[:MOST_TOLD]:
         who = "a process" if user.rank is None else f"rank {user.rank}"
         what = f"resident memory of {who} in the last sample"
         lines.append(Evidence(what, user.own, "bytes", source="host samples"))

@@ -61,8 +61,8 @@ def _oversubscribed(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def crowded_out(measures: Measures) -> frozenset[int]:
     """Stragglers that wait for cores which the job's own threads have."""
-    found = measure_cpu_demand(measures.case, measures.surroundings)
-    return frozenset[int]().union(*(_behind(measures, cpu_demand) for cpu_demand in found))
+    cpu_demands = measure_cpu_demand(measures.case, measures.surroundings)
+    return frozenset[int]().union(*(_behind(measures, cpu_demand) for cpu_demand in cpu_demands))
 
 
 def _behind(measures: Measures, cpu_demand: CpuDemand) -> frozenset[int]:

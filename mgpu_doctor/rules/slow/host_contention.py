@@ -61,7 +61,7 @@ def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
         ) and straggler.rank in crowded_out(measures):
             continue  # the job takes its cores itself: `cpu-oversubscribed` says so
         place = _placed(measures, straggler, cause)
-        found = straggler_finding(
+        finding = straggler_finding(
             measures,
             straggler,
             code="straggler-host",
@@ -71,22 +71,22 @@ def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
             cause=_describe_surroundings(place),
             fixes=_fixes(measures, place),
         )
-        yield replace(found, evidence=(*_evidence(place), *found.evidence))
+        yield replace(finding, evidence=(*_evidence(place), *finding.evidence))
 
 
 def find_host_cause(causes: Iterable[Cause], least: float) -> Cause | None:
     """What of its host explains the excess, if that explains enough and nothing else more."""
     known = {cause.name: cause for cause in causes if cause.seconds is not None}
-    found = [known[name] for name in WHAT if name in known]
-    if not found:
+    candidates = [known[name] for name in WHAT if name in known]
+    if not candidates:
         return None
-    shares = {one.name: one.share or 0.0 for one in found}
+    shares = {cause.name: cause.share or 0.0 for cause in candidates}
     waited = shares.get("host-contended", 0.0) + shares.get("host-throttled", 0.0)
     explained = max(waited + shares.get("host-paging", 0.0), shares.get("host-cores", 0.0))
     other = max((known[name].share or 0.0 for name in OTHERS if name in known), default=0.0)
     if explained < least or other > explained:
         return None
-    return max(found, key=lambda one: one.share or 0.0)
+    return max(candidates, key=lambda cause: cause.share or 0.0)
 
 
 def _placed(measures: Measures, straggler: Straggler, cause: Cause) -> _Place:

@@ -29,12 +29,12 @@ from mgpu_doctor.rules.slow.straggler_finding import COST
 
 def _slow(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for chief in measures.case.ranks:
-        if found := _slowest(chief.metadata.worker_paces, limits):
-            yield _slow_task(*found, measures)
+        if slow_paces := _slowest(chief.metadata.worker_paces, limits):
+            yield _slow_task(*slow_paces, measures)
     if measures.servers and not measures.stragglers:  # else they do wait for each other
         workers = without(measures.case.ranks, measures.servers)
-        if found := _slowest(measure_paces(workers), limits):
-            yield _slow_rank(*found, measures)
+        if slow_paces := _slowest(measure_paces(workers), limits):
+            yield _slow_rank(*slow_paces, measures)
 
 
 def _slowest(paces: Sequence[Pace], limits: Limits) -> tuple[SlowPace, float] | None:

@@ -75,7 +75,7 @@ def family_of(straggler: Straggler) -> str:
 def of_family(measures: Measures, family: str, limits: Limits) -> list[Straggler]:
     """The stragglers of one family that are worth a line, the worst first."""
     stragglers = measures.stragglers or ()
-    least = max([limits["cost"], *(WAKE * one.saved for one in stragglers)])
+    least = max([limits["cost"], *(WAKE * straggler.saved for straggler in stragglers)])
     return [
         straggler
         for straggler in stragglers
@@ -247,10 +247,12 @@ def describe_causes(measures: Measures, rank: int) -> str:
         (straggler.excess for straggler in measures.stragglers or () if straggler.rank == rank), 0.0
     )
     shown = [cause for cause in causes if (cause.share or 0.0) >= NOTHING]
-    ruled_out = [one.name for one in causes if one.share is not None and one.share < NOTHING]
-    unknown = [one.name for one in causes if one.seconds is None]
+    ruled_out = [
+        cause.name for cause in causes if cause.share is not None and cause.share < NOTHING
+    ]
+    unknown = [cause.name for cause in causes if cause.seconds is None]
     words = EXPLAINED | (OF_A_POOL if _pooled(measures, rank) else {})
-    sentences = [words[one.name].format(_part(one, excess)) for one in shown]
+    sentences = [words[straggler.name].format(_part(straggler, excess)) for straggler in shown]
     if not shown and set(ruled_out) >= COMPUTING:
         sentences.append(
             "its main thread computes all that time: its code does more, or its cores are slower"
@@ -268,7 +270,7 @@ def _pooled(measures: Measures, rank: int) -> bool:
 
 def cause_named(measures: Measures, rank: int, name: str) -> Cause | None:
     """What one cause explains of a straggler's excess; None: it was not looked at."""
-    return next((one for one in measures.causes.get(rank, ()) if one.name == name), None)
+    return next((cause for cause in measures.causes.get(rank, ()) if cause.name == name), None)
 
 
 def decides(cause: Cause | None) -> bool:

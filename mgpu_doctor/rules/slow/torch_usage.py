@@ -20,31 +20,35 @@ USUAL = 0.5
 
 
 def _recompiling(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    found = find_recompilation(measures.case.ranks, int(limits["warm_up"]))
-    if found is None or found.steps <= limits["steps"] or found.saved < limits["cost"]:
+    recompilation = find_recompilation(measures.case.ranks, int(limits["warm_up"]))
+    if (
+        recompilation is None
+        or recompilation.steps <= limits["steps"]
+        or recompilation.saved < limits["cost"]
+    ):
         return
     everybody = {rank.rank for rank in measures.case.ranks if rank.rank is not None}
     step = measures.step_seconds
-    what, _, reason = found.what.partition(": ")
+    what, _, reason = recompilation.what.partition(": ")
     saved = Predicted(
-        1 - found.saved,
+        1 - recompilation.saved,
         None,
         "measured what-if: the same time without compiling; an upper bound, as code for changing "
         "shapes is a little slower",
     )
     yield Finding(
         code="recompiling",
-        severity=severity_of_cost(found.saved),
+        severity=severity_of_cost(recompilation.saved),
         confidence=0.95,
-        title=f"torch.compile recompiles in {found.steps} of {found.compared} steps, "
-        f"{format_seconds(found.seconds)} each time",
-        cause=_cause(found, what, reason, everybody),
-        culprits=tuple(culprit_of(measures, number) for number in found.ranks),
-        victims=tuple(sorted(everybody - set(found.ranks))),
+        title=f"torch.compile recompiles in {recompilation.steps} of {recompilation.compared} steps, "
+        f"{format_seconds(recompilation.seconds)} each time",
+        cause=_cause(recompilation, what, reason, everybody),
+        culprits=tuple(culprit_of(measures, number) for number in recompilation.ranks),
+        victims=tuple(sorted(everybody - set(recompilation.ranks))),
         evidence=(
             Evidence(
                 "steps after warm-up in which something was compiled",
-                found.steps,
+                recompilation.steps,
                 "steps",
                 limits["steps"],
                 "compilation events of every rank",
@@ -52,14 +56,14 @@ def _recompiling(measures: Measures, limits: Limits) -> Iterable[Finding]:
             ),
             Evidence(
                 "share of the time after warm-up in which a rank compiled",
-                found.saved,
+                recompilation.saved,
                 "fraction",
                 limits["cost"],
                 "compilation events of every rank",
             ),
         ),
-        since_step=found.first,
-        cost=Cost(found.saved, None if step is None else found.saved * step),
+        since_step=recompilation.first,
+        cost=Cost(recompilation.saved, None if step is None else recompilation.saved * step),
         fixes=(
             Fix(
                 "dynamic-shapes",
@@ -76,20 +80,22 @@ def _recompiling(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 "the failed guard each time. Put numbers that change in every step into a tensor.",
             ),
         ),
-        replaces=("straggler-compute",) if found.steps >= USUAL * found.compared else (),
+        replaces=("straggler-compute",)
+        if recompilation.steps >= USUAL * recompilation.compared
+        else (),
     )
 
 
-def _cause(found: Recompilation, what: str, reason: str, everybody: set[int]) -> str:
+def _cause(recompilation: Recompilation, what: str, reason: str, everybody: set[int]) -> str:
     text = "Inputs that the compiled code was not made for make torch compile again"
     if what:
         text = f"{what} is recompiled"
     text += f", because of {reason}." if reason else "."
-    if everybody - set(found.ranks):
-        text += f" This happens on {format_ranks(found.ranks)}; the other ranks wait."
+    if everybody - set(recompilation.ranks):
+        text += f" This happens on {format_ranks(recompilation.ranks)}; the other ranks wait."
     elif len(everybody) > 1:
         text += " This happens on every rank, and the ranks that are not compiling wait."
-    if found.versions is not None and found.versions >= RECOMPILE_LIMIT:
+    if recompilation.versions is not None and recompilation.versions >= RECOMPILE_LIMIT:
         text += (
             f" After {RECOMPILE_LIMIT} versions of a function (by default, see "
             "torch._dynamo.config.recompile_limit), torch gives up and runs it uncompiled."

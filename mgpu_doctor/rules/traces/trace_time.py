@@ -154,8 +154,8 @@ def _find_idle(code: str) -> Examine:
         if summary is None or not summary.on_device or _fetching(summary) >= OVERLAP_EXPOSED:
             return
         splits = list(summary.splits.values())
-        share = min(one.idle / one.window for one in splits)
-        launching = all(_is_launching(one) for one in splits)
+        share = min(split.idle / split.window for split in splits)
+        launching = all(_is_launching(split) for split in splits)
         if share >= 1 - BUSY and launching == (code == "launch-bound"):
             yield _idle(summary, code, share)
 
@@ -243,9 +243,9 @@ def _split(measures: Measures, _: Limits) -> Iterable[Finding]:
     if summary is None:
         return
     splits = list(summary.splits.values())
-    window = sum(one.window for one in splits)
+    window = sum(split.window for split in splits)
     compute, exposed, idle, moved = (
-        sum(getattr(one, name) for one in splits) / window
+        sum(getattr(split, name) for split in splits) / window
         for name in ("compute", "exposed", "idle", "communication")
     )
     yield Finding(
@@ -275,9 +275,9 @@ def _split_evidence(measures: Measures, moved: float, exposed: float) -> Iterato
     if why:
         count = len(why)
         for name, seconds in (
-            ("idle because nothing had been launched", sum(one.host for one in why)),
-            ("idle between kernels that follow each other", sum(one.kernel for one in why)),
-            ("idle for another reason", sum(one.other for one in why)),
+            ("idle because nothing had been launched", sum(idle.host for idle in why)),
+            ("idle between kernels that follow each other", sum(idle.kernel for idle in why)),
+            ("idle for another reason", sum(idle.other for idle in why)),
         ):
             yield Evidence(f"{name}, mean of the ranks", seconds / count, "s", None, "traces")
     first = measures.case.traces[min(summary.splits)]

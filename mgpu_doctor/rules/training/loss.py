@@ -84,12 +84,12 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     }
     over = case.job.outcome not in (Outcome.RUNNING, Outcome.UNKNOWN)
     least = WHEN_OVER if over else limits["steps"]
-    lost = {n: one for n, one in losses_by_rank.items() if one is not None}
+    lost = {n: loss for n, loss in losses_by_rank.items() if loss is not None}
     failed = _explained(measures)
-    if not failed and max((one.steps for one in lost.values()), default=0) < least:
+    if not failed and max((loss.steps for loss in lost.values()), default=0) < least:
         return
     first = _first(lost, ranks, by_sequence=by_sequence)
-    begin = min(lost.values(), key=lambda one: one.key, default=None)
+    begin = min(lost.values(), key=lambda lost: lost.key, default=None)
     accused: tuple[Culprit, ...] = ()
     if failed:
         accused = failure_text.culprits_of(failed)
@@ -145,8 +145,8 @@ def _first(
     lost: Mapping[int, _Lost], ranks: Mapping[int, Rank], *, by_sequence: bool
 ) -> int | None:
     """The rank whose loss was bad while all other ranks' losses were finite in the same step."""
-    key = min((one.key for one in lost.values()), default=0)
-    early = [number for number, one in lost.items() if one.key == key]
+    key = min((loss.key for loss in lost.values()), default=0)
+    early = [number for number, loss in lost.items() if loss.key == key]
     if len(early) != 1 or len(ranks) == 1:
         return None
     name = "group_seq" if by_sequence else "step"
@@ -161,7 +161,7 @@ def _title(case: Case, lost: Mapping[int, _Lost], failed: tuple[RankFailure, ...
     if failed:
         what = failure_text.death(failed[0])
         return f"{failure_text.who(failed, case)} gave up over a loss that is no number: {what}"
-    begin = min(lost.values(), key=lambda one: one.step)
+    begin = min(lost.values(), key=lambda lost: lost.step)
     since = f"from step {begin.step}{' or earlier' if begin.earliest < begin.step else ''}"
     where = "" if len(case.ranks) == 1 else f" on {format_ranks(lost)}"
     if len(lost) == len(case.ranks) > 1:
@@ -194,7 +194,7 @@ def _evidence(lost: Mapping[int, _Lost], begin: _Lost | None) -> tuple[Evidence,
         return ()
     return (
         Evidence("first step whose loss is no number", begin.step, "steps", None, "step records"),
-        Evidence("steps since", max(one.steps for one in lost.values()), "steps", 0),
+        Evidence("steps since", max(loss.steps for loss in lost.values()), "steps", 0),
         Evidence("last loss before it", begin.last, "", None, "step records"),
         Evidence("ranks whose loss is no number", len(lost), "ranks", 0),
     )

@@ -73,14 +73,14 @@ def _find_batch_confusion(measures: Measures, _: Limits) -> Iterable[Finding]:
 def _find_option(argv: Sequence[str] | None, names: frozenset[str]) -> _BatchOption | None:
     """The last option of these names: `--name 8`, `--name=8`, `train.name=8`."""
     words = argv or ()
-    found = None
+    batch_option = None
     for word, following in zip(words, (*words[1:], ""), strict=False):
         option, equals, value = word.partition("=")
         value = value if equals else following
         name = option.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
         if name in names and (equals or option.startswith("--")) and value.isdecimal():
-            found = _BatchOption(option, int(value))
-    return found
+            batch_option = _BatchOption(option, int(value))
+    return batch_option
 
 
 def _usual_step(rank: Rank) -> tuple[int, int] | None:
@@ -146,7 +146,10 @@ def _find_unscaled_rate(measures: Measures, limits: Limits) -> Iterable[Finding]
     if not all(len(of_rank) == 1 for of_rank in optimizers):
         return
     first = optimizers[0][0]
-    is_default = all(one.lr and one.lr == one.lr_default == one.lr_now for (one,) in optimizers)
+    is_default = all(
+        optimizer.lr and optimizer.lr == optimizer.lr_default == optimizer.lr_now
+        for (optimizer,) in optimizers
+    )
     samples = [_samples_per_step(rank) for rank in ranks]
     update = sum(count for count in samples if count is not None)
     if not is_default or first.kind not in SCALING_OPTIMIZERS or None in samples:

@@ -89,19 +89,19 @@ _THROTTLED = {"throttled_usec": 1e-6, "throttled_time": 1e-9}
 def find_cpu_quotas(root: Path = Path("/"), pid: int | str = "self") -> tuple[Quota, ...] | None:
     """The groups of a process that limit its CPU time, innermost first; None if its groups are
     not readable."""
-    found = []
+    quotas = []
     has_groups = False
     for folder in _folders(root, "", pid):
         has_groups = True
         allowed, _, period = _text(folder / "cpu.max").partition(" ")
         if allowed.isdigit():
-            found.append(_quota(root, folder, int(allowed), period))
+            quotas.append(_quota(root, folder, int(allowed), period))
     for folder in _folders(root, "cpu", pid):
         has_groups = True
         quota = _number(folder / "cpu.cfs_quota_us")
         if quota is not None:
-            found.append(_quota(root, folder, quota, _text(folder / "cpu.cfs_period_us")))
-    return tuple(found) if has_groups else None
+            quotas.append(_quota(root, folder, quota, _text(folder / "cpu.cfs_period_us")))
+    return tuple(quotas) if has_groups else None
 
 
 def list_memory_folders(
@@ -109,9 +109,11 @@ def list_memory_folders(
 ) -> tuple[tuple[int, Path], ...]:
     """Version and folder of the groups that account for a process's memory, innermost first; empty
     if not readable."""
-    found = [(2, folder) for folder in _folders(root, "", pid)]
-    found += [(1, folder) for folder in _folders(root, "memory", pid)]
-    return tuple((version, folder) for version, folder in found if accounts_memory(version, folder))
+    folders = [(2, folder) for folder in _folders(root, "", pid)]
+    folders += [(1, folder) for folder in _folders(root, "memory", pid)]
+    return tuple(
+        (version, folder) for version, folder in folders if accounts_memory(version, folder)
+    )
 
 
 def accounts_memory(version: int, folder: Path) -> bool:
@@ -229,12 +231,12 @@ def _version_1(folder: Path) -> Json:
 
 def _keyed(path: Path) -> dict[str, int]:
     """`key number` lines of a flat file."""
-    found = {}
+    values = {}
     for line in _bounded_text(path).splitlines():
         key, _, value = line.partition(" ")
         if value.isdigit():
-            found[key] = int(value)
-    return found
+            values[key] = int(value)
+    return values
 
 
 def _limit_or_none(path: Path) -> int | None:

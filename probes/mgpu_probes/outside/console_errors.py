@@ -146,10 +146,10 @@ class LauncherReport:
     def failures(self) -> tuple[Failure, ...]:
         """Everything reported, root causes first; log lines only for pids not in a summary."""
         self._close()
-        told = {failure.pid for failure in self._found}
-        logged = [failure for failure in self._logged if failure.pid not in told]
-        found = sorted(self._found + logged, key=lambda failure: not failure.first)
-        return tuple(map(self._with_sender, found))
+        reported = {failure.pid for failure in self._found}
+        logged = [failure for failure in self._logged if failure.pid not in reported]
+        merged = sorted(self._found + logged, key=lambda failure: not failure.first)
+        return tuple(map(self._with_sender, merged))
 
     def _with_sender(self, failure: Failure) -> Failure:
         if not self._closed or failure.pid is None:
@@ -163,10 +163,10 @@ class LauncherReport:
         elif _ENTRY.match(line):
             self._close()
             self._entry = _Entry(self._first, number)
-        elif (found := _FIELD.match(line)) and self._entry and not self._entry.body:
-            self._entry.fields[found[1]] = found[2].strip()
-            if found[1] == "traceback":
-                self._entry.body.append(found[2])
+        elif (field := _FIELD.match(line)) and self._entry and not self._entry.body:
+            self._entry.fields[field[1]] = field[2].strip()
+            if field[1] == "traceback":
+                self._entry.body.append(field[2])
         elif self._entry and self._entry.body and line.startswith("  "):
             if len(self._entry.body) < MOST_BODY:
                 self._entry.body.append(line[2:])
@@ -292,11 +292,11 @@ def _split(line: str) -> tuple[Stream, str]:
     """Takes the prefixes off that torch and torchrun put before a rank's lines."""
     rank = local = None
     while line.startswith("["):
-        if rank is None and (found := _RANK.match(line)):
-            rank = int(found[1])
-        elif local is None and rank is None and (found := _LOCAL.match(line)):
-            local = int(found[1])
+        if rank is None and (match := _RANK.match(line)):
+            rank = int(match[1])
+        elif local is None and rank is None and (match := _LOCAL.match(line)):
+            local = int(match[1])
         else:
             break
-        line = line[found.end() :]
+        line = line[match.end() :]
     return (rank, local), line

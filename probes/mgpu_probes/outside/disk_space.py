@@ -30,15 +30,15 @@ def measure_disk_space(path: str) -> Json | None:
     """`size`, `free` (bytes, for who is not root), `inodes`, `inodes_free` (null where the file
     system does not count them) and `device` of the file system there; None: it cannot be seen."""
     try:
-        told = os.statvfs(path)
+        file_system = os.statvfs(path)
         device = os.stat(path).st_dev
     except OSError:
         return None
     return {
-        "size": told.f_blocks * told.f_frsize,
-        "free": told.f_bavail * told.f_frsize,
-        "inodes": told.f_files or None,
-        "inodes_free": told.f_favail if told.f_files else None,
+        "size": file_system.f_blocks * file_system.f_frsize,
+        "free": file_system.f_bavail * file_system.f_frsize,
+        "inodes": file_system.f_files or None,
+        "inodes_free": file_system.f_favail if file_system.f_files else None,
         "device": device,
     }
 
@@ -51,15 +51,15 @@ def list_local_mounts(root: Path = Path("/")) -> list[str]:
             text = file.read(1 << 20).decode("utf-8", "replace")
     except OSError:
         return []
-    found = []
+    mounts = []
     for line in text.splitlines():
         _, _, rest = line.partition(" ")
         path, kind, options = (*rest.split(" "), "", "", "")[:3]
         path = _OCTAL.sub(lambda escaped: chr(int(escaped[1], 8)), path)
         own = not path.startswith(("/dev", "/proc", "/sys", "/run", "/boot", "/snap/"))
         if kind in _LOCAL and own and "rw" in options.split(","):
-            found.append(path)
-    return found[:MOST_MOUNTS]
+            mounts.append(path)
+    return mounts[:MOST_MOUNTS]
 
 
 def find_root_prefix(pid: int, root: Path = Path("/")) -> str:

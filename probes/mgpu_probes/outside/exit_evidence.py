@@ -139,13 +139,13 @@ class ExitEvidence:
         """The memory group of a process; it and those above it are read at once if new."""
         text = self._read(f"proc/{pid}/cgroup")
         if text and text not in self._innermost and len(self._innermost) < MOST_GROUPS:
-            found = cgroups.find_memory_groups(pid, self._root)
-            self._innermost[text] = next(iter(found), None)
-            self._take_in(found)
+            memory_groups = cgroups.find_memory_groups(pid, self._root)
+            self._innermost[text] = next(iter(memory_groups), None)
+            self._take_in(memory_groups)
         return self._innermost.get(text)
 
-    def _take_in(self, found: Mapping[str, tuple[int, Path]]) -> None:
-        for name, (version, folder) in found.items():
+    def _take_in(self, paths: Mapping[str, tuple[int, Path]]) -> None:
+        for name, (version, folder) in paths.items():
             if name not in self._groups and len(self._groups) < MOST_GROUPS:
                 counters = cgroups.read_memory_counters(version, folder)
                 self._folders[name] = (version, folder)
@@ -169,26 +169,26 @@ class ExitEvidence:
 
     def _place(self, role: str, path: str, before: str = "") -> None:
         """The file system there; the first path names it."""
-        found = disk_space.measure_disk_space(before + path)
-        if found is None:
+        space = disk_space.measure_disk_space(before + path)
+        if space is None:
             return
-        device = found.pop("device")
+        device = space.pop("device")
         if device not in self._places and len(self._places) < MOST_PLACES:
-            self._places[device] = {"path": path, "roles": [], "before": found, "now": found}
-            self._places[device]["least"] = {**found, "at": time.time()}
+            self._places[device] = {"path": path, "roles": [], "before": space, "now": space}
+            self._places[device]["least"] = {**space, "at": time.time()}
             self._ways[device] = before + path
         place = self._places.get(device)
         if place is not None and role not in place["roles"]:
             place["roles"].append(role)
 
     def _measure(self, device: int, place: Json, now: float) -> None:
-        found = disk_space.measure_disk_space(self._ways[device])
-        if found is None or found.pop("device") != device:
+        space = disk_space.measure_disk_space(self._ways[device])
+        if space is None or space.pop("device") != device:
             return  # it was unmounted, or who saw it is gone
-        place["now"] = found
+        place["now"] = space
         least = place["least"]
-        if found["free"] < least["free"] or _fewer(found["inodes_free"], least["inodes_free"]):
-            place["least"] = {**found, "at": now}
+        if space["free"] < least["free"] or _fewer(space["inodes_free"], least["inodes_free"]):
+            place["least"] = {**space, "at": now}
 
     def _read(self, name: str) -> str:
         try:
@@ -198,5 +198,5 @@ class ExitEvidence:
             return ""
 
 
-def _fewer(one: int | None, other: int | None) -> bool:
-    return one is not None and other is not None and one < other
+def _fewer(first: int | None, other: int | None) -> bool:
+    return first is not None and other is not None and first < other

@@ -131,8 +131,8 @@ class Tasks:
         except (OSError, ValueError):
             return 0.0, 0
         oldest = [name for name in names if name != str(pid)][:most]
-        found = [_schedstat(f"{folder}/{name}/schedstat") for name in oldest]
-        return sum(one[1] for one in found if one is not None), len(oldest)
+        waits = [_schedstat(f"{folder}/{name}/schedstat") for name in oldest]
+        return sum(wait[1] for wait in waits if wait is not None), len(oldest)
 
 
 def _schedstat(path: str) -> tuple[float, float] | None:

@@ -40,7 +40,7 @@ def find_training_thread(proc: Path, pid: int, name: str) -> int | None:
         return None
     folder = proc / str(pid) / "task"
     try:
-        tasks = [one for one in os.listdir(folder) if one.isdecimal()]
+        tasks = [name for name in os.listdir(folder) if name.isdecimal()]
     except OSError:
         return None
     return next((int(task) for task in tasks if _comm(folder / task) == TRAINS), None)
@@ -49,11 +49,13 @@ def find_training_thread(proc: Path, pid: int, name: str) -> int | None:
 def put_training_thread_first(stack: Json) -> Json:
     """The stack with the thread that trains as the main one, if it is there."""
     threads = stack["threads"]
-    found = next((one for one in threads if any(map(_starts_thread, one["frames"]))), None)
-    if found is None:
+    training = next(
+        (thread for thread in threads if any(map(_starts_thread, thread["frames"]))), None
+    )
+    if training is None:
         return stack
-    others = [{**thread, "main": False} for thread in threads if thread is not found]
-    return {**stack, "threads": [{**found, "main": True}, *others]}
+    others = [{**thread, "main": False} for thread in threads if thread is not training]
+    return {**stack, "threads": [{**training, "main": True}, *others]}
 
 
 def _starts_thread(frame: Sequence[Any]) -> bool:
@@ -90,35 +92,44 @@ def take_snapshot(
         for process in job.processes
     }
     moments = {
-        one.pid: kernel_waits.read_kernel_state(
-            one.pid, one.start_ticks, holders, training[one.pid]
+        process.pid: kernel_waits.read_kernel_state(
+            process.pid, process.start_ticks, holders, training[process.pid]
         )
-        for one in job.processes
+        for process in job.processes
     }
     rests = measure_idle_seconds(
-        one.pid for one in job.processes if one.role in (RANK, LOADER) and training[one.pid] is None
+        process.pid
+        for process in job.processes
+        if process.role in (RANK, LOADER) and training[process.pid] is None
     )
-    found: list[Reading] = []
+    readings: list[Reading] = []
     if stacks:
         roles = (RANK, LOADER) if loaders else (RANK,)
-        whose = [one for one in job.processes if one.role in roles and _runs(moments[one.pid])]
-        whose.sort(key=lambda one: roles.index(one.role))
-        found = _read_all(whose[:MOST_STACKS], frozenset(native), end, aids or {})
+        whose = [
+            process
+            for process in job.processes
+            if process.role in roles and _runs(moments[process.pid])
+        ]
+        whose.sort(key=lambda process: roles.index(process.role))
+        readings = _read_all(whose[:MOST_STACKS], frozenset(native), end, aids or {})
     return {
         "at": at,
         "launcher": job.launcher,
         "world_size": job.world_size,
         "processes": [
-            {**_process(one, moments[one.pid]), "rested": rests.get(one.pid)}
-            for one in job.processes
+            {**_process(process, moments[process.pid]), "rested": rests.get(process.pid)}
+            for process in job.processes
         ],
         "stacks": [
             put_training_thread_first(stack) if training.get(stack["pid"]) else stack
-            for reading in found
+            for reading in readings
             for stack in reading.stacks
         ],
         "missing": list(job.missing),
-        "untold": [asdict(one) for one in (*job.untold, *(u for one in found for u in one.untold))],
+        "untold": [
+            asdict(source)
+            for source in (*job.untold, *(u for reading in readings for u in reading.untold))
+        ],
     }
 
 
@@ -141,24 +152,24 @@ def _read_all(
         return list(readers.map(read, whose))
 
 
-def _process(found: FoundProcess, now: KernelState) -> Json:
+def _process(process: FoundProcess, now: KernelState) -> Json:
     return {
-        "pid": found.pid,
-        "parent": found.parent,
-        "role": found.role,
+        "pid": process.pid,
+        "parent": process.parent,
+        "role": process.role,
         "state": now.state,
-        "wait_status": processes.read_wait_status(found.pid, found.start_ticks),
-        "rank": found.rank,
-        "local_rank": found.local_rank,
-        "world_size": found.world_size,
-        "name": found.name,
-        "command": [word[:MOST_TEXT] for word in found.command[:MOST_WORDS]],
-        "start_ticks": found.start_ticks,
+        "wait_status": processes.read_wait_status(process.pid, process.start_ticks),
+        "rank": process.rank,
+        "local_rank": process.local_rank,
+        "world_size": process.world_size,
+        "name": process.name,
+        "command": [word[:MOST_TEXT] for word in process.command[:MOST_WORDS]],
+        "start_ticks": process.start_ticks,
         "cpu_seconds": now.cpu_seconds,
         "main_cpu_seconds": now.main_cpu_seconds,
         "wchan": now.wchan,
         "syscall": now.syscall,
-        "container": found.container,
-        "user": found.user,
-        "on_device": found.on_device,
+        "container": process.container,
+        "user": process.user,
+        "on_device": process.on_device,
     }

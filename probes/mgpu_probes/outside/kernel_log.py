@@ -178,13 +178,13 @@ class KernelLog:
 
     def new_kills(self) -> list[Kill]:
         """Those logged since the last call, the newest MOST_KILLS of them."""
-        found: list[Kill] = []
+        kills: list[Kill] = []
         for since_boot, text in self._records.new():
             if chosen := _CHOSEN.match(text):
                 self._chosen = {int(chosen["pid"]): chosen}
             elif killed := _KILLED.match(text):
-                found.append(self._kill(killed, since_boot))
-        return found[-MOST_KILLS:]
+                kills.append(self._kill(killed, since_boot))
+        return kills[-MOST_KILLS:]
 
     def close(self) -> None:
         self._records.close()

@@ -50,7 +50,7 @@ class Devices:
         self._listens = True
         amd = self._amd.sample()
         first = len(told["devices"])
-        joined = [{**one, "index": first + one["index"]} for one in amd]
+        joined = [{**device, "index": first + device["index"]} for device in amd]
         return {
             **told,
             "at": time.time(),

@@ -190,16 +190,16 @@ def _ecc(values: Json) -> Json | None:
 def _processes(value: Any) -> list[Json] | None:
     if not isinstance(value, (list, tuple)):
         return None
-    found: dict[int, Json] = {}
-    for one in value:
-        pid = _number(_object(one).get("pid"))
+    processes: dict[int, Json] = {}
+    for entry in value:
+        pid = _number(_object(entry).get("pid"))
         if pid is not None and 0 < pid <= PID_LIMIT:
-            memory = _number(_object(_object(one).get("memory_usage")).get("vram_mem"))
-            memory = _number(one.get("mem")) if memory is None else memory
+            memory = _number(_object(_object(entry).get("memory_usage")).get("vram_mem"))
+            memory = _number(entry.get("mem")) if memory is None else memory
             known = memory is not None and memory <= MOST_PROCESS_MEMORY
-            found[int(pid)] = {
+            processes[int(pid)] = {
                 "pid": int(pid),
                 "memory": int(memory) if known and memory is not None else None,
                 "kind": "compute",
             }
-    return [found[pid] for pid in sorted(found)]
+    return [processes[pid] for pid in sorted(processes)]

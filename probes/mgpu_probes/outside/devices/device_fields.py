@@ -69,6 +69,6 @@ def make_unknown_device(index: int, vendor: str = "nvidia") -> dict[str, Any]:
 def join_part(name: str, *known: dict[str, Any]) -> dict[str, Any] | None:
     """One of `PARTS`, merged from the known values; None if all are unknown."""
     values: dict[str, Any] = dict.fromkeys(PARTS[name])
-    for one in known:
-        values.update(one)
+    for device in known:
+        values.update(device)
     return values if any(value is not None for value in values.values()) else None

@@ -103,12 +103,12 @@ class NvLinks:
 
     def errors(self, handle: Any) -> Json:
         """Error counters by link. Raises NVMLError if they are denied."""
-        found: dict[int, list[tuple[str, int]]] = {}
+        spell: dict[int, list[tuple[str, int]]] = {}
         for link in range(self._links(handle)):
             counters = []
             for kind, number in list(self._kinds.items()):
                 try:
-                    told = int(pynvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, number))
+                    count = int(pynvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, number))
                 except pynvml.NVMLError as error:
                     if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT:
                         break
@@ -116,9 +116,9 @@ class NvLinks:
                         raise
                     self._kinds.pop(kind)
                 else:
-                    counters.append((kind, told))
-            found[link] = counters
-        return {"nvlink_errors": found}
+                    counters.append((kind, count))
+            spell[link] = counters
+        return {"nvlink_errors": spell}
 
     def traffic(self, handle: Any) -> Json:
         """Bytes per second of all links together. The counters are in KiB."""
@@ -129,7 +129,7 @@ class NvLinks:
         if self._count == 0:
             return {}
         now = time.monotonic()
-        sent, received = (_counter(one) for one in pynvml.nvmlDeviceGetFieldValues(handle, ids))
+        sent, received = (_counter(field) for field in pynvml.nvmlDeviceGetFieldValues(handle, ids))
         return {
             "nvlink_sent": self._sent.of(sent, now),
             "nvlink_received": self._received.of(received, now),
@@ -143,16 +143,16 @@ class NvLinks:
 
 
 def _link_count(handle: Any) -> int:
-    (told,) = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT])
-    if told.nvmlReturn == pynvml.NVML_ERROR_NOT_SUPPORTED:
+    (field,) = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT])
+    if field.nvmlReturn == pynvml.NVML_ERROR_NOT_SUPPORTED:
         return 0
-    if told.nvmlReturn != pynvml.NVML_SUCCESS:
-        raise pynvml.NVMLError(told.nvmlReturn)
-    return min(int(told.value.uiVal), _MOST_LINKS)
+    if field.nvmlReturn != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(field.nvmlReturn)
+    return min(int(field.value.uiVal), _MOST_LINKS)
 
 
-def _counter(told: Any) -> float | None:
-    return None if told.nvmlReturn else float(told.value.ullVal) * KIBIBYTE
+def _counter(field: Any) -> float | None:
+    return None if field.nvmlReturn else float(field.value.ullVal) * KIBIBYTE
 
 
 def _remote(handle: Any, link: int) -> str | None:
@@ -169,28 +169,28 @@ def query_topology(handles: Sequence[Any]) -> Json:
     count = len(handles)
     levels = [["SELF" if i == j else UNKNOWN for j in range(count)] for i in range(count)]
     peer = [["OK" if i == j else UNKNOWN for j in range(count)] for i in range(count)]
-    for i, one in enumerate(handles):
+    for i, handle in enumerate(handles):
         for j, other in enumerate(handles):
-            if i != j and one is not None and other is not None:
-                peer[i][j] = _reaches(one, other, _READ)
+            if i != j and handle is not None and other is not None:
+                peer[i][j] = _reaches(handle, other, _READ)
                 if i < j:
-                    levels[i][j] = levels[j][i] = _level(one, other)
+                    levels[i][j] = levels[j][i] = _level(handle, other)
     return {"levels": levels, "peer": peer}
 
 
-def _level(one: Any, other: Any) -> str:
-    if _reaches(one, other, _NVLINK) == "OK":
+def _level(first: Any, other: Any) -> str:
+    if _reaches(first, other, _NVLINK) == "OK":
         return "NVL"
     try:
-        level = int(pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other))
+        level = int(pynvml.nvmlDeviceGetTopologyCommonAncestor(first, other))
     except (pynvml.NVMLError, AttributeError):
         return UNKNOWN
     return _LEVELS.get(level, UNKNOWN)
 
 
-def _reaches(one: Any, other: Any, capability: int) -> str:
+def _reaches(first: Any, other: Any, capability: int) -> str:
     try:
-        status = int(pynvml.nvmlDeviceGetP2PStatus(one, other, capability))
+        status = int(pynvml.nvmlDeviceGetP2PStatus(first, other, capability))
     except (pynvml.NVMLError, AttributeError):
         return UNKNOWN
     return _STATUS.get(status, UNKNOWN)

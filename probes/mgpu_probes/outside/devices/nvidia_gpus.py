@@ -76,7 +76,7 @@ class NvidiaGpus:
 
     def close(self) -> None:
         """Ends the threads and closes the driver. Threads that hang end with the process."""
-        ended = [one.stop(END_SECONDS) for one in (self._listener, self._map, self._slow)]
+        ended = [thread.stop(END_SECONDS) for thread in (self._listener, self._map, self._slow)]
         if self._prompt.stop(END_SECONDS) and all(ended) and self._open:
             self._open = False
             pynvml.nvmlShutdown()
@@ -113,7 +113,9 @@ class NvidiaGpus:
         self._took = time.monotonic() - began
         if self._stays or self._samples > 1:  # a single sample is too short to receive events
             handles = enumerate(gpu.handle for gpu in self._gpus)
-            self._listener.listen({index: one for index, one in handles if one is not None})
+            self._listener.listen(
+                {index: handle for index, handle in handles if handle is not None}
+            )
 
     def _read_slow(self) -> None:
         for gpu in self._gpus:
@@ -166,7 +168,7 @@ def _slowly_answered(question: Question) -> bool:
 
 def _driver() -> str | None:
     try:
-        told: Any = pynvml.nvmlSystemGetDriverVersion()
+        version: Any = pynvml.nvmlSystemGetDriverVersion()
     except pynvml.NVMLError:
         return None
-    return told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)
+    return version.decode("utf-8", "replace") if isinstance(version, bytes) else str(version)

@@ -157,27 +157,27 @@ class NvmlGpu:
 
     def put(self, now: float, wanted: Callable[[Question], bool]) -> None:
         """Sends the wanted queries that are due."""
-        found = self._found
-        if found is None or self._asleep:
+        attached = self._found
+        if attached is None or self._asleep:
             return
         try:
-            for question in found.questions:
+            for question in attached.questions:
                 if wanted(question) and question.due(now):
-                    question.put(found.handle)
+                    question.put(attached.handle)
         except LostError as lost:
-            self._remember(found)
-            if self._found is found:
+            self._remember(attached)
+            if self._found is attached:
                 self._found, self._lost = None, str(lost)
 
     def reading(self, now: float) -> Json:
         """All fields of the device, ready for JSON."""
         values = {**make_unknown_device(self._index), **self._identity}
-        found = self._found
-        if found is None or self._asleep:
-            return {**values, "trouble": ASLEEP if found else self._lost}
+        attached = self._found
+        if attached is None or self._asleep:
+            return {**values, "trouble": ASLEEP if attached else self._lost}
         troubles: dict[str, list[str]] = {}
         parts: dict[str, list[Json]] = {name: [] for name in PARTS}
-        for question in found.questions:
+        for question in attached.questions:
             fields, trouble = question.told(now)
             for name, value in fields.items():
                 if name in parts:
@@ -186,7 +186,7 @@ class NvmlGpu:
                     values[name] = value
             if trouble is not None:
                 troubles.setdefault(trouble, []).append(question.what)
-        self._remember(found)
+        self._remember(attached)
         values.update({name: join_part(name, *known) for name, known in parts.items()})
         values["nvlinks"] = self._links.joined(values["nvlinks"], values.pop("nvlink_errors", None))
         return _finished(values, troubles)
@@ -200,9 +200,9 @@ class NvmlGpu:
             return
         self._found = _Attached(handle, tuple(self._make()))
 
-    def _remember(self, found: _Attached) -> None:
+    def _remember(self, attached: _Attached) -> None:
         """Keeps the identity, to report it when the device is lost."""
-        for question in found.questions:
+        for question in attached.questions:
             if question.every == ONCE and question.answer is not None:
                 known = question.answer.fields
                 self._identity.update({name: known[name] for name in IDENTITY if name in known})

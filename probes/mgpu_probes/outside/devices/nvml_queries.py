@@ -61,8 +61,8 @@ def query_bus_id(handle: Any) -> Json:
 
 
 def query_max_clock(handle: Any) -> Json:
-    told = pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
-    return {"max_sm_clock_mhz": float(told)}
+    clock = pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
+    return {"max_sm_clock_mhz": float(clock)}
 
 
 def query_numa_node(handle: Any) -> Json:
@@ -81,13 +81,13 @@ def query_cpu_affinity(handle: Any) -> Json:
 
 def format_ranges(numbers: Iterable[int]) -> str:
     """Numbers as the kernel writes a list: `0-3,8`. `numbers`: ascending."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
         else:
-            found.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
+            ranges.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
 
 
 def _bits(words: Iterable[int]) -> list[int]:
@@ -96,9 +96,9 @@ def _bits(words: Iterable[int]) -> list[int]:
     ]
 
 
-def _decode(told: Any) -> str:
+def _decode(raw: Any) -> str:
     """The text; older versions of the binding return bytes."""
-    return told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
 
 
 def query_utilization(handle: Any) -> Json:
@@ -113,12 +113,12 @@ def query_memory(handle: Any) -> Json:
     """Bytes used and total. A device without memory of its own returns only `lacks_memory`; whether
     it has unified memory depends on the other queries."""
     try:
-        told = _memory_info(handle)
+        memory = _memory_info(handle)
     except pynvml.NVMLError as error:
         if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
             raise
         return {"lacks_memory": True}
-    used, total = int(told.used), int(told.total)
+    used, total = int(memory.used), int(memory.total)
     if not 0 <= used <= total:
         raise ValueError(f"nonsense ({used} of {total} bytes)")
     return {"memory_used": used, "memory_total": total}
@@ -143,8 +143,8 @@ def query_power_limit(handle: Any) -> Json:
 
 
 def query_temperature(handle: Any) -> Json:
-    told = pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
-    return {"temperature": float(told)}
+    temperature = pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+    return {"temperature": float(temperature)}
 
 
 def query_clock(handle: Any) -> Json:
@@ -209,8 +209,8 @@ def query_repaired_memory(handle: Any) -> Json:
 
 
 def _ecc_counter(handle: Any, kind: int, since: int) -> int | None:
-    told = _or_none(lambda: pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, since))
-    return None if told is None else int(told)
+    count = _or_none(lambda: pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, since))
+    return None if count is None else int(count)
 
 
 def _or_none(call: Callable[[], Any]) -> Any:
@@ -224,7 +224,7 @@ def _or_none(call: Callable[[], Any]) -> Any:
 
 def query_processes(handle: Any) -> Json:
     """One entry per process; a process that computes and draws counts as computing."""
-    found: dict[int, Json] = {}
+    by_pid: dict[int, Json] = {}
     for kind, name in _PROCESS_LISTS:
         try:
             listed = _list_processes(name, handle)
@@ -233,9 +233,9 @@ def query_processes(handle: Any) -> Json:
                 continue
             raise
         for json in listed:
-            found.setdefault(json["pid"], {**json, "kind": kind})
-    ordered = sorted(found.values(), key=lambda json: int(json["pid"]))
-    return {"pids": [one["pid"] for one in ordered], "processes": ordered}
+            by_pid.setdefault(json["pid"], {**json, "kind": kind})
+    ordered = sorted(by_pid.values(), key=lambda json: int(json["pid"]))
+    return {"pids": [process["pid"] for process in ordered], "processes": ordered}
 
 
 def list_compute_pids(handle: Any) -> list[int]:
@@ -270,17 +270,17 @@ def _lister(name: str, version: int) -> _Lister:
 
 
 def _plausible(listed: list[Any]) -> list[Json]:
-    found: list[Json] = [
+    plausible: list[Json] = [
         {
-            "pid": int(one.pid),
-            "memory": None if one.usedGpuMemory is None else int(one.usedGpuMemory),
+            "pid": int(process.pid),
+            "memory": None if process.usedGpuMemory is None else int(process.usedGpuMemory),
         }
-        for one in listed
+        for process in listed
     ]
-    for json in found:
+    for json in plausible:
         if not 0 < json["pid"] <= PID_LIMIT or (json["memory"] or 0) > MOST_PROCESS_MEMORY:
             raise ValueError("the driver's process structure is unknown")
-    return found
+    return plausible
 
 
 def query_mig(handle: Any) -> Json:
@@ -291,7 +291,7 @@ def query_mig(handle: Any) -> Json:
 
 def list_mig_instances(handle: Any) -> list[Json]:
     """The MIG instances; indices without an instance are skipped."""
-    found = []
+    mig_instances = []
     count = int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
     for place in range(min(count, _MOST_INSTANCES)):
         try:
@@ -300,26 +300,26 @@ def list_mig_instances(handle: Any) -> list[Json]:
             if error.value in LOST_ERRORS:
                 raise
             continue
-        found.append(_instance(part))
-    return found
+        mig_instances.append(_instance(part))
+    return mig_instances
 
 
 def _instance(part: Any) -> Json:
-    told: Json = {}
+    instance: Json = {}
     for ask in _INSTANCE_QUERIES:
         try:
-            told.update(ask(part))
+            instance.update(ask(part))
         except (pynvml.NVMLError, AttributeError, ValueError) as error:
             if getattr(error, "value", None) in LOST_ERRORS:
                 raise
-            told.setdefault("trouble", describe_error(error))
+            instance.setdefault("trouble", describe_error(error))
     return {
-        "uuid": told.get("uuid"),
-        "gpu_instance": told.get("gpu_instance"),
-        "compute_instance": told.get("compute_instance"),
-        "memory_used": told.get("memory_used"),
-        "memory_total": told.get("memory_total"),
-        "pids": told.get("pids", []),
+        "uuid": instance.get("uuid"),
+        "gpu_instance": instance.get("gpu_instance"),
+        "compute_instance": instance.get("compute_instance"),
+        "memory_used": instance.get("memory_used"),
+        "memory_total": instance.get("memory_total"),
+        "pids": instance.get("pids", []),
     }
 
 

@@ -57,13 +57,13 @@ class LoggedXids:
         now = time.time()
         booted = now - time.monotonic()
         for since_boot, text in self._records.new():
-            if told := re.match(_XID, text):
+            if match := re.match(_XID, text):
                 # The kernel's clock drifts by seconds per day; the times of our reads bound that.
-                self._note(told, min(now, max(self._looked, booted + since_boot)))
+                self._note(match, min(now, max(self._looked, booted + since_boot)))
         for line in self._file.new() if self._file is not None else ():
             begin = re.search(_IN_A_FILE, line)
-            if begin is not None and (told := re.match(_XID, line[begin.end() :])):
-                self._note(told, now)
+            if begin is not None and (match := re.match(_XID, line[begin.end() :])):
+                self._note(match, now)
         self._looked = now
 
     def take(self) -> list[dict[str, Any]]:
@@ -75,8 +75,8 @@ class LoggedXids:
         if self._file is not None:
             self._file.close()
 
-    def _note(self, told: re.Match[str], at: float) -> None:
-        self._found.append({"at": at, "number": int(told["number"]), "bus_id": told["bus_id"]})
+    def _note(self, match: re.Match[str], at: float) -> None:
+        self._found.append({"at": at, "number": int(match["number"]), "bus_id": match["bus_id"]})
 
 
 class XidListener:
@@ -154,7 +154,9 @@ class XidListener:
 
     def _index(self, handle: Any) -> int | None:
         wanted = _address(handle)
-        return next((index for index, one in list(self._known.items()) if one == wanted), None)
+        return next(
+            (index for index, number in list(self._known.items()) if number == wanted), None
+        )
 
 
 def _address(handle: Any) -> int | None:
@@ -205,21 +207,24 @@ class XidMerger:
         places = {_pci_slot(device.get("bus_id")): device["index"] for device in devices}
         events = [{**json, "logged": False} for json in heard]
         events += [
-            {**one, "index": places.get(_pci_slot(one["bus_id"])), "logged": True} for one in logged
+            {**event, "index": places.get(_pci_slot(event["bus_id"])), "logged": True}
+            for event in logged
         ]
-        found = []
+        fresh = []
         for event in events:
             if not any(_is_same(event, one) for one in self._known):
-                found.append(event)
+                fresh.append(event)
                 self._known.append(event)
-        return [{name: value for name, value in one.items() if value is not False} for one in found]
+        return [
+            {name: value for name, value in event.items() if value is not False} for event in fresh
+        ]
 
 
-def _is_same(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+def _is_same(event: Mapping[str, object], other: Mapping[str, object]) -> bool:
     """Whether both are the same XID from the two sources."""
-    near = abs(float(str(one["at"])) - float(str(other["at"]))) <= SAME_SECONDS
-    device = one["index"] == other["index"] or None in (one["index"], other["index"])
-    same = one["number"] == other["number"] and one["logged"] is not other["logged"]
+    near = abs(float(str(event["at"])) - float(str(other["at"]))) <= SAME_SECONDS
+    device = event["index"] == other["index"] or None in (event["index"], other["index"])
+    same = event["number"] == other["number"] and event["logged"] is not other["logged"]
     return near and device and same
 
 

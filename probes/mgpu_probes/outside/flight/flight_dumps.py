@@ -47,7 +47,10 @@ def read_dump(path: Path, root: Path | None = None) -> dict[str, Any]:
     if read["rank"] is None:
         read["rank"] = rank_by_name(path.name)
     if read["at"] is None:
-        stacks = any(isinstance(one, dict) and one.get("stack") for one in read["collectives"])
+        stacks = any(
+            isinstance(collective, dict) and collective.get("stack")
+            for collective in read["collectives"]
+        )
         read |= {"at": written, "slack": SYMBOLISING if stacks else 0.0}
     return read
 
@@ -78,8 +81,8 @@ def rank_by_name(name: str) -> int | None:
     """`3` of `nccl_trace_rank_3`, `trace_3.json.gz`, `rank3-of-8`; None if the name has no rank."""
     while _ENDINGS.search(name):
         name = _ENDINGS.sub("", name)
-    found = _RANK.search(name) or _LAST_NUMBER.search(name)
-    number = int(found.group(1)) if found else None
+    match = _RANK.search(name) or _LAST_NUMBER.search(name)
+    number = int(match.group(1)) if match else None
     return number if number is not None and number <= MOST_RANK else None
 
 

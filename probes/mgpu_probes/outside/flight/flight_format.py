@@ -49,7 +49,7 @@ def normalize_dump(dump: object, *, source: str, budget: Budget) -> dict[str, Js
     entries = dump.get("entries")
     listed = entries[-MOST_ENTRIES:] if isinstance(entries, list) else []
     places = _Places()
-    read = [_collective(one, places, budget) for one in listed if isinstance(one, dict)]
+    read = [_collective(entry, places, budget) for entry in listed if isinstance(entry, dict)]
     names = _names_by_id(listed)
     return {
         "form": FORM,
@@ -107,10 +107,10 @@ def _collective(entry: Mapping[str, Json], places: _Places, budget: Budget) -> d
     p2p = entry.get("is_p2p") is True or operation.startswith(("send ", "recv "))
     sequence = entry.get("collective_seq_id", entry.get("seq_id"))
     frames = entry.get("frames")
-    found = map(places.of, frames[:MOST_FRAMES] if isinstance(frames, list) else ())
+    locations = map(places.of, frames[:MOST_FRAMES] if isinstance(frames, list) else ())
     inputs, outputs = _shapes(entry.get("input_sizes")), _shapes(entry.get("output_sizes"))
     dtypes = (_texts(entry.get("input_dtypes")), _texts(entry.get("output_dtypes")))
-    stack = [index for index in found if index is not None]
+    stack = [index for index in locations if index is not None]
     sizes = sum(map(len, inputs)) + sum(map(len, outputs)) + len(inputs) + len(outputs)
     budget.take(ENTRY + sizes + len(dtypes[0]) + len(dtypes[1]) + len(stack))
     created, timeout = (
@@ -159,16 +159,16 @@ def _names_by_id(entries: Iterable[Json]) -> dict[str, str]:
 def _groups(config: object, entries: Iterable[Json], budget: Budget) -> dict[str, list[int]]:
     """Group -> ranks. gloo (torch 2.13) stores all groups under the name "", so only the last is
     known, which can only be the group of all ranks: a sub-group lists no ranks."""
-    found = {}
-    for name, told in list(config.items())[:MOST_GROUPS] if isinstance(config, dict) else ():
-        ranks = told.get("ranks") if isinstance(told, dict) else None
+    groups = {}
+    for name, settings in list(config.items())[:MOST_GROUPS] if isinstance(config, dict) else ():
+        ranks = settings.get("ranks") if isinstance(settings, dict) else None
         if isinstance(ranks, str):
-            ranks = [int(one) for one in re.findall(r"\d{1,9}", ranks[: MOST_RANKS * 8])]
+            ranks = [int(digits) for digits in re.findall(r"\d{1,9}", ranks[: MOST_RANKS * 8])]
         if isinstance(name, str) and isinstance(ranks, (list, tuple)) and ranks:
             budget.take(len(ranks))
-            numbers = {one for rank in ranks if (one := count_or_none(rank)) is not None}
-            found[clean(name, MOST_TEXT) or _default(entries)] = sorted(numbers)[:MOST_RANKS]
-    return found
+            numbers = {number for rank in ranks if (number := count_or_none(rank)) is not None}
+            groups[clean(name, MOST_TEXT) or _default(entries)] = sorted(numbers)[:MOST_RANKS]
+    return groups
 
 
 def _default(entries: Iterable[Json]) -> str:
@@ -181,15 +181,15 @@ def _default(entries: Iterable[Json]) -> str:
 
 def _progress(status: object, names: Mapping[str, str]) -> dict[str, list[int | None]]:
     """Group -> last enqueued, started and completed; -1 (none) and missing are null."""
-    found = {}
-    for number, told in list(status.items())[:MOST_GROUPS] if isinstance(status, dict) else ():
-        if isinstance(told, dict) and isinstance(number, str):
+    by_group = {}
+    for number, progress in list(status.items())[:MOST_GROUPS] if isinstance(status, dict) else ():
+        if isinstance(progress, dict) and isinstance(number, str):
             counts = [
-                _count(told.get(f"last_{what}_collective"))
+                _count(progress.get(f"last_{what}_collective"))
                 for what in ("enqueued", "started", "completed")
             ]
-            found[names.get(number, clean(number, MOST_TEXT))] = counts
-    return found
+            by_group[names.get(number, clean(number, MOST_TEXT))] = counts
+    return by_group
 
 
 def _lost(entries: list[Json], read: int) -> int:
@@ -219,7 +219,7 @@ def _unseen(entries: Iterable[Json]) -> int:
 def _shapes(sizes: object) -> list[list[int]]:
     listed = sizes[:MOST_TENSORS] if isinstance(sizes, (list, tuple)) else ()
     return [
-        [count_or_none(one) or 0 for one in shape[:MOST_DIMENSIONS]]
+        [count_or_none(dimension) or 0 for dimension in shape[:MOST_DIMENSIONS]]
         for shape in listed
         if isinstance(shape, (list, tuple))
     ]

@@ -94,10 +94,10 @@ def find_pipe(
     if stem is None:
         return None
     home = environ.get("HOME", "/tmp")
-    told = [environ[name] for name in DUMP_STEMS if environ.get(name)]
-    stems = told or [*(f"{home}/{usual}" for usual in USUAL_STEMS), OLD_STEM]
+    paths = [environ[name] for name in DUMP_STEMS if environ.get(name)]
+    stems = paths or [*(f"{home}/{usual}" for usual in USUAL_STEMS), OLD_STEM]
     seen = root or Path("/")
-    dumps = tuple(join_below(seen, f"{one}{rank}") for one in stems)
+    dumps = tuple(join_below(seen, f"{stem}{rank}") for stem in stems)
     return Pipe(join_below(seen, f"{stem}{rank}.pipe"), dumps, rank, root, user)
 
 
@@ -181,12 +181,12 @@ def gather_recorders(
     `timeout`: seconds per method. Ranks that are not set up for it are not contacted."""
     ranks = [rank for rank in job.ranks if rank.state not in "ZX"][:MOST_RANKS]
     with ThreadPoolExecutor(32, "flight") as pool:
-        answers = pool.map(lambda one: _ask(one, sockets.get(one.pid), timeout, proc), ranks)
-        found = list(answers)
-    forms = [one for one in found if isinstance(one, dict)]
+        answers = pool.map(lambda rank: _ask(rank, sockets.get(rank.pid), timeout, proc), ranks)
+        results = list(answers)
+    forms = [result for result in results if isinstance(result, dict)]
     return Gathered(
         tuple(sorted(forms, key=lambda form: (form["rank"] is None, form["rank"] or 0))),
-        tuple(one for one in found if isinstance(one, FoundUntold)),
+        tuple(result for result in results if isinstance(result, FoundUntold)),
     )
 
 

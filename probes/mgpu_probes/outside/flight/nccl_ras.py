@@ -85,7 +85,9 @@ def parse_ras(raw: bytes) -> dict[str, Json]:
     return {
         "version": _text(held.get("nccl_version")),
         "timeouts": count_or_none(ras.get("timeouts_count")) if isinstance(ras, dict) else None,
-        "communicators": [_communicator(one) for one in listed if isinstance(one, dict)],
+        "communicators": [
+            _communicator(communicator) for communicator in listed if isinstance(communicator, dict)
+        ],
     }
 
 
@@ -93,8 +95,12 @@ def _communicator(held: Mapping[str, Json]) -> dict[str, Json]:
     return {
         "hash": _text(held.get("hash")),
         "size": count_or_none(held.get("size")),
-        "ranks": [{**_who(one), "launched": _launched(one)} for one in _objects(held, "ranks")],
-        "missing": [{**_who(one), "dead": _dead(one)} for one in _objects(held, "missing_ranks")],
+        "ranks": [
+            {**_who(member), "launched": _launched(member)} for member in _objects(held, "ranks")
+        ],
+        "missing": [
+            {**_who(member), "dead": _dead(member)} for member in _objects(held, "missing_ranks")
+        ],
     }
 
 
@@ -111,43 +117,43 @@ def _launched(held: Mapping[str, Json]) -> int | None:
     """The number of operations of all kinds; NCCL counts each kind separately."""
     counts = held.get("collective_counts")
     known = [count_or_none(count) for count in counts.values()] if isinstance(counts, dict) else []
-    return sum(one for one in known if one is not None) if known else None
+    return sum(number for number in known if number is not None) if known else None
 
 
 def _dead(held: Mapping[str, Json]) -> bool | None:
     status = held.get("status")
-    told = status.get("considered_dead") if isinstance(status, dict) else None
-    return told if isinstance(told, bool) else None
+    dead = status.get("considered_dead") if isinstance(status, dict) else None
+    return dead if isinstance(dead, bool) else None
 
 
 def _of_text(text: str) -> dict[str, Json]:
     """The report in text, which names only outliers; other ranks are where most are."""
-    found: list[dict[str, Json]] = []
+    communicators: list[dict[str, Json]] = []
     launched: int | None = None
     dead: list[dict[str, Json]] = []
     for line in text.splitlines()[:MOST_LINES]:
         if head := _HEAD.match(line):
-            found.append({"hash": head["hash"], "size": None, "ranks": [], "missing": []})
+            communicators.append({"hash": head["hash"], "size": None, "ranks": [], "missing": []})
             launched = None
         elif count := _COUNT.match(line):
             launched = int(count["launched"])
-        elif (one := _ONE.match(line)) and found:
-            number = int(one["launched"]) if one["launched"] else launched
-            told = {"rank": int(one["rank"]), "host": clean(one["host"], 255)}
-            where = {"pid": int(one["pid"]), "device": clean(one["device"], 32)}
-            found[-1]["ranks"].append({**told, **where, "launched": number})
+        elif (match := _ONE.match(line)) and communicators:
+            number = int(match["launched"]) if match["launched"] else launched
+            member = {"rank": int(match["rank"]), "host": clean(match["host"], 255)}
+            where = {"pid": int(match["pid"]), "device": clean(match["device"], 32)}
+            communicators[-1]["ranks"].append({**member, **where, "launched": number})
         elif gone := _DEAD.match(line):
             where = {"pid": int(gone["pid"]), "device": clean(gone["device"], 32)}
             dead.append({"rank": None, "host": clean(gone["host"], 255), **where, "dead": True})
-    if not found and not dead and "Communicators" not in text:
+    if not communicators and not dead and "Communicators" not in text:
         raise NoRasError("what answers at NCCL's port is not NCCL's RAS")
     if dead:
-        found.append({"hash": None, "size": None, "ranks": [], "missing": dead})
-    return {"version": None, "timeouts": None, "communicators": found}
+        communicators.append({"hash": None, "size": None, "ranks": [], "missing": dead})
+    return {"version": None, "timeouts": None, "communicators": communicators}
 
 
-def _line(asked: socket.socket, said: str, end: float) -> str:
-    asked.sendall(f"{said}\n".encode("ascii"))
+def _line(asked: socket.socket, command: str, end: float) -> str:
+    asked.sendall(f"{command}\n".encode("ascii"))
     answer = b""
     while not answer.endswith(b"\n") and len(answer) < 4096:
         asked.settimeout(max(0.01, end - time.monotonic()))
@@ -176,7 +182,7 @@ def _rest(asked: socket.socket, end: float) -> bytes:
 def _objects(held: Mapping[str, Json], key: str) -> list[dict[str, Json]]:
     listed = held.get(key)
     kept = listed[:MOST_RANKS] if isinstance(listed, list) else []
-    return [one for one in kept if isinstance(one, dict)]
+    return [communicator for communicator in kept if isinstance(communicator, dict)]
 
 
 def _text(value: object) -> str | None:
@@ -213,21 +219,21 @@ def find_stuck_communicators(
     return tuple(_normalized(rank, still, began, at) for rank in sorted({*numbers.values()}))
 
 
-def _counts(told: Mapping[str, Json], numbers: Mapping[int, int]) -> dict[str, dict[int, int]]:
+def _counts(events: Mapping[str, Json], numbers: Mapping[int, int]) -> dict[str, dict[int, int]]:
     """Communicator -> rank of the job -> operations launched. Only communicators that are wholly
     in these processes: NCCL numbers the ranks of each for itself."""
-    found: dict[str, dict[int, int]] = {}
-    for one in told["communicators"]:
+    counts: dict[str, dict[int, int]] = {}
+    for communicator in events["communicators"]:
         known = {
             numbers[each["pid"]]: each["launched"]
-            for each in one["ranks"]
+            for each in communicator["ranks"]
             if each["pid"] in numbers and each["launched"] is not None
         }
-        hosts = {each["host"] for each in one["ranks"]}
-        whole = 1 < len(known) == len(one["ranks"]) and len(hosts) == 1
-        if one["hash"] and whole and not one["missing"]:
-            found[one["hash"]] = known
-    return found
+        hosts = {each["host"] for each in communicator["ranks"]}
+        whole = 1 < len(known) == len(communicator["ranks"]) and len(hosts) == 1
+        if communicator["hash"] and whole and not communicator["missing"]:
+            counts[communicator["hash"]] = known
+    return counts
 
 
 def _normalized(rank: int, still: Mapping[str, Mapping[int, int]], began: float, at: float) -> Json:

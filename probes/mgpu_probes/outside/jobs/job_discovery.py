@@ -75,8 +75,8 @@ _PREFERRED = ("horovodrun", "deepspeed", "accelerate", "composer", "torchrun", "
 def find(pid: int, proc: Path = PROC) -> FoundJob | None:
     """The job of a process, else the job with the most ranks below it; None if there is no such
     process or no job."""
-    found = find_below(pid, proc)
-    return max(found, key=lambda job: len(job.ranks), default=None)
+    jobs = find_below(pid, proc)
+    return max(jobs, key=lambda job: len(job.ranks), default=None)
 
 
 def find_below(pid: int, proc: Path = PROC) -> tuple[FoundJob, ...]:
@@ -91,15 +91,15 @@ def find_below(pid: int, proc: Path = PROC) -> tuple[FoundJob, ...]:
             return (job,)
     within = {pid, *machine.descendants(pid)}
     within.update(find_step_daemons(machine, within))
-    below = tuple(job for job in jobs if any(one.pid in within for one in job.processes))
+    below = tuple(job for job in jobs if any(process.pid in within for process in job.processes))
     return below or _build_named_job(machine, pid)
 
 
 def find_all(proc: Path = PROC) -> tuple[FoundJob, ...]:
     """All training jobs of this machine, oldest first. Doubtful processes are left out."""
     machine = Machine(proc)
-    found = _build_jobs(machine, _find_places(machine, lenient=False))
-    jobs = [job for job in found if _is_training_job(machine, job)]
+    running = _build_jobs(machine, _find_places(machine, lenient=False))
+    jobs = [job for job in running if _is_training_job(machine, job)]
     return tuple(
         sorted(jobs, key=lambda job: min(process.start_ticks for process in job.processes))
     )
@@ -147,25 +147,25 @@ def _find_places(machine: Machine, *, lenient: bool) -> tuple[dict[int, Place], 
 
 
 def _build_jobs(machine: Machine, ranks: tuple[dict[int, Place], dict[int, int]]) -> list[FoundJob]:
-    found = group_ranks(machine, *ranks)
-    assign_members(machine, found)
-    taken = {pid for group in found for pid in group.members}
+    groups = group_ranks(machine, *ranks)
+    assign_members(machine, groups)
+    taken = {pid for group in groups for pid in group.members}
     for pid in _find_launchers_without_ranks(machine, taken):
-        found.append(Group(_find_single_program(machine, pid), [pid]))
-    for group in found:
+        groups.append(Group(_find_single_program(machine, pid), [pid]))
+    for group in groups:
         number_by_order(machine, group)
-    assign_members(machine, found)
-    return [build_job(machine, group) for group in found]
+    assign_members(machine, groups)
+    return [build_job(machine, group) for group in groups]
 
 
 def _find_launchers_without_ranks(machine: Machine, taken: set[int]) -> list[int]:
     """Launchers without ranks: they wait for other hosts, or their ranks have ended."""
-    found: list[int] = []
+    launchers: list[int] = []
     for pid in machine.entries:
         name = name_launcher(machine.command(pid))
         if name is not None and name not in HOSTS_SEVERAL_JOBS and pid not in taken:
-            found.append(pid)
-    return [pid for pid in found if not set(machine.ancestors(pid)).intersection(found)]
+            launchers.append(pid)
+    return [pid for pid in launchers if not set(machine.ancestors(pid)).intersection(launchers)]
 
 
 def _find_single_program(machine: Machine, launcher: int) -> dict[int, Place]:
@@ -188,7 +188,7 @@ def _is_training_job(machine: Machine, job: FoundJob) -> bool:
 def _find_lone_programs(machine: Machine, places: dict[int, Place]) -> list[int]:
     """Python programs without a rank or launcher that have loaded a framework: the topmost of
     each process tree."""
-    found = [
+    programs = [
         pid
         for pid in machine.entries
         if may_start_ranks(machine, pid)
@@ -199,7 +199,7 @@ def _find_lone_programs(machine: Machine, places: dict[int, Place]) -> list[int]
         and not any(below in places for below in machine.descendants(pid))
         and has_framework(machine, pid)
     ]
-    return [pid for pid in found if not set(machine.ancestors(pid)).intersection(found)]
+    return [pid for pid in programs if not set(machine.ancestors(pid)).intersection(programs)]
 
 
 def _build_named_job(machine: Machine, pid: int) -> tuple[FoundJob, ...]:
@@ -209,7 +209,9 @@ def _build_named_job(machine: Machine, pid: int) -> tuple[FoundJob, ...]:
         started = same or is_spawned(machine.command(pid))
         if runs_python(machine, above) and started:
             pid = above
-    candidates = [one for one in (pid, *machine.descendants(pid)) if may_start_ranks(machine, one)]
+    candidates = [
+        process for process in (pid, *machine.descendants(pid)) if may_start_ranks(machine, process)
+    ]
     loaded = [candidate for candidate in candidates if has_framework(machine, candidate)]
     if pid in candidates:
         loaded.append(pid)
@@ -224,7 +226,7 @@ def find_step_daemons(machine: Machine, pids: Iterable[int]) -> tuple[int, ...]:
     """The pids of the slurmstepd processes that run the tasks of these srun commands; empty if no
     pid is an srun, or its tasks are unknown."""
     here = {pid: step for pid in machine.entries if (step := _parse_step(machine, pid)) is not None}
-    found: dict[int, None] = {}
+    step_daemons: dict[int, None] = {}
     for pid in pids:
         name = parse_program(machine.command(pid))[0]
         if program_name(name) != "srun":
@@ -235,8 +237,8 @@ def find_step_daemons(machine: Machine, pids: Iterable[int]) -> tuple[int, ...]:
         began = machine.entries[pid].started
         younger = [daemon for daemon in of_job if machine.entries[daemon].started >= began]
         if len({here[daemon] for daemon in younger}) == 1:
-            found.update(dict.fromkeys(younger))
-    return tuple(found)
+            step_daemons.update(dict.fromkeys(younger))
+    return tuple(step_daemons)
 
 
 def _parse_step(machine: Machine, pid: int) -> tuple[str, str] | None:
@@ -285,17 +287,19 @@ def _is_loader(machine: Machine, rank: int, pid: int) -> bool:
 
 def _find_launcher(machine: Machine, group: Group) -> tuple[str | None, int | None]:
     """The name and pid of the job's launcher."""
-    found: list[tuple[int, str, int]] = []
+    candidates: list[tuple[int, str, int]] = []
     for pid, rank in group.members.items():
         name = name_launcher(machine.command(pid)) if rank is None else None
         if name is not None:
             place = _PREFERRED.index(name) if name in _PREFERRED else len(_PREFERRED)
-            found.append((place, name, pid))
-    if found:  # the outermost process comes first
-        _, name, pid = min(found, key=lambda one: one[0])
+            candidates.append((place, name, pid))
+    if candidates:  # the outermost process comes first
+        _, name, pid = min(candidates, key=lambda candidate: candidate[0])
         return name, pid
     sources = {place.source for place in group.places.values()}
-    known = next((name for one, name in _NAMES_WITHOUT_LAUNCHER.items() if one in sources), None)
+    known = next(
+        (name for program, name in _NAMES_WITHOUT_LAUNCHER.items() if program in sources), None
+    )
     return known, min(group.starters, default=None)
 
 
@@ -329,7 +333,7 @@ def _describe_process(machine: Machine, group: Group, pid: int) -> FoundProcess:
 def _list_unread(
     machine: Machine, group: Group, wanted: tuple[int, ...] | None
 ) -> tuple[FoundUntold, ...]:
-    found = []
+    unread = []
     for pid, place in group.places.items():
         if place.rank is not None or place.is_auxiliary or machine.entries[pid].zombie:
             continue
@@ -341,31 +345,31 @@ def _list_unread(
                 else "rank 0 cannot be distinguished from the others"
             )
             reason = f"multiprocessing started it, and {why}: its rank is unknown"
-            found.append(FoundUntold(pid, "environment", reason, _REMEDY_TORCHRUN))
+            unread.append(FoundUntold(pid, "environment", reason, _REMEDY_TORCHRUN))
         elif place.source == RAY:
             reason = "Ray Train passes a rank its number where only the rank can read it"
             remedy = "start the job under `mgpu-doctor run`"
-            found.append(FoundUntold(pid, "environment", reason, remedy))
+            unread.append(FoundUntold(pid, "environment", reason, remedy))
         elif machine.environment(pid) is None:
             reason = (
                 "the environment of another user's process is not readable: its rank is unknown"
             )
             remedy = f"run mgpu-doctor as {_owner(machine, pid)}"
-            found.append(FoundUntold(pid, "environment", reason, remedy))
+            unread.append(FoundUntold(pid, "environment", reason, remedy))
         else:
             reason = "its environment contains only its local rank"
-            found.append(FoundUntold(pid, "environment", reason, _REMEDY_TORCHRUN))
+            unread.append(FoundUntold(pid, "environment", reason, _REMEDY_TORCHRUN))
     by_order = any(
         place.source == ORDER and place.rank is not None for place in group.places.values()
     )
     if by_order:
         reason = "the ranks are numbered in the order in which multiprocessing started them"
-        found.append(FoundUntold(None, "environment", reason, _REMEDY_TORCHRUN))
+        unread.append(FoundUntold(None, "environment", reason, _REMEDY_TORCHRUN))
     elif wanted is None and group.places:
         reason = "the number of ranks on this host is unknown, and so is which are missing"
         remedy = "start the job with a launcher that sets LOCAL_WORLD_SIZE, such as torchrun"
-        found.append(FoundUntold(None, "environment", reason, remedy))
-    return tuple(found)
+        unread.append(FoundUntold(None, "environment", reason, remedy))
+    return tuple(unread)
 
 
 def _owner(machine: Machine, pid: int) -> str:

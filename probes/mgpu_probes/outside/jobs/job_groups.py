@@ -59,12 +59,12 @@ def group_ranks(
                 break
         else:
             same.append(group)
-    found = [group for same in met.values() for group in same]
-    ranks = {pid for group in found for pid in group.places}
-    tops = {pid for group in found for pid in group.tops}
-    for group in found:
+    groups = [group for same in met.values() for group in same]
+    ranks = {pid for group in groups for pid in group.places}
+    tops = {pid for group in groups for pid in group.tops}
+    for group in groups:
         _adopt_parent(machine, group, ranks, tops)
-    return found
+    return groups
 
 
 def _adopt_parent(machine: Machine, group: Group, ranks: set[int], tops: set[int]) -> None:
@@ -83,16 +83,16 @@ def _adopt_parent(machine: Machine, group: Group, ranks: set[int], tops: set[int
 
 def _find_outermost_launcher(machine: Machine, places: Mapping[int, Place], pid: int) -> int | None:
     """The outermost launcher above a process. The search ends at a rank that starts its own job."""
-    found = pid if _name(machine, pid) is not None else None
+    outermost_launcher = pid if _name(machine, pid) is not None else None
     for above in machine.ancestors(pid):
         if above in places:
             break
         name = _name(machine, above)
         if name is not None:
-            if name in HOSTS_SEVERAL_JOBS and found is not None:
+            if name in HOSTS_SEVERAL_JOBS and outermost_launcher is not None:
                 break
-            found = above
-    return found
+            outermost_launcher = above
+    return outermost_launcher
 
 
 def may_start_ranks(machine: Machine, pid: int) -> bool:
@@ -129,8 +129,8 @@ def _find_common_parent(machine: Machine, group: Group) -> tuple[str, ...]:
         return ()
     ((pid, place),) = group.places.items()
     parent = machine.entries[pid].parent
-    told = place.rank is not None and (place.world_size or 0) > 1
-    if not told or not may_start_ranks(machine, parent):
+    has_place = place.rank is not None and (place.world_size or 0) > 1
+    if not has_place or not may_start_ranks(machine, parent):
         return ()
     return ("started", str(parent), place.source, str(place.world_size))
 
@@ -167,10 +167,10 @@ def sort_ranks(group: Group) -> list[int]:
 
 def _list_tree(machine: Machine, anchor: int, anchors: set[int]) -> list[int]:
     """A process and its descendants down to the next rank or launcher of a job."""
-    found = [anchor]
-    for pid in found:
-        found.extend(child for child in machine.children.get(pid, ()) if child not in anchors)
-    return [pid for pid in found if pid == anchor or not is_doctor(machine.command(pid))]
+    tree = [anchor]
+    for pid in tree:
+        tree.extend(child for child in machine.children.get(pid, ()) if child not in anchors)
+    return [pid for pid in tree if pid == anchor or not is_doctor(machine.command(pid))]
 
 
 def number_by_order(machine: Machine, group: Group) -> None:
@@ -207,12 +207,12 @@ def _count_local_ranks(group: Group, known: list[Place]) -> int | None:
 def list_expected_ranks(group: Group) -> tuple[int, ...] | None:
     """The ranks that this host should have; None if unknown."""
     places = list(group.places.values())
-    told = [place for place in places if place.rank is not None and place.world_size is not None]
-    for place in told:
+    stated = [place for place in places if place.rank is not None and place.world_size is not None]
+    for place in stated:
         if place.one_host:
             return tuple(range(min(place.world_size or 0, MOST_MISSING)))
     numbers: set[int] = set()
-    for place in told:
+    for place in stated:
         if place.local_world_size is None or place.local_rank is None or place.rank is None:
             return None
         first = place.rank - place.local_rank
@@ -229,9 +229,9 @@ def find_missing_ranks(group: Group, wanted: Iterable[int]) -> tuple[int, ...]:
 
 def find_world_size(machine: Machine, group: Group) -> int | None:
     """The number of ranks by the environment, else by the launcher's options; None if unknown."""
-    told = [place.world_size for place in group.places.values() if place.world_size is not None]
-    if told:
-        return max(told)
+    sizes = [place.world_size for place in group.places.values() if place.world_size is not None]
+    if sizes:
+        return max(sizes)
     counts = [count_ranks(machine.command(top)) for top in group.tops]
     return counts[0] if len(counts) == 1 else None
 

@@ -135,15 +135,19 @@ def _find_lightning_mains(
     machine: Machine, places: _Places, ranks: Mapping[int, Place]
 ) -> dict[int, Place]:
     """Pid -> place of Lightning's rank 0, which starts the others and has no variables."""
-    found = {}
+    lightning_mains = {}
     for pid, place in ranks.items():
         parent = machine.entries[pid].parent
-        if place.source != "lightning" or parent not in machine.entries or parent in found:
+        if (
+            place.source != "lightning"
+            or parent not in machine.entries
+            or parent in lightning_mains
+        ):
             continue
         if places[parent] is None and runs_python(machine, parent):
             first = None if place.rank is None else 0
-            found[parent] = replace(place, rank=first, local_rank=0)
-    return found
+            lightning_mains[parent] = replace(place, rank=first, local_rank=0)
+    return lightning_mains
 
 
 def _only_starts_ranks(machine: Machine, pid: int, ranks: Mapping[int, Place]) -> bool:

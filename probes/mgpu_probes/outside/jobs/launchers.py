@@ -107,13 +107,19 @@ LAUNCHERS = (
 )
 """If a log has marks of several launchers, the first of them in this order started the ranks."""
 
-HOSTS_SEVERAL_JOBS = frozenset(one.name for one in LAUNCHERS if one.hosts_several_jobs)
-STARTS_ANY_PROGRAM = frozenset(one.name for one in LAUNCHERS if one.starts_any_program)
-WRAPPER_FOLDERS = tuple(one.wrapper_folder for one in LAUNCHERS if one.wrapper_folder)
+HOSTS_SEVERAL_JOBS = frozenset(
+    launcher.name for launcher in LAUNCHERS if launcher.hosts_several_jobs
+)
+STARTS_ANY_PROGRAM = frozenset(
+    launcher.name for launcher in LAUNCHERS if launcher.starts_any_program
+)
+WRAPPER_FOLDERS = tuple(
+    launcher.wrapper_folder for launcher in LAUNCHERS if launcher.wrapper_folder
+)
 _BY_NAME = {launcher.name: launcher for launcher in LAUNCHERS}
-_BY_PROGRAM = {program: one.name for one in LAUNCHERS for program in one.programs}
-_BY_MODULE = {module: one.name for one in LAUNCHERS for module in one.modules}
-_BY_SUBCOMMAND = {one.subcommand[0]: one for one in LAUNCHERS if one.subcommand}
+_BY_PROGRAM = {program: launcher.name for launcher in LAUNCHERS for program in launcher.programs}
+_BY_MODULE = {module: launcher.name for launcher in LAUNCHERS for module in launcher.modules}
+_BY_SUBCOMMAND = {launcher.subcommand[0]: launcher for launcher in LAUNCHERS if launcher.subcommand}
 _HOST_OPTIONS = (
     "--nnodes",
     "--num_nodes",
@@ -156,7 +162,9 @@ def find_launcher(command: Sequence[str]) -> str | None:
 
 def find_launcher_in_log(text: str) -> str | None:
     """The name of the launcher that printed parts of this console log; None if unknown."""
-    marked = (one.name for one in LAUNCHERS if any(mark in text for mark in one.log_marks))
+    marked = (
+        launcher.name for launcher in LAUNCHERS if any(mark in text for mark in launcher.log_marks)
+    )
     return next(marked, None)
 
 

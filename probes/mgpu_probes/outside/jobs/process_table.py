@@ -141,7 +141,7 @@ class Machine:
                 ids = os.listdir(f"{self._proc}/{pid}/task")[:MOST_THREADS]
             except OSError:
                 ids = []
-            texts = (self._read(pid, f"task/{one}/comm", 64) or b"" for one in ids)
+            texts = (self._read(pid, f"task/{id_}/comm", 64) or b"" for id_ in ids)
             self._threads[pid] = [text.decode("utf-8", "replace").strip() for text in texts]
         return self._threads[pid]
 
@@ -155,13 +155,13 @@ class Machine:
     def open_files(self, pid: int) -> list[str]:
         """The targets of its first `MOST_FILES` file descriptors."""
         folder = f"{self._proc}/{pid}/fd"
-        found = []
+        files = []
         try:
             for name in os.listdir(folder)[:MOST_FILES]:
-                found.append(os.readlink(f"{folder}/{name}"))
+                files.append(os.readlink(f"{folder}/{name}"))
         except OSError:
             pass  # not readable, or a descriptor was closed: what was read counts
-        return found
+        return files
 
     def age(self, entry: Entry) -> float | None:
         """Seconds since it started; None if unknown."""
@@ -180,19 +180,19 @@ class Machine:
 
     def ancestors(self, pid: int) -> list[int]:
         """The pids of its ancestors, nearest first."""
-        found: list[int] = []
+        pids: list[int] = []
         entry = self.entries.get(pid)
-        while entry is not None and entry.parent in self.entries and entry.parent not in found:
-            found.append(entry.parent)
+        while entry is not None and entry.parent in self.entries and entry.parent not in pids:
+            pids.append(entry.parent)
             entry = self.entries[entry.parent]
-        return found
+        return pids
 
     def descendants(self, pid: int) -> list[int]:
         """The pids of its descendants, nearest first."""
-        found = list(self.children.get(pid, ()))
-        for child in found:
-            found.extend(self.children.get(child, ()))
-        return found
+        pids = list(self.children.get(pid, ()))
+        for child in pids:
+            pids.extend(self.children.get(child, ()))
+        return pids
 
     def _search(self, path: str, names: tuple[bytes, ...]) -> bool | None:
         try:
@@ -229,9 +229,9 @@ class Machine:
 
 def _parse_environment(environment: bytes) -> dict[str, str]:
     """The `VARIABLES` in an environment; of duplicates the first, as getenv(3) finds it."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for item in environment.split(b"\0"):
         key, _, value = item.partition(b"=")
         if (name := key.decode("ascii", "replace")) in VARIABLES:
-            found.setdefault(name, value.decode("utf-8", "replace"))
-    return found
+            variables.setdefault(name, value.decode("utf-8", "replace"))
+    return variables

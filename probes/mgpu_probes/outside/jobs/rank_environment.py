@@ -53,9 +53,9 @@ def parse_place(environment: Mapping[str, str]) -> Place | None:
 
     A process with a place need not be a rank: children inherit the environment."""
     for reader in (_torch, _horovod, _mpi, _hydra, _tensorflow, _slurm, _lightning):
-        found = reader(environment)
-        if found is not None:
-            return found
+        place = reader(environment)
+        if place is not None:
+            return place
     return None
 
 
