@@ -116,10 +116,10 @@ def report_alarms(ranks: int, noise: float, rank_steps: float, seed: int) -> Non
         fleet = replace(healthy, ranks=ranks, noise=noise)
         jobs = [named_in_health(fleet, HEALTHY_STEPS, 10**6 + seed + run) for run in range(runs)]
         named = sum(sum(counts) for counts in jobs)
-        looks = sum(len(counts) for counts in jobs)
+        snapshots = sum(len(counts) for counts in jobs)
         seen = runs * HEALTHY_STEPS * ranks
         print(
-            f"{ranks:>6} {noise:>6.0%} {looks:>8,} {runs:>6} {seen / 1e6:>12.1f} {named:>7} "
+            f"{ranks:>6} {noise:>6.0%} {snapshots:>8,} {runs:>6} {seen / 1e6:>12.1f} {named:>7} "
             f"{sum(any(counts) for counts in jobs):>5} {named / seen * 1e6:>10.2f}  {kind}",
             flush=True,
         )

@@ -31,7 +31,15 @@ from mgpu_probes.outside.job_snapshot import take_snapshot
 from benchmarks.support import DOCTOR, JOBS, TORCHRUN, machine, spread
 from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang
 from mgpu_doctor.analysis.stacks.prefix_tree import build_newest_tree
-from mgpu_doctor.case.job_snapshots import Frame, Look, Process, Role, Stack, Thread, read_look
+from mgpu_doctor.case.job_snapshots import (
+    Frame,
+    JobSnapshot,
+    Process,
+    Role,
+    Stack,
+    Thread,
+    read_job_snapshot,
+)
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.examine.live_targets import examine_target, target_of_pid
 
@@ -72,11 +80,11 @@ def _stands(pid: int, ranks: int) -> bool:
     if found is None or len(found.ranks) < ranks:
         time.sleep(0.5)
         return False
-    looks = []
+    snapshots = []
     for _ in range(3):
-        looks.append(read_look(take_snapshot(found)))
+        snapshots.append(read_job_snapshot(take_snapshot(found)))
         time.sleep(0.6)
-    return analyse_hang([one for one in looks if one is not None]) is not None
+    return analyse_hang([one for one in snapshots if one is not None]) is not None
 
 
 def measured(ranks: int, how: str, times: int) -> None:
@@ -165,7 +173,7 @@ def merging(ranks: int) -> None:
         )  # fmt: skip
         thread = Thread(rank, "MainThread", True, False, False, frames)
         stacks.append(Stack(rank, 0.0, "py-spy", (thread,)))
-    seen = Look(0.0, "torchrun", ranks, tuple(processes), tuple(stacks))
+    seen = JobSnapshot(0.0, "torchrun", ranks, tuple(processes), tuple(stacks))
     began = time.perf_counter()
     tree = build_newest_tree([seen])
     took = time.perf_counter() - began

@@ -103,7 +103,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Untold:
+class Unread:
     """What could not be seen of a process, why, and how to let it be seen."""
 
     pid: Whole | None = None
@@ -113,7 +113,7 @@ class Untold:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class JobSnapshot:
     """All processes of the job at one moment, and the stacks that could be read."""
 
     at: Moment
@@ -122,7 +122,8 @@ class Look:
     world_size: Positive | None = None
     processes: Annotated[tuple[Process, ...], Many] = ()
     stacks: Annotated[tuple[Stack, ...], Many] = ()
-    untold: Annotated[tuple[Untold, ...], Many] = ()
+    untold: Annotated[tuple[Unread, ...], Many] = ()
+    """What could not be read. The name is its key in looks.jsonl."""
     missing: Annotated[tuple[Whole, ...], Many] = ()
     """Ranks that should be on this host and for which there is no process."""
 
@@ -136,7 +137,7 @@ class Look:
         return min(reversed(own), key=lambda stack: "native" in stack.source, default=None)
 
 
-decode_look = line_decoder(Look)
+decode_job_snapshot = line_decoder(JobSnapshot)
 """A line of looks.jsonl; None where it cannot be read or has no time."""
-read_look = reader(Look)
+read_job_snapshot = reader(JobSnapshot)
 """The same of parsed JSON."""

@@ -74,11 +74,11 @@ def with_ranks(scanned: Sequence[Scanned], world_size: int | None) -> list[Whose
     where one log tells of one host."""
     by_name = ranks_from_names([log.source for log in scanned])
     logs = []
-    for one, rank in zip(scanned, by_name, strict=True):
-        named = rank if one.ranks <= {rank} else None
-        most = max(one.local_ranks, default=-1)
-        one_host = max(one.ranks, default=-1) <= most and (world_size or 0) <= most + 1
-        logs.append(Whose(one, named, local_is_rank=one_host))
+    for source, rank in zip(scanned, by_name, strict=True):
+        named = rank if source.ranks <= {rank} else None
+        most = max(source.local_ranks, default=-1)
+        one_host = max(source.ranks, default=-1) <= most and (world_size or 0) <= most + 1
+        logs.append(Whose(source, named, local_is_rank=one_host))
     if sum(bool(log.local_ranks) for log in scanned) > 1:
         for log in logs:
             log.local_is_rank = False

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # what a job's files hold is loaded by who reads them
     from mgpu_doctor.case.ending_records import Ending
     from mgpu_doctor.case.flight_records import Flight
     from mgpu_doctor.case.host_samples import HostSample
-    from mgpu_doctor.case.job_snapshots import Look
+    from mgpu_doctor.case.job_snapshots import JobSnapshot
     from mgpu_doctor.case.log_matches import LogMatch
     from mgpu_doctor.case.process_metadata import ProcessMetadata
     from mgpu_doctor.case.profiler_traces import Trace
@@ -279,7 +279,7 @@ class Case:
     console: Console = Console()
     host_samples: tuple[HostSample, ...] = ()
     device_samples: tuple[DeviceSample, ...] = ()
-    looks: tuple[Look, ...] = ()
+    job_snapshots: tuple[JobSnapshot, ...] = ()
     """Oldest first."""
     flights: tuple[Flight, ...] = ()
     signs: tuple[LogMatch, ...] = ()

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from mgpu_probes.outside.jobs import FoundJob, FoundUntold
+from mgpu_probes.outside.jobs import RunningJob, UnreadSource
 
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.ending_records import Ending
-from mgpu_doctor.case.job_snapshots import Look, Process, Untold
+from mgpu_doctor.case.job_snapshots import JobSnapshot, Process, Unread
 from mgpu_doctor.case.model import (
     Case,
     Gap,
@@ -29,20 +29,20 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def case_of(
-    job: FoundJob,
-    looks: Sequence[Look],
+    job: RunningJob,
+    snapshots: Sequence[JobSnapshot],
     booted: float | None,
     endings: Iterable[Ending] = (),
 ) -> Case:
     """A job that nobody recorded. `booted`: when this machine did, in seconds since the epoch;
     None: unknown. `endings`: what the machine tells of deaths. Of its past nothing else is known:
     no steps, no console; nor how a rank has ended of which there is not even a zombie."""
-    seen = {rank.pid: rank for look in looks for rank in look.ranks}
+    seen = {rank.pid: rank for snapshot in snapshots for rank in snapshot.ranks}
     alive = {process.rank for process in seen.values() if process.state not in GONE}
     ends = {
         process.pid: end
         for process in seen.values()
-        if (end := _end(process, looks[-1].at)) is not None
+        if (end := _end(process, snapshots[-1].at)) is not None
     }
     ranks = [
         _rank(seen[rank.pid], booted, None if rank.rank in alive else ends.get(rank.pid))
@@ -72,28 +72,28 @@ def case_of(
             signal=None,
             asked=None,
         ),
-        observed=looks[-1].at,
+        observed=snapshots[-1].at,
         ranks=tuple(
             sorted(ranks, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.pid or 0))
         ),
         ends=tuple(ends.values()),
-        looks=tuple(looks),
+        job_snapshots=tuple(snapshots),
         endings=tuple(endings),
-        unexamined=(*unexamined_of(_untold(looks)), _PAST),
+        unexamined=(*unexamined_of(_unread(snapshots)), _PAST),
     )
 
 
-def with_looks(case: Case, looks: Sequence[Look]) -> Case:
+def with_snapshots(case: Case, snapshots: Sequence[JobSnapshot]) -> Case:
     """A recorded job, with what was seen of its processes now."""
     return replace(
         case,
-        looks=(*case.looks, *looks),
-        observed=max(case.observed, *(look.at for look in looks)),
-        unexamined=(*case.unexamined, *unexamined_of(_untold(looks))),
+        job_snapshots=(*case.job_snapshots, *snapshots),
+        observed=max(case.observed, *(snapshot.at for snapshot in snapshots)),
+        unexamined=(*case.unexamined, *unexamined_of(_unread(snapshots))),
     )
 
 
-def unexamined_of(untolds: Iterable[Untold | FoundUntold]) -> tuple[Unexamined, ...]:
+def unexamined_of(untolds: Iterable[Unread | UnreadSource]) -> tuple[Unexamined, ...]:
     """What could not be seen, each reason once with the processes that it is true of."""
     pids: dict[tuple[str, str, str], set[int]] = {}
     for one in untolds:
@@ -105,8 +105,8 @@ def unexamined_of(untolds: Iterable[Untold | FoundUntold]) -> tuple[Unexamined, 
     )
 
 
-def _untold(looks: Iterable[Look]) -> Iterator[Untold]:
-    return (source for look in looks for source in look.untold)
+def _unread(snapshots: Iterable[JobSnapshot]) -> Iterator[Unread]:
+    return (source for snapshot in snapshots for source in snapshot.untold)
 
 
 _PAST = Unexamined(

@@ -20,7 +20,7 @@ from mgpu_doctor.case.ending_gaps import read_endings, unread_log
 from mgpu_doctor.case.flight_records import Flight, read_folder
 from mgpu_doctor.case.host_samples import decode_host_sample
 from mgpu_doctor.case.job_facts import command_of, ending, job_of, told_by_launcher
-from mgpu_doctor.case.job_snapshots import decode_look
+from mgpu_doctor.case.job_snapshots import decode_job_snapshot
 from mgpu_doctor.case.lenient_json import Moment, Positive, line_decoder
 from mgpu_doctor.case.log_case import signs_of
 from mgpu_doctor.case.model import Case, Gap, JobEnd, Outcome, ProcessEnd, Rank, Subject, Unexamined
@@ -91,7 +91,7 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
         for host in hosts  # each with a reader of its own: a line may refer to those before it
         for sample in lines.of([host], layout.DEVICE_SAMPLES, DeviceReader(host.name).decode)
     ]
-    looks = lines.of(hosts, layout.LOOKS, decode_look)
+    snapshots = lines.of(hosts, layout.LOOKS, decode_job_snapshot)
     endings, unread = read_endings(hosts, until, root=path)
     if job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
         unexamined += unread
@@ -122,7 +122,9 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
         host_samples=tuple(s for s in host_samples if until is None or s.at <= until),
         device_samples=tuple(s for s in device_samples if until is None or s.at <= until),
         endings=endings,
-        looks=tuple(look for look in looks if until is None or look.at <= until),
+        job_snapshots=tuple(
+            snapshot for snapshot in snapshots if until is None or snapshot.at <= until
+        ),
         flights=_flights(path, hosts, until, unexamined),
         signs=signs_of(streams) if end.over or read is read_box else (),
         unexamined=tuple(unexamined),

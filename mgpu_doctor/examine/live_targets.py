@@ -14,16 +14,16 @@ from mgpu_probes.outside.exit_evidence import ExitEvidence
 from mgpu_probes.outside.flight.live_recorders import gather_recorders, read_environment
 from mgpu_probes.outside.flight.nccl_ras import address_of, find_stuck_communicators
 from mgpu_probes.outside.job_snapshot import take_snapshot
-from mgpu_probes.outside.jobs import FoundJob
+from mgpu_probes.outside.jobs import RunningJob
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang, list_unclear_processes, waits
 from mgpu_doctor.analysis.stacks.progress import measure_progress
 from mgpu_doctor.case.ending_records import Ending, ending_of
 from mgpu_doctor.case.flight_records import flight_of
-from mgpu_doctor.case.job_snapshots import Look, read_look
+from mgpu_doctor.case.job_snapshots import JobSnapshot, read_job_snapshot
 from mgpu_doctor.case.model import Case, Rank
-from mgpu_doctor.case.process_case import GONE, case_of, unexamined_of, with_looks
+from mgpu_doctor.case.process_case import GONE, case_of, unexamined_of, with_snapshots
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.case.this_machine import this_host
 from mgpu_doctor.formatting import format_count
@@ -50,7 +50,7 @@ Tell = Callable[[str], None]
 class Target:
     """A job to examine: its processes if they run here, its recording, or both."""
 
-    job: FoundJob | None
+    job: RunningJob | None
     recording: Path | None = None
 
     @property
@@ -103,10 +103,10 @@ def examine_target(target: Target, tell: Tell) -> Case:
     if recorded is None:
         case = case_of(target.job, snapshots, psutil.boot_time(), _read_endings(snapshots[-1]))
     else:
-        case = with_looks(recorded, snapshots)
+        case = with_snapshots(recorded, snapshots)
     if analyse_hang(snapshots) is not None:
         gathered = gather_recorders(target.job, _sockets(ranks), timeout=FLIGHT_TIMEOUT)
-        case = replace(case, unexamined=(*case.unexamined, *unexamined_of(gathered.untold)))
+        case = replace(case, unexamined=(*case.unexamined, *unexamined_of(gathered.unread)))
         forms = gathered.forms or _query_nccl(target.job)
     elif not any(snapshot.stacks for snapshot in snapshots):
         forms = _query_nccl(target.job)
@@ -115,7 +115,7 @@ def examine_target(target: Target, tell: Tell) -> Case:
     return replace(case, flights=(*case.flights, *map(flight_of, forms)))
 
 
-def _query_nccl(job: FoundJob) -> tuple[dict[str, Any], ...]:
+def _query_nccl(job: RunningJob) -> tuple[dict[str, Any], ...]:
     """Stuck communicators as NCCL's own RAS counts them, if no other source is available."""
     first = next(iter(job.ranks), None)
     address = first and address_of(read_environment(first.pid, processes.PROC))
@@ -123,12 +123,12 @@ def _query_nccl(job: FoundJob) -> tuple[dict[str, Any], ...]:
     return find_stuck_communicators(numbers, address) if address else ()
 
 
-def _read_endings(look: Look) -> tuple[Ending, ...]:
+def _read_endings(snapshot: JobSnapshot) -> tuple[Ending, ...]:
     """How processes ended according to this machine; empty if every rank is alive."""
-    if all(rank.state not in GONE for rank in look.ranks):
+    if all(rank.state not in GONE for rank in snapshot.ranks):
         return ()
     endings = ExitEvidence(history=True)
-    endings.look()
+    endings.poll()
     endings.close()
     return (ending_of(this_host(), endings.told()),)
 
@@ -146,13 +146,13 @@ def _recorded_targets(folders: Iterable[Path] | None = None) -> Iterator[Target]
         yield Target(next(own, None), folder)
 
 
-def _same(found_job: FoundJob | None, other: FoundJob) -> bool:
+def _same(found_job: RunningJob | None, other: RunningJob) -> bool:
     return found_job is not None and _has_one_of(
         found_job, (process.pid for process in other.processes)
     )
 
 
-def _has_one_of(job: FoundJob, pids: Iterable[int]) -> bool:
+def _has_one_of(job: RunningJob, pids: Iterable[int]) -> bool:
     return bool({process.pid for process in job.processes} & {*pids})
 
 
@@ -163,8 +163,8 @@ def _sockets(ranks: Iterable[Rank]) -> dict[int, str]:
 
 
 def _take_snapshots(
-    job: FoundJob, aids: Mapping[int, Aid], tell: Tell, samples: int
-) -> tuple[Look, ...]:
+    job: RunningJob, aids: Mapping[int, Aid], tell: Tell, samples: int
+) -> tuple[JobSnapshot, ...]:
     """Snapshots of a job: three if it hangs, else `samples`, at least two."""
     started = time.monotonic()
     snapshots = [_take_snapshot(job, aids)]
@@ -183,7 +183,7 @@ def _take_snapshots(
     return tuple(snapshots)
 
 
-def _describe_first(snapshots: list[Look]) -> str:
+def _describe_first(snapshots: list[JobSnapshot]) -> str:
     """What the first snapshot shows, which is not yet whether the job hangs."""
     progress = measure_progress(snapshots)
     ranks = progress.ranks if progress is not None else ()
@@ -195,8 +195,8 @@ def _describe_first(snapshots: list[Look]) -> str:
 
 
 def _sample(
-    job: FoundJob, aids: Mapping[int, Aid], snapshots: list[Look], samples: int
-) -> tuple[Look, ...]:
+    job: RunningJob, aids: Mapping[int, Aid], snapshots: list[JobSnapshot], samples: int
+) -> tuple[JobSnapshot, ...]:
     while len(snapshots) < samples:
         time.sleep(SAMPLE_INTERVAL)
         snapshots.append(_take_snapshot(job, aids, loaders=False))
@@ -204,10 +204,10 @@ def _sample(
 
 
 def _take_snapshot(
-    job: FoundJob, aids: Mapping[int, Aid], native: tuple[int, ...] = (), *, loaders: bool = True
-) -> Look:
+    job: RunningJob, aids: Mapping[int, Aid], native: tuple[int, ...] = (), *, loaders: bool = True
+) -> JobSnapshot:
     """A snapshot of the stacks of a job. `native`: pids whose C stacks are read, too, which pauses
     these processes briefly. `loaders`: also read the stacks of data-loader workers."""
-    snapshot = read_look(take_snapshot(job, aids=aids, native=native, loaders=loaders))
+    snapshot = read_job_snapshot(take_snapshot(job, aids=aids, native=native, loaders=loaders))
     assert snapshot is not None  # it has a time
     return snapshot

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.flight.live_recorders import read_environment
-from mgpu_probes.outside.jobs import FoundJob, FoundProcess
+from mgpu_probes.outside.jobs import JobProcess, RunningJob
 from mgpu_probes.outside.traces import kineto_daemon, probe_tracing
 from mgpu_probes.outside.traces.trace_requests import TakenTrace, Tell, TraceRequest
 
@@ -27,7 +27,7 @@ class TraceRoute:
 
     sockets: Mapping[int, str]
     """Pid -> path of the probe's socket."""
-    daemon: tuple[FoundProcess, ...] = ()
+    daemon: tuple[JobProcess, ...] = ()
     """Ranks whose Kineto connects to a daemon."""
     socket_folder: str | None = None
     """Folder of the daemon's socket; None: the abstract namespace."""
@@ -71,7 +71,7 @@ def take_traces(
         raise UnknownSubject(f"{error}.") from None
 
 
-def _find_job(word: str) -> FoundJob:
+def _find_job(word: str) -> RunningJob:
     subject = recognize(word)
     if isinstance(subject, Pid):
         target: Target | str = target_of_pid(subject.pid)
@@ -98,7 +98,7 @@ def _find_socket(pid: int, boxes: str | None) -> Path | None:
 
 
 def _explain_no_route(
-    ranks: list[FoundProcess], environments: Mapping[int, Mapping[str, str]]
+    ranks: list[JobProcess], environments: Mapping[int, Mapping[str, str]]
 ) -> str:
     maps = "".join(_read_maps(rank.pid) for rank in ranks[:4])
     if "libtensorflow" in maps and "libtorch" not in maps:

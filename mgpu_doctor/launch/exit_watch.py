@@ -105,7 +105,7 @@ class ExitWatch:
             if self._hurry.is_set():
                 self._hurry.clear()
                 save_at = min(save_at, saved + LEAST_BETWEEN_SAVES)
-            endings.look(self._pids(), closely=now >= closely_at and not last)
+            endings.poll(self._pids(), closely=now >= closely_at and not last)
             if now >= closely_at:
                 close_looks += 1
                 closely_at = now + wait * (1 if close_looks < CLOSE_LOOKS else THEN_EACH)

@@ -62,7 +62,7 @@ class Family:
     def _join(self, process: processes.Process) -> None:
         self.members[process.pid] = Member(process.pid, process.start_ticks, _pidfd(process))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take in the members that came since the last look."""
         present = {int(name) for name in os.listdir("/proc") if name.isdecimal()}
         self._strangers &= present
@@ -179,7 +179,7 @@ class Watch:
         while True:
             now = time.monotonic()
             if now >= look_at:
-                self._look()
+                self._poll()
                 step = min(2 * step, interval(now - started))
                 look_at = now + step
             if now >= sample_at:
@@ -195,7 +195,7 @@ class Watch:
             if self._over.is_set():
                 break
         self._notebook.guarded(self._copy_console)
-        self._look()
+        self._poll()
         self._note_ends(0)
         if not self._jobs_go_on():
             self._remove_sockets()
@@ -214,8 +214,8 @@ class Watch:
         """Whether something the job started still runs, and may still write its box."""
         return bool(self._family.members)
 
-    def _look(self) -> None:
-        self._family.look()
+    def _poll(self) -> None:
+        self._family.poll()
         for member in self._family.members.values():
             if member.pidfd is not None and member.pidfd not in self._by_pidfd:
                 self._by_pidfd[member.pidfd] = member

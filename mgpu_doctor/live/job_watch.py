@@ -60,7 +60,7 @@ class ConsoleSigns:
         """In the order in which they were found."""
         return tuple(self._known.values())
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """What a line without a time stamp tells happened between the looks before and after it;
         of what was there at the first look nobody knows when."""
         streams = read_streams(self._recording, MOST_BYTES)
@@ -136,7 +136,7 @@ class Watch:
         self._whole = True
         """The look that goes on reads boxes whole."""
 
-    def look(self, *, anew: bool = False) -> Seen:
+    def poll(self, *, anew: bool = False) -> Seen:
         """The job as it is now; `anew`: whatever that costs."""
         if self._seen is not None and not anew and not self._loading.due():
             return self._aged(self._seen)
@@ -169,7 +169,7 @@ class Watch:
         if self._seen is None or not self._listening.due():
             return 0.0
         self._listening.begin()
-        self._signs.look()
+        self._signs.poll()
         return self._listening.end()
 
     def close(self) -> None:
@@ -208,7 +208,9 @@ def refreshed(old: Diagnosis, case: Case) -> Diagnosis:
             summary,
             last_step=step,
             state=summary.state if stuck else rank.state.value,
-            where=summary.where if stuck and old.case.looks else where,  # a stack tells more
+            where=summary.where
+            if stuck and old.case.job_snapshots
+            else where,  # a stack tells more
         )
 
     job = replace(case.job, outcome=old.case.job.outcome)
@@ -220,8 +222,8 @@ def refreshed(old: Diagnosis, case: Case) -> Diagnosis:
 def turned(old: Case, new: Case) -> bool:
     """Whether something happened that nobody should wait to be told: the job or a rank ended, a
     rank came or went, a step was measured for the first time, stacks were read as the job stood."""
-    before = old.job.ended, len(old.looks), _states(old)
-    return before != (new.job.ended, len(new.looks), _states(new))
+    before = old.job.ended, len(old.job_snapshots), _states(old)
+    return before != (new.job.ended, len(new.job_snapshots), _states(new))
 
 
 def _states(case: Case) -> tuple[tuple[int | None, int | None, State | None, bool], ...]:

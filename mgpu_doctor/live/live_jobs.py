@@ -136,7 +136,7 @@ class LiveJobs:
             self._watch = Watch(recording, settings=self._settings, heated=self._wanted.heat)
         over = not is_living(recording)
         try:
-            seen = self._watch.look(anew=over)
+            seen = self._watch.poll(anew=over)
         except NotARecording as reason:
             return None, str(reason)
         if over and seen.diagnosis.case.job.outcome is not Outcome.RUNNING:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from mgpu_probes.outside import jobs
 from mgpu_probes.outside.job_snapshot import take_snapshot
-from mgpu_probes.outside.jobs.found_jobs import LOADER, RANK, FoundJob, FoundProcess
+from mgpu_probes.outside.jobs.running_jobs import LOADER, RANK, JobProcess, RunningJob
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
-from mgpu_doctor.case.job_snapshots import Look, read_look
+from mgpu_doctor.case.job_snapshots import JobSnapshot, read_job_snapshot
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.this_machine import this_host
 from mgpu_doctor.findings import Branch, Finding, RankSummary
@@ -28,7 +28,7 @@ Tell = Callable[[str], None]
 class Standing:
     """Where ranks stood when they were looked at. `pid`: of whom alone; None: of all, as `tree`."""
 
-    look: Look
+    look: JobSnapshot
     pid: int | None
     tree: tuple[Branch, ...] = ()
 
@@ -61,35 +61,35 @@ def stand(
             for process in found.processes
             if reachable.pid in (process.pid, _loads_for(process))
         )
-        return Standing(_look(replace(found, processes=tuple(whose)), case), reachable.pid)
-    looks: list[Look] = []
+        return Standing(_read_snapshot(replace(found, processes=tuple(whose)), case), reachable.pid)
+    snapshots: list[JobSnapshot] = []
     for done, some in _portions(found):
         tell(f"{done} of {len(found.ranks)} ranks read")
-        looks.append(_look(some, case))
-    return merged(case, looks, findings)
+        snapshots.append(_read_snapshot(some, case))
+    return merged(case, snapshots, findings)
 
 
 def _recorded(
     case: Case, rank: RankSummary, findings: Sequence[Finding], *, alone: bool
 ) -> Standing | str:
     """What the newest look of the recording saw."""
-    looks = [look for look in case.looks if look.stacks]
+    snapshots = [snapshot for snapshot in case.job_snapshots if snapshot.stacks]
     if alone:
-        looks = [one for one in looks if rank.pid is not None and one.stack(rank.pid)]
-    if not looks:
+        snapshots = [one for one in snapshots if rank.pid is not None and one.stack(rank.pid)]
+    if not snapshots:
         return NOT_RECORDED
-    return Standing(looks[-1], rank.pid) if alone else merged(case, looks[-1:], findings)
+    return Standing(snapshots[-1], rank.pid) if alone else merged(case, snapshots[-1:], findings)
 
 
-def merged(case: Case, looks: Sequence[Look], findings: Sequence[Finding]) -> Standing:
+def merged(case: Case, snapshots: Sequence[JobSnapshot], findings: Sequence[Finding]) -> Standing:
     """Looks at parts of one job, taken together."""
     one = replace(
-        looks[0],
-        processes=tuple(process for look in looks for process in look.processes),
-        stacks=tuple(stack for look in looks for stack in look.stacks),
-        untold=tuple(dict.fromkeys(untold for look in looks for untold in look.untold)),
+        snapshots[0],
+        processes=tuple(process for snapshot in snapshots for process in snapshot.processes),
+        stacks=tuple(stack for snapshot in snapshots for stack in snapshot.stacks),
+        untold=tuple(dict.fromkeys(unread for snapshot in snapshots for unread in snapshot.untold)),
     )
-    return Standing(one, None, build_branches(replace(case, looks=(one,)), findings))
+    return Standing(one, None, build_branches(replace(case, job_snapshots=(one,)), findings))
 
 
 def _unreachable(rank: RankSummary, here: Container[object]) -> str | None:
@@ -105,7 +105,7 @@ def _unreachable(rank: RankSummary, here: Container[object]) -> str | None:
     return None
 
 
-def _portions(job: FoundJob) -> Iterator[tuple[int, FoundJob]]:
+def _portions(job: RunningJob) -> Iterator[tuple[int, RunningJob]]:
     """Some ranks at a time with their data-loader workers, and how many came before."""
     ranks = job.ranks
     for done in range(0, len(ranks), AT_ONCE):
@@ -118,18 +118,18 @@ def _portions(job: FoundJob) -> Iterator[tuple[int, FoundJob]]:
                 job,
                 processes=tuple(some),
                 missing=job.missing if first else (),
-                untold=job.untold if first else (),
+                unread=job.unread if first else (),
             ),
         )
 
 
-def _loads_for(found_process: FoundProcess) -> int | None:
+def _loads_for(found_process: JobProcess) -> int | None:
     return found_process.parent if found_process.role == LOADER else None
 
 
-def _look(job: FoundJob, case: Case) -> Look:
+def _read_snapshot(job: RunningJob, case: Case) -> JobSnapshot:
     aids = _aids(case, {process.pid for process in job.processes if process.role == RANK})
-    seen = read_look(take_snapshot(job, aids=aids))
+    seen = read_job_snapshot(take_snapshot(job, aids=aids))
     assert seen is not None  # it has a time
     return seen
 

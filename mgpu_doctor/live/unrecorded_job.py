@@ -12,9 +12,9 @@ from dataclasses import replace
 import psutil
 from mgpu_probes.outside import jobs
 from mgpu_probes.outside.job_snapshot import take_snapshot
-from mgpu_probes.outside.jobs import FoundJob
+from mgpu_probes.outside.jobs import RunningJob
 
-from mgpu_doctor.case.job_snapshots import Look, Process, read_look
+from mgpu_doctor.case.job_snapshots import JobSnapshot, Process, read_job_snapshot
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.process_case import GONE, case_of
 from mgpu_doctor.diagnose import diagnose
@@ -48,7 +48,7 @@ class Outside:
         pid: int,
         settings: Settings = DEFAULTS,
         clock: Callable[[], float] = time.time,
-        find: Callable[[int], FoundJob | None] = jobs.find,
+        find: Callable[[int], RunningJob | None] = jobs.find,
         recorder: Recorder | None = None,
     ) -> None:
         self._pid = pid
@@ -58,8 +58,8 @@ class Outside:
         self._machine = MachineSampler(recorder)
         self._finding = Pace(time.monotonic, time.thread_time)
         self._looking = Pace(time.monotonic, time.thread_time)
-        self._job: FoundJob | None = None
-        self._looks: deque[Look] = deque(maxlen=KEPT)
+        self._job: RunningJob | None = None
+        self._looks: deque[JobSnapshot] = deque(maxlen=KEPT)
         self._diagnosis: Diagnosis | None = None
         self._over = False
 
@@ -100,20 +100,20 @@ class Outside:
             if job is not None and job.ranks:
                 self._job = job
             elif self._job is not None:
-                self._look(self._job, over=True)
+                self._poll(self._job, over=True)
                 return
         if self._job is not None and self._looking.due():
             self._looking.begin()
-            self._look(self._job)
+            self._poll(self._job)
             self._looking.end()
 
-    def _look(self, job: FoundJob, *, over: bool = False) -> None:
-        seen = read_look(take_snapshot(job, stacks=False))
+    def _poll(self, job: RunningJob, *, over: bool = False) -> None:
+        seen = read_job_snapshot(take_snapshot(job, stacks=False))
         assert seen is not None  # it has a time
         self._looks.append(seen)
         self._over = over or all(rank.state in GONE for rank in seen.ranks)
         # Looks without stacks must not be taken for looks at stacks that nobody waits in.
-        case = replace(case_of(job, self._looks, psutil.boot_time()), looks=())
+        case = replace(case_of(job, self._looks, psutil.boot_time()), job_snapshots=())
         if self._over:
             case = replace(case, job=replace(case.job, outcome=Outcome.UNKNOWN, ended=seen.at))
         diagnosis = diagnose(case, self._settings)
@@ -123,7 +123,7 @@ class Outside:
         )
 
 
-def _placed(rank: RankSummary, now: Look, before: Look | None) -> RankSummary:
+def _placed(rank: RankSummary, now: JobSnapshot, before: JobSnapshot | None) -> RankSummary:
     """The rank, with what the kernel tells of its main thread."""
     process = _process(now, rank.pid)
     if process is None or process.state in GONE:
@@ -136,7 +136,9 @@ def _placed(rank: RankSummary, now: Look, before: Look | None) -> RankSummary:
     return replace(rank, where=text.line(", ".join([*told, does])) or None)
 
 
-def _cores(process: Process, at: float, old: Process | None, before: Look | None) -> float | None:
+def _cores(
+    process: Process, at: float, old: Process | None, before: JobSnapshot | None
+) -> float | None:
     if old is None or before is None or old.start_ticks != process.start_ticks:
         return None
     if process.cpu_seconds is None or old.cpu_seconds is None or at <= before.at:
@@ -144,6 +146,6 @@ def _cores(process: Process, at: float, old: Process | None, before: Look | None
     return max(0.0, process.cpu_seconds - old.cpu_seconds) / (at - before.at)
 
 
-def _process(look: Look | None, pid: int | None) -> Process | None:
-    listed = look.processes if look is not None else ()
+def _process(snapshot: JobSnapshot | None, pid: int | None) -> Process | None:
+    listed = snapshot.processes if snapshot is not None else ()
     return next((one for one in listed if one.pid == pid), None)

@@ -69,7 +69,7 @@ def _without_steps(diagnosis: Diagnosis) -> Verdict:
 def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
     """The verdict on a running job without step records, by its stacks; None without stacks."""
     case = diagnosis.case
-    if not case.looks or case.job.outcome is not Outcome.RUNNING:
+    if not case.job_snapshots or case.job.outcome is not Outcome.RUNNING:
         return None
     inconclusive = next(
         (unexamined for unexamined in diagnosis.unexamined if unexamined.gap is Gap.BLOCKING_RANK),
@@ -77,7 +77,7 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
     )
     if inconclusive is not None:
         return Verdict(Tone.UNKNOWN, "the job is blocked, and its stacks do not show why")
-    snapshots = format_count(len(case.looks), "stack snapshot")
+    snapshots = format_count(len(case.job_snapshots), "stack snapshot")
     return Verdict(Tone.GOOD, f"the job is running, and no rank delays the others in {snapshots}")
 
 

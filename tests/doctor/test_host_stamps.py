@@ -202,11 +202,11 @@ def loading_rank(*, on_device: bool | None) -> Scene:
 
 @pytest.mark.parametrize("on_device", [True, None])
 def test_where_hosts_are_says_nothing_of_devices(on_device: bool | None) -> None:
-    diagnosis = diagnose(looking.case(loading_rank(on_device=on_device).looks(), ()))
+    diagnosis = diagnose(looking.case(loading_rank(on_device=on_device).snapshots(), ()))
     assert accuses(diagnosis) == []
     assert any("devices" in one.reason for one in diagnosis.unexamined)
 
 
 def test_where_hosts_are_says_who_is_late_on_cpus() -> None:
-    diagnosis = diagnose(looking.case(loading_rank(on_device=False).looks(), ()))
+    diagnosis = diagnose(looking.case(loading_rank(on_device=False).snapshots(), ()))
     assert [one.rank for finding in diagnosis.findings for one in finding.culprits] == [1]

@@ -35,7 +35,7 @@ def ready(command: Sequence[str], folder: Path, ranks: int = 2) -> Iterator[int]
             kill_family(job.pid)
 
 
-def by_role(job: jobs.FoundJob) -> dict[str, list[int | None]]:
+def by_role(job: jobs.RunningJob) -> dict[str, list[int | None]]:
     found: dict[str, list[int | None]] = {}
     for one in job.processes:
         found.setdefault(one.role, []).append(one.rank)
@@ -75,7 +75,7 @@ def test_torchrun_is_found_from_a_worker_of_its_data_loader(tmp_path: Path) -> N
         worker = next(one for one in job.processes if one.role == "loader")
         again = jobs.find(worker.pid)
     assert by_role(job) == {"launcher": [None], "rank": [0, 1], "loader": [0, 1]}
-    assert (job.launcher, job.world_size, job.missing, job.untold) == ("torchrun", 2, (), ())
+    assert (job.launcher, job.world_size, job.missing, job.unread) == ("torchrun", 2, (), ())
     assert again is not None
     assert [one.pid for one in again.processes] == [one.pid for one in job.processes]
 

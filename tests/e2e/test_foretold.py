@@ -59,7 +59,7 @@ def seen_running(recording: Path, codes: Sequence[str]) -> Finding:
     try:
         while time.monotonic() < deadline:
             try:
-                diagnosis = watch.look(anew=True).diagnosis
+                diagnosis = watch.poll(anew=True).diagnosis
             except NotARecording:
                 time.sleep(0.1)
                 continue

@@ -51,7 +51,7 @@ def awaited(watch: Watch, condition: Callable[[Seen], bool]) -> Seen:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
-            seen = watch.look(anew=True)
+            seen = watch.poll(anew=True)
         except NotARecording:
             time.sleep(0.1)
             continue

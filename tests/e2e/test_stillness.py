@@ -37,7 +37,7 @@ def test_a_hang_is_flagged_and_its_evidence_kept(
     assert "mgpu-doctor: the job has made no progress for" in ended.err
     assert "mgpu-doctor: stopping the job: no progress for" in ended.err
     case = load_recording(recording)
-    assert len(case.looks) >= 2
+    assert len(case.job_snapshots) >= 2
     found = diagnose(case).findings[0]
     assert (found.code, found.severity) == (code, Severity.CRITICAL)
     assert [one.rank for one in found.culprits] == culprits
@@ -53,4 +53,4 @@ def test_a_rank_that_is_only_slow_is_not_flagged(tmp_path: Path) -> None:
     ended = run([*observed(tmp_path / "recording"), *job])
     assert ended.code == 0, ended.err
     assert "no progress" not in ended.err
-    assert load_recording(tmp_path / "recording").looks == ()
+    assert load_recording(tmp_path / "recording").job_snapshots == ()

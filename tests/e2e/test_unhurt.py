@@ -29,7 +29,7 @@ def test_a_job_that_is_looked_at_a_hundred_times() -> None:
             target = target_of_pid(process.pid)
             assert not isinstance(target, str), target
             case = examine_target(target, lambda _: None)
-            assert len(case.looks) == SAMPLES
+            assert len(case.job_snapshots) == SAMPLES
             assert loud(diagnose(case)) == []
         out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err

@@ -31,10 +31,10 @@ def test_a_kill_counted_by_the_group_of_a_process_is_a_difference_with_its_momen
     version_2(root, "/jobs", limit=str(64 * MIB), killed=2)
     process(root, 100)
     endings = ExitEvidence(root=root)
-    endings.look([100])
+    endings.poll([100])
     version_2(root, "/jobs", limit=str(64 * MIB), killed=3)
     write(root, "proc/vmstat", "oom_kill 4\n")
-    endings.look([])
+    endings.poll([])
     told = endings.told()
     group = told["groups"]["/sys/fs/cgroup/jobs"]
     assert (group["before"]["killed"], group["now"]["killed"]) == (2, 3)
@@ -49,7 +49,7 @@ def test_a_group_of_version_1_and_its_lack_of_a_limit(root: Path) -> None:
     version_1(root, "/jobs", limit=(1 << 63) - 4096)
     endings = ExitEvidence(root=root)
     version_1(root, "/jobs", killed=1)
-    endings.look([])
+    endings.poll([])
     group = endings.told()["groups"]["/sys/fs/cgroup/memory/jobs"]
     assert group["before"]["limit"] is None
     assert (group["before"]["killed"], group["now"]["killed"], group["now"]["refused"]) == (0, 1, 7)
@@ -66,7 +66,7 @@ def test_the_group_that_the_kernels_log_names_is_looked_up(
     kill = Kill(100, time.monotonic(), "python", MIB, None, "/jobs/training", "CONSTRAINT_MEMCG")
     monkeypatch.setattr(KernelLog, "new_kills", lambda _: [kill])
     endings = ExitEvidence(root=root)
-    endings.look([])
+    endings.poll([])
     told = endings.told()
     assert told["groups"]["/sys/fs/cgroup/jobs/training"]["now"]["limit"] == 64 * MIB
     assert told["kills"][0]["pid"] == 100
@@ -78,18 +78,18 @@ def test_a_group_that_is_gone_keeps_its_last_counters(root: Path) -> None:
     endings = ExitEvidence(root=root)
     for file in (root / "sys/fs/cgroup/jobs").iterdir():
         file.unlink()
-    endings.look([])
+    endings.poll([])
     assert endings.told()["groups"]["/sys/fs/cgroup/jobs"]["now"]["killed"] == 1
 
 
 def test_a_process_that_is_gone_keeps_what_was_last_seen_of_it(root: Path) -> None:
     process(root, 100, files=5)
     endings = ExitEvidence(root=root)
-    endings.look([100])
+    endings.poll([100])
     (root / "proc/100/fd/0").unlink()
-    endings.look([100])
+    endings.poll([100])
     (root / "proc/100/stat").unlink()
-    endings.look([100])
+    endings.poll([100])
     facts = endings.told()["processes"]["100"]
     assert (facts["files"], facts["most_files"], facts["parent"]) == (4, 5, 1)
     assert facts["limits"] == {"files": [1024, 4096]}
@@ -98,12 +98,12 @@ def test_a_process_that_is_gone_keeps_what_was_last_seen_of_it(root: Path) -> No
 def test_a_reused_pid_starts_anew(root: Path) -> None:
     process(root, 100, files=5)
     endings = ExitEvidence(root=root)
-    endings.look([100])
+    endings.poll([100])
     other = (root / "proc/100/stat").read_text().replace("1100", "2200")
     write(root, "proc/100/stat", other)
     for name in os.listdir(root / "proc/100/fd"):
         (root / "proc/100/fd" / name).unlink()
-    endings.look([100])
+    endings.poll([100])
     assert endings.told()["processes"]["100"]["most_files"] is None
 
 
@@ -111,7 +111,7 @@ def test_ever_new_processes_do_not_fill_the_memory(root: Path) -> None:
     endings = ExitEvidence(root=root)
     for pid in range(1000, 1010 + MOST_PROCESSES):
         process(root, pid, files=0)
-        endings.look([pid])
+        endings.poll([pid])
     kept = endings.told()["processes"]
     assert len(kept) == MOST_PROCESSES
     assert "1000" not in kept
@@ -119,7 +119,7 @@ def test_ever_new_processes_do_not_fill_the_memory(root: Path) -> None:
 
 def test_nothing_readable_is_unknown_and_told(tmp_path: Path) -> None:
     endings = ExitEvidence(root=tmp_path)
-    endings.look([1])
+    endings.poll([1])
     told = endings.told()
     assert told["machine_kills"] == {"before": None, "now": None, "at": None}
     assert (told["groups"], told["processes"], told["core_pattern"]) == ({}, {}, None)
@@ -140,11 +140,11 @@ def test_this_machine_as_it_is(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
-        endings.look([child.pid])
+        endings.poll([child.pid])
         listed = len(os.listdir(f"/proc/{child.pid}/fd"))
         assert str(tmp_path / "written") in disk_space.list_written_files(child.pid)
         child.communicate("\n")
-    endings.look([])
+    endings.poll([])
     told = json.loads(json.dumps(endings.told()))
     facts = told["processes"][str(child.pid)]
     assert (facts["files"], facts["limits"]["files"]) == (listed, [77, 77])

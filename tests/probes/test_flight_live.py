@@ -21,7 +21,7 @@ from mgpu_probes.outside.flight.live_recorders import (
     gather_recorders,
 )
 from mgpu_probes.outside.flight.nccl_ras import NoRasError, ask_ras, parse_ras
-from mgpu_probes.outside.jobs.found_jobs import FoundJob, FoundProcess
+from mgpu_probes.outside.jobs.running_jobs import JobProcess, RunningJob
 from mgpu_probes.outside.torch_pickles import NotAFlightError
 
 from tests.support.workerserver import answer, worker_server
@@ -165,8 +165,8 @@ def test_no_link_leads_out_of_a_container(tmp_path: Path, link: str) -> None:
     os.close(reader)
 
 
-def process(pid: int, rank: int, state: str = "S") -> FoundProcess:
-    return FoundProcess(
+def process(pid: int, rank: int, state: str = "S") -> JobProcess:
+    return JobProcess(
         pid=pid,
         parent=1,
         role="rank",
@@ -191,7 +191,7 @@ def test_each_rank_is_asked_by_the_way_that_it_offers(tmp_path: Path) -> None:
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "environ").write_text(f"HOME=/home/me\0{environ}\0")
     ranks = (process(10, 0), process(11, 1), process(12, 2, "Z"), process(13, 3))
-    job = FoundJob("torchrun", 1, 4, ranks)
+    job = RunningJob("torchrun", 1, 4, ranks)
     reply = answer(json.dumps(DUMP).encode())
     with (
         worker_server(str(tmp_path / "own.sock"), reply) as own,
@@ -201,17 +201,17 @@ def test_each_rank_is_asked_by_the_way_that_it_offers(tmp_path: Path) -> None:
     assert [(form["rank"], form["pid"]) for form in found.forms] == [(0, 10), (3, 13)]
     assert "/handler/fr_trace " in own[0]
     assert "/handler/fr_trace_json " in torchs[0]
-    (untold,) = found.untold
-    assert untold.pid == 11
-    assert "mgpu-doctor run" in untold.remedy
+    (unread,) = found.unread
+    assert unread.pid == 11
+    assert "mgpu-doctor run" in unread.remedy
 
 
 def test_a_rank_that_gives_no_answer_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    job = FoundJob("torchrun", 1, 1, (process(10, 0),))
+    job = RunningJob("torchrun", 1, 1, (process(10, 0),))
     found = gather_recorders(job, {10: str(tmp_path / "gone.sock")}, timeout=60.0, proc=tmp_path)
     assert found.forms == ()
-    assert "no answer" in found.untold[0].reason
+    assert "no answer" in found.unread[0].reason
 
 
 RANK = """{"rank": %d, "host": "10.0.0.1", "pid": %d, "cuda_dev": %d, "nvml_dev": 0,

@@ -28,7 +28,7 @@ def torchrun(table: ProcTable, ranks: int = 2) -> None:
         table.add(200 + rank, 100, "python -u train.py", elastic(rank, ranks), maps=[TORCH])
 
 
-def roles(job: jobs.FoundJob | None) -> dict[int, tuple[str, int | None]]:
+def roles(job: jobs.RunningJob | None) -> dict[int, tuple[str, int | None]]:
     assert job is not None
     return {one.pid: (one.role, one.rank) for one in job.processes}
 
@@ -46,7 +46,7 @@ def test_any_process_leads_to_the_whole_job(table: ProcTable, pid: int) -> None:
     }
     assert job is not None
     assert (job.launcher, job.launcher_pid, job.world_size) == ("torchrun", 100, 2)
-    assert (job.missing, job.untold) == ((), ())
+    assert (job.missing, job.unread) == ((), ())
     assert jobs.find_all(table.proc) == (job,)
 
 

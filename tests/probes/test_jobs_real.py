@@ -71,7 +71,7 @@ def test_a_job_is_found_from_each_of_its_processes(tmp_path: Path) -> None:
             assert [(one.pid, one.rank) for one in job.ranks] == [
                 *zip(ranks, (0, 1, 2), strict=True)
             ]
-            assert (job.missing, job.untold) == ((), ())
+            assert (job.missing, job.unread) == ((), ())
             first = job.ranks[0]
             assert first.uid == os.geteuid()
             assert first.start_ticks == processes.find_start_ticks(ranks[0])
@@ -206,5 +206,5 @@ def _told(pid: int) -> dict[str, object]:
         "ranks": [one.rank for one in job.ranks],
         "launcher": job.launcher,
         "missing": list(job.missing),
-        "remedies": [one.remedy for one in job.untold if one.pid is not None],
+        "remedies": [one.remedy for one in job.unread if one.pid is not None],
     }

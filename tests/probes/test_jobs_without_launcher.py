@@ -26,7 +26,7 @@ def table(tmp_path: Path) -> ProcTable:
     return table
 
 
-def numbered(job: jobs.FoundJob | None) -> list[tuple[int, int | None]]:
+def numbered(job: jobs.RunningJob | None) -> list[tuple[int, int | None]]:
     assert job is not None
     return [(one.pid, one.rank) for one in job.ranks]
 
@@ -53,8 +53,8 @@ def test_workers_of_ray_train_are_ranks_and_only_the_first_tells_its_number(
     (job,) = jobs.find_all(table.proc)
     assert (job.launcher, job.launcher_pid) == ("ray", 101)
     assert sorted(numbered(job), key=str) == [(103, None), (104, 0)]
-    (untold, *_) = job.untold
-    assert (untold.pid, "Ray Train" in untold.reason) == (103, True)
+    (unread, *_) = job.unread
+    assert (unread.pid, "Ray Train" in unread.reason) == (103, True)
     assert jobs.find(100, table.proc) == job
 
 
@@ -113,8 +113,8 @@ def test_by_hand_on_several_hosts_nobody_is_called_missing(table: ProcTable) -> 
     job = jobs.find(200, table.proc)
     assert job is not None
     assert job.missing == ()
-    (untold,) = job.untold
-    assert "which are missing" in untold.reason
+    (unread,) = job.unread
+    assert "which are missing" in unread.reason
 
 
 def test_one_address_on_the_loop_back_of_two_containers_is_two_jobs(table: ProcTable) -> None:
@@ -191,7 +191,7 @@ def test_children_of_multiprocessing_are_ranks_in_their_order(table: ProcTable) 
         202: "rank",
         300: "loader",
     }
-    assert "order" in job.untold[0].reason
+    assert "order" in job.unread[0].reason
     assert jobs.find_all(table.proc) == (job,)
 
 
@@ -228,7 +228,7 @@ def test_where_rank_zero_may_be_gone_nobody_gets_a_number(
     job = jobs.find(201, table.proc)
     assert numbered(job) == [(201, None), (202, None)]
     assert job is not None
-    assert job.untold[0].reason.endswith(
+    assert job.unread[0].reason.endswith(
         "rank 0 cannot be distinguished from the others: its rank is unknown"
     )
 
@@ -271,7 +271,7 @@ def test_with_other_hosts_the_order_tells_the_local_rank_alone(table: ProcTable)
     job = jobs.find(100, table.proc)
     assert job is not None
     assert [(one.rank, one.local_rank) for one in job.ranks] == [(None, 0), (None, 1)]
-    assert {one.pid for one in job.untold} >= {200, 201}
+    assert {one.pid for one in job.unread} >= {200, 201}
 
 
 def test_unnamed_workers_of_a_single_program_are_no_ranks(table: ProcTable) -> None:
@@ -303,7 +303,7 @@ def test_on_several_hosts_lightning_tells_the_local_rank_alone(table: ProcTable)
         (201, None, 1),
     ]
     assert job.missing == ()
-    assert {one.pid for one in job.untold if one.pid} == {100, 201}
+    assert {one.pid for one in job.unread if one.pid} == {100, 201}
 
 
 def test_a_notebook_that_is_pointed_at_or_busy_is_a_job(table: ProcTable) -> None:
@@ -355,7 +355,7 @@ def test_a_program_that_trains_alone_is_a_job_of_one_rank(
     table.add(100, 10, command, {}, **facts)  # type: ignore[arg-type]  # keyword arguments of add
     (job,) = jobs.find_all(table.proc)
     assert numbered(job) == [(100, 0)]
-    assert (job.launcher, job.world_size, job.missing, job.untold) == ("python", 1, (), ())
+    assert (job.launcher, job.world_size, job.missing, job.unread) == ("python", 1, (), ())
 
 
 @pytest.mark.parametrize(
@@ -387,8 +387,8 @@ def test_other_users_ranks_are_counted_and_the_remedy_is_told(table: ProcTable) 
     assert numbered(job) == [(200, None), (201, None)]
     assert job is not None
     assert (job.missing, job.world_size) == ((), None)
-    assert [one.pid for one in job.untold[:2]] == [200, 201]
-    assert job.untold[0].remedy == "run mgpu-doctor as 4242, or as root"
+    assert [one.pid for one in job.unread[:2]] == [200, 201]
+    assert job.unread[0].remedy == "run mgpu-doctor as 4242, or as root"
 
 
 def test_other_users_ranks_on_one_host_are_named_by_their_order(table: ProcTable) -> None:

@@ -39,7 +39,7 @@ def kmsg(tmp_path: Path) -> Path:
 
 
 def found(log: LoggedXids) -> list[tuple[int, str]]:
-    log.look()
+    log.poll()
     return [(one["number"], one["bus_id"]) for one in log.take()]
 
 
@@ -56,7 +56,7 @@ def test_when_it_was_lies_between_two_looks(kmsg: Path) -> None:
     log = LoggedXids(kmsg, ())
     before = time.time()
     write(kmsg, record(FELL, 0) + record(FELL, time.monotonic() + 1e6))
-    log.look()
+    log.poll()
     first, last = log.take()
     assert abs(first["at"] - before) < 60
     assert first["at"] <= last["at"] <= time.time()

@@ -15,11 +15,11 @@ from typing import Any
 import psutil
 import pytest
 from mgpu_probes.outside.job_snapshot import take_snapshot
-from mgpu_probes.outside.jobs.found_jobs import LAUNCHER, LOADER, FoundUntold
+from mgpu_probes.outside.jobs.running_jobs import LAUNCHER, LOADER, UnreadSource
 from mgpu_probes.outside.stacks import bounded_subprocess, pyspy_stacks
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
-from mgpu_doctor.case.job_snapshots import Look, read_look
+from mgpu_doctor.case.job_snapshots import JobSnapshot, read_job_snapshot
 from tests.support.jobs import until
 from tests.support.other_user import as_nobody
 from tests.support.stuck import all_stuck, job_of, rests_in, stuck
@@ -27,14 +27,14 @@ from tests.support.stuck import all_stuck, job_of, rests_in, stuck
 SECONDS = 20.0
 
 
-def seen(line: dict[str, object]) -> Look:
+def seen(line: dict[str, object]) -> JobSnapshot:
     """As it is when it has been written into a recording and read again."""
-    found = read_look(json.loads(json.dumps(line)))
+    found = read_job_snapshot(json.loads(json.dumps(line)))
     assert found is not None
     return found
 
 
-def place(found: Look, pid: int) -> str | None:
+def place(found: JobSnapshot, pid: int) -> str | None:
     stack = found.stack(pid)
     main = None if stack is None else stack.main
     return None if main is None else main.frames[0].function
@@ -45,17 +45,17 @@ def test_all_stuck_processes_of_a_job() -> None:
     with all_stuck(*ways) as stuck_ones:
         pids = [one.pid for one in stuck_ones]
         job = job_of(*pids)
-        looks: list[Look] = []
+        snapshots: list[JobSnapshot] = []
 
         def all_there() -> bool:
-            looks.append(seen(take_snapshot(job, timeout=SECONDS)))
-            by_way = dict(zip(ways, looks[-1].processes, strict=True))
+            snapshots.append(seen(take_snapshot(job, timeout=SECONDS)))
+            by_way = dict(zip(ways, snapshots[-1].processes, strict=True))
             reads = (by_way["pipe"].syscall or "").startswith("read pipe:[")
-            return reads and {place(looks[-1], pid) for pid in pids} == {"stuck_here"}
+            return reads and {place(snapshots[-1], pid) for pid in pids} == {"stuck_here"}
 
         before = time.time()
         until(all_there)
-        found = looks[-1]
+        found = snapshots[-1]
     assert before <= found.at <= time.time()
     assert [one.rank for one in found.ranks] == list(range(8))
     assert found.world_size == 8
@@ -171,14 +171,14 @@ def test_a_job_that_moves_is_never_paused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(bounded_subprocess, "run_bounded", noting)
     with stuck("works") as process:
         job = job_of(process.pid)
-        looks = [seen(take_snapshot(job, timeout=SECONDS)) for _ in range(20)]
-    assert all(len(one.stacks) == 1 for one in looks)
+        snapshots = [seen(take_snapshot(job, timeout=SECONDS)) for _ in range(20)]
+    assert all(len(one.stacks) == 1 for one in snapshots)
     assert all("--nonblocking" in command for command in commands)
 
 
 def test_what_the_discovery_could_not_tell_is_told_too() -> None:
-    told = FoundUntold(None, "environment", "it belongs to root", "run as root")
-    found = seen(take_snapshot(replace(job_of(os.getpid()), untold=(told,)), stacks=False))
+    told = UnreadSource(None, "environment", "it belongs to root", "run as root")
+    found = seen(take_snapshot(replace(job_of(os.getpid()), unread=(told,)), stacks=False))
     assert [(one.pid, one.source, one.reason) for one in found.untold] == [
         (None, "environment", "it belongs to root")
     ]

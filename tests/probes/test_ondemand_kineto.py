@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.outside.jobs.found_jobs import RANK, FoundProcess
+from mgpu_probes.outside.jobs.running_jobs import RANK, JobProcess
 from mgpu_probes.outside.traces import kineto_daemon
 from mgpu_probes.outside.traces.kineto_daemon import (
     Daemon,
@@ -143,8 +143,8 @@ def test_a_message_that_is_too_long_gets_no_answer(monkeypatch: pytest.MonkeyPat
         assert answer_to(asking) is not None
 
 
-def rank() -> FoundProcess:
-    return FoundProcess(
+def rank() -> JobProcess:
+    return JobProcess(
         os.getpid(), 1, RANK, "R", 0, 0, 1, "python", (), 0, 0.0, os.geteuid(), None, None, None
     )
 

@@ -18,7 +18,7 @@ from mgpu_probes.outside.stacks import (
 from mgpu_probes.outside.stacks.kernel_waits import Holders
 from mgpu_probes.outside.stacks.stack_threads import Json
 
-from mgpu_doctor.case.job_snapshots import read_look
+from mgpu_doctor.case.job_snapshots import read_job_snapshot
 from tests.support.seeds import at_most
 
 _LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
@@ -48,9 +48,9 @@ _LINES = st.lists(
 def survives(found: list[Json]) -> None:
     """It can be written, and read by the case."""
     stack = stack_threads.make_stack(7, 1.0, "py-spy", found)
-    look = read_look(json.loads(json.dumps({"at": 1.0, "stacks": [stack]})))
-    assert look is not None
-    assert sum(one.main for one in look.stacks[0].threads) <= 1
+    snapshot = read_job_snapshot(json.loads(json.dumps({"at": 1.0, "stacks": [stack]})))
+    assert snapshot is not None
+    assert sum(one.main for one in snapshot.stacks[0].threads) <= 1
 
 
 @given(_ANYTHING)

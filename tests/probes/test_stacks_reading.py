@@ -46,7 +46,7 @@ def test_py_spy_is_enough() -> None:
     with stuck("sleep") as process:
         found = stack_reader.read_stacks(process.pid, soon())
     assert [one["source"] for one in found.stacks] == ["py-spy"]
-    assert found.untold == ()
+    assert found.unread == ()
 
 
 def test_native_frames_come_beside_the_others() -> None:
@@ -57,7 +57,7 @@ def test_native_frames_come_beside_the_others() -> None:
         until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
         found = stack_reader.read_stacks(process.pid, soon(), native=True)
     assert [one["source"] for one in found.stacks] == ["py-spy"]
-    assert [one.source for one in found.untold] == ["py-spy --native"]
+    assert [one.source for one in found.unread] == ["py-spy --native"]
 
 
 def test_then_the_socket_then_the_signal(
@@ -72,11 +72,11 @@ def test_then_the_socket_then_the_signal(
         with worker_server(socket_path, answer(TEXT)):
             found = stack_reader.read_stacks(process.pid, soon(), aid=aid, started=started)
             assert [one["source"] for one in found.stacks] == ["worker socket"]
-            assert [one.source for one in found.untold] == ["py-spy"]
+            assert [one.source for one in found.unread] == ["py-spy"]
             assert dump.read_text() == ""  # no signal was sent
         found = stack_reader.read_stacks(process.pid, soon(), aid=aid, started=started)
     assert [one["source"] for one in found.stacks] == ["faulthandler"]
-    assert [one.source for one in found.untold] == ["py-spy", "worker socket"]
+    assert [one.source for one in found.unread] == ["py-spy", "worker socket"]
     assert found.stacks[0]["threads"][0]["frames"][0][0] == "stuck_here"
 
 
@@ -91,7 +91,7 @@ def test_a_socket_that_was_silent_is_asked_once(
             assert found.stacks == ()
         until(lambda: len(requests) > 0)
     assert len(requests) == 1
-    assert "holds Python's lock" in found.untold[1].reason
+    assert "holds Python's lock" in found.unread[1].reason
 
 
 def test_where_every_way_is_closed_each_is_told_with_a_remedy(
@@ -101,8 +101,8 @@ def test_where_every_way_is_closed_each_is_told_with_a_remedy(
         closed(kind)
         found = stack_reader.read_stacks(os.getpid(), soon())
         assert found.stacks == ()
-        assert [one.source for one in found.untold] == ["py-spy", "worker socket", "faulthandler"]
-        assert all(one.reason and one.remedy and one.pid == os.getpid() for one in found.untold)
+        assert [one.source for one in found.unread] == ["py-spy", "worker socket", "faulthandler"]
+        assert all(one.reason and one.remedy and one.pid == os.getpid() for one in found.unread)
 
 
 def test_what_is_gone_or_no_python_is_not_asked_otherwise(closed: Callable[[Kind], None]) -> None:
@@ -110,7 +110,7 @@ def test_what_is_gone_or_no_python_is_not_asked_otherwise(closed: Callable[[Kind
     assert stack_reader.read_stacks(os.getpid(), soon()) == stack_reader.Reading()
     closed(Kind.FOREIGN)
     found = stack_reader.read_stacks(os.getpid(), soon())
-    assert [one.source for one in found.untold] == ["py-spy"]
+    assert [one.source for one in found.unread] == ["py-spy"]
 
 
 def test_without_time_nothing_is_asked(closed: Callable[[Kind], None], socket_path: str) -> None:
@@ -118,4 +118,4 @@ def test_without_time_nothing_is_asked(closed: Callable[[Kind], None], socket_pa
     with worker_server(socket_path, answer(TEXT)) as requests:
         found = stack_reader.read_stacks(os.getpid(), time.monotonic(), aid=Aid(socket_path))
     assert requests == []
-    assert "no time left" in found.untold[1].reason
+    assert "no time left" in found.unread[1].reason

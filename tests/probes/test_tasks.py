@@ -31,15 +31,15 @@ def process(root: Path, pid: int, *, parent: int = 1, threads: int = 1, started:
     write(root, f"proc/{pid}/cgroup", "0::/\n")
 
 
-def look(root: Path, *pids: int) -> dict[str, Any]:
-    return Tasks(root).look(pids)
+def usage(root: Path, *pids: int) -> dict[str, Any]:
+    return Tasks(root).sample(pids)
 
 
 def test_a_process_with_one_thread(tmp_path: Path) -> None:
     process(tmp_path, 77, parent=5)
     write(tmp_path, "proc/uptime", "12.50 20.0\n")
     ticks = os.sysconf("SC_CLK_TCK")
-    assert look(tmp_path, 77, 78) == {
+    assert usage(tmp_path, 77, 78) == {
         "tasks": {
             "77": {
                 "parent": 5,
@@ -61,21 +61,21 @@ def test_a_process_with_one_thread(tmp_path: Path) -> None:
 
 def test_the_main_thread_apart_from_the_others(tmp_path: Path) -> None:
     process(tmp_path, 77, threads=4)
-    found = look(tmp_path, 77)["tasks"]["77"]
+    found = usage(tmp_path, 77)["tasks"]["77"]
     assert found["queued"] == 0.75
     assert found["all_queued"] == 0.75 + 3 * 0.25
 
 
 def test_a_process_of_very_many_threads_is_looked_at_in_part(tmp_path: Path) -> None:
     process(tmp_path, 77, threads=THREADS + 20)
-    assert look(tmp_path, 77)["tasks"]["77"]["all_queued"] == 0.75 + THREADS * 0.25
+    assert usage(tmp_path, 77)["tasks"]["77"]["all_queued"] == 0.75 + THREADS * 0.25
 
 
 def test_many_processes_share_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_usage, "THREADS_IN_ALL", 4)
     process(tmp_path, 77, threads=4)
     process(tmp_path, 177, threads=4)
-    found = look(tmp_path, 77, 177)["tasks"]
+    found = usage(tmp_path, 77, 177)["tasks"]
     assert found["77"]["all_queued"] == 1.5
     assert found["177"]["all_queued"] == 1.0
 
@@ -84,7 +84,7 @@ def test_a_kernel_that_does_not_count(tmp_path: Path) -> None:
     process(tmp_path, 77)
     for name in ("schedstat", "status", "cgroup"):
         (tmp_path / "proc/77" / name).unlink()
-    found = look(tmp_path, 77)["tasks"]["77"]
+    found = usage(tmp_path, 77)["tasks"]["77"]
     assert set(found) == {"parent", "state", "threads", "faults", "kernel"}
 
 
@@ -96,7 +96,7 @@ def test_quotas_of_version_2_all_the_way_up(tmp_path: Path) -> None:
     write(tmp_path, f"{pod}/cpu.stat", "usage_usec 9\nnr_throttled 3\nthrottled_usec 1500000\n")
     write(tmp_path, f"{box}/cpu.max", "50000 100000\n")
     write(tmp_path, f"{box}/cpu.stat", "usage_usec 9\n")
-    found = look(tmp_path, 77)
+    found = usage(tmp_path, 77)
     assert found["tasks"]["77"]["limits"] == [f"/{box}", f"/{pod}"]
     assert found["groups"] == {
         f"/{box}": {"quota": 0.5},
@@ -111,14 +111,14 @@ def test_quotas_of_version_1(tmp_path: Path) -> None:
     write(tmp_path, f"{job}/cpu.cfs_quota_us", "30000\n")
     write(tmp_path, f"{job}/cpu.cfs_period_us", "10000\n")
     write(tmp_path, f"{job}/cpu.stat", "nr_periods 5\nthrottled_time 2500000000\n")
-    assert look(tmp_path, 77)["groups"] == {f"/{job}": {"quota": 3.0, "throttled": 2.5}}
+    assert usage(tmp_path, 77)["groups"] == {f"/{job}": {"quota": 3.0, "throttled": 2.5}}
 
 
 def test_another_process_has_other_groups_than_ours(tmp_path: Path) -> None:
     write(tmp_path, "proc/self/cgroup", "0::/mine\n")
     write(tmp_path, "sys/fs/cgroup/mine/cpu.max", "10000 100000\n")
     process(tmp_path, 77)
-    assert look(tmp_path, 77)["tasks"]["77"]["limits"] == []
+    assert usage(tmp_path, 77)["tasks"]["77"]["limits"] == []
     ours = cgroups.find_cpu_quotas(tmp_path)
     assert ours is not None
     assert [quota.cores for quota in ours] == [0.1]
@@ -128,19 +128,19 @@ def test_a_group_beside_ours_is_unknown_not_unlimited(tmp_path: Path) -> None:
     process(tmp_path, 77)
     write(tmp_path, "proc/77/cgroup", "0::/../other\n")
     write(tmp_path, "sys/fs/cgroup/cpu.max", "10000 100000\n")
-    assert "limits" not in look(tmp_path, 77)["tasks"]["77"]
+    assert "limits" not in usage(tmp_path, 77)["tasks"]["77"]
 
 
 def test_groups_are_read_anew_now_and_then_and_for_a_reused_pid(tmp_path: Path) -> None:
     process(tmp_path, 77)
     probe = Tasks(tmp_path)
-    seen = [probe.look([77])["tasks"]["77"]["limits"]]
+    seen = [probe.sample([77])["tasks"]["77"]["limits"]]
     write(tmp_path, "sys/fs/cgroup/cpu.max", "50000 100000\n")
-    seen += [probe.look([77])["tasks"]["77"]["limits"] for _ in range(host_usage.RENEWED_EVERY)]
+    seen += [probe.sample([77])["tasks"]["77"]["limits"] for _ in range(host_usage.RENEWED_EVERY)]
     assert seen == [[]] * host_usage.RENEWED_EVERY + [["/sys/fs/cgroup"]]
     write(tmp_path, "sys/fs/cgroup/cpu.max", "max 100000\n")
     process(tmp_path, 77, started=900)
-    assert probe.look([77])["tasks"]["77"]["limits"] == []
+    assert probe.sample([77])["tasks"]["77"]["limits"] == []
 
 
 def test_a_host_looks_closely_at_first_and_then_now_and_then(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_two_real_processes_take_turns_on_a_core() -> None:
         probe = Tasks()
 
         def have_taken_turns() -> bool:
-            found = probe.look(pids)["tasks"].values()
+            found = probe.sample(pids)["tasks"].values()
             return len(found) == 2 and all(
                 one["ran"] > 0.2 and one["queued"] > 0.1 and one["cores"] == str(core)
                 for one in found

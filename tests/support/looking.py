@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mgpu_doctor.case.job_snapshots import Frame, Look, Process, Role, Stack, Thread
+from mgpu_doctor.case.job_snapshots import Frame, JobSnapshot, Process, Role, Stack, Thread
 from mgpu_doctor.case.model import Case, Job, Outcome, Rank, Subject
 
 START = 1_790_000_000.0
@@ -135,10 +135,10 @@ class Scene:
     every: float = 1.0
     count: int = 3
 
-    def looks(self) -> tuple[Look, ...]:
-        return tuple(self._look(at) for at in range(self.count))
+    def snapshots(self) -> tuple[JobSnapshot, ...]:
+        return tuple(self._snapshot(at) for at in range(self.count))
 
-    def _look(self, at: int) -> Look:
+    def _snapshot(self, at: int) -> JobSnapshot:
         now = START + at * self.every
         processes, stacks = [], []
         for rank, seen in self.ranks.items():
@@ -153,7 +153,7 @@ class Scene:
             loader = _process(5000 + rank, rank, one, None)
             processes.append(replace(loader, role=Role.LOADER, parent=1000 + rank))
             stacks += _stacks(5000 + rank, now, one)
-        return Look(
+        return JobSnapshot(
             at=now,
             launcher="torchrun",
             world_size=self._world(),
@@ -230,7 +230,7 @@ def scene(
     return Scene({rank: culprits.get(rank, others) for rank in range(ranks)})
 
 
-def case(looks: Sequence[Look], ranks: Sequence[Rank] = ()) -> Case:
+def case(snapshots: Sequence[JobSnapshot], ranks: Sequence[Rank] = ()) -> Case:
     """The case of a running job of which only looks are known."""
     job = Job(
         id="1",
@@ -239,7 +239,7 @@ def case(looks: Sequence[Look], ranks: Sequence[Rank] = ()) -> Case:
         framework=None,
         strategy=None,
         launcher="torchrun",
-        world_size=looks[-1].world_size,
+        world_size=snapshots[-1].world_size,
         hosts=("node-a",),
         started=None,
         ended=None,
@@ -248,4 +248,6 @@ def case(looks: Sequence[Look], ranks: Sequence[Rank] = ()) -> Case:
         signal=None,
         asked=None,
     )
-    return Case(Subject("process", "1"), job, looks[-1].at, tuple(ranks), looks=tuple(looks))
+    return Case(
+        Subject("process", "1"), job, snapshots[-1].at, tuple(ranks), job_snapshots=tuple(snapshots)
+    )

@@ -58,7 +58,7 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Look:
+class JobSnapshot:
     """A look ahead, which takes no characters."""
 
     bodies: tuple[Variant, ...]
@@ -73,7 +73,7 @@ class Edge:
     """That it does not allow before it."""
 
 
-Part = Char | Repeat | Look | Edge
+Part = Char | Repeat | JobSnapshot | Edge
 Variant = tuple[Part, ...]
 """A pattern without alternatives: one choice for each of them."""
 
@@ -103,7 +103,7 @@ def _steps(variant: Variant, places: int, longest: int) -> float:
         tries = times * max(1.0, places / max(1, least))
         if isinstance(part, Char):
             between.append(part.chars)
-        elif isinstance(part, Look):
+        elif isinstance(part, JobSnapshot):
             steps += tries * max(_steps(body, 1, longest) + len(body) for body in part.bodies)
         elif isinstance(part, Edge):
             apart = _begins_run(part, variant[at + 1 :])
@@ -165,7 +165,7 @@ def repeats_of(parts: Iterable[Part]) -> Iterator[Repeat]:
     for part in parts:
         if isinstance(part, Repeat):
             yield part
-        if isinstance(part, Repeat | Look):
+        if isinstance(part, Repeat | JobSnapshot):
             for body in part.bodies:
                 yield from repeats_of(body)
 
@@ -231,7 +231,7 @@ def _choices(code: str, value: Any, flags: int, longest: int) -> list[Variant]:
     if code in ("ASSERT", "ASSERT_NOT"):
         direction, inside = value
         bodies = tuple(_variants(inside, flags, longest))
-        return [(Look(bodies) if direction > 0 else _behind(code, bodies),)]
+        return [(JobSnapshot(bodies) if direction > 0 else _behind(code, bodies),)]
     raise NotImplementedError(f"{code} in a pattern")
 
 

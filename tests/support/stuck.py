@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.jobs.found_jobs import RANK, FoundJob, FoundProcess
+from mgpu_probes.outside.jobs.running_jobs import RANK, JobProcess, RunningJob
 from mgpu_probes.outside.stacks import kernel_waits
 
 from tests.support.jobs import until
@@ -99,14 +99,14 @@ def all_stuck(*ways: str) -> Iterator[list[subprocess.Popen[bytes]]]:
         yield [stack.enter_context(stuck(how)) for how in ways]
 
 
-def job_of(*pids: int, role: str = RANK) -> FoundJob:
+def job_of(*pids: int, role: str = RANK) -> RunningJob:
     """A job of these processes; the first is rank 0."""
     found = []
     for rank, pid in enumerate(pids):
         process = processes.read_process(pid)
         assert process is not None
         found.append(
-            FoundProcess(
+            JobProcess(
                 pid=pid,
                 parent=process.parent,
                 role=role,
@@ -124,4 +124,6 @@ def job_of(*pids: int, role: str = RANK) -> FoundJob:
                 inner_pid=None,
             )
         )
-    return FoundJob(launcher=None, launcher_pid=None, world_size=len(pids), processes=tuple(found))
+    return RunningJob(
+        launcher=None, launcher_pid=None, world_size=len(pids), processes=tuple(found)
+    )

@@ -13,7 +13,7 @@ from mgpu_doctor.analysis.stacks.thread_states import (
     list_thread_states,
 )
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
-from mgpu_doctor.case.job_snapshots import Frame, Look
+from mgpu_doctor.case.job_snapshots import Frame, JobSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class _Node:
         self.ends: dict[tuple[Doing, str | None], list[int]] = {}
 
 
-def build_newest_tree(snapshots: Sequence[Look]) -> Branch | None:
+def build_newest_tree(snapshots: Sequence[JobSnapshot]) -> Branch | None:
     """The tree of the newest snapshot; None without stacks."""
     return build_tree(list_thread_states(snapshots[-1])) if snapshots else None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState, list_thread_states, native_calls
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
-from mgpu_doctor.case.job_snapshots import Look, Process
+from mgpu_doctor.case.job_snapshots import JobSnapshot, Process
 from mgpu_doctor.case.user_code import is_user_code
 
 STILL = 0.002
@@ -55,7 +55,7 @@ class JobProgress:
     ranks: tuple[RankProgress, ...] = field(default_factory=tuple)
 
 
-def measure_progress(snapshots: Sequence[Look]) -> JobProgress | None:
+def measure_progress(snapshots: Sequence[JobSnapshot]) -> JobProgress | None:
     """The progress of all ranks; None without ranks. `snapshots`: oldest first."""
     if not snapshots or not snapshots[-1].ranks:
         return None
@@ -74,7 +74,7 @@ def measure_progress(snapshots: Sequence[Look]) -> JobProgress | None:
     )
 
 
-def _world(snapshot: Look) -> int | None:
+def _world(snapshot: JobSnapshot) -> int | None:
     return max((rank.world_size for rank in snapshot.ranks if rank.world_size), default=None)
 
 

@@ -19,7 +19,7 @@ from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.progress import BUSY
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState, list_thread_states
 from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, WAITING, Doing
-from mgpu_doctor.case.job_snapshots import Look
+from mgpu_doctor.case.job_snapshots import JobSnapshot
 
 LEAST_SNAPSHOTS = 12
 """Fewer samples cannot exclude chance among several ranks."""
@@ -72,7 +72,7 @@ class SampledStraggler:
     """p-value of the test, times the number of ranks."""
 
 
-def why_incomparable(snapshots: Sequence[Look]) -> str | None:
+def why_incomparable(snapshots: Sequence[JobSnapshot]) -> str | None:
     """Why stacks cannot show a slow rank; None if they can.
 
     On a GPU the host only queues work, so its stack says little about what the device does.
@@ -85,7 +85,7 @@ def why_incomparable(snapshots: Sequence[Look]) -> str | None:
     return None
 
 
-def find_sampled_straggler(snapshots: Sequence[Look]) -> SampledStraggler | None:
+def find_sampled_straggler(snapshots: Sequence[JobSnapshot]) -> SampledStraggler | None:
     """The rank that the others wait for; None if the samples are inconclusive.
 
     `snapshots`: oldest first, of ranks that can be compared.
@@ -176,7 +176,7 @@ def _stirred(state: ThreadState, other: ThreadState) -> bool:
 
 
 def _describe_straggler(
-    snapshots: Sequence[Look],
+    snapshots: Sequence[JobSnapshot],
     series: Mapping[int, Sequence[ThreadState]],
     suspect: int,
     waits: Mapping[int, float],

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing, Leaf, by_calls, leaf
-from mgpu_doctor.case.job_snapshots import Frame, Look, Process, Role, Stack, Thread
+from mgpu_doctor.case.job_snapshots import Frame, JobSnapshot, Process, Role, Stack, Thread
 
 _PARKED = (
     "threading.py",
@@ -71,7 +71,7 @@ class ThreadState:
 
 
 def list_thread_states(
-    snapshot: Look, native: NativeCalls | None = None
+    snapshot: JobSnapshot, native: NativeCalls | None = None
 ) -> tuple[ThreadState, ...]:
     """The state of each rank process, sorted by rank, without zombies of restarted ranks.
 
@@ -119,7 +119,7 @@ class _Ways:
         return known
 
 
-def native_calls(snapshots: Iterable[Look]) -> NativeCalls:
+def native_calls(snapshots: Iterable[JobSnapshot]) -> NativeCalls:
     """The C functions that were called, by the Python frames that called them.
 
     Threads on the same line wait for the same kind of thing, in whichever snapshot or process.
@@ -137,7 +137,7 @@ def native_calls(snapshots: Iterable[Look]) -> NativeCalls:
     return calls
 
 
-def _started_cpu(snapshot: Look, pid: int) -> float:
+def _started_cpu(snapshot: JobSnapshot, pid: int) -> float:
     """CPU seconds of all processes below this one."""
     below = {pid}
     used = 0.0
@@ -152,7 +152,7 @@ def _started_cpu(snapshot: Look, pid: int) -> float:
     return used
 
 
-def _newest_python_stacks(snapshot: Look) -> dict[int, Stack]:
+def _newest_python_stacks(snapshot: JobSnapshot) -> dict[int, Stack]:
     """Pid -> its newest stack, one without C frames if there is one."""
     stacks_by_rank = {stack.pid: stack for stack in snapshot.stacks if "native" in stack.source}
     stacks_by_rank.update(

@@ -34,16 +34,16 @@ def recent(case: Case, *, steps: int = STEPS, seconds: float = SECONDS) -> Case:
 def unmoved(case: Case) -> Case:
     """The case without outdated stack samples and flight-recorder dumps: those taken before the
     newest step ended, and all of them once the job has completed."""
-    if not case.looks and not case.flights:
+    if not case.job_snapshots and not case.flights:
         return case
     if case.job.outcome is Outcome.COMPLETED:
-        return replace(case, looks=(), flights=())
+        return replace(case, job_snapshots=(), flights=())
     moved = max((end for rank in case.ranks if (end := _newest(rank)) is not None), default=None)
     if moved is None:
         return case
     return replace(
         case,
-        looks=tuple(look for look in case.looks if look.at > moved),
+        job_snapshots=tuple(snapshot for snapshot in case.job_snapshots if snapshot.at > moved),
         flights=tuple(dump for dump in case.flights if dump.at is None or dump.at > moved),
     )
 

@@ -151,7 +151,7 @@ def _collect_hosts(diagnosis: Diagnosis) -> set[str]:
 
 def _collect_users(diagnosis: Diagnosis, texts: Iterable[str], home: str | None) -> dict[str, bool]:
     """Folded name -> whether it can be nothing else."""
-    snapshots = diagnosis.case.looks
+    snapshots = diagnosis.case.job_snapshots
     users = {(process.user or "", True) for snapshot in snapshots for process in snapshot.processes}
     users |= {((home or "").rstrip("/").rpartition("/")[2], True)}
     users |= {user for words in texts for user in find_users(words)}
@@ -167,7 +167,9 @@ def _collect_texts(diagnosis: Diagnosis) -> Iterator[str]:
         [diagnosis.ranks, diagnosis.findings, diagnosis.unexamined, diagnosis.tree]
     )
     yield from _walk_texts([diagnosis.coverage_reason, diagnosis.efficiency_reason])
-    commands = {process.command for snapshot in case.looks for process in snapshot.processes}
+    commands = {
+        process.command for snapshot in case.job_snapshots for process in snapshot.processes
+    }
     yield from (" ".join(command) for command in {*commands, case.job.command})
 
 

@@ -53,7 +53,7 @@ def loaded(gpu: Gpu) -> list[tuple[float, Device]]:
 
 def list_readings(gpu: Gpu, value: Callable[[Device], T | None]) -> list[tuple[float, T]]:
     """(seconds since the epoch, value) of one fact of a GPU, where it is known."""
-    return [(at, found) for at, device in gpu.series if (found := value(device)) is not None]
+    return [(at, fact) for at, device in gpu.series if (fact := value(device)) is not None]
 
 
 def risen(series: list[tuple[float, int]]) -> tuple[int, float]:

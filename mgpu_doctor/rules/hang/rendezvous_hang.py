@@ -98,7 +98,7 @@ def _are_past_startup(hang: Hang, case: Case) -> bool:
     pids = {state.pid for state in hang.waiting}
     started = {rank.pid: rank.started for rank in case.ranks if rank.pid in pids}
     return len(started) == len(pids) and all(
-        at is not None and case.looks[-1].at - at >= PAST_STARTUP for at in started.values()
+        at is not None and case.job_snapshots[-1].at - at >= PAST_STARTUP for at in started.values()
     )
 
 

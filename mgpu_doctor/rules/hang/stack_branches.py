@@ -19,7 +19,7 @@ MOST_CALLS = 64
 def build_branches(case: Case, findings: Iterable[Finding]) -> tuple[Branch, ...]:
     """The tree of the newest snapshot, root first; empty if no stack was read, or if the job
     completed."""
-    root = prefix_tree.build_newest_tree(case.looks)
+    root = prefix_tree.build_newest_tree(case.job_snapshots)
     if root is None or case.job.outcome is Outcome.COMPLETED:
         return ()
     culprits = frozenset(
@@ -33,10 +33,10 @@ def build_branches(case: Case, findings: Iterable[Finding]) -> tuple[Branch, ...
 
 def describe_places(case: Case) -> dict[int, str]:
     """Pid of a rank -> where its newest stack is: `all_reduce train.py:87`, `load() data.py:9`."""
-    if not case.looks:
+    if not case.job_snapshots:
         return {}
     places = {}
-    for state in list_thread_states(case.looks[-1]):
+    for state in list_thread_states(case.job_snapshots[-1]):
         place = state.point.place
         if place is not None:
             what = state.operation if state.doing in WAITING else f"{frames.name(place)}()"

@@ -37,7 +37,7 @@ def hang_seconds(hang: Hang, case: Case) -> float:
     """Seconds for which the waiting ranks have waited: as the snapshots show, or as their black
     boxes say. A rank whose wait never returned waited until it ended."""
     pids = {state.pid for state in hang.waiting}
-    newest = case.looks[-1].at
+    newest = case.job_snapshots[-1].at
     waited = [
         (max(newest, rank.ended or newest) if rank.now.since <= newest else newest) - rank.now.since
         for rank in case.ranks
@@ -157,7 +157,7 @@ def duration_row(hang: Hang, case: Case) -> Evidence:
     if seconds > hang.seconds:
         measure = "time the other ranks have waited"
         return Evidence(measure, round(seconds, 1), "s", None, "black boxes")
-    if seconds > case.looks[-1].at - case.looks[0].at:
+    if seconds > case.job_snapshots[-1].at - case.job_snapshots[0].at:
         measure = "time since the main threads last ran"
         return Evidence(measure, round(seconds, 1), "s", None, "scheduler")
     is_polling = any(state.doing is Doing.JOINING for state in hang.waiting)

@@ -40,8 +40,8 @@ def _recompiling(measures: Measures, limits: Limits) -> Iterable[Finding]:
         code="recompiling",
         severity=severity_of_cost(recompilation.saved),
         confidence=0.95,
-        title=f"torch.compile recompiles in {recompilation.steps} of {recompilation.compared} steps, "
-        f"{format_seconds(recompilation.seconds)} each time",
+        title=f"torch.compile recompiles in {recompilation.steps} of {recompilation.compared} "
+        f"steps, {format_seconds(recompilation.seconds)} each time",
         cause=_cause(recompilation, what, reason, everybody),
         culprits=tuple(culprit_of(measures, number) for number in recompilation.ranks),
         victims=tuple(sorted(everybody - set(recompilation.ranks))),

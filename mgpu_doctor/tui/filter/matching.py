@@ -177,5 +177,5 @@ def _pairs(frame: Frame) -> Iterator[_Pair]:
 
 def _users(frame: Frame) -> dict[int | None, str | None]:
     """Pid -> user, of the processes at the last look."""
-    looks = frame.diagnosis.case.looks if frame.diagnosis else ()
-    return {process.pid: process.user for process in looks[-1].processes} if looks else {}
+    snapshots = frame.diagnosis.case.job_snapshots if frame.diagnosis else ()
+    return {process.pid: process.user for process in snapshots[-1].processes} if snapshots else {}

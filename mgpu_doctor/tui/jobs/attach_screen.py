@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from mgpu_probes.outside import jobs, processes
-from mgpu_probes.outside.jobs import FoundJob
+from mgpu_probes.outside.jobs import RunningJob
 from mgpu_probes.outside.stacks import ptrace_permission
 from rich.text import Text
 from textual import work
@@ -93,7 +93,7 @@ def gpus_of(job: Listed, devices: DeviceSample | None) -> str:
     return ",".join(str(one.index) for one in known if job.pids.intersection(one.pids))
 
 
-def _belongs(job: FoundJob, pid: int) -> bool:
+def _belongs(job: RunningJob, pid: int) -> bool:
     """Whether the process is of the job, or stands above it (a shell script, `uv run`)."""
     if any(process.pid == pid for process in job.processes):
         return True
@@ -108,7 +108,9 @@ def _belongs(job: FoundJob, pid: int) -> bool:
     return False
 
 
-def _recorded(recording: Path, info: dict[str, object], pid: int, found: FoundJob | None) -> Listed:
+def _recorded(
+    recording: Path, info: dict[str, object], pid: int, found: RunningJob | None
+) -> Listed:
     words, started = info.get("command"), info.get("started")
     command = [str(word) for word in words] if isinstance(words, list) else []
     own = os.geteuid()
@@ -127,7 +129,7 @@ def _recorded(recording: Path, info: dict[str, object], pid: int, found: FoundJo
     )
 
 
-def _outside(job: FoundJob) -> Listed:
+def _outside(job: RunningJob) -> Listed:
     first = next(
         (process for process in job.processes if process.pid == job.launcher_pid), job.processes[0]
     )
@@ -144,28 +146,28 @@ def _outside(job: FoundJob) -> Listed:
         container=_container(job),
         age=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - oldest / TICKS),
         pids=_pids(job),
-        unseen=(*_untold(job), NOT_OBSERVED),
+        unseen=(*_unread(job), NOT_OBSERVED),
     )
 
 
-def _untold(job: FoundJob) -> tuple[str, ...]:
+def _unread(job: RunningJob) -> tuple[str, ...]:
     """Each reason once: most hold for every rank."""
-    sentences = (f"{one.source}: {one.reason}; {one.remedy}." for one in job.untold)
+    sentences = (f"{one.source}: {one.reason}; {one.remedy}." for one in job.unread)
     return tuple(dict.fromkeys(sentences))
 
 
-def _pids(job: FoundJob) -> frozenset[int]:
+def _pids(job: RunningJob) -> frozenset[int]:
     """As this host numbers them, which is how NVML does."""
     return frozenset(process.pid for process in job.processes)
 
 
-def _container(job: FoundJob) -> str | None:
+def _container(job: RunningJob) -> str | None:
     return next(
         (process.container for process in job.processes if process.container is not None), None
     )
 
 
-def _framework(job: FoundJob) -> str | None:
+def _framework(job: RunningJob) -> str | None:
     """By the libraries that its first rank has loaded."""
     key = next(((rank.pid, rank.start_ticks) for rank in job.ranks), None)
     if key is None:
@@ -249,7 +251,7 @@ class AttachScreen(ModalScreen[Listed | None]):
             table.add_column(title, width=width + 1, key=title)
         table.add_column("command", key="command")
         table.focus()
-        self._look()
+        self._refresh()
 
     def on_unmount(self) -> None:
         self._leaving.set()
@@ -259,7 +261,7 @@ class AttachScreen(ModalScreen[Listed | None]):
         return self.query_one(DataTable)
 
     @work(thread=True, name="jobs", exit_on_error=False)
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         while not self._leaving.is_set():
             began = time.thread_time()
             listed = self._find()

@@ -69,10 +69,10 @@ class DiagnosisScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
-        self._look()
+        self._refresh()
 
     @work(thread=True, name="diagnosis", exit_on_error=False)
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         def tell(sentence: str) -> None:
             self.app.call_from_thread(self._say, f"{sentence}…")
 

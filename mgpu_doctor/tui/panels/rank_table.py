@@ -122,9 +122,11 @@ def row_of_culprit(diagnosis: Diagnosis, ranks: Sequence[RankSummary]) -> int | 
 def legend(used: Set[str], width: int) -> Text:
     """The letters and colours of the phases that occur, as many as fit."""
     shown = Text()
-    for name, look in phase_bars.LOOKS.items():
+    for name, snapshot in phase_bars.LOOKS.items():
         if name in used:
-            shown.append(look.letter, style=DIM if name == "wait" else Style(color=look.colour))
+            shown.append(
+                snapshot.letter, style=DIM if name == "wait" else Style(color=snapshot.colour)
+            )
             shown.append(f" {name}  ", style=DIM)
     if not used:
         return Text("no step was measured yet", style=DIM)

@@ -11,7 +11,7 @@ from rich.text import Text
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.thread_states import list_thread_states
 from mgpu_doctor.analysis.stacks.wait_classifier import WAITING, Doing
-from mgpu_doctor.case.job_snapshots import Frame, Look, Stack, Thread
+from mgpu_doctor.case.job_snapshots import Frame, JobSnapshot, Stack, Thread
 from mgpu_doctor.case.user_code import is_user_code
 from mgpu_doctor.formatting import UNKNOWN, format_count
 from mgpu_doctor.live.rank_output import Output
@@ -63,7 +63,7 @@ def stack_lines(told: Standing | str, width: int) -> list[Text]:
     if isinstance(told, str):
         return [Text(text.line(told), style="yellow")]
     made = list(_all(told, width) if told.pid is None else _one(told.look, told.pid))
-    made += _untold(told.look)
+    made += _unread(told.look)
     for line in made:
         line.truncate(width, overflow="ellipsis")
     return made
@@ -79,26 +79,29 @@ def _all(told: Standing, width: int) -> Iterator[Text]:
         yield Text(line.text, style="bold red" if line.culprit else "")
 
 
-def _one(look: Look, pid: int) -> Iterator[Text]:
-    stacks = [look.stack(one) for one in dict.fromkeys(stack.pid for stack in look.stacks)]
-    own = look.stack(pid)
+def _one(snapshot: JobSnapshot, pid: int) -> Iterator[Text]:
+    stacks = [snapshot.stack(one) for one in dict.fromkeys(stack.pid for stack in snapshot.stacks)]
+    own = snapshot.stack(pid)
     if own is None:
-        yield Text(f"{_clock(look)}: its stack could not be read.", style="yellow")
+        yield Text(f"{_clock(snapshot)}: its stack could not be read.", style="yellow")
     workers = [
         stack
         for stack in stacks
-        if stack is not None and any(p.parent == pid and p.pid == stack.pid for p in look.processes)
+        if stack is not None
+        and any(p.parent == pid and p.pid == stack.pid for p in snapshot.processes)
     ]
     if own is not None:
-        yield Text(f"{_clock(look)}, by {text.line(own.source)}{_doing(look, pid)}", style=DIM)
+        yield Text(
+            f"{_clock(snapshot)}, by {text.line(own.source)}{_doing(snapshot, pid)}", style=DIM
+        )
         yield from _threads(own)
     for worker in workers:
         yield Text(f"data-loader worker, pid {worker.pid}", style="cyan")
         yield from _frames(worker.main.frames if worker.main else (), OTHERS_FRAMES)
 
 
-def _doing(look: Look, pid: int) -> str:
-    posture = next((one for one in list_thread_states(look) if one.pid == pid), None)
+def _doing(snapshot: JobSnapshot, pid: int) -> str:
+    posture = next((one for one in list_thread_states(snapshot) if one.pid == pid), None)
     if posture is None:
         return ""
     waits = posture.operation if posture.doing in WAITING else None
@@ -144,17 +147,17 @@ def _frame(frame: Frame) -> Text:
     )
 
 
-def _untold(look: Look) -> Iterator[Text]:
-    for one in look.untold[:MOST_UNTOLD]:
+def _unread(snapshot: JobSnapshot) -> Iterator[Text]:
+    for one in snapshot.untold[:MOST_UNTOLD]:
         who = f"pid {one.pid}: " if one.pid is not None else ""
         remedy = f" ({one.remedy})" if one.remedy else ""
         yield Text(f"{who}{text.line(one.source)}: {text.line(one.reason + remedy)}", "yellow")
-    if len(look.untold) > MOST_UNTOLD:
-        yield Text(f"{len(look.untold) - MOST_UNTOLD} more could not be read", style="yellow")
+    if len(snapshot.untold) > MOST_UNTOLD:
+        yield Text(f"{len(snapshot.untold) - MOST_UNTOLD} more could not be read", style="yellow")
 
 
-def _clock(look: Look) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(look.at))
+def _clock(snapshot: JobSnapshot) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(snapshot.at))
 
 
 class Tail(Panel):

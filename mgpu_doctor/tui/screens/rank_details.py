@@ -167,15 +167,15 @@ def phase_lines(
     most = max(max(rank.phases.get(one) or 0.0, usual[one] or 0.0) for one in known)
     room = max(0, width - LABEL - (3 if others else 1) * VALUE - 2)
     for phase in known:
-        own, look = rank.phases.get(phase), phase_bars.LOOKS[phase]
-        colour = DIM if phase == "wait" else Style(color=look.colour)
-        shown = Text.assemble((f"{look.letter} ", colour), (f"{phase:{LABEL - 2}}", ""))
+        own, snapshot = rank.phases.get(phase), phase_bars.LOOKS[phase]
+        colour = DIM if phase == "wait" else Style(color=snapshot.colour)
+        shown = Text.assemble((f"{snapshot.letter} ", colour), (f"{phase:{LABEL - 2}}", ""))
         shown.append(f"{format_seconds(own):>{VALUE}}")
         if others:
             more = measured.get(phase, _more(own, usual[phase]))
             shown.append(f"{format_seconds(usual[phase]):>{VALUE}}")
             shown.append(f"{_format_difference(more, own, usual[phase]):>{VALUE}}")
-        shown.append("  ").append(look.letter * round((own or 0.0) / most * room), style=colour)
+        shown.append("  ").append(snapshot.letter * round((own or 0.0) / most * room), style=colour)
         yield shown
 
 

@@ -61,7 +61,7 @@ class ExitEvidence:
             self._place(role, path)
         self._join("self")
 
-    def look(self, pids: Iterable[int] = (), *, closely: bool = True) -> None:
+    def poll(self, pids: Iterable[int] = (), *, closely: bool = True) -> None:
         """Read the counters, the places and the kernel's log; where it looks closely also what is
         known of these processes. A file system that is away may hold it up for long."""
         if closely:

@@ -51,7 +51,7 @@ class _Limits(NamedTuple):
 
     started: str
     quotas: tuple[cgroups.Quota, ...] | None
-    looks: int = 0
+    samples: int = 0
 
 
 class Tasks:
@@ -62,7 +62,7 @@ class Tasks:
         self._proc = root / "proc"
         self._limits: dict[int, _Limits] = {}
 
-    def look(self, pids: Iterable[int]) -> Json:
+    def sample(self, pids: Iterable[int]) -> Json:
         """`tasks` ({pid as text: {…}}) and `groups`, ready for JSON.
 
         Of a task: `parent`, `state` (letter of its main thread), `threads`, `age` (seconds since
@@ -116,9 +116,9 @@ class Tasks:
 
     def _limits_of(self, pid: int, started: str) -> _Limits:
         known = self._limits.get(pid)
-        if known is None or known.started != started or known.looks >= RENEWED_EVERY:
+        if known is None or known.started != started or known.samples >= RENEWED_EVERY:
             known = _Limits(started, cgroups.find_cpu_quotas(self._root, pid))
-        return known._replace(looks=known.looks + 1)
+        return known._replace(samples=known.samples + 1)
 
     def _others(self, pid: int, most: int) -> tuple[float, int]:
         """Seconds that threads beside the main one stood ready without a core; how many these
@@ -190,7 +190,7 @@ class HostUsage:
         limit), `processes` ({pid as text: [CPU seconds, resident bytes]}, without those that are
         gone). What cannot be read is null.
 
-        Where it looks closely also `tasks` and `groups` (see `Tasks.look`); there and for
+        Where it looks closely also `tasks` and `groups` (see `Tasks.sample`); there and for
         `standstill` `busy`, `iowait` and `steal` (seconds since boot, of all cores together) and
         `pressure` ({cpu, io, memory: seconds since boot in which some task stood still for want
         of it})."""
@@ -213,7 +213,7 @@ class HostUsage:
             sample["memory_cache"] = cache
         if self._tasks is not None:
             if self._taken < CLOSE_LOOKS or self._taken % THEN_EACH == 0:
-                sample |= {**self._tasks.look(pids), **self._standstill()}
+                sample |= {**self._tasks.sample(pids), **self._standstill()}
             self._taken += 1
         if self._standing:
             sample |= self._standstill()

@@ -15,7 +15,7 @@ from typing import Any
 
 from mgpu_probes.inprocess.layout import TRAINS
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.jobs.found_jobs import LOADER, RANK, FoundJob, FoundProcess
+from mgpu_probes.outside.jobs.running_jobs import LOADER, RANK, JobProcess, RunningJob
 from mgpu_probes.outside.stacks import kernel_waits, pyspy_stacks, stack_reader
 from mgpu_probes.outside.stacks.kernel_waits import Holders, KernelState, measure_idle_seconds
 from mgpu_probes.outside.stacks.stack_reader import Aid, Reading
@@ -70,7 +70,7 @@ def _comm(folder: Path) -> str:
 
 
 def take_snapshot(
-    job: FoundJob,
+    job: RunningJob,
     *,
     stacks: bool = True,
     loaders: bool = True,
@@ -128,7 +128,7 @@ def take_snapshot(
         "missing": list(job.missing),
         "untold": [
             asdict(source)
-            for source in (*job.untold, *(u for reading in readings for u in reading.untold))
+            for source in (*job.unread, *(u for reading in readings for u in reading.unread))
         ],
     }
 
@@ -138,9 +138,9 @@ def _runs(moment: KernelState) -> bool:
 
 
 def _read_all(
-    whose: Iterable[FoundProcess], native: frozenset[int], end: float, aids: Mapping[int, Aid]
+    whose: Iterable[JobProcess], native: frozenset[int], end: float, aids: Mapping[int, Aid]
 ) -> list[Reading]:
-    def read(found_process: FoundProcess) -> Reading:
+    def read(found_process: JobProcess) -> Reading:
         aid = aids.get(found_process.pid)
         wanted = found_process.pid in native
         return stack_reader.read_stacks(
@@ -152,7 +152,7 @@ def _read_all(
         return list(readers.map(read, whose))
 
 
-def _process(process: FoundProcess, now: KernelState) -> Json:
+def _process(process: JobProcess, now: KernelState) -> Json:
     return {
         "pid": process.pid,
         "parent": process.parent,

@@ -17,7 +17,7 @@ from tests.support.looking import LOCKED, LOOP, Scene, Seen, collective, scene, 
 
 
 def behind(job: Scene) -> list[int | None]:
-    found = analyse_hang(job.looks())
+    found = analyse_hang(job.snapshots())
     assert found is not None
     assert found.kind is Kind.BEHIND
     return [one.state.rank for one in found.culprits]
@@ -75,7 +75,7 @@ LIMITS: dict[str, tuple[Scene, Scene]] = {
 def test_on_one_side_of_a_limit_a_rank_is_behind_on_the_other_the_job_may_move(limit: str) -> None:
     stands, may_move = LIMITS[limit]
     assert behind(stands) == [1]
-    assert analyse_hang(may_move.looks()) is None
+    assert analyse_hang(may_move.snapshots()) is None
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_from_which_wait_and_use_a_rank_that_works_is_behind(
     works_on = Seen(calls, syscall=None, active=True, gil=True)
     seen = drifting(works_on, cpu=cores)
     job = scene({1: seen}, others=[Seen(collective(), rested=rested)])
-    found = analyse_hang(replace(job, count=snapshots).looks())
+    found = analyse_hang(replace(job, count=snapshots).snapshots())
     assert (found is not None and any(one.computing for one in found.culprits)) is works
 
 
@@ -102,33 +102,37 @@ def test_one_rank_of_several_that_wait_for_it_makes_no_poll_a_hang_if_it_runs() 
     others = {rank: drifting(Seen(collective()), cpu=0.75) for rank in (0, 2)}
     polls = {1: drifting(POLLS, cpu=0.01)}
     assert behind(scene(polls)) == [1]
-    assert analyse_hang(scene({**others, **polls}).looks()) is None
+    assert analyse_hang(scene({**others, **polls}).snapshots()) is None
 
 
 def test_of_many_doubtful_culprits_four_are_worth_a_pause() -> None:
     doubtful = {rank: stuck(f"f util.py:{rank}") for rank in range(1, 7)}
-    assert list_unclear_processes(scene(doubtful, ranks=8).looks()) == (1001, 1002, 1003, 1004)
+    assert list_unclear_processes(scene(doubtful, ranks=8).snapshots()) == (1001, 1002, 1003, 1004)
 
 
 def test_cores_are_those_of_the_main_thread_else_of_the_process() -> None:
     threads = drifting(Seen(collective()), cpu=0.25, others_cpu=0.5)
-    looks = scene({0: threads}, ranks=1).looks()
+    snapshots = scene({0: threads}, ranks=1).snapshots()
     unknown = [
-        replace(look, processes=tuple(replace(p, main_cpu_seconds=None) for p in look.processes))
-        for look in looks
+        replace(
+            snapshot, processes=tuple(replace(p, main_cpu_seconds=None) for p in snapshot.processes)
+        )
+        for snapshot in snapshots
     ]
     nothing = [
-        replace(look, processes=tuple(replace(p, cpu_seconds=None) for p in look.processes))
-        for look in unknown
+        replace(snapshot, processes=tuple(replace(p, cpu_seconds=None) for p in snapshot.processes))
+        for snapshot in unknown
     ]
-    found = [measure_progress(seen) for seen in (looks, unknown, nothing, looks[:1])]
+    found = [measure_progress(seen) for seen in (snapshots, unknown, nothing, snapshots[:1])]
     cores = [(one.ranks[0].cores, one.ranks[0].process_cores) for one in found if one is not None]
     assert cores == [(0.25, 0.75), (0.75, 0.75), (None, None), (None, None)]
 
 
 @pytest.mark.parametrize(("used", "idle"), [(0.039, True), (0.041, False)])
 def test_an_idle_process_may_seem_to_have_used_a_tick_per_second(used: float, idle: bool) -> None:
-    looks = scene({0: [Seen(collective()), Seen(collective(), others_cpu=used)]}, ranks=1).looks()
-    found = measure_progress(looks)
+    snapshots = scene(
+        {0: [Seen(collective()), Seen(collective(), others_cpu=used)]}, ranks=1
+    ).snapshots()
+    found = measure_progress(snapshots)
     assert found is not None
     assert found.ranks[0].process_idle is idle

@@ -15,7 +15,7 @@ from tests.support.looking import C10D, LOOP, Scene, Seen
 
 def state(seen: Seen, worker: Seen | None = None) -> ThreadState:
     scene = Scene({0: [seen]}, workers={0: [worker]} if worker else {}, count=1)
-    (found,) = list_thread_states(scene.looks()[0])
+    (found,) = list_thread_states(scene.snapshots()[0])
     return found
 
 

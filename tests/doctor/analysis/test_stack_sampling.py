@@ -42,7 +42,7 @@ def rank(
 
 def job(*ranks: Sequence[Seen], count: int = COUNT) -> SampledStraggler | None:
     scene = Scene(dict(enumerate(ranks)), every=0.2, count=count)
-    return find_sampled_straggler(scene.looks())
+    return find_sampled_straggler(scene.snapshots())
 
 
 def test_the_rank_that_works_while_the_others_wait_is_named_with_its_line() -> None:
@@ -83,7 +83,7 @@ def test_few_looks_or_little_excess_decide_nothing() -> None:
 
 def test_old_looks_are_of_another_time() -> None:
     scene = Scene({0: rank(0.1, seed=1), 1: rank(0.9, seed=2)}, every=60.0, count=COUNT)
-    assert find_sampled_straggler(scene.looks()) is None
+    assert find_sampled_straggler(scene.snapshots()) is None
 
 
 def test_in_a_pipeline_each_rank_rightly_does_something_else() -> None:

@@ -29,7 +29,7 @@ def named(hang: Hang | None) -> tuple[Kind, list[int | None]] | None:
 
 
 def test_who_stands_outside_of_the_collective_is_behind() -> None:
-    found = analyse_hang(scene({1: LOCKED}).looks())
+    found = analyse_hang(scene({1: LOCKED}).snapshots())
     assert named(found) == (Kind.BEHIND, [1])
     assert found is not None
     assert [one.rank for one in found.waiting] == [0, 2, 3]
@@ -37,23 +37,23 @@ def test_who_stands_outside_of_the_collective_is_behind() -> None:
 
 
 def test_between_two_ranks_and_in_a_pipeline_the_minority_is_not_blamed() -> None:
-    assert named(analyse_hang(scene({0: LOCKED}, ranks=2).looks())) == (Kind.BEHIND, [0])
+    assert named(analyse_hang(scene({0: LOCKED}, ranks=2).snapshots())) == (Kind.BEHIND, [0])
     stages = {
         0: [Seen(collective("send", 50))],
         1: LOCKED,
         2: [Seen(collective("recv", 52))],
         3: [Seen(collective("recv", 52))],
     }
-    assert named(analyse_hang(Scene(stages).looks())) == (Kind.BEHIND, [1])
+    assert named(analyse_hang(Scene(stages).snapshots())) == (Kind.BEHIND, [1])
     most_stand = Scene({0: WAITS, 1: LOCKED, 2: LOCKED, 3: LOCKED})
-    assert named(analyse_hang(most_stand.looks())) == (Kind.BEHIND, [1, 2, 3])
+    assert named(analyse_hang(most_stand.snapshots())) == (Kind.BEHIND, [1, 2, 3])
 
 
 def test_one_look_shows_no_motion_and_decides_nothing() -> None:
-    assert analyse_hang(scene({1: LOCKED}).looks()[:1]) is None
+    assert analyse_hang(scene({1: LOCKED}).snapshots()[:1]) is None
     short = scene({1: LOCKED})
     short.every = 0.2
-    assert analyse_hang(short.looks()) is None
+    assert analyse_hang(short.snapshots()) is None
     assert analyse_hang(()) is None
 
 
@@ -75,43 +75,45 @@ def test_a_job_that_moves_or_cannot_be_seen_does_not_stand(name: str) -> None:
     job = scene(MOVES[name])
     if "worker" in name:
         job.workers = {1: moving((*looking.FETCHING, "get data.py:3"), 3, active=True)}
-    assert analyse_hang(job.looks()) is None
+    assert analyse_hang(job.snapshots()) is None
 
 
 def test_what_stood_only_before_is_not_told() -> None:
     released = [*LOCKED, *LOCKED, Seen(collective())]
-    assert analyse_hang(scene({1: released}).looks()) is None
+    assert analyse_hang(scene({1: released}).snapshots()) is None
 
 
 def test_one_look_suffices_where_the_scheduler_tells_that_nobody_has_run() -> None:
     waits = [Seen(collective(), rested=300.0)]
     late = stuck("f util.py:3", syscall="clock_nanosleep", rested=90.0)
-    found = analyse_hang(scene({1: late}, others=waits).looks()[:1])
+    found = analyse_hang(scene({1: late}, others=waits).snapshots()[:1])
     assert named(found) == (Kind.BEHIND, [1])
     assert found is not None
     assert found.seconds == 90.0
     just = stuck("f util.py:3", rested=0.01)
-    assert analyse_hang(scene({1: just}, others=waits).looks()[:1]) is None
+    assert analyse_hang(scene({1: just}, others=waits).snapshots()[:1]) is None
 
 
 def test_who_sleeps_again_and_again_is_waited_for_while_the_others_do_not_run() -> None:
     polls = moving((*LOOP, "f util.py:3"), 3, step=0.01, syscall="clock_nanosleep")
-    found = analyse_hang(scene({1: polls}).looks())
+    found = analyse_hang(scene({1: polls}).snapshots())
     assert named(found) == (Kind.BEHIND, [1])
     assert found is not None
     assert found.seconds == 2.0
     run = moving(collective(), 3, step=0.01)
-    assert analyse_hang(scene({1: polls}, others=run).looks()) is None  # a step was over meanwhile
+    assert (
+        analyse_hang(scene({1: polls}, others=run).snapshots()) is None
+    )  # a step was over meanwhile
     works = moving((*LOOP, "f util.py:3"), 3, step=0.2, syscall="clock_nanosleep")
-    assert analyse_hang(scene({1: works}).looks()) is None
+    assert analyse_hang(scene({1: works}).snapshots()) is None
     goes_on = [replace(one, calls=(*LOOP, f"f util.py:{at}")) for at, one in enumerate(polls, 3)]
-    assert analyse_hang(scene({1: goes_on}).looks()) is None
+    assert analyse_hang(scene({1: goes_on}).snapshots()) is None
 
 
 def test_who_spins_in_its_wait_does_not_shorten_what_the_scheduler_tells() -> None:
     spins = moving((*LOOP, "barrier " + looking.C10D + ":9"), 3, step=1.0, active=True)
     late = stuck("f util.py:3", syscall="clock_nanosleep", rested=90.0)
-    found = analyse_hang(scene({1: late}, others=spins).looks())
+    found = analyse_hang(scene({1: late}, others=spins).snapshots())
     assert named(found) == (Kind.BEHIND, [1])
     assert found is not None
     assert found.seconds == 90.0
@@ -119,33 +121,33 @@ def test_who_spins_in_its_wait_does_not_shorten_what_the_scheduler_tells() -> No
 
 def test_a_stopped_rank_is_told_at_the_first_look_a_traced_one_when_it_lasts() -> None:
     job = scene({1: [Seen(collective(), state="T")]})
-    assert named(analyse_hang(job.looks()[:1])) == (Kind.BEHIND, [1])
+    assert named(analyse_hang(job.snapshots()[:1])) == (Kind.BEHIND, [1])
     traced = scene({1: [Seen(collective(), state="t")]})
-    assert analyse_hang(traced.looks()[:1]) is None
-    assert named(analyse_hang(traced.looks())) == (Kind.BEHIND, [1])
+    assert analyse_hang(traced.snapshots()[:1]) is None
+    assert named(analyse_hang(traced.snapshots())) == (Kind.BEHIND, [1])
 
 
 def test_a_dead_rank_is_told_at_the_first_look_if_a_collective_waits_for_it() -> None:
     dead = scene({1: [Seen(state="Z")]})
-    assert named(analyse_hang(dead.looks()[:1])) == (Kind.ABSENT, [1])
+    assert named(analyse_hang(dead.snapshots()[:1])) == (Kind.ABSENT, [1])
     between_two = scene({1: [Seen(state="Z")]}, others=[Seen(collective("recv"))])
-    assert analyse_hang(between_two.looks()[:1]) is None
-    assert named(analyse_hang(between_two.looks())) == (Kind.ABSENT, [1])
+    assert analyse_hang(between_two.snapshots()[:1]) is None
+    assert named(analyse_hang(between_two.snapshots())) == (Kind.ABSENT, [1])
 
 
 def test_ranks_that_end_one_after_the_other_are_not_missed() -> None:
     works = Scene({0: moving((*LOOP, "save util.py:3"), 3), 1: [Seen(state="Z")], 2: WAITS})
-    assert analyse_hang(works.looks()) is None
+    assert analyse_hang(works.snapshots()) is None
     destroys = Scene({0: [Seen(collective("destroy_process_group"))], 1: [Seen(state="Z")]})
-    assert analyse_hang(destroys.looks()[:1]) is None
+    assert analyse_hang(destroys.snapshots()[:1]) is None
     ending = Scene({0: [Seen(("_shutdown threading.py:1590",))], 1: [Seen(state="Z")]})
-    assert analyse_hang(ending.looks()) is None
+    assert analyse_hang(ending.snapshots()) is None
 
 
 def test_a_rank_without_a_process_is_missed_once_the_others_stand() -> None:
     job = Scene(dict.fromkeys((0, 1, 3), WAITS), missing=(2,))
-    assert analyse_hang(job.looks()[:1]) is None
-    found = analyse_hang(job.looks())
+    assert analyse_hang(job.snapshots()[:1]) is None
+    found = analyse_hang(job.snapshots())
     assert named(found) == (Kind.ABSENT, [])
     assert found is not None
     assert found.missing == (2,)
@@ -154,30 +156,30 @@ def test_a_rank_without_a_process_is_missed_once_the_others_stand() -> None:
 def test_who_waits_for_others_to_join_is_a_victim() -> None:
     joins = [Seen(looking.JOINING)]
     late = scene({1: [Seen((*looking.ROOT, "f util.py:4"))]}, others=joins)
-    assert named(analyse_hang(late.looks())) == (Kind.JOINING, [1])
-    absent = analyse_hang(Scene({0: joins, 1: joins}, missing=(2,)).looks())
+    assert named(analyse_hang(late.snapshots())) == (Kind.JOINING, [1])
+    absent = analyse_hang(Scene({0: joins, 1: joins}, missing=(2,)).snapshots())
     assert named(absent) == (Kind.JOINING, [])
     imports = scene({1: moving(looking.IMPORTING, 3, active=True)}, others=joins)
-    assert analyse_hang(imports.looks()) is None
+    assert analyse_hang(imports.snapshots()) is None
 
 
 def test_all_in_one_place_blames_nobody_and_says_so() -> None:
-    found = analyse_hang(scene({}).looks())
+    found = analyse_hang(scene({}).snapshots())
     assert named(found) == (Kind.TOGETHER, [])
     assert "all_reduce at train.py:65" in (explain_inconclusive(found) or "")
-    assert explain_inconclusive(analyse_hang(scene({1: LOCKED}).looks())) is None
+    assert explain_inconclusive(analyse_hang(scene({1: LOCKED}).snapshots())) is None
     assert explain_inconclusive(None) is None
 
 
 def test_of_different_collectives_one_is_wrong_only_against_two_that_agree() -> None:
     other = [Seen(collective("broadcast", 70))]
-    assert named(analyse_hang(scene({1: other}, ranks=4).looks())) == (Kind.APART, [1])
-    assert named(analyse_hang(scene({1: other}, ranks=3).looks())) == (Kind.APART, [1])
+    assert named(analyse_hang(scene({1: other}, ranks=4).snapshots())) == (Kind.APART, [1])
+    assert named(analyse_hang(scene({1: other}, ranks=3).snapshots())) == (Kind.APART, [1])
     elsewhere = [Seen(collective("all_reduce", 70))]
-    assert named(analyse_hang(scene({1: elsewhere}, ranks=3).looks())) == (Kind.APART, [])
-    assert named(analyse_hang(scene({1: other}, ranks=2).looks())) == (Kind.APART, [])
+    assert named(analyse_hang(scene({1: elsewhere}, ranks=3).snapshots())) == (Kind.APART, [])
+    assert named(analyse_hang(scene({1: other}, ranks=2).snapshots())) == (Kind.APART, [])
     two = scene({1: other, 2: other}, ranks=8)
-    assert named(analyse_hang(two.looks())) == (Kind.APART, [])
+    assert named(analyse_hang(two.snapshots())) == (Kind.APART, [])
 
 
 def test_where_there_are_several_groups_nobody_is_wrong_by_being_alone() -> None:
@@ -191,42 +193,45 @@ def test_where_there_are_several_groups_nobody_is_wrong_by_being_alone() -> None
         )
     ]
     other = [Seen(collective("broadcast", 70))]
-    assert named(analyse_hang(scene({1: other}, others=fsdp).looks())) == (Kind.APART, [])
+    assert named(analyse_hang(scene({1: other}, others=fsdp).snapshots())) == (Kind.APART, [])
     received = [Seen(collective("recv", 70))]
-    assert named(analyse_hang(scene({1: received}).looks())) == (Kind.APART, [])
+    assert named(analyse_hang(scene({1: received}).snapshots())) == (Kind.APART, [])
 
 
 @pytest.mark.parametrize("call", ["all_gather_single", "reduce_scatter_single"])
 def test_the_newer_names_of_collectives_are_waited_in_too(call: str) -> None:
     """torch 2.13 calls them under fully_shard, where who waits is behind nobody."""
     sharded = [Seen((*LOOP, "unshard torch/distributed/fsdp/x.py:3", f"{call} {looking.C10D}:9"))]
-    assert named(analyse_hang(scene({1: LOCKED}, others=sharded).looks())) == (Kind.BEHIND, [1])
+    assert named(analyse_hang(scene({1: LOCKED}, others=sharded).snapshots())) == (Kind.BEHIND, [1])
     different = scene({1: [Seen(collective("all_reduce", 70))]}, others=sharded, ranks=2)
-    assert named(analyse_hang(different.looks())) == (Kind.APART, [])
+    assert named(analyse_hang(different.snapshots())) == (Kind.APART, [])
 
 
 def test_if_all_receive_nobody_sends() -> None:
     receives = [Seen(collective("recv", 52))]
-    assert named(analyse_hang(scene({}, others=receives).looks())) == (Kind.APART, [])
+    assert named(analyse_hang(scene({}, others=receives).snapshots())) == (Kind.APART, [])
     elsewhere = scene({}, others=receives)
     elsewhere.world_size = 8
-    assert named(analyse_hang(elsewhere.looks())) == (Kind.TOGETHER, [])
+    assert named(analyse_hang(elsewhere.snapshots())) == (Kind.TOGETHER, [])
 
 
 def test_a_wait_for_a_gpu_decides_nothing() -> None:
     device = [Seen((*LOOP, "synchronize torch/cuda/__init__.py:800"))]
-    found = analyse_hang(scene({1: device}).looks())
+    found = analyse_hang(scene({1: device}).snapshots())
     assert named(found) == (Kind.APART, [])
     assert "GPU" in (explain_inconclusive(found) or "")
     item = moving((*LOOP, "log train.py:77"), 3, step=1.0, active=True, gil=False, syscall=None)
-    assert named(analyse_hang(scene({1: item}).looks())) == (Kind.APART, [])
+    assert named(analyse_hang(scene({1: item}).snapshots())) == (Kind.APART, [])
 
 
 def test_ranks_under_ddp_wait_in_the_backward_pass() -> None:
     backward = [Seen(looking.BACKWARD)]
-    assert named(analyse_hang(scene({2: LOCKED}, others=backward).looks())) == (Kind.BEHIND, [2])
+    assert named(analyse_hang(scene({2: LOCKED}, others=backward).snapshots())) == (
+        Kind.BEHIND,
+        [2],
+    )
     works = scene({0: moving(looking.BACKWARD, 3), 2: LOCKED}, others=backward)
-    assert analyse_hang(works.looks()) is None
+    assert analyse_hang(works.snapshots()) is None
 
 
 def test_a_loop_that_does_not_end_is_where_it_began() -> None:
@@ -236,7 +241,7 @@ def test_a_loop_that_does_not_end_is_where_it_began() -> None:
     ]
     job = scene({3: lines})
     job.count = 4
-    found = analyse_hang(job.looks())
+    found = analyse_hang(job.snapshots())
     assert named(found) == (Kind.BEHIND, [3])
     assert found is not None
     assert found.culprits[0].looping
@@ -256,7 +261,7 @@ def working(*calls: str, gil: bool = True) -> list[Seen]:
 def test_a_rank_that_works_while_no_other_has_run_for_long_is_behind(ranks: int, gil: bool) -> None:
     waits = [Seen(collective(), rested=12.0)]
     job = scene({1: working(*IN_A_LIBRARY, gil=gil)}, others=waits, ranks=ranks)
-    found = analyse_hang(job.looks())
+    found = analyse_hang(job.snapshots())
     assert named(found) == (Kind.BEHIND, [1])
     assert found is not None
     assert found.culprits[0].computing
@@ -287,24 +292,24 @@ def test_a_rank_that_works_while_no_other_has_run_for_long_is_behind(ranks: int,
     ],
 )
 def test_a_rank_that_works_is_not_always_behind(seen: Sequence[Seen], others: Seen) -> None:
-    found = analyse_hang(scene({1: seen}, others=[others]).looks())
+    found = analyse_hang(scene({1: seen}, others=[others]).snapshots())
     assert found is None or not any(progress.computing for progress in found.culprits)
 
 
 def test_only_a_doubtful_culprit_is_worth_a_pause() -> None:
-    assert list_unclear_processes(scene({1: LOCKED}).looks()) == (1001,)
+    assert list_unclear_processes(scene({1: LOCKED}).snapshots()) == (1001,)
     certain = stuck("f util.py:3", "Condition.wait threading.py:327")
-    assert list_unclear_processes(scene({1: certain}).looks()) == ()
-    assert list_unclear_processes(scene({}).looks()) == ()
+    assert list_unclear_processes(scene({1: certain}).snapshots()) == ()
+    assert list_unclear_processes(scene({}).snapshots()) == ()
     known = stuck("f util.py:3", syscall="flock /x, locked by itself")
-    assert list_unclear_processes(scene({1: known}).looks()) == ()
+    assert list_unclear_processes(scene({1: known}).snapshots()) == ()
 
 
 def test_not_every_look_reads_the_workers_stacks() -> None:
     job = scene({1: [Seen(looking.LOADING, syscall="poll")]}, ranks=2)
     calls = (*looking.FETCHING, "get data.py:9", "take util.py:31")
     job.workers = {1: [Seen(calls, unread=True), Seen(calls)]}
-    found = analyse_hang(job.looks())
+    found = analyse_hang(job.snapshots())
     assert named(found) == (Kind.BEHIND, [1])
     assert found is not None
     assert found.culprits[0].state.point.pid == 5001
@@ -314,21 +319,21 @@ def test_not_every_look_reads_the_workers_stacks() -> None:
 def test_a_wait_that_leaves_no_frame_of_torchs_is_one_where_another_is_seen_elsewhere() -> None:
     waits = [Seen((*LOOP, "exchange train.py:66"))]
     sleeps = stuck("f util.py:3", syscall="clock_nanosleep")
-    assert named(analyse_hang(scene({1: sleeps}, others=waits).looks())) == (Kind.BEHIND, [1])
+    assert named(analyse_hang(scene({1: sleeps}, others=waits).snapshots())) == (Kind.BEHIND, [1])
     locks = stuck("f util.py:3", native=("PyThread_acquire_lock_timed",))
-    assert named(analyse_hang(scene({1: locks}, others=waits).looks())) == (Kind.BEHIND, [1])
-    unknown = analyse_hang(scene({1: LOCKED}, others=waits).looks())
+    assert named(analyse_hang(scene({1: locks}, others=waits).snapshots())) == (Kind.BEHIND, [1])
+    unknown = analyse_hang(scene({1: LOCKED}, others=waits).snapshots())
     assert unknown is not None
     assert unknown.waiting == ()
-    assert len(list_unclear_processes(scene({1: LOCKED}, others=waits).looks())) == 2
+    assert len(list_unclear_processes(scene({1: LOCKED}, others=waits).snapshots())) == 2
 
 
 def test_native_frames_of_the_last_look_explain_the_earlier_ones() -> None:
     calls = (*LOOP, "f util.py:3")
     waits = [Seen(calls), Seen(calls), Seen(calls, native=("c10d::Work::wait",))]
-    assert named(analyse_hang(scene({1: waits}).looks())) == (Kind.APART, [])
+    assert named(analyse_hang(scene({1: waits}).snapshots())) == (Kind.APART, [])
     locks = [Seen(calls), Seen(calls), Seen(calls, native=("PyThread_acquire_lock_timed",))]
-    hang = analyse_hang(scene({1: locks}).looks())
+    hang = analyse_hang(scene({1: locks}).snapshots())
     assert named(hang) == (Kind.BEHIND, [1])
     assert hang is not None
     assert hang.culprits[0].state.certain
@@ -360,7 +365,7 @@ def test_whoever_stands_and_does_not_wait_is_named(
         culprits.pop()
     seen, doing = STUCK[how]
     job = Scene({r: [seen] if r in culprits else [Seen(where[r])] for r in range(ranks)})
-    found = analyse_hang(job.looks())
+    found = analyse_hang(job.snapshots())
     assert named(found) == (Kind.BEHIND, sorted(culprits))
     assert found is not None
     assert {one.state.doing for one in found.culprits} == {doing}
@@ -390,9 +395,9 @@ def test_a_job_of_which_every_rank_uses_time_is_never_said_to_stand(
         rank: [Seen(pose, cpu=at * used, active=None) for at, pose in enumerate(seen)]
         for rank, seen in enumerate(poses)
     }
-    assert analyse_hang(Scene(ranks, count=5).looks()) is None
+    assert analyse_hang(Scene(ranks, count=5).snapshots()) is None
 
 
 def test_a_thousand_ranks() -> None:
-    found = analyse_hang(scene({417: LOCKED}, ranks=1000).looks())
+    found = analyse_hang(scene({417: LOCKED}, ranks=1000).snapshots())
     assert named(found) == (Kind.BEHIND, [417])

@@ -24,7 +24,7 @@ def leaves(branch: Branch) -> list[Branch]:
 
 
 def test_common_calls_come_once_and_the_larger_branch_first() -> None:
-    root = build_newest_tree(scene({1: LOCKED}).looks())
+    root = build_newest_tree(scene({1: LOCKED}).snapshots())
     assert root is not None
     assert calls(root) == ["<module> train.py:90", "main train.py:81", "train train.py:60"]
     most, one = root.branches
@@ -34,7 +34,9 @@ def test_common_calls_come_once_and_the_larger_branch_first() -> None:
 
 
 def test_a_rank_that_stands_where_others_go_on_is_a_branch_of_its_own() -> None:
-    root = build_newest_tree(Scene({0: [Seen(LOOP)], 1: [Seen((*LOOP, "f util.py:3"))]}).looks())
+    root = build_newest_tree(
+        Scene({0: [Seen(LOOP)], 1: [Seen((*LOOP, "f util.py:3"))]}).snapshots()
+    )
     assert root is not None
     assert sorted(leaf.ranks for leaf in leaves(root)) == [(0,), (1,)]
 
@@ -42,7 +44,7 @@ def test_a_rank_that_stands_where_others_go_on_is_a_branch_of_its_own() -> None:
 def test_below_a_rank_that_waits_for_its_loader_comes_the_worker() -> None:
     job = scene({1: [Seen(looking.LOADING, syscall="poll")]}, ranks=2)
     job.workers = {1: [Seen((*looking.FETCHING, "get data.py:9"), syscall="flock /x")]}
-    root = build_newest_tree(job.looks())
+    root = build_newest_tree(job.snapshots())
     assert root is not None
     (waits,) = (leaf for leaf in leaves(root) if leaf.ranks == (1,))
     assert calls(waits)[-1] == "get data.py:9"
@@ -51,11 +53,11 @@ def test_below_a_rank_that_waits_for_its_loader_comes_the_worker() -> None:
 
 def test_without_stacks_there_is_no_tree() -> None:
     assert build_newest_tree(()) is None
-    assert build_newest_tree(scene({}, others=[Seen(unread=True)]).looks()) is None
+    assert build_newest_tree(scene({}, others=[Seen(unread=True)]).snapshots()) is None
 
 
 def test_a_dead_rank_has_a_place_and_an_unknown_one_its_pid() -> None:
-    root = build_newest_tree(scene({1: [Seen(state="Z")]}).looks())
+    root = build_newest_tree(scene({1: [Seen(state="Z")]}).snapshots())
     assert root is not None
     assert {leaf.doing for leaf in leaves(root) if leaf.ranks == (1,)} == {Doing.DEAD}
 
@@ -70,7 +72,7 @@ def test_a_dead_rank_has_a_place_and_an_unknown_one_its_pid() -> None:
 )
 def test_every_rank_is_in_exactly_one_leaf_with_its_own_calls(stacks: list[list[str]]) -> None:
     job = Scene({rank: [Seen((*looking.ROOT, *one))] for rank, one in enumerate(stacks)})
-    root = build_newest_tree(job.looks())
+    root = build_newest_tree(job.snapshots())
     assert root is not None
     seen: dict[int, list[str]] = {}
 
@@ -96,7 +98,7 @@ def test_every_rank_is_in_exactly_one_leaf_with_its_own_calls(stacks: list[list[
 def test_ten_thousand_ranks_stand_in_few_places() -> None:
     job = scene({417: LOCKED}, ranks=10_000)
     job.count = 1
-    root = build_newest_tree(job.looks())
+    root = build_newest_tree(job.snapshots())
     assert root is not None
     assert [leaf.ranks for leaf in leaves(root)][-1] == (417,)
     assert sum(len(leaf.ranks) for leaf in leaves(root)) == 10_000

@@ -9,7 +9,7 @@ import numpy as np
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.steps.recent_steps import STEPS, recent, unmoved
 from mgpu_doctor.case.flight_records import Flight
-from mgpu_doctor.case.job_snapshots import Look
+from mgpu_doctor.case.job_snapshots import JobSnapshot
 from mgpu_doctor.case.model import Case, Outcome
 from tests.support.synthetic import Fault, Synthetic, make_case, make_rank, records, synthetic_case
 
@@ -81,7 +81,7 @@ def looked_at(*moments: float) -> Case:
     end = max(rank.steps["end_ns"][-1] * 1e-9 + rank.clock_offset for rank in case.ranks)
     return replace(
         case,
-        looks=tuple(Look(end + at, None, 2, (), ()) for at in moments),
+        job_snapshots=tuple(JobSnapshot(end + at, None, 2, (), ()) for at in moments),
         flights=tuple(Flight(0, "dump", None, (), at=end + at) for at in moments),
         job=replace(case.job, outcome=Outcome.RUNNING),
     )
@@ -90,14 +90,14 @@ def looked_at(*moments: float) -> Case:
 def test_what_the_job_has_outlived_is_told_no_more() -> None:
     case = looked_at(-3.0, -1.0, 5.0, 6.0)
     left = unmoved(case)
-    assert left.looks == case.looks[2:]
+    assert left.job_snapshots == case.job_snapshots[2:]
     assert left.flights == case.flights[2:]
 
 
 def test_nothing_stands_in_a_job_that_has_completed() -> None:
     case = looked_at(5.0)
     left = unmoved(replace(case, job=replace(case.job, outcome=Outcome.COMPLETED)))
-    assert (left.looks, left.flights) == ((), ())
+    assert (left.job_snapshots, left.flights) == ((), ())
 
 
 def test_a_dump_that_does_not_tell_when_it_was_made_is_kept() -> None:

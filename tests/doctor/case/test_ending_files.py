@@ -31,12 +31,12 @@ def test_what_the_probe_wrote_is_read_as_it_was(tmp_path: Path) -> None:
     version_2(root, "/jobs", limit=str(64 * MIB))
     process(root, 100, files=7, parent=99)
     endings = ExitEvidence({"cwd": str(tmp_path)}, root, log="log")
-    endings.look([100])
+    endings.poll([100])
     version_2(root, "/jobs", limit=str(64 * MIB), killed=1, used=64 * MIB)
     write(root, "proc/vmstat", "oom_kill 5\n")
-    endings.look([])
-    (told,), untold = read_endings([host(tmp_path, endings.told())], root=tmp_path)
-    assert untold == ()
+    endings.poll([])
+    (told,), unread = read_endings([host(tmp_path, endings.told())], root=tmp_path)
+    assert unread == ()
     assert (told.machine_kills, told.log_trouble, told.own_pids) == (2, None, False)
     (group,) = told.groups
     assert (group.killed, group.now.limit, group.now.used) == (1, 64 * MIB, 64 * MIB)
@@ -52,10 +52,10 @@ def test_what_the_probe_wrote_is_read_as_it_was(tmp_path: Path) -> None:
 
 def test_a_log_that_could_not_be_read_is_told_with_a_remedy(tmp_path: Path) -> None:
     content = {"kernel_log": {"trouble": "/dev/kmsg cannot be read: Operation not permitted"}}
-    (told,), (untold,) = read_endings([host(tmp_path, content)], root=tmp_path)
+    (told,), (unread,) = read_endings([host(tmp_path, content)], root=tmp_path)
     assert told.log_trouble is not None
-    assert "not permitted" in untold.reason
-    assert "dmesg_restrict" in untold.remedy
+    assert "not permitted" in unread.reason
+    assert "dmesg_restrict" in unread.remedy
 
 
 @pytest.mark.parametrize(("exit_code", "told"), [(0, []), (1, ["kernel log"])])
@@ -77,12 +77,12 @@ def test_an_older_recording_has_no_such_file(tmp_path: Path) -> None:
 
 
 def test_a_broken_file_is_told_and_a_link_is_not_followed(tmp_path: Path) -> None:
-    found, (untold,) = read_endings([host(tmp_path, '{"half')], root=tmp_path)
+    found, (unread,) = read_endings([host(tmp_path, '{"half')], root=tmp_path)
     assert found == ()
-    assert untold.probe == layout.ENDING
+    assert unread.probe == layout.ENDING
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / layout.ENDING).symlink_to(tmp_path / "node" / layout.ENDING)
-    found, (untold,) = read_endings([tmp_path / "linked"], root=tmp_path)
+    found, (unread,) = read_endings([tmp_path / "linked"], root=tmp_path)
     assert found == ()
 
 

@@ -76,7 +76,7 @@ def test_two_processes_of_a_job_are_one_case(ranks: list[int]) -> None:
     (case,) = load_cases(*ranks)
     assert case.subject.kind == "process"
     assert [(rank.rank, rank.pid) for rank in case.ranks] == [(0, ranks[0]), (1, ranks[1])]
-    assert len(case.looks) >= 2
+    assert len(case.job_snapshots) >= 2
     assert [one for one in diagnose(case).findings if one.severity == "critical"] == []
 
 

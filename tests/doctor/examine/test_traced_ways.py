@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside.jobs.found_jobs import RANK, FoundJob, FoundProcess
+from mgpu_probes.outside.jobs.running_jobs import RANK, JobProcess, RunningJob
 
 from mgpu_doctor.examine import trace_targets
 from mgpu_doctor.examine.subjects import UnknownSubject
@@ -18,10 +18,10 @@ TORCH, TENSORFLOW = "r-xp /lib/libtorch_cpu.so", "r-xp /lib/libtensorflow_cc.so.
 def job(monkeypatch: pytest.MonkeyPatch, maps: str = TORCH, user: int = 0, **given: str) -> None:
     """One rank, this process, started with what is given."""
     uid = os.geteuid() + user
-    rank = FoundProcess(
+    rank = JobProcess(
         os.getpid(), 1, RANK, "R", 0, 0, 1, "python", (), 0, 0.0, uid, "alice", None, None
     )
-    monkeypatch.setattr(trace_targets, "_find_job", lambda _: FoundJob(None, None, 1, (rank,)))
+    monkeypatch.setattr(trace_targets, "_find_job", lambda _: RunningJob(None, None, 1, (rank,)))
     monkeypatch.setattr(trace_targets, "read_environment", lambda *_: given)
     monkeypatch.setattr(trace_targets, "_read_maps", lambda _: maps)
 

@@ -70,7 +70,7 @@ class Held:
         self.asked = HELD_ASKED
         self.released = HELD_RELEASED
 
-    def look(self, *_: object, **__: object) -> None:
+    def poll(self, *_: object, **__: object) -> None:
         self.asked.set()
         self.released.wait()
 

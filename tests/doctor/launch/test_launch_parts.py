@@ -109,11 +109,11 @@ def test_a_family_holds_children_and_grandchildren_alone() -> None:
     assert shell.stdout
     family = Family(shell.pid)
     assert list(family.members) == [shell.pid]
-    family.look()
+    family.poll()
     shell.stdin.write(b"\n")
     shell.stdin.flush()
     shell.stdout.readline()
-    family.look()
+    family.poll()
     assert len(family.members) == 3
     assert stranger.pid not in family.members
     for member in list(family.members.values()):
@@ -137,10 +137,10 @@ def test_a_zombie_that_was_told_is_not_taken_in_again() -> None:
     assert shell.stdout
     zombie = int(shell.stdout.readline())
     family = Family(shell.pid)
-    family.look()
+    family.poll()
     assert zombie in family.members
     family.forget(family.members[zombie])
-    family.look()
+    family.poll()
     assert zombie not in family.members
     shell.communicate(b"")
     family.forget(family.members[shell.pid])

@@ -34,48 +34,48 @@ def test_what_appears_while_it_is_watched_has_a_moment(tmp_path: Path) -> None:
     made = printing(tmp_path / "job", STEP)
     now = [100.0]
     signs = ConsoleSigns(made, lambda: now[0])
-    signs.look()
+    signs.poll()
     assert not signs.known
     say(made, RAN_OUT)
-    signs.look()
+    signs.poll()
     assert [(one.rank, one.at, one.count) for one in signs.known] == [(1, 100.0, 1)]
     now[0] = 130.0
     say(made, RAN_OUT)
-    signs.look()
+    signs.poll()
     assert [(one.rank, one.at, one.count) for one in signs.known] == [(1, 100.0, 2)]
 
 
 def test_of_what_was_there_before_nobody_knows_when(tmp_path: Path) -> None:
     signs = ConsoleSigns(printing(tmp_path / "job", RAN_OUT))
-    signs.look()
+    signs.poll()
     assert [one.at for one in signs.known] == [None]
 
 
 def test_what_has_left_the_end_is_remembered_and_all_is_bounded(tmp_path: Path) -> None:
     made = printing(tmp_path / "job", RAN_OUT)
     signs = ConsoleSigns(made)
-    signs.look()
+    signs.poll()
     say(made, STEP * (2 * MOST_BYTES // len(STEP)))
-    signs.look()
+    signs.poll()
     assert [one.rank for one in signs.known] == [1]
     say(made, "".join(RAN_OUT.replace("1", str(rank), 1) for rank in range(2 * MOST_SIGNS)))
-    signs.look()
+    signs.poll()
     assert len(signs.known) == MOST_SIGNS
 
 
 def test_a_recording_without_anything_to_read(tmp_path: Path) -> None:
     signs = ConsoleSigns(tmp_path)
-    signs.look()
+    signs.poll()
     assert not signs.known
 
 
 def test_the_screen_of_a_running_job_tells_them(tmp_path: Path) -> None:
     now = [1000.0]
     watch = Watch(printing(tmp_path / "job", RAN_OUT), clock=lambda: now[0])
-    first = watch.look().diagnosis
+    first = watch.poll().diagnosis
     assert first.case.signs == (), "the first frame does not wait for it"
     now[0] += 60
-    second = watch.look().diagnosis
+    second = watch.poll().diagnosis
     watch.close()
     events = timeline(Frame(now[0], "live", second)).events
     (told,) = (one for one in events if one.kind is Kind.ERRORS)

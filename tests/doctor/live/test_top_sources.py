@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.analysis import measures
-from mgpu_doctor.case.job_snapshots import Look
+from mgpu_doctor.case.job_snapshots import JobSnapshot
 from mgpu_doctor.case.model import Now, Outcome, State
 from mgpu_doctor.case.recording_case import NotARecording
 from mgpu_doctor.diagnose import diagnose
@@ -195,12 +195,12 @@ def test_a_diagnosis_is_not_made_anew_for_every_frame() -> None:
         return cost.now
 
     watch = Watch(folder, clock, dear)
-    first = watch.look()
+    first = watch.poll()
     clock.now += 0.5
-    second = watch.look()
+    second = watch.poll()
     assert second.diagnosis is first.diagnosis
     assert second.age == 0.5
-    assert watch.look(anew=True).age == 0
+    assert watch.poll(anew=True).age == 0
     watch.close()
 
 
@@ -210,7 +210,7 @@ def test_a_job_is_still_watched_if_the_post_mortem_crashes(monkeypatch: pytest.M
 
     monkeypatch.setattr(measures, "examine_failures", crash)
     watch = Watch(recording(runs() / "job", JOB, live=True), settings=Settings(forgiving=True))
-    diagnosis = watch.look().diagnosis
+    diagnosis = watch.poll().diagnosis
     watch.close()
     assert diagnosis.findings[0].code == "straggler-input"
     assert "analysis of failures" in {one.probe for one in diagnosis.unexamined}
@@ -227,7 +227,7 @@ def test_how_long_ago_the_boxes_were_read_is_told() -> None:
     watch = Watch(folder, clock, dear)
     ages = []
     for _ in range(5):
-        ages.append(watch.look().read)
+        ages.append(watch.poll().read)
         clock.now += 5.0
     watch.close()
     assert ages == [0, 5, 10, 0, 5], "every fifteen seconds whatever it costs"
@@ -248,10 +248,10 @@ def test_history_is_read_seldom_and_of_all_ranks_alike(monkeypatch: pytest.Monke
     for after, all_of_it in ((0, True), (10, False), (19, False), (1, True), (10, False)):
         clock.now += after
         asked.clear()
-        watch.look()
+        watch.poll()
         assert asked == [all_of_it] * len(JOB)
     asked.clear()
-    watch.look(anew=True)
+    watch.poll(anew=True)
     assert all(asked)
     watch.close()
 
@@ -269,7 +269,7 @@ def test_stacks_of_a_job_that_stands_are_judged_at_once() -> None:
     steps = records(Synthetic(ranks=2, steps=20))
     before = make_case([make_rank(0, steps[0])])
     assert not turned(before, before)
-    assert turned(before, replace(before, looks=(Look(1.0, None, None, (), ()),)))
+    assert turned(before, replace(before, job_snapshots=(JobSnapshot(1.0, None, None, (), ()),)))
 
 
 def test_fresh_facts_under_an_old_judgement() -> None:
@@ -290,10 +290,10 @@ def test_where_a_stack_showed_a_stuck_rank_stays_until_it_moves() -> None:
     steps = records(Synthetic(ranks=2, steps=60))
     ranks = [make_rank(n, steps[n][:50], now=Now("other", 0.0, 49, "", 1)) for n in range(2)]
     old = diagnose(make_case(ranks))
-    looks = looking.scene({1: looking.LOCKED}).looks()
+    snapshots = looking.scene({1: looking.LOCKED}).snapshots()
     seen = replace(
         old,
-        case=replace(old.case, looks=looks),
+        case=replace(old.case, job_snapshots=snapshots),
         ranks=tuple(replace(rank, state="hung", where="take() util.py:31") for rank in old.ranks),
     )
     assert {rank.where for rank in refreshed(seen, old.case).ranks} == {"take() util.py:31"}

@@ -137,12 +137,12 @@ def test_usual_words_stay(words: str) -> None:
 
 def test_owners_of_processes_are_users() -> None:
     made = make_diagnosis("killed by margaret, see /data/margaret")
-    seen = case(scene({}).looks())
+    seen = case(scene({}).snapshots())
     looks = tuple(
         replace(look, processes=tuple(replace(one, user="margaret") for one in look.processes))
-        for look in seen.looks
+        for look in seen.job_snapshots
     )
-    shown = redacted(replace(made, case=replace(made.case, looks=looks)))
+    shown = redacted(replace(made, case=replace(made.case, job_snapshots=looks)))
     assert shown.findings[0].cause == "killed by user, see /data/user"
 
 

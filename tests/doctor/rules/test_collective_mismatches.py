@@ -171,7 +171,7 @@ def test_stacks_decide_which_rank_is_behind_at_a_new_call() -> None:
     assert (finding.code, finding.culprits) == ("hang-collective-mismatch", ())
     assert finding.victims == ()
     asleep = looking.scene({1: [looking.Seen(looking.LOOP, syscall="clock_nanosleep")]}, ranks=2)
-    standing = replace(looking.case(asleep.looks()), flights=flights)
+    standing = replace(looking.case(asleep.snapshots()), flights=flights)
     (finding,) = diagnose(standing).findings
     assert (finding.code, [one.rank for one in finding.culprits]) == ("hang-rank-behind", [1])
 

@@ -22,7 +22,7 @@ from tests.support.seeds import at_most
 
 
 def examined(job: Scene, ranks: tuple[Rank, ...] = ()) -> Diagnosis:
-    return diagnose(looking.case(job.looks(), ranks))
+    return diagnose(looking.case(job.snapshots(), ranks))
 
 
 def only(job: Scene, ranks: tuple[Rank, ...] = ()) -> Finding:
@@ -148,7 +148,7 @@ def test_a_rank_that_waited_until_the_job_was_ended_counts_until_then() -> None:
 
 def test_a_job_that_is_over_is_not_to_be_checked_again() -> None:
     job = scene({2: [PASSING["sleep"][0]]})
-    made = looking.case(job.looks())
+    made = looking.case(job.snapshots())
     assert [fix.id for fix in diagnose(made).findings[0].fixes][-1] == "look-again"
     over = replace(made.job, ended=looking.START + 42.0, outcome=Outcome.KILLED)
     (found,) = (
@@ -167,16 +167,16 @@ def test_a_step_that_ended_meanwhile_shows_that_the_job_moves() -> None:
 def test_a_second_hang_at_the_place_of_the_first_is_reported() -> None:
     """Snapshots of an earlier hang are in the recording, and steps have passed since."""
     job = scene({2: LOCKED}, ranks=4)
-    earlier = tuple(replace(look, at=look.at - 3600) for look in job.looks())
+    earlier = tuple(replace(snapshot, at=snapshot.at - 3600) for snapshot in job.snapshots())
     ranks = tuple(boxed(number, ended=60.0) for number in range(4))
-    case = looking.case((*earlier, *job.looks()), ranks)
+    case = looking.case((*earlier, *job.snapshots()), ranks)
     (found,) = (one for one in diagnose(case).findings if one.code.startswith("hang-"))
     assert (found.code, [one.rank for one in found.culprits]) == ("hang-rank-behind", [2])
     assert not any(isinstance(one.value, float) and one.value > 3000 for one in found.evidence)
 
 
 def test_a_job_that_completed_has_no_hang() -> None:
-    case = looking.case(scene({2: LOCKED}).looks())
+    case = looking.case(scene({2: LOCKED}).snapshots())
     done = replace(case, job=replace(case.job, outcome=Outcome.COMPLETED))
     assert diagnose(case).findings
     assert diagnose(done).findings == ()
@@ -380,11 +380,11 @@ def test_samples_alone_show_a_straggler() -> None:
 
 
 def test_a_process_of_unknown_rank_is_named_by_its_pid() -> None:
-    looks = [
-        replace(look, processes=tuple(replace(one, rank=None) for one in look.processes))
-        for look in scene({1: LOCKED}, ranks=2).looks()
+    snapshots = [
+        replace(snapshot, processes=tuple(replace(one, rank=None) for one in snapshot.processes))
+        for snapshot in scene({1: LOCKED}, ranks=2).snapshots()
     ]
-    (found,) = diagnose(looking.case(looks)).findings
+    (found,) = diagnose(looking.case(snapshots)).findings
     assert [(one.rank, one.pid) for one in found.culprits] == [(None, 1001)]
     assert found.title.startswith("A process waits in take() at util.py:31")
     assert found.victims == ()

@@ -39,25 +39,25 @@ class Devices:
         self._nvidia = NvidiaGpus(patience, slowly, stays=stays, details=details)
         self._amd = AmdGpus(patience)
         self._logged = XidLogThread(kernel_log)
-        self._told = XidMerger()
+        self._merger = XidMerger()
         self._listens = stays
 
     def sample(self) -> Json:
         """One reading, ready for JSON; its names and units are those of the case's `DeviceSample`
         and `Device`. A driver's error never raises."""
-        told = self._nvidia.sample()
-        logged = self._logged.take() if self._listens and told["driver"] else []
+        nvidia = self._nvidia.sample()
+        logged = self._logged.take() if self._listens and nvidia["driver"] else []
         self._listens = True
         amd = self._amd.sample()
-        first = len(told["devices"])
+        first = len(nvidia["devices"])
         joined = [{**device, "index": first + device["index"]} for device in amd]
         return {
-            **told,
+            **nvidia,
             "at": time.time(),
-            "trouble": None if joined else told["trouble"],
-            "driver": told["driver"] or self._amd.driver,
-            "devices": [*told["devices"], *joined],
-            "events": self._told.new(told["events"], logged, told["devices"]),
+            "trouble": None if joined else nvidia["trouble"],
+            "driver": nvidia["driver"] or self._amd.driver,
+            "devices": [*nvidia["devices"], *joined],
+            "events": self._merger.new(nvidia["events"], logged, nvidia["devices"]),
             "kernel_log_trouble": self._logged.trouble,
         }
 

@@ -52,7 +52,7 @@ class LoggedXids:
     def trouble(self) -> str | None:
         return None if self._file is not None else self._records.trouble
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Reads what was written since the previous call."""
         now = time.time()
         booted = now - time.monotonic()
@@ -170,7 +170,7 @@ class XidLogThread:
     def __init__(self, path: Path = KMSG) -> None:
         self._path = path
         self._log: LoggedXids | None = None
-        self._rounds = PollingThread(self._look, "kernel-xids")
+        self._rounds = PollingThread(self._poll, "kernel-xids")
 
     @property
     def trouble(self) -> str | None:
@@ -187,10 +187,10 @@ class XidLogThread:
         if self._rounds.stop(seconds) and self._log is not None:
             self._log.close()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._log is None:
             self._log = LoggedXids(self._path)
-        self._log.look()
+        self._log.poll()
 
 
 class XidMerger:
@@ -200,19 +200,19 @@ class XidMerger:
         self._known: deque[Json] = deque(maxlen=_REMEMBERED)
 
     def new(
-        self, heard: Iterable[Json], logged: Iterable[Json], devices: Iterable[Json]
+        self, reported: Iterable[Json], logged: Iterable[Json], devices: Iterable[Json]
     ) -> list[Json]:
-        """`heard`: from the driver, with `index`; `logged`: with `bus_id`. Those of the log say
+        """`reported`: by the driver, with `index`; `logged`: with `bus_id`. Those of the log say
         `logged`, and the index of the device that is at that address."""
         places = {_pci_slot(device.get("bus_id")): device["index"] for device in devices}
-        events = [{**json, "logged": False} for json in heard]
+        events = [{**json, "logged": False} for json in reported]
         events += [
             {**event, "index": places.get(_pci_slot(event["bus_id"])), "logged": True}
             for event in logged
         ]
         fresh = []
         for event in events:
-            if not any(_is_same(event, one) for one in self._known):
+            if not any(_is_same(event, known) for known in self._known):
                 fresh.append(event)
                 self._known.append(event)
         return [

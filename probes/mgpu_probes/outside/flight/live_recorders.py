@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_probes.outside.flight.flight_dumps import parse_dump, read_dump
-from mgpu_probes.outside.jobs.found_jobs import FoundJob, FoundProcess, FoundUntold
+from mgpu_probes.outside.jobs.running_jobs import JobProcess, RunningJob, UnreadSource
 from mgpu_probes.outside.processes import PROC
 from mgpu_probes.outside.stacks import worker_socket
 from mgpu_probes.outside.torch_pickles import NotAFlightError
@@ -168,14 +168,14 @@ def join_below(root: Path, path: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """`forms`: plain forms (see `flight_format`), by rank. `untold`: unread ranks, and why."""
+    """`forms`: plain forms (see `flight_format`), by rank. `unread`: unread ranks, and why."""
 
     forms: tuple[dict[str, Any], ...]
-    untold: tuple[FoundUntold, ...]
+    unread: tuple[UnreadSource, ...]
 
 
 def gather_recorders(
-    job: FoundJob, sockets: Mapping[int, str], *, timeout: float = 20.0, proc: Path = PROC
+    job: RunningJob, sockets: Mapping[int, str], *, timeout: float = 20.0, proc: Path = PROC
 ) -> Gathered:
     """The recorders of all ranks, read at once. `sockets`: pid -> socket of a rank with our probe;
     `timeout`: seconds per method. Ranks that are not set up for it are not contacted."""
@@ -186,23 +186,23 @@ def gather_recorders(
     forms = [result for result in results if isinstance(result, dict)]
     return Gathered(
         tuple(sorted(forms, key=lambda form: (form["rank"] is None, form["rank"] or 0))),
-        tuple(result for result in results if isinstance(result, FoundUntold)),
+        tuple(result for result in results if isinstance(result, UnreadSource)),
     )
 
 
 def _ask(
-    found_process: FoundProcess, own: str | None, timeout: float, proc: Path
-) -> dict[str, Any] | FoundUntold:
+    found_process: JobProcess, own: str | None, timeout: float, proc: Path
+) -> dict[str, Any] | UnreadSource:
     reason = "it was not prepared to be asked"
     for way in _ways(found_process, own, timeout, proc):
         try:
             return {**way(), "pid": found_process.pid}
         except (OSError, NotAFlightError) as error:
             reason = f"it gave no answer: {error}"
-    return FoundUntold(found_process.pid, SOURCE, reason, REMEDY)
+    return UnreadSource(found_process.pid, SOURCE, reason, REMEDY)
 
 
-def _ways(found_process: FoundProcess, own: str | None, timeout: float, proc: Path) -> list[_Way]:
+def _ways(found_process: JobProcess, own: str | None, timeout: float, proc: Path) -> list[_Way]:
     """The methods to try, best first: call stacks matter more than a quick answer."""
     given = read_environment(found_process.pid, proc)
     root = proc / str(found_process.pid) / "root" if found_process.container else None

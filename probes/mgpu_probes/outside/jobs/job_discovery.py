@@ -17,15 +17,6 @@ from mgpu_probes.outside.jobs.command_lines import (
     parse_program,
     program_name,
 )
-from mgpu_probes.outside.jobs.found_jobs import (
-    LAUNCHER,
-    LOADER,
-    OTHER,
-    RANK,
-    FoundJob,
-    FoundProcess,
-    FoundUntold,
-)
 from mgpu_probes.outside.jobs.job_groups import (
     Group,
     assign_members,
@@ -47,6 +38,15 @@ from mgpu_probes.outside.jobs.launched_ranks import (
 from mgpu_probes.outside.jobs.launchers import HOSTS_SEVERAL_JOBS, STARTS_ANY_PROGRAM, name_launcher
 from mgpu_probes.outside.jobs.process_table import Machine
 from mgpu_probes.outside.jobs.rank_environment import Place
+from mgpu_probes.outside.jobs.running_jobs import (
+    LAUNCHER,
+    LOADER,
+    OTHER,
+    RANK,
+    JobProcess,
+    RunningJob,
+    UnreadSource,
+)
 from mgpu_probes.outside.jobs.spawned_ranks import ORDER, find_spawned_ranks, number_by_start
 from mgpu_probes.outside.jobs.training_evidence import (
     LOADER_THREAD,
@@ -72,14 +72,14 @@ _PREFERRED = ("horovodrun", "deepspeed", "accelerate", "composer", "torchrun", "
 """Which of several nested launchers names the job: the first of these."""
 
 
-def find(pid: int, proc: Path = PROC) -> FoundJob | None:
+def find(pid: int, proc: Path = PROC) -> RunningJob | None:
     """The job of a process, else the job with the most ranks below it; None if there is no such
     process or no job."""
     jobs = find_below(pid, proc)
     return max(jobs, key=lambda job: len(job.ranks), default=None)
 
 
-def find_below(pid: int, proc: Path = PROC) -> tuple[FoundJob, ...]:
+def find_below(pid: int, proc: Path = PROC) -> tuple[RunningJob, ...]:
     """The job of a process; if it belongs to none, all jobs below it."""
     machine = Machine(proc)
     pid = machine.process_of(pid)
@@ -95,7 +95,7 @@ def find_below(pid: int, proc: Path = PROC) -> tuple[FoundJob, ...]:
     return below or _build_named_job(machine, pid)
 
 
-def find_all(proc: Path = PROC) -> tuple[FoundJob, ...]:
+def find_all(proc: Path = PROC) -> tuple[RunningJob, ...]:
     """All training jobs of this machine, oldest first. Doubtful processes are left out."""
     machine = Machine(proc)
     running = _build_jobs(machine, _find_places(machine, lenient=False))
@@ -146,7 +146,9 @@ def _find_places(machine: Machine, *, lenient: bool) -> tuple[dict[int, Place], 
     return places, starters
 
 
-def _build_jobs(machine: Machine, ranks: tuple[dict[int, Place], dict[int, int]]) -> list[FoundJob]:
+def _build_jobs(
+    machine: Machine, ranks: tuple[dict[int, Place], dict[int, int]]
+) -> list[RunningJob]:
     groups = group_ranks(machine, *ranks)
     assign_members(machine, groups)
     taken = {pid for group in groups for pid in group.members}
@@ -176,7 +178,7 @@ def _find_single_program(machine: Machine, launcher: int) -> dict[int, Place]:
     return {programs[0]: ALONE} if len(programs) == 1 else {}
 
 
-def _is_training_job(machine: Machine, job: FoundJob) -> bool:
+def _is_training_job(machine: Machine, job: RunningJob) -> bool:
     """Whether the job trains: MPI and Slurm start any kind of program."""
     if job.launcher not in STARTS_ANY_PROGRAM:
         return True
@@ -202,7 +204,7 @@ def _find_lone_programs(machine: Machine, places: dict[int, Place]) -> list[int]
     return [pid for pid in programs if not set(machine.ancestors(pid)).intersection(programs)]
 
 
-def _build_named_job(machine: Machine, pid: int) -> tuple[FoundJob, ...]:
+def _build_named_job(machine: Machine, pid: int) -> tuple[RunningJob, ...]:
     """The job of a process that the user named: any Python program counts as a training."""
     for above in machine.ancestors(pid):
         same = machine.command(above) == machine.command(pid)
@@ -247,17 +249,17 @@ def _parse_step(machine: Machine, pid: int) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
-def build_job(machine: Machine, group: Group) -> FoundJob:
+def build_job(machine: Machine, group: Group) -> RunningJob:
     """The job of a group whose members are assigned."""
     wanted = list_expected_ranks(group)
     name, pid = _find_launcher(machine, group)
-    return FoundJob(
+    return RunningJob(
         launcher=name,
         launcher_pid=pid,
         world_size=find_world_size(machine, group),
         processes=tuple(_describe_process(machine, group, pid) for pid in group.members),
         missing=find_missing_ranks(group, wanted or ()),
-        untold=_list_unread(machine, group, wanted),
+        unread=_list_unread(machine, group, wanted),
     )
 
 
@@ -303,14 +305,14 @@ def _find_launcher(machine: Machine, group: Group) -> tuple[str | None, int | No
     return known, min(group.starters, default=None)
 
 
-def _describe_process(machine: Machine, group: Group, pid: int) -> FoundProcess:
+def _describe_process(machine: Machine, group: Group, pid: int) -> JobProcess:
     entry = machine.entries[pid]
     rank = group.members[pid]
     place = None if rank is None else group.places[rank]
     status = machine.status(pid)
     uid = _parse_field(status.get("Uid", "").split(), 1)
     inner = _parse_field(status.get("NSpid", "").split(), -1)
-    return FoundProcess(
+    return JobProcess(
         pid=pid,
         parent=entry.parent,
         role=_find_role(machine, group, pid),
@@ -332,7 +334,7 @@ def _describe_process(machine: Machine, group: Group, pid: int) -> FoundProcess:
 
 def _list_unread(
     machine: Machine, group: Group, wanted: tuple[int, ...] | None
-) -> tuple[FoundUntold, ...]:
+) -> tuple[UnreadSource, ...]:
     unread = []
     for pid, place in group.places.items():
         if place.rank is not None or place.is_auxiliary or machine.entries[pid].zombie:
@@ -345,30 +347,30 @@ def _list_unread(
                 else "rank 0 cannot be distinguished from the others"
             )
             reason = f"multiprocessing started it, and {why}: its rank is unknown"
-            unread.append(FoundUntold(pid, "environment", reason, _REMEDY_TORCHRUN))
+            unread.append(UnreadSource(pid, "environment", reason, _REMEDY_TORCHRUN))
         elif place.source == RAY:
             reason = "Ray Train passes a rank its number where only the rank can read it"
             remedy = "start the job under `mgpu-doctor run`"
-            unread.append(FoundUntold(pid, "environment", reason, remedy))
+            unread.append(UnreadSource(pid, "environment", reason, remedy))
         elif machine.environment(pid) is None:
             reason = (
                 "the environment of another user's process is not readable: its rank is unknown"
             )
             remedy = f"run mgpu-doctor as {_owner(machine, pid)}"
-            unread.append(FoundUntold(pid, "environment", reason, remedy))
+            unread.append(UnreadSource(pid, "environment", reason, remedy))
         else:
             reason = "its environment contains only its local rank"
-            unread.append(FoundUntold(pid, "environment", reason, _REMEDY_TORCHRUN))
+            unread.append(UnreadSource(pid, "environment", reason, _REMEDY_TORCHRUN))
     by_order = any(
         place.source == ORDER and place.rank is not None for place in group.places.values()
     )
     if by_order:
         reason = "the ranks are numbered in the order in which multiprocessing started them"
-        unread.append(FoundUntold(None, "environment", reason, _REMEDY_TORCHRUN))
+        unread.append(UnreadSource(None, "environment", reason, _REMEDY_TORCHRUN))
     elif wanted is None and group.places:
         reason = "the number of ranks on this host is unknown, and so is which are missing"
         remedy = "start the job with a launcher that sets LOCAL_WORLD_SIZE, such as torchrun"
-        unread.append(FoundUntold(None, "environment", reason, remedy))
+        unread.append(UnreadSource(None, "environment", reason, remedy))
     return tuple(unread)
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mgpu_probes.outside.jobs.found_jobs import FoundUntold
+from mgpu_probes.outside.jobs.running_jobs import UnreadSource
 from mgpu_probes.outside.stacks import (
     faulthandler_stacks,
     ptrace_permission,
@@ -43,7 +43,7 @@ class Reading:
     """`stacks`: as JSON; two where native frames were asked for."""
 
     stacks: tuple[Json, ...] = ()
-    untold: tuple[FoundUntold, ...] = ()
+    unread: tuple[UnreadSource, ...] = ()
 
 
 def read_stacks(
@@ -63,21 +63,21 @@ def read_stacks(
         return _with_native(pid, found, end) if native else Reading((found,))
     if found.kind is Kind.GONE:
         return Reading()
-    untold = [_untold(pid, pyspy_stacks.SOURCE, found)]
+    unread = [_unread(pid, pyspy_stacks.SOURCE, found)]
     if found.kind is Kind.FOREIGN and aid is None:
-        return Reading(untold=tuple(untold))
+        return Reading(unread=tuple(unread))
     remedy = _INSTRUMENT if aid is None else _PERMIT
     for source, way in _other_ways(pid, aid or Aid(), end, started):
         try:
             at = time.time()
             threads = way()
         except OSError as error:
-            untold.append(FoundUntold(pid, source, _words(error), remedy))
+            unread.append(UnreadSource(pid, source, _words(error), remedy))
             continue
         if threads:
-            return Reading((stack_threads.make_stack(pid, at, source, threads),), tuple(untold))
-        untold.append(FoundUntold(pid, source, "it told no frames", remedy))
-    return Reading(untold=tuple(untold))
+            return Reading((stack_threads.make_stack(pid, at, source, threads),), tuple(unread))
+        unread.append(UnreadSource(pid, source, "it told no frames", remedy))
+    return Reading(unread=tuple(unread))
 
 
 def _other_ways(
@@ -130,16 +130,16 @@ def _with_native(pid: int, plain: Json, end: float) -> Reading:
     if not isinstance(found, pyspy_stacks.Failure):
         return Reading((plain, found))
     gone = found.kind is Kind.GONE
-    return Reading((plain,), () if gone else (_untold(pid, pyspy_stacks.NATIVE, found),))
+    return Reading((plain,), () if gone else (_unread(pid, pyspy_stacks.NATIVE, found),))
 
 
-def _untold(pid: int, source: str, failure: pyspy_stacks.Failure) -> FoundUntold:
+def _unread(pid: int, source: str, failure: pyspy_stacks.Failure) -> UnreadSource:
     reason, remedy = failure.kind.value, _REMEDIES.get(failure.kind, "")
     if failure.kind is Kind.DENIED:
         reason, remedy = ptrace_permission.explain_denial(pid)
     elif failure.text:
         reason = f"{reason}: {failure.text}"
-    return FoundUntold(pid, source, reason, remedy)
+    return UnreadSource(pid, source, reason, remedy)
 
 
 _REMEDIES = {

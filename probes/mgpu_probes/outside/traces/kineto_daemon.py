@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.jobs.found_jobs import FoundProcess
+from mgpu_probes.outside.jobs.running_jobs import JobProcess
 from mgpu_probes.outside.traces.trace_requests import TakenTrace, Tell, move_trace
 
 NAME = "dynolog"
@@ -87,7 +87,7 @@ class Daemon:
 
 
 def trace_by_kineto(
-    ranks: Sequence[FoundProcess],
+    ranks: Sequence[JobProcess],
     socket_folder: str | None,
     seconds: float,
     folder: Path,

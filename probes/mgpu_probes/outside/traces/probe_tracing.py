@@ -125,7 +125,7 @@ def _first(
     """Two states per rank, `APART` seconds apart; and why other ranks cannot be traced."""
     refused: dict[int, str] = {}
 
-    def look(pid: int) -> State | None:
+    def read_state(pid: int) -> State | None:
         try:
             state = asks[pid]("trace_state")
         except RefusedError as error:
@@ -135,10 +135,10 @@ def _first(
             refused[pid] = "it does not answer: does code in C hold Python's lock?"
         return state
 
-    before = dict(zip(asks, pool.map(look, asks), strict=True))
+    before = dict(zip(asks, pool.map(read_state, asks), strict=True))
     time.sleep(APART)
     left = [pid for pid in asks if pid not in refused]
-    after = dict(zip(left, pool.map(look, left), strict=True))
+    after = dict(zip(left, pool.map(read_state, left), strict=True))
     ranks = {
         pid: (first, second)
         for pid in left
@@ -194,7 +194,7 @@ def _follow(
     states = {pid: State(one.rank, one.told, "asked", None, 0) for pid, one in ranks.items()}
     news = time.monotonic()
 
-    def look(pid: int) -> State | None:
+    def read_state(pid: int) -> State | None:
         try:
             return asks[pid]("trace_state")
         except RefusedError:
@@ -206,7 +206,7 @@ def _follow(
         left = [pid for pid, one in states.items() if one.state not in _OVER]
         if not left:
             return states
-        for pid, state in zip(left, pool.map(look, left), strict=True):
+        for pid, state in zip(left, pool.map(read_state, left), strict=True):
             if state is not None and state != states[pid]:
                 states[pid], news = state, time.monotonic()
         traced = max((one.steps for one in states.values()), default=0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mgpu_probes.outside import jobs
-from mgpu_probes.outside.jobs.found_jobs import FoundJob, FoundProcess
+from mgpu_probes.outside.jobs.running_jobs import JobProcess, RunningJob
 
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.this_machine import this_host
@@ -18,10 +18,10 @@ from mgpu_doctor.live.rank_stacks import NOT_RECORDED, Standing, stand
 from tests.support import diagnoses, looking
 
 RANKS = 40
-SEEN = looking.scene({2: looking.LOCKED}, ranks=RANKS).looks()[0]
+SEEN = looking.scene({2: looking.LOCKED}, ranks=RANKS).snapshots()[0]
 RECORDED = looking.case([SEEN])
 HERE = [blank_rank(rank=n, pid=1000 + n, host=this_host(), is_here=True) for n in range(RANKS)]
-CASE = replace(RECORDED, looks=(), ranks=(*HERE, replace(HERE[2], pid=(1 << 22) + 7)))
+CASE = replace(RECORDED, job_snapshots=(), ranks=(*HERE, replace(HERE[2], pid=(1 << 22) + 7)))
 
 
 def rank(number: int, **changes: object) -> RankSummary:
@@ -29,9 +29,9 @@ def rank(number: int, **changes: object) -> RankSummary:
     return replace(diagnoses.rank(number), **facts)  # type: ignore[arg-type]
 
 
-def process(number: int, role: str = "rank", pid: int = 0, parent: int = 1) -> FoundProcess:
+def process(number: int, role: str = "rank", pid: int = 0, parent: int = 1) -> JobProcess:
     whose = (pid or 1000 + number, parent, role, "S", number, number, RANKS, "python", ("python",))
-    return FoundProcess(*whose, 1, 1.0, 0, None, None, None)
+    return JobProcess(*whose, 1, 1.0, 0, None, None, None)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     everyone = [process(number) for number in range(RANKS)]
     everyone.append(process(3, "loader", 5003, parent=1003))
 
-    def look(job: FoundJob, **_: object) -> dict[str, Any]:
+    def look(job: RunningJob, **_: object) -> dict[str, Any]:
         some = [one.pid for one in job.processes]
         pids.append(some)
         seen: dict[str, Any] = json.loads(json.dumps(asdict(SEEN)))
@@ -49,7 +49,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
             seen[part] = [one for one in seen[part] if one["pid"] in some]
         return seen
 
-    found = FoundJob("torchrun", None, RANKS, tuple(everyone))
+    found = RunningJob("torchrun", None, RANKS, tuple(everyone))
     monkeypatch.setattr(jobs, "find", lambda _pid: found)
     monkeypatch.setattr(rank_stacks, "take_snapshot", look)
     return pids

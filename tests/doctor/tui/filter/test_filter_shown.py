@@ -9,7 +9,7 @@ import pytest
 
 from mgpu_doctor.case.device_samples import Device, DeviceProcess, DeviceSample, MigInstance
 from mgpu_doctor.case.host_samples import HostSample
-from mgpu_doctor.case.job_snapshots import Look, Process, Role
+from mgpu_doctor.case.job_snapshots import JobSnapshot, Process, Role
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.filter.language import parse
@@ -125,8 +125,8 @@ def test_the_user_is_known_from_the_last_look() -> None:
     process = Process(
         4002, None, Role.RANK, None, 2, None, None, None, (), None, None, None, None, None, "ann"
     )
-    look = Look(AT, None, None, (process,), ())
-    made = frame(replace(diagnosis, case=replace(diagnosis.case, looks=(look,))))
+    snapshot = JobSnapshot(AT, None, None, (process,), ())
+    made = frame(replace(diagnosis, case=replace(diagnosis.case, job_snapshots=(snapshot,))))
     assert left(made, "user:ann") == ([2], [])
     assert left(made, "user=?") == ([0, 1, 3], [])
 

@@ -20,7 +20,7 @@ from tests.support import diagnoses, looking
 from tests.support.frames import HOSTILE, STRAGGLER, eight_gpus
 from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 
-SEEN = looking.scene({2: looking.LOCKED}).looks()[0]
+SEEN = looking.scene({2: looking.LOCKED}).snapshots()[0]
 CULPRIT = Who(2, "node-a")
 FRAME = replace(STRAGGLER, devices=replace(eight_gpus(), devices=eight_gpus().devices[:3]))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from mgpu_probes.outside import jobs, processes
-from mgpu_probes.outside.jobs import FoundJob, FoundProcess, FoundUntold
+from mgpu_probes.outside.jobs import JobProcess, RunningJob, UnreadSource
 from textual.pilot import Pilot
 
 from mgpu_doctor.case.model import Outcome
@@ -125,7 +125,7 @@ def test_gpus_are_those_on_which_its_processes_are() -> None:
     assert gpus_of(OBSERVED, None) == ""
 
 
-def process(pid: int, role: str, rank: int | None = None, **changes: Any) -> FoundProcess:
+def process(pid: int, role: str, rank: int | None = None, **changes: Any) -> JobProcess:
     facts: dict[str, Any] = {
         "pid": pid,
         "parent": 1,
@@ -143,17 +143,17 @@ def process(pid: int, role: str, rank: int | None = None, **changes: Any) -> Fou
         "container": None,
         "inner_pid": None,
     }
-    return FoundProcess(**{**facts, **changes})
+    return JobProcess(**{**facts, **changes})
 
 
-def found(**changes: Any) -> FoundJob:
-    untold = FoundUntold(12, "environment", "not readable", "run as its owner")
-    job = FoundJob(
+def found(**changes: Any) -> RunningJob:
+    unread = UnreadSource(12, "environment", "not readable", "run as its owner")
+    job = RunningJob(
         "torchrun",
         10,
         2,
         (process(10, "launcher"), process(11, "rank", 0), process(12, "rank", 1)),
-        untold=(untold, replace(untold, pid=11)),
+        unread=(unread, replace(unread, pid=11)),
     )
     return replace(job, **changes)
 
@@ -208,7 +208,7 @@ def test_a_view_from_outside_tells_what_the_kernel_tells() -> None:
         child.stdout.readline()
         ticks = processes.find_start_ticks(child.pid)
         rank = process(child.pid, "rank", 0, start_ticks=ticks, world_size=1)
-        job = FoundJob(None, None, 1, (rank,))
+        job = RunningJob(None, None, 1, (rank,))
         source = Outside(child.pid, find=lambda pid: job if pid == child.pid else None)
         frame = source.frame(0)
         assert frame.diagnosis is not None
@@ -239,7 +239,7 @@ def test_a_view_from_outside_tells_what_the_kernel_tells() -> None:
 
 def test_what_a_rank_uses_is_told_between_two_looks() -> None:
     own = process(os.getpid(), "rank", 0, start_ticks=processes.find_start_ticks(os.getpid()))
-    source = Outside(own.pid, find=lambda _pid: FoundJob(None, None, 1, (own,)))
+    source = Outside(own.pid, find=lambda _pid: RunningJob(None, None, 1, (own,)))
     source.frame(0)
 
     def where() -> str:
@@ -252,13 +252,13 @@ def test_what_a_rank_uses_is_told_between_two_looks() -> None:
 
 def test_a_view_from_outside_knows_when_it_looked() -> None:
     own = process(os.getpid(), "rank", 0, start_ticks=processes.find_start_ticks(os.getpid()))
-    job = FoundJob(None, None, 1, (own,))
+    job = RunningJob(None, None, 1, (own,))
     source = Outside(own.pid, clock=lambda: time.time() + 20, find=lambda _pid: job)
     assert source.frame(0).ranks_age >= 20
 
 
 def test_a_launcher_that_has_started_nothing_yet_has_no_ranks_to_show() -> None:
-    empty = FoundJob("torchrun", 10, 2, (process(10, "launcher"),))
+    empty = RunningJob("torchrun", 10, 2, (process(10, "launcher"),))
     assert Outside(10, find=lambda _pid: empty).frame(0).diagnosis is None
 
 

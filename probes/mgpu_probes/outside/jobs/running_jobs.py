@@ -1,6 +1,6 @@
 """A training job as the process table shows it: the role of each process, and missing ranks.
 
-A field is None if it could not be read; `FoundJob.untold` lists the reasons."""
+A field is None if it could not be read; `RunningJob.unread` lists the reasons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
-class FoundProcess:
+class JobProcess:
     pid: int
     parent: int
     role: str
@@ -42,7 +42,7 @@ class FoundProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundUntold:
+class UnreadSource:
     """A source that could not be read, why, and what to do. `pid` None: the whole job."""
 
     pid: int | None
@@ -52,7 +52,7 @@ class FoundUntold:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundJob:
+class RunningJob:
     """The processes of one job on this host: its launchers first, then its ranks in their order,
     each followed by what it started."""
 
@@ -61,11 +61,11 @@ class FoundJob:
     None: unknown (ranks started by hand)."""
     launcher_pid: int | None
     world_size: int | None
-    processes: tuple[FoundProcess, ...]
+    processes: tuple[JobProcess, ...]
     missing: tuple[int, ...] = ()
     """Ranks that should run on this host and have no process."""
-    untold: tuple[FoundUntold, ...] = ()
+    unread: tuple[UnreadSource, ...] = ()
 
     @property
-    def ranks(self) -> tuple[FoundProcess, ...]:
+    def ranks(self) -> tuple[JobProcess, ...]:
         return tuple(process for process in self.processes if process.role == RANK)
