@@ -179,7 +179,7 @@ class Watch:
         while True:
             now = time.monotonic()
             if now >= look_at:
-                self._poll()
+                self._check()
                 step = min(2 * step, interval(now - started))
                 look_at = now + step
             if now >= sample_at:
@@ -195,7 +195,7 @@ class Watch:
             if self._over.is_set():
                 break
         self._notebook.guarded(self._copy_console)
-        self._poll()
+        self._check()
         self._note_ends(0)
         if not self._jobs_go_on():
             self._remove_sockets()
@@ -214,7 +214,7 @@ class Watch:
         """Whether something the job started still runs, and may still write its box."""
         return bool(self._family.members)
 
-    def _poll(self) -> None:
+    def _check(self) -> None:
         self._family.poll()
         for member in self._family.members.values():
             if member.pidfd is not None and member.pidfd not in self._by_pidfd:

@@ -51,7 +51,7 @@ class MachineSampler:
         self._asking = Pace(time.monotonic, time.thread_time, UNASKED, DEVICES)
         self._devices_known: DeviceSample | None = None
         self._asked_at = 0.0
-        self._looking = Pace(time.monotonic, time.thread_time, UNSEEN, PROCESSES)
+        self._pace = Pace(time.monotonic, time.thread_time, UNSEEN, PROCESSES)
         self._processes: tuple[tuple[int, ...], Mapping[int, tuple[float, int]]] = (), {}
         """Whose they are, and what was read of them last."""
 
@@ -92,12 +92,12 @@ class MachineSampler:
         """Of very many processes not every sample tells anew: what was read some seconds ago stands
         for them, except in a recording, whose readers take differences."""
         asked, known = self._processes
-        if asked == pids and self._recorder is None and not self._looking.due():
+        if asked == pids and self._recorder is None and not self._pace.due():
             host = read_host_sample(self._host.sample())
             return replace(host, processes=known) if host is not None else None
-        self._looking.begin()
+        self._pace.begin()
         host = read_host_sample(self._host.sample(pids))
-        self._looking.end()
+        self._pace.end()
         self._processes = pids, host.processes if host is not None else {}
         return host
 

@@ -57,9 +57,9 @@ class Outside:
         self._find = find
         self._machine = MachineSampler(recorder)
         self._finding = Pace(time.monotonic, time.thread_time)
-        self._looking = Pace(time.monotonic, time.thread_time)
+        self._pace = Pace(time.monotonic, time.thread_time)
         self._job: RunningJob | None = None
-        self._looks: deque[JobSnapshot] = deque(maxlen=KEPT)
+        self._snapshots: deque[JobSnapshot] = deque(maxlen=KEPT)
         self._diagnosis: Diagnosis | None = None
         self._over = False
 
@@ -78,7 +78,9 @@ class Outside:
             devices=devices,
             host=host,
             xids=self._machine.xids,
-            ranks_age=max(0.0, at - self._looks[-1].at) if self._looks and not self._over else 0.0,
+            ranks_age=max(0.0, at - self._snapshots[-1].at)
+            if self._snapshots and not self._over
+            else 0.0,
             gpus_age=self._machine.devices_age,
             hint=None if found else f"{jobs.unseen(self._pid)}: a lists the jobs that run here.",
             history=self._machine.history(at),
@@ -102,22 +104,22 @@ class Outside:
             elif self._job is not None:
                 self._poll(self._job, over=True)
                 return
-        if self._job is not None and self._looking.due():
-            self._looking.begin()
+        if self._job is not None and self._pace.due():
+            self._pace.begin()
             self._poll(self._job)
-            self._looking.end()
+            self._pace.end()
 
     def _poll(self, job: RunningJob, *, over: bool = False) -> None:
         seen = read_job_snapshot(take_snapshot(job, stacks=False))
         assert seen is not None  # it has a time
-        self._looks.append(seen)
+        self._snapshots.append(seen)
         self._over = over or all(rank.state in GONE for rank in seen.ranks)
         # Looks without stacks must not be taken for looks at stacks that nobody waits in.
-        case = replace(case_of(job, self._looks, psutil.boot_time()), job_snapshots=())
+        case = replace(case_of(job, self._snapshots, psutil.boot_time()), job_snapshots=())
         if self._over:
             case = replace(case, job=replace(case.job, outcome=Outcome.UNKNOWN, ended=seen.at))
         diagnosis = diagnose(case, self._settings)
-        before = self._looks[0] if len(self._looks) > 1 else None
+        before = self._snapshots[0] if len(self._snapshots) > 1 else None
         self._diagnosis = replace(
             diagnosis, ranks=tuple(_placed(one, seen, before) for one in diagnosis.ranks)
         )
