@@ -232,7 +232,7 @@ def _with_traces(seen: Measures) -> Measures:
 
 def _with_stacks(seen: Measures) -> Measures:
     """The measures with what stack snapshots show, if there are any."""
-    snapshots = seen.case.looks
+    snapshots = seen.case.job_snapshots
     hang = analyse_hang(snapshots, list_positions(seen.case.ranks))
     reason = explain_inconclusive(hang)
     incomparable = why_incomparable(snapshots)

@@ -62,7 +62,7 @@ def _engine() -> Engine:
 
 
 @dataclass(slots=True)
-class _Found:
+class _LogSources:
     """What could be read, and what could not. `fresh`: one of them was written to just now."""
 
     scanned: list[Scanned] = field(default_factory=list)
@@ -70,9 +70,9 @@ class _Found:
     fresh: bool = False
 
 
-def _read(names: Mapping[str, Path | None]) -> _Found:
+def _read(names: Mapping[str, Path | None]) -> _LogSources:
     """`names`: with the folder that the user named where that was not the file itself."""
-    found = _Found()
+    found = _LogSources()
     for name, folder in names.items():
         try:
             log = open_log(name, root=folder)
@@ -100,7 +100,7 @@ def _why_not(subjects: Sequence[str], unexamined: Sequence[Unexamined]) -> str:
     return f"{', '.join(subjects)} holds no console logs: name the logs themselves."
 
 
-def _case(subjects: Sequence[str], found: _Found) -> Case:
+def _case(subjects: Sequence[str], found: _LogSources) -> Case:
     scanned = found.scanned
     world_size = world_size_of(hit for one in scanned for hit in one.hits)
     logs = with_ranks(scanned, world_size)

@@ -42,29 +42,29 @@ class Endings:
 def endings_of(logs: Sequence[Whose], ranks: int) -> Endings:
     """Endings by tracebacks and launchers' reports. What was caught and printed ended nobody, nor
     what training went on after. `ranks`: how many the job has at least."""
-    endings = Endings()
+    told = Endings()
     parsed = [(log, parser.parse_console(line.text for line in log.scanned.told)) for log in logs]
     parsed = [(log, facts) for log, facts in parsed if not _all_past(log.scanned.told, ranks)]
     reported = any(facts.failures for _, facts in parsed)
     printed: list[tuple[int, LoggedEnd]] = []
     for log, facts in parsed:
-        endings.asked = endings.asked or facts.asked
+        told.asked = told.asked or facts.asked
         for failure in facts.failures:
             if _went_on(_line(log, failure.at), ranks):
                 continue
             end = _reported(failure, log)
-            endings.ends.append(end)
+            told.ends.append(end)
             if end.rank is not None and failure.host:
-                endings.hosts[end.rank] = failure.host
+                told.hosts[end.rank] = failure.host
         for number, raised in _tracebacks(log, facts, ranks, reported):
             if raised is None:
-                endings.caught.add((log.scanned.source, number))
+                told.caught.add((log.scanned.source, number))
             else:
                 printed.append((number, raised))
     if len(logs) == 1:  # else nobody knows which was first
         printed = [(number, replace(end, order=number)) for number, end in printed]
-    endings.ends += [end for _, end in printed]
-    return endings
+    told.ends += [end for _, end in printed]
+    return told
 
 
 def _tracebacks(

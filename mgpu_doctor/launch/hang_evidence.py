@@ -17,13 +17,13 @@ import numpy as np
 from mgpu_probes.outside import jobs
 from mgpu_probes.outside.flight.live_recorders import gather_recorders
 from mgpu_probes.outside.job_snapshot import take_snapshot
-from mgpu_probes.outside.jobs import FoundJob
-from mgpu_probes.outside.jobs.found_jobs import RANK
+from mgpu_probes.outside.jobs import RunningJob
+from mgpu_probes.outside.jobs.running_jobs import RANK
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang
 from mgpu_doctor.case.box_ranks import position_of
-from mgpu_doctor.case.job_snapshots import read_look
+from mgpu_doctor.case.job_snapshots import read_job_snapshot
 from mgpu_doctor.case.model import DevicePosition
 from mgpu_doctor.launch.notebook import Notebook
 from mgpu_doctor.recording import layout
@@ -67,7 +67,7 @@ def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
         if number and not unchanged():
             return False
         lines.append(take_snapshot(job, aids=aids))
-    seen = [one for line in lines if (one := read_look(line)) is not None]
+    seen = [one for line in lines if (one := read_job_snapshot(line)) is not None]
     hang = analyse_hang(seen, _positions(notebook.boxes))
     if hang is None or not hang.waiting:
         return False  # of a rank that nobody waits for, nobody can tell what it may wait for
@@ -80,7 +80,7 @@ def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
     return True
 
 
-def _numbered(job: FoundJob, boxes: Path) -> FoundJob:
+def _numbered(job: RunningJob, boxes: Path) -> RunningJob:
     """The job with the numbers that ranks tell in their boxes alone, as those of Ray Train do."""
     if all(rank.rank is not None for rank in job.ranks):
         return job
@@ -110,7 +110,7 @@ def _positions(boxes: Path) -> dict[int, DevicePosition]:
     return positions
 
 
-def _sockets(job: FoundJob, boxes: Path) -> dict[int, str]:
+def _sockets(job: RunningJob, boxes: Path) -> dict[int, str]:
     """pid -> where an instrumented rank answers."""
     found = {rank.pid: next(boxes.glob(f"*.{rank.pid}.*.sock"), None) for rank in job.ranks}
     return {pid: str(path) for pid, path in found.items() if path is not None}

@@ -233,4 +233,4 @@ def test_the_rank_whose_device_does_not_go_on_is_named(
     (device,) = (row for row in finding["evidence"] if row["measure"] == "device of rank 1")
     assert phase in device["value"]
     kept = load_recording(recording)
-    assert kept.looks, "`run` noticed the hang by itself"
+    assert kept.job_snapshots, "`run` noticed the hang by itself"

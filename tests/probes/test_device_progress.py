@@ -136,7 +136,7 @@ def test_the_diagnosis_names_it(tmp_path: Path) -> None:
         known = facts(summary(number, state=State.RUNNING, exit_code=None))
         steps = np.empty(0, STEP_DTYPE)
         ranks.append(replace(known, pid=1000 + number, steps=steps, device_position=position))
-    (finding,) = diagnose(looking.case(job.looks(), ranks)).findings
+    (finding,) = diagnose(looking.case(job.snapshots(), ranks)).findings
     assert (finding.code, finding.victims) == ("hang-rank-behind", (0, 1))
     assert [culprit.rank for culprit in finding.culprits] == [2]
     assert finding.evidence[0].value == "still in the backward pass of step 11"

@@ -18,7 +18,7 @@ from mgpu_doctor.analysis.stacks.device_positions import are_equally_far, find_d
 from mgpu_doctor.analysis.stacks.progress import BUSY, JobProgress, RankProgress, measure_progress
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, OPERATIONS, WAITING, Doing
-from mgpu_doctor.case.job_snapshots import Look
+from mgpu_doctor.case.job_snapshots import JobSnapshot
 from mgpu_doctor.case.model import DevicePosition
 
 LEAST_SECONDS = 0.8
@@ -92,7 +92,7 @@ class Hang:
 
 
 def analyse_hang(
-    snapshots: Sequence[Look], devices: Mapping[int, DevicePosition] | None = None
+    snapshots: Sequence[JobSnapshot], devices: Mapping[int, DevicePosition] | None = None
 ) -> Hang | None:
     """Which ranks the others wait for; None if the job moves, or may move. `snapshots`: snapshots,
     oldest first; `devices`: pid -> how far its device got, where that is known."""
@@ -370,7 +370,7 @@ def explain_inconclusive(hang: Hang | None) -> str | None:
     return None
 
 
-def list_unclear_processes(snapshots: Sequence[Look]) -> tuple[int, ...]:
+def list_unclear_processes(snapshots: Sequence[JobSnapshot]) -> tuple[int, ...]:
     """Pids of culprits whose wait is known only by its system call, one per place.
 
     Their C functions would show what they wait for. Reading these pauses a process, after which

@@ -47,7 +47,7 @@ def examined(
 ) -> Diagnosis:
     job = job or scene({}, ranks=len(positions), others=ITEM)
     ranks = [boxed(number, position) for number, position in positions.items()]
-    return diagnose(looking.case(job.looks(), ranks))
+    return diagnose(looking.case(job.snapshots(), ranks))
 
 
 @pytest.mark.parametrize("hosts", [ITEM, SPINS, DEVICE])
