@@ -230,3 +230,16 @@ def test_how_far_loads_must_vary_and_work_must_follow_them(
     assert (varies is not None) is found
     if varies is not None:
         assert varies.correlation == pytest.approx(follows, abs=0.1)
+
+
+@pytest.mark.parametrize(("steps", "found"), [(36, False), (44, True)])
+def test_work_that_differs_by_its_data_shows_in_enough_steps(steps: int, found: bool) -> None:
+    """The correlation of the passes varies about 0.6: here t is less than six, and then nine."""
+    random = np.random.default_rng(4)
+    common = random.standard_normal((steps, 2))
+    work = healthy(quiet(ranks=2, steps=steps))
+    for phase in ("forward", "backward"):
+        apart = np.sqrt(0.6) * common + np.sqrt(0.4) * random.standard_normal((steps, 2))
+        work[phase] *= 1 + 0.1 * apart
+    case = job_of(work, fields={"cpu_s": np.sum(list(work.values()), axis=0)})
+    assert (loads(case).work is not None) is found
