@@ -10,6 +10,7 @@ from mgpu_probes.inprocess.layout import PHASES as PHASES_OF_A_BOX
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
+from tests.support.recurring import healthy, job_of
 from tests.support.seeds import at_most, few_or_sweep
 from tests.support.synthetic import (
     BASE,
@@ -227,3 +228,30 @@ def test_a_victim_is_never_blamed(
     fault = Fault(culprit % ranks, phase, milliseconds=milliseconds)
     job = Synthetic(ranks=ranks, steps=steps, seed=seed, noise=noise, faults=[fault])
     assert {one.rank for one in stragglers(job)} <= {culprit % ranks}
+
+
+@pytest.mark.parametrize(("gap", "named"), [(4, [1]), (8, [1]), (10, [])])
+def test_ranks_that_synchronize_at_irregular_distances_show_no_wait(
+    gap: int, named: list[int]
+) -> None:
+    """Every fourth step, but for one distance."""
+    work = healthy(Synthetic(ranks=2, steps=120))
+    work["forward"][:, 1] += 0.02
+    case = job_of(work)
+    own = np.sum(list(work.values()), axis=0)
+    meetings = [*range(3, 60, 4), *range(59 + gap, 120, 4)]
+    standing = np.zeros_like(own)
+    first = 0
+    for meeting in meetings:
+        since = own[first : meeting + 1].sum(axis=0)
+        standing[meeting] = since.max() - since + 0.002
+        first = meeting + 1
+    for rank in case.ranks:
+        assert rank.rank is not None
+        mine = standing[:, rank.rank]
+        rank.steps["phases"][:, PHASES_OF_A_BOX.index("wait")] = mine
+        rank.steps["wall_ns"] = ((own[:, rank.rank] + mine) * 1e9).astype(np.int64)
+        rank.steps["end_ns"] = 10**12 + np.cumsum(rank.steps["wall_ns"])
+    found = measure(case).stragglers
+    assert found is not None
+    assert [one.rank for one in found] == named
