@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def look_at(
     turn: int,
     endless: Mapping[int, Kernel],
     *,
-    interval: int = 1,
+    intervals: Sequence[int] = (1,),
     apart: int = 1_000 * MS,
 ) -> dict[int, DevicePosition | NoPosition]:
     """Rank -> how far its device got some seconds after all hosts came to a stop, by its box."""
@@ -76,7 +76,7 @@ def look_at(
     for number, rank in enumerate(ranks):
         box = Writer.open(folder / str(number), rank=number, world_size=job.ranks)
         rank.engine.ledger.words = box.words
-        rank.timer.interval = interval
+        rank.timer.interval = intervals[number % len(intervals)]
         boxes.append(box)
         watches.append(DeviceWatch(rank.timer, rank.gpu.clock))
     machine.run([stuck(job, number, turn, endless) for number in range(job.ranks)])
@@ -169,7 +169,7 @@ def test_devices_that_have_done_all_that_was_queued_are_not_behind(tmp_path: Pat
 def test_nothing_is_known_between_steps_that_the_device_times(tmp_path: Path) -> None:
     """One step in 4,096 is timed: not this one."""
     endless = {1: Kernel(FOREVER, layout.FORWARD)}
-    seen = look_at(small("ddp"), tmp_path, 12, endless, interval=4_096)
+    seen = look_at(small("ddp"), tmp_path, 12, endless, intervals=[4_096])
     assert set(seen.values()) == {NoPosition.NOT_TIMED}
 
 
@@ -214,6 +214,7 @@ JOBS = st.builds(
     layers=st.integers(1, 4),
     reads_loss=st.booleans(),
     noise=st.just(0.03),
+    has_loader=st.booleans(),
 )
 
 
@@ -222,16 +223,28 @@ JOBS = st.builds(
     JOBS,
     st.tuples(st.integers(3, 14), st.integers(0, 2)),
     st.sampled_from((layout.FORWARD, layout.BACKWARD, layout.OPTIMIZER)),
-    st.sampled_from((HOME, COMMUNICATION)),
+    st.tuples(st.sampled_from((HOME, COMMUNICATION)), st.permutations((1, 2, 4))),
 )
 def test_no_other_rank_is_behind(
     tmp_path_factory: pytest.TempPathFactory,
     job: Job,
     where: tuple[int, int],
     phase: int,
-    stream: int,
+    how: tuple[int, Sequence[int]],
 ) -> None:
-    turn, rank = where
+    """Whichever of the turns each rank times, and also where a turn begins unnoticed."""
+    (turn, rank), (stream, intervals) = where, how
     endless = {rank: Kernel(FOREVER, phase, stream)}
-    seen = look_at(job, tmp_path_factory.mktemp("job"), turn, endless)
-    assert behind(seen) in {rank, None}
+    for each in ((1,), intervals):
+        seen = look_at(job, tmp_path_factory.mktemp("job"), turn, endless, intervals=each)
+        assert behind(seen) in {rank, None}
+
+
+def test_the_rank_is_behind_where_turns_begin_unnoticed(tmp_path: Path) -> None:
+    """No loader and no wrapped module: the turn is known to have begun with its backward pass."""
+    job = small("plain", has_loader=False)
+    seen = look_at(job, tmp_path, 12, {1: Kernel(FOREVER, layout.BACKWARD)})
+    assert behind(seen) == 1
+    for position in seen.values():
+        assert isinstance(position, DevicePosition)
+        assert position.step == 11

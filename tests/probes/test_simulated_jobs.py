@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from mgpu_probes.inprocess import device_clock, layout
 from mgpu_probes.inprocess.device_clock import MOST_EVENTS
+from mgpu_probes.inprocess.step_marks import Data, Mark
 
 from tests.support.simulated_gpus.probed_jobs import ProbedRank, accused, case_of, train
-from tests.support.simulated_gpus.training_scripts import LATE, STRATEGIES, Job
-from tests.support.simulated_gpus.virtual_gpus import MS, RESOLUTION_NS
+from tests.support.simulated_gpus.training_scripts import LATE, STRATEGIES, Job, script
+from tests.support.simulated_gpus.virtual_gpus import MS, RESOLUTION_NS, Machine
 
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 """A job takes up to a second to simulate: to look for a simpler one that fails takes too long."""
@@ -293,6 +295,45 @@ def is_due(rank: ProbedRank, record: int) -> bool:
     """Whether its interval lets a turn be timed."""
     key = rank.host_steps[record - 2].after[0]
     return device_clock.is_sampled(key, rank.timer.interval)
+
+
+@pytest.mark.parametrize("strategy", ["plain", "by_hand", "tensor", "ddp"])
+@pytest.mark.parametrize("has_loader", [True, False])
+def test_marks_of_the_same_turn_have_the_same_numbers_on_all_ranks(
+    strategy: str, has_loader: bool
+) -> None:
+    """How far devices got is compared by them, whichever turns each rank times."""
+    job = small(strategy, has_loader=has_loader)
+    machine = Machine(job.ranks)
+    known: list[list[tuple[int, int, int] | None]] = []
+    for rank, interval in zip(map(ProbedRank, machine.gpus), (1, 2, 4), strict=True):
+        rank.timer.interval = interval
+        rank.engine.engine().optimizers_exist = strategy != "by_hand"
+        known.append([])
+        rank.gpu.mark = numbered(rank, known[-1])
+    machine.run([script(job, rank) for rank in range(job.ranks)])
+    compared = 0
+    for first, second, third in zip(*known, strict=True):
+        for one, other in ((first, second), (second, third), (first, third)):
+            if one is not None and other is not None and one[0] == other[0]:
+                assert one == other
+                compared += 1
+    assert compared > 50
+
+
+def numbered(
+    rank: ProbedRank, numbers: list[tuple[int, int, int] | None]
+) -> Callable[[Mark, Data], None]:
+    """Sets marks, and notes after each the newest turn that is timed: its key, the steps before
+    it, and its marks so far."""
+
+    def mark(mark: Mark, data: Data) -> None:
+        rank.mark(mark, data)
+        tape = next(reversed(rank.timer.tapes()), None)
+        is_known = tape is not None and rank.timer.is_open(tape)
+        numbers.append((tape.key, tape.step, len(tape.marks)) if tape and is_known else None)
+
+    return mark
 
 
 @pytest.mark.parametrize("most_events", [0, 9])

@@ -189,8 +189,8 @@ class DeviceTimer:
         self._tape: Tape | None = None
         self._pending: deque[Tape] = deque()
         self._pending_events = 0
-        self._begins_late = False
-        """It was known only after the last turn had begun that it had."""
+        self._begins_late: bool | None = None
+        """It was known only after the last turn had begun that it had; None: not known yet."""
         self._least_interval = 1
         self._offset = ClockOffset()
         self._looks = LOOKS
@@ -209,7 +209,7 @@ class DeviceTimer:
         """Those of turns that have begun and whose times are not known yet, the newest last. From
         any thread."""
         pending, tape = list(self._pending), self._tape
-        if tape is None or (tape.engine is None and (tape.marks or self._begins_late)):
+        if tape is None or (tape.engine is None and (tape.marks or self._begins_late is not False)):
             return pending
         return [*pending, tape]
 

@@ -58,17 +58,18 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
         _meets(sampler)
     if torch.is_grad_enabled():
         probe.mark(_asked.get(loader) or _asks(loader), probe.clock())
-        probe.batch_ready = _ready(args[0])  # of the step that begins; the last is recorded
+        queue = getattr(args[0], "_data_queue", None)  # None: no workers
+        # Of the step that begins; the last is recorded.
+        probe.batch_ready = queue is not None and _holds_batch(queue)
     else:
         probe.mark(evaluation_fetch_begins, probe.clock(), (loader,))
     return loader
 
 
-def _ready(iterator: Any) -> bool:
+def _holds_batch(queue: Any) -> bool:
     """Whether a worker has put a batch into the iterator's queue (private; False where unknown)."""
-    queue = getattr(iterator, "_data_queue", None)  # None: no workers
     try:
-        return queue is not None and queue.qsize() > 0
+        return bool(queue.qsize())
     except (AttributeError, NotImplementedError):  # a system without sem_getvalue
         return False
 
