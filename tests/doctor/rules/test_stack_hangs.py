@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mgpu_doctor.case.model import Now, Outcome, Rank, State
+from mgpu_doctor.case.model import Now, Outcome, ProcessEnd, Rank, State
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
@@ -445,3 +445,17 @@ def test_the_tree_marks_the_culprits() -> None:
     ]
     assert tree[-1].calls == ("stand train.py:70", "take util.py:31")
     assert (tree[-1].doing, tree[1].operation) == ("lock", "all_reduce")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "told"),
+    [(None, 3, "a zombie, exit code 3"), (9, None, "a zombie, signal 9"), (None, None, "a zombie")],
+)
+def test_how_a_rank_that_is_gone_ended_is_evidence(
+    number: int | None, code: int | None, told: str
+) -> None:
+    case = looking.case(scene({1: [Seen(state="Z")]}).snapshots())
+    end = ProcessEnd(1001, code, number, looking.START)
+    (found,) = diagnose(replace(case, ends=(end,))).findings
+    assert (found.code, [one.rank for one in found.culprits]) == ("hang-rank-dead", [1])
+    assert told in [one.value for one in found.evidence]
