@@ -105,3 +105,9 @@ def test_a_host_must_be_full_in_four_of_five_samples(every: int, often: bool) ->
 def test_ten_samples_show_that_a_host_is_full(count: int, enough: bool) -> None:
     case = job()
     assert bool(told(replace(case, host_samples=case.host_samples[-count:]))) is enough
+
+
+@pytest.mark.parametrize(("gibibytes", "job_s"), [(7.76, True), (7.74, False)])
+def test_the_job_must_hold_half_of_what_is_used(gibibytes: float, job_s: bool) -> None:
+    half = int(gibibytes * GIB / 2)
+    assert bool(told(job(processes={1000: (1.0, half), 1001: (1.0, half)}))) is job_s

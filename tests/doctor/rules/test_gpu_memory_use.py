@@ -71,3 +71,34 @@ def test_what_equals_a_limit_of_memory_counts() -> None:
     whole = on_gpus(Synthetic(ranks=1), gpus(1, memory_used=75 * GIB))
     whole = replace(whole, job=replace(whole.job, framework="keras"))
     assert equal_counts_as(whole, "memory-preallocated", "whole", 75 / 80) == "more"
+
+
+@pytest.mark.parametrize(("most", "severity"), [(72, Severity.WARNING), (71, Severity.INFO)])
+def test_nine_tenths_of_a_device_are_full(most: int, severity: Severity) -> None:
+    (found,) = told(peaks(most, 30, 31))
+    assert found.severity is severity
+
+
+@pytest.mark.parametrize(("samples", "expected"), [(48, []), (47, ["imbalance-memory"])])
+def test_samples_that_explain_half_of_the_memory_explain_it(
+    samples: int, expected: list[str]
+) -> None:
+    """It holds twice as much as the others, whose batches have 32 samples."""
+    case = peaks(60, 30, 30)
+    for rank in case.ranks:
+        rank.steps["samples"] = samples if rank.rank == 0 else 32
+    assert [found.code for found in told(case)] == expected
+
+
+@pytest.mark.parametrize(("varies", "expected"), [(0.9, True), (1.1, False)])
+def test_memory_that_is_taken_whole_varies_by_a_hundredth(varies: float, expected: bool) -> None:
+    case = on_gpus(Synthetic(ranks=1), gpus(1, memory_used=77 * GIB))
+    *before, last = case.device_samples
+    less = int(77 * GIB - varies / 100 * 80 * GIB)
+    devices = tuple(replace(one, memory_used=less) for one in last.devices)
+    case = replace(
+        case,
+        job=replace(case.job, framework="keras"),
+        device_samples=(*before, replace(last, devices=devices)),
+    )
+    assert [found.code for found in told(case)] == ["memory-preallocated"] * expected

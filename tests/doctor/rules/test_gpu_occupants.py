@@ -85,3 +85,12 @@ def test_what_equals_a_limit_of_strangers_counts() -> None:
     assert equal_counts_as(strange, "oom-foreign-process", "share", 5 / 80) == "more"
     assert equal_counts_as(strange, "oom-foreign-process", "lasting", 1.0) == "more"
     assert equal_counts_as(job(PILED), "oom-rank0-pileup", "lasting", 1.0) == "more"
+
+
+@pytest.mark.parametrize(("used", "severity"), [(72, Severity.WARNING), (71, Severity.INFO)])
+def test_a_stranger_on_a_device_that_is_nine_tenths_full_is_a_warning(
+    used: int, severity: Severity
+) -> None:
+    others = [holding(1, 1001), holding(2, 1002)]
+    (found,) = told(job([holding(0, 1000, STRANGER, used=used), *others]))
+    assert found.severity is severity

@@ -146,3 +146,13 @@ def test_what_to_look_for_depends_on_where_it_leaks() -> None:
     (host,) = leaks(on_the_host(lambda step, rank: step * MIB * (rank == 1)))
     assert "torch.cuda.memory" in device.fixes[0].how
     assert "tracemalloc" in host.fixes[0].how
+
+
+@pytest.mark.parametrize(("share", "culprits"), [(0.51, [0, 1]), (0.49, [1])])
+def test_a_rank_that_leaks_half_as_much_is_named_too(share: float, culprits: list[int]) -> None:
+    case = synthetic_case(replace(JOB, ranks=3))
+    for number, slope in enumerate((share, 1.0, 0.0)):
+        rank = case.ranks[number]
+        rank.steps["device_bytes"] = 8 * GIB + slope * MIB * rank.steps["step"].astype(float)
+    (found,) = leaks(case)
+    assert sorted(one.rank or 0 for one in found.culprits) == culprits

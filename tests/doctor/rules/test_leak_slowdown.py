@@ -79,3 +79,19 @@ def test_a_leak_too_small_for_the_slowness_is_told_beside_it() -> None:
     codes = [one.code for one in diagnose(unsampled(many)).findings]
     assert "leak-host" in codes
     assert len(codes) > 1, "the garbage collector explains its slowness"
+
+
+@pytest.mark.parametrize(("kept", "one_cause"), [(0.52, True), (0.48, False)])
+def test_half_of_the_new_pages_must_be_kept(kept: float, one_cause: bool) -> None:
+    new = 64 * MIB / 4096 / kept / SECONDS
+    found = diagnose(leaking(64, faults=new, outcome=Outcome.COMPLETED)).findings
+    assert (len(found) == 1) is one_cause
+
+
+@pytest.mark.parametrize(("mebibytes", "one_cause"), [(28, True), (24, False)])
+def test_unsampled_pages_must_explain_half_of_the_slowness(
+    mebibytes: float, one_cause: bool
+) -> None:
+    """At 1.5 microseconds each, of 20 ms: 26 MiB are half of it."""
+    found = diagnose(unsampled(leaking(mebibytes, outcome=Outcome.COMPLETED))).findings
+    assert (len(found) == 1) is one_cause

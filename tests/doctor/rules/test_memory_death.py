@@ -290,3 +290,29 @@ def test_healthy_jobs_are_silent_whatever_the_machine_went_through() -> None:
     assert diagnosed(told(done, **stormy)) == []
     running = failed_job([rank(0), rank(1)], outcome=Outcome.RUNNING, exit_code=None)
     assert diagnosed(told(running, **stormy)) == []
+
+
+@pytest.mark.parametrize(("grown", "filled"), [(1.1, True), (0.9, False)])
+def test_a_leak_that_is_half_of_the_memory_is_why_it_ran_out(grown: float, filled: bool) -> None:
+    steps = records(Synthetic(ranks=2, steps=205))
+    step = steps[1]["step"].astype(float)
+    for one in steps:
+        one["resident_bytes"] = GIB
+    last = 16.0 * GIB
+    slope = grown * 0.5 * last / 199
+    steps[1]["resident_bytes"] = last + slope * (step - step[-1])
+    refused = replace(error("MemoryError", ""), at=AT)
+    ranks = [
+        replace(echo(0), steps=steps[0]),
+        replace(dead(1, exit_code=1, error=refused), steps=steps[1]),
+    ]
+    (died,) = [one for one in diagnosed(failed_job(ranks)) if one.code == "oom-host"]
+    assert ("It leaked" in died.cause) is filled
+
+
+@pytest.mark.parametrize(("other", "told_more"), [(12.5, True), (12.4, False)])
+def test_a_rank_that_used_a_quarter_more_is_told(other: float, told_more: bool) -> None:
+    case = told(killed(), kills=(kill(pid_of(2)),))
+    resident = {pid_of(0): int(other * GIB), pid_of(2): 10 * GIB}
+    (finding,) = diagnosed(sampled(case, resident))
+    assert ("Rank 0 used more" in finding.cause) is told_more
