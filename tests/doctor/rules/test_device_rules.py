@@ -509,3 +509,25 @@ def test_which_shorter_types_a_device_has(
 ) -> None:
     case = precise(device_capability=capability, tf32=tf32)
     assert ("precision-full" in codes(case)) is told
+
+
+@pytest.mark.parametrize(
+    ("clock", "code"), [(1330.0, "straggler-throttled"), (1360.0, "straggler-compute")]
+)
+def test_the_clock_must_explain_half_of_the_excess(clock: float, code: str) -> None:
+    """Twice the 22 of 27 ms: of 1900 MHz, 1345 explain 11 ms."""
+    assert codes(slow_rank({"sm_clock_mhz": clock})) == {code}
+
+
+@pytest.mark.parametrize(("share", "code"), [(0.05, True), (0.2, False)])
+def test_a_reason_that_the_others_give_too_tells_no_device_apart(share: float, code: bool) -> None:
+    """Without clocks, the reasons alone decide."""
+    case = slow_rank({"clock_reasons": ("hw_thermal",)}, sm_clock_mhz=None)
+    every = int(1 / share)
+    warm = tuple(gpus(4, sm_clock_mhz=None, clock_reasons=("hw_thermal",)))
+    samples = tuple(
+        replace(one, devices=warm) if place % every == 0 else one
+        for place, one in enumerate(case.device_samples)
+    )
+    told = "straggler-throttled" in codes(replace(case, device_samples=samples))
+    assert told is code
