@@ -283,3 +283,11 @@ def test_a_wait_for_cores_that_was_not_measured_explains_nothing(kernel: float, 
     doing[1] = Doing(queued=None, faults=50_000, kernel=kernel)
     case = sampled(slow("optimizer"), doing)
     assert ("straggler-host" in [one.code for one in found(case)]) is told
+
+
+@pytest.mark.parametrize(("outside", "own"), [(0.24, True), (0.26, False)])
+def test_a_quarter_of_a_core_of_others_is_not_the_jobs_own_crowd(outside: float, own: bool) -> None:
+    crowd = dict.fromkeys(range(4), Doing(queued=0.2))
+    case = sampled(slow(threads=2), {**crowd, 1: Doing(queued=0.2 + LOST)}, outside=outside)
+    codes = {"cpu-oversubscribed"} if own else {"cpu-oversubscribed", "straggler-host"}
+    assert {one.code for one in found(case)} == codes
