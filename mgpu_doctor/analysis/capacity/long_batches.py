@@ -251,8 +251,8 @@ def _pareto(excess: Floats) -> tuple[float, float]:
     """Shape (0: exponential; below: there is an end) and scale. `excess` ascends."""
     places = (np.arange(1, len(excess) + 1) - 0.35) / len(excess)
     mean, weighted = float(excess.mean()), float((excess * (1 - places)).mean())
-    apart = mean - 2 * weighted
-    shape = 2 - mean / apart if apart > 0 else 0.0
-    if shape >= 0 or apart <= 0:
+    apart = mean - 2 * weighted  # above 0: weights are less than a half on average, and descend
+    shape = 2 - mean / apart
+    if shape >= 0:
         return 0.0, mean
     return shape, 2 * mean * weighted / apart
