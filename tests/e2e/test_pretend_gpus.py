@@ -19,7 +19,9 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import PHASES
 
+from mgpu_doctor.case.device_times import BoundBy
 from mgpu_doctor.case.model import DevicePosition, Rank
+from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
@@ -115,7 +117,12 @@ def test_the_rank_that_works_longer_is_named(
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_healthy_job_raises_no_alarm(watch: Callable[..., Watched], strategy: str) -> None:
-    assert not loud(watch("--strategy", strategy).diagnosis)
+    diagnosis = watch("--strategy", strategy).diagnosis
+    assert not loud(diagnosis)
+    for rank in diagnosis.ranks:
+        assert (rank.clock, rank.bound_by) == (PhaseClock.DEVICE, BoundBy.DEVICE)
+        assert rank.run_ahead is not None
+        assert rank.run_ahead.least > 0.026  # a step
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce --no-loader"])
