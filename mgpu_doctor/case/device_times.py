@@ -94,7 +94,10 @@ def untimed(ranks: Sequence[Rank], least: int) -> tuple[Rank, ...]:
 def device_times(rank: Rank) -> tuple[npt.NDArray[np.intp], Times]:
     """Indices of the rank's step records that its device timed, and these times; none of a rank
     that computes on the CPU."""
-    return _joined(rank.steps, rank.device_times if is_host_stamped(rank) else None)
+    times = rank.device_times if is_host_stamped(rank) else None
+    if times is None or not len(times):
+        return np.empty(0, np.intp), np.empty(0, DEVICE_DTYPE)
+    return _joined(rank.steps, times)
 
 
 def _device_timed(rank: Rank) -> Records:

@@ -15,9 +15,9 @@ from mgpu_probes.inprocess.layout import PHASES, WAIT
 
 from mgpu_doctor.analysis.machines.rank_devices import OnDevice
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.steps.step_alignment import Joined
-from mgpu_doctor.analysis.steps.work_and_wait import Attribution
+from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.case.device_times import clock_of
+from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.findings import BusyWaiting, Finding
 
@@ -38,25 +38,24 @@ def find_busy_waiting(
     other process. Only a rank that `findings` blame is named. `hang`: the one that blocks the
     job."""
     found = {}
-    blamed = {culprit.rank for finding in findings for culprit in finding.culprits}
+    ranks = {rank.rank: rank for rank in measures.case.ranks}
+    worst = _find_worst(measures, findings)
     for number, placed in (measures.devices or {}).items():
         if placed.beside or placed.foreign:
             continue
-        waiting = _in_steps(measures, number, placed, blamed)
-        if hang is not None:
-            waiting = _in_hang(measures, number, placed, hang)
+        if hang is None:
+            waiting = _in_steps(measures, ranks[number], placed, worst)
+        else:
+            waiting = _in_hang(measures, ranks[number], placed, hang)
         if waiting is not None and waiting.waiting >= LEAST:
             found[number] = waiting
     return found
 
 
-def _in_hang(
-    measures: Measures, number: int, placed: OnDevice, hang: Finding
-) -> BusyWaiting | None:
-    rank = measures.rank(number)
-    if placed.since is None or not placed.since.utilization or number not in hang.victims:
+def _in_hang(measures: Measures, rank: Rank, placed: OnDevice, hang: Finding) -> BusyWaiting | None:
+    if placed.since is None or not placed.since.utilization or rank.rank not in hang.victims:
         return None
-    if rank is None or rank.now is None or rank.now.phase != PHASES[WAIT]:
+    if rank.now is None or rank.now.phase != PHASES[WAIT]:
         return None
     if measures.case.observed - rank.now.since < STANDS:
         return None
@@ -66,33 +65,29 @@ def _in_hang(
 
 
 def _in_steps(
-    measures: Measures, number: int, placed: OnDevice, blamed: set[int | None]
+    measures: Measures, rank: Rank, placed: OnDevice, worst: Straggler | None
 ) -> BusyWaiting | None:
     joined, attribution, busy = measures.joined, measures.attribution, placed.use.utilization
-    rank = measures.rank(number)
-    if joined is None or attribution is None or number not in joined.ranks or not busy:
+    if joined is None or attribution is None or rank.rank not in joined.ranks or not busy:
         return None
-    if rank is None or clock_of(rank) is not PhaseClock.DEVICE or not measures.structure.alike:
+    if clock_of(rank) is not PhaseClock.DEVICE or not measures.structure.alike:
         return None
-    seconds, share = _waited(joined, attribution, number)
-    least = min(1.0, max(0.0, busy + share - 1) / busy)
-    culprit = _culprit(measures, number, seconds, blamed)
-    return BusyWaiting(placed.use.index, busy, least, culprit)
-
-
-def _waited(joined: Joined, attribution: Attribution, number: int) -> tuple[float, float]:
-    """Mean seconds per step that a rank waited for others, and their share of the step."""
-    column = joined.ranks.index(number)
+    column = joined.ranks.index(rank.rank)
     waits = attribution.wait[:, column]
     known = ~np.isnan(waits)
     seconds = float(np.mean(waits[known]))
-    return seconds, seconds / float(np.mean(joined.wall[known, column]))
+    share = seconds / float(np.mean(joined.wall[known, column]))
+    least = min(1.0, max(0.0, busy + share - 1) / busy)
+    explains = worst is not None and worst.excess >= MOST_OF_IT * seconds
+    culprit = worst.rank if worst is not None and explains and worst.rank != rank.rank else None
+    return BusyWaiting(placed.use.index, busy, least, culprit)
 
 
-def _culprit(measures: Measures, number: int, waited: float, blamed: set[int | None]) -> int | None:
-    """The rank that a rank waits for most of the time that it waits; None: nobody is known."""
-    others = [one for one in measures.stragglers or () if one.rank in blamed - {number}]
-    worst = max(others, key=lambda straggler: straggler.excess, default=None)
-    if worst is None or not measures.is_flat or worst.excess < MOST_OF_IT * waited:
+def _find_worst(measures: Measures, findings: Iterable[Finding]) -> Straggler | None:
+    """The straggler with the largest excess that a finding blames; None: there is none, or not all
+    ranks wait for it."""
+    blamed = {culprit.rank for finding in findings for culprit in finding.culprits}
+    named = [straggler for straggler in measures.stragglers or () if straggler.rank in blamed]
+    if not named or not measures.is_flat:
         return None
-    return worst.rank
+    return max(named, key=lambda straggler: straggler.excess)

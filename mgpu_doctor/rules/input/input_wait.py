@@ -61,6 +61,11 @@ def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
         loader = fed.loader
         now = "" if loader.workers is None else f" Its loader has num_workers={loader.workers}."
         share = (straggler.by_phase.get("input") or 0.0) / max(straggler.excess, 1e-12)
+        if measures.bound_by.get(straggler.rank) is BoundBy.DEVICE:
+            now += (
+                " Its GPU still had queued work when the batch arrived, so it did not idle: look "
+                "first for work on the GPU while batches are fetched, such as augmentation."
+            )
         yield straggler_finding(
             measures,
             straggler,

@@ -122,6 +122,11 @@ def _of_rank(name: str) -> Callable[[Row], Numbers]:
     return lambda row: _numbers(getattr(row.rank, name)) if row.rank else ()
 
 
+def _run_ahead(row: Row) -> Numbers:
+    lead = row.rank.run_ahead if row.rank else None
+    return () if lead is None else (lead.least,)
+
+
 def _memory_share(row: Row) -> Numbers:
     if row.device is None or row.device.memory_used is None or not row.device.memory_total:
         return ()
@@ -175,6 +180,8 @@ _ALL: tuple[Field, ...] = (
     TextField("device", lambda row: _texts(row.rank.device) if row.rank else ()),
     TextField("where", lambda row: _texts(row.rank.where) if row.rank else ()),
     NumberField("step", _of_rank("last_step"), COUNT, whole=True),
+    TextField("bound", lambda row: _texts(row.rank.bound_by) if row.rank else ()),
+    NumberField("ahead", _run_ahead, SECONDS[:-1]),
     NumberField("time", _of_rank("step_seconds_median"), SECONDS[:-1]),
     _phases("own", [name for name in PHASES if name not in NOT_WORK]),
     *(_phases(name, [name]) for name in PHASES),

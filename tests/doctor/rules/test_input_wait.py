@@ -49,6 +49,15 @@ def test_a_device_that_still_had_work_waited_for_no_data() -> None:
     assert diagnose(timed(waiting, 0.3, 0.4, only=[2])).findings == ()
 
 
+def test_a_slow_fetch_that_a_gpu_fills_with_work_is_no_idle_time() -> None:
+    fault = Fault(1, "input", milliseconds=20)
+    job = Synthetic(faults=[fault], device="cuda:0", birth={"clock": "device"})
+    for lead, fills in ((0.3, True), (0.0, False)):
+        (one,) = diagnose(timed(synthetic_case(job), lead, lead + 0.001)).findings
+        assert one.code == "straggler-input"
+        assert ("work on the GPU" in one.cause) is fills
+
+
 @pytest.mark.parametrize(("milliseconds", "told"), [(0.5, False), (4.0, True)])
 def test_of_tensorflow_the_call_alone_is_no_wait(milliseconds: float, told: bool) -> None:
     base = {name: seconds / 10 for name, seconds in BASE.items()}

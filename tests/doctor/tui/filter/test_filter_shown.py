@@ -11,6 +11,7 @@ from mgpu_doctor.case.device_samples import Device, DeviceProcess, DeviceSample,
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.job_snapshots import JobSnapshot, Process, Role
 from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.filter.language import parse
 from mgpu_doctor.tui.filter.matching import pids, shown, used
@@ -19,6 +20,7 @@ from mgpu_doctor.tui.panels import gpu_table, heatmap, rank_table
 from mgpu_doctor.tui.view import View
 from tests.support import diagnoses
 from tests.support.frames import ALL, AT, EIGHT_GPUS, MANY_RANKS, NO_GPU, STRAGGLER, frame, gpu
+from tests.support.gpus import busy_waiting
 from tests.support.metadata import with_metadata
 
 
@@ -129,6 +131,13 @@ def test_the_user_is_known_from_the_last_look() -> None:
     made = frame(replace(diagnosis, case=replace(diagnosis.case, job_snapshots=(snapshot,))))
     assert left(made, "user:ann") == ([2], [])
     assert left(made, "user=?") == ([0, 1, 3], [])
+
+
+def test_ranks_are_found_by_what_they_are_bound_by_and_their_run_ahead() -> None:
+    on_gpus = frame(diagnose(busy_waiting()))
+    for typed, ranks in (("bound:host", [2]), ("bound=device", [0, 1, 3]), ("ahead<10ms", [2])):
+        assert left(on_gpus, typed)[0] == ranks
+    assert left(STRAGGLER, "bound=?")[0] == [0, 1, 2, 3]
 
 
 def test_frames_without_a_job_or_a_gpu() -> None:
