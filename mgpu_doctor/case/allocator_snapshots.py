@@ -139,9 +139,9 @@ def _place(asked: dict[str, Any]) -> str:
         file = _file(frame)
         if file.endswith(".py"):
             if is_user_code(file):
-                return _told(frame)
+                return _format_frame(frame)
             first = first or frame
-    return NO_STACK if first is None else _told(first)
+    return NO_STACK if first is None else _format_frame(first)
 
 
 def _file(frame: dict[str, Any]) -> str:
@@ -149,7 +149,7 @@ def _file(frame: dict[str, Any]) -> str:
     return file if isinstance(file, str) else ""
 
 
-def _told(frame: dict[str, Any]) -> str:
+def _format_frame(frame: dict[str, Any]) -> str:
     file = text(_file(frame), 400) or "?"
     line = whole(frame.get("line"), 0, 1 << 31)
     name = text(frame.get("name"), 100) or "?"

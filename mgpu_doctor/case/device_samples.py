@@ -316,7 +316,7 @@ class DeviceReader:
         self.host = host
         self._steady: dict[int, tuple[_Entry, tuple[NvLink, ...]]] = {}
         """The last entry of each device that is whole, and its NVLinks."""
-        self._heard: dict[XidEvent, None] = {}
+        self._events: dict[XidEvent, None] = {}
         """The newest, in the order in which they came."""
 
     def decode(self, line: bytes) -> DeviceSample | None:
@@ -354,10 +354,10 @@ class DeviceReader:
     def _new(self, entries: Iterable[_Event]) -> Iterator[XidEvent]:
         for entry in entries:
             event = XidEvent(entry.at, entry.index, entry.number, entry.bus_id, entry.logged)
-            if event not in self._heard:
-                self._heard[event] = None
-                if len(self._heard) > MOST_HEARD:
-                    del self._heard[next(iter(self._heard))]
+            if event not in self._events:
+                self._events[event] = None
+                if len(self._events) > MOST_HEARD:
+                    del self._events[next(iter(self._events))]
                 yield event
 
 

@@ -51,7 +51,7 @@ def ending(content: Mapping[str, Json], until: float | None) -> JobEnd:
     )
 
 
-def told_by_launcher(end: JobEnd, asked: int | None) -> JobEnd:
+def reported_by_launcher(end: JobEnd, asked: int | None) -> JobEnd:
     """The end, with the signal that asked the launcher to end, by its own output."""
     name = name_signal(asked)
     return end if end.asked is not None or name is None else replace(end, asked=name)

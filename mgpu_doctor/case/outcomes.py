@@ -152,7 +152,7 @@ def completed(rank: Rank) -> Rank:
     return replace(rank, state=State.EXITED) if rank.state is State.DEAD and vanished else rank
 
 
-def ended_as_told(rank: Rank, ends: Iterable[LoggedEnd]) -> Rank:
+def with_logged_end(rank: Rank, ends: Iterable[LoggedEnd]) -> Rank:
     """The rank, with the exit code or signal that the console tells where nobody saw its end."""
     over = rank.state in (State.DEAD, State.EXITED)
     if not over or rank.exit_code is not None or rank.signal is not None:

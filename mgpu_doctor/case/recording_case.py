@@ -19,7 +19,7 @@ from mgpu_doctor.case.device_samples import DeviceReader
 from mgpu_doctor.case.ending_gaps import read_endings, unread_log
 from mgpu_doctor.case.flight_records import Flight, read_folder
 from mgpu_doctor.case.host_samples import decode_host_sample
-from mgpu_doctor.case.job_facts import command_of, ending, job_of, told_by_launcher
+from mgpu_doctor.case.job_facts import command_of, ending, job_of, reported_by_launcher
 from mgpu_doctor.case.job_snapshots import decode_job_snapshot
 from mgpu_doctor.case.lenient_json import Moment, Positive, line_decoder
 from mgpu_doctor.case.log_case import signs_of
@@ -72,9 +72,9 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
     current, earlier = box_ranks.last_attempt(loaded)
     streams = captured_console.read_streams(path) if until is None or end.over else {}
     console, asked = captured_console.console(streams, current)
-    end = told_by_launcher(end, asked)
+    end = reported_by_launcher(end, asked)
     current = outcomes.with_missing(current, command_of(info))
-    current = [outcomes.ended_as_told(rank, console.ends) for rank in current]
+    current = [outcomes.with_logged_end(rank, console.ends) for rank in current]
     if end.over and end.exit_code == 0 and end.asked is None:
         current = [outcomes.completed(rank) for rank in current]
     job = job_of(

@@ -248,10 +248,10 @@ def _phases(_: WorkloadRun, probed: WorkloadRun, measured: dict[str, float | Non
         errors[phase] = median(abs(a - b) for a, b in zip(own, seen, strict=True))
         close = close and _is_close(errors[phase], median(own))
         measured[f"{phase}_error_seconds"] = errors[phase]
-    said = ", ".join(
+    text = ", ".join(
         f"{phase} {format_seconds(round(error, 7))}" for phase, error in errors.items()
     )
-    message = f"difference to the training's own events: {said}"
+    message = f"difference to the training's own events: {text}"
     return Result(Level.PASS, message) if close else Result(Level.FAIL, message, SLOW_RANKS)
 
 
@@ -270,10 +270,10 @@ def _kernels(_: WorkloadRun, probed: WorkloadRun, measured: dict[str, float | No
         return Result(Level.NOTE, f"not tested: {reason}")
     medians = {phase: median(values) for phase, values in errors.items()}
     measured.update({f"{phase}_kernel_error_seconds": error for phase, error in medians.items()})
-    said = ", ".join(
+    text = ", ".join(
         f"{phase} {format_seconds(round(error, 7))}" for phase, error in medians.items()
     )
-    message = f"difference to the kernels that the profiler saw: {said}"
+    message = f"difference to the kernels that the profiler saw: {text}"
     if all(_is_close(error, median(lengths[phase])) for phase, error in medians.items()):
         return Result(Level.PASS, message)
     return Result(Level.FAIL, message, SLOW_RANKS)

@@ -204,7 +204,7 @@ def _measure(step: dict[str, Any]) -> None:
     """Replaces the events of a step by seconds: of forward, backward and optimizer, and of what
     was planted."""
     events = step.pop("events")
-    step["phases"] = [one.elapsed_time(other) * 1e-3 for one, other in pairwise(events)]
+    step["phases"] = [earlier.elapsed_time(other) * 1e-3 for earlier, other in pairwise(events)]
     extra = step.pop("extra_events", None)
     if extra is not None:
         step["extra"] = extra[0].elapsed_time(extra[1]) * 1e-3

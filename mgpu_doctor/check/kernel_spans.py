@@ -81,10 +81,10 @@ def _bounds(
 ) -> dict[int, dict[str, Bounds]]:
     """Of the steps whose neighbours are in the trace, too."""
     order = [(step, phase) for step in steps for phase in PHASES if (step, phase) in kernels]
-    found: dict[int, dict[str, Bounds]] = {}
+    bounds: dict[int, dict[str, Bounds]] = {}
     for at in range(1, len(order) - 1):
         begin, end = min(kernels[order[at]]), max(kernels[order[at]])
         before, after = max(kernels[order[at - 1]]), min(kernels[order[at + 1]])
         step, phase = order[at]
-        found.setdefault(step, {})[phase] = Bounds((end - begin) * 1e-6, (after - before) * 1e-6)
-    return found
+        bounds.setdefault(step, {})[phase] = Bounds((end - begin) * 1e-6, (after - before) * 1e-6)
+    return bounds

@@ -141,7 +141,7 @@ def _render_json(diagnoses: Sequence[Diagnosis]) -> str:
 def _render_text(diagnoses: Sequence[Diagnosis]) -> str:
     from mgpu_doctor.report import terminal
 
-    texts = [terminal.render(one, **display_of(sys.stdout)) for one in diagnoses]
+    texts = [terminal.render(diagnosis, **display_of(sys.stdout)) for diagnosis in diagnoses]
     if len(texts) > 1:
         names = [make_one_line(diagnosis.case.job.id) for diagnosis in diagnoses]
         texts = [f"{name}\n{text}" for name, text in zip(names, texts, strict=True)]

@@ -130,7 +130,7 @@ def _read_endings(snapshot: JobSnapshot) -> tuple[Ending, ...]:
     endings = ExitEvidence(history=True)
     endings.poll()
     endings.close()
-    return (ending_of(this_host(), endings.told()),)
+    return (ending_of(this_host(), endings.evidence()),)
 
 
 def _recorded_targets(folders: Iterable[Path] | None = None) -> Iterator[Target]:
@@ -141,8 +141,8 @@ def _recorded_targets(folders: Iterable[Path] | None = None) -> Iterator[Target]
         except (NotARecording, OSError):
             continue
         pids = [rank.pid for rank in case.ranks if rank.pid is not None and rank.is_here]
-        found = map(jobs.find, pids)
-        own = (job for job in found if job is not None and _has_one_of(job, pids))
+        running = map(jobs.find, pids)
+        own = (job for job in running if job is not None and _has_one_of(job, pids))
         yield Target(next(own, None), folder)
 
 

@@ -43,11 +43,11 @@ class Address:
 def resolved(name: str, port: int) -> Address:
     """The first address that `name` has. Raises `AddressError`."""
     try:
-        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "no valid name"
         raise AddressError(f"{name} is no address of this machine ({reason})") from None
-    family, _, _, _, place = found[0]
+    family, _, _, _, place = addresses[0]
     return Address(str(place[0]), port, family)
 
 
@@ -113,9 +113,9 @@ def given(file: Path) -> str:
 def _own(file: Path) -> str:
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as opened:
-        found = os.fstat(descriptor)
-        private = found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
-        if not stat.S_ISREG(found.st_mode) or not private:
+        status = os.fstat(descriptor)
+        private = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+        if not stat.S_ISREG(status.st_mode) or not private:
             raise TokenError(f"others may read or change {file}; remove it, and a new one is made")
         return _checked(opened.read(MOST_BYTES + 1), file)
 

@@ -207,21 +207,21 @@ LABELS = ("gpu", "UUID", "Hostname", "modelName")
 
 def gpu_families(sample: DeviceSample | None, host: str) -> Iterator[Metric]:
     """Those of the GPUs of this `host`."""
-    devices = [(one, labels(one, host)) for one in sample.devices] if sample else []
-    for name, told, read in GAUGES:
-        gauge = GaugeMetricFamily(name, told, labels=LABELS)
+    devices = [(device, labels(device, host)) for device in sample.devices] if sample else []
+    for name, help_text, read in GAUGES:
+        gauge = GaugeMetricFamily(name, help_text, labels=LABELS)
         for device, common in devices:
             put(gauge, common, read(device))
         yield gauge
-    heard = GaugeMetricFamily(
+    listened = GaugeMetricFamily(
         "mgpu_gpu_xids_heard", "0: the driver does not let XIDs be heard.", labels=("Hostname",)
     )
     if sample and devices:
-        put(heard, (label(host),), sample.events_trouble is None)
-    yield heard
+        put(listened, (label(host),), sample.events_trouble is None)
+    yield listened
     for kind, table in ((GaugeMetricFamily, SPLIT_GAUGES), (CounterMetricFamily, SPLIT_COUNTERS)):
-        for name, told, by, split in table:
-            family = kind(name, told, labels=(*LABELS, by))
+        for name, help_text, by, split in table:
+            family = kind(name, help_text, labels=(*LABELS, by))
             for device, common in devices:
                 for part, value in split(device).items():
                     put(family, (*common, label(part)), value)

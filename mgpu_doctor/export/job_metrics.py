@@ -71,14 +71,14 @@ def host_families(sample: HostSample | None, host: str) -> Iterator[Metric]:
         return
     labels = (label(host),)
     cpu = None if sample.cpu_percent is None else sample.cpu_percent / 100
-    for name, told, value in (
+    for name, help_text, value in (
         ("mgpu_host_cpu_ratio", "Use of all cores together.", cpu),
         ("mgpu_host_cores", "Cores that may be used.", sample.cores),
         ("mgpu_host_load1", "Load average over a minute.", sample.load1),
         ("mgpu_host_memory_used_bytes", "Memory in use.", sample.memory_used),
         ("mgpu_host_memory_size_bytes", "Memory that may be used.", sample.memory_total),
     ):
-        gauge = GaugeMetricFamily(name, told, labels=("host",))
+        gauge = GaugeMetricFamily(name, help_text, labels=("host",))
         put(gauge, labels, value)
         yield gauge
     pressure = CounterMetricFamily(
@@ -109,9 +109,9 @@ def job_families(diagnosis: Diagnosis, going: Progress) -> Iterator[Metric]:
         },
     )
     outcome = StateSetMetricFamily("mgpu_job_outcome", "How the job stands or ended.", labels=())
-    outcome.add_metric((), {one.value: one is job.outcome for one in Outcome})
+    outcome.add_metric((), {outcome.value: outcome is job.outcome for outcome in Outcome})
     yield outcome
-    for name, told, value in (
+    for name, help_text, value in (
         ("mgpu_job_world_size", "Ranks that the job should have.", job.world_size),
         ("mgpu_job_start_time_seconds", "When it began, since the epoch.", job.started),
         ("mgpu_job_steps_per_second", "Steps a second of late.", going.rate),
@@ -146,7 +146,7 @@ def job_families(diagnosis: Diagnosis, going: Progress) -> Iterator[Metric]:
             diagnosis.coverage,
         ),
     ):
-        gauge = GaugeMetricFamily(name, told, labels=())
+        gauge = GaugeMetricFamily(name, help_text, labels=())
         put(gauge, (), value)
         yield gauge
     yield from _findings(diagnosis.findings)
@@ -215,7 +215,7 @@ class Answers:
 
 
 def exporter_families(sampler: Sampler, sample: Sample, answers: Answers) -> Iterator[Metric]:
-    for name, told, value in (
+    for name, help_text, value in (
         ("mgpu_exporter_sample_seconds", "How long the sample took to make.", sample.took),
         ("mgpu_exporter_sample_age_seconds", "How old the sample is.", sampler.age(sample)),
         (
@@ -224,7 +224,7 @@ def exporter_families(sampler: Sampler, sample: Sample, answers: Answers) -> Ite
             sampler.late(sample),
         ),
     ):
-        yield GaugeMetricFamily(name, told, value=value)
+        yield GaugeMetricFamily(name, help_text, value=value)
     yield answers.family()
     yield InfoMetricFamily(
         "mgpu_exporter_build",

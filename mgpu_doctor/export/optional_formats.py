@@ -48,10 +48,10 @@ def _of(rank: Rank | None, count: int) -> dict[str, Any]:
     return {name: pa.repeat(pa.scalar(value, kinds[name]), count) for name, value in values.items()}
 
 
-def _arrays(found: dict[str, Column]) -> dict[str, Any]:
+def _arrays(columns: dict[str, Column]) -> dict[str, Any]:
     return {
         name: pa.array(np.ascontiguousarray(column.data), mask=np.ma.getmaskarray(column))
-        for name, column in found.items()
+        for name, column in columns.items()
     }
 
 
@@ -95,16 +95,16 @@ def _clear(folder: Path, ranks: Iterable[Rank], *, itself: bool) -> None:
 
 
 def _chosen(diagnosis: Diagnosis) -> list[Rank]:
-    blamed = {one.rank for finding in diagnosis.findings for one in finding.culprits}
+    blamed = {culprit.rank for finding in diagnosis.findings for culprit in finding.culprits}
     known = [rank for rank in diagnosis.case.ranks if rank.rank is not None and len(rank.steps)]
     return sorted(known, key=lambda rank: rank.rank not in blamed)[:MOST_RANKS]
 
 
 def _scalars(rank: Rank) -> Iterator[tuple[str, float, int, float]]:
     """Tag, value, step and seconds since the epoch of all that is known."""
-    found = columns(rank)
-    steps, ends = found["step"].tolist(), found["ended"].tolist()
-    for name, column in found.items():
+    named = columns(rank)
+    steps, ends = named["step"].tolist(), named["ended"].tolist()
+    for name, column in named.items():
         if name in LEFT_OUT:
             continue
         is_phase = name.endswith("_seconds") and name not in ("step_seconds", "run_ahead_seconds")

@@ -30,22 +30,22 @@ def rank_families(
     diagnosis: Diagnosis, host: HostSample | None, devices: DeviceSample | None, here: str
 ) -> Iterator[Metric]:
     """`here`: the host that was sampled; memory and GPUs are known of its ranks only."""
-    told = _told(diagnosis)
+    rank_summaries = _summaries(diagnosis)
     yield _states(diagnosis.ranks)
     yield GaugeMetricFamily(
         "mgpu_ranks_left_out",
         f"Ranks without series of their own: beyond {MOST_RANKS}, or of unknown number.",
-        value=len(diagnosis.ranks) - len(told),
+        value=len(diagnosis.ranks) - len(rank_summaries),
     )
-    yield from _steps(told)
-    yield _state(told)
-    local = [rank for rank in told if rank.host == here and rank.pid is not None]
+    yield from _steps(rank_summaries)
+    yield _state(rank_summaries)
+    local = [rank for rank in rank_summaries if rank.host == here and rank.pid is not None]
     yield _resident(local, host)
-    yield _allocated(diagnosis, told)
+    yield _allocated(diagnosis, rank_summaries)
     yield _placed(local, devices, here)
 
 
-def _told(diagnosis: Diagnosis) -> list[RankSummary]:
+def _summaries(diagnosis: Diagnosis) -> list[RankSummary]:
     blamed = {culprit.rank for finding in diagnosis.findings for culprit in finding.culprits}
     known = {rank.rank: rank for rank in reversed(diagnosis.ranks) if rank.rank is not None}
     first = sorted(known, key=lambda number: (number not in blamed, number))[:MOST_RANKS]

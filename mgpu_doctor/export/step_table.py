@@ -59,39 +59,39 @@ def columns(rank: Rank) -> dict[str, Column]:
     """Name, as in the CSV file -> one value a step; seconds, bytes, counts; `ended` is seconds
     since the epoch."""
     places, times = device_times(rank)
-    found = steps_as_columns(rank.steps, rank.clock_offset, record_clock(rank).value)
+    table = steps_as_columns(rank.steps, rank.clock_offset, record_clock(rank).value)
     if len(places):
         for place, phase in enumerate(PHASES):
-            values = np.ma.getdata(found[f"{phase}_seconds"]).copy()
+            values = np.ma.getdata(table[f"{phase}_seconds"]).copy()
             values[places] = times["phases"][:, place]
-            found[f"{phase}_seconds"] = np.ma.masked_invalid(values)
-        found["clock"][places] = DEVICE
+            table[f"{phase}_seconds"] = np.ma.masked_invalid(values)
+        table["clock"][places] = DEVICE
         leads = np.full(len(rank.steps), np.nan)
         leads[places] = times["least_lead"]
-        found["run_ahead_seconds"] = np.ma.masked_invalid(leads)
-    return found
+        table["run_ahead_seconds"] = np.ma.masked_invalid(leads)
+    return table
 
 
 def steps_as_columns(steps: Records, clock_offset: float, clock: str) -> dict[str, Column]:
     """The same of step records alone, whose phases are by that clock."""
-    found: dict[str, Column] = {
+    table: dict[str, Column] = {
         "step": _all(steps["step"]),
         "ended": _all(steps["end_ns"] * 1e-9 + clock_offset),
         "step_seconds": _all(steps["wall_ns"] * 1e-9),
     }
     for place, phase in enumerate(PHASES):
-        found[f"{phase}_seconds"] = np.ma.masked_invalid(steps["phases"][:, place])
-    found["warm_up"] = _all(steps["flags"] & WARM_UP != 0)
-    found["loss"] = np.ma.masked_invalid(steps["loss"])
+        table[f"{phase}_seconds"] = np.ma.masked_invalid(steps["phases"][:, place])
+    table["warm_up"] = _all(steps["flags"] & WARM_UP != 0)
+    table["loss"] = np.ma.masked_invalid(steps["loss"])
     for name, field in SECONDS.items():
-        found[name] = np.ma.masked_invalid(steps[field])
+        table[name] = np.ma.masked_invalid(steps[field])
     for name in UNKNOWN_IF_ZERO:
-        found[name] = np.ma.masked_equal(steps[name].astype(np.int64), 0)
+        table[name] = np.ma.masked_equal(steps[name].astype(np.int64), 0)
     for name in COUNTED:
-        found[name] = _all(steps[name].astype(np.int64))
-    found["clock"] = _all(np.full(len(steps), clock, "<U6"))
-    found["run_ahead_seconds"] = np.ma.masked_invalid(np.full(len(steps), np.nan))
-    return found
+        table[name] = _all(steps[name].astype(np.int64))
+    table["clock"] = _all(np.full(len(steps), clock, "<U6"))
+    table["run_ahead_seconds"] = np.ma.masked_invalid(np.full(len(steps), np.nan))
+    return table
 
 
 def _all(values: npt.NDArray[Any]) -> Column:

@@ -74,8 +74,8 @@ def _names(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
     yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}
     shares = PHASE_TRACKS[clock_of(rank)]
     for track, title in (TRACKS | {SHARES: shares}).items():
-        told = {"name": title}
-        yield {"ph": "M", "name": "thread_name", "pid": process, "tid": track, "args": told}
+        arguments = {"name": title}
+        yield {"ph": "M", "name": "thread_name", "pid": process, "tid": track, "args": arguments}
 
 
 def _steps(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
@@ -83,7 +83,7 @@ def _steps(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
     for record in rows(rank):
         took = record["wall_ns"] / 1e3
         begun = record["end_ns"] / 1e3 + rank.clock_offset * MICRO - took
-        told = {
+        arguments = {
             "loss": _number(record["loss"]),
             "samples": record["samples"] or None,
             "tokens": record["tokens"] or None,
@@ -92,7 +92,7 @@ def _steps(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
             "host ahead of the device by seconds": _number(record["run_ahead"] or math.nan),
         }
         yield _slice(f"step {record['step']}", process, STEPS, begun, took) | {
-            "args": {name: value for name, value in told.items() if value is not None}
+            "args": {name: value for name, value in arguments.items() if value is not None}
         }
         if record["clock"] != drawn:
             continue
@@ -108,9 +108,9 @@ def _happened(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
     for event in rank.events:
         took = max(0.0, event.seconds) * MICRO
         if math.isfinite(event.at) and math.isfinite(took):
-            told = {"args": {"step": event.step, "text": text.clean(event.text)}}
+            arguments = {"args": {"step": event.step, "text": text.clean(event.text)}}
             kind = text.line(event.kind)
-            yield _slice(kind, process, EVENTS, event.at * MICRO, took) | told
+            yield _slice(kind, process, EVENTS, event.at * MICRO, took) | arguments
 
 
 def _slice(name: str, process: int, track: int, at: float, took: float) -> dict[str, Any]:
@@ -120,10 +120,10 @@ def _slice(name: str, process: int, track: int, at: float, took: float) -> dict[
 
 def _machines(case: Case) -> Iterator[dict[str, Any]]:
     """Counters of each host; of its GPUs what it sampled."""
-    told = [one.host for one in case.host_samples] + [
+    texts = [host_sample.host for host_sample in case.host_samples] + [
         device_sample.host for device_sample in case.device_samples
     ]
-    hosts = list(dict.fromkeys(host for host in told if host)) or [""]
+    hosts = list(dict.fromkeys(host for host in texts if host)) or [""]
     places = {host: MACHINE + place for place, host in enumerate(hosts)}
     for host, process in places.items():
         name = {"name": text.line(f"host {host}")}
@@ -146,8 +146,14 @@ def _machines(case: Case) -> Iterator[dict[str, Any]]:
 
 def _counter(process: int, at: float, name: str, value: float | None) -> Iterator[dict[str, Any]]:
     if value is not None and math.isfinite(value) and math.isfinite(at):
-        told = {"value": value}
-        yield {"ph": "C", "name": name, "pid": process, "ts": round(at * MICRO, 3), "args": told}
+        arguments = {"value": value}
+        yield {
+            "ph": "C",
+            "name": name,
+            "pid": process,
+            "ts": round(at * MICRO, 3),
+            "args": arguments,
+        }
 
 
 def _number(value: float) -> float | None:

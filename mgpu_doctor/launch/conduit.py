@@ -191,10 +191,10 @@ class Pump:
 
     def tell(self, descriptor: int, message: bytes) -> bool:
         self.shared[TOLD] += len(message)
-        told = tell(descriptor, message)
-        if not told:
+        value = tell(descriptor, message)
+        if not value:
             self.shared[TOLD] -= len(message)
-        return told
+        return value
 
 
 class Copy:

@@ -111,7 +111,7 @@ class ExitWatch:
                 closely_at = now + wait * (1 if close_looks < CLOSE_LOOKS else THEN_EACH)
             if now >= save_at or last:
                 saved, save_at = now, now + SAVED_EVERY
-                self._notebook.guarded(lambda: write_json(self._path, endings.told()))
+                self._notebook.guarded(lambda: write_json(self._path, endings.evidence()))
             if not last and not self._over.wait(LEAST_GAP):
                 self._hurry.wait(max(0.0, min(wait, save_at - time.monotonic())))
         endings.close()

@@ -67,7 +67,7 @@ def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
         if number and not unchanged():
             return False
         lines.append(take_snapshot(job, aids=aids))
-    seen = [one for line in lines if (one := read_job_snapshot(line)) is not None]
+    seen = [snapshot for line in lines if (snapshot := read_job_snapshot(line)) is not None]
     hang = analyse_hang(seen, _positions(notebook.boxes))
     if hang is None or not hang.waiting:
         return False  # of a rank that nobody waits for, nobody can tell what it may wait for
@@ -84,13 +84,13 @@ def _numbered(job: RunningJob, boxes: Path) -> RunningJob:
     """The job with the numbers that ranks tell in their boxes alone, as those of Ray Train do."""
     if all(rank.rank is not None for rank in job.ranks):
         return job
-    told = {}
+    rank_of_pid = {}
     for path in list(boxes.glob("*.box"))[:MOST]:
         with suppress(BadBox, OSError):
             identity = read_box(path).identity
-            told[identity.pid] = identity.rank
+            rank_of_pid[identity.pid] = identity.rank
     numbered = (
-        replace(process, rank=told.get(process.pid))
+        replace(process, rank=rank_of_pid.get(process.pid))
         if process.role == RANK and process.rank is None
         else process
         for process in job.processes
@@ -112,8 +112,8 @@ def _positions(boxes: Path) -> dict[int, DevicePosition]:
 
 def _sockets(job: RunningJob, boxes: Path) -> dict[int, str]:
     """pid -> where an instrumented rank answers."""
-    found = {rank.pid: next(boxes.glob(f"*.{rank.pid}.*.sock"), None) for rank in job.ranks}
-    return {pid: str(path) for pid, path in found.items() if path is not None}
+    sockets = {rank.pid: next(boxes.glob(f"*.{rank.pid}.*.sock"), None) for rank in job.ranks}
+    return {pid: str(path) for pid, path in sockets.items() if path is not None}
 
 
 def _write(folder: Path, form: Mapping[str, Any]) -> None:

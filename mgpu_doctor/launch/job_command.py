@@ -98,7 +98,7 @@ def job_environment(environment: Mapping[str, str], boxes: Path | None) -> dict[
 
 def inject_folder() -> Path:
     """The folder that holds what every rank imports at its start."""
-    found = importlib.util.find_spec("mgpu_probes")
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).parent / "inject"
+    spec = importlib.util.find_spec("mgpu_probes")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "inject"

@@ -82,15 +82,15 @@ class Console:
     def heard(self, link: Link) -> bytes:
         """What a conduit tells; it is forgotten when it has gone."""
         try:
-            told = link.control.recv(64)
+            message = link.control.recv(64)
         except BlockingIOError:
             return b""
         except OSError:
-            told = b""
-        if not told:
+            message = b""
+        if not message:
             self.links.remove(link)
             link.control.close()
-        return told
+        return message
 
     def drain(self, wanted: Callable[[], bool], waker: int) -> None:
         """Wait until all that the job printed is where it belongs, and in the copy.
@@ -115,10 +115,10 @@ class Console:
             if waker in ready and not wanted():
                 return
             for link in [link for link in copying if link.control.fileno() in ready]:
-                told = self.heard(link)
-                if link in moving and (b"d" in told or not told):
+                message = self.heard(link)
+                if link in moving and (b"d" in message or not message):
                     moving.remove(link)
-                if b"c" in told or not told:
+                if b"c" in message or not message:
                     copying.remove(link)
 
     def copy_files(self) -> None:

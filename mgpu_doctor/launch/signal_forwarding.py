@@ -66,7 +66,7 @@ class Inbox:
             received.append(Received(signal.Signals(number), code > 0, sender))
         return received
 
-    def stop_as_told(self) -> None:
+    def stop_as_asked(self) -> None:
         """Stop this process the way SIGTSTP would have, until somebody continues it."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
         os.kill(os.getpid(), signal.SIGTSTP)
@@ -188,4 +188,4 @@ class Attendant:
         elif number in FORWARDED and not received.from_kernel and not self._canary.sang(number):
             os.kill(self._pid, number)
         if number == signal.SIGTSTP:
-            self._inbox.stop_as_told()
+            self._inbox.stop_as_asked()

@@ -13,34 +13,34 @@ Key = tuple[str, tuple[int | None, ...]]
 
 
 def update_history(
-    before: tuple[Followed, ...], found: tuple[Finding, ...], at: float, *, over: bool = False
+    before: tuple[Followed, ...], findings: tuple[Finding, ...], at: float, *, over: bool = False
 ) -> tuple[Followed, ...]:
     """What is there now, in the order of `found`, then what has resolved itself, the newest
     first. The same code of the same ranks is the same finding, until it resolves itself: it then
     is one of the past, and may come back as a new one. When the job is `over`, nothing resolves
     itself any more: what is gone then only goes by another name, or was about what comes next."""
     was = {_key(followed.finding): followed for followed in before if followed.is_open}
-    now = {_key(finding): finding for finding in found}
+    now = {_key(finding): finding for finding in findings}
     there = tuple(
         Followed(finding, was[key].appeared if key in was else at) for key, finding in now.items()
     )
     gone = [
-        one if over else Followed(one.finding, one.appeared, at)
-        for key, one in was.items()
+        way if over else Followed(way.finding, way.appeared, at)
+        for key, way in was.items()
         if key not in now
     ]
-    past = [*gone, *(one for one in before if not one.is_open)]
-    past.sort(key=lambda one: -(one.resolved or 0.0))
+    past = [*gone, *(entry for entry in before if not entry.is_open)]
+    past.sort(key=lambda followed: -(followed.resolved or 0.0))
     return there + tuple(past[:MOST_PAST])
 
 
 def select_recent(followed: tuple[Followed, ...]) -> tuple[Followed, ...]:
     """What has resolved itself of late: each finding once, and none that is there again."""
-    there = {_key(one.finding) for one in followed if one.is_open}
+    there = {_key(entry.finding) for entry in followed if entry.is_open}
     last: dict[Key, Followed] = {}
-    for one in followed:
-        if not one.is_open and _key(one.finding) not in there:
-            last.setdefault(_key(one.finding), one)
+    for entry in followed:
+        if not entry.is_open and _key(entry.finding) not in there:
+            last.setdefault(_key(entry.finding), entry)
     return tuple(last.values())[:MOST_RECENT]
 
 

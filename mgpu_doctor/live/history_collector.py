@@ -44,10 +44,10 @@ def spans(ranks: Sequence[Rank], measure: Measure) -> Spans:
     needs_phases = measure in (history_measures.OWN, history_measures.WAIT, history_measures.INPUT)
     ordered = sorted(ranks, key=lambda rank: rank.started or 0.0)
     timed = [on_one_clock(rank) for rank in ordered] if needs_phases else ordered
-    found = [_of_process(rank, READINGS[measure]) for rank in timed]
-    if not found:
+    of_processes = [_of_process(rank, READINGS[measure]) for rank in timed]
+    if not of_processes:
         return NONE
-    start, end, mean = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    start, end, mean = (np.concatenate(parts) for parts in zip(*of_processes, strict=True))
     forward = end > np.concatenate(([-np.inf], np.maximum.accumulate(end)[:-1]))
     return values(start[forward], end[forward], mean[forward])
 
@@ -173,8 +173,8 @@ class Collector:
 
     def history(self, at: float, ranks: tuple[Rank, ...] = ()) -> History:
         """What is known now."""
-        devices = sorted(self._devices.items(), key=lambda one: (one[0][0] or "", one[0][1]))
-        hosts = sorted(self._hosts.items(), key=lambda one: one[0] or "")
+        devices = sorted(self._devices.items(), key=lambda item: (item[0][0] or "", item[0][1]))
+        hosts = sorted(self._hosts.items(), key=lambda texts: texts[0] or "")
         return History(
             at,
             {place: series.trace() for place, series in devices},

@@ -58,23 +58,27 @@ SAMPLE_RATE = Measure("samples of a rank", Unit.PER_SECOND)
 TOKEN_RATE = Measure("tokens of a rank", Unit.PER_SECOND)
 
 OF_DEVICE: Mapping[Measure, Callable[[Device], float | None]] = {
-    UTILIZATION: lambda one: one.utilization,
-    MEMORY: lambda one: _share(one.memory_used, one.memory_total),
-    Measure("power", Unit.WATTS): lambda one: one.power_watts,
-    Measure("temperature", Unit.CELSIUS, 100.0): lambda one: one.temperature,
-    Measure("clock", Unit.MEGAHERTZ): lambda one: one.sm_clock_mhz,
-    Measure("memory clock", Unit.MEGAHERTZ): lambda one: one.memory_clock_mhz,
-    Measure("memory busy", Unit.SHARE, 1.0): lambda one: one.memory_busy,
-    Measure("fan", Unit.SHARE, 1.0): lambda one: one.fan,
-    Measure("PCIe sent", Unit.RATE): lambda one: one.pcie.sent if one.pcie else None,
-    Measure("PCIe received", Unit.RATE): lambda one: one.pcie.received if one.pcie else None,
-    Measure("NVLink sent", Unit.RATE): lambda one: one.nvlink_sent,
-    Measure("NVLink received", Unit.RATE): lambda one: one.nvlink_received,
+    UTILIZATION: lambda device: device.utilization,
+    MEMORY: lambda device: _share(device.memory_used, device.memory_total),
+    Measure("power", Unit.WATTS): lambda device: device.power_watts,
+    Measure("temperature", Unit.CELSIUS, 100.0): lambda device: device.temperature,
+    Measure("clock", Unit.MEGAHERTZ): lambda device: device.sm_clock_mhz,
+    Measure("memory clock", Unit.MEGAHERTZ): lambda device: device.memory_clock_mhz,
+    Measure("memory busy", Unit.SHARE, 1.0): lambda device: device.memory_busy,
+    Measure("fan", Unit.SHARE, 1.0): lambda device: device.fan,
+    Measure("PCIe sent", Unit.RATE): lambda device: device.pcie.sent if device.pcie else None,
+    Measure("PCIe received", Unit.RATE): lambda device: (
+        device.pcie.received if device.pcie else None
+    ),
+    Measure("NVLink sent", Unit.RATE): lambda device: device.nvlink_sent,
+    Measure("NVLink received", Unit.RATE): lambda device: device.nvlink_received,
 }
 OF_HOST: Mapping[Measure, Callable[[HostSample], float | None]] = {
-    CPU: lambda one: None if one.cpu_percent is None else one.cpu_percent / 100,
-    MEMORY: lambda one: _share(one.memory_used, one.memory_total),
-    Measure("load", Unit.PLAIN): lambda one: one.load1,
+    CPU: lambda host_sample: (
+        None if host_sample.cpu_percent is None else host_sample.cpu_percent / 100
+    ),
+    MEMORY: lambda host_sample: _share(host_sample.memory_used, host_sample.memory_total),
+    Measure("load", Unit.PLAIN): lambda host_sample: host_sample.load1,
 }
 PRESSURES: tuple[Resource, ...] = ("cpu", "io", "memory")
 OF_PRESSURE = tuple(Measure(f"{name} pressure", Unit.SHARE, 1.0) for name in PRESSURES)

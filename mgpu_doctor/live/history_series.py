@@ -137,8 +137,8 @@ def gaps(spans: Spans, start: float, stop: float, least: float) -> list[tuple[fl
         return []
     gone, back = spans.end, np.append(spans.start[1:], np.inf)
     shown_from, shown_to = np.maximum(gone, start), np.minimum(back, stop)
-    found = (back - gone >= least) & (shown_to - shown_from >= least)
-    return list(zip(shown_from[found].tolist(), shown_to[found].tolist(), strict=True))
+    lasting = (back - gone >= least) & (shown_to - shown_from >= least)
+    return list(zip(shown_from[lasting].tolist(), shown_to[lasting].tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,9 +31,9 @@ def measure_progress(case: Case, stages: Stages = ()) -> Progress:
     if not ranks:
         return NO_PROGRESS
     newest = [rank.steps[-NEWEST_STEPS:] for rank in ranks]
-    owner = np.repeat(np.arange(len(ranks)), [len(one) for one in newest])
+    owner = np.repeat(np.arange(len(ranks)), [len(step) for step in newest])
     records = _together(newest)
-    last = np.cumsum([len(one) for one in newest]) - 1
+    last = np.cumsum([len(step) for step in newest]) - 1
     wall = np.bincount(owner, records["wall_ns"]) * 1e-9
     furthest = int(records["step"][last].argmax())
     seconds = float(wall[furthest]) / len(newest[furthest])
@@ -82,16 +82,16 @@ def _throughput(
     unknown = np.bincount(owner, counted == 0) > 0
     rates = np.bincount(owner, counted) / np.where((wall > 0) & ~unknown, wall, np.nan)
     sums = [float(rates[team].sum()) for team in teams if len(team)]
-    return max((one for one in sums if np.isfinite(one)), default=None)
+    return max((value for value in sums if np.isfinite(value)), default=None)
 
 
 def _loss(records: Records, owner: Places) -> float | None:
-    told = ~np.isnan(records["loss"])
-    if not told.any():
+    measured = ~np.isnan(records["loss"])
+    if not measured.any():
         return None
-    losses = records["loss"][told].astype(np.float64)
+    losses = records["loss"][measured].astype(np.float64)
     latest = np.full(int(owner[-1]) + 1, np.nan)
-    latest[owner[told]] = losses
+    latest[owner[measured]] = losses
     broken = np.isinf(latest).any()
     return float("inf") if broken else float(losses[np.isfinite(losses)].mean())
 

@@ -58,9 +58,9 @@ class Recorder:
         """Add what was sampled. Trouble is told by `state` until a later sample can be written."""
         try:
             if devices is not None:
-                told = dataclasses.asdict(devices)
-                del told["host"]  # the folder tells
-                self._devices.append(told)
+                line = dataclasses.asdict(devices)
+                del line["host"]  # the folder tells
+                self._devices.append(line)
             if host is not None:
                 self._host.append(_host(host))
         except OSError as error:

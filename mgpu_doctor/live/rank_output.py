@@ -102,21 +102,21 @@ def output_of(case: Case, rank: RankSummary, *, replayed: bool = False) -> Outpu
     """What the rank printed last. Reads files; never raises for what cannot be read."""
     if replayed and case.job.ended is None:
         return Output(reason=TIMELESS)
-    found, elsewhere = ([], "") if replayed else _by_itself(case, rank)
-    known = {stream.name for stream in found}
-    found += [one for one in _recorded(case, rank) if one.name not in known]
-    shown = tuple(one for one in found if one.lines)
+    streams, elsewhere = ([], "") if replayed else _by_itself(case, rank)
+    known = {stream.name for stream in streams}
+    streams += [log for log in _recorded(case, rank) if log.name not in known]
+    shown = tuple(stream for stream in streams if stream.lines)
     return Output(shown) if shown else Output(reason=_why(case, rank, elsewhere))
 
 
 def _by_itself(case: Case, rank: RankSummary) -> tuple[list[Stream], str]:
     """From files that the living rank prints into; else where it prints instead."""
     over = case.job.ended is not None or rank.state in OVER
-    here = {one.pid for one in case.ranks if one.is_here}
+    here = {rank.pid for rank in case.ranks if rank.is_here}
     if over or rank.pid is None or rank.pid not in here:
         return [], ""
     pids = here - {rank.pid}
-    found: list[Stream] = []
+    streams: list[Stream] = []
     elsewhere = ""
     for name in DESCRIPTORS:
         to = target(rank.pid, name, [pid for pid in pids if pid is not None], MOST_BYTES)
@@ -124,8 +124,8 @@ def _by_itself(case: Case, rank: RankSummary) -> tuple[list[Stream], str]:
             elsewhere = elsewhere or (to.name if to is not None else "")
         else:
             lines = _whose(_lines(to.end), case, rank, alone=not to.shared)
-            found.append(Stream(name, lines))
-    return found, elsewhere
+            streams.append(Stream(name, lines))
+    return streams, elsewhere
 
 
 def _recorded(case: Case, rank: RankSummary) -> Iterator[Stream]:
@@ -150,22 +150,22 @@ def _whose(
     `alone`: nobody else prints there."""
     numbers = _numbers(case)
     style = None if alone else numbered_style(lines)
-    found = []
+    tail = []
     for line in lines:
         shown = clean_line(line, MOST_WIDTH).rstrip()
         if shown and alone:
-            found.append(Printed(shown, True))
+            tail.append(Printed(shown, True))
         elif shown:
             label = split_line(shown, style)
             number = label.rank if label.rank is not None else numbers.get(label.local_rank)
             if number is None or number == rank.rank:
-                found.append(Printed(shown, number is not None))
-    return tuple(found[-MOST_LINES:])
+                tail.append(Printed(shown, number is not None))
+    return tuple(tail[-MOST_LINES:])
 
 
 def _numbers(case: Case) -> dict[int | None, int | None]:
     """Local rank -> rank, where all are of one host."""
-    if len({one.host for one in case.ranks}) != 1:
+    if len({rank.host for rank in case.ranks}) != 1:
         return {}
     return {rank.local_rank: rank.rank for rank in case.ranks if rank.local_rank is not None}
 
@@ -176,7 +176,7 @@ def _why(case: Case, rank: RankSummary, elsewhere: str) -> str:
     if not elsewhere:
         return f"Nobody kept what it prints; {BY_RUN}."
     kinds = {"/dev/pts/": "a terminal", "/dev/tty": "a terminal", "pipe:": "a pipe"}
-    kind = next((told for begins, told in kinds.items() if elsewhere.startswith(begins)), "")
+    kind = next((kind for begins, kind in kinds.items() if elsewhere.startswith(begins)), "")
     name = f"{kind} ({elsewhere})" if kind else elsewhere
     who = "rank ?" if rank.rank is None else f"rank {rank.rank}"
     return f"What {who} prints goes into {name} and cannot be read again; {BY_RUN}."

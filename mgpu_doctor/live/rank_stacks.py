@@ -49,22 +49,24 @@ def stand(
     if replayed or case.job.ended is not None:
         return known
     here = {rank.pid for rank in case.ranks if rank.is_here}
-    reachable = next((one for one in ranks if _unreachable(one, here) is None), None)
+    reachable = next((rank for rank in ranks if _unreachable(rank, here) is None), None)
     if reachable is None or reachable.pid is None:
         return known if isinstance(known, Standing) else _unreachable(ranks[0], here) or known
-    found = jobs.find(reachable.pid)
-    if found is None:
+    running_job = jobs.find(reachable.pid)
+    if running_job is None:
         return f"{jobs.unseen(reachable.pid)}."
     if alone:
         whose = (
             process
-            for process in found.processes
+            for process in running_job.processes
             if reachable.pid in (process.pid, _loads_for(process))
         )
-        return Standing(_read_snapshot(replace(found, processes=tuple(whose)), case), reachable.pid)
+        return Standing(
+            _read_snapshot(replace(running_job, processes=tuple(whose)), case), reachable.pid
+        )
     snapshots: list[JobSnapshot] = []
-    for done, some in _portions(found):
-        tell(f"{done} of {len(found.ranks)} ranks read")
+    for done, some in _portions(running_job):
+        tell(f"{done} of {len(running_job.ranks)} ranks read")
         snapshots.append(_read_snapshot(some, case))
     return merged(case, snapshots, findings)
 
@@ -75,7 +77,9 @@ def _recorded(
     """What the newest look of the recording saw."""
     snapshots = [snapshot for snapshot in case.job_snapshots if snapshot.stacks]
     if alone:
-        snapshots = [one for one in snapshots if rank.pid is not None and one.stack(rank.pid)]
+        snapshots = [
+            snapshot for snapshot in snapshots if rank.pid is not None and snapshot.stack(rank.pid)
+        ]
     if not snapshots:
         return NOT_RECORDED
     return Standing(snapshots[-1], rank.pid) if alone else merged(case, snapshots[-1:], findings)
@@ -83,13 +87,15 @@ def _recorded(
 
 def merged(case: Case, snapshots: Sequence[JobSnapshot], findings: Sequence[Finding]) -> Standing:
     """Looks at parts of one job, taken together."""
-    one = replace(
+    job_snapshot = replace(
         snapshots[0],
         processes=tuple(process for snapshot in snapshots for process in snapshot.processes),
         stacks=tuple(stack for snapshot in snapshots for stack in snapshot.stacks),
         untold=tuple(dict.fromkeys(unread for snapshot in snapshots for unread in snapshot.untold)),
     )
-    return Standing(one, None, build_branches(replace(case, job_snapshots=(one,)), findings))
+    return Standing(
+        job_snapshot, None, build_branches(replace(case, job_snapshots=(job_snapshot,)), findings)
+    )
 
 
 def _unreachable(rank: RankSummary, here: Container[object]) -> str | None:
@@ -137,9 +143,9 @@ def _read_snapshot(job: RunningJob, case: Case) -> JobSnapshot:
 def _aids(case: Case, pids: set[int]) -> Mapping[int, Aid]:
     """Where instrumented ranks answer."""
     here = (rank for rank in case.ranks if rank.pid in pids and rank.is_here)
-    told = ((one.pid, one.metadata.worker_socket) for one in here)
+    facts = ((rank.pid, rank.metadata.worker_socket) for rank in here)
     return {
         pid: Aid(worker_socket=path)
-        for pid, path in told
+        for pid, path in facts
         if pid is not None and isinstance(path, str)
     }

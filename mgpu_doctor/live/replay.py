@@ -53,13 +53,13 @@ class NewestSamples:
 
     def until(self, at: float) -> tuple[DeviceSample, ...]:
         """The newest sample of each host at a moment, by the hosts' names."""
-        found = [
+        device_samples = [
             (host.samples[place - 1], host.stands)
             for host in self._hosts
             if (place := bisect_right(host.times, at))
         ]
-        newest = max((sample.at for sample, _ in found), default=at)
-        return tuple(sample for sample, stands in found if newest - sample.at <= stands)
+        newest = max((sample.at for sample, _ in device_samples), default=at)
+        return tuple(sample for sample, stands in device_samples if newest - sample.at <= stands)
 
 
 def _timeline(samples: list[DeviceSample]) -> _Timeline:

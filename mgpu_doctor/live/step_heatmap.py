@@ -46,12 +46,12 @@ def make_heatmap(case: Case) -> Heatmap | str:
     recent = tuple(_newest(rank) for rank in case.ranks)
     try:
         joined = join(recent)
-        found = attribute(joined)
+        attribution = attribute(joined)
     except (UnjoinableError, UnattributableError) as reason:
         return str(reason)
-    others = found.own - found.excess
+    others = attribution.own - attribution.excess
     excess = np.full_like(others, np.nan)
-    np.divide(found.excess, others, out=excess, where=np.nan_to_num(others) > 0)
+    np.divide(attribution.excess, others, out=excess, where=np.nan_to_num(others) > 0)
     return Heatmap(joined.ranks, joined.steps[-RECENT:], excess.T[:, -RECENT:])
 
 

@@ -66,15 +66,15 @@ class Outside:
     def frame(self, passed: float) -> Frame:  # noqa: ARG002 - it knows the time itself
         if not self._over:
             self._see()
-        found = self._diagnosis
-        ranks = found.ranks if found is not None else ()
+        newest = self._diagnosis
+        ranks = newest.ranks if newest is not None else ()
         devices, host = self._machine.sample(rank.pid for rank in ranks if rank.pid is not None)
         at = self._clock()
         return Frame(
             at=at,
             source=self._name(),
-            diagnosis=found,
-            heat=UNSEEN if found else None,
+            diagnosis=newest,
+            heat=UNSEEN if newest else None,
             devices=devices,
             host=host,
             xids=self._machine.xids,
@@ -82,7 +82,7 @@ class Outside:
             if self._snapshots and not self._over
             else 0.0,
             gpus_age=self._machine.devices_age,
-            hint=None if found else f"{jobs.unseen(self._pid)}: a lists the jobs that run here.",
+            hint=None if newest else f"{jobs.unseen(self._pid)}: a lists the jobs that run here.",
             history=self._machine.history(at),
         )
 
@@ -121,7 +121,7 @@ class Outside:
         diagnosis = diagnose(case, self._settings)
         before = self._snapshots[0] if len(self._snapshots) > 1 else None
         self._diagnosis = replace(
-            diagnosis, ranks=tuple(_placed(one, seen, before) for one in diagnosis.ranks)
+            diagnosis, ranks=tuple(_placed(rank, seen, before) for rank in diagnosis.ranks)
         )
 
 
@@ -134,8 +134,8 @@ def _placed(rank: RankSummary, now: JobSnapshot, before: JobSnapshot | None) -> 
     if process.state != "R" and (place := process.syscall or process.wchan):
         does = f"{does} in {place}".strip()
     cores = _cores(process, now.at, _process(before, rank.pid), before)
-    told = [f"{cores:.2f} cores"] if cores is not None else []
-    return replace(rank, where=text.line(", ".join([*told, does])) or None)
+    parts = [f"{cores:.2f} cores"] if cores is not None else []
+    return replace(rank, where=text.line(", ".join([*parts, does])) or None)
 
 
 def _cores(
@@ -150,4 +150,4 @@ def _cores(
 
 def _process(snapshot: JobSnapshot | None, pid: int | None) -> Process | None:
     listed = snapshot.processes if snapshot is not None else ()
-    return next((one for one in listed if one.pid == pid), None)
+    return next((process for process in listed if process.pid == pid), None)

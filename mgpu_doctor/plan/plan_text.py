@@ -64,31 +64,33 @@ class _Page:
                 f"needs {least}{needed} of a GPU (--gpu says which one)", _BOLD
             )
         elif planned.fits is None:
-            said = f"· needs at least {needed}: whether it fits {device.name} is not known"
-            yield from self._wrapped(said, _BOLD)
+            sentence = f"· needs at least {needed}: whether it fits {device.name} is not known"
+            yield from self._wrapped(sentence, _BOLD)
         elif planned.fits:
             yield from self._wrapped(f"✓ fits {device.name}: it needs {needed}", _GOOD)
         else:
             least = "at least " if planned.bound else ""
-            said = f"✗ will not fit {device.name}: it needs {least}{needed}"
+            sentence = f"✗ will not fit {device.name}: it needs {least}{needed}"
             if planned.prediction.needed <= device.capacity:
-                said = f"✗ may not fit {device.name}: it needs {needed}, and the margin has no room"
-            yield from self._wrapped(said, _BAD)
+                sentence = (
+                    f"✗ may not fit {device.name}: it needs {needed}, and the margin has no room"
+                )
+            yield from self._wrapped(sentence, _BAD)
 
     def numbers(self, planned: Planned) -> Iterator[str]:
-        found, device = planned.prediction, planned.device
-        torch = found.plan.framework is Framework.TORCH
+        prediction, device = planned.prediction, planned.device
+        torch = prediction.plan.framework is Framework.TORCH
         held = "what tensors take at most" if torch else "chunks in use, where there is room"
-        yield self._row("peak allocated", found.allocated, held)
-        yield self._row("smallest that survives", found.capacity, "what the allocator needs")
+        yield self._row("peak allocated", prediction.allocated, held)
+        yield self._row("smallest that survives", prediction.capacity, "what the allocator needs")
         takes = "what it takes where there is room" if torch else "with memory growth, else all"
-        yield self._row("peak reserved", found.reserved, takes)
-        for constant in found.outside:
+        yield self._row("peak reserved", prediction.reserved, takes)
+        for constant in prediction.outside:
             yield self._row(
                 f"+ {constant.name}", constant.size, f"±{format_bytes(constant.margin)}"
             )
-        most = f"up to {format_bytes(found.needed_at_most)} with all margins"
-        yield self._row("needed", found.needed, most)
+        most = f"up to {format_bytes(prediction.needed_at_most)} with all margins"
+        yield self._row("needed", prediction.needed, most)
         if device is not None:
             yield self._row(device.name, device.capacity, device.source)
         if device is not None and not planned.bound:
@@ -162,10 +164,10 @@ class _Page:
             indent=2,
         )
 
-    def _row(self, title: str, size: int, said: str) -> str:
+    def _row(self, title: str, size: int, note: str) -> str:
         row = f"{title:<{_TITLE}}{format_bytes(size):>10}"
         room = self.width - len(row) - 3
-        return f"{row}   {text.cut(text.line(said), room)}" if room > 10 else row
+        return f"{row}   {text.cut(text.line(note), room)}" if room > 10 else row
 
     def _wrapped(self, words: str, code: str = "", indent: int = 2) -> list[str]:
         lines = textwrap.wrap(

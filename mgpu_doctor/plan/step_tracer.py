@@ -114,12 +114,12 @@ class StepTracer:
         known = followed.traces
         derived = {
             settings: offload_optimizer(
-                found.stream
+                traced_step.stream
             )  # what SGD takes; tests hold it against traces
             for settings in wanted
             if followed.method is Method.FAKE
             and settings.optimizer is Optimizer.SGD
-            and (found := known.find(replace(settings, optimizer=Optimizer.ADAMW)))
+            and (traced_step := known.find(replace(settings, optimizer=Optimizer.ADAMW)))
         }
         asked = [each for each in wanted if each not in derived and each not in known.streams]
         answers = dict(zip(asked, self._pool.map(self._ask, asked), strict=True))
@@ -136,7 +136,7 @@ class StepTracer:
             if isinstance(answer, Refusal):
                 return answer
             answers[asked] = answer
-        streams = {asked: said.stream for asked, said in answers.items()}
+        streams = {asked: answer.stream for asked, answer in answers.items()}
         return Traces(streams), next(iter(answers.values()))
 
     def _ask(self, settings: Settings, real: bool = False) -> Answer | Refusal:
@@ -156,16 +156,18 @@ def _small_batches(asked: int, framework: Framework) -> tuple[int, int]:
 
 
 def _traced_steps(
-    traces: Traces, way: Method, reasons: tuple[str, ...], said: Answer
+    traces: Traces, way: Method, reasons: tuple[str, ...], answer: Answer
 ) -> TracedSteps:
-    parameters, framework = said.stream.parameters, said.framework
-    return TracedSteps(traces, way, reasons, parameters, said.values_read, framework, said.notes)
+    parameters, framework = answer.stream.parameters, answer.framework
+    return TracedSteps(
+        traces, way, reasons, parameters, answer.values_read, framework, answer.notes
+    )
 
 
 def _add_answers(answers: Mapping[Settings, Answer | Refusal], known: Traces) -> Traces:
-    good = {each: said for each, said in answers.items() if isinstance(said, Answer)}
-    streams = {each: said.stream for each, said in good.items()}
-    flops = {each: said.flops for each, said in good.items()}
+    good = {each: answer for each, answer in answers.items() if isinstance(answer, Answer)}
+    streams = {each: answer.stream for each, answer in good.items()}
+    flops = {each: answer.flops for each, answer in good.items()}
     return Traces({**known.streams, **streams}, {**known.flops, **flops})
 
 

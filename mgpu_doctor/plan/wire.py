@@ -83,9 +83,9 @@ def read_request(line: str) -> tuple[Settings, bool]:
 
 def write_answer(answer: Answer | Refusal) -> str:
     if isinstance(answer, Refusal):
-        said = {"why": answer.why, "target": answer.target, "parameters": answer.parameters}
-        said["framework"] = answer.framework.value
-        return json.dumps({"refusal": said})
+        body = {"why": answer.why, "target": answer.target, "parameters": answer.parameters}
+        body["framework"] = answer.framework.value
+        return json.dumps({"refusal": body})
     stream = answer.stream
     names: dict[str, int] = {}
     events = [
@@ -119,24 +119,24 @@ def write_answer(answer: Answer | Refusal) -> str:
 def read_answer(line: str | bytes) -> Answer | Refusal:
     """Raises WireError."""
     try:
-        said = json.loads(line)
-        if (refusal := said.get("refusal")) is not None:
+        body = json.loads(line)
+        if (refusal := body.get("refusal")) is not None:
             parameters = refusal["parameters"]
             known = None if parameters is None else _number(parameters)
             framework = Framework(refusal["framework"])
             return Refusal(str(refusal["why"])[:1000], bool(refusal["target"]), known, framework)
         stream = Stream(
-            tuple(_events(said["events"], [str(name)[:200] for name in said["names"]])),
-            tuple(_number(place) for place in said["steps"]),
-            _number(said["samples"]),
-            _number(said["parameters"]),
+            tuple(_events(body["events"], [str(name)[:200] for name in body["names"]])),
+            tuple(_number(place) for place in body["steps"]),
+            _number(body["samples"]),
+            _number(body["parameters"]),
         )
         return Answer(
             stream,
-            _number(said["flops"]),
-            _number(said["values_read"]),
-            Framework(said["framework"]),
-            tuple(str(note)[:300] for note in said["notes"][:MOST_NOTES]),
+            _number(body["flops"]),
+            _number(body["values_read"]),
+            Framework(body["framework"]),
+            tuple(str(note)[:300] for note in body["notes"][:MOST_NOTES]),
         )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         raise WireError("the tracing process answered with something else than a trace") from None

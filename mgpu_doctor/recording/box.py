@@ -151,7 +151,7 @@ class BoxReader:
             capacity=self._at.event_capacity,
             dtype=EVENT_DTYPE,
             cursor_at=layout.EVENT_CURSOR,
-            clean=lambda found: found,
+            clean=lambda values: values,
         )
         self._device_times = Ring(
             self._fd,
@@ -161,7 +161,7 @@ class BoxReader:
             cursor_at=layout.DEVICE_CURSOR,
             clean=records.plausible_device_times,
         )
-        self._told: tuple[BoxEvent, ...] = ()
+        self._events_seen: tuple[BoxEvent, ...] = ()
         self._history = HistoryReader(self._fd, self._at.history, self._at.history_capacity)
         self._windows: tuple[Array, int | None] = self._steps.kept, None
         self._told_texts = Texts({}, {}, ())
@@ -217,7 +217,7 @@ class BoxReader:
         if whole or self._seldom is None:
             self._windows = self._history.poll(header)
         if (has_news := whole or seldom != self._seldom) and len(new := self._events.poll(header)):
-            self._told = (*self._told, *map(_event, new))[-self._at.event_capacity :]
+            self._events_seen = (*self._events_seen, *map(_event, new))[-self._at.event_capacity :]
         self._seldom = seldom
         windows, window = self._windows
         header = self._before = self._header()
@@ -240,7 +240,7 @@ class BoxReader:
             device_position=read_position(header, who.version),
             steps=self._steps.kept,
             device_times=self._device_times.kept if self._at.device else None,
-            events=self._told,
+            events=self._events_seen,
             history=windows,
             history_window_ns=window,
             last_words=texts.last_words,

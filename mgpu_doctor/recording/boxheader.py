@@ -90,21 +90,21 @@ def geometry(header: bytes) -> Geometry:
 @lru_cache(maxsize=16)
 def _checked(fields: tuple[int, ...]) -> Geometry:
     """The same of all boxes that one writer made."""
-    found = Geometry(*fields)
-    if not 0 < found.step_capacity <= MOST_RECORDS:
-        raise BadBox(f"it says that it holds {found.step_capacity} steps")
-    if max(found.event_capacity, found.history_capacity) > MOST_RECORDS:
+    geometry = Geometry(*fields)
+    if not 0 < geometry.step_capacity <= MOST_RECORDS:
+        raise BadBox(f"it says that it holds {geometry.step_capacity} steps")
+    if max(geometry.event_capacity, geometry.history_capacity) > MOST_RECORDS:
         raise BadBox("it says that it holds more events or history than any box does")
-    if found.device > MOST_OFFSET or found.device_capacity > MOST_RECORDS:
+    if geometry.device > MOST_OFFSET or geometry.device_capacity > MOST_RECORDS:
         raise BadBox("it says that it holds more device times than any box does")
-    if max(found.birth_slot, found.strings_size, found.words_size) > MOST_BYTES:
+    if max(geometry.birth_slot, geometry.strings_size, geometry.words_size) > MOST_BYTES:
         raise BadBox("it says that it holds more text than any box does")
     last = layout.HEADER_SIZE
-    for first, end in sorted(found.areas()):
+    for first, end in sorted(geometry.areas()):
         if first < last:
             raise BadBox("its areas overlap")
         last = end
-    return found
+    return geometry
 
 
 def _check_kind(header: bytes) -> None:

@@ -53,8 +53,8 @@ class HistoryReader:
     def _add(self, key: tuple[int, int, int], known: int, raw: bytes) -> None:
         """`raw`: the windows after the first `known`, of which the last one is still open."""
         _, cursor, _ = key
-        found = _believed(raw, known + 1)
-        self._all = _joined(self._closed, found) if known else found
+        values = _believed(raw, known + 1)
+        self._all = _joined(self._closed, values) if known else values
         self._open = raw[(cursor - known) * layout.STEP_SIZE :]
         last_is_open = len(self._all) and int(self._all["seq"][-1]) > cursor
         self._closed = self._all[:-1] if last_is_open else self._all

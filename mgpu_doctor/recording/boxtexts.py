@@ -55,10 +55,10 @@ class TextReader:
     def site(self, published: int) -> str | None:
         """The text that the word NOW_SITE stands for. What is written once never changes."""
         if self._site is None or self._site[0] != published:
-            found = self._read_site(published)
-            if found is None:
+            text = self._read_site(published)
+            if text is None:
                 return None
-            self._site = published, found
+            self._site = published, text
         return self._site[1]
 
     def _read_site(self, published: int) -> str | None:

@@ -110,7 +110,10 @@ class Columns:
 
     def phase_sums(self) -> Column:
         """See the function of this name."""
-        sums = [0.0 if isnan(one) else one * self._length for one in self.common_phases()]
+        sums = [
+            0.0 if isnan(common_phase) else common_phase * self._length
+            for common_phase in self.common_phases()
+        ]
         for number in self.phases_that_differ():
             seconds = self._part(self._differing[number])
             total = np.add.reduce(seconds, dtype=np.float64)

@@ -67,7 +67,7 @@ class DeviceLines:
 
     def _line(self, sample: Mapping[str, Any]) -> Json:
         line = _known(sample)
-        line["devices"] = [self._device(one) for one in sample.get("devices") or ()]
+        line["devices"] = [self._device(device) for device in sample.get("devices") or ()]
         line.pop("topology", None)
         if self._topology != self._topology_written:
             line["topology"] = self._topology_written = self._topology

@@ -122,15 +122,15 @@ def remembered(
 def all_remembered(environment: Mapping[str, str] = os.environ) -> dict[str, Path]:
     """Id -> where the recording is, the newest ones. Whether its job still runs is not known."""
     folder = home(environment) / ELSEWHERE
-    found = {}
+    homes = {}
     try:
         names = sorted(os.listdir(folder), reverse=True)[:MOST_ELSEWHERE]
     except OSError:
         return {}
     for name in names:
         with contextlib.suppress(OSError):
-            found[name] = (folder / name).readlink()
-    return found
+            homes[name] = (folder / name).readlink()
+    return homes
 
 
 def _forget_lost(folder: Path) -> None:

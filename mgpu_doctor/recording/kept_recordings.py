@@ -77,10 +77,12 @@ def all_kept(environment: Mapping[str, str] = os.environ) -> list[Kept]:
         entries = list(os.scandir(runs(environment)))
     except OSError:
         return []
-    found = [one_kept(Path(entry.path)) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    recordings = [
+        one_kept(Path(entry.path)) for entry in entries if entry.is_dir(follow_symlinks=False)
+    ]
     return sorted(
-        (one for one in found if one is not None),
-        key=lambda one: (one.started or one.changed, one.id),
+        (kept for kept in recordings if kept is not None),
+        key=lambda kept: (kept.started or kept.changed, kept.id),
         reverse=True,
     )
 

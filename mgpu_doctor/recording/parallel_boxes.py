@@ -46,7 +46,7 @@ def reading(
     packed.
     """
     if read is not read_box:
-        yield lambda: [_one(file, read) for file in files]
+        yield lambda: [_read_one_file(file, read) for file in files]
     elif len(files) < MANY or not _may_fork():
         yield lambda: _packed(files, Packer())
     else:
@@ -56,7 +56,7 @@ def reading(
             yield lambda: _together(shares, helper)
 
 
-def _one(file: BoxFile, read: Callable[[BoxFile], Box]) -> Read:
+def _read_one_file(file: BoxFile, read: Callable[[BoxFile], Box]) -> Read:
     try:
         return read(file)
     except BadBox as error:
@@ -66,9 +66,9 @@ def _one(file: BoxFile, read: Callable[[BoxFile], Box]) -> Read:
 
 
 def _packed(files: Iterable[BoxFile], packer: Packer) -> list[Read]:
-    found = (_one(file, read_box) for file in files)
+    reads = (_read_one_file(file, read_box) for file in files)
     return [
-        box if isinstance(box, str) else replace(box, steps=packer.pack(box.steps)) for box in found
+        box if isinstance(box, str) else replace(box, steps=packer.pack(box.steps)) for box in reads
     ]
 
 
@@ -82,7 +82,7 @@ class _Helper(NamedTuple):
 
     queue: int
     """A pipe with the numbers of the shares that are left."""
-    said: int
+    answers: int
     """What the child says."""
     memory: int
 
@@ -115,17 +115,17 @@ def _end(child: int) -> None:
 
 def _together(shares: Sequence[Sequence[BoxFile]], helper: _Helper | None) -> list[Read]:
     """The boxes that both processes read. Shares that the child did not finish are read here."""
-    found: dict[int, list[Read]] = {}
+    by_worker: dict[int, list[Read]] = {}
     packer = Packer()
     if helper is not None:
         for number in _taken(helper.queue):
-            found[number] = _packed(shares[number], packer)
-        with open(helper.said, "rb", closefd=False) as file:
-            found.update(_left(helper.memory, file.read()))
+            by_worker[number] = _packed(shares[number], packer)
+        with open(helper.answers, "rb", closefd=False) as file:
+            by_worker.update(_left(helper.memory, file.read()))
     return [
         box
         for number, share in enumerate(shares)
-        for box in (found[number] if number in found else _packed(share, packer))
+        for box in (by_worker[number] if number in by_worker else _packed(share, packer))
     ]
 
 
@@ -180,11 +180,11 @@ def _left(memory: int, messages: bytes) -> dict[int, list[Read]]:
     shared = memoryview(
         mmap.mmap(memory, size, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
     )
-    found = {}
+    shares = {}
     for number, begin, length in _SAID.iter_unpack(
         messages[: len(messages) // _SAID.size * _SAID.size]
     ):
         places, rest = pickle.loads(shared[begin : begin + length])
         arrays = [shared[at : at + nbytes] for at, nbytes in places]
-        found[number] = pickle.loads(rest, buffers=arrays)
-    return found
+        shares[number] = pickle.loads(rest, buffers=arrays)
+    return shares

@@ -29,7 +29,7 @@ class Pulse:
 
 def pulses(folder: Path) -> dict[str, Pulse]:
     """File name -> pulse, of the readable boxes in the folder."""
-    found = {}
+    by_rank = {}
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(layout.BOX_SUFFIX))
     except OSError:
@@ -37,8 +37,8 @@ def pulses(folder: Path) -> dict[str, Pulse]:
     for name in names[:MOST_BOXES]:
         header = _header(folder / name)
         if len(header) == layout.HEADER_SIZE:
-            found[name] = _pulse(header)
-    return found
+            by_rank[name] = _pulse(header)
+    return by_rank
 
 
 def _pulse(header: bytes) -> Pulse:

@@ -163,7 +163,7 @@ def _with_possible_seconds(records: Array, names: tuple[str, ...]) -> Array:
 
 def windows(raw: bytes, chosen: npt.NDArray[np.intp]) -> Array:
     """The `chosen` history records in `raw`. A writer may give the 16-bit number of steps alone."""
-    found: Array = whole(raw, HISTORY_DTYPE)[chosen]
+    history: Array = whole(raw, HISTORY_DTYPE)[chosen]
     short = whole(raw, STEP_DTYPE)["micro_batches"][chosen]
-    found["micro_batches"] = np.maximum(found["micro_batches"], short)
-    return plausible(found[found["micro_batches"] > 0])
+    history["micro_batches"] = np.maximum(history["micro_batches"], short)
+    return plausible(history[history["micro_batches"] > 0])

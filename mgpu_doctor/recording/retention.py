@@ -27,16 +27,16 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 def size_of(text: str) -> int | None:
     """Bytes that `20GiB`, `500 MB` or `4096` mean (binary prefixes throughout); None: nothing."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         return None
-    return int(float(found[1]) * 1024 ** _UNITS[(found[2] or "")[:1].lower()])
+    return int(float(match[1]) * 1024 ** _UNITS[(match[2] or "")[:1].lower()])
 
 
 def seconds_of(text: str) -> float | None:
     """Seconds that `30d`, `12h` or `2w` mean; None: nothing."""
-    found = _AGE.fullmatch(text.strip())
-    return float(found[1]) * _SECONDS[found[2]] if found else None
+    match = _AGE.fullmatch(text.strip())
+    return float(match[1]) * _SECONDS[match[2]] if match else None
 
 
 def superfluous(
@@ -51,14 +51,14 @@ def superfluous(
     the oldest as leave no more than `most` bytes and `keep` recordings. What is alive stays and
     counts. Pure."""
     ordered = sorted(kept, key=lambda kept: (kept.changed, kept.id))
-    size, count = sum(one.size for one in ordered), len(ordered)
+    size, count = sum(recording.size for recording in ordered), len(ordered)
     going = []
-    for one in ordered:
-        old = older is not None and now - one.changed > older
+    for recording in ordered:
+        old = older is not None and now - recording.changed > older
         large = (most is not None and size > most) or (keep is not None and count > keep)
-        if not one.alive and (old or large):
-            going.append(one)
-            size, count = size - one.size, count - 1
+        if not recording.alive and (old or large):
+            going.append(recording)
+            size, count = size - recording.size, count - 1
     return going
 
 

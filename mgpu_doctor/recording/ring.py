@@ -92,12 +92,12 @@ class Ring:
         slots = (first + np.arange(len(seq), dtype=np.uint64)) % np.uint64(self._capacity)
         own = (seq - np.uint64(1)) % np.uint64(self._capacity) == slots
         own &= (seq > np.uint64(self.newest)) & (seq <= np.uint64(min(most, _MOST)))
-        found = sound(raw, self._dtype, np.flatnonzero(own))
-        if (np.diff(seq[found].view(np.int64)) < 0).any():
-            found = found[np.argsort(seq[found])]
-        if len(found):  # a slot whose newest record is damaged may hold one of the last lap
-            found = found[seq[found] + np.uint64(self._capacity) > seq[found[-1]]]
-        return self._clean(records[found])
+        values = sound(raw, self._dtype, np.flatnonzero(own))
+        if (np.diff(seq[values].view(np.int64)) < 0).any():
+            values = values[np.argsort(seq[values])]
+        if len(values):  # a slot whose newest record is damaged may hold one of the last lap
+            values = values[seq[values] + np.uint64(self._capacity) > seq[values[-1]]]
+        return self._clean(records[values])
 
     def _in_turn(self, raw: bytes, records: Array) -> Array:
         """All of `records` if they are the next ones, but for a last one that is yet to come, and

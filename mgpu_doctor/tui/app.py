@@ -131,8 +131,8 @@ class TopApp(ThemedApp):
             self.frame = replace(self.frame, late=max(0.0, time.time() - self.frame.at))
         if message.why not in self._missed and len(self._missed) < MOST_MISSED:
             self._missed.add(message.why)
-            told = f"What is shown is not renewed: {message.why}. If that stays, start top again."
-            self.notify(told, severity="error", timeout=MISSED_FOR, markup=False)
+            shown = f"What is shown is not renewed: {message.why}. If that stays, start top again."
+            self.notify(shown, severity="error", timeout=MISSED_FOR, markup=False)
 
     def watch_frame(self, before: Frame | None, now: Frame | None) -> None:
         if not self.screen_stack:  # the app ends
@@ -189,8 +189,8 @@ class TopApp(ThemedApp):
         try:
             return await super().run_action(action, default_namespace, namespaces)
         except ImportError as error:
-            told = f"That cannot be opened: {text.line(str(error))}. Start top again."
-            self.notify(told, severity="error", timeout=MISSED_FOR, markup=False)
+            message = f"That cannot be opened: {text.line(str(error))}. Start top again."
+            self.notify(message, severity="error", timeout=MISSED_FOR, markup=False)
             return False
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:

@@ -110,15 +110,17 @@ MAIN_ACTIONS = frozenset(
 """What works on the main screen, not on the graphs or the events."""
 
 
-def told() -> list[Binding]:
+def list_bindings() -> list[Binding]:
     """Those that the help explains."""
-    return [one for one in BINDINGS if isinstance(one, Binding) and one.tooltip]
+    return [binding for binding in BINDINGS if isinstance(binding, Binding) and binding.tooltip]
 
 
 def commands(app: App[Any]) -> Iterable[SystemCommand]:
     """What the palette offers: the keys' actions as far as they work now."""
-    for one in told():
-        name, _, argument = one.action.rstrip(")").partition("(")
+    for binding in list_bindings():
+        name, _, argument = binding.action.rstrip(")").partition("(")
         if app.check_action(name, (argument,)):
-            title = one.description.capitalize()
-            yield SystemCommand(title, one.tooltip, lambda one=one: app.run_action(one.action))
+            title = binding.description.capitalize()
+            yield SystemCommand(
+                title, binding.tooltip, lambda chosen=binding: app.run_action(chosen.action)
+            )

@@ -73,7 +73,7 @@ def document(frame: Frame, view: View) -> dict[str, Any]:
 
     left = shown(frame, view.filter)
     here = frame.devices.host if frame.devices else None
-    devices = tuple(one.device for one in left.gpus if one.host == here)
+    devices = tuple(gpu.device for gpu in left.gpus if gpu.host == here)
     diagnosis = frame.diagnosis
     plain: dict[str, Any] = diagnosis_json.plain(
         {

@@ -72,8 +72,8 @@ def _resident(host: HostSample | None, rank: RankSummary) -> float | None:
 
 
 def _urgency(rank: RankSummary) -> tuple[int, str]:
-    told = str(getattr(rank.state, "value", rank.state))
-    place = URGENT.index(told) if told in URGENT else len(URGENT)
+    shown = str(getattr(rank.state, "value", rank.state))
+    place = URGENT.index(shown) if shown in URGENT else len(URGENT)
     return place, state(rank)
 
 

@@ -165,7 +165,7 @@ class GpusPanel(Panel):
 
     def _choose(self, by: int, *, opened: bool = False) -> None:
         """The GPU so many below the one that is selected."""
-        there = [one.which for one in self._gpus]
+        there = [gpu.which for gpu in self._gpus]
         if not there or self._shown is None:
             return
         chosen = self._shown[1].gpu

@@ -215,7 +215,7 @@ def tracebacks(*lines: str) -> list[Traceback]:
     for number, line in enumerate(lines, 1):
         reader.feed(line, number)
     reader.finish(len(lines))
-    return reader.found
+    return reader.tracebacks
 
 
 HEADER = "Traceback (most recent call last):"

@@ -75,7 +75,7 @@ def test_what_never_changes_is_asked_until_it_is_known(clock: Clock) -> None:
     question.ask = clock.taking(0)
     question.put(None)
     assert not question.due(clock.now + 1e9)
-    assert question.told(clock.now + 1e9) == ({"temperature": 50.0}, None)
+    assert question.newest(clock.now + 1e9) == ({"temperature": 50.0}, None)
 
 
 def test_a_slow_answer_sets_the_question_apart_until_it_is_quick(clock: Clock) -> None:
@@ -89,7 +89,7 @@ def test_a_slow_answer_sets_the_question_apart_until_it_is_quick(clock: Clock) -
 
 def test_what_is_known_to_be_slow_stays_apart(clock: Clock) -> None:
     question = Question("PCIe traffic", clock.taking(0), slow=True)
-    assert question.told(clock.now) == ({}, None)
+    assert question.newest(clock.now) == ({}, None)
     question.put(None)
     assert question.slow
 
@@ -97,8 +97,8 @@ def test_what_is_known_to_be_slow_stays_apart(clock: Clock) -> None:
 def test_an_old_answer_is_no_longer_shown(clock: Clock) -> None:
     question = Question("temperature", clock.taking(0))
     question.put(None)
-    assert question.told(clock.now + STALE)[0] == {"temperature": 50.0}
-    fields, trouble = question.told(clock.now + STALE + 1)
+    assert question.newest(clock.now + STALE)[0] == {"temperature": 50.0}
+    fields, trouble = question.newest(clock.now + STALE + 1)
     assert fields == {}
     assert trouble == "no answer for 30 s or longer"
 

@@ -35,7 +35,7 @@ def test_a_kill_counted_by_the_group_of_a_process_is_a_difference_with_its_momen
     version_2(root, "/jobs", limit=str(64 * MIB), killed=3)
     write(root, "proc/vmstat", "oom_kill 4\n")
     endings.poll([])
-    told = endings.told()
+    told = endings.evidence()
     group = told["groups"]["/sys/fs/cgroup/jobs"]
     assert (group["before"]["killed"], group["now"]["killed"]) == (2, 3)
     assert group["now"]["limit"] == 64 * MIB
@@ -50,7 +50,7 @@ def test_a_group_of_version_1_and_its_lack_of_a_limit(root: Path) -> None:
     endings = ExitEvidence(root=root)
     version_1(root, "/jobs", killed=1)
     endings.poll([])
-    group = endings.told()["groups"]["/sys/fs/cgroup/memory/jobs"]
+    group = endings.evidence()["groups"]["/sys/fs/cgroup/memory/jobs"]
     assert group["before"]["limit"] is None
     assert (group["before"]["killed"], group["now"]["killed"], group["now"]["refused"]) == (0, 1, 7)
 
@@ -67,7 +67,7 @@ def test_the_group_that_the_kernels_log_names_is_looked_up(
     monkeypatch.setattr(KernelLog, "new_kills", lambda _: [kill])
     endings = ExitEvidence(root=root)
     endings.poll([])
-    told = endings.told()
+    told = endings.evidence()
     assert told["groups"]["/sys/fs/cgroup/jobs/training"]["now"]["limit"] == 64 * MIB
     assert told["kills"][0]["pid"] == 100
     assert told["kills"][0]["at"] == pytest.approx(told["since"], abs=60)
@@ -79,7 +79,7 @@ def test_a_group_that_is_gone_keeps_its_last_counters(root: Path) -> None:
     for file in (root / "sys/fs/cgroup/jobs").iterdir():
         file.unlink()
     endings.poll([])
-    assert endings.told()["groups"]["/sys/fs/cgroup/jobs"]["now"]["killed"] == 1
+    assert endings.evidence()["groups"]["/sys/fs/cgroup/jobs"]["now"]["killed"] == 1
 
 
 def test_a_process_that_is_gone_keeps_what_was_last_seen_of_it(root: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_process_that_is_gone_keeps_what_was_last_seen_of_it(root: Path) -> No
     endings.poll([100])
     (root / "proc/100/stat").unlink()
     endings.poll([100])
-    facts = endings.told()["processes"]["100"]
+    facts = endings.evidence()["processes"]["100"]
     assert (facts["files"], facts["most_files"], facts["parent"]) == (4, 5, 1)
     assert facts["limits"] == {"files": [1024, 4096]}
 
@@ -104,7 +104,7 @@ def test_a_reused_pid_starts_anew(root: Path) -> None:
     for name in os.listdir(root / "proc/100/fd"):
         (root / "proc/100/fd" / name).unlink()
     endings.poll([100])
-    assert endings.told()["processes"]["100"]["most_files"] is None
+    assert endings.evidence()["processes"]["100"]["most_files"] is None
 
 
 def test_ever_new_processes_do_not_fill_the_memory(root: Path) -> None:
@@ -112,7 +112,7 @@ def test_ever_new_processes_do_not_fill_the_memory(root: Path) -> None:
     for pid in range(1000, 1010 + MOST_PROCESSES):
         process(root, pid, files=0)
         endings.poll([pid])
-    kept = endings.told()["processes"]
+    kept = endings.evidence()["processes"]
     assert len(kept) == MOST_PROCESSES
     assert "1000" not in kept
 
@@ -120,7 +120,7 @@ def test_ever_new_processes_do_not_fill_the_memory(root: Path) -> None:
 def test_nothing_readable_is_unknown_and_told(tmp_path: Path) -> None:
     endings = ExitEvidence(root=tmp_path)
     endings.poll([1])
-    told = endings.told()
+    told = endings.evidence()
     assert told["machine_kills"] == {"before": None, "now": None, "at": None}
     assert (told["groups"], told["processes"], told["core_pattern"]) == ({}, {}, None)
     assert "kmsg cannot be read: No such file" in told["kernel_log"]["trouble"]
@@ -145,7 +145,7 @@ def test_this_machine_as_it_is(tmp_path: Path) -> None:
         assert str(tmp_path / "written") in disk_space.list_written_files(child.pid)
         child.communicate("\n")
     endings.poll([])
-    told = json.loads(json.dumps(endings.told()))
+    told = json.loads(json.dumps(endings.evidence()))
     facts = told["processes"][str(child.pid)]
     assert (facts["files"], facts["limits"]["files"]) == (listed, [77, 77])
     assert facts["parent"] == os.getpid()

@@ -55,9 +55,9 @@ def original(error: Error) -> Error:
     for number, line in enumerate(lines):
         reader.feed(line, number)
     reader.finish(len(lines))
-    if not reader.found or not reader.found[-1].frames:
+    if not reader.tracebacks or not reader.tracebacks[-1].frames:
         return error
-    raised = reader.found[-1]
+    raised = reader.tracebacks[-1]
     original_error = error_of(raised)
     wrapper = f"{error.type}: {error.message.splitlines()[0]}"
     inner = replace(original_error, at=error.at, traceback=f"{wrapper}\n{original_error.traceback}")

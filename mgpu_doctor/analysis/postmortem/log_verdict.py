@@ -207,13 +207,13 @@ def _find_fatal_cause(
         return _cause(chosen, failures, case)
     symptoms = [sign for sign in grave if KNOWN[sign.signature].role is Role.SYMPTOM]
     if failures:
-        symptoms = _told_by(symptoms, failures)
+        symptoms = _reported_by(symptoms, failures)
     if not symptoms or not blames_symptoms:
         return None
     return _symptom(symptoms, failures, case, is_flat=is_flat)
 
 
-def _told_by(symptoms: Iterable[LogMatch], failures: tuple[RankFailure, ...]) -> list[LogMatch]:
+def _reported_by(symptoms: Iterable[LogMatch], failures: tuple[RankFailure, ...]) -> list[LogMatch]:
     """The symptoms that are all that the first exceptions, of ranks unknown, tell of."""
     if any(
         failure.rank is not None or failure.kind is not FailureKind.EXCEPTION

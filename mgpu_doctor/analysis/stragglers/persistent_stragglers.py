@@ -58,7 +58,7 @@ MOST = 0.95
 @dataclass(frozen=True, slots=True)
 class _Suspect:
     column: int
-    found: Persistent
+    persistent: Persistent
     excess: float
 
 
@@ -107,7 +107,7 @@ def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler
     )
     if not suspects:
         return ()
-    start = suspects[0].found.onset
+    start = suspects[0].persistent.onset
     gaps = column_medians(attribution.excess[start:])
     culprits = [
         suspect
@@ -205,12 +205,12 @@ def _is_waited_for(joined: Joined, attribution: Attribution, _suspect: _Suspect)
     """Whether the others spend longer in collectives than the suspect, by a comparable time."""
     own = attribution.in_collectives[:, [_suspect.column]]
     others = attribution.in_collectives_middle.without(own)
-    longer = (others - own)[_suspect.found.onset :, 0]
+    longer = (others - own)[_suspect.persistent.onset :, 0]
     least = COMPARABLE * _suspect.excess
     if np.nanmedian(longer) >= least:
         return True
     return _waits_at_synchronizations(
-        joined.steps[_suspect.found.onset :], np.nan_to_num(longer), least
+        joined.steps[_suspect.persistent.onset :], np.nan_to_num(longer), least
     )
 
 
@@ -232,7 +232,7 @@ def _waits_at_synchronizations(steps: Ints, longer: Floats, least: float) -> boo
 
 def _exceed_the_spread(attribution: Attribution, culprits: list[_Suspect]) -> bool:
     """Whether the smallest excess of a culprit is larger than the differences among the others."""
-    start = culprits[0].found.onset
+    start = culprits[0].persistent.onset
     own = column_medians(attribution.own[start:])
     levels = np.delete(own, [_suspect.column for _suspect in culprits])
     if len(levels) < 2:
@@ -247,7 +247,7 @@ def _exceed_the_spread(attribution: Attribution, culprits: list[_Suspect]) -> bo
 def _describe(
     joined: Joined, attribution: Attribution, _suspect: _Suspect, saved: float
 ) -> Straggler:
-    start, column = _suspect.found.onset, _suspect.column
+    start, column = _suspect.persistent.onset, _suspect.column
     own = attribution.own[start:, column]
     in_collectives = attribution.in_collectives[:, [column]]
     excess = attribution.excess[start:, column]

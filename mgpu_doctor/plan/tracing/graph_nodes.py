@@ -131,7 +131,7 @@ class _GraphFlattener:
 def _assign_phases(nodes: Sequence[Node], weights: Collection[int]) -> list[Node]:
     """What comes after backward is the optimizer's; what backward needs of forward are activations;
     what the optimizer needs of backward, and is as large as a weight, are gradients."""
-    told: list[Node] = []
+    phased: list[Node] = []
     late: set[int] = set()
     for number, node in enumerate(nodes):
         before = {*(other for other, _ in node.inputs), *node.after}
@@ -139,19 +139,19 @@ def _assign_phases(nodes: Sequence[Node], weights: Collection[int]) -> list[Node
         if follows or node.phase is Phase.BACKWARD:
             late.add(number)
         updates = follows and node.phase is Phase.FORWARD
-        told.append(replace(node, phase=Phase.OPTIMIZER) if updates else node)
-    by_backward = _find_needed_by(told, Phase.BACKWARD, {Use.PASSES, Use.REUSES})
-    by_optimizer = _find_needed_by(told, Phase.OPTIMIZER, {Use.PASSES})
-    for number, node in enumerate(told):
+        phased.append(replace(node, phase=Phase.OPTIMIZER) if updates else node)
+    by_backward = _find_needed_by(phased, Phase.BACKWARD, {Use.PASSES, Use.REUSES})
+    by_optimizer = _find_needed_by(phased, Phase.OPTIMIZER, {Use.PASSES})
+    for number, node in enumerate(phased):
         if node.held is None and node.phase is Phase.FORWARD and number in by_backward:
-            told[number] = replace(node, kind=Kind.ACTIVATIONS)
+            phased[number] = replace(node, kind=Kind.ACTIVATIONS)
         elif (
             node.phase is Phase.BACKWARD
             and number in by_optimizer
             and any(size in weights for size in node.sizes)
         ):
-            told[number] = replace(node, kind=Kind.GRADIENTS)
-    return told
+            phased[number] = replace(node, kind=Kind.GRADIENTS)
+    return phased
 
 
 def _find_needed_by(
@@ -193,8 +193,8 @@ def _tensor_bytes(tensor: Any) -> int | None:
 def _variable_spec(handle: Any) -> Any:
     """What a variable's handle says of the variable's shape and type."""
     data = handle._handle_data
-    told: Iterable[Any] = data.shape_and_type if data is not None and data.is_set else ()
-    for each in told:
+    shapes: Iterable[Any] = data.shape_and_type if data is not None and data.is_set else ()
+    for each in shapes:
         return tf.TensorSpec(tf.TensorShape(each.shape), tf.as_dtype(each.dtype))
     return tf.TensorSpec((), tf.bool)
 

@@ -149,7 +149,7 @@ class _GraphStep:
         states = {id(each.value.handle) for each in getattr(self._optimizer, "variables", ())}
         sums = {id(each.handle) for each in self._sums.values()}
         shapes = {tuple(each.shape) for each in traced.graph.variables if each.trainable}
-        found = []
+        tensors = []
         for variable in traced.graph.variables:
             state = id(variable.handle) in states or (
                 self.trained.model is None
@@ -157,8 +157,8 @@ class _GraphStep:
                 and tuple(variable.shape) in shapes
             )
             kind = Kind.GRADIENTS if id(variable.handle) in sums else Kind.WEIGHTS
-            found.append((variable, Kind.OPTIMIZER if state else kind))
-        return found
+            tensors.append((variable, Kind.OPTIMIZER if state else kind))
+        return tensors
 
     def _make_variables(self, trained: list[Any]) -> None:
         """Before the step is traced, where the model's are there: TensorFlow traces a step that
@@ -275,23 +275,23 @@ def read_target(returned: Any) -> Trained:
 
 def find_tensors(batch: Any) -> list[Any]:
     """Raises TargetError where there are none."""
-    found = [each for each in tf.nest.flatten(batch) if hasattr(each, "shape")]
-    if not found:
+    tensors = [each for each in tf.nest.flatten(batch) if hasattr(each, "shape")]
+    if not tensors:
         raise TargetError("the batch holds no tensors: let it be one, or a tuple or dict of some.")
-    return found
+    return tensors
 
 
 def recompute_layers(model: Any) -> bool:
     """False: the model has no layer that can be. What counts batches or draws numbers (batch norm,
     dropout) is left as it is: it would do so twice."""
-    found = [
+    wrapped = [
         layer
         for layer in model.layers
         if not isinstance(layer, keras.layers.InputLayer) and not layer.non_trainable_variables
     ]
-    for layer in found:
+    for layer in wrapped:
         layer.call = _recomputing(layer.call)
-    return bool(found)
+    return bool(wrapped)
 
 
 def _recomputing(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -135,10 +135,10 @@ def _next_batch(trained: Trained, watcher: StorageWatcher, samples: int) -> Any:
     watcher.phase = Phase.FORWARD
     with watcher.paused():
         batch = trained.batch(samples)
-    found = list(find_tensors(batch))
-    if not found:
+    tensors = list(find_tensors(batch))
+    if not tensors:
         raise TargetError("the batch holds no tensors: let it be one, or a tuple or dict of some.")
-    for tensor in found:
+    for tensor in tensors:
         watcher.label(tensor, Kind.BATCH)
     return batch
 
@@ -259,11 +259,11 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 def recompute_blocks(model: nn.Module, every: int) -> bool:
     """Each so-manieth of the repeated blocks keeps its inputs alone, and computes the rest again
     in backward. False: nothing in the model is repeated."""
-    found = list(find_repeated_blocks(model))
-    for block in found[::every]:
+    modules = list(find_repeated_blocks(model))
+    for block in modules[::every]:
         again = partial(checkpoint, block.forward, use_reentrant=False)
         block.forward = again
-    return bool(found)
+    return bool(modules)
 
 
 def find_repeated_blocks(module: nn.Module) -> Iterator[nn.Module]:

@@ -43,8 +43,8 @@ def detect_framework(target: str) -> Framework:
     """By what the file imports, so that the other one need not be loaded, nor be there."""
     place = target.partition(":")[0]
     try:
-        found = Path(place) if place.endswith(".py") else _find_file(place)
-        source = found.read_text(encoding="utf-8", errors="replace")[:_MOST_SOURCE] if found else ""
+        path = Path(place) if place.endswith(".py") else _find_file(place)
+        source = path.read_text(encoding="utf-8", errors="replace")[:_MOST_SOURCE] if path else ""
     except OSError:
         source = ""
     imported = set(_IMPORTS.findall(source))

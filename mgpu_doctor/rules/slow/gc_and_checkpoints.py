@@ -17,7 +17,7 @@ from mgpu_doctor.rules.slow.stall_finding import (
     finding,
     less_often,
     of_phases,
-    told_by,
+    reported_by,
     when,
     without,
 )
@@ -59,7 +59,7 @@ def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
                     without(stalls, "collections, an upper bound: one in 500 steps remains"),
                 ),
             ),
-            replaces=told_by(measures, stalls),
+            replaces=reported_by(measures, stalls),
         )
 
 
@@ -120,7 +120,7 @@ def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
             cause=f"The training loop is blocked until the checkpoint is written{waits}."
             f"{busy(stalls)}",
             fixes=tuple(fixes),
-            replaces=told_by(measures, stalls),
+            replaces=reported_by(measures, stalls),
         )
 
 

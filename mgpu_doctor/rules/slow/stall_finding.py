@@ -158,7 +158,7 @@ def busy(stalls: Stalls) -> str:
     return f" Its main thread was on a CPU for {stalls.running * 100:.0f} % of that time."
 
 
-def told_by(measures: Measures, stalls: Stalls) -> tuple[str, ...]:
+def reported_by(measures: Measures, stalls: Stalls) -> tuple[str, ...]:
     """Codes of straggler findings that these stalls explain: the stalls are so frequent that they
     make up the persistent excess of the same rank."""
     per_step = stalls.total / max(stalls.compared, 1)

@@ -24,7 +24,7 @@ from mgpu_doctor.rules.slow.stall_finding import (
     finding,
     less_often,
     of_phases,
-    told_by,
+    reported_by,
     when,
     without,
 )
@@ -115,7 +115,7 @@ def _alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 *fixes,
                 less_often(stalls, f"Do that {what}", "`if step % {steps} == 0:` around it"),
             ),
-            replaces=told_by(measures, stalls),
+            replaces=reported_by(measures, stalls),
         )
 
 

@@ -67,13 +67,13 @@ class Quantity:
 
 def quantity(written: str, units: Sequence[Unit]) -> Quantity | str:
     """The number, or what is wrong with it, as the end of a sentence."""
-    found = _NUMBER.fullmatch(written)
-    if found is None or len(found[1]) > MOST_DIGITS:
+    match = _NUMBER.fullmatch(written)
+    if match is None or len(match[1]) > MOST_DIGITS:
         return "expected a number"
-    sign = found[2].casefold()
+    sign = match[2].casefold()
     for unit in units:
         if unit.sign.casefold() == sign:
-            return Quantity(found[1], unit)
+            return Quantity(match[1], unit)
     known = [unit.sign for unit in units if unit.sign]
     if not known:
         return "expected a number without a unit"
@@ -107,7 +107,7 @@ Field: TypeAlias = TextField | NumberField
 
 
 def _texts(*values: str | None) -> Texts:
-    return [told for value in values if value and (told := text.line(value))]
+    return [value_text for value in values if value and (value_text := text.line(value))]
 
 
 def _numbers(*values: float | None) -> Numbers:

@@ -126,10 +126,10 @@ class Within:
     differs: bool = False
 
     def matches(self, row: Row) -> bool:
-        known = [(one, read_as(self.field, one.low, row)) for one in self.ranges]
+        known = [(bounds, read_as(self.field, bounds.low, row)) for bounds in self.ranges]
         if not all(values for _, values in known):
-            return not self.differs and any(one.holds(values) for one, values in known)
-        return any(one.holds(values) for one, values in known) is not self.differs
+            return not self.differs and any(name.holds(values) for name, values in known)
+        return any(name.holds(values) for name, values in known) is not self.differs
 
     def __str__(self) -> str:
         return f"{self.field.name}{'!=' if self.differs else ':'}{','.join(map(str, self.ranges))}"
@@ -210,7 +210,7 @@ class Filter:
 
 def all_of(filters: Iterable[Filter]) -> Filter | None:
     """What matches all of them; None: there is none."""
-    parts = tuple(one.expression for one in filters)
+    parts = tuple(given.expression for given in filters)
     return Filter(parts[0] if len(parts) == 1 else And(parts)) if parts else None
 
 
@@ -255,13 +255,13 @@ class Token:
 def tokens(typed: str) -> list[Token]:
     """Raises `FilterError`. What follows a comparison is a value: signs are text in it, so that
     `device:cuda:0` needs no quotes."""
-    found: list[Token] = []
+    result: list[Token] = []
     at = _skip(typed, 0)
     while at < len(typed):
-        token, after = _next(typed, at, found[-1].kind if found else "")
-        found.append(token)
+        token, after = _next(typed, at, result[-1].kind if result else "")
+        result.append(token)
         at = _skip(typed, after)
-    return [*found, Token("end", "", len(typed))]
+    return [*result, Token("end", "", len(typed))]
 
 
 def _next(typed: str, at: int, before: str) -> tuple[Token, int]:
@@ -307,15 +307,17 @@ def parse(typed: str) -> Filter:
 class _Parser:
     """or := and {| and};  and := part {[&] part};  part := !part | (or) | term"""
 
-    def __init__(self, found: list[Token]) -> None:
-        self._tokens = found
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
         self._place = 0
         self._depth = 0
 
     def whole(self) -> Expression:
         made = self._or()
         if self._now.kind != "end":
-            raise FilterError(f"expected the end or &, not {_told(self._now)}", self._now.column)
+            raise FilterError(
+                f"expected the end or &, not {_show_token(self._now)}", self._now.column
+            )
         return made
 
     @property
@@ -356,7 +358,9 @@ class _Parser:
         if token.kind == "quoted":
             return self._word(token)
         if token.kind != "word":
-            raise FilterError(f"expected a filter such as util<5, not {_told(token)}", token.column)
+            raise FilterError(
+                f"expected a filter such as util<5, not {_show_token(token)}", token.column
+            )
         if self._now.kind == "compare":
             return self._comparison(token, self._take())
         if (field := named(token.text)) is not None:
@@ -421,8 +425,8 @@ def _says(field: TextField, compare: Token, values: list[Token]) -> Says:
 def _range(field: NumberField, value: Token) -> Range:
     ends = _ENDS.fullmatch(value.text)
     if ends is None:
-        one = _quantity(field, value, value.text)
-        return Range(one, one)
+        quantity = _quantity(field, value, value.text)
+        return Range(quantity, quantity)
     high = _quantity(field, value, ends[2])
     # `60-80%`: a unit that only the end has is meant for both.
     bare = ends[1].replace(".", "").isdecimal()
@@ -437,8 +441,8 @@ def _range(field: NumberField, value: Token) -> Range:
 def _quantity(field: NumberField, token: Token, written: str) -> Quantity:
     made = quantity(written, field.units)
     if isinstance(made, str):
-        told = f"{made} for {field.name}, not {_told(token)}"
-        raise FilterError(told, token.column)
+        shown = f"{made} for {field.name}, not {_show_token(token)}"
+        raise FilterError(shown, token.column)
     if field.whole and "." in made.digits:
         raise FilterError(f"expected a whole number for {field.name}", token.column)
     return made
@@ -447,10 +451,10 @@ def _quantity(field: NumberField, token: Token, written: str) -> Quantity:
 def _no_field(name: str) -> str:
     near = get_close_matches(name.casefold(), [*FIELDS, *ALIASES], 2)
     if near:
-        meant = " or ".join(dict.fromkeys(ALIASES.get(one, one) for one in near))
+        meant = " or ".join(dict.fromkeys(ALIASES.get(part, part) for part in near))
         return f"expected the name of a field: did you mean {meant}?"
     return f"expected the name of a field: {', '.join(FIELDS)}"
 
 
-def _told(token: Token) -> str:
+def _show_token(token: Token) -> str:
     return "nothing" if token.kind == "end" else plain(token.text[:40])

@@ -59,8 +59,8 @@ kept = kept_by(lambda *asked, **more: (*asked, *more.values()))
 @kept_by(lambda frame: (frame.devices, frame.elsewhere))
 def gpus(frame: Frame) -> tuple[HostGpu, ...]:
     """All those of a frame, host by host."""
-    samples = [one for one in (frame.devices, *frame.elsewhere) if one is not None]
-    samples.sort(key=lambda one: one.host or "")
+    samples = [sample for sample in (frame.devices, *frame.elsewhere) if sample is not None]
+    samples.sort(key=lambda device_sample: device_sample.host or "")
     return tuple(HostGpu(sample.host, device) for sample in samples for device in sample.devices)
 
 
@@ -79,7 +79,7 @@ def shown(frame: Frame, only: Filter | None) -> Shown:
     )
 
 
-def told(left: int, among: int, thing: str, only: Filter) -> str:
+def format_left(left: int, among: int, thing: str, only: Filter) -> str:
     """`3 of 8 ranks shown: own>30ms`"""
     return f"{left} of {format_count(among, thing)} shown: {line(str(only))}"
 
@@ -100,17 +100,17 @@ def used(frame: Frame) -> dict[int, tuple[int, ...]]:
     for place, gpu in enumerate(there):
         for pid in pids(gpu.device):
             listed.setdefault((gpu.host or here, pid), []).append(place)
-    found = {
+    by_rank = {
         place: tuple(on)
         for place, rank in enumerate(diagnosis.ranks)
         if (on := listed.get((rank.host, rank.pid)) or listed.get((None, rank.pid)))
     }
-    if len(found) < len(diagnosis.ranks):
+    if len(by_rank) < len(diagnosis.ranks):
         named = _named(frame, diagnosis.case)
         for place, rank in enumerate(diagnosis.ranks):
             if rank.rank in named:
-                found.setdefault(place, (named[rank.rank],))
-    return found
+                by_rank.setdefault(place, (named[rank.rank],))
+    return by_rank
 
 
 def _named(frame: Frame, case: Case) -> dict[int | None, int]:
@@ -118,21 +118,21 @@ def _named(frame: Frame, case: Case) -> dict[int | None, int]:
     ranks are held against its own GPUs: indices, and ranks that share one, mean nothing across."""
     from mgpu_doctor.analysis.machines.rank_devices import key_of, placements
 
-    found: dict[int | None, int] = {}
+    named: dict[int | None, int] = {}
     for sample in (frame.devices, *frame.elsewhere):
         if sample is None:
             continue
         own = replace(case, device_samples=(sample,))
         if frame.elsewhere:
-            own = replace(own, ranks=tuple(one for one in case.ranks if one.host == sample.host))
+            own = replace(own, ranks=tuple(rank for rank in case.ranks if rank.host == sample.host))
         keys = {
             key_of(gpu.device): place
             for place, gpu in enumerate(gpus(frame))
             if gpu.host == sample.host
         }
         placed = placements(own) if own.ranks else {}
-        found |= {rank: keys[on.device] for rank, on in placed.items() if on.device in keys}
-    return found
+        named |= {rank: keys[on.device] for rank, on in placed.items() if on.device in keys}
+    return named
 
 
 def pids(device: Device) -> tuple[int, ...]:

@@ -97,17 +97,17 @@ class FilterPrompt(ModalScreen[Chosen | None]):
         line.cursor_position = len(line.value)
 
     def _say(self, wrong: FilterError | None) -> None:
-        mark, said = self.query_one("#caret", Static), self.query_one("#said", Static)
+        mark, static = self.query_one("#caret", Static), self.query_one("#said", Static)
         if wrong is None:
             mark.update("")
-            said.update(HINT)
+            static.update(HINT)
             return
         line = self.query_one(Input)
         # The line scrolls sideways with its cursor, which it does after this message.
         self.call_after_refresh(
             lambda: mark.update(caret(line.value, wrong.column)[int(line.scroll_offset.x) :])
         )
-        said.update(Text(str(wrong)))
+        static.update(Text(str(wrong)))
 
 
 def _wrong(typed: str) -> FilterError | None:

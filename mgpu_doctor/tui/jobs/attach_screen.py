@@ -73,24 +73,26 @@ class Listed:
 
 def jobs_here() -> tuple[Listed, ...]:
     """Every training job of this machine, those under observation first. One pass over /proc."""
-    found = list(jobs.find_all())
+    running_jobs = list(jobs.find_all())
     listed = []
     for recording in living():
         info = _info(recording)
         pid = info.get("job_pid")
         if isinstance(pid, int):
-            own = next((one for one in found if _belongs(one, pid)), None)
+            own = next(
+                (running_job for running_job in running_jobs if _belongs(running_job, pid)), None
+            )
             if own is not None:
-                found.remove(own)
+                running_jobs.remove(own)
             listed.append(_recorded(recording, info, pid, own))
-    listed += [_outside(job) for job in found]
+    listed += [_outside(job) for job in running_jobs]
     return tuple(listed[:MOST_LISTED])
 
 
 def gpus_of(job: Listed, devices: DeviceSample | None) -> str:
     """The numbers of the GPUs on which its processes are; empty: none, or not known."""
     known = devices.devices if devices is not None else ()
-    return ",".join(str(one.index) for one in known if job.pids.intersection(one.pids))
+    return ",".join(str(device.index) for device in known if job.pids.intersection(device.pids))
 
 
 def _belongs(job: RunningJob, pid: int) -> bool:
@@ -101,15 +103,15 @@ def _belongs(job: RunningJob, pid: int) -> bool:
     for _ in range(MOST_ABOVE):
         if above == pid:
             return True
-        found = processes.read_process(above) if above > 1 else None
-        if found is None:
+        owner = processes.read_process(above) if above > 1 else None
+        if owner is None:
             return False
-        above = found.parent
+        above = owner.parent
     return False
 
 
 def _recorded(
-    recording: Path, info: dict[str, object], pid: int, found: RunningJob | None
+    recording: Path, info: dict[str, object], pid: int, running_job: RunningJob | None
 ) -> Listed:
     words, started = info.get("command"), info.get("started")
     command = [str(word) for word in words] if isinstance(words, list) else []
@@ -118,14 +120,14 @@ def _recorded(
         pid=pid,
         command=shlex.join(command),
         recording=recording,
-        ranks=len(found.ranks) if found is not None else None,
-        world_size=found.world_size if found is not None else None,
-        framework=_framework(found) if found is not None else None,
-        launcher=found.launcher if found is not None else None,
+        ranks=len(running_job.ranks) if running_job is not None else None,
+        world_size=running_job.world_size if running_job is not None else None,
+        framework=_framework(running_job) if running_job is not None else None,
+        launcher=running_job.launcher if running_job is not None else None,
         user=ptrace_permission.name_user(own),
-        container=_container(found) if found is not None else None,
+        container=_container(running_job) if running_job is not None else None,
         age=max(0.0, time.time() - started) if isinstance(started, (int, float)) else None,
-        pids=_pids(found) if found is not None else frozenset(),
+        pids=_pids(running_job) if running_job is not None else frozenset(),
     )
 
 
@@ -133,7 +135,7 @@ def _outside(job: RunningJob) -> Listed:
     first = next(
         (process for process in job.processes if process.pid == job.launcher_pid), job.processes[0]
     )
-    oldest = min(one.start_ticks for one in job.processes)
+    oldest = min(process.start_ticks for process in job.processes)
     return Listed(
         pid=first.pid,
         command=shlex.join(first.command) or first.name,
@@ -152,7 +154,7 @@ def _outside(job: RunningJob) -> Listed:
 
 def _unread(job: RunningJob) -> tuple[str, ...]:
     """Each reason once: most hold for every rank."""
-    sentences = (f"{one.source}: {one.reason}; {one.remedy}." for one in job.unread)
+    sentences = (f"{part.source}: {part.reason}; {part.remedy}." for part in job.unread)
     return tuple(dict.fromkeys(sentences))
 
 
@@ -172,10 +174,10 @@ def _framework(job: RunningJob) -> str | None:
     key = next(((rank.pid, rank.start_ticks) for rank in job.ranks), None)
     if key is None:
         return None
-    if key not in _FRAMEWORKS and (found := _mapped(key[0])) is not None:
+    if key not in _FRAMEWORKS and (text := _mapped(key[0])) is not None:
         if len(_FRAMEWORKS) >= MOST_KNOWN:
             _FRAMEWORKS.clear()
-        _FRAMEWORKS[key] = found  # what is loaded stays loaded; what is not yet is asked again
+        _FRAMEWORKS[key] = text  # what is loaded stays loaded; what is not yet is asked again
     return _FRAMEWORKS.get(key)
 
 
@@ -242,7 +244,7 @@ class AttachScreen(ModalScreen[Listed | None]):
             page.border_title = "Training jobs on this machine"
             yield DataTable(cursor_type="row", cell_padding=0)
             with VerticalScroll(can_focus=False):
-                yield Static("looking…", id="told", markup=False)
+                yield Static("looking…", id="details", markup=False)
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
@@ -300,8 +302,8 @@ class AttachScreen(ModalScreen[Listed | None]):
 
     def _tell(self) -> None:
         if self._listed is not None:
-            told = self.query_one("#told", Static)
-            told.update(details(self._chosen) if self._chosen is not None else Text(NOBODY))
+            static = self.query_one("#details", Static)
+            static.update(details(self._chosen) if self._chosen is not None else Text(NOBODY))
 
     def action_attach(self) -> None:
         if self._chosen is not None:
@@ -317,14 +319,14 @@ class AttachScreen(ModalScreen[Listed | None]):
 
 def details(job: Listed) -> Text:
     """All that is known of a job that has no room in its line, and what cannot be seen."""
-    told = Text(text.line(job.command), style="bold")
+    lines = Text(text.line(job.command), style="bold")
     if job.recording is not None:
-        told.append(f"\nunder observation: {text.line(str(job.recording))}", style="not bold")
+        lines.append(f"\nunder observation: {text.line(str(job.recording))}", style="not bold")
     if job.container is not None:
-        told.append(f"\nin container {text.line(job.container)}", style="not bold")
+        lines.append(f"\nin container {text.line(job.container)}", style="not bold")
     for sentence in job.unseen:
-        told.append(f"\n{text.line(sentence)}", style="not bold yellow")
-    return told
+        lines.append(f"\n{text.line(sentence)}", style="not bold yellow")
+    return lines
 
 
 def _cells(job: Listed, gpus: str) -> list[Text]:

@@ -159,8 +159,10 @@ class NotSavedError(Exception):
 
 def default_name(diagnosis: Diagnosis) -> str:
     """A name that the working folder is likely not to have yet."""
-    told = "".join(one if one.isalnum() or one in "-_" else "-" for one in diagnosis.case.job.id)
-    return f"mgpu-doctor-{text.cut(told, 60).replace('…', '-') or 'job'}.html"
+    name = "".join(
+        part if part.isalnum() or part in "-_" else "-" for part in diagnosis.case.job.id
+    )
+    return f"mgpu-doctor-{text.cut(name, 60).replace('…', '-') or 'job'}.html"
 
 
 def check(name: str) -> Path:

@@ -71,8 +71,8 @@ class Greeting:
         return made
 
 
-def _row(label: str, told: str, style: str) -> Text:
-    return Text.assemble((f"{label:<{LABEL}}", style), text.line(told))
+def _row(label: str, value: str, style: str) -> Text:
+    return Text.assemble((f"{label:<{LABEL}}", style), text.line(value))
 
 
 def _gpus(frame: Frame) -> str:
@@ -99,7 +99,7 @@ def _host(frame: Frame) -> str:
 def _frameworks() -> tuple[str, ...]:
     """By the names of their metadata's folders, `NAME-VERSION.dist-info`: to ask
     `importlib.metadata` would take a tenth of the time to the first frame."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for folder in sys.path:
         with suppress(OSError):
             for entry in os.listdir(folder or os.curdir):
@@ -107,5 +107,5 @@ def _frameworks() -> tuple[str, ...]:
                     name, _, version = entry.rpartition(".")[0].partition("-")
                     if version:
                         project = name.lower().replace("_", "-")
-                        found.setdefault(project, version.partition("-")[0])
-    return tuple(f"{name} {found[name]}" for name in FRAMEWORKS if name in found)
+                        versions.setdefault(project, version.partition("-")[0])
+    return tuple(f"{name} {versions[name]}" for name in FRAMEWORKS if name in versions)

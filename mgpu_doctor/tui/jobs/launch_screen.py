@@ -210,7 +210,7 @@ class FaultRows(Vertical):
 
     def _tell(self) -> None:
         self.set_class(bool(self._added), "-several")
-        self.query_one("#added", Static).update("\n".join(f"+ {one}" for one in self._added))
+        self.query_one("#added", Static).update("\n".join(f"+ {part}" for part in self._added))
         self.post_message(self.Changed())
 
 
@@ -250,7 +250,7 @@ class LaunchScreen(ModalScreen[Started | None]):
     def compose(self) -> ComposeResult:
         with Vertical() as page:
             page.border_title = "Start a trainer"
-            names = [(one.name, one.name) for one in catalogue.TRAINERS]
+            names = [(trainer.name, trainer.name) for trainer in catalogue.TRAINERS]
             with VerticalScroll(can_focus=False):
                 yield Select(
                     names, value=self._trainer.name, allow_blank=False, compact=True, id="trainer"
@@ -307,21 +307,21 @@ class LaunchScreen(ModalScreen[Started | None]):
     def _check(self) -> Ready | None:
         """Show the command, or what is wrong, and mark where."""
         self.query_one("#summary", Static).update(self._trainer.summary)
-        found = check(self._filled())
-        place = None if isinstance(found, Ready) else found.place
+        outcome = check(self._filled())
+        place = None if isinstance(outcome, Ready) else outcome.place
         for row in self.query("#options Row").results(Row):
             row.mark(row.option == place)
-        if isinstance(found, Ready):
+        if isinstance(outcome, Ready):
             self._say(READONLY if self._readonly else "")
-            self.query_one("#command", Static).update(shown(found.words))
-            return found
-        self._say(found.sentence)
+            self.query_one("#command", Static).update(shown(outcome.words))
+            return outcome
+        self._say(outcome.sentence)
         self.query_one("#command", Static).update("")
         return None
 
     def _say(self, sentence: str, mark: str = "! ") -> None:
-        told = Text.assemble((mark, "bold yellow"), text.line(sentence)) if sentence else Text("")
-        self.query_one("#said", Static).update(told)
+        shown = Text.assemble((mark, "bold yellow"), text.line(sentence)) if sentence else Text("")
+        self.query_one("#said", Static).update(shown)
 
     def action_copy(self) -> None:
         if ready := self._check():

@@ -26,9 +26,9 @@ def open_launch(app: App[Any], turn: Turn, *, readonly: bool = False) -> None:
     from mgpu_doctor.tui.jobs.launch_screen import LaunchScreen
     from mgpu_doctor.tui.jobs.starting import Started
 
-    def started(found: Started | None) -> None:
-        if found is not None:
-            turn(found.recording)
+    def started(opened: Started | None) -> None:
+        if opened is not None:
+            turn(opened.recording)
 
     app.push_screen(LaunchScreen(readonly=readonly), started)
 

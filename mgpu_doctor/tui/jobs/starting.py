@@ -78,8 +78,8 @@ def _wait(voice: IO[bytes], folder: Path | None, patience: float) -> Started:
     deadline = time.monotonic() + patience
     pid: int | None = None
     while True:
-        told = os.pread(voice.fileno(), MOST_WORDS, 0).decode("utf-8", "replace")
-        first, ended, words = told.partition("\n")
+        shown = os.pread(voice.fileno(), MOST_WORDS, 0).decode("utf-8", "replace")
+        first, ended, words = shown.partition("\n")
         if ended and first.isdecimal():
             pid = int(first)
         over = pid is not None and not processes.is_alive(pid)  # asked before its files are read
@@ -103,19 +103,19 @@ def _recording(doctor: int, folder: Path | None) -> Path | None:
         names = sorted(os.listdir(runs()), reverse=True)[:NEWEST] if folder is None else []
     except OSError:
         return None
-    for one in [folder] if folder is not None else [runs() / name for name in names]:
-        info = _object(one / INFO)
+    for path in [folder] if folder is not None else [runs() / name for name in names]:
+        info = _object(path / INFO)
         if info.get("doctor_pid") == doctor and info.get("host") == os.uname().nodename:
-            return one if isinstance(info.get("job_pid"), int) else None
+            return path if isinstance(info.get("job_pid"), int) else None
     return None
 
 
 def _reason(words: str, *, over: bool) -> str:
     """The last sentence that the doctor said, else the last line."""
-    lines = [one for one in map(line, words.splitlines()) if one]
-    said = [one.removeprefix(OWN) for one in lines if one.startswith(OWN)] or lines
-    if said:
-        return said[-1]
+    lines = [cleaned for cleaned in map(line, words.splitlines()) if cleaned]
+    own_lines = [line.removeprefix(OWN) for line in lines if line.startswith(OWN)] or lines
+    if own_lines:
+        return own_lines[-1]
     return "it ended and said nothing." if over else "no recording of it has appeared in time."
 
 

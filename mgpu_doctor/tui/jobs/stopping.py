@@ -55,7 +55,7 @@ class Aim:
     @property
     def alive(self) -> bool:
         """Whether something of it still runs."""
-        return any(one.alive for one in (*self.asked, *self.roots))
+        return any(who.alive for who in (*self.asked, *self.roots))
 
 
 def aim_at_recording(recording: Path) -> Aim | str:
@@ -86,10 +86,10 @@ def aim_at_process(pid: int) -> Aim | str:
         return f"{jobs.unseen(pid)}."
     ranks = [rank for rank in job.ranks if rank.state not in "ZX"]
     first = [process for process in job.processes if process.pid == job.launcher_pid] or ranks
-    asked = tuple(Who(one.pid, one.start_ticks) for one in first)
+    asked = tuple(Who(job_process.pid, job_process.start_ticks) for job_process in first)
     if not asked:
         return "no process of the job is left."
-    rest = tuple(Who(one.pid, one.start_ticks) for one in ranks if one not in first)
+    rest = tuple(Who(rank.pid, rank.start_ticks) for rank in ranks if rank not in first)
     return _ours(Aim(f"process {pid}", asked, (*asked, *rest)))
 
 
@@ -97,8 +97,8 @@ def send(aim: Aim, number: signal.Signals) -> str | None:
     """Send SIGINT or SIGTERM to who is asked, SIGKILL to all; a sentence where that fails."""
     whom = _families(aim.roots) if number is signal.SIGKILL else aim.asked
     try:
-        for one in whom:
-            _send(one, number)
+        for who in whom:
+            _send(who, number)
     except OSError as error:
         return f"{number.name} cannot be sent to {aim.name} ({error.strerror})."
     return None
@@ -115,19 +115,19 @@ def _send(who: Who, number: signal.Signals) -> None:
 
 
 def _families(roots: Iterable[Who]) -> list[Who]:
-    found = {}
+    families = {}
     for root in roots:
         if root.alive:
-            found[root.pid] = root
+            families[root.pid] = root
             for child in processes.list_descendants(root.pid):
-                found[child.pid] = Who(child.pid, child.start_ticks)
-    return list(found.values())
+                families[child.pid] = Who(child.pid, child.start_ticks)
+    return list(families.values())
 
 
 def _ours(aim: Aim) -> Aim | str:
-    for one in (*aim.asked, *aim.roots):
+    for part in (*aim.asked, *aim.roots):
         try:
-            owner = os.stat(f"/proc/{one.pid}").st_uid
+            owner = os.stat(f"/proc/{part.pid}").st_uid
         except OSError:
             continue
         if owner != os.geteuid():
@@ -142,8 +142,8 @@ def _who(pid: object, ticks: object) -> Who | None:
 
 
 def _parent(pid: int) -> int | None:
-    found = processes.read_process(pid)
-    return found.parent if found is not None and found.parent > 1 else None
+    process = processes.read_process(pid)
+    return process.parent if process is not None and process.parent > 1 else None
 
 
 GLANCE = 0.25

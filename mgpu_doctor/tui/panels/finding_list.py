@@ -131,7 +131,7 @@ def _body(finding: Finding, width: int) -> Iterator[Text]:
 
 def _fixes(finding: Finding, step_seconds: float | None, width: int) -> Iterator[Text]:
     """What several of them gain is told of the first."""
-    told = None
+    shown = None
     for place, fix in enumerate(finding.fixes):
         yield Text()
         yield from _labelled("or" if place else "fix", fix.summary, width, "bold")
@@ -139,25 +139,25 @@ def _fixes(finding: Finding, step_seconds: float | None, width: int) -> Iterator
             bar = Text(f"{'':{LABEL}}│ ", style="bold cyan")
             yield from hanging(bar, Text(line), width, "bold cyan", again=bar)
         gained = gain(fix.predicted, step_seconds)
-        yield from _labelled("gain", gained or "" if gained != told else "", width, "green")
-        told = gained or told
+        yield from _labelled("gain", gained or "" if gained != shown else "", width, "green")
+        shown = gained or shown
 
 
 def _evidence(
     evidence: Sequence[Evidence], culprits: Sequence[Culprit], width: int
 ) -> Iterator[Text]:
     """The numbers first, in a column; a source that all share is named once, below."""
-    facts = [_fact(one) for one in evidence]
+    facts = [_fact(item) for item in evidence]
     longest = min(LONGEST_FACT, width // 2)
     column = max((len(fact) for fact in facts if len(fact) <= longest), default=0)
     obvious = {f"rank {culprit.rank}" for culprit in culprits}
-    sources = list(dict.fromkeys(text.line(one.source) for one in evidence if one.source))
-    for fact, one in zip(facts, evidence, strict=True):
-        words = Text(text.line(one.measure))
-        if one.where and one.where not in obvious:
-            words.append(f", {text.line(one.where)}")
-        if one.source and len(sources) > 1:
-            words.append(f"  {text.line(one.source)}", style=DIM)
+    sources = list(dict.fromkeys(text.line(item.source) for item in evidence if item.source))
+    for fact, item in zip(facts, evidence, strict=True):
+        words = Text(text.line(item.measure))
+        if item.where and item.where not in obvious:
+            words.append(f", {text.line(item.where)}")
+        if item.source and len(sources) > 1:
+            words.append(f"  {text.line(item.source)}", style=DIM)
         if len(fact) <= longest:
             yield from hanging(Text(f"{fact:{column}}  ", style="bold"), words, width)
         else:

@@ -76,10 +76,10 @@ def _without_domain(names: Sequence[str]) -> list[str]:
     labels = [name.split(".") for name in names]
     while (
         min(map(len, labels)) > 1
-        and len({one[-1] for one in labels}) == 1
+        and len({label[-1] for label in labels}) == 1
         and not labels[0][-1].isdecimal()
     ):
-        labels = [one[:-1] for one in labels]
+        labels = [label[:-1] for label in labels]
     return [".".join(label) for label in labels]
 
 
@@ -91,8 +91,8 @@ def _utilization(shown: Shown) -> Text:
     device = shown.device
     if device.utilization is None and device.mig:
         return Text("in parts", style=DIM)
-    told = UNKNOWN if device.utilization is None else f"{device.utilization:.0%}"
-    return _bar(device.utilization, shown.waits).append(f" {told:>4}")
+    content = UNKNOWN if device.utilization is None else f"{device.utilization:.0%}"
+    return _bar(device.utilization, shown.waits).append(f" {content:>4}")
 
 
 def _bar(busy: float | None, waits: float | None) -> Text:
@@ -128,9 +128,9 @@ def _clock(shown: Shown) -> str | Text:
     device = shown.device
     if device.sm_clock_mhz is None:
         return UNKNOWN
-    told = f"{device.sm_clock_mhz:.0f} MHz"
+    content = f"{device.sm_clock_mhz:.0f} MHz"
     slowed = set(HARD_CLOCK_REASONS) & set(device.clock_reasons or ())
-    return Text(f"!{told}".rjust(9), style=ALARM) if slowed else told
+    return Text(f"!{content}".rjust(9), style=ALARM) if slowed else content
 
 
 def _reasons(shown: Shown) -> str | Text:
@@ -155,11 +155,11 @@ def _pcie(shown: Shown) -> str | Text:
     if link is None:
         return UNKNOWN
     now, most = (link.generation, link.width), (link.generation_most, link.width_most)
-    told = Text(_by(now))
+    content = Text(_by(now))
     narrow = any(a is not None and b is not None and a < b for a, b in zip(now, most, strict=True))
     if narrow and (shown.device.utilization or 0.0) >= LOADED:
-        told = Text(f"!{_by(now)}/{_by(most)}", style=ALARM)
-    return told.append(f" {_rate(link.sent)}/{_rate(link.received)}", style="")
+        content = Text(f"!{_by(now)}/{_by(most)}", style=ALARM)
+    return content.append(f" {_rate(link.sent)}/{_rate(link.received)}", style="")
 
 
 def _nvlink(shown: Shown) -> str | Text:
@@ -168,24 +168,24 @@ def _nvlink(shown: Shown) -> str | Text:
         return "-"
     up = sum(link.up is True for link in device.nvlinks)
     down = any(link.up is False for link in device.nvlinks)
-    told = Text(f"!{up}/{len(device.nvlinks)} up" if down else f"{up} up")
-    told.stylize(ALARM if down else "")
-    return told.append(f" {_rate(device.nvlink_sent)}/{_rate(device.nvlink_received)}", style="")
+    content = Text(f"!{up}/{len(device.nvlinks)} up" if down else f"{up} up")
+    content.stylize(ALARM if down else "")
+    return content.append(f" {_rate(device.nvlink_sent)}/{_rate(device.nvlink_received)}", style="")
 
 
 def _ecc(shown: Shown) -> str | Text:
     ecc = shown.device.ecc
     if ecc is None:
         return UNKNOWN
-    told = f"{_whole(ecc.corrected)}/{_whole(ecc.uncorrected)}"
+    content = f"{_whole(ecc.corrected)}/{_whole(ecc.uncorrected)}"
     if ecc.failed or ecc.pending:
         why = "remap failed" if ecc.failed else "reset due"
-        return Text(f"!{told} {why}", style=ALARM)
-    return Text(f"!{told}", style=ALARM) if ecc.uncorrected else told
+        return Text(f"!{content} {why}", style=ALARM)
+    return Text(f"!{content}", style=ALARM) if ecc.uncorrected else content
 
 
 def _by(link: tuple[int | None, int | None]) -> str:
-    return "x".join(UNKNOWN if one is None else str(one) for one in link)
+    return "x".join(UNKNOWN if number is None else str(number) for number in link)
 
 
 def _rate(known: float | None) -> str:
@@ -217,11 +217,11 @@ CELLS: Mapping[Column, Cell] = {
     Column("clock", 9, right=True, rank=4): _clock,
 }
 MORE: Sequence[tuple[Column, Cell, Callable[[Device], object]]] = (
-    (HELD, _reasons, lambda one: one.clock_reasons),
-    (Column(f"PCIe{RATES}", 21, rank=7), _pcie, lambda one: one.pcie),
-    (Column(f"NVLink{RATES}", 19, rank=8), _nvlink, lambda one: one.nvlinks),
-    (Column("ECC corr/uncorr", 15, rank=9), _ecc, lambda one: one.ecc),
-    (Column("fan", 5, right=True, rank=10), _fan, lambda one: one.fan is not None),
+    (HELD, _reasons, lambda device: device.clock_reasons),
+    (Column(f"PCIe{RATES}", 21, rank=7), _pcie, lambda device: device.pcie),
+    (Column(f"NVLink{RATES}", 19, rank=8), _nvlink, lambda device: device.nvlinks),
+    (Column("ECC corr/uncorr", 15, rank=9), _ecc, lambda device: device.ecc),
+    (Column("fan", 5, right=True, rank=10), _fan, lambda device: device.fan is not None),
 )
 """Columns for wide screens, with what a device must tell for them to be of use."""
 
@@ -230,19 +230,21 @@ def cells_for(
     devices: Sequence[Device], hosts: Iterable[str | None], width: int
 ) -> dict[Column, Cell]:
     """The columns of which any of these devices tells something, for a screen of this width."""
-    told = {column: cell for column, cell, of in MORE if any(of(device) for device in devices)}
-    return {INDEX: CELLS[INDEX], **host_cells(hosts, width), **CELLS, **told}
+    cells = {column: cell for column, cell, of in MORE if any(of(device) for device in devices)}
+    return {INDEX: CELLS[INDEX], **host_cells(hosts, width), **CELLS, **cells}
 
 
 def alarm(column: Column, content: str | Text, device: Device) -> str:
     """What a column that does not fit would warn of, in few words; empty: nothing. Warnings begin
     with `!`."""
-    told = content.plain if isinstance(content, Text) else content
-    if not told.strip().startswith("!"):
+    shown = content.plain if isinstance(content, Text) else content
+    if not shown.strip().startswith("!"):
         return ""
-    told = told.strip().removeprefix("!")
+    shown = shown.strip().removeprefix("!")
     if column.title.endswith(RATES):
-        told = told.rpartition(" ")[0]
+        shown = shown.rpartition(" ")[0]
     if column is HELD:
-        return next(SHORT[one] for one in HARD_CLOCK_REASONS if one in (device.clock_reasons or ()))
-    return f"{column.title.split()[0]} {told}"
+        return next(
+            SHORT[part] for part in HARD_CLOCK_REASONS if part in (device.clock_reasons or ())
+        )
+    return f"{column.title.split()[0]} {shown}"

@@ -17,7 +17,7 @@ from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.formatting import UNKNOWN, format_ranks
 from mgpu_doctor.live.frame import Frame, GpuKey, HostGpu
 from mgpu_doctor.report import text
-from mgpu_doctor.tui.filter.matching import gpus, kept_by, pids, shown, told, used
+from mgpu_doctor.tui.filter.matching import format_left, gpus, kept_by, pids, shown, used
 from mgpu_doctor.tui.panels import gpu_columns
 from mgpu_doctor.tui.panels.gpu_columns import HOST, INDEX, MEMORY, UTIL, Cell, Shown
 from mgpu_doctor.tui.panels.table_cells import (
@@ -72,7 +72,7 @@ def gpu_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
         head.insert(0, Text(text.cut(bare, width), style=DIM))
     left = shown(frame, view.filter).gpus
     if view.filter is not None:
-        note = told(len(left), len(there), "GPU", view.filter)
+        note = format_left(len(left), len(there), "GPU", view.filter)
         head.insert(0, Text(text.cut(note, width), style=NOTE))
     rows = rows_of(left)
 
@@ -86,7 +86,7 @@ def gpu_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
             made.stylize("reverse", 0, INDEX.width)
         return made
 
-    chosen = (place for place, (one, part) in enumerate(rows) if one.which == view.gpu and not part)
+    chosen = (place for place, (row, part) in enumerate(rows) if row.which == view.gpu and not part)
     return Rows(head, len(rows), make, next(chosen, None))
 
 
@@ -97,7 +97,7 @@ def rows_of(gpus: Sequence[HostGpu]) -> list[tuple[HostGpu, MigInstance | None]]
 
 def _bare(frame: Frame) -> str:
     """Which of several hosts show none, and why; empty: each shows some."""
-    samples = [one for one in (frame.devices, *frame.elsewhere) if one is not None]
+    samples = [sample for sample in (frame.devices, *frame.elsewhere) if sample is not None]
     without = [sample for sample in samples if not sample.devices]
     if len(without) == 1:
         host = text.line(without[0].host or UNKNOWN)
@@ -132,11 +132,11 @@ class _Sheet(NamedTuple):
         more = known.keys() - gpu_columns.CELLS.keys() - set(fit)
         hidden = {column: draw for column, draw in known.items() if column in more}
         cells = {column: known[column] for column in fit}
-        whose = {one for one in fit if one.title in (INDEX.title, HOST)}
+        whose = {column for column in fit if column.title in (INDEX.title, HOST)}
         return cls(cells, hidden, width, whose, _common(devices))
 
     def head(self, *, spins: bool) -> Text:
-        columns = [LEGEND if spins and one is UTIL else one for one in self.cells]
+        columns = [LEGEND if spins and cell is UTIL else cell for cell in self.cells]
         made = Text(" ").join(cell(column.title, column, DIM) for column in columns)
         return made.append(" used by", style=DIM)
 
@@ -144,13 +144,15 @@ class _Sheet(NamedTuple):
         device = what.device
         if device.trouble is not None and _silent(device):
             return self._silent_row(what, ranks)
-        made = Text(" ").join(cell(draw(what), one) for one, draw in self.cells.items())
+        made = Text(" ").join(cell(draw(what), column) for column, draw in self.cells.items())
         made.append(f" {_users(device, ranks)}")
-        alarms = [gpu_columns.alarm(one, draw(what), device) for one, draw in self.hidden.items()]
+        alarms = [
+            gpu_columns.alarm(column, draw(what), device) for column, draw in self.hidden.items()
+        ]
         for words in filter(None, alarms):
             made.append(f"  {begun(words, self._left(made), least=1) or '!'}", gpu_columns.ALARM)
-        told = "" if self.common else begun(_trouble(device), self._left(made))
-        made.append(f"  {told}" if told else "", style=gpu_columns.ALARM)
+        trouble = "" if self.common else begun(_trouble(device), self._left(made))
+        made.append(f"  {trouble}" if trouble else "", style=gpu_columns.ALARM)
         made.truncate(self.width, overflow="ellipsis")
         return made
 
@@ -166,7 +168,7 @@ class _Sheet(NamedTuple):
             UTIL: gpu_columns.part(part),
             MEMORY: gpu_columns.memory(part.memory_used, part.memory_total),
         }
-        made = Text(" ").join(cell(known.get(one, ""), one) for one in self.cells)
+        made = Text(" ").join(cell(known.get(column, ""), column) for column in self.cells)
         made.append(f" {_who(part.pids, own)}")
         made.truncate(self.width, overflow="ellipsis")
         return made
@@ -177,14 +179,16 @@ class _Sheet(NamedTuple):
         why = device.trouble or ""
         mark, style = ("?", DIM) if "not supported" in why else ("✗", "bold red")
         numbers = [rank.rank for rank in ranks if rank.rank is not None]
-        told = "" if self.common else text.line(why)
+        reason = "" if self.common else text.line(why)
         ran = f"{format_ranks(numbers)} ran on it" if numbers else ""
-        whose = (cell(draw(what), one) for one, draw in self.cells.items() if one in self.whose)
+        whose = (
+            cell(draw(what), column) for column, draw in self.cells.items() if column in self.whose
+        )
         made = Text.assemble(
-            *(part for one in whose for part in (one, " ")),
+            *(part for rank in whose for part in (rank, " ")),
             (f"{mark} ", style),
-            (told, style),
-            ", " if told and ran else "",
+            (reason, style),
+            ", " if reason and ran else "",
             ran,
         )
         return ends(made, Text(name, style=DIM), self.width)
@@ -192,8 +196,8 @@ class _Sheet(NamedTuple):
 
 def _common(devices: Sequence[Device]) -> str:
     """The trouble of each of several devices."""
-    told = {_trouble(device) for device in devices}
-    return told.pop() if len(told) == 1 < len(devices) else ""
+    lines = {_trouble(device) for device in devices}
+    return lines.pop() if len(lines) == 1 < len(devices) else ""
 
 
 def _silent(device: Device) -> bool:
@@ -209,13 +213,13 @@ def _trouble(device: Device) -> str:
 
 def ranks_on(frame: Frame) -> dict[GpuKey, list[RankSummary]]:
     """GPU -> the ranks that compute on it."""
-    found: dict[GpuKey, list[RankSummary]] = {}
+    by_gpu: dict[GpuKey, list[RankSummary]] = {}
     if frame.diagnosis is not None:
         there = gpus(frame)
         for place, on in used(frame).items():
             for at in on:
-                found.setdefault(there[at].which, []).append(frame.diagnosis.ranks[place])
-    return found
+                by_gpu.setdefault(there[at].which, []).append(frame.diagnosis.ranks[place])
+    return by_gpu
 
 
 def _users(device: Device, ranks: Sequence[RankSummary]) -> str:
@@ -253,28 +257,28 @@ def waiting_shares(
     if frame.diagnosis is None:
         return {}
     facts = {(rank.rank, rank.pid): rank for rank in frame.diagnosis.case.ranks}
-    found = {}
+    by_gpu = {}
     for gpu in gpus(frame):
         ranks = ranks_on.get(gpu.which, ())
         if not ranks or len(pids(gpu.device)) > len(ranks):
             continue  # somebody else may be at work on it
-        shares = [_share(one, facts.get((one.rank, one.pid)), frame.at) for one in ranks]
+        shares = [_share(rank, facts.get((rank.rank, rank.pid)), frame.at) for rank in ranks]
         known = [share for share in shares if share is not None]
         if len(known) == len(ranks) and min(known) >= LEAST:
-            found[gpu.which] = min(known)
-    return found
+            by_gpu[gpu.which] = min(known)
+    return by_gpu
 
 
-def _share(told: RankSummary, rank: Rank | None, at: float) -> float | None:
+def _share(rank_summary: RankSummary, rank: Rank | None, at: float) -> float | None:
     if rank is None:
         return None
-    if told.state in WAITS and _stands(rank.now, at):
+    if rank_summary.state in WAITS and _stands(rank.now, at):
         return 1.0
     if rank.metadata.clock is not PhaseClock.DEVICE:
         return None
     from mgpu_doctor.report import phase_bars  # not for a machine without a job
 
-    spent = phase_bars.known(told.phases)
+    spent = phase_bars.known(rank_summary.phases)
     total = sum(spent.values())
     return spent.get("wait", 0.0) / total if total else None
 

@@ -30,8 +30,8 @@ def header_lines(frame: Frame, width: int, _view: View) -> list[Text]:
         title.append(f"  +{frame.others} more (j)", style=DIM)
     made = [ends(title, _clock(frame, width), width)]
     if frame.diagnosis is None:
-        told = (frame.hint or "").splitlines()
-        return made + [ends(Text(text.line(line)), Text(""), width) for line in told]
+        hints = (frame.hint or "").splitlines()
+        return made + [ends(Text(text.line(line)), Text(""), width) for line in hints]
     from mgpu_doctor.tui.panels import job_summary  # not for a machine without a job
 
     return [
@@ -117,7 +117,7 @@ def _aged(name: str, age: float, frame: Frame) -> str:
 
 def _whose(frame: Frame) -> str:
     """By host, where there are several."""
-    hosts = {one.host for one in gpus_of(frame)}
+    hosts = {gpu.host for gpu in gpus_of(frame)}
     ranks = frame.diagnosis.ranks if frame.diagnosis is not None else ()
     of_job = {rank.host for rank in ranks}
     if len(hosts) > 1:

@@ -87,7 +87,7 @@ def _words(diagnosis: Diagnosis) -> Iterator[Part]:
 def _framework(diagnosis: Diagnosis) -> str | None:
     """With its version, where a rank tells it."""
     versions = (rank.metadata.framework_version for rank in diagnosis.case.ranks)
-    version = next((one for one in versions if isinstance(one, str)), "")
+    version = next((version for version in versions if isinstance(version, str)), "")
     name = diagnosis.case.job.framework
     return f"{name} {version}".strip() if name else None
 
@@ -97,8 +97,8 @@ def _short(words: str) -> str:
 
 
 def _measured(diagnosis: Diagnosis, age: float) -> Text:
-    told = f"coverage {format_share(diagnosis.coverage)}"
-    return Text(f"judged {age:.0f} s ago  {told}" if age >= OLD else told, style=DIM)
+    shown = f"coverage {format_share(diagnosis.coverage)}"
+    return Text(f"judged {age:.0f} s ago  {shown}" if age >= OLD else shown, style=DIM)
 
 
 def _how(going: Progress) -> Iterator[Part]:
@@ -137,7 +137,7 @@ def _probe(frame: Frame) -> Iterator[Part]:
     if frame.going.probe is not None:
         yield Part(_labelled("probe", format_share(frame.going.probe)), 7)
     missing = frame.diagnosis.unexamined if frame.diagnosis else ()
-    off = next((one for one in missing if one.gap is Gap.PROCESS_PROBE), None)
+    off = next((unexamined for unexamined in missing if unexamined.gap is Gap.PROCESS_PROBE), None)
     if off is not None:
         yield Part(Text("probe off", style=BAD), 1)
         yield Part(Text(f"({text.cut(text.line(off.reason), 2 * LONGEST_WORDS)})", style=DIM), 9)
@@ -179,9 +179,9 @@ LONGEST_STRATEGY = 40
 
 def describe_strategy(diagnosis: Diagnosis) -> str:
     """`DDP`, `FSDP × tensor parallel`, `pipeline 4 × DDP 2`; empty where it is not known."""
-    told = (diagnosis.case.job.strategy or "").split("+")
+    parts = (diagnosis.case.job.strategy or "").split("+")
     stages = diagnosis.stages
-    words = [word for word in told if word and not (stages and word in OF_PIPELINES)]
+    words = [word for word in parts if word and not (stages and word in OF_PIPELINES)]
     names = [text.cut(text.line(NAMES.get(word, word)), LONGEST_STRATEGY) for word in words]
     if stages:
         pipelines = len(stages[0])
@@ -204,6 +204,6 @@ TONE_MARKS = {
 
 @kept
 def verdict_line(diagnosis: Diagnosis, width: int) -> Text:
-    said = verdict(diagnosis)
-    mark, style = TONE_MARKS[said.tone]
-    return ends(Text.assemble((f"{mark} ", style), (said.sentence, "bold")), Text(""), width)
+    judged = verdict(diagnosis)
+    mark, style = TONE_MARKS[judged.tone]
+    return ends(Text.assemble((f"{mark} ", style), (judged.sentence, "bold")), Text(""), width)

@@ -18,7 +18,7 @@ from mgpu_doctor.report.device_timing import format_run_ahead, summarize_busy_wa
 from mgpu_doctor.report.phase_bars import bar
 from mgpu_doctor.report.rank_rows import state
 from mgpu_doctor.report.verdict import leading
-from mgpu_doctor.tui.filter.matching import kept, kept_by, shown, told, used
+from mgpu_doctor.tui.filter.matching import format_left, kept, kept_by, shown, used
 from mgpu_doctor.tui.panels.table_cells import DIM, NOTE, Column, Rows, cell, fitting
 from mgpu_doctor.tui.rank_order import Memory, memory_of, ordered
 from mgpu_doctor.tui.view import Order, View, Who
@@ -69,7 +69,7 @@ def rank_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     sheet = _Sheet.fit(diagnosis, width, memory, longest)
     head = [legend(spent_in, width), sheet.head()]
     if view.filter is not None:
-        note = told(len(ranks), len(diagnosis.ranks), "rank", view.filter)
+        note = format_left(len(ranks), len(diagnosis.ranks), "rank", view.filter)
         head.insert(0, Text(text.cut(note, width), style=NOTE))
     if waiting := summarize_busy_waiting(diagnosis.ranks):
         head.insert(0, Text(text.cut(waiting, width), style="yellow"))
@@ -86,7 +86,9 @@ def rank_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
 def _spent(ranks: Sequence[RankSummary]) -> tuple[frozenset[str], float]:
     """The phases that occur, and the seconds of the longest step."""
     spent = [phase_bars.known(rank.phases) for rank in ranks]
-    return frozenset(name for one in spent for name in one), max(sum(one.values()) for one in spent)
+    return frozenset(name for phases in spent for name in phases), max(
+        sum(phases.values()) for phases in spent
+    )
 
 
 def _memory(frame: Frame, ranks: Sequence[RankSummary], width: int, view: View) -> Memory | None:

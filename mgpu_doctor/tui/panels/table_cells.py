@@ -68,8 +68,8 @@ def begun(words: str, room: int, least: int = 8) -> str:
         return words
     parts = words.split(" ")
     fit = (" ".join(parts[:many]) for many in range(len(parts) - 1, 0, -1))
-    told = next((one for one in fit if cell_len(one) + 2 <= room), "")
-    return f"{told.rstrip(':,;')} …" if cell_len(told) >= least else ""
+    shown = next((part for part in fit if cell_len(part) + 2 <= room), "")
+    return f"{shown.rstrip(':,;')} …" if cell_len(shown) >= least else ""
 
 
 def sentence(words: str, width: int) -> list[Text]:
@@ -110,6 +110,6 @@ class Rows(Sequence[Text]):
     def __getitem__(self, place: slice) -> Sequence[Text]: ...
     def __getitem__(self, place: int | slice) -> Text | Sequence[Text]:
         if isinstance(place, slice):
-            return [self[one] for one in range(len(self))[place]]
+            return [self[index] for index in range(len(self))[place]]
         line = range(len(self))[place]
         return self.head[line] if line < len(self.head) else self.make(line - len(self.head))

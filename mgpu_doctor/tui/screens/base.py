@@ -16,7 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.keys import REPLAY_ACTIONS, told
+from mgpu_doctor.tui.keys import REPLAY_ACTIONS, list_bindings
 from mgpu_doctor.tui.view import View
 
 if TYPE_CHECKING:
@@ -110,22 +110,22 @@ def help_page(app: App[Any]) -> Page:
     from rich.console import Group  # no part of the first frame
     from rich.table import Table
 
-    everywhere = told()
+    everywhere = list_bindings()
     if not app.check_action("pause", ()):
-        everywhere.sort(key=lambda one: one.action.partition("(")[0] in REPLAY_ACTIONS)
+        everywhere.sort(key=lambda binding: binding.action.partition("(")[0] in REPLAY_ACTIONS)
     listed = [*_of_page(app.screen), *everywhere]
     keys = Table.grid(padding=(0, 2, 0, 0))
-    for key, does in (*((app.get_key_display(one), one.tooltip) for one in listed), *ELSE):
+    for key, does in (*((app.get_key_display(key), key.tooltip) for key in listed), *ELSE):
         keys.add_row(Text(key, style="bold"), does)
-    return Page("Keys", Group(keys, *(Text(f"\n{told}") for told in READING)))
+    return Page("Keys", Group(keys, *(Text(f"\n{shown}") for shown in READING)))
 
 
 def _of_page(screen: Screen[Any]) -> list[Binding]:
     """With one key each."""
     return [
-        replace(one, key=one.key.partition(",")[0])
-        for one in (type(screen).BINDINGS if isinstance(screen, FollowingScreen) else ())
-        if isinstance(one, Binding) and one.tooltip
+        replace(binding, key=binding.key.partition(",")[0])
+        for binding in (type(screen).BINDINGS if isinstance(screen, FollowingScreen) else ())
+        if isinstance(binding, Binding) and binding.tooltip
     ]
 
 

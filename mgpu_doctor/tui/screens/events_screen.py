@@ -157,7 +157,7 @@ def _ago(moment: float | None, at: float) -> str:
         return ""
     passed = max(0.0, at - moment)
     units = ((DAY, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
-    size, unit = next((one for one in units if passed >= one[0]), units[-1])
+    size, unit = next((unit for unit in units if passed >= unit[0]), units[-1])
     return f"{int(passed // size)} {unit} ago"
 
 

@@ -37,11 +37,11 @@ MOST_LINKS = 32
 
 def gpu_page_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     gpu = gpu_of(frame, view)
-    among = [one.which for one in gpus(frame)]
-    several = len({one.host for one in among}) > 1
+    among = [gpu.which for gpu in gpus(frame)]
+    several = len({gpu.host for gpu in among}) > 1
     if gpu is None:
-        told = _named(view.gpu, several=several) if view.gpu is not None else "The GPU"
-        return [Text(f"{told} is not there at this moment.", style="yellow")]
+        title = _named(view.gpu, several=several) if view.gpu is not None else "The GPU"
+        return [Text(f"{title} is not there at this moment.", style="yellow")]
     place = Text(f"{among.index(gpu.which) + 1} of {len(among)}", style=DIM)
     made = [ends(_who(gpu, several=several), place, width)]
     for finding in _findings(frame, gpu, several=several):
@@ -55,7 +55,7 @@ def gpu_page_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
 
 def gpu_of(frame: Frame, view: View) -> HostGpu | None:
     """The GPU that is selected; None where the frame does not have it."""
-    return next((one for one in gpus(frame) if one.which == view.gpu), None)
+    return next((gpu for gpu in gpus(frame) if gpu.which == view.gpu), None)
 
 
 def _named(which: GpuKey, *, several: bool) -> str:
@@ -65,14 +65,14 @@ def _named(which: GpuKey, *, several: bool) -> str:
 
 
 def _who(gpu: HostGpu, *, several: bool) -> Text:
-    told = [text.line(one) for one in (gpu.device.name, gpu.device.uuid) if one]
+    lines = [text.line(fact) for fact in (gpu.device.name, gpu.device.uuid) if fact]
     name = _named(gpu.which, several=several)
-    return Text.assemble((name, "bold"), ("  " + "  ".join(told), ""))
+    return Text.assemble((name, "bold"), ("  " + "  ".join(lines), ""))
 
 
 def _findings(frame: Frame, gpu: HostGpu, *, several: bool) -> Sequence[Finding]:
     """A GPU with a rank on it is accused by that rank, any other by its number."""
-    here = {one.rank for one in ranks_on(frame).get(gpu.which, ()) if one.rank is not None}
+    here = {rank.rank for rank in ranks_on(frame).get(gpu.which, ()) if rank.rank is not None}
     own = f"GPU {gpu.device.index}"
 
     def accused(culprit: Culprit) -> bool:
@@ -80,8 +80,8 @@ def _findings(frame: Frame, gpu: HostGpu, *, several: bool) -> Sequence[Finding]
             return culprit.rank in here
         return culprit.device == own and (not several or culprit.host == gpu.host)
 
-    found = frame.diagnosis.findings if frame.diagnosis else ()
-    return [one for one in found if any(map(accused, one.culprits))]
+    findings = frame.diagnosis.findings if frame.diagnosis else ()
+    return [finding for finding in findings if any(map(accused, finding.culprits))]
 
 
 def _facts(frame: Frame, gpu: HostGpu) -> Iterator[Text]:
@@ -136,10 +136,10 @@ def _busy(frame: Frame, gpu: HostGpu) -> Text:
         why = "in MIG mode NVML tells none" if device.mig else "not told"
         return Text.assemble((f"{UNKNOWN}  ", ""), (why, DIM))
     waits = waiting_shares(frame, ranks_on(frame)).get(gpu.which)
-    told = gauge(busy, BAR).append(f" {busy:.0%}")
+    shown = gauge(busy, BAR).append(f" {busy:.0%}")
     if waits is not None:
-        told.append(f", of which {min(busy, waits):.0%} waits for other ranks", gpu_columns.ALARM)
-    return told
+        shown.append(f", of which {min(busy, waits):.0%} waits for other ranks", gpu_columns.ALARM)
+    return shown
 
 
 def _memory(device: Device) -> Text:
@@ -149,8 +149,8 @@ def _memory(device: Device) -> Text:
 
 
 def _of(now: float | None, most: float | None, unit: str) -> str:
-    told = (UNKNOWN if one is None else f"{one:.0f}" for one in (now, most))
-    return " of ".join(told) + f" {unit}"
+    lines = (UNKNOWN if value is None else f"{value:.0f}" for value in (now, most))
+    return " of ".join(lines) + f" {unit}"
 
 
 def _reasons(device: Device) -> Text:
@@ -159,8 +159,8 @@ def _reasons(device: Device) -> Text:
         return Text(UNKNOWN)
     if not given:
         return Text("nothing")
-    told = ", ".join(CLOCK_REASONS.get(one, _spelled(one)) for one in given)
-    return Text(told, style=gpu_columns.ALARM if set(given) & set(HARD_CLOCK_REASONS) else "")
+    shown = ", ".join(CLOCK_REASONS.get(part, _spelled(part)) for part in given)
+    return Text(shown, style=gpu_columns.ALARM if set(given) & set(HARD_CLOCK_REASONS) else "")
 
 
 def _pcie(link: Pcie) -> str:
@@ -171,8 +171,8 @@ def _pcie(link: Pcie) -> str:
 
 
 def _link(generation: int | None, width: int | None) -> str:
-    told = [UNKNOWN if one is None else str(one) for one in (generation, width)]
-    return f"generation {told[0]} x{told[1]}"
+    shown = [UNKNOWN if fact is None else str(fact) for fact in (generation, width)]
+    return f"generation {shown[0]} x{shown[1]}"
 
 
 def _rates(sent: float | None, received: float | None) -> str:
@@ -183,11 +183,11 @@ def _rates(sent: float | None, received: float | None) -> str:
 
 def _nvlink(device: Device) -> Text:
     up = sum(nvlink.up is True for nvlink in device.nvlinks)
-    to = sorted({text.line(one.remote) for one in device.nvlinks if one.remote})
-    told = f"{up} of {len(device.nvlinks)} links up" + (f", to {' and '.join(to)}" if to else "")
+    to = sorted({text.line(nvlink.remote) for nvlink in device.nvlinks if nvlink.remote})
+    line = f"{up} of {len(device.nvlinks)} links up" + (f", to {' and '.join(to)}" if to else "")
     rates = _rates(device.nvlink_sent, device.nvlink_received)
-    down = any(one.up is False for one in device.nvlinks)
-    return Text(told, style=gpu_columns.ALARM if down else "").append(rates, style="")
+    down = any(nvlink.up is False for nvlink in device.nvlinks)
+    return Text(line, style=gpu_columns.ALARM if down else "").append(rates, style="")
 
 
 def _link_errors(links: Sequence[NvLink]) -> Iterator[Text]:
@@ -195,8 +195,8 @@ def _link_errors(links: Sequence[NvLink]) -> Iterator[Text]:
         errors = [f"{many} {_spelled(kind)} errors" for kind, many in link.errors if many]
         state = ["is down"] if link.up is False else []
         if errors or state:
-            told = ", ".join([*state, *errors])
-            yield _row("", Text(f"link {link.link}: {told}", style=gpu_columns.ALARM))
+            shown = ", ".join([*state, *errors])
+            yield _row("", Text(f"link {link.link}: {shown}", style=gpu_columns.ALARM))
 
 
 def _spelled(name: str) -> str:
@@ -212,12 +212,12 @@ def _ecc(ecc: Ecc) -> Iterator[Text]:
         f"{many(ecc.corrected)} corrected, {many(ecc.uncorrected)} not, since the driver was "
         f"loaded; {many(ecc.corrected_ever)} and {many(ecc.uncorrected_ever)} ever",
     )
-    told = [] if ecc.remapped is None else [format_count(ecc.remapped, "row") + " remapped"]
-    told += ["a remap failed: no spare rows are left"] if ecc.failed else []
-    told += ["the GPU must be reset for it"] if ecc.pending else []
-    if told:
+    lines = [] if ecc.remapped is None else [format_count(ecc.remapped, "row") + " remapped"]
+    lines += ["a remap failed: no spare rows are left"] if ecc.failed else []
+    lines += ["the GPU must be reset for it"] if ecc.pending else []
+    if lines:
         grave = ecc.failed or ecc.pending
-        yield _row("", Text(", ".join(told), style=gpu_columns.ALARM if grave else ""))
+        yield _row("", Text(", ".join(lines), style=gpu_columns.ALARM if grave else ""))
 
 
 COLUMNS = (
@@ -249,7 +249,11 @@ def process_lines(frame: Frame, width: int, view: View, owners: Owners) -> Seque
     ranks = ranks_on(frame).get(gpu.which, ())
     if not listed and not ranks:
         return [Text("No process is seen on it.", style=DIM)]
-    made = [Text(" ").join(cell(one.title, one, DIM) for one in COLUMNS).append("  command", DIM)]
+    made = [
+        Text(" ")
+        .join(cell(column.title, column, DIM) for column in COLUMNS)
+        .append("  command", DIM)
+    ]
     made += _rows(device, listed, ranks, {owner.pid: owner for owner in owners.of})
     if owners.reason:
         made.append(Text(owners.reason, style=DIM))
@@ -278,6 +282,6 @@ def _rows(
             text.line(owner.user or UNKNOWN),
             text.line(owner.container or "-"),
         )
-        cells = (cell(one, column) for one, column in zip(shown, COLUMNS, strict=True))
+        cells = (cell(part, column) for part, column in zip(shown, COLUMNS, strict=True))
         style = "" if rank is not None else DIM
         yield Text(" ").join(cells).append(f"  {text.line(' '.join(owner.command))}", style=style)

@@ -36,9 +36,9 @@ class GpuScreen(SubjectScreen):
     BINDINGS: ClassVar[list[BindingType]] = TURNING
 
     class Known(Message):
-        def __init__(self, found: Owners) -> None:
+        def __init__(self, owners: Owners) -> None:
             super().__init__()
-            self.found = found
+            self.found = owners
 
     def __init__(self, frame: Frame, view: View, *, look: Look = find_owners) -> None:
         super().__init__(frame, view)
@@ -74,15 +74,15 @@ class GpuScreen(SubjectScreen):
     @work(thread=True, name="owners", exclusive=True)
     def _ask(self, listed: Sequence[int]) -> None:
         known = self._look(listed)
-        found = Owners(reason=IN_A_CONTAINER) if known is None else Owners(tuple(known))
-        self.post_message(self.Known(found))
+        owners = Owners(reason=IN_A_CONTAINER) if known is None else Owners(tuple(known))
+        self.post_message(self.Known(owners))
 
     def on_gpu_screen_known(self, message: Known) -> None:
         self._owners = message.found
         self.show(self._frame)
 
     def action_turn(self, by: int) -> None:
-        there = [one.which for one in shown(self._frame, self.view.filter).gpus]
+        there = [gpu.which for gpu in shown(self._frame, self.view.filter).gpus]
         if not there:
             return
         place = there.index(self.view.gpu) + by if self.view.gpu in there else 0

@@ -36,7 +36,7 @@ TICK_ROOM = 12
 def bounds(measure: Measure, drawn: list[Columns]) -> tuple[float, float]:
     """Bottom and top of the axis, the same for graphs that stand together."""
     highs = [float(np.nanmax(columns.high)) for columns in drawn if np.isfinite(columns.high).any()]
-    lows = [float(np.nanmin(one.low)) for one in drawn if np.isfinite(one.low).any()]
+    lows = [float(np.nanmin(point.low)) for point in drawn if np.isfinite(point.low).any()]
     if not highs:
         return 0.0, measure.top or 1.0
     high, low = max(highs), min(lows)
@@ -65,10 +65,10 @@ def clock(start: float, stop: float, width: int, margin: int) -> Text:
     zone = time.localtime(start).tm_gmtoff
     at = math.ceil((start + zone) / every) * every - zone
     while at <= stop:
-        told = time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(at))
+        moment = time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(at))
         place = margin + int((at - start) / length * width)
-        if place + 1 + len(told) <= len(shown):
-            shown[place : place + 1 + len(told)] = f"╵{told}"
+        if place + 1 + len(moment) <= len(shown):
+            shown[place : place + 1 + len(moment)] = f"╵{moment}"
         at += every
     return Text("".join(shown), style=DIM)
 
@@ -161,7 +161,7 @@ def drawn(graph: Graph, height: int) -> list[Text]:
         return _with_gutter(graph, [_gutter(graph.lane.title, newest, graph.margin)], height)
     bottom, top = (_label(graph.write(end), graph.margin) for end in graph.axis)
     gutter = [top, *[_label("", graph.margin)] * (height - 3), bottom]
-    return [_head(graph, newest, missed.told), *_with_gutter(graph, gutter, height - 1)]
+    return [_head(graph, newest, missed.label), *_with_gutter(graph, gutter, height - 1)]
 
 
 def _head(graph: Graph, newest: str, missed: str) -> Text:
@@ -178,8 +178,8 @@ def _head(graph: Graph, newest: str, missed: str) -> Text:
 
 def _with_gutter(graph: Graph, gutter: list[Text], height: int) -> list[Text]:
     if graph.is_empty:
-        said = "no samples in this time" if len(graph.spans) else graph.why
-        plot = [Text(cut(said, len(graph.columns.mean)), style=DIM)] + [Text()] * (height - 1)
+        shown = "no samples in this time" if len(graph.spans) else graph.why
+        plot = [Text(cut(shown, len(graph.columns.mean)), style=DIM)] + [Text()] * (height - 1)
     else:
         plot = bars(graph.columns, *graph.axis, height)
     left = [*gutter, *[Text(" " * graph.margin)] * (height - len(gutter))]
@@ -189,12 +189,12 @@ def _with_gutter(graph: Graph, gutter: list[Text], height: int) -> list[Text]:
 def _gutter(title: str, newest: str, margin: int) -> Text:
     room = max(0, margin - GUTTER_GAP)
     name = cut(title, max(0, room - len(newest) - 1))
-    told = f"{name}{newest:>{max(0, room - len(name))}}"[:room]
-    return Text.assemble((told[: len(name)], ""), (told[len(name) :], "cyan"), " " * GUTTER_GAP)
+    shown = f"{name}{newest:>{max(0, room - len(name))}}"[:room]
+    return Text.assemble((shown[: len(name)], ""), (shown[len(name) :], "cyan"), " " * GUTTER_GAP)
 
 
-def _label(told: str, margin: int) -> Text:
-    return Text(f"{told:>{max(0, margin - GUTTER_GAP)}}"[: max(0, margin - 2)] + "┤ ", style=DIM)
+def _label(shown: str, margin: int) -> Text:
+    return Text(f"{shown:>{max(0, margin - GUTTER_GAP)}}"[: max(0, margin - 2)] + "┤ ", style=DIM)
 
 
 def _newest(graph: Graph) -> float:
@@ -216,10 +216,10 @@ def _figures(graph: Graph) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """`told`: when nothing was measured, in words, empty where nothing is missing; `ongoing`:
+    """`label`: when nothing was measured, in words, empty where nothing is missing; `ongoing`:
     nothing is measured at the end of the window."""
 
-    told: str = ""
+    label: str = ""
     ongoing: bool = False
 
 
@@ -227,20 +227,20 @@ def missing(graph: Graph) -> Missing:
     """What is missing in the window, and since when."""
     start, stop = graph.window
     column = (stop - start) / max(1, len(graph.columns.mean))
-    found = gaps(graph.spans, start, stop, column)
-    if not found:
+    bounds = gaps(graph.spans, start, stop, column)
+    if not bounds:
         return Missing()
     last = graph.spans.end[-1] - graph.spans.start[-1]
     least = max(column, PATIENCE, LATE * float(last))
-    ongoing = found[-1][1] >= stop
-    if ongoing and graph.spans.end[-1] <= found[-1][0] and stop - found[-1][0] < least:
-        found, ongoing = found[:-1], False
-    if not found:
+    ongoing = bounds[-1][1] >= stop
+    if ongoing and graph.spans.end[-1] <= bounds[-1][0] and stop - bounds[-1][0] < least:
+        bounds, ongoing = bounds[:-1], False
+    if not bounds:
         return Missing()
-    gone, back = found[-1]
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    told = f"since {_time(gone)}" if ongoing else f"{_time(gone)} to {_time(back)}"
-    return Missing(f"no samples {told}{more}", ongoing)
+    gone, back = bounds[-1]
+    more = f" and {len(bounds) - 1} more" if len(bounds) > 1 else ""
+    shown = f"since {_time(gone)}" if ongoing else f"{_time(gone)} to {_time(back)}"
+    return Missing(f"no samples {shown}{more}", ongoing)
 
 
 def _time(at: float) -> str:

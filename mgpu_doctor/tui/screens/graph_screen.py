@@ -77,14 +77,14 @@ def draw(
     margin = min(titles + 1 + VALUE + GUTTER_GAP, max(0, width - LEAST_PLOT))
     count = max(1, width - margin)
     known = [spans(history, lane) for lane in shown]
-    cut = [columns(one, start, stop, count) for one in known]
+    cut = [columns(spans, start, stop, count) for spans in known]
     together = bounds(measure, cut) if subject.is_many else None
     made = [_head(history, choice, width)]
     owners: list[Lane | None] = [None]
-    for lane, one, parts, lines in zip(shown, known, cut, heights, strict=True):
+    for lane, lane_spans, parts, lines in zip(shown, known, cut, heights, strict=True):
         axis = together or bounds(lane.measure, [parts])
         why = _why(lane, reasons or {})
-        made += drawn(Graph(lane, one, parts, axis, (start, stop), margin, why), lines)
+        made += drawn(Graph(lane, lane_spans, parts, axis, (start, stop), margin, why), lines)
         owners += [lane] * lines
     blank = max(0, height - 1 - len(made))
     made += [Text()] * blank
@@ -131,8 +131,8 @@ def _why(lane: Lane, reasons: Mapping[Place, str]) -> str:
     """What to say where nothing at all is known."""
     if lane.subject.kind is not Kind.GPU:
         return "not measured" if lane.subject.kind is not Kind.HOST else "never sampled"
-    told = (why for (host, index), why in reasons.items() if _is_it(lane.subject, host, index))
-    reason = next(told, None)
+    lines = (why for (host, index), why in reasons.items() if _is_it(lane.subject, host, index))
+    reason = next(lines, None)
     return f"never sampled: {text.line(reason)}" if reason else "never sampled"
 
 
@@ -309,7 +309,7 @@ class Graphs(DrawnLines):
         if frame.history is None:
             self._drawn = Drawn([Text(NOTHING_YET)], [None], 0)
         else:
-            troubles = ((host, one.index, one.trouble) for host, one in gpus(frame))
+            troubles = ((host, device.index, device.trouble) for host, device in gpus(frame))
             reasons = {(host, index): why for host, index, why in troubles if why}
             self._drawn = draw(frame.history, choice, *self.size, reasons)
         self.put(self._drawn.lines)

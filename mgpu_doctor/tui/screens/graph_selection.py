@@ -94,9 +94,13 @@ def subjects(history: History) -> tuple[Subject, ...]:
 def lanes(history: History, subject: Subject, measure: Measure) -> list[Lane]:
     """The graphs of a subject: one a measure, or `measure` of each of many."""
     if not subject.is_many:
-        return [Lane(subject, one, one.name) for one in subject.measures]
+        return [Lane(subject, measure, measure.name) for measure in subject.measures]
     single = Kind.GPU if subject.kind is Kind.GPUS else Kind.RANK
-    return [Lane(one, measure, one.title) for one in subjects(history) if one.kind is single]
+    return [
+        Lane(subject, measure, subject.title)
+        for subject in subjects(history)
+        if subject.kind is single
+    ]
 
 
 def spans(history: History, lane: Lane) -> Spans:
@@ -115,10 +119,10 @@ def _all(history: History, subject: Subject, measure: Measure) -> Spans:
             return past.use.spans(tuple(OF_HOST).index(measure))
         return past.pressure.spans(OF_PRESSURE.index(measure))
     if subject.kind is Kind.JOB:
-        told = [
+        all_spans = [
             history_collector.spans(_of(history, number), measure) for number in _tellers(history)
         ]
-        return next((one for one in told if len(one)), NONE)
+        return next((spans for spans in all_spans if len(spans)), NONE)
     if subject.kind is Kind.RANK:
         return history_collector.spans(_of(history, subject.number), measure)
     return NONE

@@ -29,9 +29,9 @@ def output_lines(output: Output, width: int, *, follow: bool) -> Rows:
     """`follow`: the last line shall be on the screen."""
     shown: list[tuple[str, str]] = []
     if output.reason is not None:
-        shown = [(one, DIM) for one in _folded(output.reason, width)]
+        shown = [(piece, DIM) for piece in _folded(output.reason, width)]
     for stream in output.streams:
-        foreign = any(not one.own for one in stream.lines)
+        foreign = any(not line.own for line in stream.lines)
         name = text.line(stream.name)
         title = f"{name}  {NOBODYS}" if foreign else name
         shown.append((text.cut(title, width), "cyan"))
@@ -59,28 +59,32 @@ OTHERS_FRAMES = 8
 MOST_UNTOLD = 3
 
 
-def stack_lines(told: Standing | str, width: int) -> list[Text]:
-    if isinstance(told, str):
-        return [Text(text.line(told), style="yellow")]
-    made = list(_all(told, width) if told.pid is None else _one(told.look, told.pid))
-    made += _unread(told.look)
+def stack_lines(standing: Standing | str, width: int) -> list[Text]:
+    if isinstance(standing, str):
+        return [Text(text.line(standing), style="yellow")]
+    made = list(
+        _all(standing, width) if standing.pid is None else _state_lines(standing.look, standing.pid)
+    )
+    made += _unread(standing.look)
     for line in made:
         line.truncate(width, overflow="ellipsis")
     return made
 
 
-def _all(told: Standing, width: int) -> Iterator[Text]:
-    many = len({stack.pid for stack in told.look.stacks})
+def _all(standing: Standing, width: int) -> Iterator[Text]:
+    many = len({stack.pid for stack in standing.look.stacks})
     read = f"{many} process{'' if many == 1 else 'es'} read"
-    yield Text(f"{_clock(told.look)}, {read}", style=DIM)
-    if not told.tree:
+    yield Text(f"{_clock(standing.look)}, {read}", style=DIM)
+    if not standing.tree:
         yield Text("No stack could be read.", style="yellow")
-    for line in tree_lines(told.tree, width, MOST_BRANCHES):
+    for line in tree_lines(standing.tree, width, MOST_BRANCHES):
         yield Text(line.text, style="bold red" if line.culprit else "")
 
 
-def _one(snapshot: JobSnapshot, pid: int) -> Iterator[Text]:
-    stacks = [snapshot.stack(one) for one in dict.fromkeys(stack.pid for stack in snapshot.stacks)]
+def _state_lines(snapshot: JobSnapshot, pid: int) -> Iterator[Text]:
+    stacks = [
+        snapshot.stack(name) for name in dict.fromkeys(stack.pid for stack in snapshot.stacks)
+    ]
     own = snapshot.stack(pid)
     if own is None:
         yield Text(f"{_clock(snapshot)}: its stack could not be read.", style="yellow")
@@ -101,7 +105,10 @@ def _one(snapshot: JobSnapshot, pid: int) -> Iterator[Text]:
 
 
 def _doing(snapshot: JobSnapshot, pid: int) -> str:
-    posture = next((one for one in list_thread_states(snapshot) if one.pid == pid), None)
+    posture = next(
+        (thread_state for thread_state in list_thread_states(snapshot) if thread_state.pid == pid),
+        None,
+    )
     if posture is None:
         return ""
     waits = posture.operation if posture.doing in WAITING else None
@@ -148,10 +155,12 @@ def _frame(frame: Frame) -> Text:
 
 
 def _unread(snapshot: JobSnapshot) -> Iterator[Text]:
-    for one in snapshot.untold[:MOST_UNTOLD]:
-        who = f"pid {one.pid}: " if one.pid is not None else ""
-        remedy = f" ({one.remedy})" if one.remedy else ""
-        yield Text(f"{who}{text.line(one.source)}: {text.line(one.reason + remedy)}", "yellow")
+    for source in snapshot.untold[:MOST_UNTOLD]:
+        who = f"pid {source.pid}: " if source.pid is not None else ""
+        remedy = f" ({source.remedy})" if source.remedy else ""
+        yield Text(
+            f"{who}{text.line(source.source)}: {text.line(source.reason + remedy)}", "yellow"
+        )
     if len(snapshot.untold) > MOST_UNTOLD:
         yield Text(f"{len(snapshot.untold) - MOST_UNTOLD} more could not be read", style="yellow")
 

@@ -50,7 +50,10 @@ def rank_page_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     for line in made:
         line.truncate(width, overflow="ellipsis")
     here = len(diagnosis.ranks)
-    place = next(place for place, one in enumerate(diagnosis.ranks) if one is rank) + 1
+    place = (
+        next(place for place, rank_summary in enumerate(diagnosis.ranks) if rank_summary is rank)
+        + 1
+    )
     return [ends(made[0], Text(f"{place} of {here}", style=DIM), width), *made[1:]]
 
 
@@ -81,15 +84,19 @@ def _who(frame: Frame, rank: RankSummary) -> Text:
 
 def _facts(frame: Frame, rank: RankSummary) -> Rank | None:
     ranks = frame.diagnosis.case.ranks if frame.diagnosis else ()
-    return next((one for one in ranks if (one.rank, one.pid) == (rank.rank, rank.pid)), None)
+    return next(
+        (member for member in ranks if (member.rank, member.pid) == (rank.rank, rank.pid)), None
+    )
 
 
 def _gpus(frame: Frame, rank: RankSummary) -> str:
     if frame.diagnosis is None:
         return ""
-    place = next(place for place, one in enumerate(frame.diagnosis.ranks) if one is rank)
+    place = next(
+        place for place, rank_summary in enumerate(frame.diagnosis.ranks) if rank_summary is rank
+    )
     on = [gpus(frame)[at].device for at in used(frame).get(place, ())]
-    return ", ".join(f"GPU {one.index} ({text.line(one.name or UNKNOWN)})" for one in on)
+    return ", ".join(f"GPU {place.index} ({text.line(place.name or UNKNOWN)})" for place in on)
 
 
 def _doing(diagnosis: Diagnosis, rank: RankSummary) -> Iterator[Text]:
@@ -105,7 +112,7 @@ def _doing(diagnosis: Diagnosis, rank: RankSummary) -> Iterator[Text]:
     if rank.busy_waiting is not None:
         words = describe_busy_waiting(rank.busy_waiting)
         yield Text(f"GPU {rank.busy_waiting.gpu} is {words}", style="yellow")
-    recorded = (one.metadata for one in diagnosis.case.ranks if one.rank == rank.rank)
+    recorded = (member.metadata for member in diagnosis.case.ranks if member.rank == rank.rank)
     groups = _groups(next(recorded, UNKNOWN_METADATA).groups)
     if groups:
         yield Text.assemble(("groups ", DIM), ("; ".join(groups), ""))
@@ -124,8 +131,10 @@ def _groups(groups: Sequence[Group]) -> list[str]:
 
 def _blames(finding: Finding, rank: RankSummary) -> bool:
     return any(
-        one.rank == rank.rank if one.rank is not None else one.pid == rank.pid is not None
-        for one in finding.culprits
+        culprit.rank == rank.rank
+        if culprit.rank is not None
+        else culprit.pid == rank.pid is not None
+        for culprit in finding.culprits
     )
 
 
@@ -154,7 +163,7 @@ def phase_lines(
     the difference to the other ranks, the line shows that number."""
     others = peers(diagnosis, rank)
     usual = {phase: _median(others, phase) for phase in PHASES}
-    known = [one for one in PHASES if rank.phases.get(one) or usual[one]]
+    known = [phase for phase in PHASES if rank.phases.get(phase) or usual[phase]]
     if not known:
         yield Text("No step of this rank was measured.", style=DIM)
         return
@@ -164,7 +173,7 @@ def phase_lines(
         measured,
         next((finding.since_step for finding in accused if finding.since_step), None),
     )
-    most = max(max(rank.phases.get(one) or 0.0, usual[one] or 0.0) for one in known)
+    most = max(max(rank.phases.get(part) or 0.0, usual[part] or 0.0) for part in known)
     room = max(0, width - LABEL - (3 if others else 1) * VALUE - 2)
     for phase in known:
         own, snapshot = rank.phases.get(phase), phase_bars.LOOKS[phase]
@@ -186,11 +195,11 @@ def peers(diagnosis: Diagnosis, rank: RankSummary) -> list[RankSummary]:
         return []
     stage = next((stage for stage in diagnosis.stages if rank.rank in stage), None)
     return [
-        one
-        for one in diagnosis.ranks
-        if one is not rank
-        and one.rank not in diagnosis.servers
-        and (stage is None or one.rank in stage)
+        summary
+        for summary in diagnosis.ranks
+        if summary is not rank
+        and summary.rank not in diagnosis.servers
+        and (stage is None or summary.rank in stage)
     ]
 
 

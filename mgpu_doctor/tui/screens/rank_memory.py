@@ -32,13 +32,13 @@ def memory_lines(frame: Frame, rank: RankSummary, known: Rank | None) -> Iterato
     taken, whole, where = _place(frame, rank)
     if own is None and taken is None:
         return
-    told = Text.assemble(("memory ", DIM), (format_bytes(own), "bold"))
+    shown = Text.assemble(("memory ", DIM), (format_bytes(own), "bold"))
     if whole:
-        told.append(f" of {format_bytes(whole)} of {where}  ")
-        told.append_text(_held_bar(own, taken, whole))
+        shown.append(f" of {format_bytes(whole)} of {where}  ")
+        shown.append_text(_held_bar(own, taken, whole))
         if taken is not None:
-            told.append(f"  {format_share(taken / whole)} in use by all", style=DIM)
-    yield told
+            shown.append(f"  {format_share(taken / whole)} in use by all", style=DIM)
+    yield shown
     of = known.metadata.device_memory if known is not None else None
     if of is not None and of.allocated is not None:
         parts = [f"{format_bytes(of.allocated)} allocated"]
@@ -56,9 +56,14 @@ def _place(frame: Frame, rank: RankSummary) -> tuple[float | None, float | None,
     diagnosis, host, there = frame.diagnosis, frame.host, gpus(frame)
     placed = used(frame)
     if diagnosis is not None and placed:
-        place = next((at for at, one in enumerate(diagnosis.ranks) if one is rank), None)
+        place = next(
+            (at for at, rank_summary in enumerate(diagnosis.ranks) if rank_summary is rank), None
+        )
         on = [there[at].device for at in placed.get(place, ())] if place is not None else []
-        totals, taken = [one.memory_total for one in on], [one.memory_used for one in on]
+        totals, taken = (
+            [device.memory_total for device in on],
+            [device.memory_used for device in on],
+        )
         whole = sum(filter(None, totals)) if on and None not in totals else None
         what = "its GPU" if len(on) == 1 else "its GPUs"
         return (sum(filter(None, taken)) if on and None not in taken else None), whole, what

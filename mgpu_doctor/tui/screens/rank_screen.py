@@ -86,9 +86,9 @@ class RankScreen(SubjectScreen):
     class Stood(Message):
         """`who`: the rank whose stack it is, None: of all. `done`: else it is only said."""
 
-        def __init__(self, who: Who | None, told: Told, done: bool) -> None:
+        def __init__(self, who: Who | None, page: Told, done: bool) -> None:
             super().__init__()
-            self.who, self.told, self.done = who, told, done
+            self.who, self.told, self.done = who, page, done
 
     def __init__(self, frame: Frame, view: View, *, read: Read = _read, look: Look = _look) -> None:
         super().__init__(frame, view)
@@ -160,10 +160,10 @@ class RankScreen(SubjectScreen):
         tell = partial(self._say, who)
         tell(f"reading the stack{'' if alone else 's of all ranks'}…")
         try:
-            told = self._look(frame, rank, alone, tell)
+            standing = self._look(frame, rank, alone, tell)
         except Exception as error:  # told, never fatal: the dashboard goes on
-            told = f"The stacks cannot be read ({type(error).__name__}: {error})."
-        self.post_message(self.Stood(who, told, done=True))
+            standing = f"The stacks cannot be read ({type(error).__name__}: {error})."
+        self.post_message(self.Stood(who, standing, done=True))
 
     def _say(self, who: Who | None, sentence: str) -> None:
         self.post_message(self.Stood(who, sentence, done=False))

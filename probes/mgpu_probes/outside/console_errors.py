@@ -87,7 +87,7 @@ class LauncherReport:
     """Collects failures from the launcher's own lines (those without a rank's prefix)."""
 
     def __init__(self) -> None:
-        self._found: list[Failure] = []
+        self._failures: list[Failure] = []
         self._logged: list[Failure] = []
         self._inside = False
         self._first = False
@@ -146,9 +146,9 @@ class LauncherReport:
     def failures(self) -> tuple[Failure, ...]:
         """Everything reported, root causes first; log lines only for pids not in a summary."""
         self._close()
-        reported = {failure.pid for failure in self._found}
+        reported = {failure.pid for failure in self._failures}
         logged = [failure for failure in self._logged if failure.pid not in reported]
-        merged = sorted(self._found + logged, key=lambda failure: not failure.first)
+        merged = sorted(self._failures + logged, key=lambda failure: not failure.first)
         return tuple(map(self._with_sender, merged))
 
     def _with_sender(self, failure: Failure) -> Failure:
@@ -198,14 +198,14 @@ class LauncherReport:
                 host=entry.fields.get("host") or None,
                 first=entry.first,
                 source="torchrun summary",
-                traceback=reader.found[-1] if reader.found else None,
+                traceback=reader.tracebacks[-1] if reader.tracebacks else None,
                 at=entry.at,
             )
         )
 
     def _keep(self, failure: Failure) -> None:
-        if len(self._found) < MOST_FAILURES:
-            self._found.append(failure)
+        if len(self._failures) < MOST_FAILURES:
+            self._failures.append(failure)
 
     def _log(self, failure: Failure) -> None:
         if len(self._logged) < MOST_FAILURES:
@@ -278,7 +278,7 @@ def parse_console(lines: Iterable[str]) -> ConsoleFacts:
     tracebacks = []
     for (rank, local_rank), reader in streams.items():
         reader.finish(number)
-        for traceback in reader.found:
+        for traceback in reader.tracebacks:
             name = traceback.type.rpartition(".")[2]
             if name in LAUNCHER_EXCEPTIONS:
                 report.launcher_raised(traceback)

@@ -82,7 +82,7 @@ class ExitEvidence:
         for device, place in self._places.items():
             self._measure(device, place, now)
 
-    def told(self) -> Json:
+    def evidence(self) -> Json:
         """Everything so far, ready for JSON (docs/recording.md)."""
         return {
             "host": os.uname().nodename,

@@ -92,7 +92,7 @@ class TracebackReader:
     """
 
     def __init__(self, *, labelled: bool) -> None:
-        self.found: list[Traceback] = []
+        self.tracebacks: list[Traceback] = []
         self._labelled = labelled
         self._open: _Open | None = None
         self._message_lines = 0
@@ -111,7 +111,7 @@ class TracebackReader:
             self._open = _Open(fatal=True, message=fatal["message"], lines=[line])
         elif _CHAINED.match(line):
             self._message_lines = 0
-            self._chained = bool(self.found)
+            self._chained = bool(self.tracebacks)
         elif self._open is None:
             self._outside(line)
         elif self._open.fatal:
@@ -132,10 +132,10 @@ class TracebackReader:
             self._open = _Open(lines=[line], frames=[_frame(frame)])
         elif self._indented_alone and (frame or not line[:1].isspace()):
             self._message_lines = 0  # somebody else's line
-        elif self._message_lines > 0 and self.found:
+        elif self._message_lines > 0 and self.tracebacks:
             self._message_lines -= 1
-            last = self.found[-1]
-            self.found[-1] = Traceback(
+            last = self.tracebacks[-1]
+            self.tracebacks[-1] = Traceback(
                 last.type,
                 f"{last.message}\n{line}".strip(),
                 last.frames,
@@ -192,12 +192,12 @@ class TracebackReader:
 
     def _add(self, tb: Traceback) -> None:
         """Keeps it; an exception that it was raised from stays in its text only."""
-        if self._chained and self.found:
-            cause = self.found.pop()
+        if self._chained and self.tracebacks:
+            cause = self.tracebacks.pop()
             text = f"{cause.text}\n\n(which led to)\n\n{tb.text}"
             tb = Traceback(tb.type, tb.message, tb.frames, text, tb.at, tb.fatal)
         self._chained = False
-        self.found.append(tb)
+        self.tracebacks.append(tb)
 
 
 def _frame(match: re.Match[str]) -> Frame:

@@ -35,7 +35,7 @@ def test_what_the_probe_wrote_is_read_as_it_was(tmp_path: Path) -> None:
     version_2(root, "/jobs", limit=str(64 * MIB), killed=1, used=64 * MIB)
     write(root, "proc/vmstat", "oom_kill 5\n")
     endings.poll([])
-    (told,), unread = read_endings([host(tmp_path, endings.told())], root=tmp_path)
+    (told,), unread = read_endings([host(tmp_path, endings.evidence())], root=tmp_path)
     assert unread == ()
     assert (told.machine_kills, told.log_trouble, told.own_pids) == (2, None, False)
     (group,) = told.groups

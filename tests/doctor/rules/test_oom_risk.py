@@ -101,15 +101,15 @@ def test_a_device_that_is_full_and_does_not_grow_is_no_risk() -> None:
 
 
 def test_torch_that_has_to_give_memory_back_again_and_again() -> None:
-    def told_by(retries: object) -> Case:
+    def reported_by(retries: object) -> Case:
         memory = lambda number: {"retries": retries if number == 1 else 0}  # noqa: E731
         return on_gpus(JOB, gpus(2), device_memory=memory)
 
-    (found,) = told(told_by(12))
+    (found,) = told(reported_by(12))
     assert (found.code, [one.rank for one in found.culprits]) == ("oom-risk", [1])
     assert found.severity is Severity.WARNING
-    assert told(told_by(1)) == []
-    assert told(told_by("many")) == [], "a certificate is input from somebody else"
+    assert told(reported_by(1)) == []
+    assert told(reported_by("many")) == [], "a certificate is input from somebody else"
 
 
 def test_memory_that_is_full_as_soon_as_the_limit_says_is_critical() -> None:

@@ -112,7 +112,7 @@ class Question:
         self.slow = not self.waits or ended - began > SLOW_CALL
         self.answer = Answer(ended, fields, trouble)
 
-    def told(self, now: float) -> tuple[Json, str | None]:
+    def newest(self, now: float) -> tuple[Json, str | None]:
         """The fields that are known at `now`, and why others are unknown (None: no reason)."""
         if self.answer is None:
             return {}, "not read yet: the driver is slow" if self.waits else None

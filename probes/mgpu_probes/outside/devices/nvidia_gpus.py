@@ -65,14 +65,14 @@ class NvidiaGpus:
         self._samples += 1
         round_ = self._prompt.ask()
         if not self._started.wait(START_SECONDS if self._samples == 1 else 0):
-            return self._told(time.monotonic())
+            return self._describe(time.monotonic())
         until = time.monotonic() + self._patience
         self._prompt.wait(round_, self._patience)
         if self._gpus:
             self._slow.ask()
             if self._details:
                 self._look_at_map(until)
-        return self._told(time.monotonic())
+        return self._describe(time.monotonic())
 
     def close(self) -> None:
         """Ends the threads and closes the driver. Threads that hang end with the process."""
@@ -82,7 +82,7 @@ class NvidiaGpus:
             pynvml.nvmlShutdown()
         self._gpus = ()
 
-    def _told(self, now: float) -> Json:
+    def _describe(self, now: float) -> Json:
         topology_, self._topology = self._topology, None
         return {
             "devices": [gpu.reading(now) for gpu in self._gpus],

@@ -135,7 +135,7 @@ class NvmlGpu:
         self._make = make
         self._sleep_of = sleep
         self._sleep: RuntimePower | None = None
-        self._found: _Attached | None = None
+        self._attached: _Attached | None = None
         self._lost = "not read yet: the driver is slow"
         self._identity: Json = {}
         self._links = _Links()
@@ -144,20 +144,20 @@ class NvmlGpu:
     @property
     def handle(self) -> Any:
         """NVML's handle; None: it cannot be queried now."""
-        return self._found.handle if self._found else None
+        return self._attached.handle if self._attached else None
 
     def wake(self) -> bool:
         """Whether the device may be queried now. Opens it if needed."""
         self._asleep = self._sleep is not None and self._sleep.now()
         if self._asleep:
             return False
-        if self._found is None:
+        if self._attached is None:
             self._find()
-        return self._found is not None
+        return self._attached is not None
 
     def put(self, now: float, wanted: Callable[[Question], bool]) -> None:
         """Sends the wanted queries that are due."""
-        attached = self._found
+        attached = self._attached
         if attached is None or self._asleep:
             return
         try:
@@ -166,19 +166,19 @@ class NvmlGpu:
                     question.put(attached.handle)
         except LostError as lost:
             self._remember(attached)
-            if self._found is attached:
-                self._found, self._lost = None, str(lost)
+            if self._attached is attached:
+                self._attached, self._lost = None, str(lost)
 
     def reading(self, now: float) -> Json:
         """All fields of the device, ready for JSON."""
         values = {**make_unknown_device(self._index), **self._identity}
-        attached = self._found
+        attached = self._attached
         if attached is None or self._asleep:
             return {**values, "trouble": ASLEEP if attached else self._lost}
         troubles: dict[str, list[str]] = {}
         parts: dict[str, list[Json]] = {name: [] for name in PARTS}
         for question in attached.questions:
-            fields, trouble = question.told(now)
+            fields, trouble = question.newest(now)
             for name, value in fields.items():
                 if name in parts:
                     parts[name].append(value)
@@ -198,7 +198,7 @@ class NvmlGpu:
             reason = describe_error(error)
             self._lost = reason if error.value in LOST_ERRORS else f"out of reach: {reason}"
             return
-        self._found = _Attached(handle, tuple(self._make()))
+        self._attached = _Attached(handle, tuple(self._make()))
 
     def _remember(self, attached: _Attached) -> None:
         """Keeps the identity, to report it when the device is lost."""

@@ -46,7 +46,7 @@ class LoggedXids:
         self._records = Records(path)
         self._file: LogFile | None = first_readable(files) if self._records.trouble else None
         self._looked = time.time()
-        self._found: deque[dict[str, Any]] = deque(maxlen=MOST_LOGGED)
+        self._logged: deque[dict[str, Any]] = deque(maxlen=MOST_LOGGED)
 
     @property
     def trouble(self) -> str | None:
@@ -68,7 +68,7 @@ class LoggedXids:
 
     def take(self) -> list[dict[str, Any]]:
         """The XIDs since the previous call: `at`, `number`, `bus_id`."""
-        return [self._found.popleft() for _ in range(len(self._found))]
+        return [self._logged.popleft() for _ in range(len(self._logged))]
 
     def close(self) -> None:
         self._records.close()
@@ -76,7 +76,7 @@ class LoggedXids:
             self._file.close()
 
     def _note(self, match: re.Match[str], at: float) -> None:
-        self._found.append({"at": at, "number": int(match["number"]), "bus_id": match["bus_id"]})
+        self._logged.append({"at": at, "number": int(match["number"]), "bus_id": match["bus_id"]})
 
 
 class XidListener:
@@ -84,7 +84,7 @@ class XidListener:
 
     def __init__(self) -> None:
         self.trouble: str | None = None
-        self._heard: deque[Json] = deque(maxlen=_MOST_KEPT)
+        self._events: deque[Json] = deque(maxlen=_MOST_KEPT)
         self._set: Any = None
         self._known: dict[int, int | None] = {}
         self._over = threading.Event()
@@ -102,7 +102,7 @@ class XidListener:
 
     def take(self) -> list[Json]:
         """The XIDs since the previous call: `at`, `index`, `number`."""
-        return [self._heard.popleft() for _ in range(len(self._heard))]
+        return [self._events.popleft() for _ in range(len(self._events))]
 
     def stop(self, seconds: float) -> bool:
         """Whether the thread has ended."""
@@ -144,7 +144,7 @@ class XidListener:
                 self.trouble = f"XIDs cannot be heard: {describe_error(error)}"
                 break
             if event.eventType & pynvml.nvmlEventTypeXidCriticalError:
-                self._heard.append(
+                self._events.append(
                     {
                         "at": time.time(),
                         "index": self._index(event.device),
