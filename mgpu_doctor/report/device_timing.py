@@ -65,6 +65,27 @@ def name_clocks(ranks: Sequence[RankSummary]) -> str:
     )
 
 
+def summarize_timing(ranks: Sequence[RankSummary]) -> str:
+    """Sentences: which ranks are host-bound and which device-bound, and whose GPUs are busy waiting
+    for whom; empty if nothing of this is known."""
+    bound = {
+        side: [rank.rank for rank in ranks if rank.bound_by is side and rank.rank is not None]
+        for side in BoundBy
+    }
+    sentences = []
+    if slow := bound[BoundBy.HOST]:
+        verb, gpus = ("is", "its GPU waits") if len(slow) == 1 else ("are", "their GPUs wait")
+        whose = "its host" if len(slow) == 1 else "their hosts"
+        who = format_ranks(slow).capitalize()
+        sentences.append(f"{who} {verb} host-bound: {gpus} for {whose}.")
+    if busy := bound[BoundBy.DEVICE]:
+        verb = "is" if len(busy) == 1 else "are"
+        sentences.append(f"{format_ranks(busy).capitalize()} {verb} device-bound.")
+    if waiting := summarize_busy_waiting(ranks):
+        sentences.append(f"{waiting}.")
+    return " ".join(sentences)
+
+
 def describe_busy_waiting(waiting: BusyWaiting) -> str:
     """`100 % busy, but at least 60 % of it waiting for rank 3`."""
     whom = "other ranks" if waiting.waits_for is None else f"rank {waiting.waits_for}"

@@ -16,7 +16,7 @@ from mgpu_doctor.report import phase_bars, text
 from mgpu_doctor.report.device_timing import (
     format_run_ahead,
     name_clocks,
-    summarize_busy_waiting,
+    summarize_timing,
 )
 from mgpu_doctor.report.event_timeline import shown as shown_events
 from mgpu_doctor.report.event_timeline import since
@@ -260,11 +260,8 @@ def _coverage(diagnosis: Diagnosis) -> str:
         return f"How much of the time the phases explain is not known: {why}"
     clocks = name_clocks(diagnosis.ranks)
     timed = f", timed {clocks}," if clocks else ""
-    waiting = summarize_busy_waiting(diagnosis.ranks)
-    return escape(
-        f"The phases{timed} explain {format_share(diagnosis.coverage)} of the time."
-        + (f" {waiting}." if waiting else "")
-    )
+    explained = f"The phases{timed} explain {format_share(diagnosis.coverage)} of the time."
+    return escape(f"{explained} {summarize_timing(diagnosis.ranks)}".rstrip())
 
 
 def _gaps(diagnosis: Diagnosis) -> Iterable[str]:

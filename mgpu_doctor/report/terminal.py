@@ -19,7 +19,7 @@ from mgpu_doctor.findings import Culprit, Diagnosis, Evidence, Finding, Fix
 from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
 from mgpu_doctor.report import phase_bars, text
 from mgpu_doctor.report.console import collecting
-from mgpu_doctor.report.device_timing import name_clocks, summarize_busy_waiting
+from mgpu_doctor.report.device_timing import name_clocks, summarize_timing
 from mgpu_doctor.report.phase_bars import rank_lines
 from mgpu_doctor.report.stack_tree import tree_lines
 from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verdict, who
@@ -63,6 +63,8 @@ def render(diagnosis: Diagnosis, *, width: int, colour: bool, unicode: bool = Tr
         page.indented(*rank_lines(diagnosis, page.inner))
     elif conclusion.tone is Tone.GOOD:
         page.indented(Text(_split(diagnosis), style="dim"))
+        if timing := summarize_timing(diagnosis.ranks):
+            page.indented(_prose(timing, page.inner, "dim"))
     if conclusion.tone is not Tone.GOOD:
         _stacks(page, diagnosis)
     _rest(page, diagnosis, lead, brief=conclusion.tone is Tone.GOOD)
@@ -222,8 +224,8 @@ def _rest(page: _Page, diagnosis: Diagnosis, lead: Finding | None, *, brief: boo
             page.indented(_prose(f"not examined: {names}", page.inner, "dim", 200))
         return
     page.labelled("measured", _prose(_coverage(diagnosis), page.body, "dim"))
-    if waiting := summarize_busy_waiting(diagnosis.ranks):
-        page.labelled("", _prose(f"{waiting}.", page.body, "dim"))
+    if timing := summarize_timing(diagnosis.ranks):
+        page.labelled("", _prose(timing, page.body, "dim"))
     for i, gap in enumerate(gaps[:UNEXAMINED]):
         words = f"{gap.probe}: {gap.reason}" + (f"; {gap.remedy}" if gap.remedy else "")
         page.labelled("" if i else "not seen", _prose(words, page.body, "dim", 240))

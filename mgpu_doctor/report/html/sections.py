@@ -13,7 +13,7 @@ from mgpu_doctor.report import phase_bars, text
 from mgpu_doctor.report.device_timing import (
     format_run_ahead,
     name_clocks,
-    summarize_busy_waiting,
+    summarize_timing,
 )
 from mgpu_doctor.report.event_timeline import shown, since
 from mgpu_doctor.report.html.charts import heat_map
@@ -278,10 +278,8 @@ def _coverage(diagnosis: Diagnosis) -> str:
         return f"How much of the time the phases explain is not known: {reason}"
     clocks = name_clocks(diagnosis.ranks)
     timed = f", timed {clocks}," if clocks else ""
-    waiting = summarize_busy_waiting(diagnosis.ranks)
-    return f"The phases{timed} explain {format_share(diagnosis.coverage)} of the ranks' time." + (
-        f" {waiting}." if waiting else ""
-    )
+    explained = f"The phases{timed} explain {format_share(diagnosis.coverage)} of the ranks' time."
+    return f"{explained} {summarize_timing(diagnosis.ranks)}".rstrip()
 
 
 MOST_EVENTS = 60

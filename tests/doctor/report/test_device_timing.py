@@ -115,6 +115,7 @@ def test_every_view_says_who_is_waited_for_and_how_far_hosts_are_ahead() -> None
         assert "waiting for" not in text, name
         assert "ahead" not in text, name
     for name in ("terminal", "markdown", "html"):
+        assert "Rank 2 is host-bound" in on_gpus[name], name
         assert "timed by the GPUs' own clocks" in on_gpus[name].replace("&#x27;", "'"), name
 
 
