@@ -282,7 +282,7 @@ def _with_steps(seen: Measures) -> Measures:
         servers=serving,
         step_seconds=seconds,
         run_ahead=ahead,
-        bound_by=find_bounds(ranks, ahead, seconds),
+        bound_by=find_bounds(case.ranks, ahead, seconds),
     )
     if missing := untimed(ranks, LEAST_RECORDS):
         return replace(timed, missing=_not_device_timed(missing))

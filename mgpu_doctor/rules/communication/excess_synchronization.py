@@ -130,7 +130,9 @@ def measure_cost(measures: Measures, found: Iterable[Place]) -> float | None:
     """Share of the step time spent there even by the rank that came last; None: unknown, as where a
     host is ahead of its device, or may be: there it also waits for the device's own work."""
     ranks = sample_ranks(measures.case.ranks)
-    by_host = all(measures.bound_by.get(rank.rank or 0) is BoundBy.HOST for rank in ranks)
+    by_host = all(
+        rank.rank is not None and measures.bound_by.get(rank.rank) is BoundBy.HOST for rank in ranks
+    )
     if not measures.step_seconds or not by_host:
         return None
     return min(1.0, sum(place.seconds for place in found) / measures.step_seconds)

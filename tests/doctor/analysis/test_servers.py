@@ -11,6 +11,7 @@ from mgpu_probes.inprocess import layout
 from mgpu_doctor.analysis.structure.job_structure import servers
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.diagnose import diagnose
+from tests.support.hosts import Doing, sampled
 from tests.support.metadata import with_metadata
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
@@ -56,6 +57,14 @@ def test_a_healthy_one_is_left_alone(ranks: int) -> None:
     diagnosis = diagnose(serving(Synthetic(ranks=ranks)))
     assert not [one for one in diagnosis.findings if one.culprits or one.victims]
     assert diagnosis.step_seconds == pytest.approx(0.028, rel=0.2)
+
+
+def test_what_a_servers_host_waits_for_costs_time_like_that_of_a_worker() -> None:
+    crowd = dict.fromkeys(range(4), Doing(queued=0.3))
+    (one,) = diagnose(sampled(serving(Synthetic(ranks=4), threads=2), crowd)).findings
+    assert one.code == "cpu-oversubscribed"
+    assert one.cost.step_fraction == pytest.approx(0.3, abs=0.05)
+    assert "devices" not in one.cause
 
 
 def asynchronous(slow: float) -> Case:
