@@ -63,4 +63,70 @@ SIGNATURES: tuple[Signature, ...] = (
         "found in torch._inductor.config.cpp.cxx: (None, '/nonexistent/g++')",
         origin="made: torch.compile without a C++ compiler, torch 2.13",
     ),
+    Signature(
+        id="triton-illegal-access",
+        code="failed-illegal-access",
+        role=Role.CAUSE,
+        needle="Triton Error [CUDA]: an illegal",
+        pattern=r"Triton Error \[CUDA\]: an illegal (?P<what>memory access|instruction) was "
+        r"encountered",
+        meaning="A Triton kernel failed: illegal {what}. An earlier kernel may have caused it.",
+        fix="Run it again with `CUDA_LAUNCH_BLOCKING=1`; without `torch.compile`, or without that "
+        "kernel, to see which one it is.",
+        example="RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered",
+        origin="source: third_party/nvidia/backend/driver.c of Triton 3",
+    ),
+    Signature(
+        id="triton-out-of-memory",
+        code="oom-device",
+        role=Role.CAUSE,
+        needle="Triton Error [CUDA]: out of memory",
+        pattern=r"Triton Error \[CUDA\]: out of memory",
+        meaning="No GPU memory was left to load a Triton kernel.",
+        fix="Leave some GPU memory free: a smaller batch, or `torch.cuda.empty_cache()` before the "
+        "first compiled step.",
+        example="RuntimeError: Triton Error [CUDA]: out of memory",
+        origin="source: third_party/nvidia/backend/driver.c of Triton 3",
+    ),
+    Signature(
+        id="triton-kernel-invalid",
+        code="failed-no-kernel-image",
+        role=Role.CAUSE,
+        needle="Triton Error [CUDA]: device kernel image",
+        pattern=r"Triton Error \[CUDA\]: device kernel image is invalid",
+        meaning="Triton built a kernel for another GPU generation than the one in use, or took "
+        "one from a cache of another machine.",
+        fix="Delete `~/.triton/cache` (or set `TRITON_CACHE_DIR` per host), and use a Triton that "
+        "knows the GPU.",
+        example="RuntimeError: Triton Error [CUDA]: device kernel image is invalid",
+        origin="source: third_party/nvidia/backend/driver.c of Triton 3",
+    ),
+    Signature(
+        id="nvcc-unknown-architecture",
+        code="failed-no-kernel-image",
+        role=Role.CAUSE,
+        needle="Unsupported gpu architecture '",
+        pattern=r"nvcc fatal\s{1,10}: Unsupported gpu architecture '(?P<architecture>\w{1,40})'",
+        meaning="This nvcc cannot build code for {architecture}: the CUDA toolkit is older than "
+        "the GPU, or no longer supports it.",
+        fix="Use the CUDA toolkit of torch's own version (`torch.version.cuda`), or set "
+        "TORCH_CUDA_ARCH_LIST to what it knows.",
+        example="nvcc fatal   : Unsupported gpu architecture 'compute_120'",
+        origin="source: nvcc of CUDA 12",
+        weight=0.95,
+    ),
+    Signature(
+        id="ptxas-unknown-architecture",
+        code="failed-no-kernel-image",
+        role=Role.CAUSE,
+        needle="' is not defined for option 'gpu-name'",
+        pattern=r"ptxas fatal\s{1,10}: Value '(?P<architecture>\w{1,40})' is not defined for "
+        r"option 'gpu-name'",
+        meaning="This ptxas cannot build code for {architecture}: it is older than the GPU.",
+        fix="Use a newer Triton or torch, or set `TRITON_PTXAS_PATH` to the ptxas of a newer CUDA "
+        "toolkit.",
+        example="ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'",
+        origin="source: ptxas of CUDA 12",
+        weight=0.95,
+    ),
 )

@@ -335,4 +335,18 @@ SIGNATURES: tuple[Signature, ...] = (
         "toolchain.",
         origin="source: c10/cuda/CUDAException.cpp of torch 2.12 and CUDA 13's cudaGetErrorString",
     ),
+    Signature(
+        id="architecture-not-in-build",
+        code="failed-no-kernel-image",
+        role=Role.CAUSE,
+        needle="is not compatible with the current PyTorch installation",
+        pattern=r" with CUDA capability (?P<architecture>\w{1,20}) is not compatible with the "
+        r"current PyTorch installation",
+        meaning="This torch is built without code for the GPU's generation ({architecture}).",
+        fix=_NEW_TORCH,
+        example="NVIDIA H100 PCIe with CUDA capability sm_90 is not compatible with the current "
+        "PyTorch installation.",
+        origin="source: torch/cuda/__init__.py of torch 2.8",
+        severity="warning",
+    ),
 )

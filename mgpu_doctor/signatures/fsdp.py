@@ -149,4 +149,31 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="made: fully_shard with CPUOffloadPolicy on a machine without GPU, torch 2.13",
         weight=0.8,
     ),
+    Signature(
+        id="fsdp-dtypes-old",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="`FlatParameter` requires uniform dtype",
+        pattern=r"`FlatParameter` requires uniform dtype but got (?P<first>[\w.]{1,40}) and "
+        r"(?P<second>[\w.]{1,40})",
+        meaning="FSDP flattens the parameters of a unit into one tensor, and this unit has "
+        "{first} and {second}.",
+        fix="Cast the model to one dtype before wrapping it (`model.to(torch.bfloat16)`), or wrap "
+        "the modules of another dtype by themselves.",
+        example="ValueError: `FlatParameter` requires uniform dtype but got torch.float32 and "
+        "torch.bfloat16",
+        origin="source: torch/distributed/fsdp/flat_param.py of torch 1.12",
+    ),
+    Signature(
+        id="fsdp-frozen-old",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="`FlatParameter` requires uniform `requires_grad`",
+        pattern=r"`FlatParameter` requires uniform `requires_grad`",
+        meaning="FSDP flattens the parameters of a unit into one tensor, and this unit has frozen "
+        "and trained ones.",
+        fix="Pass `use_orig_params=True`, or wrap frozen modules by themselves.",
+        example="ValueError: `FlatParameter` requires uniform `requires_grad`",
+        origin="source: torch/distributed/fsdp/flat_param.py of torch 1.12",
+    ),
 )

@@ -146,4 +146,44 @@ SIGNATURES: tuple[Signature, ...] = (
         severity="warning",
         weight=0.7,
     ),
+    Signature(
+        id="nvrm-not-responding",
+        code="gpu-lost",
+        role=Role.CAUSE,
+        needle="fallen off the bus and is not responding",
+        pattern=r"NVRM: (?:system has )?fallen off the bus and is not responding to commands",
+        meaning="A GPU has fallen off the bus; the host can no longer reach it. The lines before "
+        "name it.",
+        fix="Reboot the host. If it returns, check power, seating, cooling and the PCIe slot.",
+        example="NVRM: fallen off the bus and is not responding to commands.",
+        origin="source: kernel-open/nvidia/nv.c of NVIDIA's open driver 550",
+        weight=0.95,
+    ),
+    Signature(
+        id="nvml-rm-mismatch",
+        code="failed-driver-too-old",
+        role=Role.CAUSE,
+        needle="RM has detected an NVML/RM version mismatch",
+        pattern=r"RM has detected an NVML/RM version mismatch",
+        meaning="The NVIDIA driver was updated while its old kernel module is still loaded, so "
+        "nothing can use the GPUs.",
+        fix="Reboot the host, or unload and load the nvidia modules. In a container, restart it.",
+        example="pynvml.NVMLError_LibRmVersionMismatch: RM has detected an NVML/RM version "
+        "mismatch.",
+        origin="source: pynvml.py of nvidia-ml-py 13",
+        weight=0.9,
+    ),
+    Signature(
+        id="nvml-symbol-missing",
+        code="failed-driver-too-old",
+        role=Role.CAUSE,
+        needle="undefined symbol: nvml",
+        pattern=r"libnvidia-ml\.so\S{0,20}: undefined symbol: (?P<symbol>nvml\w{1,80})",
+        meaning="The driver's NVML has no {symbol}: the program was built for a newer driver.",
+        fix="Update the NVIDIA driver, or use an older version of that program or of nvidia-ml-py.",
+        example="/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1: undefined symbol: "
+        "nvmlDeviceGetGpuFabricInfoV",
+        origin="source: the dynamic linker's text, with a function of NVIDIA's driver 550",
+        weight=0.7,
+    ),
 )

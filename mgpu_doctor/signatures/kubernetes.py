@@ -239,4 +239,16 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.9,
         needle_tells=False,
     ),
+    Signature(
+        id="container-exit-139",
+        code="failed-signal",
+        role=Role.SYMPTOM,
+        needle="Exit Code:",
+        pattern=r"^\s*Exit Code:\s+139$",
+        meaning="A container crashed with SIGSEGV.",
+        fix="Run it with PYTHONFAULTHANDLER=1 to get the Python stack of the crash.",
+        example="      Exit Code:    139",
+        origin="source: `kubectl describe pod` of Kubernetes 1.31",
+        weight=0.5,
+    ),
 )

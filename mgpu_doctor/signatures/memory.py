@@ -184,4 +184,37 @@ SIGNATURES: tuple[Signature, ...] = (
         "read-write mode: No space left on device (28)",
         origin="source: aten/src/ATen/MapAllocator.cpp of torch 2.13",
     ),
+    Signature(
+        id="shm-object-no-descriptor",
+        code="failed-open-files",
+        role=Role.CAUSE,
+        needle="mode: Too many open files",
+        pattern=r"unable to open shared memory object <(?P<object>[^>]{1,120})> in "
+        r"(?:read-write|read-only) mode: Too many open files",
+        meaning="A shared-memory object cannot be opened: the process has no file descriptor left. "
+        "Each tensor that a data-loader worker hands over takes one.",
+        fix="`ulimit -n 65536` before the start, or "
+        "`torch.multiprocessing.set_sharing_strategy('file_system')`; do not keep the tensors of "
+        "many batches.",
+        example="RuntimeError: unable to open shared memory object </torch_9127_3301_77> in "
+        "read-write mode: Too many open files (24)",
+        origin="source: aten/src/ATen/MapAllocator.cpp of torch 2.13",
+        weight=0.95,
+    ),
+    Signature(
+        id="shm-object-gone",
+        code="shm-exhausted",
+        role=Role.SYMPTOM,
+        needle="mode: No such file or directory",
+        pattern=r"unable to open shared memory object <(?P<object>[^>]{1,120})> in "
+        r"(?:read-write|read-only) mode: No such file or directory",
+        meaning="The shared-memory object {object} cannot be opened: the process that made it "
+        "ended, or somebody emptied /dev/shm.",
+        fix="Look for the first data-loader worker or rank that ended. `df -h /dev/shm` shows "
+        "whether it is full.",
+        example="RuntimeError: unable to open shared memory object </torch_9127_3301_78> in "
+        "read-write mode: No such file or directory (2)",
+        origin="source: aten/src/ATen/MapAllocator.cpp of torch 2.13",
+        weight=0.6,
+    ),
 )

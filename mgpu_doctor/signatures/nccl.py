@@ -74,7 +74,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="oom-device",
         role=Role.CAUSE,
         needle="Cuda failure",
-        pattern=r"NCCL WARN .{0,80}?Cuda failure (?:\d{1,9} )?'out of memory'",
+        pattern=r"(?:NCCL WARN .{0,80}?|^(?:Last error: ?)?)Cuda failure (?:\d{1,9} )?"
+        r"'out of memory'",
         meaning="NCCL found no memory on the GPU for its buffers.",
         fix="Leave 1 to 2 GiB for NCCL: a smaller batch, fewer process groups, or a smaller "
         "`NCCL_BUFFSIZE` (`export NCCL_BUFFSIZE=2097152`).",
@@ -86,7 +87,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-nccl-init",
         role=Role.SYMPTOM,
         needle="Cuda failure",
-        pattern=r"NCCL WARN .{0,80}?Cuda failure (?:\d{1,9} )?'"
+        pattern=r"(?:NCCL WARN .{0,80}?|^(?:Last error: ?)?)Cuda failure (?:\d{1,9} )?'"
         r"(?P<what>(?!out of memory)[^']{1,120})'",
         meaning="A CUDA call of NCCL failed ({what}).",
         fix="Read it as CUDA's own error: `nvidia-smi`, `dmesg | grep Xid`; each rank must "
@@ -240,5 +241,45 @@ SIGNATURES: tuple[Signature, ...] = (
         "`init_process_group('cpu:gloo,cuda:nccl')`.",
         example="RuntimeError: No backend type associated with device type cpu",
         origin="source: torch/csrc/distributed/c10d/ProcessGroup.hpp of torch 2.13",
+    ),
+    Signature(
+        id="nccl-allocation-failed",
+        code="oom-device",
+        role=Role.CAUSE,
+        needle="Failed to CUDA calloc",
+        pattern=r"Failed to CUDA calloc (?:async )?(?P<bytes>\d+) bytes",
+        meaning="NCCL found no {bytes} bytes on the GPU for its buffers.",
+        fix="Leave 1 to 2 GiB for NCCL: a smaller batch, fewer process groups, or a smaller "
+        "`NCCL_BUFFSIZE` (`export NCCL_BUFFSIZE=2097152`).",
+        example="Failed to CUDA calloc async 608 bytes",
+        origin="source: src/include/alloc.h of NCCL 2.19",
+        weight=0.8,
+    ),
+    Signature(
+        id="nccl-shm-fallocate",
+        code="shm-exhausted",
+        role=Role.CAUSE,
+        needle="Call to posix_fallocate failed",
+        pattern=r"Call to posix_fallocate failed ?: No space left on device",
+        meaning="NCCL found no room in /dev/shm.",
+        fix="Make /dev/shm larger (`docker run --shm-size=16g` or `--ipc=host`), and delete "
+        "`/dev/shm/nccl-*` that dead jobs left.",
+        example="node01:984:1021 [0] misc/shmutils.cc:72 NCCL WARN Call to posix_fallocate "
+        "failed : No space left on device",
+        origin="source: src/misc/shmutils.cc of NCCL 2.19",
+    ),
+    Signature(
+        id="nccl-invalid-usage",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="ncclInvalidUsage: This usually reflects invalid usage of NCCL",
+        pattern=r"ncclInvalidUsage: This usually reflects invalid usage of NCCL library",
+        meaning="NCCL refuses how it is called: two ranks on one GPU, or ranks of different jobs "
+        "that meet.",
+        fix="Each rank must `torch.cuda.set_device(local_rank)` before its first collective. "
+        + _MORE,
+        example="ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+        origin="source: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
+        weight=0.55,
     ),
 )

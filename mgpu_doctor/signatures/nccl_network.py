@@ -162,4 +162,18 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.8,
         needle_tells=False,
     ),
+    Signature(
+        id="nccl-last-error-connect",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="onnect to ",
+        pattern=r"^(?:Last error: ?)?socket(?:Start|Poll|Finalize)Connect: [Cc]onnect to "
+        r"(?P<host>\S{1,255}) (?:failed ?:|returned) (?P<why>[A-Z][a-z ]{1,60})",
+        meaning="NCCL could not connect to {host} ({why}).",
+        fix=_FIRST + " If none has one: " + _INTERFACE,
+        example="socketPollConnect: connect to 10.1.0.7<51234> returned Connection timed out, "
+        "exceeded error retry count (35)",
+        origin="source: src/misc/socket.cc of NCCL 2.23, as torch prints it under `Last error:`",
+        weight=0.6,
+    ),
 )

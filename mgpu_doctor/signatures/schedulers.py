@@ -71,4 +71,76 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: src/ray/raylet/node_manager.cc of Ray 2",
         weight=0.95,
     ),
+    Signature(
+        id="ray-actor-died",
+        code="failed-killed",
+        role=Role.SYMPTOM,
+        needle="died unexpectedly before finishing this task",
+        pattern=r"The actor died unexpectedly before finishing this task",
+        meaning="A worker process of Ray ended; who waited for its result only reports it.",
+        fix="Read the worker's own log (`ray logs`, `/tmp/ray/session_latest/logs/worker-*.err`) "
+        "and the node's `dmesg`: SYSTEM_ERROR and no traceback mostly mean the OOM killer.",
+        example="ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this "
+        "task.",
+        origin="source: python/ray/exceptions.py of Ray 2",
+        weight=0.5,
+    ),
+    Signature(
+        id="ray-worker-died",
+        code="failed-killed",
+        role=Role.SYMPTOM,
+        needle="worker died unexpectedly while executing this task",
+        pattern=r"The worker died unexpectedly while executing this task",
+        meaning="A worker process of Ray ended in the middle of a task.",
+        fix="Read the worker's own log (`ray logs`, `/tmp/ray/session_latest/logs/worker-*.err`) "
+        "and the node's `dmesg`.",
+        example="ray.exceptions.WorkerCrashedError: The worker died unexpectedly while executing "
+        "this task. Check python-core-worker-*.log files for more information.",
+        origin="source: python/ray/exceptions.py of Ray 2",
+        weight=0.5,
+    ),
+    Signature(
+        id="ray-worker-lost",
+        code="failed-killed",
+        role=Role.SYMPTOM,
+        needle="died or was killed while executing a task by an unexpected",
+        pattern=r"A worker died or was killed while executing a task by an unexpected system error",
+        meaning="A worker process of Ray ended without a word: killed, or crashed in native code.",
+        fix="Read the worker's own log (`ray logs`, `/tmp/ray/session_latest/logs/worker-*.err`) "
+        "and the node's `dmesg`.",
+        example="A worker died or was killed while executing a task by an unexpected system error. "
+        "To troubleshoot the problem, check the logs for the dead worker.",
+        origin="source: src/ray/raylet/node_manager.cc of Ray 2",
+        weight=0.5,
+    ),
+    Signature(
+        id="yarn-memory-limit",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle=" running beyond physical memory limits",
+        pattern=r" is running beyond physical memory limits\. Current usage: (?P<used>[\d.]{1,12} "
+        r"?[KMGT]?B) of (?P<limit>[\d.]{1,12} ?[KMGT]?B)",
+        meaning="YARN killed the container: it used {used} of memory, its limit is {limit}.",
+        fix="Ask for larger containers, or use fewer data-loader workers.",
+        example="Container [pid=20417,containerID=container_1700000000001_0003_01_000002] is "
+        "running beyond physical memory limits. Current usage: 12.1 GB of 12 GB physical memory "
+        "used; 19.0 GB of 25.2 GB virtual memory used. Killing container.",
+        origin="source: ContainersMonitorImpl of Hadoop 2",
+        weight=0.95,
+    ),
+    Signature(
+        id="yarn-memory-limit-bytes",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle="' memory limit. Current usage: ",
+        pattern=r" is running (?P<over>\d+)B beyond the '(?:PHYSICAL|VIRTUAL)' memory limit\. "
+        r"Current usage: (?P<used>[\d.]{1,12} ?[KMGT]?B) of (?P<limit>[\d.]{1,12} ?[KMGT]?B)",
+        meaning="YARN killed the container: it used {over} bytes more than its memory limit.",
+        fix="Ask for larger containers, or use fewer data-loader workers.",
+        example="Container [pid=20417,containerID=container_1700000000001_0003_01_000002] is "
+        "running 104857600B beyond the 'PHYSICAL' memory limit. Current usage: 12.1 GB of 12 GB "
+        "physical memory used; 19.0 GB of 25.2 GB virtual memory used. Killing container.",
+        origin="source: ContainersMonitorImpl of Hadoop 3",
+        weight=0.95,
+    ),
 )

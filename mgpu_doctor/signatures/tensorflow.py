@@ -198,4 +198,30 @@ SIGNATURES: tuple[Signature, ...] = (
         severity="warning",
         weight=0.6,
     ),
+    Signature(
+        id="estimator-nan-loss",
+        code="loss-nan",
+        role=Role.CAUSE,
+        needle="NaN loss during training.",
+        pattern=r"\bNanLossDuringTrainingError: NaN loss during training\.",
+        meaning="The loss was NaN, and the Estimator's NanTensorHook ended the training.",
+        fix="Lower the learning rate, clip the gradients, and check the last batches for "
+        "non-finite values.",
+        example="tensorflow.python.training.basic_session_run_hooks.NanLossDuringTrainingError: "
+        "NaN loss during training.",
+        origin="source: tensorflow/python/training/basic_session_run_hooks.py of TensorFlow 2.21",
+        weight=0.95,
+    ),
+    Signature(
+        id="estimator-diverged",
+        code="loss-nan",
+        role=Role.CAUSE,
+        needle="Model diverged with loss = NaN",
+        pattern=r"Model diverged with loss = NaN\.",
+        meaning="The loss was NaN.",
+        fix="Lower the learning rate, clip the gradients, and check the last batches for "
+        "non-finite values.",
+        example="ERROR:tensorflow:Model diverged with loss = NaN.",
+        origin="source: tensorflow/python/training/basic_session_run_hooks.py of TensorFlow 2.21",
+    ),
 )

@@ -338,4 +338,19 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="made: a file of letters read as TFRecord, TensorFlow 2.21",
         needle_tells=False,
     ),
+    Signature(
+        id="tf-session-waits",
+        code="failed-tf-worker-missing",
+        role=Role.SYMPTOM,
+        needle="CreateSession still waiting for response",
+        pattern=r"CreateSession still waiting for response",
+        meaning="The session cannot begin: a task of the cluster does not answer.",
+        fix="Start the task that the line names, or correct the addresses in the cluster's "
+        "specification; each task must reach every other one. `device_filters` spare workers the "
+        "wait for each other.",
+        example="CreateSession still waiting for response from worker: /job:ps/replica:0/task:1",
+        origin="source: tensorflow/core/distributed_runtime/master.cc of TensorFlow 2.21",
+        least=3,
+        weight=0.8,
+    ),
 )

@@ -74,6 +74,7 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: tensorflow/stream_executor/cuda/cuda_driver.cc of TensorFlow 2.8",
         severity="warning",
         weight=0.8,
+        needs_failure=True,
     ),
     Signature(
         id="tf-destination-uninitialised",

@@ -73,6 +73,7 @@ _CAUGHT = re.compile(
     r"falling back|fall back|fallback|ignor(?:ed|ing)|caught|recover(?:ed|ing)|reducing)\b",
     re.IGNORECASE,
 )
+_ABORTED = re.compile(r"\b(?:Aborted|SIGABRT|exitcode: -6)\b")
 _SAYS_SO_ITSELF = frozenset(one.id for one in SIGNATURES if _CAUGHT.search(one.example))
 """Signatures that hold such a word anyway: `Watchdog caught collective operation timeout`."""
 
@@ -132,7 +133,15 @@ def judge_log(
         return ()
     signs = [sign for sign in case.signs if sign.signature in KNOWN and not _past(sign, case)]
     grave = [sign for sign in signs if KNOWN[sign.signature].severity == "critical"]
-    beside = [sign for sign in signs if KNOWN[sign.signature].severity != "critical"]
+    failed = bool(grave) or any(
+        end.error or end.exit_code or end.signal for end in case.console.ends
+    )
+    beside = [
+        sign
+        for sign in signs
+        if KNOWN[sign.signature].severity != "critical"
+        and (failed or not KNOWN[sign.signature].needs_failure)
+    ]
     why = _find_fatal_cause(grave, case, failures, blames_symptoms=blames_symptoms, is_flat=is_flat)
     return (*((why,) if why is not None else ()), *_defects(beside, case))
 
@@ -200,6 +209,7 @@ def _find_fatal_cause(
         seen = case.job.asked is not None and case.subject.kind != "log"
         codes = KILLING - {"failed-killed"} if seen else KILLING
         grave = [sign for sign in grave if KNOWN[sign.signature].code in codes]
+    grave = [sign for sign in grave if not _is_consequence(sign, grave, case)]
     causes = [sign for sign in grave if KNOWN[sign.signature].role is Role.CAUSE]
     fitting = [sign for sign in causes if fits(sign, failures, case)]
     specific = [sign for sign in fitting if KNOWN[sign.signature].code not in GENERIC_CODES]
@@ -211,6 +221,24 @@ def _find_fatal_cause(
     if not symptoms or not blames_symptoms:
         return None
     return _symptom(symptoms, failures, case, is_flat=is_flat)
+
+
+def _is_consequence(sign: LogMatch, grave: Iterable[LogMatch], case: Case) -> bool:
+    """Whether ranks that timed out in a collective printed it because of that: torch aborts them,
+    and if all of them gave up, what arrives late does not fit what is expected."""
+    code = KNOWN[sign.signature].code
+    if code not in ("failed-signal", "hang-collective-mismatch"):
+        return False
+    waited = {
+        other.rank
+        for other in grave
+        if other.signature in _TIME_OUTS
+        and other.source == sign.source
+        and other.number < sign.number
+    }
+    if code == "failed-signal":
+        return bool(waited) and bool(_ABORTED.search(sign.text))
+    return size_of(case) > 1 and len(waited - {None}) == size_of(case)
 
 
 def _reported_by(symptoms: Iterable[LogMatch], failures: tuple[RankFailure, ...]) -> list[LogMatch]:

@@ -95,3 +95,31 @@ def test_neighbouring_lines_that_were_never_one_are_not_joined(tmp_path: Path) -
     ):
         log.write_text(text)
         assert load_logs([str(log)]).signs == ()
+
+
+ABORT = "Fatal Python error: Aborted"
+MISMATCH = (
+    "what():  [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. "
+    "64 vs 8. Received data size doesn't match expected size. Is there a distributed collective "
+    "mismatch in your code?"
+)
+WAITED = (
+    "[rank{}]: RuntimeError: [/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting "
+    "7000ms for recv operation to complete"
+)
+WATCHDOG = TIMED_OUT.replace("[Rank 3] ", "")
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([f"[rank1]: {WATCHDOG}", ABORT], "failed-nccl-timeout"),
+        ([ABORT, *["waits"] * 70, f"[rank1]: {WATCHDOG}"], "failed-signal"),
+        ([WAITED.format(0), WAITED.format(1), f"[rank0]: {MISMATCH}"], "failed-gloo"),
+        ([WAITED.format(0), f"[rank1]: {MISMATCH}"], "hang-collective-mismatch"),
+        ([f"[rank1]: {MISMATCH}", WAITED.format(0)], "hang-collective-mismatch"),
+    ],
+    ids=["aborted by it", "aborted before", "all timed out", "one timed out", "mismatch first"],
+)
+def test_what_follows_a_timeout_is_no_cause(lines: list[str], code: str, tmp_path: Path) -> None:
+    assert first_code("\n".join(["[rank0]: up", "[rank1]: up", *lines]), tmp_path) == code

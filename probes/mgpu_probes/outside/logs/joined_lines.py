@@ -26,6 +26,10 @@ MOST_PLACES = 8
 """At which a literal is looked up in one run of lines."""
 
 
+Label = tuple[int | None, int | None]
+"""Rank and local rank."""
+
+
 @dataclass(frozen=True, slots=True)
 class Physical:
     """A line as it was read. `width`: of all of it; `text`: without label and time stamp."""
@@ -33,8 +37,7 @@ class Physical:
     number: int
     text: str
     width: int
-    label: tuple[int | None, int | None]
-    """Rank and local rank."""
+    label: Label
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,8 @@ class Joined:
                 until = self.starts[after] if after < len(self.starts) else len(self.text)
                 text = self.text[self.starts[first] : until]
                 whole = sought.pattern is not None
-                return BrokenMessage(sought.wanted, self.lines[first], text, values, whole)
+                last = self.lines[after - 1].number
+                return BrokenMessage(sought.wanted, self.lines[first], last, text, values, whole)
         return None
 
     def _places(self, literal: str) -> Iterator[int]:
@@ -141,6 +145,8 @@ class BrokenMessage:
     wanted: int
     """The index of what was searched for."""
     first: Physical
+    last: int
+    """The number of its last line."""
     text: str
     """From where its first line begins."""
     values: Mapping[str, str | None]
@@ -161,21 +167,25 @@ class Sought:
 def find_broken_messages(
     lines: Iterable[Physical], sought: Sequence[Sought], shapes: Shapes, known: Container[int]
 ) -> Iterator[BrokenMessage]:
-    """The messages that no line holds, but joined ones: each once, whole ones before heads.
+    """The messages that no line holds, but joined ones: each once for a label, by the pattern if it
+    matches, else by the head.
 
     `shapes`: knows the literals of `sought`, by the same numbers. `known`: what was found before.
     """
-    whole: dict[int, BrokenMessage] = {}
-    heads: dict[int, BrokenMessage] = {}
+    found: dict[tuple[int, Label], BrokenMessage] = {}
     for run in runs_of(lines):
+        read: set[int] = set()  # lines that an earlier way of joining gave a meaning
         for joined in joined_ways(run):
-            held = shapes.held(joined.text.encode("utf-8", "replace"))
-            for one in (sought[number] for number in held if number < len(sought)):
-                if one.wanted in known or one.wanted in whole:
+            now: set[int] = set()
+            for number in shapes.held(joined.text.encode("utf-8", "replace")):
+                if number >= len(sought) or sought[number].wanted in known:
                     continue
-                if one.pattern is None and one.wanted in heads:
+                key = (sought[number].wanted, run[0].label)
+                if key in found and (found[key].whole or sought[number].pattern is None):
                     continue
-                if (message := joined.message(one)) is not None:
-                    (whole if message.whole else heads)[one.wanted] = message
-    yield from whole.values()
-    yield from (heads[wanted] for wanted in heads.keys() - whole.keys())
+                message = joined.message(sought[number])
+                if message is not None and message.first.number not in read:
+                    found[key] = message
+                    now |= {message.first.number} if message.whole else set()
+            read |= now
+    yield from found.values()

@@ -293,7 +293,7 @@ class _Scanner:
                     context=(),
                     after=self._counted - kept[number][2]
                     if number in kept
-                    else self._progress(pieces[number - first :]),
+                    else self._progress(pieces[message.last + 1 - first :]),
                     form=Form.JOINED if message.whole else Form.HEAD,
                 )
             )
