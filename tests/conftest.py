@@ -7,6 +7,7 @@ Property tests try the same few examples in the quick run, the same many with
 import gc
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.jobs import IN_PARALLEL
 from tests.support.nvml import Libraries, PretendNvml
 
 sys.dont_write_bytecode = False
@@ -32,6 +34,7 @@ settings.register_profile("thorough", UNTIMED, derandomize=True, max_examples=20
 settings.register_profile("search", UNTIMED, derandomize=False, max_examples=200)
 settings.load_profile("quick")
 
+COMPILER = Path(__file__).parents[1] / ".ci" / "compiler"
 END_TO_END = Path(__file__).parent / "e2e"
 SLOW_AS_A_WHOLE = ("\npytestmark = pytest.mark.slow", "\npytestmark = [pytest.mark.slow")
 
@@ -71,3 +74,19 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Libraries]:
 def nvml(libraries: Libraries) -> PretendNvml:
     """That of a driver of today."""
     return libraries.kind()
+
+
+@pytest.fixture(scope="session")
+def pretend_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the pretend GPU has been compiled, once for all processes of the tests.
+    Outside of the lock of training jobs: a compiler disturbs no test that judges speed for long."""
+    compiler = subprocess.run([COMPILER], capture_output=True, text=True, check=False)
+    if compiler.returncode != 0:
+        pytest.skip(compiler.stderr.strip())
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if IN_PARALLEL else own) / "pretend-gpu"
+    command = [sys.executable, "-m", "tests.support.pretend_accelerator", str(folder)]
+    chosen = {**os.environ, "CXX": compiler.stdout.strip()}
+    compiled = subprocess.run(command, capture_output=True, text=True, check=False, env=chosen)
+    assert compiled.returncode == 0, compiled.stderr
+    return folder

@@ -45,6 +45,11 @@ class TracedSteps:
     device's runtime were not recorded."""
 
 
+def is_wait(event: Mapping[str, Any]) -> bool:
+    """Whether an event of a trace is a call in which the host waits for the device."""
+    return event.get("cat") in _ON_HOST and bool(_WAITS.search(str(event.get("name"))))
+
+
 def read_trace(trace: Mapping[str, Any]) -> TracedSteps:
     """The steps of a trace. Raises KeyError, TypeError or ValueError if it is not one of Kineto."""
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
@@ -63,7 +68,7 @@ def read_trace(trace: Mapping[str, Any]) -> TracedSteps:
         if at < 0 or float(call["ts"]) > spans[at][1]:
             continue
         launches[int(call["args"]["correlation"])] = spans[at][2:]
-        waits += bool(_WAITS.search(call["name"]))
+        waits += is_wait(call)
     for event in events:
         phase = (
             launches.get(int(event["args"]["correlation"]))

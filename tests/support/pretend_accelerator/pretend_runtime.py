@@ -74,8 +74,9 @@ def current_stream(_: Any = None) -> Any:
 class Work(_untyped._Work):  # type: ignore[misc]
     """The handle of a collective that was queued."""
 
-    def __init__(self, event: Any, result: Any, device: torch.device) -> None:
+    def __init__(self, module: Any, event: Any, result: Any, device: torch.device) -> None:
         super().__init__()
+        self._module = module
         self._event = event
         self._result = result
         self._future: Any = torch.futures.Future(devices=[device])
@@ -83,7 +84,7 @@ class Work(_untyped._Work):  # type: ignore[misc]
 
     def wait(self, _: Any = None) -> bool:
         """The current stream waits; the host does not."""
-        current_stream().wait_event(self._event)
+        self._module.current_stream().wait_event(self._event)
         return True
 
     def result(self) -> Any:
@@ -96,9 +97,12 @@ class Work(_untyped._Work):  # type: ignore[misc]
 
 
 class Group(_untyped.ProcessGroup):  # type: ignore[misc]
-    """A process group whose collectives run in a stream of their own."""
+    """A process group whose collectives run in a stream of their own, and move nothing. Other
+    devices with streams can take the place of the pretend one."""
 
-    native: Any = None
+    module: Any = None
+    """`torch.pretend`, `torch.cuda`, …"""
+    device = NAME
     moving_ns = 200_000
     """How long the data moves once all ranks have arrived."""
 
@@ -121,13 +125,21 @@ class Group(_untyped.ProcessGroup):  # type: ignore[misc]
         if rank == 0:
             os.unlink(path)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._stream = Stream(device=NAME)
+        self._open(self._address, MOST_COLLECTIVES * size * 8)
+        self._stream = self.module.Stream(device=self.device)
         self._sequence = 0
         self._name = ""
 
+    def _open(self, address: int, size: int) -> None:
+        """Makes the memory that all ranks share usable for the device."""
+
+    def _meet(self, address: int) -> None:
+        """Has the current stream wait until all ranks have come to this collective, and move."""
+        self.module.native.collective(address, self._size, self._rank, self.moving_ns)
+
     def getBackendName(self) -> str:  # noqa: N802
         """As of ProcessGroup."""
-        return NAME
+        return self.device
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
         """As of ProcessGroup."""
@@ -141,12 +153,12 @@ class Group(_untyped.ProcessGroup):  # type: ignore[misc]
         assert self._sequence < MOST_COLLECTIVES
         address = self._address + self._sequence * self._size * 8
         self._sequence += 1
-        self._stream.wait_stream(current_stream())
-        with _Within(self._stream):
-            Group.native.collective(address, self._size, self._rank, Group.moving_ns)
-            event = Event()
+        self._stream.wait_stream(self.module.current_stream())
+        with self.module.stream(self._stream):
+            self._meet(address)
+            event = self.module.Event()
             event.record(self._stream)
-            return Work(event, result, torch.device(NAME, 0))
+            return Work(self.module, event, result, torch.device(self.device, 0))
 
     def allreduce(self, tensors: Any, _: Any = None) -> Work:
         """As of ProcessGroup; the values stay."""
@@ -212,6 +224,6 @@ def register(native: Any) -> ModuleType:
     backend.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, module)
     backend.generate_methods_for_privateuse1_backend()
-    Group.native = native
+    Group.module = module
     dist.Backend.register_backend(NAME, _make_group, devices=[NAME])
     return module
