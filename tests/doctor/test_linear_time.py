@@ -129,3 +129,13 @@ def test_a_log_of_hostile_lines_is_read_at_once(tmp_path: Path) -> None:
     log.write_text("".join(f"{(head + pump * 4096)[:4096]}\n" for pump in pumps), encoding="utf-8")
     load_logs([str(log)])  # compiles the patterns
     assert seconds(lambda: load_logs([str(log)]), 1.0) <= 1.0
+
+
+def test_a_log_of_lines_that_hold_all_texts_is_read_at_once(tmp_path: Path) -> None:
+    """Broken over lines of 100 characters, so that joined lines hold every text many times."""
+    text = " ".join(f"{one.needle} {one.example[:-1]}" for one in EVERY) * 3
+    log = tmp_path / "train.log"
+    lines = [text[at : at + 100] for at in range(0, len(text), 100)]
+    log.write_text("\n".join(lines), encoding="utf-8")
+    load_logs([str(log)])  # compiles the patterns
+    assert seconds(lambda: load_logs([str(log)]), 3.0) <= 3.0

@@ -22,8 +22,12 @@ MOST_LINES = 16
 """Over which one message is broken."""
 LOOK_BEHIND = 3
 LOOK_AHEAD = 1600
+MOST_WIDTH = 400
+"""Characters of a line from which no terminal or mail program broke it."""
 MOST_PLACES = 8
 """At which a literal is looked up in one run of lines."""
+MOST_SEARCHES = 500
+"""Literals looked up in joined lines of one log: anyone may write a log that holds all of them."""
 
 
 Label = tuple[int | None, int | None]
@@ -103,8 +107,8 @@ def runs_of(lines: Iterable[Physical]) -> Iterator[list[Physical]]:
     """Neighbouring lines that one process may have printed: a label ends what another began."""
     run: list[Physical] = []
     for line in lines:
-        if not line.text.strip():
-            continue
+        if not line.text.strip() or line.width > MOST_WIDTH:
+            continue  # the gap in the numbers ends the run
         nobody = line.label == (None, None)
         if run and line.number - run[-1].number <= 1 and (nobody or line.label == run[0].label):
             run.append(line)
@@ -173,6 +177,7 @@ def find_broken_messages(
     `shapes`: knows the literals of `sought`, by the same numbers. `known`: what was found before.
     """
     found: dict[tuple[int, Label], BrokenMessage] = {}
+    left = MOST_SEARCHES
     for run in runs_of(lines):
         read: set[int] = set()  # lines that an earlier way of joining gave a meaning
         for joined in joined_ways(run):
@@ -183,6 +188,9 @@ def find_broken_messages(
                 key = (sought[number].wanted, run[0].label)
                 if key in found and (found[key].whole or sought[number].pattern is None):
                     continue
+                if left == 0:
+                    break
+                left -= 1
                 message = joined.message(sought[number])
                 if message is not None and message.first.number not in read:
                     found[key] = message

@@ -264,7 +264,9 @@ class _Scanner:
         first = self._lines + 2 - len(pieces)
         kept = {
             number: (self._line(decoded(piece)), len(piece), counted)
-            for number, piece, counted in chain(self._first_told, self._last_told)
+            for number, piece, counted in chain(
+                self._first_told[:SAMPLE], list(self._last_told)[-SAMPLE:]
+            )
             if number < first
         }
         physical = [
