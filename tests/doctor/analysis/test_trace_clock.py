@@ -107,3 +107,11 @@ def test_collectives_that_end_a_quarter_of_their_distance_apart_are_others(
     else:
         with pytest.raises(UnjoinableError):
             join(shifted)
+
+
+@pytest.mark.parametrize("later", [-20, 20])
+def test_either_clock_may_be_a_little_ahead(later: int) -> None:
+    one, other = traces([[0, 50_000_000]] * 20)
+    shifted = one.events.copy()
+    shifted["start"] += later
+    assert join([replace(window(one, 1, 0), events=shifted[1:]), other]).collectives == 19
