@@ -196,3 +196,21 @@ def test_the_most_telling_comes_first_and_the_unknown_last() -> None:
     order = [one.name for one in measure(case).causes[1]]
     assert order[0] == "host-contended"
     assert set(order[-2:]) == {"data", "idle"}
+
+
+@pytest.mark.parametrize(("faults", "paging"), [(1020, True), (1000, False)])
+def test_a_thousand_page_faults_a_second_more_than_the_peers_are_paging(
+    faults: int, paging: bool
+) -> None:
+    """Peers have 10."""
+    case = sampled(slow("optimizer"), {1: Doing(faults=faults, kernel=0.9)})
+    assert (share(case, "host-paging") > 0) is paging
+
+
+@pytest.mark.parametrize(("known", "told"), [(0.55, True), (0.45, False)])
+def test_loads_must_be_known_in_half_of_the_steps(known: float, told: bool) -> None:
+    case = slow()
+    for rank in case.ranks:
+        count = int(known * len(rank.steps))
+        rank.steps["samples"][-count:] = 64 if rank.rank == 1 else 32
+    assert (causes(case)["data"].share is not None) is told

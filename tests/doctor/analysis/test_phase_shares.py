@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import BACKWARD, INPUT, OTHER, WARM_UP
 
+from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.statistics.pace_comparison import (
     find_slow_pace,
     measure_paces,
@@ -27,7 +28,7 @@ from mgpu_doctor.case.device_times import DEVICE_TIMED
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import Pace
 from mgpu_doctor.recording.box import STEP_DTYPE
-from tests.support.synthetic import make_rank
+from tests.support.synthetic import make_case, make_rank
 
 WAIT, COMMUNICATION = 4, 5
 FIRST = 5
@@ -242,3 +243,13 @@ def test_what_a_slow_pace_costs() -> None:
     assert found is not None
     assert (found.middle, found.of_others, found.excess, found.others) == (2.0, 1.0, 1.0, (0, 1))
     assert throughput_lost(paces, found) == pytest.approx(1 - 2.5 / 3)
+
+
+@pytest.mark.parametrize(("world", "alone"), [(1, True), (None, True), (2, False)])
+def test_of_one_rank_of_several_nobody_knows_what_input_costs(
+    world: int | None, alone: bool
+) -> None:
+    case = make_case([rank(steps([1.0] * 60, input=0.25))], world_size=world)
+    measures = measure(case)
+    assert measures.input_saved == (pytest.approx(0.25) if alone else None)
+    assert ("joined" in measures.missing) is not alone

@@ -51,3 +51,28 @@ def test_a_late_rank_is_found_in_few_steps() -> None:
     own[:, 1] += 2
     assert late(own) is None
     assert late(own[:4]) is None
+
+
+@pytest.mark.parametrize(
+    ("units", "cost", "is_late"),
+    [(5, 1.0, True), (4, 1.0, False), (8, 0.051, True), (8, 0.049, False)],
+)
+def test_a_late_rank_needs_five_steps_and_a_twentieth_of_them(
+    units: int, cost: float, is_late: bool
+) -> None:
+    waits = np.full((units, 4), cost) + 1e-6 * np.random.default_rng(0).standard_normal((units, 4))
+    waits[:, 2] = 0.0
+    found = find_late(Waits((0, 1, 2, 3), waits, "step", units), 1.0)
+    assert (found.rank if found is not None else None) == (2 if is_late else None)
+
+
+@pytest.mark.parametrize(("second", "is_late"), [(0.45, True), (0.55, False)])
+def test_a_rank_that_comes_half_as_late_makes_it_nobodys_fault_alone(
+    second: float, is_late: bool
+) -> None:
+    waits = np.full((20, 5), 1.0) + 1e-6 * np.random.default_rng(0).standard_normal((20, 5))
+    waits[:, 2], waits[:, 3] = 0.0, 1 - second
+    found = find_late(Waits((0, 1, 2, 3, 4), waits, "step", 20), 2.0)
+    assert (found is not None) is is_late
+    if found is not None:
+        assert found.saved == pytest.approx(1 - second)

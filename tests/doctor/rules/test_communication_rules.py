@@ -496,3 +496,17 @@ def test_a_barrier_counts_if_it_comes_in_nearly_every_step(
 ) -> None:
     made = case(birth={**calling("barrier", count=count), "steps": steps})
     assert ("sync-excess" in codes(made)) is told
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_two_ranks_are_enough_to_synchronize_too_often(ranks: int) -> None:
+    made = case(birth=calling("barrier"), ranks=ranks)
+    assert ("sync-excess" in codes(made)) is (ranks > 1)
+
+
+def test_the_rank_with_the_fewest_exchanges_tells_how_often() -> None:
+    made = case(passes=4, ddp={"forwards": 480, "synced": 480}, communication=0.007)
+    fewer = with_metadata(made.ranks[2], ddp={**DDP, "forwards": 480, "synced": 240})
+    found = only(replace(made, ranks=(*made.ranks[:2], fewer, made.ranks[3])))
+    assert found.code == "accumulation-syncs"
+    assert found.evidence[0].value == 2

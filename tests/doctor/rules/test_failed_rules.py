@@ -361,3 +361,21 @@ def test_healthy_jobs_are_silent() -> None:
 def test_a_long_message_is_seen_to_be_cut() -> None:
     assert headline(error("RuntimeError", "x" * 300)).endswith("x…")
     assert not headline(error("RuntimeError", "x" * 160)).endswith("…")
+
+
+@pytest.mark.parametrize(("ago", "told"), [(59.0, True), (61.0, False), (-1.0, False)])
+def test_a_helper_was_killed_within_a_minute_before_the_first_rank_failed(
+    ago: float, told: bool
+) -> None:
+    """Ranks notice it at AT and at AT + 5."""
+    case = failed_job([echo(0, AT), echo(1, AT + 5)])
+    case = replace(
+        case,
+        ranks=tuple(
+            replace(one, error=replace(one.error, at=one.ended)) if one.error else one
+            for one in case.ranks
+        ),
+    )
+    case = replace(case, ends=(*case.ends, ProcessEnd(4321, None, 9, AT - ago)))
+    (finding,) = find(case)
+    assert [one.pid for one in finding.culprits] == [4321] * told

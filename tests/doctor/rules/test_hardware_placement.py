@@ -182,3 +182,9 @@ def test_a_free_gpu_is_one_that_a_rank_could_use(
     )
     found = [one for one in hardware(case) if one.code == "gpu-missing"]
     assert [one.evidence[1].value for one in found] == [1] * told
+
+
+def test_one_rank_alone_is_far_from_nobody() -> None:
+    levels = (("SELF", "SYS", "NVL", "NVL"), *PAIRS.levels[1:])
+    shown = [gpu(0, pids=(1000,)), *(gpu(index, **IDLE) for index in range(1, 4))]
+    assert hardware(job(1, devices=shown, topology=Topology(levels, PAIRS.peer))) == []

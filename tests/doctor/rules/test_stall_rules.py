@@ -205,11 +205,15 @@ def test_stalls_of_a_rank_whose_core_others_have(queued: float, fix: str, told: 
 
 
 def few(
-    *stalls: tuple[int, int, float], phase: str = "other", steps: int = 160, computed: float = 1.0
+    *stalls: tuple[int, int, float],
+    phase: str = "other",
+    steps: int = 160,
+    computed: float = 1.0,
+    ranks: int = 3,
 ) -> Case:
     """A job with these stalls: step, rank, seconds. `computed`: share of a stall in which the
     rank's thread ran."""
-    work = healthy(Synthetic(ranks=3, steps=steps))
+    work = healthy(Synthetic(ranks=ranks, steps=steps))
     running = np.sum(list(work.values()), axis=0)
     for step, rank, seconds in stalls:
         work[phase][step, rank] += seconds
@@ -287,3 +291,8 @@ def beside(other: float) -> Case:
 def test_both_sides_of_the_limits_of_few_stalls(case: Case, told: bool) -> None:
     culprits = [[one.rank for one in found.culprits] for found in loud(case)]
     assert culprits == [[2]] * told
+
+
+def test_two_ranks_are_enough_for_few_stalls() -> None:
+    (found,) = loud(few((50, 1, 3.0), (110, 1, 2.0), ranks=2))
+    assert (found.code, [one.rank for one in found.culprits]) == ("straggler-transient", [1])

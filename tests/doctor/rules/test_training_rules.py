@@ -457,3 +457,28 @@ def test_an_exit_is_explained_by_what_the_script_printed(said: str, code: str) -
 
 def test_a_case_without_ranks_is_silent() -> None:
     assert examine(RULES, Measures(make_case([]))) == []
+
+
+@pytest.mark.parametrize(
+    ("factions", "named"),
+    [("aaab", [3]), ("aab", []), ("aabb", []), ("aaabbb", []), ("aaaabbb", [4, 5, 6])],
+)
+def test_a_minority_against_three_that_agree_is_named(factions: str, named: list[int]) -> None:
+    births = [drifting(rank, who, 1.0 + (who == "b")) for rank, who in enumerate(factions)]
+    steps = records(Synthetic(ranks=len(factions), steps=60))
+    ranks = [
+        make_rank(number, one, birth={**OWN, **birth})
+        for number, (one, birth) in enumerate(zip(steps, births, strict=True))
+    ]
+    (one,) = [one for one in found(make_case(ranks)) if one.code == "replicas-diverged"]
+    assert [culprit.rank for culprit in one.culprits] == named
+
+
+def test_the_loader_that_is_trained_from_is_the_one_whose_batches_were_seen() -> None:
+    validation = {**LOADER, "sampler": "SequentialSampler", "shuffles": False}
+    rows = [[1, *row[1:]] for row in batches("same")]
+    training = {**LOADER, "sampler": "RandomSampler", "sampler_ranks": None}
+    birth = {"loaders": [validation, training], "batches": rows}
+    (one,) = found(job(birth, birth))
+    assert one.code == "data-duplicated"
+    assert "RandomSampler" in [row.value for row in one.evidence]
