@@ -8,6 +8,10 @@ from typing import Literal
 
 from mgpu_probes.inprocess.layout import INPUT
 
+from mgpu_doctor.analysis.collectives.collective_durations import (
+    CollectiveTimes,
+    time_collectives,
+)
 from mgpu_doctor.analysis.collectives.divergence import Divergence
 from mgpu_doctor.analysis.collectives.first_divergence import diverged, doubt
 from mgpu_doctor.analysis.cost.communication_cost import Moving, moving
@@ -74,6 +78,7 @@ Need = Literal[
     "hang",
     "sampled",
     "traced",
+    "collective_times",
     "coverage",
     "long_steps",
     "step_seconds",
@@ -114,6 +119,8 @@ class Measures:
     """The rank that slows down the others in a running job, by sampled stacks."""
     traced: TraceSummary | None = None
     """Seconds by activity, and the late rank, by profiler traces."""
+    collective_times: CollectiveTimes | None = None
+    """How long collectives took from each rank's arrival to the end, by flight-recorder dumps."""
     coverage: float | None = None
     long_steps: LongSteps | None = None
     """A few steps that take much of the time of every rank."""
@@ -198,8 +205,9 @@ def _with_devices(seen: Measures) -> Measures:
 
 
 def _with_collectives(seen: Measures) -> Measures:
-    """The measures with the divergence that flight-recorder dumps show, if there are dumps."""
+    """The measures with the divergence and the times that flight-recorder dumps show."""
     flights = seen.case.flights
+    seen = replace(seen, collective_times=time_collectives(flights))
     divergence = diverged(flights)
     open_question = doubt(flights) if divergence is None else None
     if open_question is None:

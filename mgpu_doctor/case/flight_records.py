@@ -71,6 +71,9 @@ class Collective:
     """`nccl`, `gloo`, …: a group may have several, and each counts for itself."""
     started: float | None = None
     """Seconds since the epoch at which NCCL was seen to have begun it; before, it is queued."""
+    duration: float | None = None
+    """Seconds from this rank's arrival to the end, by events on its device. Only jobs that time
+    their collectives record it."""
 
 
 class Progress(NamedTuple):
@@ -156,6 +159,7 @@ class _Entry(msgspec.Struct):
     p2p: bool = False
     backend: _Name | None = None
     started: Moment | None = None
+    duration: Annotated[float, Meta(ge=0, le=86_400)] | None = None
 
 
 class _Dump(msgspec.Struct):
@@ -286,4 +290,5 @@ def _collective(
         p2p=entry.p2p,
         backend=entry.backend,
         started=entry.started,
+        duration=entry.duration,
     )

@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from mgpu_doctor.case.model import Unexamined
 from mgpu_doctor.rules import doctor
 from mgpu_doctor.rules.communication import (
+    collective_times,
     communication_bound,
     ddp_settings,
     excess_synchronization,
@@ -112,6 +113,7 @@ _DECLARED: tuple[Rule, ...] = (
     *replica_divergence.RULES,
     *doctor.RULES,
     *trace_time.RULES,
+    *collective_times.RULES,
 )
 OWN: tuple[Rule, ...] = tuple(
     map(check_rule, (*_DECLARED, *make_log_rules({rule.code for rule in _DECLARED})))

@@ -4,11 +4,12 @@
      groups: {NAME: [RANK…]}, progress: {NAME: [ENQUEUED, STARTED, COMPLETED]},
      places: [[FILE, LINE, FUNCTION]…],
      collectives: [{group, backend, sequence, operation, inputs, outputs, dtypes, state, retired,
-                    created, started, timeout, p2p, stack: [PLACE…]}…], lost, unseen}
+                    created, started, duration, timeout, p2p, stack: [PLACE…]}…], lost, unseen}
 
 `collectives` come oldest first; a `stack` holds indices into `places`, innermost first. Times
 are seconds. `at` is when it was dumped, at the latest, and `slack` by how much it may have been
-before. Values that a version or backend does not write are null."""
+before. `duration` is from a rank's arrival to the end, on its device, where the job's collectives
+were timed. Values that a version or backend does not write are null."""
 
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ MOST_TENSORS = 1_024
 MOST_DIMENSIONS = 64
 MOST_TEXT = 400
 MOST_INTEGER = (1 << 63) - 1
+MOST_MILLISECONDS = 86_400_000.0
 DEFAULT_GROUP = "default_pg"
 """torch's description of the group of all ranks."""
 
@@ -130,6 +132,7 @@ def _collective(entry: Mapping[str, Json], places: _Places, budget: Budget) -> d
         "retired": entry.get("retired") if isinstance(entry.get("retired"), bool) else None,
         "created": created * 1e-9 if created else None,
         "started": started * 1e-9 if started else None,
+        "duration": _seconds(entry.get("duration_ms")),
         "timeout": timeout * 1e-3 if timeout else None,
         "p2p": p2p,
         "stack": stack,
@@ -228,6 +231,13 @@ def _shapes(sizes: object) -> list[list[int]]:
 def _texts(values: object) -> list[str]:
     listed = values[:MOST_TENSORS] if isinstance(values, (list, tuple)) else ()
     return [clean(value, 32) for value in listed if isinstance(value, str)]
+
+
+def _seconds(milliseconds: object) -> float | None:
+    """A duration in seconds; None if it is no duration of at most a day."""
+    if isinstance(milliseconds, bool) or not isinstance(milliseconds, (int, float)):
+        return None
+    return milliseconds * 1e-3 if 0 <= milliseconds <= MOST_MILLISECONDS else None
 
 
 def _text(value: object) -> str | None:
