@@ -8,7 +8,7 @@ import torch
 
 LIMIT = 2 << 30
 """Bytes that this process may take."""
-PIECE = 24 << 20
+PIECE, PIECES = 24 << 20, 72
 
 parser = argparse.ArgumentParser()
 parser.add_argument("how", choices=("full", "fragmented"))
@@ -25,7 +25,9 @@ for step in range(1_000):
     if how == "full":
         kept.append(torch.empty(PIECE, dtype=torch.uint8, device="cuda"))
     elif step == 20:
-        kept = [torch.empty(PIECE, dtype=torch.uint8, device="cuda") for _ in range(80)]
-        kept = kept[::8]  # 70 pieces are free, none beside more than six others
+        whole = torch.empty(PIECES * PIECE, dtype=torch.uint8, device="cuda")
+        del whole  # torch keeps it, and cuts the pieces out of it
+        kept = [torch.empty(PIECE, dtype=torch.uint8, device="cuda") for _ in range(PIECES)]
+        kept = kept[::8]  # seven eighths are free, in holes of seven pieces
     elif step == 40:
         torch.empty(16 * PIECE, dtype=torch.uint8, device="cuda")

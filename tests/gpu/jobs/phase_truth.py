@@ -75,11 +75,13 @@ def step(number: int, batch: Any) -> None:
     steps.append(events)
 
 
-def read_logger() -> None:
-    """What DDP itself measured of the last step; this waits for the device."""
+def read_logger(number: int) -> None:
+    """What DDP itself measured of the step before this one: it takes stock when the next forward
+    pass begins. This waits for the device."""
     known = model._get_ddp_logging_data() if has_logger else {}
     times = [known.get(f"{phase}_compute_time", 0) for phase in ("forward", "backward")]
-    logged.append((times[0] * 1e-9, times[1] * 1e-9) if all(times) else None)
+    if all(times):
+        logged[number - 1] = (times[0] * 1e-9, times[1] * 1e-9)
 
 
 def trace() -> Any:
@@ -106,7 +108,8 @@ if profile is not None:
     profile.export_chrome_trace(options.trace)
 for number, batch in loader:
     step(number, batch)
-    read_logger()
+    logged.append(None)
+    read_logger(number)
 module.synchronize()
 report = {
     "rank": 0,
