@@ -136,6 +136,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: Error(s) in loading state_dict for Sequential:",
         origin="made: load_state_dict of another model's state, torch 2.13",
         weight=0.85,
+        more_heads=("RuntimeError: Error(s) in loading",),
     ),
     Signature(
         id="optimizer-state-groups",

@@ -69,6 +69,7 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.6,
         needle_tells=False,
         more_heads=(
+            "gloo/transport/tcp/unbound_buffer.cc",
             "ms for recv operation to complete",
             "ms for send operation to complete",
         ),

@@ -79,6 +79,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "(4 * 1) does not match the world size (2).",
         origin="made: Trainer(devices=4) under torchrun with two ranks, Lightning 2.6",
         weight=0.95,
+        more_heads=(" in Lightning, but the product",),
     ),
     Signature(
         id="lightning-slurm-ntasks",

@@ -27,6 +27,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "data set (each worker copies them); `dmesg -T | grep -i oom` confirms it.",
         example="RuntimeError: DataLoader worker (pid 16638) is killed by signal: Killed. ",
         origin="made: a worker that sends itself SIGKILL, torch 2.13",
+        more_heads=("RuntimeError: DataLoader worker (pid ",),
     ),
     Signature(
         id="loader-worker-crashed",
@@ -117,6 +118,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="KeyError: Caught KeyError in DataLoader worker process 1.",
         origin="made: a data set that raises for one sample, torch 2.13",
         weight=0.85,
+        wrapper=True,
     ),
     Signature(
         id="pin-thread-raised",
@@ -130,6 +132,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "shows its origin; `pin_memory=False` tells whether pinning is to blame.",
         example="RuntimeError: Caught RuntimeError in pin memory thread for device 0.",
         origin="source: torch/utils/data/_utils/pin_memory.py of torch 2.13",
+        wrapper=True,
     ),
     Signature(
         id="pin-thread-gone",

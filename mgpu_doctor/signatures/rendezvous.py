@@ -214,6 +214,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="ValueError: Error initializing torch.distributed using env:// rendezvous: "
         "environment variable RANK expected, but not set",
         origin="made: init_process_group in a plain `python` without the variables, torch 2.13",
+        more_heads=("Error initializing torch.distributed using env",),
     ),
     Signature(
         id="rank-out-of-range",

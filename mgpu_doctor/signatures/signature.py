@@ -59,6 +59,8 @@ class Signature:
     the rest is cut off or worded otherwise. The finding then has no values and less confidence."""
     more_heads: tuple[str, ...] = ()
     """Other texts of three words and more, of which each does."""
+    wrapper: bool = False
+    """It only says that another process or thread raised something: what that says outranks it."""
     needs_failure: bool = False
     """It is harmless unless the text tells of a failure, too."""
     mutual: bool = False

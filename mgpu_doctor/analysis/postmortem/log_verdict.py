@@ -363,7 +363,12 @@ def _with_gpu(sign: LogMatch, case: Case) -> int | None:
 
 def _most_telling(signs: Iterable[LogMatch]) -> LogMatch:
     """The first of equals."""
-    return max(signs, key=lambda s: (s.form is not Form.HEAD, KNOWN[s.signature].weight))
+
+    def order(sign: LogMatch) -> tuple[bool, bool, float]:
+        signature = KNOWN[sign.signature]
+        return not signature.wrapper, sign.form is not Form.HEAD, signature.weight
+
+    return max(signs, key=order)
 
 
 def weight_of(sign: LogMatch) -> float:

@@ -36,6 +36,9 @@ def test_most_signatures_have_heads() -> None:
     assert len(WITH_HEADS) > len(grave) / 2
 
 
+INNER = "The size of tensor a (3) must match the size of tensor b (5) at non-singleton dimension 1"
+
+
 def diagnosed(folder: Path, *lines: str) -> list[Finding]:
     log = folder / "train.log"
     log.write_text("\n".join([*(f"step {n} of the run" for n in range(5)), *lines]) + "\n")
@@ -49,6 +52,10 @@ CUT = [
     ("RuntimeError: Detected mismatch between collectives. Rank 2 is runn", "hang-coll"),
     ("Timed out waiting 45000ms for recv operation to complete", "failed-gloo"),
     ("RuntimeError: Connection closed by peer [host-is-redacted", "failed-gloo"),
+    ("[/gloo/gloo/transport/tcp/unbound_buffer.cc:79] Timed out w", "failed-gloo"),
+    ("RuntimeError: DataLoader worker (pid 611) is ki", "failed-dataloader-worker"),
+    ("RuntimeError: Error(s) in loading sta", "failed-checkpoint"),
+    ("ValueError: Error initializing torch.distributed using env:// ren", "failed-rendezvous"),
     ("what(): … Received data size doesn't match expected size.", "hang-collective-mismatch"),
     ("RuntimeError: PytorchStreamWriter failed writing file data/4: f", "failed-disk-full"),
     ("DistStoreError: Timed out after 121 seconds waiting for cl", "failed-rendezvous"),
@@ -65,6 +72,13 @@ def test_a_message_without_its_tail_has_the_same_code(line: str, code: str, tmp_
     assert 0 < finding.confidence < 0.7
     assert not any("(not told)" in text for text in (finding.title, finding.cause))
     assert finding.culprits == () or finding.culprits[0].rank is None
+
+
+@pytest.mark.parametrize("inner", ["stack expects each tensor to be equal size, but got [3", INNER])
+def test_what_a_worker_raised_outranks_that_it_raised(inner: str, tmp_path: Path) -> None:
+    wrapper = "RuntimeError: Caught RuntimeError in DataLoader worker process 2."
+    finding, *_ = diagnosed(tmp_path, wrapper, "Original Traceback:", f"RuntimeError: {inner}")
+    assert finding.code == "failed-shape-mismatch"
 
 
 def test_the_whole_message_outranks_its_head(tmp_path: Path) -> None:
