@@ -263,6 +263,12 @@ def test_ranks_time_the_same_turns_at_different_intervals() -> None:
     check_equal_samples(replace(job, input=0, transfer=MS // 5), 400, 3_000)
 
 
+def test_every_step_of_a_deep_model_is_timed() -> None:
+    """120 blocks of FSDP2 set more than a thousand marks per step."""
+    for rank in train(small("fsdp", layers=120, transfer=6 * MS)):
+        assert len(rank.device_steps) >= len(rank.host_steps) - 10
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "plain", "fsdp"])
 @pytest.mark.parametrize("has_loader", [True, False])
 def test_ranks_time_the_same_turns_however_far_their_hosts_are_ahead(

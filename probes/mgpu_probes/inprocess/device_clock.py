@@ -67,11 +67,12 @@ if TYPE_CHECKING:
             None: none can have."""
 
 
-MOST_EVENTS = 4096
+MOST_EVENTS = 8192
 """In use at the same time. A host runs ahead of its device by at most about 1,024 operations, and a
 turn holds at least as many of them as a quarter of its marks."""
-MOST_MARKS = 256
-"""Marks of one turn; longer turns are not timed."""
+MOST_MARKS = MOST_EVENTS // 2
+"""Marks of one turn; longer turns are not timed. FSDP2 sets about nine per block: enough for
+100 blocks and four micro-batches. A choice."""
 MOST_PLAYED = 4
 """Turns that are divided at the end of one turn: where the host has waited for the device, many
 have completed at once."""
@@ -348,7 +349,7 @@ class DeviceTimer:
     def _has_room(self) -> bool:
         """Whether there are events for another turn. If not, this rank times fewer turns from now
         on, all of which the others time, too, instead of those for which it has room by chance."""
-        if self._pending_events <= MOST_EVENTS - MOST_MARKS:
+        if self._pending_events <= MOST_EVENTS // 2:
             return True
         self._least_interval = min(2 * self.interval, MOST_INTERVAL)
         return False
