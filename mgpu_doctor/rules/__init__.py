@@ -1,1 +1,1 @@
-"""Rules: pure functions from measures to findings. One file a family."""
+"""Rules: pure functions from measures to findings. One package per family."""

@@ -1,4 +1,4 @@
-"""What to type, for the launcher and framework at hand."""
+"""Commands and code for the job's launcher and framework."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Fix
 
 LARGER_BATCH = (
-    "The batch of an update grows: raise the learning rate with it (linearly for SGD, by the "
-    "square root for Adam) after a warm-up of some hundred updates, and watch the validation loss."
+    "The batch per update grows: raise the learning rate with it (linearly for SGD, by the "
+    "square root for Adam), warm up for a few hundred updates, and watch the validation loss."
 )
 """The caveat of every fix that enlarges the global batch (Goyal et al. 2017, arXiv 1706.02677;
 Malladi et al. 2022, arXiv 2205.10287, for Adam)."""
 PLAN_MEMORY = Fix(
     "plan-memory",
-    "See what would make it fit",
+    "Find settings that fit",
     "`mgpu-doctor plan` with your model and this GPU ranks what helps: smaller micro-batches with "
     "accumulation, activation checkpointing, bf16, sharding.",
 )

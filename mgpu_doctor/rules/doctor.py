@@ -1,4 +1,4 @@
-"""About the doctor itself: how much it saw."""
+"""How much of the step time the phases explain."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def _low(measures: Measures, _: Limits) -> Iterable[Finding]:
         fixes=(
             Fix(
                 "find-other",
-                "See what the time outside of the phases is",
-                "py-spy record --pid PID --duration 30, with the pid of any rank, shows which "
-                "lines of the training loop it is.",
+                "Find out what runs outside the phases",
+                "`py-spy record --pid PID --duration 30`, with the pid of any rank, shows which "
+                "lines of the training loop take the time.",
             ),
         ),
     )

@@ -1,9 +1,9 @@
-"""What to type, by the fix and the framework of the job.
+"""Fixes in the words of the job's framework.
 
-Rules say what to type in torch, which most jobs run. A fix of theirs that is done otherwise in
-TensorFlow, Keras or DeepSpeed has its text here, by its ID; one that has no counterpart in
-TensorFlow is left out: advice that cannot be followed is worse than none. All other fixes say the
-same in every framework. A test fails for a new fix that names something of torch's and is neither.
+Rules give fixes for torch, which most jobs use. If a fix differs in TensorFlow, Keras or DeepSpeed,
+its text is here, by fix ID. A fix without a counterpart in TensorFlow is left out: advice that
+cannot be followed is worse than none. All other fixes are the same in every framework. A test
+fails for a new fix that names a torch API and is in neither list.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from mgpu_doctor.rules.advice import LARGER_BATCH
 
 TENSORFLOW_FRAMEWORKS = ("tensorflow", "keras")
 DEEPSPEED = "deepspeed"
-"""The word for its engine in a rank's strategy."""
-_PREFETCH = "last of all, ds.prefetch(tf.data.AUTOTUNE)"
+"""The name of its engine in a rank's strategy."""
+_PREFETCH = "as the last call, ds.prefetch(tf.data.AUTOTUNE)"
 _PARALLEL = "ds.map(f, num_parallel_calls=tf.data.AUTOTUNE)"
 _CACHE = ".cache() after the costly part where its results fit into memory"
 _ONE_BY_ONE = (
-    "from_generator and tf.py_function run one at a time under Python's lock: write the samples to "
-    "TFRecord files, or make them by TensorFlow operations."
+    "from_generator and tf.py_function run one at a time under the GIL: write the samples to "
+    "TFRecord files, or create them with TensorFlow operations."
 )
 
 
@@ -34,7 +34,7 @@ def advise(finding: Finding, case: Case) -> Finding:
     if uses_deepspeed(case.job):
         on_cpu = all((rank.device or "cpu") == "cpu" for rank in case.ranks)
         kept = [fix for fix in fixes if not (on_cpu and fix.id in NEED_STREAMS)]
-        # What a formula predicts of torch's own way is not predicted of another.
+        # A formula for torch's implementation predicts nothing about another one.
         fixes = tuple(
             replace(fix, how=IN_DEEPSPEED[fix.id], predicted=None)
             if fix.id in IN_DEEPSPEED
@@ -59,13 +59,13 @@ def _in_tensorflow(fix: Fix, case: Case) -> Fix:
 
 
 def _load_in_background(case: Case) -> str:
-    """How to make batches while the step runs, knowing what the data set does already."""
+    """How to prepare batches during the step, given what the tf.data pipeline does already."""
     known = (rank.metadata.pipelines for rank in case.ranks)
     return _in_background(next((pipelines[0] for pipelines in known if pipelines), None))
 
 
 def _in_background(now: TfPipeline | None) -> str:
-    """How to make batches while the step runs, knowing what the data set does."""
+    """How to prepare batches during the step, given what the tf.data pipeline does already."""
     if now is None:
         return f"{_PARALLEL} and, {_PREFETCH}; {_CACHE}. {_ONE_BY_ONE}"
     lacks = []
@@ -89,25 +89,25 @@ IN_TENSORFLOW: Mapping[str, str | Callable[[Case], str]] = {
     "let-go": "Common reasons: lists of metrics, samples or tensors that only grow, a data set "
     "that caches decoded samples, a tf.function that is traced again for every new Python "
     "argument and keeps each graph. `python -X tracemalloc=10` or memray shows the lines that "
-    "hold most after some minutes.",
+    "hold the most memory after some minutes.",
     "equal-batches": "ds.batch(size, drop_remainder=True) with the same size on every worker, "
     "after ds.shard(workers, index).",
     "share-evenly": "global batch // strategy.num_replicas_in_sync for each replica, and "
     "ds.batch(..., drop_remainder=True).",
     "even-batches": "ds.repeat() and a fixed number of steps (`steps_per_epoch`), the same on "
     "every worker.",
-    "accumulate": "In a loop of your own: v.assign_add(gradient) into variables, one a weight, and "
-    "optimizer.apply_gradients, which is what reduces, in every K-th step. Keras' "
-    "gradient_accumulation_steps=K works without a strategy only (keras#20582).",
+    "accumulate": "In your own loop: v.assign_add(gradient) into one variable per weight, and "
+    "optimizer.apply_gradients, which does the all-reduce, in every K-th step. Keras' "
+    "gradient_accumulation_steps=K works only without a strategy (keras#20582).",
     "fewer-threads": "tf.config.threading.set_intra_op_parallelism_threads(N) and "
     "set_inter_op_parallelism_threads(2), before anything is computed; or, from outside, "
     "TF_NUM_INTRAOP_THREADS=N TF_NUM_INTEROP_THREADS=2.",
     "save-in-background": "checkpoint.save(path, options=tf.train.CheckpointOptions("
     "enable_async=True)), or keras.callbacks.ModelCheckpoint less often.",
     "evaluate-together": "strategy.experimental_distribute_dataset(validation) and the evaluation "
-    "step by strategy.run on every worker; metrics of Keras add up by themselves.",
+    "step by strategy.run on every worker; Keras metrics are summed automatically.",
     "find-the-operation": "tf.debugging.enable_check_numerics() at the top of the program, for one "
-    "run: it names the operation and the line; go on from a checkpoint before it.",
+    "run: it names the operation and the line. Resume from a checkpoint before it.",
     "bound-the-update": "keras.optimizers.Adam(..., clipnorm=1.0); a lower learning rate or a "
     "longer warm-up; mixed_bfloat16, or keras.mixed_precision.LossScaleOptimizer with "
     "mixed_float16.",
@@ -117,7 +117,7 @@ IN_TENSORFLOW: Mapping[str, str | Callable[[Case], str]] = {
     "overlap-host-work": "Save and evaluate less often; steps_per_execution=10 in model.compile; "
     "read losses every 100th step.",
 }
-"""Fix ID -> what to type in TensorFlow or Keras."""
+"""Fix ID -> its text for TensorFlow or Keras."""
 IN_DEEPSPEED: Mapping[str, str] = {
     "accumulate": 'In the DeepSpeed configuration: "gradient_accumulation_steps": 4, and '
     '"train_batch_size", if it is there, four times as large; engine.backward(loss) and '
@@ -127,12 +127,12 @@ IN_DEEPSPEED: Mapping[str, str] = {
     "bound-the-update": 'In the DeepSpeed configuration: "gradient_clipping": 1.0; a lower '
     'learning rate or a longer warm-up; "bf16": {"enabled": true} instead of "fp16".',
     "use-ddp": 'In the DeepSpeed configuration: "zero_optimization": {"overlap_comm": true}, on '
-    "devices that have streams; it takes memory for a second set of buckets.",
+    "devices that have streams; it needs memory for a second set of buckets.",
     "autocast": 'In the DeepSpeed configuration: "bf16": {"enabled": true}.',
 }
-"""Fix ID -> what to set in its configuration, which replaces wrappers and calls of torch's."""
+"""Fix ID -> its text for DeepSpeed's configuration, which replaces torch's wrappers and calls."""
 NEED_STREAMS = frozenset({"use-ddp"})
-"""In DeepSpeed on CPUs there is no counterpart."""
+"""Fix IDs without a counterpart in DeepSpeed on CPUs."""
 ONLY_IN_TORCH = frozenset(
     {
         "all-or-none",

@@ -1,4 +1,4 @@
-"""What a rule is: one object that says what is wrong, how it is detected and what to do."""
+"""The `Rule` class: what is wrong, how it is detected and what to do."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Detector:
     fallback: bool = False
     """It runs only if no other detector of the rule found anything."""
     add: Add | None = None
-    """What it adds to the rule's findings."""
+    """Returns an addition to a finding of the rule."""
 
     def applies_to(self, measures: Measures) -> bool:
         """Whether the measures that it needs are there, and no better ones."""
@@ -97,7 +97,7 @@ class Rule:
     measured: str
     """How `examine` detects it."""
     thresholds: str
-    """What decides besides the limits, each with its source."""
+    """Thresholds besides `limits`, each with its source."""
     fixes: str
     """What to do, in a few lines."""
     examine: Examine
@@ -109,7 +109,7 @@ class Rule:
     """Codes that this finding makes redundant for the same culprit: one cause, one finding."""
     limits: tuple[Limit, ...] = ()
     unverified: str = ""
-    """What has never been seen on a real job, such as on a GPU; empty: everything was."""
+    """What was never tested on a real job, such as on a GPU; empty if all was."""
 
     @property
     def detectors(self) -> tuple[Detector, ...]:
@@ -143,7 +143,7 @@ class Rule:
         return findings
 
     def list_unmet_needs(self, measures: Measures) -> list[Need]:
-        """The measures that are missing for a detector of which no better one took the place."""
+        """The missing measures of detectors that no better detector replaced."""
         return [
             need
             for detector in self.detectors

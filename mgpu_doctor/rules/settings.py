@@ -1,4 +1,4 @@
-"""What users set about rules: other limits, and findings they do not want to see.
+"""User settings of rules: other limits, and findings to ignore.
 
 [tool.mgpu-doctor]
 ignore = ["lr-unscaled"]

@@ -114,8 +114,8 @@ def test_an_end_without_an_exception_is_told_with_its_rank(
 def test_an_abort_after_the_last_step_is_no_failed_check(tmp_path: Path) -> None:
     finding = the_only(perish("end-aborting", tmp_path).diagnosis)
     assert (finding.code, blamed(finding)) == ("failed-signal", [1])
-    assert "SIGABRT on its way out after step 9" in finding.title
-    assert finding.cause.startswith("Its script had come to its end.")
+    assert "SIGABRT at exit after step 9" in finding.title
+    assert finding.cause.startswith("Its script had finished.")
     assert "destroy_process_group" in finding.fixes[0].how
 
 
@@ -250,7 +250,7 @@ def test_a_dead_rank_of_a_job_that_nobody_watched() -> None:
     assert finding["code"] == "hang-rank-dead"
     assert [culprit["rank"] for culprit in finding["culprits"]] == [2]
     assert finding["victims"] == [0, 1, 3]
-    assert "SIGKILL" in finding["cause"] or "OOM killer took it" in finding["cause"]
+    assert "SIGKILL" in finding["cause"] or "OOM killer killed it" in finding["cause"]
     if group is not None and KernelLog().trouble is None:
         assert "the 400 MiB of its control group were full" in finding["cause"]
 

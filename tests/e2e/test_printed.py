@@ -79,7 +79,7 @@ def test_a_rank_that_came_too_late_is_not_told_from_text(tmp_path: Path) -> None
     """Both ranks raise symptoms: nobody is named."""
     told = list_survivor_evidence("sleep", tmp_path)
     assert told.grave == [("failed-gloo", [])]
-    assert "What is known is only that" in told.findings[0]["cause"]
+    assert "It is known only that" in told.findings[0]["cause"]
 
 
 @pytest.mark.parametrize("kind", ["fine", "caught"])

@@ -108,7 +108,7 @@ class LogCause:
     """Other signs of the same event."""
     silent: frozenset[int] = frozenset()
     """Where nearly every rank waited in vain: those that did not."""
-    laggards: LaggingRanks | None = None
+    lagging_ranks: LaggingRanks | None = None
     """Of these who were behind when the others waited."""
 
     @property
@@ -312,7 +312,7 @@ def _symptom(
         beside=tuple(sign for sign in symptoms if sign.signature != signature.id),
         explained=failures,
         silent=silent,
-        laggards=late,
+        lagging_ranks=late,
     )
 
 

@@ -25,7 +25,7 @@ def _hangup(measures: Measures, _: Limits) -> Iterable[Finding]:
             severity=Severity.CRITICAL,
             confidence=0.97,
             title="The job was hung up: its terminal or connection closed",
-            cause=f"{_HANGUP} No rank is to blame.",
+            cause=f"{_HANGUP} No rank caused this.",
             evidence=(_signal(signal.SIGHUP),),
             fixes=_keep_it_running(case),
         )
@@ -54,13 +54,13 @@ def _interrupted(measures: Measures, _: Limits) -> Iterable[Finding]:
             severity=Severity.INFO,
             confidence=0.97,
             title="The job was interrupted",
-            cause="Somebody pressed Ctrl-C or sent SIGINT. No rank is to blame.",
+            cause="Somebody pressed Ctrl-C or sent SIGINT. No rank caused this.",
             evidence=(_signal(signal.SIGINT),),
             fixes=(
                 Fix(
                     "resume",
                     "Start it again where it stopped",
-                    "Load the newest whole checkpoint. An interrupted save is cut short: write "
+                    "Load the newest whole checkpoint. An interrupted save is incomplete: write "
                     "checkpoints to a temporary name and rename them.",
                 ),
             ),
@@ -81,8 +81,8 @@ def _signal(number: signal.Signals) -> Evidence:
 
 def _keep_it_running(case: Case) -> tuple[Fix, ...]:
     torchrun = (
-        " torchrun takes SIGHUP back from `nohup`: put `setsid` before it, which leaves the "
-        "terminal altogether, or give it `--signals-to-handle SIGTERM,SIGINT` where it knows that."
+        " torchrun handles SIGHUP again even under `nohup`: start it with `setsid`, which detaches "
+        "it from the terminal, or with `--signals-to-handle SIGTERM,SIGINT` if it has that option."
     )
     return (
         Fix(
@@ -100,7 +100,7 @@ RULES: tuple[Rule, ...] = (
         code="failed-hangup",
         family="failed",
         summary="The terminal or connection from which the job was started closed, and ended it.",
-        measured="SIGHUP reached the job as a whole, by `run` or as its launcher says, or ended "
+        measured="`run` or the launcher reported SIGHUP for the whole job, or SIGHUP ended "
         "the rank that failed first.",
         thresholds="No threshold: what the system itself says decides.",
         fixes="Start it in tmux or with `setsid nohup`, or submit it to a scheduler.",
@@ -111,8 +111,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="failed-interrupted",
         family="failed",
-        summary="Somebody interrupted the job (Ctrl-C). Told for the record: nothing is wrong.",
-        measured="SIGINT reached the job as a whole, by `run` or as its launcher says.",
+        summary="Somebody interrupted the job (Ctrl-C). For information only: nothing is wrong.",
+        measured="`run` or the launcher reported SIGINT for the whole job.",
         thresholds="No threshold: what the system itself says decides.",
         fixes="Resume from the newest whole checkpoint.",
         examine=_interrupted,

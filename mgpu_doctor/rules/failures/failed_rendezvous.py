@@ -1,6 +1,6 @@
-"""A process group that never came together: who did not join it.
+"""Ranks that never joined the process group.
 
-Whoever gave up waiting is a victim.
+Ranks that timed out waiting for them are victims.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from mgpu_doctor.rules.gpu.xid_evidence import XIDS_OF_ENDS
 from mgpu_doctor.rules.rule import Limits, Rule
 
 SEEN, GUESSED = 0.9, 0.7
-"""Confidence where every missing rank's process was told of, and where one may never have been
+"""Confidence if the launcher reported every missing rank's process, and if one may never have been
 started."""
 
 
 def _never_meant(case: Case) -> bool:
-    """Whether the launcher started every process that it was told to, and the world is larger."""
+    """Whether the launcher started all processes of its command, but the world size is larger."""
     there = [rank for rank in case.ranks if rank.state is not State.MISSING]
     local = {rank.metadata.local_world_size for rank in there}
     return len({rank.host for rank in there}) == 1 and local == {len(there)}
@@ -53,8 +53,8 @@ def _world_size(measures: Measures, _: Limits) -> Iterable[Finding]:
         fixes=(
             Fix(
                 "launchers-world-size",
-                "Let the launcher say how many ranks there are",
-                "Take `world_size` and `rank` out of init_process_group and WORLD_SIZE out of the "
+                "Let the launcher set the world size",
+                "Remove `world_size` and `rank` from init_process_group and WORLD_SIZE from the "
                 f"script (`os.environ[...] =`), or start `--nproc-per-node {world}`.",
             ),
         ),
@@ -78,7 +78,7 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
         severity=Severity.CRITICAL,
         confidence=SEEN if all_known else GUESSED,
         title=f"{who.capitalize()} never joined the process group; "
-        f"{format_ranks(victims)} gave up waiting",
+        f"{format_ranks(victims)} timed out waiting",
         cause="The process was started but never called init_process_group in time: what it did "
         "instead was not measured."
         if all_known
@@ -111,11 +111,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="failed-rendezvous",
         family="failed",
-        summary="Ranks never joined the process group, and the others gave up waiting for them.",
-        measured="A rank's own exception says that others did not join in time, no rank failed by "
-        "itself, and of some ranks of the world there is no black box: a box is opened when "
-        "init_process_group is entered.",
-        thresholds=f"Confidence {SEEN} where the launcher told the missing rank's pid, else "
+        summary="Ranks never joined the process group, and the others timed out waiting for them.",
+        measured="A rank's own exception says that others did not join in time, no rank failed for "
+        "another reason, and some ranks have no black box: a rank opens its box when "
+        "it enters init_process_group.",
+        thresholds=f"Confidence {SEEN} if the launcher printed the missing rank's pid, else "
         f"{GUESSED}: it may never have been started.",
         fixes="Look at what the missing rank does before init_process_group; check WORLD_SIZE, "
         "MASTER_ADDR and MASTER_PORT.",
@@ -125,9 +125,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="failed-world-size",
         family="failed",
-        summary="The process group was told of more ranks than were started.",
-        measured="As for `failed-rendezvous`, while the launcher on the only host started as many "
-        "processes as it was told to (LOCAL_WORLD_SIZE), which is fewer than the process group has "
+        summary="The process group expects more ranks than were started.",
+        measured="As for `failed-rendezvous`, but the launcher on the only host started all the "
+        "processes it was asked for (LOCAL_WORLD_SIZE), fewer than the process group has "
         "ranks.",
         thresholds=f"No threshold: numbers are compared. Confidence {SEEN}.",
         fixes="Let the launcher set WORLD_SIZE; do not override it in the script.",

@@ -12,7 +12,7 @@ from mgpu_doctor.rules.failures import failure_text
 
 
 def fixes_of(failure: RankFailure, job: Job) -> tuple[Fix, ...]:
-    """What to do, concrete for the launcher at hand."""
+    """The fixes for a failed rank, with commands for the job's launcher."""
     if failure.kind is FailureKind.SIGNAL:
         return (_TIDY,) if failure.aborted_leaving else _for_crash(failure, job)
     if failure.kind in (FailureKind.KILLED, FailureKind.VANISHED):
@@ -25,16 +25,16 @@ def fixes_of(failure: RankFailure, job: Job) -> tuple[Fix, ...]:
 _TIDY = Fix(
     "end-the-group",
     "End the process group before the script ends",
-    "At its end: `del model, optimizer; gc.collect()` (a model that is wrapped keeps the group, as "
-    "do hooks that hold it), then `torch.distributed.destroy_process_group()`. `import "
-    "torch._dynamo` before the group is made keeps that from holding it, too.",
+    "At its end, call `del model, optimizer; gc.collect()` (a wrapped model and its hooks hold the "
+    "group), then `torch.distributed.destroy_process_group()`. `torch._dynamo` holds it, too, "
+    "unless it is imported before the group is created.",
 )
 
 
 def _for_crash(failure: RankFailure, job: Job) -> tuple[Fix, ...]:
     faulthandler = Fix(
         "faulthandler",
-        "See the Python line at which it crashes",
+        "Find the Python line at which it crashes",
         f"Run it again as `PYTHONFAULTHANDLER=1 {failure_text.command_of(job)}`: the crashing rank "
         "prints its Python stack to standard error.",
     )
@@ -50,7 +50,7 @@ def _for_crash(failure: RankFailure, job: Job) -> tuple[Fix, ...]:
         )
     native = Fix(
         "native-stack",
-        "See the native stack",
+        "Get the native stack",
         "`ulimit -c unlimited`, run it again, then `coredumpctl gdb` (or `gdb python CORE`) and "
         "`bt`; `python -m torch.utils.collect_env` shows mismatched versions.",
     )
@@ -69,7 +69,7 @@ def _for_kill(failure: RankFailure) -> tuple[Fix, ...]:
         ),
         Fix(
             "less-memory",
-            "If it was memory: use less of the host's",
+            "If memory ran out, use less host memory",
             "Fewer or lighter data-loader workers (`num_workers`, `prefetch_factor`), no copy of "
             "the data set in each rank (memory-map it), or a larger limit.",
         ),
@@ -80,7 +80,7 @@ def _open(error: Error) -> Fix:
     where = f"{error.file}:{error.line}" if error.file else "the line that the traceback names"
     return Fix(
         "mend-the-line",
-        f"Mend {failure_text.place(error) or 'what it raised'}",
+        f"Fix {failure_text.place(error) or 'what raised the exception'}",
         f"Look at {where}{f', in {error.function}()' if error.function else ''}. The ranks that "
         "lost their connection afterwards need no change.",
     )
@@ -88,23 +88,23 @@ def _open(error: Error) -> Fix:
 
 _ANOMALY = Fix(
     "anomaly-mode",
-    "See the forward line whose gradient failed",
-    "`torch.autograd.set_detect_anomaly(True)` at the top of the script, for one run: it is slow, "
-    "and prints the traceback of the forward operation as well.",
+    "Find the forward line whose gradient failed",
+    "Put `torch.autograd.set_detect_anomaly(True)` at the top of the script for one run: it is "
+    "slow, but also prints the traceback of the forward operation.",
 )
 
 
 def _show_the_exception(job: Job, *, seen: bool) -> Fix:
-    """`seen`: an exception of this rank would be known."""
+    """The fix to get a reason printed. `seen`: an exception of this rank would be known."""
     if job.launcher == "torchrun" and not seen:
         how = (
             "Put `@record` (from torch.distributed.elastic.multiprocessing.errors) above the "
             "function that the script calls first, and run it again with `torchrun --tee 3 "
-            "--log-dir logs …`: each rank's own output and traceback then lie in logs/."
+            "--log-dir logs …`: logs/ then holds each rank's output and traceback."
         )
     else:
         how = (
             "Search the script and its libraries for `SystemExit`, `exit(` and `os._exit`; run "
-            "that rank alone under `python -X dev` to see what leads there."
+            "that rank alone under `python -X dev` to see which code calls it."
         )
-    return Fix("show-why", "Let the rank say why it ends", how)
+    return Fix("show-why", "Find out why the rank exits", how)

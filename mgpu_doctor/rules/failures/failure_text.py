@@ -1,4 +1,4 @@
-"""How a rank's end is told: in words, as evidence, and what to do about it."""
+"""A rank's failure in words and as evidence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FULL_MEMORY = 0.95
 """Share of host memory from which the kernel's OOM killer is a likely sender of SIGKILL
 (earlyoom and systemd-oomd act at 90 to 95 % by default)."""
 BEFORE_DEATH = 60.0
-"""Seconds before a death within which a host sample tells of it."""
+"""A host sample counts if it was taken at most this many seconds before the failure."""
 CALLS = 8
 LONGEST = 160
 """Characters of an exception's message in a sentence."""
@@ -33,22 +33,22 @@ _FRAME = re.compile(r'^[ \t]*File "([^"]+)", line (\d+),? in (\S+)', re.MULTILIN
 COMMAND_WIDTH = 400
 
 MEANINGS = {
-    signal.SIGSEGV: "it touched memory that is not its own: usually a bug in a native extension, "
+    signal.SIGSEGV: "it accessed invalid memory: usually a bug in a native extension, "
     "a binary built for another torch or CUDA version, or a stack overflow",
-    signal.SIGBUS: "memory behind a mapping was not there: usually /dev/shm is full (data-loader "
-    "workers), or a mapped file was cut short",
+    signal.SIGBUS: "mapped memory was not available: usually /dev/shm is full (data-loader "
+    "workers), or a mapped file was truncated",
     signal.SIGABRT: "it aborted itself: a failed check in native code, such as a CUDA assertion, "
-    "ranks that call different collectives (gloo), corrupted memory, or gloo's threads that still "
-    "run as Python goes down (`terminate called without an active exception`)",
+    "ranks that call different collectives (gloo), corrupted memory, or gloo threads that still "
+    "run while Python exits (`terminate called without an active exception`)",
     signal.SIGFPE: "integer division by zero or overflow in native code",
-    signal.SIGILL: "an instruction that this CPU does not know: a binary built for a newer CPU",
+    signal.SIGILL: "an instruction that this CPU does not have: a binary built for a newer CPU",
     signal.SIGSYS: "a system call that the sandbox or container forbids",
     signal.SIGXCPU: "it used up its CPU time limit (`ulimit -t`)",
     signal.SIGXFSZ: "it wrote a file beyond its size limit (`ulimit -f`)",
 }
 """What a signal usually means: signal(7), and the reports behind torch's own hints."""
 _ON_THE_WAY_OUT = (
-    "On its way out the process aborted (SIGABRT), as it does now and then where threads of a "
+    "The process aborted at exit (SIGABRT), which happens occasionally if threads of a "
     "process group still run (measured with gloo and torch 2.13; PyTorch issue 190489)."
 )
 
@@ -82,7 +82,7 @@ def headline(error: Error) -> str:
 def call_path(error: Error) -> str:
     """The innermost calls of its traceback in one line: `main train.py:9 → load data.py:4`."""
     frames = [frame for frame in _FRAME.findall(error.traceback) if frame[0][:1] != "<"]
-    if error.type == FATAL:  # faulthandler tells the innermost call first
+    if error.type == FATAL:  # faulthandler prints the innermost call first
         frames.reverse()
     calls = [f"{name} {os.path.basename(file)}:{line}" for file, line, name in frames[-CALLS:]]
     return " → ".join(["…", *calls] if len(frames) > CALLS else calls)
@@ -104,7 +104,7 @@ def death(failure: RankFailure) -> str:
     if failure.kind is FailureKind.VANISHED:
         return f"ended without saying why{step}"
     if failure.kind is FailureKind.SIGNAL and failure.signal is not None:
-        leaving = " on its way out" if failure.aborted_leaving else ""
+        leaving = " at exit" if failure.aborted_leaving else ""
         return f"crashed with {format_signal(failure.signal)}{leaving}{step}"
     if failure.signal is not None:
         return f"was killed by {format_signal(failure.signal)}{step}"
@@ -112,7 +112,7 @@ def death(failure: RankFailure) -> str:
 
 
 def _by_exit(error: Error) -> str:
-    """`, at train.py:87: no such data set`; what is but a number is its exit code."""
+    """`, at train.py:87: no such data set`; a message that is only a number is its exit code."""
     message = error.message.strip().partition("\n")[0][:160]
     at = place(error)
     return f"{f', at {at}' if at else ''}{'' if message.isdigit() else f': {message}'}"
@@ -130,7 +130,7 @@ def culprits_of(failures: Iterable[RankFailure]) -> tuple[Culprit, ...]:
 def evidence_of(
     failure: RankFailure, case: Case, *, memory_of_host: bool = True
 ) -> tuple[Evidence, ...]:
-    """What is known of this end, the most telling first."""
+    """Evidence for this failure, the most informative first."""
     evidence = []
     error = failure.error
     if error is not None:
@@ -173,7 +173,7 @@ def evidence_of(
 
 
 def list_survivor_evidence(rank: Rank) -> tuple[Evidence, ...]:
-    """A survivor's own error, as evidence."""
+    """The error that a surviving rank raised, as evidence."""
     if rank.error is None:
         return ()
     where = None if rank.error.file is None else f"{rank.error.file}:{rank.error.line}"
@@ -182,7 +182,7 @@ def list_survivor_evidence(rank: Rank) -> tuple[Evidence, ...]:
 
 
 def printed_before(case: Case) -> str:
-    """The last lines of the job's console before launcher or ranks began to tell of failures."""
+    """The last lines of the job's console before the launcher or ranks reported failures."""
     lines = list(takewhile(lambda line: not _LAUNCHERS_TALE.match(line), case.console.tail))
     return "\n".join(lines[-CONSOLE_LINES:])
 
@@ -200,12 +200,12 @@ def fullest_memory(samples: Iterable[HostSample], before: float) -> float | None
 
 
 def cause_of(failure: RankFailure, case: Case) -> str:
-    """Why it ended, as far as the facts tell, and what usually does it where they do not."""
+    """Sentences that say why the rank ended, or the usual reasons if that is unknown."""
     error = failure.error
     if failure.kind is FailureKind.EXCEPTION and error is not None:
         inside = f" in {error.function}()" if error.function not in (None, "", "<module>") else ""
         by = f" of {failure.inside}" if failure.inside else ""
-        sentence = f"An exception that nobody caught{inside}{by} ended it: {headline(error)}."
+        sentence = f"An uncaught exception{inside}{by} ended it: {headline(error)}."
         return sentence + (_of_backward(error) if in_backward(error) else "")
     if failure.kind is FailureKind.EXIT:
         if error is not None:
@@ -217,32 +217,32 @@ def cause_of(failure: RankFailure, case: Case) -> str:
             "`exit()`, `os._exit` or an exception that was not recorded."
         )
     if failure.aborted_leaving:
-        return f"Its script had come to its end. {_ON_THE_WAY_OUT}"
+        return f"Its script had finished. {_ON_THE_WAY_OUT}"
     if failure.kind is FailureKind.SIGNAL and failure.signal is not None:
         meaning = MEANINGS.get(signal.Signals(failure.signal)) if _known(failure.signal) else None
         at = place(error) if error is not None and error.type == FATAL else None
         where = f" Its Python stack ended at {at}." if at else ""
-        what = f": {meaning}" if meaning else " from its own code or from somebody who sent it"
+        what = f": {meaning}" if meaning else " its own code or another process sent it"
         return f"{format_signal(failure.signal)}{what}.{where}"
     return _of_kill(failure, case)
 
 
 def _of_kill(failure: RankFailure, case: Case) -> str:
     if failure.memory is not None:
-        return f"The kernel's OOM killer took it: {describe_full_memory(failure.memory)}."
+        return f"The kernel's OOM killer killed it: {describe_full_memory(failure.memory)}."
     if failure.kind is FailureKind.VANISHED:
         return (
-            "Its process is gone, and it left neither an exit code nor an exception: it was "
+            "Its process is gone, without an exit code or exception: it was "
             f"killed by SIGKILL or ended by `os._exit`.{_memory_hint(failure, case)}"
         )
     name = format_signal(failure.signal) if failure.signal is not None else "a signal"
     if failure.signal != signal.SIGKILL:
-        return f"Somebody sent {name} to this process alone, before any other rank ended."
+        return f"Someone sent {name} to this process alone, before any other rank ended."
     if failure.is_cleared:
         return (
-            "SIGKILL came from outside this process, and not from the kernel's OOM killer, whose "
-            "log does not name it: a guard of memory such as earlyoom or systemd-oomd, a scheduler "
-            f"or a person sent it.{_memory_hint(failure, case)}"
+            "SIGKILL came from outside this process. The kernel's OOM killer did not send it, as "
+            "its log does not name the process: a daemon such as earlyoom or systemd-oomd, a "
+            f"scheduler or a person did.{_memory_hint(failure, case)}"
         )
     return (
         "SIGKILL came from outside this process; the usual senders are the kernel's OOM killer, "
@@ -251,16 +251,16 @@ def _of_kill(failure: RankFailure, case: Case) -> str:
 
 
 def _of_backward(error: Error) -> str:
-    """The line is that of the backward call, which hundreds of operations share."""
+    """A sentence about the forward operation: hundreds share the line of the backward call."""
     name = operation(error)
     what = (
         f"the gradient of `{name}`" if name else "the gradient of an operation of the forward pass"
     )
-    return f" It came from {what}; the line is that of the call that started the backward pass."
+    return f" It came from {what}; the line shown is the call that started the backward pass."
 
 
 def command_of(job: Job) -> str:
-    """The job's command as one types it; `COMMAND` where it is unknown."""
+    """The job's command line; `COMMAND` if it is unknown."""
     typed = shlex.join(job.command) if job.command else "COMMAND"
     return typed if len(typed) <= COMMAND_WIDTH else f"{typed[:COMMAND_WIDTH]}…"
 

@@ -24,8 +24,8 @@ from mgpu_doctor.rules.rule import Rule
 
 _SHORT_WRITE = re.compile(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+")
 NEARLY_FULL = 0.1
-"""Share of a file system's size that is left when it counts as nearly full: samples are a second
-apart, and what did not fit may have been large."""
+"""Largest free share of a file system that counts as nearly full: samples are one second apart,
+and the write that failed may have been large."""
 TINY_SHM = 64 << 20
 """Docker's default size of /dev/shm (`docker run --help`)."""
 
@@ -61,8 +61,8 @@ def _shm_reason(confidence: float, what: str, room: Place | None, state: str) ->
         confidence,
         f"{what}: /dev/shm{known} {state}",
         "Data-loader workers, NCCL and `share_memory_()` pass tensors through files in /dev/shm. "
-        "When it is full, a page that a mapping promised cannot be given, and the kernel ends "
-        "whoever touches it with SIGBUS.",
+        "When it is full, the kernel cannot provide a mapped page and sends SIGBUS to "
+        "the process that accesses it.",
         (
             Fix(
                 "more-shm",
@@ -73,8 +73,8 @@ def _shm_reason(confidence: float, what: str, room: Place | None, state: str) ->
             Fix(
                 "fewer-in-flight",
                 "Keep fewer batches in flight",
-                "`num_workers` × `prefetch_factor` batches lie there per rank: lower either, or "
-                "return smaller samples (uint8 images, cropped before they are sent).",
+                "Each rank keeps `num_workers` × `prefetch_factor` batches there: lower either, or "
+                "return smaller samples (uint8 images, cropped in the worker).",
             ),
         ),
         evidence,
@@ -95,15 +95,15 @@ def _disk_full(failure: RankFailure, case: Case) -> Reason | None:
 
 
 def _writer_failed(failure: RankFailure) -> bool:
-    """torch.save's writer says only that a write failed, or that it stands elsewhere in the file
-    than it should (inline_container.cc, torch 2.4 to 2.13)."""
+    """Whether torch.save's writer failed. It reports only a failed write or a wrong position in
+    the file (inline_container.cc, torch 2.4 to 2.13)."""
     message = failure.error.message if failure.error is not None else ""
     return "PytorchStreamWriter failed" in message or bool(_SHORT_WRITE.search(message))
 
 
 def _full_place(failure: RankFailure, case: Case, refused: SystemRefusal | None) -> Place | None:
-    """The full file system that the job wrote to: the one of the file that is named, else one on
-    which it is known to work, else one that filled up meanwhile."""
+    """The full file system that the job wrote to: that of the named file, else one that the job is
+    known to use, else one that filled up meanwhile."""
     file = refused.file if refused is not None else None
     if file is not None and file.startswith("/"):
         ending = ending_of(failure, case)
@@ -133,7 +133,7 @@ def _disk_reason(
     file = refused.file if refused is not None else None
     what = "used up its disk quota" if quota else "found the disk full"
     at = failure_text.place(failure.error) if failure.error is not None else None
-    where = f"`{file}`" if file else f"what lies on {full.path}" if full else "a file"
+    where = f"`{file}`" if file else f"a file on {full.path}" if full else "a file"
     inodes = full is not None and full.least.inodes_free == 0
     command = (
         "`quota -s`" if quota else f"`df -{'i' if inodes else 'h'} {full.path if full else '.'}`"
@@ -142,19 +142,19 @@ def _disk_reason(
         confidence,
         f"{what}{f' at {at}' if at else ''}" + (f" while it wrote {file}" if file else ""),
         f"The system had no room left to write {where}"
-        + (": no inode was free, which many small files use up." if inodes else "."),
+        + (": no inode was free; many small files use them up." if inodes else "."),
         (
             Fix(
                 "make-room",
-                "Make room, or write elsewhere",
+                "Free space, or write elsewhere",
                 f"{command} shows what is left; delete old checkpoints and logs, or keep only "
                 "the newest (`save_total_limit`, `save_top_k`).",
             ),
             Fix(
                 "safe-checkpoints",
-                "Do not trust the checkpoint that was being written",
-                "It is cut short. Write to a temporary name and rename it when it is whole: then a "
-                "full disk leaves the older one intact.",
+                "Discard the checkpoint that was being written",
+                "It is incomplete. Write to a temporary name and rename it when complete: then a "
+                "full disk leaves the previous one intact.",
             ),
         ),
         () if full is None else _of_place(full),
@@ -167,11 +167,10 @@ def _file_too_large(failure: RankFailure, case: Case, refused: SystemRefusal | N
     source = "/proc/PID/limits (ulimit -f)"
     return Reason(
         0.97 if soft is not None or failure.signal is not None else 0.9,
-        "wrote a file beyond its size limit"
-        + (f": {refused.file}" if refused and refused.file else ""),
+        "exceeded its file size limit" + (f": {refused.file}" if refused and refused.file else ""),
         "`ulimit -f` limits how large a file may become"
         + (f", here to {format_bytes(soft)}" if soft is not None else "")
-        + "; some file systems have such a limit of their own (FAT: 4 GiB).",
+        + "; some file systems have their own limit (FAT: 4 GiB).",
         (
             Fix(
                 "file-size",
@@ -179,12 +178,12 @@ def _file_too_large(failure: RankFailure, case: Case, refused: SystemRefusal | N
                 "`ulimit -f unlimited` before the job, or save sharded checkpoints.",
             ),
         ),
-        (Evidence("limit of a file's size", soft, "bytes", source=source),) if soft else (),
+        (Evidence("file size limit", soft, "bytes", source=source),) if soft else (),
     )
 
 
 def _place(failure: RankFailure, case: Case, wanted: Callable[[Place], bool]) -> Place | None:
-    """The fullest of the places that are wanted."""
+    """The fullest of the places that `wanted` selects."""
     ending = ending_of(failure, case)
     places = [place for place in ending.places if wanted(place)] if ending is not None else []
     return min(
@@ -207,24 +206,24 @@ RULES: tuple[Rule, ...] = (
         "shm-exhausted",
         _shm,
         family="memory",
-        summary="/dev/shm was full, and a rank or one of its data-loader workers went down.",
+        summary="/dev/shm was full, and a rank or one of its data-loader workers crashed.",
         measured="SIGBUS of a rank or of its data-loader worker while /dev/shm (as the job sees "
         "it) was nearly full in a sample or is no larger than Docker's default; or the system's "
         "error 28 for a file of shared memory. SIGBUS with room in /dev/shm is `failed-signal`.",
         thresholds=f"Nearly full: at most {NEARLY_FULL:.0%} left. Small: {TINY_SHM >> 20} MiB, "
-        "Docker's default. A worker's SIGBUS with nothing known of /dev/shm: confidence 0.75.",
+        "Docker's default. A worker's SIGBUS if the size of /dev/shm is unknown: confidence 0.75.",
         fixes="`--shm-size=16g` or `--ipc=host`; fewer workers, less prefetched.",
     ),
     rule(
         "failed-disk-full",
         _disk_full,
-        summary="A disk, a quota or a file's size limit was full, often while a checkpoint was "
+        summary="A disk, quota or file size limit was exhausted, often while a checkpoint was "
         "saved.",
         measured=ERRNO + "28 (no space), 122 (quota) or 27 (file too large), or SIGXFSZ; or "
-        "torch.save's writer failed while a file system that the job writes to had no room or no "
+        "torch.save's writer failed while a file system that the job writes to had no space or no "
         "inode left.",
         thresholds=f"No room: at most {NEARLY_FULL:.0%} and 1 GiB free in a sample; counts only "
         "together with a write that failed.",
-        fixes="Make room, write elsewhere; do not trust the checkpoint that was being written.",
+        fixes="Free space or write elsewhere; discard the checkpoint that was being written.",
     ),
 )

@@ -57,8 +57,8 @@ def _find(code: str, measures: Measures) -> Iterable[Finding]:
 
 
 def _blames_others(finding: Finding, fatal: LogCause) -> bool:
-    """Whether the finding names culprits whose end the console does not explain: else the console
-    says more. Without a culprit the finding says that no rank shows why, which is not true then."""
+    """Whether to keep this finding: it names culprits whose failure the console does not explain. A
+    finding without a culprit says that no rank shows why, which is wrong if the console does."""
     explained = {failure.rank for failure in fatal.explained}
     accused = {culprit.rank for culprit in finding.culprits}
     return bool(accused) and not accused <= explained
@@ -81,12 +81,12 @@ def _finding(code: str, culprits: tuple[RankFailure, ...], case: Case) -> Findin
 
 
 _FIRST = (
-    "Endings are merged from exit statuses seen from outside, the ranks' own black boxes and the "
+    "Failures are merged from exit statuses seen from outside, the ranks' black boxes and the "
     "console (torchrun's summary, mp.spawn, tracebacks). A rank that lost its connection, or to "
-    "which the launcher sent SIGTERM, only failed because of another one. Of the other failures "
+    "which the launcher sent SIGTERM, failed only because of another one. Of the other failures "
     "the earliest is named, even if the launcher calls another one the root cause. torchrun lists "
-    "the processes to which it sends a signal: one that another sender ended is named. If all who "
-    "failed lost their connection and one had ended with exit code 0 before, that one left too "
+    "the processes to which it sends a signal: a rank that another sender ended is named. If all "
+    "failed ranks lost their connection and one had exited with code 0 before, that one exited too "
     "early. A job that was asked to end has no culprit."
 )
 _CONFIDENCE = (
@@ -98,21 +98,21 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="failed-exception",
         family="failed",
-        summary="A rank raised an exception that nobody caught, or ended itself with an exit code "
-        "other than 0, and with it the job.",
+        summary="A rank raised an uncaught exception, or exited with a code "
+        "other than 0, and the job failed.",
         measured=_FIRST,
         thresholds=_CONFIDENCE,
-        fixes="Mend the line it names; the ranks that lost their connection need no change.",
+        fixes="Fix the line it names; the ranks that lost their connection need no change.",
         examine=_examine("failed-exception"),
         alternatives=(log_detector("failed-exception"), XIDS_OF_ENDS),
     ),
     Rule(
         code="failed-killed",
         family="failed",
-        summary="A rank was killed from outside, and with it the job.",
+        summary="A rank was killed from outside, and the job failed.",
         measured=_FIRST + " A rank that vanished without exit code and exception counts as killed. "
-        "Where ranks failed only because of others, a process of the job that is no rank and was "
-        f"killed or crashed in the {SOON_AFTER:.0f} s before is told.",
+        "If ranks failed only because of others, a process of the job that is not a rank and was "
+        f"killed or crashed in the {SOON_AFTER:.0f} s before is reported.",
         thresholds=_CONFIDENCE + f"Host memory at or above {failure_text.FULL_MEMORY:.0%} in the "
         f"{failure_text.BEFORE_DEATH:.0f} s before points to the OOM killer (earlyoom and "
         "systemd-oomd act at 90 to 95 %).",
@@ -123,10 +123,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="failed-signal",
         family="failed",
-        summary="A rank crashed (SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL), and with it the job.",
+        summary="A rank crashed (SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL), and the job failed.",
         measured=_FIRST,
         thresholds=_CONFIDENCE,
-        fixes="See where: `PYTHONFAULTHANDLER=1`, a core dump; check versions and /dev/shm.",
+        fixes="Find the line: `PYTHONFAULTHANDLER=1`, a core dump; check versions and /dev/shm.",
         examine=_examine("failed-signal"),
         alternatives=(log_detector("failed-signal"), XIDS_OF_ENDS),
     ),

@@ -1,4 +1,4 @@
-"""A cause of the console in words: the finding that it makes, or what it adds to another."""
+"""A cause found in the console in words: a finding, or an addition to another one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ABSENT = "tf-worker-absent"
 MOST_EVIDENCE = 4
 TITLE_WIDTH = 160
 LEAST_TITLE, LEAST_SUMMARY = 30, 8
-"""Characters before a colon that say enough: `XID 79:` does not."""
-UNKNOWN = "(not told)"
+"""Least characters before a colon that make a title: `XID 79:` is too short."""
+UNKNOWN = "(unknown)"
 _WORKER = re.compile(r"\bworker (\d+) \(", re.ASCII)
 _GROUP = re.compile(r"\{([a-z_]\w*)\}")
 _MILLISECONDS = re.compile(r"\b(\d{1,12}) ms\b", re.ASCII)
@@ -41,7 +41,7 @@ def make_finding(cause: LogCause, case: Case) -> Finding:
     signature, best = cause.signature, cause.signs[0]
     meaning = filled(signature.meaning, signature, best)
     symptom = cause.role is Role.SYMPTOM
-    late = cause.laggards
+    late = cause.lagging_ranks
     first = cause.explained[0] if cause.explained else None
     return Finding(
         code=cause.code,
@@ -65,7 +65,7 @@ def make_finding(cause: LogCause, case: Case) -> Finding:
 
 
 def _calls(case: Case) -> tuple[Evidence, ...]:
-    """The collectives in which ranks were last, by their black boxes; the rarest first."""
+    """The collectives that ranks last entered, by their black boxes; the rarest first."""
     where: dict[str, list[int]] = {}
     for rank in case.ranks:
         if rank.rank is not None and rank.now is not None and rank.now.site:
@@ -79,13 +79,13 @@ def _calls(case: Case) -> tuple[Evidence, ...]:
 
 
 def _symptom(cause: LogCause, meaning: str) -> str:
-    if cause.laggards is not None:
-        return _late_cause(cause.laggards)
-    known = f"What is known is only that {_lower(meaning)}"
+    if cause.lagging_ranks is not None:
+        return _late_cause(cause.lagging_ranks)
+    known = f"It is known only that {_lower(meaning)}"
     if not cause.silent:
         return known
     silent = format_ranks(cause.silent)
-    return f"{known} Of {silent} nothing of the kind was printed: look at what it did then."
+    return f"{known} {silent.capitalize()} printed no such error: check what it was doing then."
 
 
 def _names(late: LaggingRanks) -> str:
@@ -100,8 +100,8 @@ def _late_cause(late: LaggingRanks) -> str:
     each = "it" if len(late.ranks) == 1 else "they"
     return (
         f"All ranks but {_names(late)} timed out in a collective. {_names(late).capitalize()} had "
-        f"finished step {late.last}, the others step {late.others}: {each} never came to that "
-        f"collective. What {each} did instead was not seen."
+        f"finished step {late.last}, the others step {late.others}: {each} never reached that "
+        f"collective. It is unknown what {each} did instead."
     )
 
 
@@ -119,15 +119,15 @@ def _late_evidence(late: LaggingRanks) -> Evidence:
 def _late_fix(late: LaggingRanks) -> Fix:
     return Fix(
         "look-while-it-stands",
-        f"Find out where {_names(late)} stood after step {late.last}",
-        "`mgpu-doctor diagnose PID` tells it while the job stands. Give it time to stand: "
+        f"Find out where {_names(late)} was blocked after step {late.last}",
+        "`mgpu-doctor diagnose PID` shows it while the job hangs. Set a longer timeout: "
         "`init_process_group(..., timeout=timedelta(minutes=60))`; `mgpu-doctor run` keeps the "
-        "stacks of a job that stands.",
+        "stacks of a job that hangs.",
     )
 
 
 def make_addition(finding: Finding, cause: LogCause) -> Addition | None:
-    """What the console adds to a finding of the same code; None: the finding says it already."""
+    """What the console adds to a finding of the same code; None if it adds nothing."""
     if fix(cause) in finding.fixes:
         return None
     meaning = filled(cause.signature.meaning, cause.signature, cause.signs[0])
@@ -141,21 +141,21 @@ def make_addition(finding: Finding, cause: LogCause) -> Addition | None:
 
 
 def evidence(cause: LogCause) -> tuple[Evidence, ...]:
-    """The lines themselves."""
+    """The console lines as evidence."""
     lines = [_line(sign) for sign in (*cause.signs, *cause.beside)[:MOST_EVIDENCE]]
     return tuple(lines)
 
 
 def fix(cause: LogCause) -> Fix:
     how = filled(cause.signature.fix, cause.signature, cause.signs[0])
-    if cause.laggards is not None:
-        return _late_fix(cause.laggards)
+    if cause.lagging_ranks is not None:
+        return _late_fix(cause.lagging_ranks)
     first, rest = _divided(how, LEAST_SUMMARY)
     return Fix(cause.signature.id, first_sentence(how, LEAST_SUMMARY), rest or first)
 
 
 def filled(text: str, signature: Signature, sign: LogMatch) -> str:
-    """The signature's text with what its groups caught."""
+    """The signature's text with the values that its groups captured."""
     if sign.form is Form.HEAD and _GROUP.search(text):
         is_meaning = text == signature.meaning
         return summary_of(signature.code, (signature,)) if is_meaning else general(text)
@@ -174,14 +174,14 @@ def _long(match: re.Match[str]) -> str:
 
 
 def first_sentence(text: str, least: int = LEAST_TITLE) -> str:
-    """What stands before the first full stop, or colon where that is not too little. It is cut at
-    a width that fits a line or two."""
+    """The text before the first full stop, or before a colon if that is long enough, cut to a width
+    of one or two lines."""
     first = _divided(text, least)[0].rstrip(".")
     return first if len(first) <= TITLE_WIDTH else f"{first[: TITLE_WIDTH - 1].rstrip()}…"
 
 
 def _divided(text: str, least: int) -> tuple[str, str]:
-    """The first sentence and the rest; the rest is empty where there is one only."""
+    """The first sentence and the rest, which is empty if there is only one."""
     for end in _SENTENCE.finditer(text):
         if end[0] != ": " or end.start() >= least:
             return text[: end.start()], text[end.end() :]
@@ -190,9 +190,9 @@ def _divided(text: str, least: int) -> tuple[str, str]:
 
 def _title(cause: LogCause, case: Case, meaning: str) -> str:
     sentence = first_sentence(meaning)
-    if cause.laggards is not None:
+    if cause.lagging_ranks is not None:
         waited = format_ranks(cause.ranks)
-        return f"{_names(cause.laggards).capitalize()} stood still: {waited} waited in vain for it"
+        return f"{_names(cause.lagging_ranks).capitalize()} made no progress: {waited} timed out"
     if cause.everyone:
         return _of("Every rank", sentence, many=False) if size_of(case) > 1 else sentence
     if not cause.ranks:
@@ -201,7 +201,7 @@ def _title(cause: LogCause, case: Case, meaning: str) -> str:
 
 
 def _of(who: str, sentence: str, *, many: bool) -> str:
-    """What was said of `this rank` or of anything, said of `who`."""
+    """The sentence with `who` as its subject instead of `This rank`."""
     own = sentence.removeprefix("This rank ")
     if own == sentence:
         return f"{who}: {_lower(sentence)}"
@@ -211,7 +211,7 @@ def _of(who: str, sentence: str, *, many: bool) -> str:
 
 
 def _at(failure: RankFailure | None) -> str:
-    """The line of the user's own code at which it was raised."""
+    """`, at train.py:87`: the line of the user's code that raised it."""
     at = (
         failure_text.place(failure.error)
         if failure is not None and failure.error is not None
@@ -228,8 +228,8 @@ def _culprits(cause: LogCause, case: Case) -> tuple[Culprit, ...]:
 
 
 def _absent(cause: LogCause, case: Case) -> tuple[Culprit, ...]:
-    """Workers that the text says never came, where these are the ranks that left no sign: with a
-    chief among them their numbers would not be those of ranks."""
+    """Workers that never connected, by the text, if these ranks left no sign. With a chief in the
+    cluster, worker numbers are not rank numbers."""
     named = {int(number) for number in _WORKER.findall(cause.signs[0].text)}
     missing = [rank for rank in case.ranks if rank.state is State.MISSING]
     if cause.signature.id != ABSENT or {rank.rank for rank in missing} != named:
@@ -257,6 +257,6 @@ def _line(sign: LogMatch) -> Evidence:
 
 
 def _lower(text: str) -> str:
-    """To go on within a sentence; names such as `NCCL` and `DataLoader` stay."""
+    """The sentence with a lower-case first letter, except names such as `NCCL` and `DataLoader`."""
     word = text.split(" ", 1)[0]
     return text if not word[1:].islower() and word != "A" else text[:1].lower() + text[1:]

@@ -1,6 +1,6 @@
 """Causes and symptoms in console text: one rule for each code that a signature names.
 
-A rule of another family whose code signatures know, too, has a `log_detector` as an alternative:
+A rule of another family whose code has signatures, too, has a `log_detector` as an alternative:
 its finding gets the console's lines as evidence, and if it finds nothing, the console is searched
 instead. Adding a signature of a known code needs no rule; one of a new code needs a line in
 `log_codes`.
@@ -29,15 +29,15 @@ MOST_TEXTS = 12
 MOST_FIXES = 3
 _HOW = (
     "Lines of the console (a log, standard input, a recording's capture) are searched for the "
-    "texts of known failures. The cause that was printed first counts if it fits the rank that "
-    "failed first; a symptom only where no cause is known. What was caught and tried again, or "
-    "after which training went on, counts for nothing. "
+    "texts of known failures. The cause that was printed first counts if it matches the rank that "
+    "failed first; a symptom counts only if no cause is known. Errors that were caught and "
+    "retried, or after which training continued, do not count. "
 )
 _ALSO = "The console is searched, too: "
 _THRESHOLDS = (
-    "Confidence by text: how surely the line means just this; "
-    f"× {UNCONFIRMED_SHARE:g} where it is not part of the failed rank's own exception, "
-    f"× {SYMPTOM_SHARE:g} for a symptom, unless the black boxes tell for whom the others waited."
+    "The confidence depends on how specific the line is; "
+    f"× {UNCONFIRMED_SHARE:g} if it is not part of the failed rank's own exception, "
+    f"× {SYMPTOM_SHARE:g} for a symptom, unless the black boxes show which rank others waited for."
 )
 
 
@@ -104,7 +104,7 @@ def _texts(signatures: Sequence[Signature]) -> str:
 
 
 def _group_by_code(signatures: Iterable[Signature]) -> dict[str, tuple[Signature, ...]]:
-    """Code -> its signatures, the surest first."""
+    """Code -> its signatures, the most specific first."""
     codes: dict[str, list[Signature]] = {}
     for signature in signatures:
         codes.setdefault(signature.code, []).append(signature)

@@ -1,4 +1,4 @@
-"""A limit of a process, or what it may do: open files, CPU time, permission."""
+"""A process reached a limit or lacked a permission: open files, CPU time, file access."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _open_files(failure: RankFailure, case: Case) -> Reason | None:
     evidence = []
     if limit is not None:
         source = "/proc/PID/limits (ulimit -n)"
-        evidence.append(Evidence("limit of open files", limit, "files", source=source))
+        evidence.append(Evidence("open file limit", limit, "files", source=source))
     most = process.most_files if process is not None else None
     if most is not None and limit is not None and most >= limit / 2:
         what = "most files open in a sample"
@@ -45,7 +45,7 @@ def _open_files(failure: RankFailure, case: Case) -> Reason | None:
         f"had too many files open{f' at {at}' if at else ''}"
         + (f" (the limit is {limit})" if limit is not None and not whole else ""),
         f"It reached the number of files that {bound} open. Data-loader workers send each tensor "
-        "as an open file; files that are never closed, memory maps and sockets count, too.",
+        "as an open file; sockets, memory maps and files that are never closed count, too.",
         (
             Fix(
                 "more-files",
@@ -58,7 +58,7 @@ def _open_files(failure: RankFailure, case: Case) -> Reason | None:
                 "file-system-sharing",
                 "Let workers share tensors by name instead of by open file",
                 "`torch.multiprocessing.set_sharing_strategy('file_system')` at the top of the "
-                "script; and do not keep tensors that came out of a worker in lists.",
+                "script. Do not keep tensors from workers in lists.",
             ),
         ),
         tuple(evidence),
@@ -76,7 +76,7 @@ def _time_limit(failure: RankFailure, case: Case) -> Reason | None:
     else:
         return None
     source = "/proc/PID/limits (ulimit -t)"
-    evidence = [Evidence("limit of CPU time", limit, "s", source=source)] if limit else []
+    evidence = [Evidence("CPU time limit", limit, "s", source=source)] if limit else []
     if used is not None:
         evidence.append(Evidence("CPU time in the last sample", used, "s", limit, "host samples"))
     return Reason(
@@ -84,7 +84,7 @@ def _time_limit(failure: RankFailure, case: Case) -> Reason | None:
         "used up its CPU time limit"
         + (f" of {limit} s" if limit else "")
         + failure_text.after_step(failure),
-        "`ulimit -t` counts the seconds of all threads together: with 8 busy threads it is reached "
+        "`ulimit -t` counts the seconds of all threads together: 8 busy threads reach the limit "
         "in an eighth of the time. Login nodes of clusters often set it.",
         (
             Fix(
@@ -111,7 +111,7 @@ def _permission(failure: RankFailure, _: Case) -> Reason | None:
     return Reason(
         0.97,
         f"{what}{f' at {at}' if at else ''}" + (f": {refused.file}" if refused.file else ""),
-        f"The system refused it: {failure_text.headline(failure.error)}.",
+        f"The system denied access: {failure_text.headline(failure.error)}.",
         (
             Fix(
                 "permission",
@@ -135,7 +135,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "failed-time-limit",
         _time_limit,
-        summary="A rank used up its limit of CPU time.",
+        summary="A rank used up its CPU time limit.",
         measured="SIGXCPU; or SIGKILL when the last sample before shows CPU time near its hard "
         "limit.",
         thresholds=f"Near: {SPENT:.0%} of the hard limit, at which the kernel sends SIGKILL "

@@ -23,13 +23,13 @@ EVEN_BATCHES = Fix(
     "the loop in `with torch.distributed.algorithms.join.Join([model]):`. Where ranks decide by "
     "themselves when to stop (a time limit, early stopping), let rank 0 decide and broadcast it.",
 )
-_OVERTAKEN = "had left its process group when the launcher ended what was left of the job"
-_UNSEEN = "left its process group and said goodbye; nobody saw its exit code"
+_OVERTAKEN = "had left its process group when the launcher ended the rest of the job"
+_UNSEEN = "left its process group and shut down cleanly; its exit code is unknown"
 _SYMPTOMS = ("failed-gloo", "failed-nccl-timeout")
 
 
 def find_unexplained_failure(measures: Measures) -> Iterable[Finding]:
-    """The job failed and no rank shows a cause of its own, or nobody knows whose was first."""
+    """Findings for a failed job if no rank shows its own cause, or if the first one is unknown."""
     case = measures.case
     if several := measures.postmortem.unordered:
         yield _several(several, case)
@@ -87,9 +87,9 @@ def _early_exits(postmortem: PostMortem, case: Case) -> Finding:
         severity=Severity.CRITICAL,
         confidence=0.8,
         title=f"{who.capitalize()} ended normally while {format_ranks(others)} still waited for it",
-        cause=f"{who.capitalize()} left in good order{steps}, before any other rank failed; "
-        "what the others raised is the connection that they lost by it. Ranks had unequal numbers "
-        "of batches, or one left out a step or left the loop early.",
+        cause=f"{who.capitalize()} exited normally{steps}, before any other rank failed. "
+        "The other ranks then lost their connection to it. The ranks had unequal numbers "
+        "of batches, or one skipped a step or left the loop early.",
         culprits=tuple(Culprit(rank.rank, rank.host, rank.device, rank.pid) for rank in gone),
         victims=others,
         evidence=tuple(
@@ -120,8 +120,8 @@ def _early_exits(postmortem: PostMortem, case: Case) -> Finding:
 
 
 def find_killed_helper(measures: Measures) -> Iterable[Finding]:
-    """A process that is no rank was killed, and the ranks did not survive that: a parameter server
-    of TensorFlow, a store, a launcher's helper."""
+    """A process that is not a rank was killed, and then the ranks failed: a TensorFlow parameter
+    server, a store or a launcher's helper."""
     case, failures = measures.case, measures.postmortem.failures
     end = measures.postmortem.killed_helper
     if end is None:
@@ -133,9 +133,9 @@ def find_killed_helper(measures: Measures) -> Iterable[Finding]:
         code="failed-killed",
         severity=Severity.CRITICAL,
         confidence=0.8,
-        title=f"A process of the job that is no rank was ended by {name}, and the ranks with it",
-        cause=f"Process {end.pid} ended by {name}; after it the ranks lost a connection, or the "
-        "launcher ended them. Parameter servers, stores and helpers of launchers are such "
+        title=f"A process of the job that is not a rank was ended by {name}, and the ranks failed",
+        cause=f"{name} ended process {end.pid}; then the ranks lost a connection, or the "
+        "launcher ended them. Parameter servers, stores and launchers' helpers are such "
         "processes.",
         culprits=(Culprit(None, host=host, pid=end.pid),),
         victims=tuple(sorted(failure.rank for failure in failures if failure.rank is not None)),
@@ -151,7 +151,7 @@ def find_killed_helper(measures: Measures) -> Iterable[Finding]:
                 "who-killed",
                 "Find out what that process was, and who sent the signal",
                 "`dmesg -T | grep -iE 'out of memory|killed process'` (or `journalctl -k`) names "
-                "the OOM killer's victims with their pids; what the launcher printed tells what "
+                "the OOM killer's victims with their pids; the launcher's output may show what "
                 "it was.",
             ),
         ),
@@ -170,7 +170,7 @@ def _unseen(echoes: Sequence[RankFailure], case: Case) -> Finding:
         severity=Severity.CRITICAL,
         confidence=0.4,
         title="The ranks lost their connection to each other, and none shows why",
-        cause="Every rank that failed tells of a lost connection or was asked to end: a "
+        cause="Every rank that failed reports a lost connection or was asked to end: a "
         "network failure, or a rank on a host that was not recorded ended first.",
         victims=tuple(sorted(failure.rank for failure in echoes if failure.rank is not None)),
         evidence=tuple(
@@ -194,9 +194,9 @@ def _several(own: Sequence[RankFailure], case: Case) -> Finding:
         code="failed-exception",
         severity=Severity.CRITICAL,
         confidence=0.5,
-        title=f"{who} failed in different ways, and nothing tells which was first",
-        cause="The logs bear no time stamps, so any of these may have come first and the others "
-        "after it: "
+        title=f"{who} failed in different ways, and it is unknown which failed first",
+        cause="The logs have no timestamps, so any of these may have come first and caused "
+        "the others: "
         + "; ".join(f"{failure_text.who((f,), case)} {failure_text.death(f)}" for f in own[:3]),
         evidence=tuple(
             e for failure in own[:3] for e in failure_text.evidence_of(failure, case)[:1]
@@ -204,10 +204,10 @@ def _several(own: Sequence[RankFailure], case: Case) -> Finding:
         fixes=(
             Fix(
                 "stamp-the-logs",
-                "Let every line bear its time next time",
+                "Print timestamps in every line next time",
                 "`torchrun --tee 3 --log-dir logs …` keeps all ranks in one console in order; "
                 "`logging.basicConfig(format='%(asctime)s %(message)s')`, `kubectl logs "
-                "--timestamps` and `docker logs -t` write stamps.",
+                "--timestamps` and `docker logs -t` add timestamps.",
             ),
         ),
     )

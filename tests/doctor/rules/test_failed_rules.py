@@ -292,11 +292,11 @@ def test_who_left_cleanly_and_was_then_ended_by_the_launcher_is_named() -> None:
     assert "had left its process group" in str(found.evidence[0].value)
 
 
-def test_who_left_its_group_and_said_goodbye_is_named_where_nobody_saw_its_exit_code() -> None:
+def test_a_rank_that_shut_down_cleanly_is_named_if_its_exit_code_is_unknown() -> None:
     unseen = replace(left(AT), state=State.EXITED, signal=None)
     (found,) = find(failed_job([in_collective(AT + 1), unseen, terminated(2, AT + 2)]))
     assert [culprit.rank for culprit in found.culprits] == [1]
-    assert "nobody saw its exit code" in str(found.evidence[0].value)
+    assert "its exit code is unknown" in str(found.evidence[0].value)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_a_log_that_names_others_clears_the_memory() -> None:
     case = told(killed(), kills=(kill(4711),), groups=(group(1),), machine_kills=1)
     (finding,) = diagnosed(case)
     assert finding.code == "failed-killed"
-    assert "not from the kernel's OOM killer, whose log does not name it" in finding.cause
+    assert "The kernel's OOM killer did not send it" in finding.cause
     (unread,) = diagnosed(told(killed(), **UNREADABLE))
     assert "the usual senders are the kernel's OOM killer" in unread.cause
 
@@ -269,7 +269,7 @@ def test_survivors_that_still_wait_are_a_hang_that_says_why() -> None:
     case = failed_job(ranks, outcome=Outcome.RUNNING, exit_code=None)
     (finding,) = diagnosed(told(case, kills=(kill(pid_of(1)),)))
     assert finding.code == "hang-rank-dead"
-    assert "The kernel's OOM killer took it" in finding.cause
+    assert "The kernel's OOM killer killed it" in finding.cause
 
 
 def test_two_hosts_are_not_mixed_up() -> None:

@@ -112,7 +112,7 @@ def test_the_backward_pass_is_told_apart_from_its_line() -> None:
     finding = only(replace(error("RuntimeError", IN_PLACE), at=AT, traceback=trace))
     assert finding.code == "failed-exception"
     assert "train.py:87" in finding.title
-    assert "the line is that of the call that started the backward pass" in finding.cause
+    assert "the line shown is the call that started the backward pass" in finding.cause
     assert any("set_detect_anomaly(True)" in fix.how for fix in finding.fixes)
 
 

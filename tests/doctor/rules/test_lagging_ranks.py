@@ -52,7 +52,7 @@ def test_the_one_that_is_behind_and_did_not_time_out_was_waited_for() -> None:
     found = timed_out([29, 28, 29, 29], silent=[1])
     assert (found.code, found.victims) == ("failed-gloo", (0, 2, 3))
     assert [one.rank for one in found.culprits] == [1]
-    assert found.title == "Rank 1 stood still: ranks 0, 2 and 3 waited in vain for it"
+    assert found.title == "Rank 1 made no progress: ranks 0, 2 and 3 timed out"
     assert found.since_step == 28
     assert "Rank 1 had finished step 28, the others step 29" in found.cause
 
