@@ -1,1 +1,1 @@
-"""The live screen. Widgets see frozen snapshots alone."""
+"""The live screen. Widgets only read frozen snapshots."""

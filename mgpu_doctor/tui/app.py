@@ -1,6 +1,6 @@
 """The live screen: a thread makes frames, a message brings the newest, panels draw it.
 
-The thread never touches a widget, and widgets see frozen frames alone.
+The thread never touches a widget, and widgets only read frozen frames.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mgpu_doctor.tui.selectable_panels import GpusPanel, RanksPanel
 from mgpu_doctor.tui.themes import ThemedApp
 from mgpu_doctor.tui.view import Order, View
 
-if TYPE_CHECKING:  # the first frame waits for nothing that a key opens
+if TYPE_CHECKING:  # keeps what keys open out of the first frame's imports
     from textual.actions import ActionParseResult
     from textual.dom import DOMNode
 
@@ -46,18 +46,18 @@ if TYPE_CHECKING:  # the first frame waits for nothing that a key opens
 
 STEP_SECONDS = 1.0
 WIDE, WIDE_FROM = "-wide", 170
-"""A class of the style sheet, and the columns from which a screen has it: soon after, not when it
-is resized."""
+"""A style-sheet class, and the screen width from which it applies. Applied shortly after a
+resize."""
 MOST_MISSED = 16
-"""Different reasons for which frames were missed that are told, each once."""
+"""The most distinct reasons for missed frames that are shown. Each is shown once."""
 MISSED_FOR = 60.0
-"""Seconds for which one stays on the screen."""
+"""Seconds that such a notice stays on the screen."""
 TENTHS = 10
 
 
 class TopApp(ThemedApp):
     """`mgpu-doctor top`. `interval`: seconds between frames; `readonly`: starts and stops nothing;
-    `recorder`: takes down what the machine does, whatever job is shown."""
+    `recorder`: records samples of the machine, whichever job is shown."""
 
     TITLE = "mgpu-doctor"
     CSS_PATH = "top.tcss"
@@ -87,8 +87,8 @@ class TopApp(ThemedApp):
         self._missed: set[str] = set()
 
     def compose(self) -> ComposeResult:
-        """Weights are the lines on an 80 × 24 screen if all panels want more; the least number of
-        lines goes down to a panel's first row: title, legend, head."""
+        """Yields the panels. A weight is the panel's lines on an 80 × 24 screen when every panel
+        wants more. The minimum height shows one row below title, legend and head."""
         yield Panel(header.header_lines, id="head")
         yield Panel(header.host_lines, id="host")
         yield Panel(Greeting.of_this_machine().lines, id="greeting", room=Room(1))
@@ -126,7 +126,7 @@ class TopApp(ThemedApp):
         self.frame = message.frame
 
     def on_frame_missed(self, message: FrameMissed) -> None:
-        """What is there stays, and the head says how old it is."""
+        """Keeps the last frame on screen; the header shows its age."""
         if self.frame is not None and self.frame.replay is None:
             self.frame = replace(self.frame, late=max(0.0, time.time() - self.frame.at))
         if message.why not in self._missed and len(self._missed) < MOST_MISSED:
@@ -184,8 +184,8 @@ class TopApp(ThemedApp):
         default_namespace: DOMNode | None = None,
         namespaces: Mapping[str, DOMNode] | None = None,
     ) -> bool:
-        """What a key opens is loaded then, maybe days after the start: where it is not what it was,
-        this is said, and the screen stays."""
+        """Runs an action. Its modules are imported only now, maybe days after the start. If their
+        files have changed and the import fails, a notice says so and the screen stays open."""
         try:
             return await super().run_action(action, default_namespace, namespaces)
         except ImportError as error:

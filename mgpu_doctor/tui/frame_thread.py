@@ -1,4 +1,4 @@
-"""Frames for the live screen, made one after the other in a thread of their own."""
+"""Makes the live screen's frames one after another in a thread of its own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mgpu_doctor.live.frame_source import Source
 from mgpu_doctor.report import text
 
 LEAST_REST = 4.0
-"""Rests at least so many times as long as it computed for a frame: the screen is given a fifth of a
-core at most, and says in its head how late that makes it. Waiting for a slow driver is free."""
+"""After a frame, sleeps at least this many times its CPU time, so the screen uses at most a fifth
+of a core. The header shows the resulting lateness. Waiting for a slow driver costs no CPU time."""
 
 
 class FrameMade(Message):
-    """A frame is ready. A newer one takes the place of one that still waits to be drawn."""
+    """A frame is ready. It replaces an older one that is not drawn yet."""
 
     def __init__(self, frame: Frame) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class FrameMade(Message):
 
 
 class FrameMissed(Message):
-    """No frame could be made; `why`: a few words of the error."""
+    """Making a frame failed. `why`: the error in a few words."""
 
     def __init__(self, why: str) -> None:
         super().__init__()
@@ -38,25 +38,25 @@ class FrameMissed(Message):
 
 
 class Frames:
-    """To be gone through by one thread and steered from another. `interval`: seconds between
-    frames."""
+    """Frames of a source, iterated by one thread and controlled from another. `interval`: seconds
+    between frames."""
 
     def __init__(self, source: Source, interval: float) -> None:
         self.source = source
         self._interval = interval
         self._left: list[Source] = []
-        """Sources that are shown no more; the thread that asks them closes them."""
+        """Sources no longer shown; the thread that reads them closes them."""
         self._wake = threading.Event()
         self._over = False
 
     def turn_to(self, source: Source) -> None:
-        """The next frame shall be of another source."""
+        """Switches to another source from the next frame on."""
         self._left.append(self.source)
         self.source = source
         self.hasten()
 
     def hasten(self) -> None:
-        """The next frame is due now."""
+        """Makes the next frame now."""
         self._wake.set()
 
     def end(self) -> None:
@@ -64,7 +64,7 @@ class Frames:
         self._wake.set()
 
     def __iter__(self) -> Iterator[FrameMade | FrameMissed]:
-        """Until the end. Raises what the source does where there is no frame yet to go on with."""
+        """Yields frames until closed. Raises the source's error if no frame was made yet."""
         before = due = time.monotonic()
         some = False
         while not self._over:
@@ -88,6 +88,6 @@ class Frames:
         except Exception as error:
             if not forgiving:
                 raise
-            # A screen that is left open for days outlives what goes wrong meanwhile, such as an
-            # update of the very files that it runs from.
+            # A screen left open for days must survive errors such as an update of the files that it
+            # runs from.
             return FrameMissed(text.line(f"{type(error).__name__}: {error}"))

@@ -107,16 +107,16 @@ MAIN_ACTIONS = frozenset(
         "stop",
     }
 )
-"""What works on the main screen, not on the graphs or the events."""
+"""Actions of the main screen, not of the graphs or the events."""
 
 
 def list_bindings() -> list[Binding]:
-    """Those that the help explains."""
+    """Returns the bindings that the help explains."""
     return [binding for binding in BINDINGS if isinstance(binding, Binding) and binding.tooltip]
 
 
 def commands(app: App[Any]) -> Iterable[SystemCommand]:
-    """What the palette offers: the keys' actions as far as they work now."""
+    """Returns the palette's commands: the keys' actions that work now."""
     for binding in list_bindings():
         name, _, argument = binding.action.rstrip(")").partition("(")
         if app.check_action(name, (argument,)):

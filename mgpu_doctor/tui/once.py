@@ -34,7 +34,7 @@ PARTS = (
 
 
 def render(frame: Frame, *, width: int, colour: bool, view: View = ALL) -> str:
-    """The frame as lines of at most `width` cells, ending in a newline."""
+    """Returns the frame as lines of at most `width` cells, ending in a newline."""
     shown: list[Text] = []
     for title, lines in PARTS:
         made = lines(frame, width, view)
@@ -48,7 +48,7 @@ def render(frame: Frame, *, width: int, colour: bool, view: View = ALL) -> str:
 
 
 def _coloured(lines: Sequence[Text], width: int) -> str:
-    from mgpu_doctor.report.console import collecting  # a quarter of the time, for colours alone
+    from mgpu_doctor.report.console import collecting  # a quarter of the time, only for colours
 
     console, out = collecting(width, colour=True)
     for line in lines:
@@ -57,7 +57,7 @@ def _coloured(lines: Sequence[Text], width: int) -> str:
 
 
 def render_json(frame: Frame, view: View = ALL) -> str:
-    """`document(frame, view)` as indented ASCII JSON that ends in a newline."""
+    """Returns `document(frame, view)` as indented ASCII JSON, ending in a newline."""
     return json.dumps(document(frame, view), indent=2, allow_nan=False) + "\n"
 
 
@@ -65,10 +65,10 @@ SCHEMA = "mgpu-doctor/top/1"
 
 
 def document(frame: Frame, view: View) -> dict[str, Any]:
-    """The frame as plain JSON types. Seconds, bytes, fractions 0..1; unknown is None. What the
-    view's filter leaves out is counted in `left_out`."""
+    """Returns the frame as plain JSON types. Seconds, bytes, fractions 0..1; unknown is None.
+    `left_out` counts the ranks and GPUs that the filter hides."""
     from mgpu_doctor.report import (
-        diagnosis_json,  # a frame without a job needs none of it
+        diagnosis_json,  # not needed for a frame without a job
     )
 
     left = shown(frame, view.filter)
@@ -112,7 +112,7 @@ def _going(going: Progress, diagnosis: Diagnosis | None) -> dict[str, Any]:
 
 
 def _left_out(frame: Frame, ranks: int, devices: int) -> dict[str, int]:
-    """`ranks`, `devices`: how many are told."""
+    """Returns how many ranks and GPUs are left out. `ranks`, `devices`: how many are listed."""
     there = frame.devices.devices if frame.devices else ()
     job = frame.diagnosis.ranks if frame.diagnosis else ()
     return {"devices": len(there) - devices, "ranks": len(job) - ranks}

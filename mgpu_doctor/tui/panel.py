@@ -32,10 +32,10 @@ Draw = Callable[[Frame, int, View], Sequence[Text]]
 
 
 class Room(NamedTuple):
-    """A panel's part of the height that the panels of a screen share.
+    """A panel's share of the height of a screen.
 
-    `weight`: its part of the lines where not all panels get what they wish; 0: only lines that the
-    others leave. `least`: with fewer lines it has nothing to show and is hidden.
+    `weight`: its share of the lines if there are too few for all panels; 0: only the lines that the
+    others leave. `least`: with fewer lines it is hidden.
     """
 
     weight: int
@@ -43,15 +43,15 @@ class Room(NamedTuple):
 
 
 class Panel(ScrollView, inherit_bindings=False):
-    """Shows the lines that `draw` makes of the newest frame; hidden while there are none.
+    """Shows the lines that `draw` makes from the newest frame; hidden while there are none.
 
     The head of `Rows` stays at the top. When another row is marked, it is scrolled into view.
     """
 
     _retitled = False
-    """Its title is being set."""
+    """Whether its title is being set."""
 
-    # Not the arrows to the sides: there is nothing to see there, and replays move with them.
+    # No left and right arrows: nothing scrolls sideways, and replays use them.
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "scroll_up", "up", show=False),
         Binding("down", "scroll_down", "down", show=False),
@@ -79,23 +79,23 @@ class Panel(ScrollView, inherit_bindings=False):
         self._shown: tuple[Frame, View] | None = None
         self._lines: Sequence[Text] = ()
         self._painted: dict[int, tuple[int, Text]] = {}
-        """What each line of the screen was painted from: the line's number and text. As long as
-        Textual may hold the paint of a line it stands here."""
+        """What each screen line was painted from: its number and text. Kept as long as Textual may
+        cache the painted line."""
         self._marked: int | None = None
         self._due = False
         self._wanted = True
         self._squeezed = False
-        """It got no line of the screen."""
+        """Whether it got no line of the screen."""
         self.can_focus = bool(title)
 
     @property
     def wish(self) -> int:
-        """Lines of the screen that would show everything; 0 where there is nothing to show."""
+        """Returns the lines needed to show everything; 0 if there is nothing to show."""
         return len(self._lines) + bool(self._title) if self._lines else 0
 
     @property
     def wanted(self) -> bool:
-        """Whether the screen has room for it; else it is hidden and draws nothing."""
+        """Sets whether the screen has room for it; if not, it is hidden and draws nothing."""
         return self._wanted
 
     @wanted.setter
@@ -106,23 +106,23 @@ class Panel(ScrollView, inherit_bindings=False):
 
     @property
     def stays(self) -> int:
-        """Lines of its head, which do not scroll."""
+        """Lines of its header, which do not scroll."""
         return len(self._lines.head) if isinstance(self._lines, Rows) else 0
 
     def lower(self, lines: int) -> None:
-        """Begin so many lines below the title."""
+        """Starts `lines` lines below the title."""
         if self.styles.padding.top != lines:
             self.styles.padding = (lines, 0, 0, 0)
 
     def take(self, lines: int) -> None:
-        """So many lines of the screen are its own; with none it is hidden, its title, too."""
+        """Takes this many lines of the screen; with 0 it is hidden, including its title."""
         if self.styles.height is None or self.styles.height.cells != lines:
             self.styles.height = lines
         self._squeezed = not lines
         self.display = bool(self._lines) and not self._squeezed
 
     def show(self, frame: Frame, view: View) -> None:
-        """Draw this from now on."""
+        """Draws this frame from now on."""
         self._shown = frame, view
         title = self._entitle(frame) if self._entitle is not None else self._title
         if title != self._title:
@@ -134,7 +134,7 @@ class Panel(ScrollView, inherit_bindings=False):
     def refresh(
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
     ) -> Self:
-        """For another title Textual would paint everything again; one line is enough."""
+        """Repaints. On a new title Textual would repaint the whole panel; one line is enough."""
         if self._retitled:
             left, top = self.content_offset
             regions = (Region(-left, -top, self.outer_size.width, 1),)
@@ -171,7 +171,7 @@ class Panel(ScrollView, inherit_bindings=False):
             self.refresh(*(Region(0, y, width, 1) for y in changed))
 
     def _text(self, y: int) -> Text:
-        """What the newest frame shows `y` cells below the top. Made once."""
+        """Returns the newest frame's line `y` cells below the top. Made once."""
         line = self.line_at(y)
         known = self._painted.get(y)
         if known is None or known[0] != line:
@@ -180,7 +180,7 @@ class Panel(ScrollView, inherit_bindings=False):
         return known[1]
 
     def _bring(self) -> None:
-        """Scroll no further than needed to see the marked row."""
+        """Scrolls just far enough to show the marked row."""
         lines = self._lines
         room = self.scrollable_content_region.height
         if not self._due or not room or not isinstance(lines, Rows) or lines.marked is None:
@@ -188,11 +188,11 @@ class Panel(ScrollView, inherit_bindings=False):
         self._due = False
         least = lines.marked - max(1, room - len(lines.head)) + 1
         top = max(least, min(lines.marked, int(self.scroll_offset.y)))
-        # Forced: whether there is a scroll bar is only known once all is laid out.
+        # Forced: whether there is a scroll bar is only known after layout.
         self.scroll_to(y=top, animate=False, force=True)
 
     def line_at(self, y: int) -> int:
-        """The line that is shown `y` cells below the top."""
+        """Returns the line shown `y` cells below the top."""
         return y if y < self.stays else y + int(self.scroll_offset.y)
 
     def render_line(self, y: int) -> Strip:
@@ -205,7 +205,8 @@ class Panel(ScrollView, inherit_bindings=False):
 
 
 def _same(text: Text, other: Text) -> bool:
-    """Rich leaves out the style of the whole."""
+    """Returns whether two texts are equal, including the base style, which Rich's comparison
+    ignores."""
     return text is other or (text == other and text.style == other.style)
 
 
@@ -218,14 +219,14 @@ class FindingsPanel(Panel):
     ]
 
     class Moved(Message):
-        """The selection shall move by `by`, or to `to`; `opened`: its details are wanted."""
+        """Requests to move the selection by `by` or to `to`. `opened`: open its details."""
 
         def __init__(self, by: int = 0, to: int | None = None, opened: bool = False) -> None:
             super().__init__()
             self.by, self.to, self.opened = by, to, opened
 
     def on_show(self) -> None:
-        """Hidden, as until the first frame, it cannot be given the keys."""
+        """Takes the focus: a panel that is hidden, as until the first frame, cannot have it."""
         if self.screen.focused is None:
             self.focus()
 

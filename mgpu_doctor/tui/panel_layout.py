@@ -1,4 +1,4 @@
-"""How the panels of the main screen share its height: none is cut while there is room for it."""
+"""Shares the main screen's height among its panels: none is cut while there is room."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ FOOTER = 1
 
 
 class Wish(NamedTuple):
-    """`lines`: how many would show everything. `weight`: its part where not all get that. `least`:
-    with fewer it has nothing to show."""
+    """What a panel needs. `lines`: enough to show everything. `weight`: its share if there are too
+    few. `least`: with fewer it is hidden."""
 
     lines: int
     weight: int
@@ -22,7 +22,8 @@ class Wish(NamedTuple):
 
 
 def shared(room: int, wishes: Sequence[Wish]) -> list[int]:
-    """Lines for each: all that it wishes, or by weight as many as the others leave."""
+    """Returns the lines of each panel: all that it needs, or its share by weight of what is
+    left."""
     given = [0] * len(wishes)
     for _ in range(max(0, room)):
         hungry = [place for place, wish in enumerate(wishes) if given[place] < wish.lines]
@@ -33,8 +34,8 @@ def shared(room: int, wishes: Sequence[Wish]) -> list[int]:
 
 
 def useful(room: int, wishes: Sequence[Wish]) -> list[int]:
-    """The same, but nobody gets too little to show anything: while somebody would, the one with
-    the least weight of all gives way."""
+    """Returns the lines of each panel, none below its minimum: while one would be, the panel with
+    the least weight gets no lines."""
     wished = list(wishes)
     while True:
         given = shared(room, wished)
@@ -46,8 +47,8 @@ def useful(room: int, wishes: Sequence[Wish]) -> list[int]:
 
 
 def arrange(screen: Screen[object], *, side_by_side: bool) -> None:
-    """Give the panels their heights. `side_by_side`: whether ranks and their steps are beside each
-    other, so that both take the lines of the taller one."""
+    """Sets the panels' heights. `side_by_side`: the rank table and the heat map are next to each
+    other, so both get the height of the taller one."""
     rooms = [(panel, panel.room) for panel in screen.query(Panel) if panel.room is not None]
     ranks, heat, findings = (
         screen.query_one(f"#{name}", Panel) for name in ("ranks", "heat", "findings")

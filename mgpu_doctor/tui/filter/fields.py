@@ -1,4 +1,4 @@
-"""The fields and units that filters know, and how to read them from a row. Pure."""
+"""The fields and units of the filter language, and how to read them from a row. Pure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)([^0-9.]*)")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """`scale`: what one of it is in the field's own unit (SI; MHz, °C, shares 0..1)."""
+    """A unit. `scale`: one of it in the field's own unit (SI; MHz, °C, shares 0..1)."""
 
     sign: str
     scale: float
     is_share: bool = False
-    """Held against the field's share, where it has one."""
+    """Compared with the field's share, if it has one."""
 
 
 COUNT = (Unit("", 1),)
@@ -41,12 +41,12 @@ SIZE = (
     *(Unit(f"{sign}B", 10**power) for sign, power in zip("KMGT", (3, 6, 9, 12), strict=True)),
     Unit("B", 1),
 )
-"""Memory is always told with its unit: `mem>80` could be meant as a share or as gibibytes."""
+"""Memory needs a unit: `mem>80` could mean a share or gibibytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number as it was written, and its unit."""
+    """A number as typed, and its unit."""
 
     digits: str
     unit: Unit
@@ -57,7 +57,7 @@ class Quantity:
 
     @property
     def slack(self) -> float:
-        """Half of one in the last digit that was written."""
+        """Half a unit of the last digit typed."""
         places = len(self.digits.partition(".")[2])
         return 0.5 * 10.0**-places * self.unit.scale
 
@@ -66,7 +66,7 @@ class Quantity:
 
 
 def quantity(written: str, units: Sequence[Unit]) -> Quantity | str:
-    """The number, or what is wrong with it, as the end of a sentence."""
+    """Returns the number, or what is wrong with it as the end of a sentence."""
     match = _NUMBER.fullmatch(written)
     if match is None or len(match[1]) > MOST_DIGITS:
         return "expected a number"
@@ -83,14 +83,14 @@ def quantity(written: str, units: Sequence[Unit]) -> Quantity | str:
 Texts = Sequence[str]
 Numbers = Sequence[float]
 NOT_WORK = ("wait", "communication")
-"""Phases of a step in which a rank does nothing itself."""
+"""Phases of a step in which a rank does no work of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextField:
     name: str
     read: Callable[[Row], Texts]
-    """Its values in a row; none: not known."""
+    """Returns its values in a row; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class NumberField:
     read: Callable[[Row], Numbers]
     units: tuple[Unit, ...]
     share: Callable[[Row], Numbers] | None = None
-    """What a number with `%` is held against, where that is something else than `read`."""
+    """Returns the values that a number with `%` is compared with, if not those of `read`."""
     whole: bool = False
 
 
@@ -134,7 +134,7 @@ def _memory_share(row: Row) -> Numbers:
 
 
 def _seconds(names: Sequence[str]) -> Callable[[Row], Numbers]:
-    """Seconds a step in these phases together, as far as measured."""
+    """Returns the seconds per step spent in these phases, as far as measured."""
 
     def read(row: Row) -> Numbers:
         measured = _numbers(*(row.rank.phases.get(name) for name in names)) if row.rank else ()
@@ -144,7 +144,7 @@ def _seconds(names: Sequence[str]) -> Callable[[Row], Numbers]:
 
 
 def _share(names: Sequence[str]) -> Callable[[Row], Numbers]:
-    """The same as a share of the step, 0..1."""
+    """Returns the time in these phases as a share of the step, 0..1."""
     part, all_phases = _seconds(names), _seconds(PHASES)
 
     def read(row: Row) -> Numbers:

@@ -1,6 +1,6 @@
 """The filter language: from a text to an expression that matches rows. Pure.
 
-Whatever is typed, parsing raises nothing but `FilterError`. `str` of an expression is its text.
+Parsing raises only `FilterError`, whatever is typed. `str` of an expression is its text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from mgpu_doctor.tui.view import Row
 
 
 class FilterError(ValueError):
-    """`message`: what was expected, in one sentence; `column`: where in the text, from 0."""
+    """Text that is no filter. `message`: what was expected, one sentence. `column`: where, from
+    0."""
 
     def __init__(self, message: str, column: int) -> None:
         super().__init__(f"column {column + 1}: {message}")
@@ -39,22 +40,22 @@ class FilterError(ValueError):
 
 
 def plain(typed: str) -> str:
-    """`typed` with a question mark for each character that a terminal would not just print."""
+    """Returns `typed` with each unprintable character replaced by a question mark."""
     return "".join(char if char.isprintable() else "?" for char in typed)
 
 
 def caret(typed: str, column: int) -> str:
-    """A line that points at `column` when it is printed under `plain(typed)`."""
+    """Returns a line with a caret at `column`, to print under `plain(typed)`."""
     return " " * cell_len(plain(typed[:column])) + "^"
 
 
 def pointed(typed: str, error: FilterError) -> str:
-    """The text, a caret under the place, and the sentence: three lines."""
+    """Returns three lines: the text, a caret under the mistake, and the message."""
     return f"{plain(typed)}\n{caret(typed, error.column)}\n{error}"
 
 
 MEANING = '()!&|:=<>,"'
-"""Characters that mean something: text that holds one, or a quote, is written in quotes."""
+"""Special characters. Text with one of them, or with a quote, is written in quotes."""
 WORDS = ("and", "or", "not")
 UNKNOWN = ("?", "unknown")
 ORDERS: Mapping[str, Callable[[float, float], bool]] = {
@@ -67,7 +68,7 @@ ORDERS: Mapping[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """Any text field holds it."""
+    """Matches if any text field contains it."""
 
     text: str
 
@@ -81,7 +82,8 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Says:
-    """A text field holds one of the texts; `exact`: is one of them; `differs`: is none of them."""
+    """Matches if the text field contains one of the texts. `exact`: if it equals one. `differs`: if
+    it does not."""
 
     field: TextField
     texts: tuple[str, ...]
@@ -104,7 +106,7 @@ class Says:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From `low` to `high`, both included; the same twice is one number, as it is written."""
+    """A range, both ends included. `low` equal to `high` is one number, as typed."""
 
     low: Quantity
     high: Quantity
@@ -119,7 +121,8 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """A number is in one of the ranges; `differs`: is known and in none of them."""
+    """Matches if the number is in one of the ranges. `differs`: if it is known and outside all of
+    them."""
 
     field: NumberField
     ranges: tuple[Range, ...]
@@ -209,19 +212,19 @@ class Filter:
 
 
 def all_of(filters: Iterable[Filter]) -> Filter | None:
-    """What matches all of them; None: there is none."""
+    """Returns an expression that requires all of these; None if there are none."""
     parts = tuple(given.expression for given in filters)
     return Filter(parts[0] if len(parts) == 1 else And(parts)) if parts else None
 
 
 def read_as(field: NumberField, quantity: Quantity, row: Row) -> Numbers:
-    """The field's values, in what `quantity` is a number of."""
+    """Returns the field's values in the dimension of `quantity`."""
     read = field.share if quantity.unit.is_share and field.share else field.read
     return read(row)
 
 
 def quoted(text: str) -> str:
-    """`text` as it is typed. It holds one kind of quotes at most."""
+    """Returns `text` as it is typed, quoted if needed. It contains at most one kind of quotes."""
     bare = not (set(text) & {*MEANING, "'"}) and not any(map(str.isspace, text))
     if text and bare and text.casefold() not in (*WORDS, *UNKNOWN):
         return text
@@ -234,7 +237,7 @@ def _bracketed(part: Expression, kinds: tuple[type, ...]) -> str:
 
 
 SIGNS = {"&&": "&", "||": "|", "and": "&", "or": "|", "not": "!"}
-"""Other ways to write the same."""
+"""Synonyms."""
 _COMPARISON = re.compile(r"<=|>=|!=|==?|[<>:]")
 _JOINT = re.compile(r"&&|\|\||[()&|!]")
 _BLANK = re.compile(r"\s*")
@@ -253,8 +256,8 @@ class Token:
 
 
 def tokens(typed: str) -> list[Token]:
-    """Raises `FilterError`. What follows a comparison is a value: signs are text in it, so that
-    `device:cuda:0` needs no quotes."""
+    """Returns the tokens. Raises `FilterError`. After a comparison comes a value, in which special
+    characters are text, so `device:cuda:0` needs no quotes."""
     result: list[Token] = []
     at = _skip(typed, 0)
     while at < len(typed):
@@ -293,12 +296,12 @@ def _skip(typed: str, at: int) -> int:
 
 MOST_CHARACTERS = 1000
 DEEPEST = 32
-"""Brackets and negations inside each other."""
+"""The deepest nesting of brackets and negations."""
 _ENDS = re.compile(r"([^-]+)-([^-]+)")
 
 
 def parse(typed: str) -> Filter:
-    """Raises `FilterError`, which points at the column."""
+    """Returns the expression. Raises `FilterError` with the column of the mistake."""
     if len(typed) > MOST_CHARACTERS:
         raise FilterError(f"expected at most {MOST_CHARACTERS} characters", MOST_CHARACTERS)
     return Filter(_Parser(tokens(typed)).whole())
@@ -428,7 +431,7 @@ def _range(field: NumberField, value: Token) -> Range:
         quantity = _quantity(field, value, value.text)
         return Range(quantity, quantity)
     high = _quantity(field, value, ends[2])
-    # `60-80%`: a unit that only the end has is meant for both.
+    # `60-80%`: a unit on the end applies to both.
     bare = ends[1].replace(".", "").isdecimal()
     low = _quantity(field, value, ends[1] + high.unit.sign if bare else ends[1])
     if low.unit.is_share != high.unit.is_share:

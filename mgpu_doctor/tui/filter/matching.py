@@ -1,4 +1,4 @@
-"""A filter applied to a frame: which ranks and which GPUs it leaves."""
+"""Applies a filter to a frame: which ranks and GPUs are shown."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 
 def kept_by(what: Callable[P, tuple[object, ...]]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Remembers the newest answer, which `what` tells the things it was made of: while these are
-    the same, so is the answer."""
+    """Decorator: caches the last result. `what` returns the inputs; the cache holds while they are
+    the same objects."""
 
     def keep(ask: Callable[P, T]) -> Callable[P, T]:
         newest: tuple[tuple[object, ...], T] | None = None
@@ -53,12 +53,12 @@ def _is_still(before: object, now: object) -> bool:
 
 
 kept = kept_by(lambda *asked, **more: (*asked, *more.values()))
-"""Of the arguments alone: several panels ask the same of one frame."""
+"""Depends on its arguments only. Cached because several panels filter the same frame."""
 
 
 @kept_by(lambda frame: (frame.devices, frame.elsewhere))
 def gpus(frame: Frame) -> tuple[HostGpu, ...]:
-    """All those of a frame, host by host."""
+    """Returns all GPUs of a frame, host by host."""
     samples = [sample for sample in (frame.devices, *frame.elsewhere) if sample is not None]
     samples.sort(key=lambda device_sample: device_sample.host or "")
     return tuple(HostGpu(sample.host, device) for sample in samples for device in sample.devices)
@@ -66,7 +66,8 @@ def gpus(frame: Frame) -> tuple[HostGpu, ...]:
 
 @kept
 def shown(frame: Frame, only: Filter | None) -> Shown:
-    """What is left of the frame's ranks and GPUs, in their order; all of them without one."""
+    """Returns the ranks and GPUs that match the filter, in the frame's order; all of them without
+    one."""
     ranks = frame.diagnosis.ranks if frame.diagnosis else ()
     if only is None:
         return Shown(ranks, gpus(frame))
@@ -90,8 +91,8 @@ def _placed(frame: Frame) -> tuple[object, ...]:
 
 @kept_by(_placed)
 def used(frame: Frame) -> dict[int, tuple[int, ...]]:
-    """Place of a rank in the diagnosis -> places in `gpus(frame)` of those that it computes on:
-    those of its host that list its pid, else the one that the rank names itself."""
+    """Returns rank index in the diagnosis -> indices in `gpus(frame)` of its GPUs: those on its
+    host that list its pid, else the one that the rank reports."""
     diagnosis, there = frame.diagnosis, gpus(frame)
     if diagnosis is None or not there:
         return {}
@@ -114,8 +115,8 @@ def used(frame: Frame) -> dict[int, tuple[int, ...]]:
 
 
 def _named(frame: Frame, case: Case) -> dict[int | None, int]:
-    """Rank -> place in `gpus(frame)` of the one that it names itself. Of several hosts each one's
-    ranks are held against its own GPUs: indices, and ranks that share one, mean nothing across."""
+    """Returns rank -> index in `gpus(frame)` of the GPU it reports. Each host's ranks are matched
+    with its own GPUs: GPU indices are not comparable across hosts."""
     from mgpu_doctor.analysis.machines.rank_devices import key_of, placements
 
     named: dict[int | None, int] = {}
@@ -136,7 +137,7 @@ def _named(frame: Frame, case: Case) -> dict[int | None, int]:
 
 
 def pids(device: Device) -> tuple[int, ...]:
-    """Every process that the device lists, however it lists it."""
+    """Returns the pids of all processes that the device lists, of any kind."""
     of_parts = (pid for part in device.instances for pid in part.pids)
     return tuple(
         dict.fromkeys((*device.pids, *(process.pid for process in device.processes), *of_parts))
@@ -144,7 +145,7 @@ def pids(device: Device) -> tuple[int, ...]:
 
 
 class _Pair(NamedTuple):
-    """Places in the frame, and what the filter is asked of."""
+    """Indices in the frame, and the row that the filter is applied to."""
 
     rank: int | None
     gpu: int | None
@@ -176,6 +177,6 @@ def _pairs(frame: Frame) -> Iterator[_Pair]:
 
 
 def _users(frame: Frame) -> dict[int | None, str | None]:
-    """Pid -> user, of the processes at the last look."""
+    """Returns pid -> user from the last sample of processes."""
     snapshots = frame.diagnosis.case.job_snapshots if frame.diagnosis else ()
     return {process.pid: process.user for process in snapshots[-1].processes} if snapshots else {}

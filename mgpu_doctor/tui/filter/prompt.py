@@ -1,4 +1,4 @@
-"""The line in which a filter is typed. It says what is wrong while one types."""
+"""The line in which a filter is typed. It shows mistakes as you type."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MOST_REMEMBERED = 100
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The answer to the prompt. None: nothing is left out any more."""
+    """The answer to the prompt. None: no filter."""
 
     filter: Filter | None
 
 
 class FilterPrompt(ModalScreen[Chosen | None]):
-    """Asks for a filter; the result is None where it was left with escape. `history`: what was
-    typed before, oldest first; an answer is added to it."""
+    """Asks for a filter. The result is None if closed with escape. `history`: earlier filters,
+    oldest first; the answer is appended."""
 
     DEFAULT_CSS = """
     FilterPrompt {
@@ -103,7 +103,7 @@ class FilterPrompt(ModalScreen[Chosen | None]):
             static.update(HINT)
             return
         line = self.query_one(Input)
-        # The line scrolls sideways with its cursor, which it does after this message.
+        # The line scrolls with its cursor only after this message.
         self.call_after_refresh(
             lambda: mark.update(caret(line.value, wrong.column)[int(line.scroll_offset.x) :])
         )

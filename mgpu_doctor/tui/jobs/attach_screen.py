@@ -32,13 +32,13 @@ from mgpu_doctor.tui.jobs.stopping import offer_stop
 
 MOST_LISTED = 64
 MOST_MAPS = 1 << 20
-"""Bytes of proc_pid_maps(5) in which a framework's library is looked for."""
+"""Bytes of proc_pid_maps(5) that are searched for a framework's library."""
 MOST_ABOVE = 16
 TICKS = os.sysconf("SC_CLK_TCK")
 LIBRARIES = {b"/libtorch": "torch", b"tensorflow": "tensorflow", b"/libjax": "jax"}
 MOST_KNOWN = 512
 _FRAMEWORKS: dict[tuple[int, int], str] = {}
-"""(pid, start ticks) of a rank -> what it has loaded."""
+"""(pid, start ticks) of a rank -> the framework it has loaded."""
 NOT_OBSERVED = (
     "It was not started under observation: its steps and its output cannot be seen, its processes "
     "and their stacks can. Start it with `mgpu-doctor run -- COMMAND` next time."
@@ -47,13 +47,13 @@ NOT_OBSERVED = (
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A job that runs here. `recording`: where it is observed; None: it is not."""
+    """A job on this machine. `recording`: its folder; None if it is not observed."""
 
     pid: int
     command: str
     recording: Path | None = None
     ranks: int | None = None
-    """Ranks seen on this host; None: not known yet."""
+    """Ranks on this host; None if not known yet."""
     world_size: int | None = None
     framework: str | None = None
     launcher: str | None = None
@@ -63,16 +63,16 @@ class Listed:
     """Seconds since it started."""
     pids: frozenset[int] = frozenset()
     unseen: tuple[str, ...] = ()
-    """What cannot be seen of it, why, and what to do: a sentence each."""
+    """What cannot be observed, why, and what to do: one sentence each."""
 
     @property
     def subject(self) -> str:
-        """What `mgpu-doctor diagnose` calls it."""
+        """The job's name for `mgpu-doctor diagnose`."""
         return str(self.recording) if self.recording is not None else str(self.pid)
 
 
 def jobs_here() -> tuple[Listed, ...]:
-    """Every training job of this machine, those under observation first. One pass over /proc."""
+    """Returns every training job on this machine, observed ones first. One pass over /proc."""
     running_jobs = list(jobs.find_all())
     listed = []
     for recording in living():
@@ -90,13 +90,14 @@ def jobs_here() -> tuple[Listed, ...]:
 
 
 def gpus_of(job: Listed, devices: DeviceSample | None) -> str:
-    """The numbers of the GPUs on which its processes are; empty: none, or not known."""
+    """Returns the indices of the GPUs that its processes use; empty if none or unknown."""
     known = devices.devices if devices is not None else ()
     return ",".join(str(device.index) for device in known if job.pids.intersection(device.pids))
 
 
 def _belongs(job: RunningJob, pid: int) -> bool:
-    """Whether the process is of the job, or stands above it (a shell script, `uv run`)."""
+    """Returns whether the process belongs to the job or is its ancestor (a shell script, `uv
+    run`)."""
     if any(process.pid == pid for process in job.processes):
         return True
     above = job.processes[0].parent if job.processes else 0
@@ -153,13 +154,13 @@ def _outside(job: RunningJob) -> Listed:
 
 
 def _unread(job: RunningJob) -> tuple[str, ...]:
-    """Each reason once: most hold for every rank."""
+    """Returns each reason once: most apply to every rank."""
     sentences = (f"{part.source}: {part.reason}; {part.remedy}." for part in job.unread)
     return tuple(dict.fromkeys(sentences))
 
 
 def _pids(job: RunningJob) -> frozenset[int]:
-    """As this host numbers them, which is how NVML does."""
+    """Returns the pids in this host's namespace, as NVML lists them."""
     return frozenset(process.pid for process in job.processes)
 
 
@@ -170,14 +171,14 @@ def _container(job: RunningJob) -> str | None:
 
 
 def _framework(job: RunningJob) -> str | None:
-    """By the libraries that its first rank has loaded."""
+    """Returns the framework, from the libraries that the first rank has loaded."""
     key = next(((rank.pid, rank.start_ticks) for rank in job.ranks), None)
     if key is None:
         return None
     if key not in _FRAMEWORKS and (text := _mapped(key[0])) is not None:
         if len(_FRAMEWORKS) >= MOST_KNOWN:
             _FRAMEWORKS.clear()
-        _FRAMEWORKS[key] = text  # what is loaded stays loaded; what is not yet is asked again
+        _FRAMEWORKS[key] = text  # a loaded library stays loaded; others are checked again
     return _FRAMEWORKS.get(key)
 
 
@@ -200,19 +201,20 @@ def _info(recording: Path) -> dict[str, object]:
 
 
 EVERY = 2.0
-"""Seconds between two looks at the machine."""
+"""Seconds between two scans of the machine."""
 LEAST_REST = 50.0
-"""Rests so many times as long as a look took: 2 % of a core at most."""
+"""Sleeps this many times as long as a scan took: at most 2 % of a core."""
 NOBODY = "No training job runs on this machine. n on the first screen starts one."
 COLUMNS = {
     "seen": 4, "pid": 7, "user": 8, "ranks": 6, "by": 9, "in": 10, "age": 10, "GPUs": 6,
 }  # fmt: skip
-"""Titles and widths; the command takes what is left. `seen`: whether it is under observation."""
+"""Column titles and widths; the command takes the remaining width. `seen`: whether the job is
+observed."""
 
 
 class AttachScreen(ModalScreen[Listed | None]):
-    """Gives the job that was chosen. `find`: lists them, in a thread; `devices`: the GPUs as they
-    were last seen."""
+    """Returns the chosen job. `find`: lists jobs, in a thread. `devices`: the last sample of the
+    GPUs."""
 
     DEFAULT_CSS = """
     AttachScreen > Vertical { background: $surface; border: round $accent; padding: 0 1; }
@@ -318,7 +320,7 @@ class AttachScreen(ModalScreen[Listed | None]):
 
 
 def details(job: Listed) -> Text:
-    """All that is known of a job that has no room in its line, and what cannot be seen."""
+    """Returns what is known of a job beyond its row, and what cannot be observed."""
     lines = Text(text.line(job.command), style="bold")
     if job.recording is not None:
         lines.append(f"\nunder observation: {text.line(str(job.recording))}", style="not bold")

@@ -1,7 +1,7 @@
 """Runs the doctor's command line detached from the process that starts it.
 
 `python -m mgpu_doctor.tui.jobs.detached_start DESCRIPTOR WORDS…` is started as the leader of its
-own session. The doctor runs in a child of it, which outlives everything else. Its messages go to
+own session. The doctor runs in its child, which outlives the parent. Its messages go to
 DESCRIPTOR (the first line is its pid); standard error, which the job inherits, stays as it is.
 """
 

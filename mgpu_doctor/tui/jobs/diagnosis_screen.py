@@ -27,7 +27,8 @@ Examine = Callable[[str, Tell], Diagnosis]
 
 
 def examination(settings: Settings = DEFAULTS) -> Examine:
-    """What `mgpu-doctor diagnose` does with one subject. Raises `UnknownSubject`."""
+    """Returns a function that diagnoses one subject, as `mgpu-doctor diagnose` does. It raises
+    `UnknownSubject`."""
 
     def examine(subject: str, tell: Tell) -> Diagnosis:
         return diagnose(load_cases([subject], tell)[0], settings)
@@ -36,7 +37,7 @@ def examination(settings: Settings = DEFAULTS) -> Examine:
 
 
 class DiagnosisScreen(ModalScreen[None]):
-    """`subject`: as `mgpu-doctor diagnose` takes it. `examine`: looks at it, in a thread."""
+    """Shows a diagnosis. `subject`: as for `mgpu-doctor diagnose`. `examine`: runs in a thread."""
 
     DEFAULT_CSS = """
     DiagnosisScreen > Vertical { background: $surface; border: round $accent; padding: 0 1; }
@@ -80,7 +81,7 @@ class DiagnosisScreen(ModalScreen[None]):
             diagnosis = self._examine(self._subject, tell)
         except UnknownSubject as reason:
             self.app.call_from_thread(self._say, str(reason))
-        except Exception as error:  # told, never fatal: the dashboard goes on
+        except Exception as error:  # shown, never fatal: the dashboard goes on
             failed = f"the diagnosis failed ({type(error).__name__}: {error})."
             self.app.call_from_thread(self._say, failed)
         else:
@@ -154,11 +155,11 @@ ENDINGS = (".html", ".md", ".json")
 
 
 class NotSavedError(Exception):
-    """Its text is one sentence that says why."""
+    """The report was not saved; the message is one sentence that says why."""
 
 
 def default_name(diagnosis: Diagnosis) -> str:
-    """A name that the working folder is likely not to have yet."""
+    """Returns a file name that is probably free in the working folder."""
     name = "".join(
         part if part.isalnum() or part in "-_" else "-" for part in diagnosis.case.job.id
     )
@@ -166,7 +167,7 @@ def default_name(diagnosis: Diagnosis) -> str:
 
 
 def check(name: str) -> Path:
-    """Where a report of that name goes. Raises `NotSavedError`."""
+    """Returns the path for a report of that name. Raises `NotSavedError`."""
     path = Path(name.strip()).expanduser()
     if path.suffix.lower() not in ENDINGS or not path.stem:
         raise NotSavedError("the name must end in .html, .md or .json.")
@@ -176,8 +177,8 @@ def check(name: str) -> Path:
 
 
 def save(diagnosis: Diagnosis, path: Path, *, overwrite: bool) -> None:
-    """Write the report (0600). Raises `NotSavedError`, also where the file is there and may not be
-    overwritten."""
+    """Writes the report (mode 0600). Raises `NotSavedError`, also if the file exists and must not
+    be overwritten."""
     if path.exists() and not overwrite:
         raise NotSavedError(f"{path} is there already.")
     try:

@@ -1,4 +1,4 @@
-"""What an empty machine greets with: the keys that start something, and what it has."""
+"""The greeting without a job: the keys that start one, and what this machine has."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REPLAY_KEY = "p"
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """Draws the greeting. `frameworks`: of this Python, with their versions; `last`: the name of
+    """Draws the greeting. `frameworks`: those of this Python, with versions. `last`: the name of
     the newest recording."""
 
     frameworks: tuple[str, ...]
@@ -44,13 +44,13 @@ class Greeting:
 
     @classmethod
     def of_this_machine(cls) -> Greeting:
-        """Looked up once: nothing is imported for it."""
+        """Returns the greeting for this machine. Looked up once, without importing frameworks."""
         last = latest()
         return cls(_frameworks(), last.name if last is not None else None)
 
     def lines(self, frame: Frame, width: int, _view: View) -> list[Text]:
-        """Nothing while there is a job to show. The keys come first: a small screen full of GPUs
-        shows no more."""
+        """Returns the greeting's lines; empty while a job is shown. The keys come first, in case a
+        screen full of GPUs has no room for more."""
         if frame.diagnosis is not None:
             return []
         again = () if self.last is None else (f"play the last recording again: {self.last}",)
@@ -97,7 +97,7 @@ def _host(frame: Frame) -> str:
 
 
 def _frameworks() -> tuple[str, ...]:
-    """By the names of their metadata's folders, `NAME-VERSION.dist-info`: to ask
+    """Returns installed frameworks by the names of their `NAME-VERSION.dist-info` folders.
     `importlib.metadata` would take a tenth of the time to the first frame."""
     versions: dict[str, str] = {}
     for folder in sys.path:

@@ -25,12 +25,12 @@ FAULT = "fault"
 RANKS = "ranks"
 DIRECTORY = "dir"
 MOST_RANKS = 1024
-"""More than that is a slip of the finger: each is a process."""
+"""The most ranks: each is a process, so more than that is a typing error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """The form as it stands; what is empty is left to its default."""
+    """The form's content. Empty fields keep their defaults."""
 
     trainer: str
     ranks: str = ""
@@ -41,21 +41,21 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """`words`: what `mgpu-doctor` is to be told."""
+    """A valid form. `words`: the arguments of `mgpu-doctor`."""
 
     words: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """`place`: the name of the option that is wrong."""
+    """An invalid form. `place`: the name of the wrong option."""
 
     place: str
     sentence: str
 
 
 def check(filled: Filled) -> Ready | Refused:
-    """The command that the form asks for, or what is wrong first."""
+    """Returns the command of this form, or its first mistake."""
     try:
         trainer = catalogue.find(filled.trainer)
     except UsageError as error:
@@ -79,7 +79,7 @@ def check(filled: Filled) -> Ready | Refused:
 
 
 def fault_text(kind: str, values: Mapping[str, str]) -> str:
-    """A fault as the command line spells it, of the keys that are given."""
+    """Returns a fault as on the command line, with the keys that are given."""
     given = ",".join(f"{key}={typed.strip()}" for key, typed in values.items() if typed.strip())
     return f"{kind}:{given}" if given else kind
 
@@ -143,12 +143,12 @@ class Row(Horizontal):
         self._input.value = ""
 
     def mark(self, wrong: bool) -> None:
-        """Show whether this is what is wrong."""
+        """Shows whether this option is wrong."""
         self.set_class(wrong, "-wrong")
 
 
 class FaultRows(Vertical):
-    """Faults that were added, and the one that is being built."""
+    """The faults added so far, and the one being edited."""
 
     DEFAULT_CSS = """
     FaultRows { height: auto; }
@@ -173,12 +173,12 @@ class FaultRows(Vertical):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All faults as the command line spells them, that in the making last."""
+        """Returns all faults as on the command line, the one being edited last."""
         draft = self._draft()
         return (*self._added, *([draft] if draft else []))
 
     def add(self) -> None:
-        """Keep the fault that was built, and begin another; where none is, begin the first."""
+        """Keeps the edited fault and starts another one, or starts the first."""
         choice = self.query_one("#kind", Select)
         if draft := self._draft():
             self._added.append(draft)
@@ -187,7 +187,7 @@ class FaultRows(Vertical):
         choice.focus()
 
     def drop(self) -> None:
-        """Take all faults away."""
+        """Removes all faults."""
         self._added = []
         self.query_one("#kind", Select).clear()
         self._tell()
@@ -218,7 +218,7 @@ READONLY = "nothing is started: this dashboard is --readonly. The command can be
 
 
 class LaunchScreen(ModalScreen[Started | None]):
-    """Gives what was started; None: nothing. `starter`: starts it, in a thread."""
+    """Returns what was started, or None. `starter`: starts it, in a thread."""
 
     DEFAULT_CSS = """
     LaunchScreen > Vertical { background: $surface; border: round $accent; padding: 0 1; }
@@ -235,7 +235,7 @@ class LaunchScreen(ModalScreen[Started | None]):
         Binding("ctrl+n", "add_fault", "another fault", priority=True),
         Binding("ctrl+r", "drop_faults", "no faults", priority=True),
         Binding("escape", "leave", "back"),
-        # With priority, or else what is typed at once on a busy machine is still the old field's.
+        # With priority: else keys typed quickly on a busy machine still go to the old field.
         Binding("tab", "app.focus_next", show=False, priority=True),
         Binding("shift+tab", "app.focus_previous", show=False, priority=True),
     ]
@@ -305,7 +305,7 @@ class LaunchScreen(ModalScreen[Started | None]):
         return Filled(self._trainer.name, ranks, typed, faults, directory)
 
     def _check(self) -> Ready | None:
-        """Show the command, or what is wrong, and mark where."""
+        """Shows the command, or the mistake and its row."""
         self.query_one("#summary", Static).update(self._trainer.summary)
         outcome = check(self._filled())
         place = None if isinstance(outcome, Ready) else outcome.place

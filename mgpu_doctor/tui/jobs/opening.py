@@ -1,4 +1,4 @@
-"""Opens the screens of this room over a live screen, which then turns to what was chosen."""
+"""Opens this package's screens over a live screen, which then shows the chosen job."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from mgpu_doctor.live.machine_recorder import Recorder
 
 Job = Path | int
-"""A recording, or a process of a job that nobody observes."""
+"""A recording, or a process of a job that is not observed."""
 Turn = Callable[[Job], None]
 
 
 def open_launch(app: App[Any], turn: Turn, *, readonly: bool = False) -> None:
-    """The launch form; what it starts is shown from then on."""
+    """Opens the launch form; the job it starts is shown from then on."""
     from mgpu_doctor.tui.jobs.launch_screen import LaunchScreen
     from mgpu_doctor.tui.jobs.starting import Started
 
@@ -40,7 +40,7 @@ def open_attach(
     *,
     readonly: bool = False,
 ) -> None:
-    """The list of jobs; the one that is chosen is shown from then on."""
+    """Opens the list of jobs; the chosen one is shown from then on."""
     from mgpu_doctor.tui.jobs.attach_screen import AttachScreen, Listed
 
     def chosen(job: Listed | None) -> None:
@@ -51,7 +51,8 @@ def open_attach(
 
 
 def source_of(job: Job, settings: Settings = DEFAULTS, recorder: Recorder | None = None) -> Source:
-    """The frames of a job. `recorder`: goes on taking down what the machine does."""
+    """Returns the source of a job's frames. `recorder`: goes on recording samples of the
+    machine."""
     from mgpu_doctor.live.live_jobs import LiveJobs
     from mgpu_doctor.live.unrecorded_job import Outside
 
@@ -63,7 +64,7 @@ def source_of(job: Job, settings: Settings = DEFAULTS, recorder: Recorder | None
 def open_diagnosis(
     app: App[Any], diagnosis: Diagnosis | None, settings: Settings = DEFAULTS
 ) -> None:
-    """The full examination of the job that is shown."""
+    """Opens the full diagnosis of the job shown."""
     from mgpu_doctor.tui.jobs.diagnosis_screen import DiagnosisScreen, examination
     from mgpu_doctor.tui.jobs.stopping import NO_JOB
 

@@ -1,4 +1,4 @@
-"""Starts a job under observation that has nothing to do with the process that starts it."""
+"""Starts a job under observation that is independent of the process that starts it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mgpu_doctor.recording.layout import END, INFO
 from mgpu_doctor.report.text import line
 
 PATIENCE = 30.0
-"""Seconds for the recording to be there: Python may start slowly from a network file system."""
+"""Seconds to wait for the recording: Python may start slowly from a network file system."""
 GLANCE = 0.05
 NEWEST = 64
 MOST_WORDS = 16 << 10
@@ -30,32 +30,32 @@ OWN = "mgpu-doctor: "
 
 
 class NotStartedError(Exception):
-    """The job does not run, or nobody can watch it; its text is one sentence."""
+    """The job did not start or cannot be observed; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A job that was started. `pid`: of the doctor that observes it."""
+    """A started job. `pid`: the doctor that observes it."""
 
     recording: Path
     pid: int
 
 
 def run_words(command: Sequence[str]) -> tuple[str, ...]:
-    """What `mgpu-doctor` is told so that it runs `command`; its diagnosis is on the screen."""
+    """Returns the arguments for `mgpu-doctor` to run `command`. The screen shows its diagnosis."""
     return ("run", "--quiet", "--", *command)
 
 
 def shown(words: Sequence[str]) -> str:
-    """The command line as one would type it."""
+    """Returns the command line as one would type it."""
     return shlex.join(["mgpu-doctor", *words])
 
 
 def start(words: Sequence[str], *, patience: float = PATIENCE) -> Started:
-    """Start `mgpu-doctor WORDS…` (`run` or `train`) in a session of its own, with nothing on
-    standard input and its output in its recording alone; return when the job runs, or has ended.
+    """Start `mgpu-doctor WORDS…` (`run` or `train`) in a session of its own, without standard
+    input, with its output only in its recording. Returns when the job runs or has ended.
 
-    Raises `NotStartedError` with the sentence of whoever refused."""
+    Raises `NotStartedError` with the message of the program that refused."""
     with tempfile.TemporaryFile() as voice:
         starter = [sys.executable, "-m", "mgpu_doctor.tui.jobs.detached_start", str(voice.fileno())]
         try:
@@ -82,7 +82,7 @@ def _wait(voice: IO[bytes], folder: Path | None, patience: float) -> Started:
         first, ended, words = shown.partition("\n")
         if ended and first.isdecimal():
             pid = int(first)
-        over = pid is not None and not processes.is_alive(pid)  # asked before its files are read
+        over = pid is not None and not processes.is_alive(pid)  # checked before its files are read
         recording = _recording(pid, folder) if pid is not None else None
         if pid is not None and recording is not None:
             return Started(recording, pid)
@@ -92,13 +92,13 @@ def _wait(voice: IO[bytes], folder: Path | None, patience: float) -> Started:
 
 
 def _folder(words: Sequence[str]) -> Path | None:
-    """What `--dir` asks for, of the doctor's own words."""
+    """Returns the value of `--dir` among the doctor's own arguments."""
     own = words[: words.index("--")] if "--" in words else words
     return Path(own[own.index("--dir") + 1]).absolute() if "--dir" in own[:-1] else None
 
 
 def _recording(doctor: int, folder: Path | None) -> Path | None:
-    """The recording in which this doctor has noted its job's process."""
+    """Returns the recording that names this doctor's job."""
     try:
         names = sorted(os.listdir(runs()), reverse=True)[:NEWEST] if folder is None else []
     except OSError:
@@ -111,7 +111,7 @@ def _recording(doctor: int, folder: Path | None) -> Path | None:
 
 
 def _reason(words: str, *, over: bool) -> str:
-    """The last sentence that the doctor said, else the last line."""
+    """Returns the doctor's last message, else its last line of output."""
     lines = [cleaned for cleaned in map(line, words.splitlines()) if cleaned]
     own_lines = [line.removeprefix(OWN) for line in lines if line.startswith(OWN)] or lines
     if own_lines:
@@ -127,7 +127,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def farewell(started: Started) -> str:
-    """For whoever leaves the dashboard: how the job ended, or how to come back to it."""
+    """Returns the message on leaving the dashboard: how the job ended, or how to reattach."""
     own = started.recording.parent == runs()
     name = started.recording.name if own else shlex.quote(str(started.recording))
     if not (started.recording / END).exists():

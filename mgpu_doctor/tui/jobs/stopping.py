@@ -27,13 +27,13 @@ READONLY = "nothing is stopped: this dashboard is --readonly."
 NO_JOB = "There is no job to look at: n starts one, a lists those that run here."
 ANOTHERS = "the job belongs to another user: only its owner stops it."
 TERM_AFTER = 10.0
-"""Seconds from SIGINT to SIGTERM: time for a checkpoint that a handler writes, as torchrun gives
-its workers 30 s from SIGTERM on."""
+"""Seconds from SIGINT to SIGTERM: time for a handler to write a checkpoint. torchrun gives its
+workers 30 s after SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """One process. `start_ticks`: clock ticks since boot, which tells a reused pid apart."""
+    """One process. `start_ticks`: clock ticks since boot at its start; detects a reused pid."""
 
     pid: int
     start_ticks: int
@@ -45,8 +45,8 @@ class Who:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """A job to be ended. `asked`: who gets SIGINT and SIGTERM and passes them on; `roots`: whose
-    families SIGKILL ends."""
+    """A job to stop. `asked`: processes that get SIGINT and SIGTERM and forward them. `roots`:
+    processes that SIGKILL ends with their descendants."""
 
     name: str
     asked: tuple[Who, ...]
@@ -54,12 +54,12 @@ class Aim:
 
     @property
     def alive(self) -> bool:
-        """Whether something of it still runs."""
+        """Whether one of its processes still runs."""
         return any(who.alive for who in (*self.asked, *self.roots))
 
 
 def aim_at_recording(recording: Path) -> Aim | str:
-    """The job of a recording, or a sentence why it cannot be stopped."""
+    """Returns the job of a recording, or a sentence why it cannot be stopped."""
     try:
         info = read_object(recording / INFO, root=recording)
     except (OSError, ValueError):
@@ -80,7 +80,7 @@ def aim_at_recording(recording: Path) -> Aim | str:
 
 
 def aim_at_process(pid: int) -> Aim | str:
-    """The job that a process belongs to, or a sentence why it cannot be stopped."""
+    """Returns the job that a process belongs to, or a sentence why it cannot be stopped."""
     job = jobs.find(pid)
     if job is None:
         return f"{jobs.unseen(pid)}."
@@ -94,7 +94,8 @@ def aim_at_process(pid: int) -> Aim | str:
 
 
 def send(aim: Aim, number: signal.Signals) -> str | None:
-    """Send SIGINT or SIGTERM to who is asked, SIGKILL to all; a sentence where that fails."""
+    """Sends SIGINT or SIGTERM to the `asked` processes, SIGKILL to all. Returns a sentence if that
+    fails."""
     whom = _families(aim.roots) if number is signal.SIGKILL else aim.asked
     try:
         for who in whom:
@@ -108,7 +109,7 @@ def _send(who: Who, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(who.pid)
         try:
-            if who.alive:  # asked while the descriptor holds the pid: it is no reused one
+            if who.alive:  # checked while the descriptor is open, so the pid is not a reused one
                 signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)
@@ -151,7 +152,7 @@ Send = Callable[[Aim, signal.Signals], str | None]
 
 
 class StopScreen(ModalScreen[bool]):
-    """Gives whether the job has ended. `after`: seconds from SIGINT to SIGTERM, and from that to
+    """Returns whether the job has ended. `after`: seconds from SIGINT to SIGTERM, and from there to
     the offer of SIGKILL."""
 
     DEFAULT_CSS = """
@@ -217,7 +218,7 @@ class StopScreen(ModalScreen[bool]):
 
     @property
     def _rest(self) -> float:
-        """Seconds until more may be done."""
+        """Returns the seconds until the next signal is allowed."""
         return self._after - (time.monotonic() - self._sent[-1][1])
 
     def _signal(self, number: signal.Signals) -> None:

@@ -1,8 +1,8 @@
 """What a frame looks like, as lines of text: pure functions, the same for the screen and `--once`.
 
 Foreign text (names, messages, paths) goes through `report.text.line` into `Text` objects, never
-through markup. The functions below load what only a job needs when there is a job, because the
-first frame waits for imports.
+through markup. The functions below import what a job needs only when there is a job, because
+imports delay the first frame.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def draw_findings(frame: Frame, width: int, view: View) -> Sequence[Text]:
 
 
 def draw_selected_finding(frame: Frame, width: int, view: View) -> Sequence[Text]:
-    """Of the selected finding."""
+    """Returns the lines of the selected finding."""
     if frame.diagnosis is None or not frame.diagnosis.findings:
         return ()
     from mgpu_doctor.tui.panels import finding_list
