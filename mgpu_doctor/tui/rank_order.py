@@ -14,14 +14,15 @@ from mgpu_doctor.tui.filter.matching import gpus, used
 from mgpu_doctor.tui.view import Order, Row, View
 
 URGENT = ("hung", "dead", "missing", "exited", "waiting", "running")
-"""States in the order in which somebody should look."""
+"""States, most urgent first."""
 Memory = Callable[[RankSummary], float | None]
 
 
 def ordered(
     ranks: Sequence[RankSummary], view: View, memory: Memory | None = None
 ) -> list[RankSummary]:
-    """By the view's order: most own work, wait and memory first, fewest steps first."""
+    """Returns the ranks in the view's order: most own work, wait and memory first, fewest steps
+    first."""
     key: dict[Order, Callable[[RankSummary], Any]] = {
         Order.RANK: lambda rank: rank.rank,
         Order.OWN: lambda rank: _negative(own_work(rank)),
@@ -38,12 +39,12 @@ def ordered(
 
 
 def own_work(rank: RankSummary) -> float | None:
-    """Seconds a step that the rank worked itself, as far as measured."""
+    """Returns the rank's own work in seconds per step, as far as measured."""
     return _only(own_seconds(Row(rank)))
 
 
 def memory_of(frame: Frame) -> Memory:
-    """Bytes that a rank holds: on its GPUs where any rank has one, else in the host's memory."""
+    """Returns the bytes that a rank uses: GPU memory if any rank has a GPU, else host memory."""
     diagnosis, there = frame.diagnosis, gpus(frame)
     placed = used(frame)
     if diagnosis is None or not placed:

@@ -2,7 +2,7 @@
 
     FIELD:TEXT    text that contains TEXT, in any case         name:h100  state:dead,hung
     FIELD=TEXT    the whole text, exact case                   host=node-a  state!=running
-    FIELD<NUMBER  also <=                                      >  >=  =  !=, with a unit           util<5  mem>80%  wait>=20ms
+    FIELD<NUMBER  also <=  >  >=  =  !=, with a unit           util<5  mem>80%  wait>=20ms
     FIELD:LIST    numbers and ranges, ends included            gpu:0-3,6  temp:60-80
     FIELD=?       unknown values (also FIELD:unknown)          power=?
     WORD          any text field contains it                   h100

@@ -52,7 +52,7 @@ def _line(finding: Finding, width: int, selected: bool) -> Text:
 
 
 def _gone(followed: Followed, now: float, width: int) -> Text:
-    """A finding that has resolved itself."""
+    """Returns the line of a resolved finding."""
     mark, style = TONE_MARKS[Tone.GOOD]
     shown = Text.assemble(
         (f"  {mark} ", style),
@@ -63,33 +63,33 @@ def _gone(followed: Followed, now: float, width: int) -> Text:
 
 
 def selected_finding_lines(diagnosis: Diagnosis, width: int, view: View) -> list[Text]:
-    """The lines of the selected finding's details."""
+    """Returns the lines of the selected finding's details."""
     selected = diagnosis.findings[min(view.finding, len(diagnosis.findings) - 1)]
     return finding_details(diagnosis, selected).lines(width)
 
 
 def finding_details(diagnosis: Diagnosis, finding: Finding) -> FindingDetails:
-    """Everything about a finding, in whatever width it is shown."""
-    pass  # no part of one frame as text
+    """Returns everything about a finding, wrapped to the width it is shown in."""
+    pass  # not needed for one frame as text
 
     return FindingDetails(finding, diagnosis.step_seconds)
 
 
 LABEL = 10
-"""Cells of `evidence` and what stands beside it."""
+"""Cells of the word `evidence` and the space after it."""
 LONGEST_FACT = 28
-"""Cells of two quantities; a longer fact is somebody's words and gets lines of its own."""
+"""Cells of two quantities. A longer fact is quoted text and gets its own lines."""
 LEAST = 12
-"""Cells of a column of words, however narrow the screen is."""
+"""Minimum cells of a column of words, even on a narrow screen."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindingDetails:
-    """Can be printed by Rich, which tells it the width."""
+    """A finding in full, as a Rich renderable that wraps to the given width."""
 
     finding: Finding
     step_seconds: float | None
-    """Of the job, from which a gain is told."""
+    """The job's figures, from which gains are computed."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         del console
@@ -101,7 +101,7 @@ class FindingDetails:
 
 @kept
 def _lines(finding: Finding, step_seconds: float | None, width: int) -> list[Text]:
-    """The screen draws the same many times."""
+    """Returns the lines; cached, because the screen draws them many times."""
     return [
         *_head(finding, width),
         Text(),
@@ -130,7 +130,7 @@ def _body(finding: Finding, width: int) -> Iterator[Text]:
 
 
 def _fixes(finding: Finding, step_seconds: float | None, width: int) -> Iterator[Text]:
-    """What several of them gain is told of the first."""
+    """Returns the lines of the fixes. A gain shared by several is shown with the first."""
     shown = None
     for place, fix in enumerate(finding.fixes):
         yield Text()
@@ -146,7 +146,8 @@ def _fixes(finding: Finding, step_seconds: float | None, width: int) -> Iterator
 def _evidence(
     evidence: Sequence[Evidence], culprits: Sequence[Culprit], width: int
 ) -> Iterator[Text]:
-    """The numbers first, in a column; a source that all share is named once, below."""
+    """Returns the lines of evidence: numbers first, in a column. A source shared by all is named
+    once, below."""
     facts = [_fact(item) for item in evidence]
     longest = min(LONGEST_FACT, width // 2)
     column = max((len(fact) for fact in facts if len(fact) <= longest), default=0)
@@ -185,7 +186,8 @@ def _labelled(label: str, content: str, width: int, style: str = "") -> Iterator
 def hanging(
     head: Text, words: Text, width: int, style: str = "", *, again: Text | None = None
 ) -> Iterator[Text]:
-    """`words` beside `head`, wrapped; the lines below begin with `again`, else with blanks."""
+    """Returns `words` wrapped to the right of `head`; further lines begin with `again`, else with
+    blanks."""
     words.stylize(style)
     room = max(LEAST, width - head.cell_len)
     below = again if again is not None else Text(" " * head.cell_len)
@@ -195,5 +197,5 @@ def hanging(
 
 @cache
 def _console() -> Console:
-    """Rich wants one to wrap; nothing is printed on it."""
+    """Returns the console that Rich needs to wrap text; nothing is printed on it."""
     return Console()

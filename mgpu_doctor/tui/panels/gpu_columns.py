@@ -21,21 +21,22 @@ ALARM = "yellow"
 SPINS = "w"
 BAR = 7
 LOADED = 0.5
-"""Utilization, 0..1, from which a narrow PCIe link is told: an idle one sleeps."""
+"""Utilization, 0..1, from which a narrow PCIe link is reported: links of idle GPUs are narrowed to
+save power."""
 SHORT = {
     "hw_thermal": "too hot",
     "sw_thermal": "too hot",
     "hw_power_brake": "power brake",
     "hw_slowdown": "slowed down",
 }
-"""Those of `HARD_CLOCK_REASONS` where their words have no room."""
+"""Short forms of `HARD_CLOCK_REASONS` for narrow screens."""
 HOST = "host"
 LONGEST_HOST = 20
 NO_MEMORY = "the host's memory"
 
 
 class Shown(NamedTuple):
-    """A device, the share of its time, 0..1, that its ranks wait, and its host; None: not known."""
+    """A device, the share of time 0..1 that its ranks wait, and its host. None: unknown."""
 
     device: Device
     waits: float | None = None
@@ -46,7 +47,7 @@ Cell = Callable[[Shown], str | Text]
 
 
 def memory(used: int | None, total: int | None) -> Text:
-    """Bytes as a bar and in GiB."""
+    """Returns memory in use as a bar and in GiB."""
     share = used / total if used is not None and total else None
     in_use = UNKNOWN if used is None else f"{used / GIB:.1f}"
     of = UNKNOWN if total is None else f"{total / GIB:.1f}"
@@ -60,7 +61,7 @@ def part(instance: MigInstance) -> str:
 
 
 def host_cells(hosts: Iterable[str | None], width: int) -> dict[Column, Cell]:
-    """The column that tells different hosts apart; of none or one there is none."""
+    """Returns the column of host names; None if there are fewer than two hosts."""
     listed = list(hosts)
     if len(listed) < 2:
         return {}
@@ -72,7 +73,7 @@ def host_cells(hosts: Iterable[str | None], width: int) -> dict[Column, Cell]:
 
 
 def _without_domain(names: Sequence[str]) -> list[str]:
-    """Without that part of their domain which they share. An address has none."""
+    """Returns the host names without their common domain. Addresses stay whole."""
     labels = [name.split(".") for name in names]
     while (
         min(map(len, labels)) > 1
@@ -96,7 +97,7 @@ def _utilization(shown: Shown) -> Text:
 
 
 def _bar(busy: float | None, waits: float | None) -> Text:
-    """Work, then waiting, then rest."""
+    """Returns the utilization bar: work, then waiting, then idle."""
     if busy is None or waits is None:
         return gauge(busy, BAR)
     filled = max(0, min(BAR, round(busy * BAR)))
@@ -189,7 +190,7 @@ def _by(link: tuple[int | None, int | None]) -> str:
 
 
 def _rate(known: float | None) -> str:
-    """Bytes a second in few cells: `1.2Gi`, `24Gi`."""
+    """Returns bytes per second in few cells: `1.2Gi`, `24Gi`."""
     value, unit = known or 0.0, ""
     for larger in ("Ki", "Mi", "Gi", "Ti"):
         if value < 1000:
@@ -223,20 +224,20 @@ MORE: Sequence[tuple[Column, Cell, Callable[[Device], object]]] = (
     (Column("ECC corr/uncorr", 15, rank=9), _ecc, lambda device: device.ecc),
     (Column("fan", 5, right=True, rank=10), _fan, lambda device: device.fan is not None),
 )
-"""Columns for wide screens, with what a device must tell for them to be of use."""
+"""Columns for wide screens, each with the values that a device must report for it to be shown."""
 
 
 def cells_for(
     devices: Sequence[Device], hosts: Iterable[str | None], width: int
 ) -> dict[Column, Cell]:
-    """The columns of which any of these devices tells something, for a screen of this width."""
+    """Returns the columns with a value for any of these devices, for a screen of this width."""
     cells = {column: cell for column, cell, of in MORE if any(of(device) for device in devices)}
     return {INDEX: CELLS[INDEX], **host_cells(hosts, width), **CELLS, **cells}
 
 
 def alarm(column: Column, content: str | Text, device: Device) -> str:
-    """What a column that does not fit would warn of, in few words; empty: nothing. Warnings begin
-    with `!`."""
+    """Returns what columns that do not fit would warn of, in few words; empty if nothing. Warnings
+    begin with `!`."""
     shown = content.plain if isinstance(content, Text) else content
     if not shown.strip().startswith("!"):
         return ""

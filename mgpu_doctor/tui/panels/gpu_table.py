@@ -1,4 +1,4 @@
-"""The table of GPUs with their MIG instances, or one sentence why there are none. Pure.
+"""The table of GPUs with their MIG instances, or one sentence why no GPU is shown. Pure.
 
 A kernel that waits in a collective counts as busy. How much of a GPU's utilization is waiting is
 known for ranks that have been in one collective for seconds, and for ranks whose phases were timed
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 
 WHO = 14
-"""Cells kept for who runs on a device."""
+"""Cells reserved for who runs on a device."""
 UNLISTED = "processes"
-"""Among the words of a device's trouble: its processes could not be read."""
+"""A device's trouble: its processes could not be read."""
 LEGEND = UTIL._replace(title="util w=waits")
 
 
 def _made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
-    """Of very many GPUs not every frame tells anew."""
+    """Returns the inputs of the table. With many GPUs not every frame has new samples."""
     return (
         frame.devices,
         frame.elsewhere,
@@ -91,12 +91,12 @@ def gpu_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
 
 
 def rows_of(gpus: Sequence[HostGpu]) -> list[tuple[HostGpu, MigInstance | None]]:
-    """What stands in each row: a GPU, or a part of it below."""
+    """Returns what each row shows: a GPU, or one of its MIG instances."""
     return [(gpu, part) for gpu in gpus for part in (None, *gpu.device.instances)]
 
 
 def _bare(frame: Frame) -> str:
-    """Which of several hosts show none, and why; empty: each shows some."""
+    """Returns which of several hosts show no GPUs, and why; empty if every host shows some."""
     samples = [sample for sample in (frame.devices, *frame.elsewhere) if sample is not None]
     without = [sample for sample in samples if not sample.devices]
     if len(without) == 1:
@@ -106,23 +106,23 @@ def _bare(frame: Frame) -> str:
 
 
 def _none(frame: Frame) -> str:
-    """Why there are no GPUs."""
+    """Returns why no GPU is shown."""
     if frame.devices is None:
         return "devices were not sampled"
     return text.line(frame.devices.trouble or "none found")
 
 
 class _Sheet(NamedTuple):
-    """The table's columns, in a width."""
+    """The table's columns at a given width."""
 
     cells: Mapping[Column, Cell]
     hidden: Mapping[Column, Cell]
-    """Those for wide screens, where it is none: they are told only where they warn."""
+    """Columns that only wide screens have. Narrow screens show them only as warnings."""
     width: int
     whose: Set[Column]
-    """Columns that name the GPU, whatever is known of it."""
+    """Columns that name the GPU; always shown."""
     common: str
-    """The trouble that all have alike, which no row repeats; empty: none."""
+    """The trouble that all GPUs share, which no row repeats; empty if none."""
 
     @classmethod
     def fit(cls, gpus: Sequence[HostGpu], width: int) -> _Sheet:
@@ -157,11 +157,13 @@ class _Sheet(NamedTuple):
         return made
 
     def _left(self, made: Text) -> int:
-        """Cells for words at the end of the row; the GPU's page tells all."""
+        """Returns the cells left for words at the end of the row; the GPU's page shows
+        everything."""
         return self.width - made.cell_len - 2
 
     def part(self, part: MigInstance, ranks: Sequence[RankSummary]) -> Text:
-        """NVML tells a part's memory and processes, and nothing else."""
+        """Returns the row of a MIG instance. NVML reports its memory and processes, nothing
+        else."""
         own = [rank for rank in ranks if rank.pid in part.pids]
         known: dict[Column, str | Text] = {
             INDEX: Text("  └", style=DIM),
@@ -195,7 +197,7 @@ class _Sheet(NamedTuple):
 
 
 def _common(devices: Sequence[Device]) -> str:
-    """The trouble of each of several devices."""
+    """Returns the trouble that all of several devices share."""
     lines = {_trouble(device) for device in devices}
     return lines.pop() if len(lines) == 1 < len(devices) else ""
 
@@ -206,13 +208,13 @@ def _silent(device: Device) -> bool:
 
 
 def _trouble(device: Device) -> str:
-    """What the row itself does not show."""
+    """Returns the trouble that the row itself does not show."""
     why = text.line(device.trouble or "")
     return "" if device.mig and why in ("MIG mode", "MIG mode; not supported: utilization") else why
 
 
 def ranks_on(frame: Frame) -> dict[GpuKey, list[RankSummary]]:
-    """GPU -> the ranks that compute on it."""
+    """Returns GPU -> the ranks that compute on it."""
     by_gpu: dict[GpuKey, list[RankSummary]] = {}
     if frame.diagnosis is not None:
         there = gpus(frame)
@@ -231,7 +233,8 @@ def _users(device: Device, ranks: Sequence[RankSummary]) -> str:
 
 
 def _who(listed: Sequence[int], ranks: Sequence[RankSummary]) -> str:
-    """`rank 3, pid 91`: ranks, and processes that are none."""
+    """Returns who uses a device: ranks, then the pids of other processes, as in `rank 3, pid
+    91`."""
     ours = [rank.rank for rank in ranks if rank.rank is not None]
     numbered = {rank.pid for rank in ranks if rank.rank is not None}
     others = [pid for pid in listed if pid not in numbered]
@@ -242,9 +245,9 @@ def _who(listed: Sequence[int], ranks: Sequence[RankSummary]) -> str:
 
 
 STANDS = 5.0
-"""Seconds in one collective from which all that the device does is waiting."""
+"""Seconds in one collective after which all of the device's activity counts as waiting."""
 LEAST = 0.1
-"""Share of a step below which waiting is not worth a mark."""
+"""Share of a step below which waiting is not marked."""
 WAITS = ("waiting", "hung")
 """States of a rank."""
 
@@ -252,8 +255,8 @@ WAITS = ("waiting", "hung")
 def waiting_shares(
     frame: Frame, ranks_on: Mapping[GpuKey, Sequence[RankSummary]]
 ) -> dict[GpuKey, float]:
-    """GPU -> share, 0..1, of the time that its ranks wait for others, where that is
-    known of all that runs there. `ranks_on`: who computes there."""
+    """Returns GPU -> share of time, 0..1, that its ranks wait for others. A GPU is listed only if
+    this is known for every process on it. `ranks_on`: the ranks on each GPU."""
     if frame.diagnosis is None:
         return {}
     facts = {(rank.rank, rank.pid): rank for rank in frame.diagnosis.case.ranks}
@@ -261,7 +264,7 @@ def waiting_shares(
     for gpu in gpus(frame):
         ranks = ranks_on.get(gpu.which, ())
         if not ranks or len(pids(gpu.device)) > len(ranks):
-            continue  # somebody else may be at work on it
+            continue  # another process may be computing on it
         shares = [_share(rank, facts.get((rank.rank, rank.pid)), frame.at) for rank in ranks]
         known = [share for share in shares if share is not None]
         if len(known) == len(ranks) and min(known) >= LEAST:
@@ -276,7 +279,7 @@ def _share(rank_summary: RankSummary, rank: Rank | None, at: float) -> float | N
         return 1.0
     if rank.metadata.clock is not PhaseClock.DEVICE:
         return None
-    from mgpu_doctor.report import phase_bars  # not for a machine without a job
+    from mgpu_doctor.report import phase_bars  # not needed on a machine without a job
 
     spent = phase_bars.known(rank_summary.phases)
     total = sum(spent.values())

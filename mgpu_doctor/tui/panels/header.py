@@ -18,7 +18,7 @@ from mgpu_doctor.tui.view import View
 LATE = 0.25
 """Seconds from which lateness is shown in colour."""
 BARS = ((120, 24), (100, 12), (76, 6), (0, 0))
-"""From how many columns on a replay's bar has how many cells."""
+"""Screen width in columns -> cells of a replay's bar."""
 CLOCK_FROM = 100
 
 
@@ -32,7 +32,7 @@ def header_lines(frame: Frame, width: int, _view: View) -> list[Text]:
     if frame.diagnosis is None:
         hints = (frame.hint or "").splitlines()
         return made + [ends(Text(text.line(line)), Text(""), width) for line in hints]
-    from mgpu_doctor.tui.panels import job_summary  # not for a machine without a job
+    from mgpu_doctor.tui.panels import job_summary  # not needed on a machine without a job
 
     return [
         *made,
@@ -50,7 +50,7 @@ def _clock(frame: Frame, width: int) -> Text:
 
 
 def _position(replay: Position, at: str, width: int) -> Text:
-    """Where it stands, which is told on the narrowest screen; the time of day is not."""
+    """Returns the replay's position. The narrowest screen shows it without the time of day."""
     passed, span = replay.at - replay.start, replay.end - replay.start
     cells = next(cells for least, cells in BARS if width >= least)
     done = round(cells * max(0.0, min(1.0, passed / max(1e-9, span))))
@@ -87,8 +87,8 @@ Title = Callable[[Frame], str]
 
 LONGEST_HOST = 30
 OLD = 2.5
-"""Seconds from which the age of what is shown is told; as many intervals where those are longer.
-Half of one beyond two: what comes with every other frame is not told by turns."""
+"""Seconds from which the age of the data is shown, or this many intervals if that is longer. 2.5,
+not 2: data that is updated with every other frame would show its age on and off."""
 
 
 def gpus_title(frame: Frame) -> str:
@@ -116,7 +116,7 @@ def _aged(name: str, age: float, frame: Frame) -> str:
 
 
 def _whose(frame: Frame) -> str:
-    """By host, where there are several."""
+    """Returns the title of the GPU table, with the host if there are several."""
     hosts = {gpu.host for gpu in gpus_of(frame)}
     ranks = frame.diagnosis.ranks if frame.diagnosis is not None else ()
     of_job = {rank.host for rank in ranks}

@@ -33,7 +33,7 @@ LEVELS = (
     (1.00, "▆", "red"),
     (math.inf, "█", "bold red"),
 )
-"""Upper bound of the excess, what is drawn, its colour. The height says the same as the colour."""
+"""Upper bound of the excess, the block drawn, its colour. Height and colour show the same value."""
 UNKNOWN = " "
 
 
@@ -73,7 +73,7 @@ def heatmap_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
 
 
 def _head(steps: str, width: int) -> Text:
-    """With as much of the legend as fits."""
+    """Returns the title line, with as much of the legend as fits."""
     levels = Text()
     for bound, glyph, style in LEVELS:
         above = "more" if math.isinf(bound) else f"{bound:.0%}"
@@ -93,8 +93,8 @@ def _leading(frame: Frame) -> Finding | None:
 
 @lru_cache(128)
 def _row(heat: Heatmap, row: int, columns: int, label: int) -> Text:
-    """The newest steps, one a cell: steps are never joined, so that single spikes stay seen. A map
-    is drawn many times."""
+    """Returns one rank's newest steps, one per cell. Steps are never merged, so single spikes stay
+    visible. Cached, because a map is drawn many times."""
     drawn = Text(f"{heat.ranks[row]:{label}} ")
     glyphs = [_level(value) for value in heat.excess[row, -columns:].tolist()]
     start = 0

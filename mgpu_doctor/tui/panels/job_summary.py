@@ -1,6 +1,6 @@
 """The job in three lines: what runs, how fast it is, and what is wrong. Pure.
 
-Parts that do not fit are dropped by their rank.
+Parts that do not fit are dropped, highest `rank` first.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from mgpu_doctor.tui.panels.table_cells import DIM, Column, ends, fitting
 
 BAD = "bold yellow"
 OLD = 1.5
-"""Seconds from which the age of a judgement is told."""
+"""Seconds from which the age of a diagnosis is shown."""
 THOUSANDS = 1000
 LONGEST_WORDS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Of a line: `rank` 0 is never dropped; of the others the highest goes first."""
+    """A part of a line. `rank` 0 is never dropped; of the others the highest goes first."""
 
     shown: Text
     rank: int = 0
 
 
 def job_lines(frame: Frame, diagnosis: Diagnosis, width: int) -> list[Text]:
-    """The second only where a step was measured."""
+    """Returns the job's lines; the second only if a step was measured."""
     measured = _measured(diagnosis, frame.age)
     what = [ends(_fitted(_what(diagnosis), width - measured.cell_len - 2), measured, width)]
     how = _fitted([*_how(frame.going), *_together(diagnosis), *_probe(frame)], width - 1)
@@ -50,7 +50,7 @@ def job_lines(frame: Frame, diagnosis: Diagnosis, width: int) -> list[Text]:
 
 
 def _fitted(parts: Sequence[Part], width: int) -> Text:
-    """The parts that fit, two cells between."""
+    """Returns the parts that fit, separated by two cells."""
     columns = [
         Column(str(at), part.shown.cell_len + 1, rank=part.rank) for at, part in enumerate(parts)
     ]
@@ -59,7 +59,7 @@ def _fitted(parts: Sequence[Part], width: int) -> Text:
 
 @kept
 def _what(diagnosis: Diagnosis) -> Sequence[Part]:
-    """Made anew with each diagnosis: it looks at all ranks."""
+    """Returns what runs. Computed once per diagnosis, because it goes through all ranks."""
     return [*_words(diagnosis)]
 
 
@@ -85,7 +85,7 @@ def _words(diagnosis: Diagnosis) -> Iterator[Part]:
 
 
 def _framework(diagnosis: Diagnosis) -> str | None:
-    """With its version, where a rank tells it."""
+    """Returns the framework, with its version if a rank reports it."""
     versions = (rank.metadata.framework_version for rank in diagnosis.case.ranks)
     version = next((version for version in versions if isinstance(version, str)), "")
     name = diagnosis.case.job.framework
@@ -120,7 +120,7 @@ def _how(going: Progress) -> Iterator[Part]:
 
 
 def _together(diagnosis: Diagnosis) -> Iterator[Part]:
-    """How well the ranks work together; nothing of one rank alone."""
+    """Returns how well the ranks work together; empty for a single rank."""
     if len(diagnosis.ranks) < 2 and diagnosis.parallel_efficiency is None:
         return
     yield Part(_labelled("efficiency", format_share(diagnosis.parallel_efficiency)), 1)
@@ -133,7 +133,7 @@ def _together(diagnosis: Diagnosis) -> Iterator[Part]:
 
 
 def _probe(frame: Frame) -> Iterator[Part]:
-    """What it costs, and what went wrong with it."""
+    """Returns what the probe costs, and its errors."""
     if frame.going.probe is not None:
         yield Part(_labelled("probe", format_share(frame.going.probe)), 7)
     missing = frame.diagnosis.unexamined if frame.diagnosis else ()
@@ -152,7 +152,7 @@ def _loss(value: float | None) -> str:
 
 
 def _many(value: float) -> str:
-    """A large number with its thousands apart."""
+    """Returns a large number with its thousands separated."""
     return format_number(value) if value < THOUSANDS else f"{value:,.0f}"
 
 
@@ -171,14 +171,14 @@ NAMES = {
     "manual": "own collectives",
     "single": "one process",
 }
-"""By the strategy in the process metadata; others are shown as they are."""
+"""Names by the strategy in the process metadata; others are shown unchanged."""
 OF_PIPELINES = ("pipeline", "manual")
-"""Words that say nothing more where the stages are known."""
+"""Words that add nothing if the stages are known."""
 LONGEST_STRATEGY = 40
 
 
 def describe_strategy(diagnosis: Diagnosis) -> str:
-    """`DDP`, `FSDP × tensor parallel`, `pipeline 4 × DDP 2`; empty where it is not known."""
+    """Returns `DDP`, `FSDP × tensor parallel`, `pipeline 4 × DDP 2`; empty if unknown."""
     parts = (diagnosis.case.job.strategy or "").split("+")
     stages = diagnosis.stages
     words = [word for word in parts if word and not (stages and word in OF_PIPELINES)]

@@ -25,7 +25,7 @@ from mgpu_doctor.tui.view import Order, View, Who
 
 HOST = Column("host", 12, rank=6)
 AHEAD = Column("host ahead", 10, right=True, rank=3)
-"""Of its GPU, when backward began; shown if it is known of any rank."""
+"""How far the host is ahead of its GPU when backward begins; shown if known for any rank."""
 COLUMNS = (
     Column("", 1),
     Column("rank", 4, right=True),
@@ -39,25 +39,26 @@ COLUMNS = (
 )
 SHORTEST_BAR = 20
 WHERE_FROM = 100
-"""Width from which the place where a running rank stands gets a column of its own."""
+"""Width from which a running rank's code location gets its own column."""
 MEMORY_FROM = 140
-"""Width from which their memory is shown however they are sorted."""
+"""Width from which memory is shown in any sort order."""
 FIRST = 16
-"""Ranks of which one must tell its memory for that."""
+"""Memory is shown unasked only if one of this many first ranks reports it."""
 MOVING = ("running", "waiting", "exited")
-"""States in which a step's phases say more than the place where the rank was last seen."""
+"""States in which the phases of a step say more than the last known code location."""
 STATES = {"running": "green", "waiting": "yellow", "exited": DIM}
 
 
 def made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
-    """Ranks are examined less often than the screen is drawn, and what they hold is read so."""
+    """Returns the inputs of the table. Ranks and their memory are read less often than the screen
+    is drawn."""
     memory = frame.devices if used(frame) else frame.host and frame.host.processes
     return (frame.diagnosis, memory, frame.elsewhere, frame if view.filter else None, width, view)
 
 
 @kept_by(made_of)
 def rank_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
-    """A rank that is blamed is brought into view unless another one is selected."""
+    """Returns the table. It scrolls to the culprit unless another rank is selected."""
     diagnosis = frame.diagnosis
     if diagnosis is None:
         return []
@@ -84,7 +85,7 @@ def rank_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
 
 @kept
 def _spent(ranks: Sequence[RankSummary]) -> tuple[frozenset[str], float]:
-    """The phases that occur, and the seconds of the longest step."""
+    """Returns the phases that occur, and the longest step in seconds."""
     spent = [phase_bars.known(rank.phases) for rank in ranks]
     return frozenset(name for phases in spent for name in phases), max(
         sum(phases.values()) for phases in spent
@@ -92,7 +93,8 @@ def _spent(ranks: Sequence[RankSummary]) -> tuple[frozenset[str], float]:
 
 
 def _memory(frame: Frame, ranks: Sequence[RankSummary], width: int, view: View) -> Memory | None:
-    """Where ranks are sorted by it, or there is room and it is known."""
+    """Returns what the memory column needs; None unless ranks are sorted by it, or it is known and
+    there is room."""
     if view.order is Order.MEMORY:
         return memory_of(frame)
     if width < MEMORY_FROM:
@@ -103,26 +105,26 @@ def _memory(frame: Frame, ranks: Sequence[RankSummary], width: int, view: View) 
 
 @kept
 def listed_ranks(frame: Frame, view: View) -> list[RankSummary]:
-    """The ranks as they stand on the screen."""
+    """Returns the ranks in screen order."""
     memory = memory_of(frame) if view.order is Order.MEMORY else None
     return ordered(shown(frame, view.filter).ranks, view, memory)
 
 
 def row_of_rank(who: Who | None, ranks: Sequence[RankSummary]) -> int | None:
-    """The row of a rank; None where it is not among them."""
+    """Returns the row of a rank; None if it is not listed."""
     if who is None:
         return None
     return next((place for place, rank in enumerate(ranks) if Who.of(rank) == who), None)
 
 
 def row_of_culprit(diagnosis: Diagnosis, ranks: Sequence[RankSummary]) -> int | None:
-    """The row of the first rank that is blamed."""
+    """Returns the row of the first culprit."""
     blamed = _blamed(diagnosis)
     return next((place for place, rank in enumerate(ranks) if rank.rank in blamed), None)
 
 
 def legend(used: Set[str], width: int) -> Text:
-    """The letters and colours of the phases that occur, as many as fit."""
+    """Returns the letters and colours of the phases that occur, as many as fit."""
     shown = Text()
     for name, snapshot in phase_bars.LOOKS.items():
         if name in used:
@@ -139,7 +141,8 @@ def legend(used: Set[str], width: int) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """The table's measures: columns, cells for the bar and the place, seconds of a full bar."""
+    """The table's dimensions: columns, cells of the bar and the code location, seconds of a full
+    bar."""
 
     columns: Sequence[Column]
     room: int
@@ -211,7 +214,7 @@ class _Sheet:
 
 @lru_cache(1024)
 def _bar(known: tuple[tuple[str, float], ...], scale: float, room: int) -> Text:
-    """Phases change with each diagnosis, which is less often than the screen is drawn."""
+    """Returns the bar of a step. Cached: phases change only with a diagnosis."""
     return cell(bar(dict(known), scale, room), Column("", room))
 
 

@@ -16,7 +16,8 @@ HIGH, FULLEST = 0.85, 0.95
 
 
 def gauge(share: float | None, width: int, *, alarm: bool = False) -> Text:
-    """A bar of `width` cells for a share 0..1; unknown is a run of question marks, not 0."""
+    """Returns a bar of `width` cells for a share 0..1; an unknown share is question marks, not
+    0."""
     if share is None:
         return Text("?" * width, style=DIM)
     filled = max(0, min(width, round(share * width)))
@@ -36,7 +37,8 @@ class Column(NamedTuple):
 
 
 def fitting(columns: Sequence[Column], width: int, spare: int = 0) -> list[Column]:
-    """The columns that fit in `width` cells with one cell between, leaving `spare` over."""
+    """Returns the columns that fit in `width` cells, one cell apart, with `spare` cells left
+    over."""
     kept = list(columns)
     while kept and sum(column.width + 1 for column in kept) + spare > width:
         dispensable = [column for column in kept if column.rank]
@@ -47,7 +49,7 @@ def fitting(columns: Sequence[Column], width: int, spare: int = 0) -> list[Colum
 
 
 def cell(content: str | Text, column: Column, style: str = "") -> Text:
-    """`content` cut or padded to the column's width."""
+    """Returns `content` cut or padded to the column's width."""
     plain = content.plain if isinstance(content, Text) else content
     if cell_len(plain) > column.width:
         cut = content.copy() if isinstance(content, Text) else Text(content, style=style)
@@ -62,8 +64,8 @@ def cell(content: str | Text, column: Column, style: str = "") -> Text:
 
 
 def begun(words: str, room: int, least: int = 8) -> str:
-    """`words` in `room` cells: as many whole ones as fit and an ellipsis; empty where those would
-    fill fewer than `least` cells and so tell nothing."""
+    """Returns the whole words that fit in `room` cells, and an ellipsis; empty if they would fill
+    fewer than `least` cells."""
     if cell_len(words) <= room:
         return words
     parts = words.split(" ")
@@ -73,12 +75,12 @@ def begun(words: str, room: int, least: int = 8) -> str:
 
 
 def sentence(words: str, width: int) -> list[Text]:
-    """What is said in place of a table, wrapped."""
+    """Returns the sentence shown instead of a table, wrapped."""
     return [Text(line, style=DIM) for line in textwrap.wrap(words, max(1, width))]
 
 
 def ends(left: Text, right: Text, width: int) -> Text:
-    """`left` and `right` at the two ends of a line; `left` is cut where both do not fit."""
+    """Returns a line with `left` and `right` at its ends; `left` is cut if both do not fit."""
     room = width - right.cell_len - 1
     if room < width // 3:
         room, right = width, Text("")
@@ -89,8 +91,8 @@ def ends(left: Text, right: Text, width: int) -> Text:
 
 
 class Rows(Sequence[Text]):
-    """`head`: lines that stay where they are while the rows below scroll. `make` gives row 0 to
-    `many - 1`. `marked`: the row that shall be on the screen."""
+    """A table. `head`: lines that do not scroll. `make` returns row 0 to `many - 1`. `marked`: the
+    row to keep in view."""
 
     def __init__(
         self,

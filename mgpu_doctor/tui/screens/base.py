@@ -39,7 +39,7 @@ READING = (
 
 
 class FollowingScreen(Screen[None]):
-    """A page that shows what is newest."""
+    """A page that follows the newest frame."""
 
     def show(self, frame: Frame) -> None:
         """Draw this from now on."""
@@ -56,11 +56,11 @@ TURNING: list[BindingType] = [
 
 
 class SubjectScreen(FollowingScreen):
-    """A page of one rank or one GPU, in panels. `view` says which is shown, and among which one
-    goes on to the next."""
+    """A page of one rank or one GPU, in panels. `view` selects it, and its order defines the next
+    one."""
 
-    # Of the page alone: Textual puts the page's name before each rule. Not DEFAULT_CSS, over which
-    # the rules of the app for all panels would win.
+    # For this page only: Textual prefixes each rule with the page's name. Not DEFAULT_CSS: the
+    # app's rules for panels would override it.
     CSS = """
     Panel {
         height: auto;
@@ -78,7 +78,7 @@ class SubjectScreen(FollowingScreen):
         self._frame = frame
 
     def action_turn(self, by: int) -> None:
-        """To the one that comes so many places later."""
+        """Turns to the subject `by` places later."""
         raise NotImplementedError
 
     def action_close(self) -> None:
@@ -105,9 +105,9 @@ class Page(ModalScreen[None]):
 
 
 def help_page(app: App[Any]) -> Page:
-    """The keys of the page that is open, then those of the live screen, and how to read it. Those
-    of a replay come last where there is none."""
-    from rich.console import Group  # no part of the first frame
+    """Returns the help: the keys of the open page, those of the live screen, and how to read it.
+    Replay keys come last unless a replay is shown."""
+    from rich.console import Group  # not needed for the first frame
     from rich.table import Table
 
     everywhere = list_bindings()
@@ -121,7 +121,7 @@ def help_page(app: App[Any]) -> Page:
 
 
 def _of_page(screen: Screen[Any]) -> list[Binding]:
-    """With one key each."""
+    """Returns the page's bindings, one key each."""
     return [
         replace(binding, key=binding.key.partition(",")[0])
         for binding in (type(screen).BINDINGS if isinstance(screen, FollowingScreen) else ())
