@@ -147,6 +147,7 @@ def test_a_healthy_job_gets_no_finding(tmp_path: Path) -> None:
     assert {rank.state for rank in diagnosis.case.ranks} == {State.EXITED}
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize("asking", [signal.SIGINT, signal.SIGTERM])
 def test_a_job_that_was_asked_to_end_blames_nobody(asking: signal.Signals, tmp_path: Path) -> None:
     recording = tmp_path / "recording"
@@ -190,6 +191,7 @@ def _findings(recording: Path, code: str) -> list[Finding]:
     return [finding for finding in diagnose(case).findings if finding.code == code]
 
 
+@pytest.mark.untimed
 def test_after_a_sigkill_of_everything_the_recording_still_speaks(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     job = [*torchrun(SCRIPT.name, "none", "--steps", "100000", ranks=2)]

@@ -62,6 +62,7 @@ def test_replicas_learn_and_stay_alike(name: str, options: dict[str, Any]) -> No
     assert "2 replicas hold the same weights" in ended.out
 
 
+@pytest.mark.untimed
 def test_a_killed_worker_ends_the_job_with_its_code_and_leaves_nobody() -> None:
     fault = "kill:rank=1,step=5"
     with started(command("tf-multiworker", steps=100_000, device="cpu", fault=fault)) as job:
@@ -74,6 +75,7 @@ def test_a_killed_worker_ends_the_job_with_its_code_and_leaves_nobody() -> None:
         until(lambda: all(gone(each.pid) for each in workers))
 
 
+@pytest.mark.untimed
 def test_a_worker_that_never_comes_is_named_and_not_waited_for_without_an_end(
     tmp_path: Path,
 ) -> None:
@@ -91,6 +93,7 @@ def test_a_worker_that_never_comes_is_named_and_not_waited_for_without_an_end(
     assert found.title.startswith("Worker 1 never came")
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_that_starts_and_never_joins_is_named_and_ended_with_the_others(rank: int) -> None:
     fault = f"missing:rank={rank}"
@@ -104,6 +107,7 @@ def test_a_worker_that_starts_and_never_joins_is_named_and_ended_with_the_others
         until(lambda: all(gone(each.pid) for each in workers))
 
 
+@pytest.mark.untimed
 def test_asynchronous_workers_learn_though_one_is_killed(tmp_path: Path) -> None:
     ended, diagnosis = observed(tmp_path, "tf-ps", "--steps", "60", "kill:rank=1,step=20")
     assert "worker 1 was ended by SIGKILL; the others go on" in ended.err
@@ -133,6 +137,7 @@ def test_a_slow_replica_is_named_and_its_data_set_told(tmp_path: Path) -> None:
     assert (made.operations[0], made.prefetch) == ("Prefetch", 2)
 
 
+@pytest.mark.untimed
 def test_without_a_tpu_it_says_so() -> None:
     ended = run(command("tf-tpu"))
     assert ended.code == 1

@@ -57,6 +57,7 @@ def steps(recording: Path) -> int:
     return min((len(one.steps) for one in ranks), default=0) if len(ranks) == 2 else 0
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("event", "code", "told"),
     [

@@ -13,7 +13,7 @@ from mgpu_doctor.findings import Diagnosis, Severity
 from tests.support.examining import examined, loud, named
 from tests.support.jobs import run, torchrun
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
 
 def codes(diagnosis: Diagnosis) -> set[str]:
