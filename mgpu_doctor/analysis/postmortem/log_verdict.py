@@ -73,6 +73,7 @@ _CAUGHT = re.compile(
     r"falling back|fall back|fallback|ignor(?:ed|ing)|caught|recover(?:ed|ing)|reducing)\b",
     re.IGNORECASE,
 )
+_GOES_ON = re.compile(r"[\sa-z'\"),.;:]")
 _ABORTED = re.compile(r"\b(?:Aborted|SIGABRT|exitcode: -6)\b")
 _SAYS_SO_ITSELF = frozenset(one.id for one in SIGNATURES if _CAUGHT.search(one.example))
 """Signatures that hold such a word anyway: `Watchdog caught collective operation timeout`."""
@@ -170,7 +171,7 @@ def _rest_of(sign: LogMatch) -> str:
     if len(start) < LEAST_BROKEN:
         return ""
     for line, following in pairwise(sign.context):
-        if start in line and (following[:1].isspace() or following[:1].islower()):
+        if start in line and _GOES_ON.match(following):
             return following
     return ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -123,3 +123,22 @@ WATCHDOG = TIMED_OUT.replace("[Rank 3] ", "")
 )
 def test_what_follows_a_timeout_is_no_cause(lines: list[str], code: str, tmp_path: Path) -> None:
     assert first_code("\n".join(["[rank0]: up", "[rank1]: up", *lines]), tmp_path) == code
+
+
+@pytest.mark.parametrize("variant", [str, *(CHANGES[name] for name in ("wrapped at 80", "quoted"))])
+def test_no_line_of_a_healthy_log_raises_an_alarm_alone(
+    variant: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Without the lines around it that show that the job is well."""
+    lines = {line for text in healthy_texts() for line in text.text.splitlines() if line.strip()}
+    raised = {line: codes for line in sorted(lines) if (codes := alarms(variant(line), tmp_path))}
+    assert raised == {}
+
+
+def test_a_message_that_says_it_was_caught_does_so_in_the_next_line(tmp_path: Path) -> None:
+    text = (
+        "WARNING data: could not read sample 12 (OSError: [Errno 5]\n"
+        "Input/output error: '/data/images/12.jpg'),\n"
+        "skipping it\n"
+    )
+    assert alarms(text, tmp_path) == []

@@ -71,7 +71,10 @@ class Joined:
                 text = self.text[self.starts[first] : until]
                 whole = sought.pattern is not None
                 last = self.lines[after - 1].number
-                return BrokenMessage(sought.wanted, self.lines[first], last, text, values, whole)
+                following = self.lines[after].text if after < len(self.lines) else ""
+                return BrokenMessage(
+                    sought.wanted, self.lines[first], last, text, following, values, whole
+                )
         return None
 
     def _places(self, literal: str) -> Iterator[int]:
@@ -152,7 +155,9 @@ class BrokenMessage:
     last: int
     """The number of its last line."""
     text: str
-    """From where its first line begins."""
+    """From where its first line begins to the end of its last one."""
+    following: str
+    """The next line, or nothing."""
     values: Mapping[str, str | None]
     whole: bool
     """By its pattern; else by its head alone."""

@@ -292,7 +292,7 @@ class _Scanner:
                     text=message.text[:TEXT_LIMIT].strip(),
                     at=None,
                     values=_short(message.values),
-                    context=(),
+                    context=(message.text[:TEXT_LIMIT].strip(), message.following[:TEXT_LIMIT]),
                     after=self._counted - kept[number][2]
                     if number in kept
                     else self._progress(pieces[message.last + 1 - first :]),
