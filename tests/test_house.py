@@ -208,7 +208,6 @@ SMALL_MODULES = {
     "mgpu_probes.inject.sitecustomize": ENTRY,
     "mgpu_probes.inprocess.masked_threads": LEAF,
     "mgpu_probes.inprocess.probe_start": ENTRY,
-    "mgpu_probes.inprocess.frameworks.torch.flight_recorder_handlers": HOOK,
     "mgpu_probes.inprocess.frameworks.torch.torch_checkpoints": HOOK,
     "mgpu_probes.outside.terminal_text": LEAF,
     "mgpu_probes.private": ENTRY,

@@ -1,4 +1,4 @@
-"""`mgpu-doctor trace`: profiler traces of some steps of a running job."""
+"""`mgpu-doctor trace`: profiler traces or times of collectives of some steps of a running job."""
 
 from __future__ import annotations
 
@@ -22,9 +22,20 @@ from mgpu_doctor.cli.terminal_output import (
 from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
-    from mgpu_probes.outside.traces.trace_requests import TakenTrace
+    from mgpu_probes.outside.traces.trace_requests import TakenTrace, TraceRequest
+
+    from mgpu_doctor.case.model import Case
+    from mgpu_doctor.examine.trace_targets import TraceRoute
 
 MAX_STEPS, MAX_SECONDS = 1_000, 60.0
+TIMING_STAYS_ON = (
+    "NCCL times every collective from now on until the job ends: PyTorch cannot switch this off "
+    "again. It costs one more CUDA event per collective."
+)
+NO_TIMES = (
+    "no collective was timed on all of its ranks. Either none was called, or this PyTorch times "
+    "collectives only if the job is started with TORCH_NCCL_ENABLE_TIMING=1."
+)
 
 
 @click.command(cls=Verb)
@@ -52,7 +63,22 @@ MAX_STEPS, MAX_SECONDS = 1_000, 60.0
     metavar="DIR",
     help="A new or empty folder for the traces, one file per rank. By default ./trace-DATE-TIME.",
 )
-def trace(subject: str, steps: int | None, seconds: float | None, output: Path | None) -> None:
+@click.option(
+    "--collectives",
+    is_flag=True,
+    help="Do not trace: time each NCCL collective, from the arrival of each rank to the end. "
+    "This stays on until the job ends.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as JSON.")
+def trace(
+    subject: str,
+    steps: int | None,
+    seconds: float | None,
+    output: Path | None,
+    *,
+    collectives: bool,
+    as_json: bool,
+) -> None:
     """Trace some steps of a running job with PyTorch's profiler, and summarize them.
 
     All ranks trace the same steps. The job is slower while it is traced, and pauses while the
@@ -65,28 +91,87 @@ def trace(subject: str, steps: int | None, seconds: float | None, output: Path |
       mgpu-doctor trace 12345
       mgpu-doctor trace latest --steps 40 -o traces
       mgpu-doctor trace 12345 --seconds 5
+      mgpu-doctor trace 12345 --collectives
     """
     from mgpu_probes.outside.traces.trace_requests import TraceRequest
 
     from mgpu_doctor.examine.subjects import UnknownSubject
-    from mgpu_doctor.examine.trace_targets import find_trace_route, take_traces
+    from mgpu_doctor.examine.trace_targets import find_trace_route
 
+    wanted = TraceRequest(steps, seconds)
     try:
         route = find_trace_route(subject)
-        folder = _make_folder(output)
-        with progress_line() as report_progress:
-            taken = take_traces(route, TraceRequest(steps, seconds), folder, report_progress)
+        if collectives:
+            _time_collectives(route, wanted, output, as_json=as_json)
+        else:
+            _trace_steps(route, wanted, output, as_json=as_json)
     except UnknownSubject as error:
         exit_with(NOTHING_EXAMINED, str(error))
-    _report_failures(taken)
-    if not any(trace.path is not None for trace in taken):
-        _remove_if_empty(folder)
-        raise click.exceptions.Exit(NOTHING_EXAMINED)
-    _print_diagnosis(folder)
+
+
+def _trace_steps(
+    route: TraceRoute, wanted: TraceRequest, output: Path | None, *, as_json: bool
+) -> None:
+    from mgpu_probes.outside.traces.trace_columns import NotATraceError
+
+    from mgpu_doctor.case.profiler_case import case_of_traces
+    from mgpu_doctor.examine.trace_targets import take_traces
+
+    folder = _make_folder(output)
+    with progress_line() as report_progress:
+        taken = take_traces(route, wanted, folder, report_progress)
+    _require_any(taken, folder)
+    try:
+        case = case_of_traces([folder])
+    except (NotATraceError, OSError) as error:
+        exit_with(NOTHING_EXAMINED, f"{error}.")
+    _print_diagnosis(case, as_json=as_json)
     print_message(
         f"the traces are in {folder}. `mgpu-doctor diagnose {folder}` examines them again; "
         "https://ui.perfetto.dev displays them."
     )
+
+
+def _time_collectives(
+    route: TraceRoute, wanted: TraceRequest, output: Path | None, *, as_json: bool
+) -> None:
+    from mgpu_probes.outside.torch_pickles import NotAFlightError
+
+    from mgpu_doctor.analysis.collectives.collective_durations import time_collectives
+    from mgpu_doctor.case.flight_records import read_flights
+    from mgpu_doctor.case.profiler_case import case_of_flights
+    from mgpu_doctor.examine.trace_targets import check_collective_timing, take_collective_times
+    from mgpu_doctor.report.collective_table import render_collectives
+
+    check_collective_timing(route)
+    folder = _make_folder(output)
+    print_message(TIMING_STAYS_ON)
+    with progress_line() as report_progress:
+        taken = take_collective_times(route, wanted, folder, report_progress)
+    _require_any(taken, folder)
+    try:
+        flights = read_flights(folder)
+    except NotAFlightError as error:
+        exit_with(NOTHING_EXAMINED, f"{error}.")
+    times = time_collectives(flights)
+    if times is None or not times.groups:
+        exit_with(NOTHING_EXAMINED, NO_TIMES)
+    if as_json:
+        _print_diagnosis(case_of_flights(flights, str(folder)), as_json=True)
+    else:
+        print_text(render_collectives(times))
+    print_message(
+        f"the flight recorders are in {folder}. `mgpu-doctor diagnose {folder}` examines them "
+        "again, together with a recording if you name it, too."
+    )
+
+
+def _require_any(taken: Sequence[TakenTrace], folder: Path) -> None:
+    """Prints what is missing; exits with code 3 if all is."""
+    _report_failures(taken)
+    if not any(trace.path is not None for trace in taken):
+        _remove_if_empty(folder)
+        raise click.exceptions.Exit(NOTHING_EXAMINED)
 
 
 def _make_folder(output: Path | None) -> Path:
@@ -129,17 +214,13 @@ def _report_failures(taken: Sequence[TakenTrace]) -> None:
         print_message(f"{', '.join(ranks[:4])}{more}: {reason}.")
 
 
-def _print_diagnosis(folder: Path) -> None:
-    from mgpu_probes.outside.traces.trace_columns import NotATraceError
-
-    from mgpu_doctor.case.profiler_case import case_of_traces
+def _print_diagnosis(case: Case, *, as_json: bool) -> None:
     from mgpu_doctor.cli.settings_files import settings
     from mgpu_doctor.diagnose import diagnose
-    from mgpu_doctor.report import terminal
+    from mgpu_doctor.report import diagnosis_json, terminal
 
-    chosen = settings()
-    try:
-        case = case_of_traces([folder])
-    except (NotATraceError, OSError) as error:
-        exit_with(NOTHING_EXAMINED, f"{error}.")
-    print_text(terminal.render(diagnose(case, chosen), **display_of(sys.stdout)))
+    diagnosis = diagnose(case, settings())
+    if as_json:
+        print_text(diagnosis_json.render(diagnosis))
+    else:
+        print_text(terminal.render(diagnosis, **display_of(sys.stdout)))

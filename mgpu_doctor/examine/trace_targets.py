@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mgpu_probes.outside import processes
+from mgpu_probes.outside.flight import timed_collectives
 from mgpu_probes.outside.flight.live_recorders import read_environment
 from mgpu_probes.outside.jobs import JobProcess, RunningJob
 from mgpu_probes.outside.traces import kineto_daemon, probe_tracing
@@ -69,6 +70,30 @@ def take_traces(
         )
     except kineto_daemon.OccupiedError as error:
         raise UnknownSubject(f"{error}.") from None
+
+
+def check_collective_timing(route: TraceRoute) -> None:
+    """Raises UnknownSubject with a sentence if the ranks cannot time their collectives."""
+    if not route.sockets:
+        raise UnknownSubject(
+            "collectives are timed by the probe, and this job has none: next time, start it with "
+            "`mgpu-doctor run -- COMMAND`."
+        )
+    try:
+        timed_collectives.check_timing(route.sockets)
+    except timed_collectives.NotTimedError as error:
+        raise UnknownSubject(f"collectives cannot be timed: {error}.") from None
+
+
+def take_collective_times(
+    route: TraceRoute, wanted: TraceRequest, folder: Path, tell: Tell
+) -> list[TakenTrace]:
+    """Write one flight-recorder dump with timed collectives per rank to `folder`. Raises
+    UnknownSubject."""
+    try:
+        return timed_collectives.time_collectives(route.sockets, wanted, folder, tell)
+    except timed_collectives.NotTimedError as error:
+        raise UnknownSubject(f"collectives cannot be timed: {error}.") from None
 
 
 def _find_job(word: str) -> RunningJob:

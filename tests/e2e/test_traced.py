@@ -48,6 +48,27 @@ def test_a_running_job_is_traced_and_its_slow_rank_named(tmp_path: Path) -> None
     assert marked[0] == marked[1]
 
 
+def test_collectives_on_cpus_are_not_timed(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    job = [*DOCTOR, "train", "torch-ddp", "--quiet", "--dir", str(recording), "--steps", "400"]
+    with started(job) as process:
+        until(lambda: steps(recording) >= 20)
+        asked = subprocess.run(
+            [*DOCTOR, "trace", str(recording), "--collectives", "-o", str(tmp_path / "dumps")],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        before = steps(recording)
+        until(lambda: steps(recording) > before + 5)
+        assert process.poll() is None
+    assert (asked.returncode, asked.stdout) == (3, "")
+    (sentence,) = asked.stderr.splitlines()
+    assert "its backend is gloo, and only NCCL times collectives (rank 0, and 1 more" in sentence
+    assert not (tmp_path / "dumps").exists()
+
+
 def steps(recording: Path) -> int:
     """That every rank has taken."""
     try:

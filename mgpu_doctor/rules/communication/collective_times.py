@@ -111,7 +111,7 @@ RULES: tuple[Rule, ...] = (
         family="slow",
         summary="How long collectives take: transfer, and waiting for the last rank.",
         measured="In dumps of torch's flight recorder, if the job timed its collectives "
-        "(TORCH_NCCL_ENABLE_TIMING=1): NCCL's events on each "
+        "(`mgpu-doctor trace --collectives`, or TORCH_NCCL_ENABLE_TIMING=1): NCCL's events on each "
         "rank's device, from the rank's arrival to the end, joined by group and sequence number. "
         "Compiled code is included, CUDA graphs are not. No clocks are compared. Left out: sends, "
         "receives, and collectives that some ranks leave early (broadcast, reduce, gather, "

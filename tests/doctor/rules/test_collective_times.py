@@ -97,7 +97,7 @@ def test_different_operations_under_one_number_are_not_compared() -> None:
     assert time_collectives(flights_of([first], [second])) == CollectiveTimes((), 1)
 
 
-@pytest.mark.parametrize("wrong", [-1.0, 1e12, float("nan"), True, "2.0", [2.0], None])
+@pytest.mark.parametrize("wrong", [-1.0, 1e12, float("nan"), True, 2, "2.0", [2.0], None])
 def test_what_is_no_duration_is_unknown(wrong: object) -> None:
     entries = [timed_entry(1, 2.0, duration_ms=wrong)]
     assert flights_of(entries)[0].collectives[0].duration is None

@@ -234,8 +234,10 @@ def _texts(values: object) -> list[str]:
 
 
 def _seconds(milliseconds: object) -> float | None:
-    """A duration in seconds; None if it is no duration of at most a day."""
-    if isinstance(milliseconds, bool) or not isinstance(milliseconds, (int, float)):
+    """A duration in seconds; None if it is no duration of at most a day.
+
+    A whole number is not one, either: some JSON dumps cut durations to milliseconds."""
+    if not isinstance(milliseconds, float):
         return None
     return milliseconds * 1e-3 if 0 <= milliseconds <= MOST_MILLISECONDS else None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ... import worker_server
 from ...probe_context import ProbeContext
+from . import collective_timing
 
 probe: ProbeContext
 
@@ -29,15 +30,22 @@ def _serve_flight_records() -> None:
         dump = next(filter(None, (getattr(c10d, each, None) for each in dumps)), None)
         if dump is not None:
             worker_server.handlers[name] = _asking(dump, _GIVEN[name])
+    collective_timing.serve()
 
 
 _DUMPS = {
     "fr_trace": ("_dump_fr_trace", "_dump_nccl_trace"),
+    "fr_trace_plain": ("_dump_fr_trace", "_dump_nccl_trace"),
     "fr_trace_json": ("_dump_fr_trace_json", "_dump_nccl_trace_json"),
 }
 """Of torch 2.13, and of those before. The first, a pickle, has call sites; to look these up for
-the first time takes torch seconds: to be asked of a rank that stands."""
-_GIVEN = {"fr_trace": (True, True, False), "fr_trace_json": (True, False)}
+the first time takes torch seconds: to be asked of a rank that stands. The second is the same
+without them: JSON may cut durations to whole milliseconds."""
+_GIVEN = {
+    "fr_trace": (True, True, False),
+    "fr_trace_plain": (True, False, False),
+    "fr_trace_json": (True, False),
+}
 """Collectives, call sites, only those that are under way."""
 
 

@@ -1,0 +1,93 @@
+"""Times NCCL's collectives, when somebody asks for it (`mgpu-doctor trace --collectives`).
+
+NCCL then records one more event for each collective, and torch's flight recorder how long it took
+from this rank's arrival to its end. torch decides for each new collective whether it is timed, so
+that this may be switched on at any moment, from any thread; it cannot be switched off again.
+Nothing here waits for a device.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import torch
+
+from ... import worker_server
+from ...probe_context import ProbeContext
+
+probe: ProbeContext
+
+BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""The recorder's entries: torch 2.9 and later, and before."""
+MAX_CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+_SWITCH = "_enable_collectives_timing"
+
+
+def serve() -> None:
+    """From now on this rank can be asked."""
+    worker_server.handlers["collective_timing"] = describe
+    worker_server.handlers["collective_timing_begin"] = begin
+
+
+def describe() -> bytes:
+    """How far this rank is, and why it refuses; changes nothing."""
+    return _answer(refusal(), 0)
+
+
+def begin() -> bytes:
+    """The same; and all NCCL groups that there are now time their collectives from now on."""
+    why = refusal()
+    if why is not None:
+        return _answer(why, 0)
+    groups = _nccl_groups()
+    try:
+        for group in groups:
+            getattr(group, _SWITCH)()
+    except RuntimeError as error:
+        why = f"torch refused to time collectives: {error}"[:300]
+    return _answer(why, len(groups))
+
+
+def refusal() -> str | None:
+    """Why collectives cannot be timed here; None: they can."""
+    if not probe.on:
+        return "its probe has switched itself off"
+    groups = _nccl_groups()
+    if not groups:
+        backend = probe.objects.backend or "unknown"
+        return f"its backend is {backend}, and only NCCL times collectives"
+    if not all(hasattr(group, _SWITCH) for group in groups):
+        return f"torch {torch.__version__} cannot time the collectives of a running job"
+    if os.environ.get(MAX_CONNECTIONS) == "1":
+        return f"with {MAX_CONNECTIONS}=1, timed events would make collectives and computation wait"
+    size = next(filter(None, (os.environ.get(name) for name in BUFFER_SIZES)), None)
+    if size is not None and size.strip() == "0":
+        return "its flight recorder is disabled: start the job without TORCH_FR_BUFFER_SIZE=0"
+    return None
+
+
+def _answer(why: str | None, groups: int) -> bytes:
+    """`told`: steps of this rank so far."""
+    state = {"rank": probe.rank, "told": probe.recorded, "why": why, "groups": groups}
+    return json.dumps(state).encode()
+
+
+def _nccl_groups() -> list[Any]:
+    """The groups that this rank is in and that have an NCCL backend."""
+    world = getattr(torch.distributed.distributed_c10d, "_world", None)
+    table = getattr(world, "pg_map", None)
+    groups = list(table) if isinstance(table, dict) else []
+    return [group for group in groups if "nccl" in _backends(group)]
+
+
+def _backends(group: Any) -> set[str]:
+    """Names of a group's backends, one for each type of device."""
+    names = set()
+    for device in list(getattr(group, "_device_types", ())):
+        try:
+            names.add(str(group._get_backend(device).name()).lower())
+        except (AttributeError, RuntimeError):  # an older torch, or a device without a backend
+            continue
+    return names
