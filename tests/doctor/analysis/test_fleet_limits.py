@@ -132,7 +132,7 @@ def test_a_rank_that_is_noisier_than_the_others_is_less_sure(times: float) -> No
     scale = max(0.1, own)
     assert (scale == 0.1) is (times == 1.0)
     assert one.onset == 0
-    assert one.certainty == pytest.approx(8.0 * 0.1 / scale, rel=0.1)
+    assert one.certainty == pytest.approx(8.0 * 0.1 / scale, rel=0.02)
 
 
 def test_a_rank_whose_steps_are_more_alike_is_less_sure() -> None:

@@ -531,3 +531,10 @@ def test_a_reason_that_the_others_give_too_tells_no_device_apart(share: float, c
     )
     told = "straggler-throttled" in codes(replace(case, device_samples=samples))
     assert told is code
+
+
+def test_of_unlike_devices_the_oldest_says_which_type() -> None:
+    capability = lambda number: [7, 5] if number == 2 else [9, 0]  # noqa: E731
+    one = found(precise(device_capability=capability, tf32=False))["precision-full"]
+    assert [row.value for row in one.evidence] == ["float32", "7.5"]
+    assert one.evidence[0].baseline == "float16"

@@ -408,3 +408,13 @@ def test_an_xid_stops_a_rank_that_ends_no_step_in_ten_seconds(
     ago: float, stands: float, severity: Severity
 ) -> None:
     assert only(standing(job(events=[(ago, 1, 119)]), stands)).severity is severity
+
+
+def test_two_samples_tell_how_often_a_gpu_is_listed() -> None:
+    case = job()
+    *_, first, second, third, fourth = case.device_samples
+    gone = [replace(one, devices=one.devices[:3]) for one in (third, fourth)]
+    seen = replace(case, device_samples=(first, second, *gone))
+    assert [culprit.rank for culprit in only(seen).culprits] == [3]
+    once = replace(case, device_samples=(second, *gone))
+    assert hardware(once) == []
