@@ -2,8 +2,8 @@
 
 A kernel that waits in a collective runs, so a GPU's utilization does not show waiting; the device's
 own times of the phases do. Of the time in which the GPU was busy, the part that its rank waited is
-known as far as both together exceed the whole time. In a blocked job all of it is, of ranks that
-have been in a collective for seconds.
+known as far as both together exceed the whole time. In a blocked job it is all of it if the device,
+or else the host, has been in a collective for seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mgpu_doctor.analysis.machines.rank_devices import OnDevice
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.case.device_times import clock_of
-from mgpu_doctor.case.model import Rank
+from mgpu_doctor.case.model import DevicePosition, Rank
 from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.findings import BusyWaiting, Finding
 
@@ -55,9 +55,9 @@ def find_busy_waiting(
 def _in_hang(measures: Measures, rank: Rank, placed: OnDevice, hang: Finding) -> BusyWaiting | None:
     if placed.since is None or not placed.since.utilization or rank.rank not in hang.victims:
         return None
-    if rank.now is None or rank.now.phase != PHASES[WAIT]:
-        return None
-    if measures.case.observed - rank.now.since < STANDS:
+    position = rank.device_position
+    now = position if isinstance(position, DevicePosition) else rank.now
+    if now is None or now.phase != PHASES[WAIT] or measures.case.observed - now.since < STANDS:
         return None
     culprits = {culprit.rank for culprit in hang.culprits}
     culprit = culprits.pop() if len(culprits) == 1 else None

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.device_times import RunAhead
-from mgpu_doctor.case.model import Case, Now, State
+from mgpu_doctor.case.model import Case, DevicePosition, Now, State
 from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import BusyWaiting, Diagnosis
 from mgpu_doctor.report import diagnosis_json, html, markdown, terminal
 from mgpu_doctor.report.device_timing import format_run_ahead, name_clocks
+from mgpu_doctor.rules.gpu.busy_waiting import find_busy_waiting
 from mgpu_doctor.rules.settings import Settings
 from mgpu_doctor.tui.once import render
 from mgpu_doctor.tui.screens.rank_details import rank_page_lines
@@ -68,8 +70,8 @@ def test_in_a_blocked_job_all_that_a_busy_gpu_does_is_waiting(
 ) -> None:
     case = on_gpus(Synthetic(), gpus(4, utilization=1.0))
     died = max(float(rank.steps["end_ns"][-1]) * 1e-9 for rank in case.ranks)
-    standing = Now("wait", died, 119, "all_reduce train.py:22", None)
-    ranks = [replace(rank, state=State.WAITING, now=standing) for rank in case.ranks]
+    now = Now("wait", died, 119, "all_reduce train.py:22", None)
+    ranks = [replace(rank, state=State.WAITING, now=now) for rank in case.ranks]
     ranks[2] = replace(case.ranks[2], state=State.DEAD, signal=9, ended=died)
     later = [replace(case.device_samples[-1], at=died + at) for at in range(1, 1 + int(seconds))]
     samples = (*case.device_samples, *later)
@@ -80,6 +82,11 @@ def test_in_a_blocked_job_all_that_a_busy_gpu_does_is_waiting(
     if blocked:
         for name, text in views(diagnose(hung)).items():
             assert "100 % busy, but all of it waiting for rank 2" in text, name
+        hang = diagnose(hung).findings[0]
+        reads_loss = DevicePosition(120, 119, 4, "wait", False, since=died, seen=hung.observed)
+        ranks[0] = replace(ranks[0], now=replace(now, phase="forward"), device_position=reads_loss)
+        measures = measure(replace(hung, ranks=tuple(ranks)))
+        assert find_busy_waiting(measures, (), hang)[0] == known
 
 
 def test_json_names_the_clock_and_holds_the_run_ahead() -> None:
