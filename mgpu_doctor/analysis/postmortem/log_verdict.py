@@ -48,7 +48,7 @@ OUTSIDE = frozenset(
 """What the kernel, the driver or the scheduler says: it may be behind any end."""
 LEAST_SAID = 8
 """Characters of a text that is looked for in an exception: shorter ones are everywhere."""
-LEAST_BROKEN = 60
+LEAST_BROKEN = 40
 """Characters of a line from which it may go on in the next one."""
 SAME_EVENT = 60
 """Lines within which a rank's signs are of one event: a traceback and what native code adds."""
