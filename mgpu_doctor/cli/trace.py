@@ -33,8 +33,12 @@ TIMING_STAYS_ON = (
     "again. It costs one more CUDA event per collective."
 )
 NO_TIMES = (
-    "no collective was timed on all of its ranks. Either none was called, or this PyTorch times "
-    "collectives only if the job is started with TORCH_NCCL_ENABLE_TIMING=1."
+    "no collective was timed. Either none was called, or this PyTorch times collectives only if "
+    "the job is started with TORCH_NCCL_ENABLE_TIMING=1."
+)
+NOT_ALL_RANKS = (
+    "no collective was timed on all of its ranks. If some of them run on other hosts, do the same "
+    "there, and examine all folders together: `mgpu-doctor diagnose {} OTHER_FOLDER`."
 )
 
 
@@ -155,7 +159,8 @@ def _time_collectives(
         exit_with(NOTHING_EXAMINED, f"{error}.")
     times = time_collectives(flights)
     if times is None or not times.groups:
-        exit_with(NOTHING_EXAMINED, NO_TIMES)
+        is_timed = times is not None
+        exit_with(NOTHING_EXAMINED, NOT_ALL_RANKS.format(folder) if is_timed else NO_TIMES)
     if as_json:
         _print_diagnosis(case_of_flights(flights, str(folder)), as_json=True)
     else:

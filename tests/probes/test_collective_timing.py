@@ -235,6 +235,20 @@ def test_a_job_in_which_nothing_was_timed(tmp_path: Path, monkeypatch: pytest.Mo
     assert "TORCH_NCCL_ENABLE_TIMING=1" in result.stderr
 
 
+def test_ranks_on_other_hosts_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with started(tmp_path / "boxes", LATE) as made:
+        result = ran(monkeypatch, made[:2], "-o", str(tmp_path / "dumps"))
+    assert result.exit_code == 3
+    assert f"mgpu-doctor diagnose {tmp_path / 'dumps'} OTHER_FOLDER" in result.stderr
+    assert len(list((tmp_path / "dumps").iterdir())) == 2
+
+
+def test_a_job_without_the_probe_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = ran(monkeypatch, [])
+    assert result.exit_code == 3
+    assert "start it with `mgpu-doctor run -- COMMAND`" in result.stderr
+
+
 def test_refusals_make_no_folder(
     ranks: list[Rank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,9 @@ LEAST_LEAD = 50e-6
 """Seconds by which one rank must be later than every other to count as the last to arrive: events
 on a device are exact to about 0.5 µs, and ranks do not leave at the very same moment."""
 
+UNEVEN = ("all_to_all", "alltoall", "_all_to_all", "_alltoall")
+"""Beginnings of the names of collectives in which each rank may move another amount of data."""
+
 
 @dataclass(frozen=True, slots=True)
 class TimedCollective:
@@ -125,8 +128,8 @@ class CollectiveTimes:
 def time_collectives(flights: Iterable[Flight]) -> CollectiveTimes | None:
     """The times of a job's collectives; None: no recorder timed any.
 
-    Sends, receives and collectives that some ranks leave early (broadcast, reduce, gather, scatter)
-    are left out."""
+    Sends, receives and collectives that some ranks leave early (broadcast, reduce, gather, scatter,
+    all-to-all) are left out."""
     flights = tuple(flights)
     if not any(one.duration is not None for flight in flights for one in flight.collectives):
         return None
@@ -146,9 +149,14 @@ def _durations(lane: Lane) -> dict[int, float]:
     timed = {}
     for sequence, slot in lane.slots.items():
         seconds = [one.duration for one in slot if one.duration is not None]
-        if seconds and not any(one.operation in ONE_WAY for one in slot):
+        if seconds and not any(_may_leave_early(one.operation) for one in slot):
             timed[sequence] = max(seconds)
     return timed
+
+
+def _may_leave_early(operation: str) -> bool:
+    """Whether some ranks may be through before the others."""
+    return operation in ONE_WAY or operation.startswith(UNEVEN)
 
 
 def _time_group(circle: Circle) -> GroupTimes | None:

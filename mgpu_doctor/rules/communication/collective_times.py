@@ -115,7 +115,7 @@ RULES: tuple[Rule, ...] = (
         "rank's device, from the rank's arrival to the end, joined by group and sequence number. "
         "Compiled code is included, CUDA graphs are not. No clocks are compared. Left out: sends, "
         "receives, and collectives that some ranks leave early (broadcast, reduce, gather, "
-        "scatter).",
+        "scatter, all-to-all).",
         thresholds="No threshold. A rank counts as the last to arrive if it was 50 µs later than "
         "every other.",
         fixes="None: it only shows where the time goes. If one rank is nearly always last, run the "

@@ -82,6 +82,7 @@ def test_without_the_dump_of_a_rank_nothing_is_concluded() -> None:
     "other",
     [
         {"profiling_name": "nccl:broadcast"},
+        {"profiling_name": "nccl:all_to_all"},
         {"profiling_name": "nccl:send 0->1", "is_p2p": True},
     ],
 )

@@ -61,7 +61,9 @@ def refusal() -> str | None:
     if not all(hasattr(group, _SWITCH) for group in groups):
         return f"torch {torch.__version__} cannot time the collectives of a running job"
     if os.environ.get(MAX_CONNECTIONS) == "1":
-        return f"with {MAX_CONNECTIONS}=1, timed events would make collectives and computation wait"
+        return (
+            f"with {MAX_CONNECTIONS}=1, timed events keep computation and transfer from overlapping"
+        )
     size = next(filter(None, (os.environ.get(name) for name in BUFFER_SIZES)), None)
     if size is not None and size.strip() == "0":
         return "its flight recorder is disabled: start the job without TORCH_FR_BUFFER_SIZE=0"
