@@ -60,7 +60,14 @@ CODES: Mapping[str, str] = {
     "torchrun-report-cut": "failed-killed",
     "unused-parameters": "failed-unused-parameters",
 }
-"""What ended the recorded jobs (tests/recorded/console/failed), where their text tells it."""
+"""What ended the jobs of tests/recorded/console/failed, where their text tells it. `COMPOSED` were
+not printed by jobs of ours."""
+COMPOSED = frozenset(
+    {"estimator-nan", "loader-nested-cause", "mismatch-after-timeout", "nccl-last-error"}
+    | {"nccl-timeout-abort", "nvrm-three-lines", "ray-worker-died", "tensorflow-session-waits"}
+    | {"torchrun-report-cut"}
+)
+"""Written from the frameworks' texts with our own values, because they need GPUs, Ray or TF 1."""
 
 Variant = tuple[str, str]
 """What was changed, and the changed text."""
