@@ -18,7 +18,7 @@ from mgpu_probes.inprocess.blackbox import Writer
 from tests.fuzz.canary import TOKEN
 from tests.fuzz.folders import write_sparse
 from tests.fuzz.pickles import repickled
-from tests.support import boxes, kineto, recordings, snapshots
+from tests.support import boxes, kineto, recordings, snapshots, timed_dumps
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 HANG = RECORDED / "recordings/hang.tar.xz"
@@ -98,6 +98,9 @@ def _dumps() -> Iterator[Seed]:
     packed = flights / "deadlock-json/rank0.json.gz"
     yield Seed("one-json", partial(shutil.copy, packed), packed.name)
     yield Seed("python-pickle", partial(_repickled, flights / "branch"))
+    times = [[6.0, 5.0, 7.0], [2.0, 2.0, 2.0]]
+    yield Seed("timed", partial(timed_dumps.write_dumps, milliseconds=times))
+    yield Seed("timed-json", partial(timed_dumps.write_dumps, milliseconds=times, pickled=False))
 
 
 def _traces() -> Iterator[Seed]:
