@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 PRETEND, CUDA = "pretend", "cuda"
 STREAMS = "streams"
 """The process group in which streams wait for other ranks, as with NCCL, on one shared device."""
-CALIBRATION_CYCLES = 20_000_000
+CALIBRATION_CYCLES, CALIBRATIONS = 20_000_000, 30
 
 
 class PretendDevice:
@@ -90,14 +90,14 @@ class CudaDevice:
 
     def _calibrate(self) -> float:
         rates: list[float] = []
-        for _ in range(5):
+        for _ in range(CALIBRATIONS):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             torch.cuda._sleep(CALIBRATION_CYCLES)
             end.record()
             torch.cuda.synchronize()
             rates.append(CALIBRATION_CYCLES / begin.elapsed_time(end))
-        return float(median(rates))
+        return float(median(rates[CALIBRATIONS // 2 :]))  # an idle GPU's clock is slow at first
 
     def work(self, milliseconds: float) -> None:
         """Keeps the current stream busy for so long."""
