@@ -7,6 +7,7 @@ of autograd's engine; the compiler that builds it must be there.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
+from tests.support import pretend_deepspeed
 from tests.support.examining import loud, named
 from tests.support.jobs import plain, run, started, until
 
@@ -63,6 +65,18 @@ def watch(pretend_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
         return Watched(reports, case.ranks, diagnose(case))
 
     return watch
+
+
+@pytest.fixture(scope="module")
+def deepspeed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a stand-in for DeepSpeed: the real one compiles code for a device."""
+    folder = tmp_path_factory.mktemp("packages")
+    runtime = folder / "deepspeed" / "runtime"
+    runtime.mkdir(parents=True)
+    for package in (runtime.parent, runtime):
+        (package / "__init__.py").touch()
+    shutil.copy(pretend_deepspeed.__file__, runtime / "engine.py")
+    return folder
 
 
 def medians(rank: Rank) -> dict[str, float]:
@@ -113,6 +127,27 @@ def test_the_rank_that_works_longer_is_named(
     assert finding.code == f"straggler-{'optimizer' if phase == 'optimizer' else 'compute'}"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert finding.cost.seconds_per_step == pytest.approx(0.003, abs=0.0005)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "phase"),
+    [("zero2", "backward"), ("zero2", "optimizer"), ("zero3", "forward"), ("zero3", "backward")],
+)
+def test_waits_of_deepspeed_are_no_work(
+    watch: Callable[..., Watched], deepspeed: Path, strategy: str, phase: str
+) -> None:
+    """Its host waits for a stream of collectives, and at stage 3 its modules wait for weights. A
+    turn has many marks, so that one in 8 or 16 is timed."""
+    options = ("--strategy", strategy, "--packages", str(deepspeed), "--steps", "700")
+    options = (*options, "--slow", f"1:{phase}:3")
+    _, (innocent, slow), diagnosis = watch(*options)
+    mine, theirs = medians(innocent), medians(slow)
+    assert theirs[phase] == pytest.approx(HEALTHY[phase] + 3, abs=0.7)
+    assert mine[phase] == pytest.approx(HEALTHY[phase], abs=0.7)
+    assert mine["wait"] - theirs["wait"] == pytest.approx(3, abs=0.7)
+    (finding,) = loud(diagnosis)
+    assert finding.code == f"straggler-{'optimizer' if phase == 'optimizer' else 'compute'}"
+    assert [culprit.rank for culprit in finding.culprits] == [1]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

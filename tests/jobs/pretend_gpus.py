@@ -25,8 +25,10 @@ parser.add_argument("--build", required=True, help="where the device is compiled
 parser.add_argument(
     "--strategy",
     default="ddp",
-    help="ddp, buffers, fsdp, allreduce, single, gradients (no autograd), calls (and no optimizer)",
+    help="ddp, buffers, fsdp, allreduce, zero2, zero3 (of a stand-in for DeepSpeed), single, "
+    "gradients (no autograd), calls (and no optimizer)",
 )
+parser.add_argument("--packages", help="where the stand-in for DeepSpeed is")
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--copies", type=float, default=0, help="ms that copying a batch takes")
 parser.add_argument("--no-loader", action="store_true", help="batches are made on the device")
@@ -101,6 +103,12 @@ elif options.strategy == "fsdp":
     fully_shard(model)
     parameters = list(model.parameters())
 optimizer = Optimizer(parameters, lr=1e-3)
+engine: Any = None
+if options.strategy in ("zero2", "zero3"):
+    sys.path.insert(0, options.packages)
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    model = engine = DeepSpeedEngine(model, optimizer, int(options.strategy[-1]))
 
 
 def collate(samples: Any) -> torch.Tensor:
@@ -135,7 +143,10 @@ def learn(batch: torch.Tensor, step: int) -> torch.Tensor:
         loss = model(batch).pow(2).mean()
         if options.nan_from is not None and step >= options.nan_from:
             loss = loss * float("nan")
-        loss.backward()
+        if engine is None:
+            loss.backward()
+        else:
+            engine.backward(loss)
     if options.strategy in ("allreduce", "gradients", "calls"):
         for parameter in parameters:
             dist.all_reduce(parameter.grad)
@@ -147,6 +158,8 @@ for step, batch in enumerate(batches()):
     loss = learn(batch, step)
     if options.strategy == "calls":
         work("optimizer", 2)
+    elif engine is not None:
+        engine.step()
     else:
         optimizer.step()
         optimizer.zero_grad()

@@ -218,9 +218,9 @@ class ProbeContext:
                 self.stop_timing(str(error))
 
     def stop_timing(self, reason: str) -> None:
-        """The device is not timed any more."""
+        """The device is not timed any more, or, where it has not been, will not be."""
         self._retired.append(self.device_timer)
-        self.device_timer, self.why_untimed = None, reason[:200]
+        self.device_timer, self.why_untimed = None, self.why_untimed or reason[:200]
         self.device_clock = "cpu" if self.accelerator is None else "host"
         self.mark = self.fast_path.mark
 

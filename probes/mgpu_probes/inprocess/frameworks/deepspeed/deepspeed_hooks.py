@@ -1,4 +1,10 @@
-"""DeepSpeed: what its engine does around forward, backward and the optimizer."""
+"""DeepSpeed: what its engine does around forward, backward and the optimizer.
+
+On a GPU its ZeRO optimizers reduce gradients and gather weights in streams of their own. The stream
+that computes waits for these (`wait_stream`: each bucket of stages 1 and 2, each module of stage
+3), or the host does (`synchronize`: at the end of the backward pass, and where stage 3 has too many
+reductions under way). The hooks of the streams see both.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +63,13 @@ def _setting(engine: Any, setting: str) -> int | None:
     return int(value) if isinstance(value, int) else None
 
 
-def _reduces(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
+def _reduces(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
     """Gradients are gathered into buckets and averaged: the end of the backward pass."""
     if not probe.mine():
         return None
+    compiles = getattr(args[0], "is_deepcompile_active", None)
+    if callable(compiles) and compiles():
+        probe.stop_timing("DeepSpeed's DeepCompile waits for other ranks in compiled code")
     probe.mark(Steps.reducing_begins, probe.clock())
     return True
 

@@ -156,6 +156,8 @@ class _Call:
         tensor = tensor_of(args, kwargs)
         if tensor is None:
             return
+        if probe.device_timer is not None:
+            device_events.communicates_on(tensor.device)
         if not place.count:
             place.elements = tensor.numel()
         elif self.places.recurs and not autograd.this.passes:

@@ -4,7 +4,11 @@ The home stream is the current one of the thread that trains, on the device of t
 backward pass begins; without backward passes, on the device of the weights or of what is reduced,
 when the first update or a recurring collective begins. What runs in other
 streams (NCCL's, FSDP's, a prefetcher's) shows where the home stream waits for it: in
-`Stream.wait_event` and `wait_stream`, and in c10d's own waits.
+`Stream.wait_event` and `wait_stream`, and in c10d's own waits. Where the host waits for it instead,
+as DeepSpeed does, the home stream runs empty meanwhile: that shows in `synchronize`.
+
+A process whose model is spread over several devices is not timed: a wait for other ranks in a
+stream of another device would look like work.
 
 Nothing here synchronizes, and nothing touches an event while a graph is captured.
 """
@@ -13,7 +17,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from types import FrameType
 from typing import Any
 
 import torch
@@ -106,6 +111,8 @@ class _Home:
     host and no module was called since."""
     communicating: set[int] = set()  # noqa: RUF012 - there is one `_Home`
     """Other streams in which collectives were called."""
+    trained: set[str] = set()  # noqa: RUF012
+    """Devices of the weights that are trained."""
 
 
 home = _Home()
@@ -158,8 +165,29 @@ def _start(device: torch.device) -> str | None:
     home.events = StreamEvents(module.current_stream(device), module.Event)
     wrap(module.Stream, "wait_event", _waits_for_event, _waited)
     wrap(module.Stream, "wait_stream", _waits_for_stream, _waited)
+    wrap(module.Stream, "synchronize", _host_waits_for_stream, _waited)
+    wrap(module.Event, "synchronize", _host_waits_for_event, _waited)
+    wrap(module, "synchronize", _host_waits_for_device, _waited)
     probe.time_on_device(home.events, {Steps.backward_begins, Steps.gradient_begins})
     return None
+
+
+def trains_on(devices: Collection[str]) -> None:
+    """An optimizer updates weights on these devices, `cuda:0`, …"""
+    home.trained.update(devices)
+    if len(home.trained) > 1:
+        _stop_timing_several(home.trained)
+
+
+def communicates_on(device: torch.device) -> None:
+    """A collective moves a tensor of this device, where steps are timed."""
+    if home.device is not None and device.type == home.device.type and device != home.device:
+        _stop_timing_several({str(home.device), str(device)})
+
+
+def _stop_timing_several(devices: Collection[str]) -> None:
+    listed = ", ".join(sorted(devices))
+    probe.stop_timing(f"this process computes on several devices: {listed}")
 
 
 def _page_locked() -> Any | None:
@@ -172,10 +200,13 @@ def _page_locked() -> Any | None:
 
 def _check_home(timer: DeviceTimer, loss: Any) -> None:
     assert home.events is not None
+    if loss.device != home.device:
+        _stop_timing_several({str(home.device), str(loss.device)})
+        return
     stream = home.module.current_stream(loss.device)
     if stream != home.events.stream:
         timer.drop()
-        home.device, home.events.stream = loss.device, stream
+        home.events.stream = stream
     elif loss.dim() == 0 and loss.is_floating_point():
         timer.read_later(loss=_copy(loss))
 
@@ -236,16 +267,28 @@ def communicates() -> None:
         home.communicating.add(stream.stream_id)
 
 
-def _is_timed(stream: Any) -> bool:
-    timer, events = probe.device_timer, home.events
+def _may_wait() -> bool:
+    """Whether the calling thread sets marks in a turn that is timed, and is in no wait yet."""
+    timer = probe.device_timer
     return (
         timer is not None
         and timer.is_timing
-        and events is not None
         and not home.waits
-        and stream == events.stream
         and probe.mine()
         and probe.ledger.phase != layout.WAIT
+    )
+
+
+def _is_timed(stream: Any) -> bool:
+    return home.events is not None and stream == home.events.stream and _may_wait()
+
+
+def _communicates_in(stream: Any, caller: FrameType) -> bool:
+    """Whether who waits for this stream there waits for other ranks: a package that communicates
+    calls it, or collectives were called in that stream. Else batches are copied in it."""
+    package = str(caller.f_globals.get("__name__", ""))
+    return package.startswith(_COMMUNICATES) or (
+        getattr(stream, "stream_id", None) in home.communicating
     )
 
 
@@ -259,17 +302,45 @@ def _waits_for_event(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
 
 
 def _waits_for_stream(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
-    """Before `Stream.wait_stream`: a wait for other ranks where a package that communicates calls
-    it, or collectives were called in that stream. Else batches are copied in it."""
+    """Before `Stream.wait_stream`."""
     if not _is_timed(args[0]):
         return None
     other = args[1] if len(args) > 1 else kwargs.get("stream")
-    caller = str(sys._getframe(2).f_globals.get("__name__", ""))
-    communicates = caller.startswith(_COMMUNICATES) or (
-        getattr(other, "stream_id", None) in home.communicating
-    )
+    return _enter(other, sys._getframe(2))
+
+
+def _enter(stream: Any, caller: FrameType) -> bool:
     home.waits = True
-    probe.mark_device(_wait_begins if communicates else _transfer_begins)
+    waits = _communicates_in(stream, caller)
+    probe.mark_device(_wait_begins if waits else _transfer_begins)
+    return True
+
+
+# --- waits of the host: the home stream has nothing to do from the end of its own work on ---------
+
+
+def _host_waits_for_stream(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
+    """Before `Stream.synchronize`. What the home stream itself has queued is no wait."""
+    events = home.events
+    if events is None or args[0] == events.stream or not _may_wait():
+        return None
+    return _enter(args[0], sys._getframe(2))
+
+
+def _host_waits_for_event(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
+    """Before `Event.synchronize`. Which stream the event is in cannot be asked."""
+    caller = sys._getframe(2)
+    if not _may_wait() or not _communicates_in(None, caller):
+        return None
+    return _enter(None, caller)
+
+
+def _host_waits_for_device(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
+    """Before `torch.cuda.synchronize`: for all other streams, those of collectives among them."""
+    if probe.world_size <= 1 or not _may_wait():
+        return None
+    home.waits = True
+    probe.mark_device(_wait_begins)
     return True
 
 

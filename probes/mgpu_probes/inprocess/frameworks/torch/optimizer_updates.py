@@ -49,6 +49,9 @@ def _before(optimizer: Any, *_: Any) -> None:
         if probe.on and (get_ident() == probe.owner or probe.mine() or probe.adopt()):
             if id(optimizer) not in probe.objects.optimizers:
                 probe.objects.saw_optimizer(optimizer)
+                known = probe.objects.optimizers.get(id(optimizer))
+                if known is not None:
+                    device_events.trains_on(known.facts["devices"])
                 if not autograd.this.passes:
                     device_events.begin_update(optimizer)
             probe.mark(_UPDATE, probe.clock())
