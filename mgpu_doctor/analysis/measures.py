@@ -391,6 +391,8 @@ STEP_MEASURES = ("coverage", "input_shares", *REMEDIES)
 """What is computed from the phases of steps."""
 
 
+MOST_REASONS = 3
+"""Why devices were not timed, that are listed."""
 ONE_IN_MANY = Unexamined(
     "stalls in single steps",
     "the devices timed one step in several, so steps in between are not known",
@@ -414,10 +416,18 @@ def _not_device_timed(ranks: Sequence[Rank]) -> dict[str, Unexamined]:
         "own work and waiting on the devices",
         f"the host timed the phases of {who} while the device worked asynchronously, and the "
         "device's queue can hide or move any wait: no rank was compared, and no wait for data "
-        "was judged",
+        f"was judged{_reasons(ranks)}",
         TRACE_ALL,
     )
     return dict.fromkeys(STEP_MEASURES, why)
+
+
+def _reasons(ranks: Sequence[Rank]) -> str:
+    """Why these ranks' devices were not timed, as far as they know, to end a sentence with."""
+    reasons = sorted({rank.metadata.untimed for rank in ranks if rank.metadata.untimed})
+    return (
+        f". Why the devices were not timed: {'; '.join(reasons[:MOST_REASONS])}" if reasons else ""
+    )
 
 
 def _missing(name: str, reason: str) -> dict[str, Unexamined]:

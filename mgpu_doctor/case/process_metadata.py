@@ -302,6 +302,8 @@ class ProcessMetadata(msgspec.Struct, frozen=True):
     visible_devices: Annotated[str, Meta(min_length=0, max_length=8192)] | None = None
     """CUDA_VISIBLE_DEVICES; empty: none is visible."""
     clock: PhaseClock | None = None
+    untimed: Name | None = None
+    """Why the device is not timed."""
     precision: Name | None = None
     tf32: bool | None = None
     tf32_convolutions: bool | None = None

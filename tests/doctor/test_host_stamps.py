@@ -92,6 +92,17 @@ def test_a_wait_that_the_devices_queue_hides_accuses_nobody(
     assert "mgpu-doctor trace" in reasons[0].remedy
 
 
+@pytest.mark.parametrize("device", ["cuda:#", "gpu:0"])
+def test_the_reason_for_which_a_device_is_not_timed_is_reported(device: str) -> None:
+    why = "this process computes on several devices: cuda:0, cuda:1"
+    (missing,) = (
+        gap
+        for gap in diagnose(hidden_wait(device, {**CUDA, "untimed": why})).unexamined
+        if gap.probe == UNMEASURED
+    )
+    assert missing.reason.endswith(why)
+
+
 @pytest.mark.parametrize("device", ["cuda:0", "gpu:0"])
 def test_one_gpu_alone_is_not_said_to_wait_for_data(device: str) -> None:
     case = hidden_wait(device, {**CUDA, "strategy": "single"}, ranks=2)

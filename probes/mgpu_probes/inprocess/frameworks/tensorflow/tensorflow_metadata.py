@@ -13,6 +13,10 @@ probe: ProbeContext
 
 _ON_HOST = frozenset({"CPU", "XLA_CPU"})
 """Kinds of devices on which the host itself computes."""
+_UNMEASURED = (
+    "on a device, TensorFlow's time stamps may say when work was queued or when it was done, which "
+    "has not been measured"
+)
 
 
 def patch(distribute_lib: ModuleType) -> None:
@@ -50,7 +54,9 @@ def _devices(tf: Any) -> dict[str, Any]:
     kind = "GPU" if "GPU" in kinds else min(kinds, default=None)
     probe.computes_on(None if kind is None else f"{kind.lower()}:0")
     threading = tf.config.threading
+    untimed = {} if probe.accelerator is None else {"untimed": _UNMEASURED}
     return {
+        **untimed,
         "device": probe.accelerator or "cpu",
         "clock": probe.device_clock,
         "threads": threading.get_intra_op_parallelism_threads() or None,
