@@ -50,6 +50,15 @@ class Group:
         self.timed += 1
 
 
+class ProcessGroupNCCL:
+    """A backend that does not give its name."""
+
+
+class UnnamedGroup(Group):
+    def _get_backend(self, _: str) -> ProcessGroupNCCL:  # type: ignore[override]
+        return ProcessGroupNCCL()
+
+
 class OldGroup(Group):
     _enable_collectives_timing = property()  # raises AttributeError
 
@@ -79,9 +88,10 @@ def answered(
 
 def test_all_nccl_groups_are_timed_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     nccl, gloo, both = Group("nccl"), Group("gloo"), Group("none", "gloo", "nccl")
-    answer = answered(monkeypatch, [nccl, gloo, both], "collective_timing_begin")
-    assert answer == {"rank": 3, "told": 0, "why": None, "groups": 2}
-    assert (nccl.timed, gloo.timed, both.timed) == (1, 0, 1)
+    unnamed = UnnamedGroup("cuda")
+    answer = answered(monkeypatch, [nccl, gloo, both, unnamed], "collective_timing_begin")
+    assert answer == {"rank": 3, "told": 0, "why": None, "groups": 3}
+    assert [group.timed for group in (nccl, gloo, both, unnamed)] == [1, 0, 1, 1]
 
 
 def test_a_question_switches_nothing_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,15 +81,17 @@ def _nccl_groups() -> list[Any]:
     world = getattr(torch.distributed.distributed_c10d, "_world", None)
     table = getattr(world, "pg_map", None)
     groups = list(table) if isinstance(table, dict) else []
-    return [group for group in groups if "nccl" in _backends(group)]
+    return [group for group in groups if any("nccl" in name for name in _backends(group))]
 
 
-def _backends(group: Any) -> set[str]:
-    """Names of a group's backends, one for each type of device."""
-    names = set()
+def _backends(group: Any) -> list[str]:
+    """Names of a group's backends, one for each type of device: `nccl`, or `processgroupnccl`."""
+    names = []
     for device in list(getattr(group, "_device_types", ())):
         try:
-            names.add(str(group._get_backend(device).name()).lower())
-        except (AttributeError, RuntimeError):  # an older torch, or a device without a backend
+            backend = group._get_backend(device)
+        except RuntimeError:  # a device without a backend
             continue
+        named = getattr(backend, "name", None)
+        names.append(str(named() if named is not None else type(backend).__name__).lower())
     return names
