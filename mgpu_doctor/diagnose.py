@@ -30,9 +30,9 @@ SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 
 def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
-    """What is wrong with a job, who is to blame and what mending it gains. Pure.
+    """What is wrong with a job, which rank is the culprit and what a fix gains. Pure.
 
-    Of a running job the newest steps are judged alone: what is over is told no more."""
+    Of a running job only the newest steps are judged: past problems are not reported."""
     known = catalogue()
     case = unmoved(case)
     current = recent(case) if case.job.outcome is Outcome.RUNNING else case
@@ -81,7 +81,7 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
 def _examine(
     measures: Measures, rules: Iterable[Rule], settings: Settings
 ) -> tuple[list[Finding], list[Unexamined]]:
-    """What the rules find, and what they lack."""
+    """The rules' findings, and the measures that they lacked."""
     findings: list[Finding] = []
     unexamined: list[Unexamined] = []
     for rule in rules:
@@ -134,20 +134,20 @@ def folded(found: Sequence[Finding], rules: Iterable[Rule]) -> list[Finding]:
 
 
 def _gives_way(finding: Finding, other: Finding) -> bool:
-    """Whether console text alone shows the one, and a critical finding of another source, which is
-    more than the bare fact that a rank ended, the other."""
+    """Whether only console text supports the first, while the second is a critical finding from
+    another source that says more than that a rank ended."""
     better = other.severity is Severity.CRITICAL and other.code not in GENERIC_CODES
     return finding.gives_way and better and not other.gives_way
 
 
 def _vague(finding: Finding, other: Finding) -> bool:
-    """Both tell of the job's end, and only the other names who caused it."""
+    """Whether both report the job's end and only the other one names a culprit."""
     both = finding.severity is other.severity is Severity.CRITICAL
     return both and not finding.culprits and bool(other.culprits)
 
 
 def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    """What stops the job first, then what costs most."""
+    """The findings that stop the job first, then the costliest."""
     return tuple(
         sorted(
             found,
@@ -161,8 +161,8 @@ def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _ideal(measures: Measures) -> Ideal | None:
-    """Only where all that ranks do is comparable, and they wait for each other: not across stages,
-    nor among the workers of a server."""
+    """The job's efficiency, if the ranks' work is comparable and they wait for each other: not
+    across pipeline stages, nor among the workers of a parameter server."""
     compared = measures.attribution
     if compared is None or not measures.structure.alike:
         return None
@@ -172,17 +172,17 @@ def _ideal(measures: Measures) -> Ideal | None:
 
 
 def _efficiency(measures: Measures) -> Efficiency | str:
-    """Or a sentence why it is not told."""
+    """The efficiency, or a sentence that says why it is unknown."""
     if measures.servers:
         return "the workers of a parameter server do not wait for each other"
     if measures.attribution is not None:
         return efficiency(measures.attribution)
     why = measures.missing.get("attribution")
-    return why.reason if why else "one rank alone waits for nobody"
+    return why.reason if why else "a single rank waits for no other rank"
 
 
 def _partly(measures: Measures) -> list[Unexamined]:
-    """What the comparison had to leave out."""
+    """Ranks that the comparison had to leave out, with reasons."""
     parts = [*measures.crashed]
     if "sampled" in measures.missing:
         parts.append(measures.missing["sampled"])
@@ -192,9 +192,9 @@ def _partly(measures: Measures) -> list[Unexamined]:
         parts.append(
             Unexamined(
                 f"speed of rank {numbers}",
-                "a parameter server's steps are the updates that others' gradients asked for, and "
+                "a parameter server's steps are the updates that workers' gradients trigger, and "
                 "no other rank does the same work",
-                "nothing is amiss: its own times stand in the list of ranks",
+                "nothing to fix: the list of ranks shows its own times",
             )
         )
     if joined is not None and joined.left_out:
@@ -239,12 +239,12 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
 
 
 def _middle(values: npt.NDArray[np.int64]) -> float:
-    """The median; NumPy's own takes four times as long over a thousand."""
+    """The median; four times as fast as NumPy's over a thousand values."""
     return float(known_medians(values[None].copy())[0])
 
 
 def _where(rank: Rank, places: Mapping[int, str]) -> str | None:
-    """What it does by its stack, which is the newer, or by its black box."""
+    """What the rank is doing, by its stack, which is newer, or by its black box."""
     lives = rank.state in (State.RUNNING, State.WAITING)
     if lives and rank.pid is not None and rank.pid in places:
         return places[rank.pid]
@@ -256,7 +256,7 @@ def _stops(finding: Finding) -> bool:
 
 
 def _state(rank: Rank, hung: Finding | None) -> State:
-    """Hung is a judgement: only a hang finding gives it, to culprits that still live."""
+    """The rank's state; `hung` only for living culprits of a hang finding."""
     alive = rank.state in (State.RUNNING, State.WAITING)
     if hung is not None and alive:
         if rank.rank in {culprit.rank for culprit in hung.culprits}:

@@ -52,7 +52,7 @@ class Evidence:
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What the finding costs; None: unknown. `step_fraction` is the share of step time (0..1)
-    that mending it would save."""
+    that fixing it would save."""
 
     step_fraction: float | None = None
     seconds_per_step: float | None = None
@@ -66,12 +66,12 @@ class Predicted:
     step_time_ratio: float | None
     memory_bytes: int | None
     basis: str
-    """measured what-if, formula or simulation, and its margin."""
+    """Measured what-if, formula or simulation, and its margin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """`summary` is one line; `how` says what to type or change for the framework at hand."""
+    """`summary` is one line; `how` says what to type or change in the job's framework."""
 
     id: str
     summary: str
@@ -93,11 +93,11 @@ class Finding:
     cost: Cost = Cost()
     fixes: tuple[Fix, ...] = ()
     replaces: tuple[str, ...] = ()
-    """Codes that this finding makes redundant for its culprits, beside those that its rule always
-    does: only where it explains them."""
+    """Codes that this finding makes redundant for its culprits because it explains them, besides
+    those that its rule always makes redundant."""
     gives_way: bool = False
-    """It rests on console text: any critical finding of another source about the same culprits
-    makes it redundant."""
+    """Whether it rests on console text alone: any critical finding of another source about the same
+    culprits makes it redundant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +105,14 @@ class Followed:
     """A finding and when it was seen. Seconds since the epoch."""
 
     finding: Finding
-    """As it was last seen."""
+    """The finding as last seen."""
     appeared: float
     resolved: float | None = None
-    """When it was first not seen any more; None: it is there."""
+    """When it was first absent again; None: it is still present."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it is still there."""
+        """Whether it is still present."""
         return self.resolved is None
 
 
@@ -125,14 +125,14 @@ class BusyWaiting:
     utilization: float
     """Mean share, 0..1, of the time in which any kernel ran."""
     waiting: float
-    """Share, 0..1, of this time that was waiting, at least."""
+    """Least share, 0..1, of this time that was waiting."""
     waits_for: int | None
-    """The rank that most of the waiting is for; None: nobody was named."""
+    """The rank that most of the waiting is for; None: no rank was named."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """A rank as the diagnosis shows it. `phases`: median seconds a step, after `wait` was split
+    """A rank as the diagnosis shows it. `phases`: median seconds per step, after `wait` was split
     into `wait` and `communication` by comparing ranks; None: not measured."""
 
     rank: int | None
@@ -147,32 +147,32 @@ class RankSummary:
     phases: Mapping[str, float | None]
     where: str | None
     clock: PhaseClock | None = None
-    """What measured the phases; `HOST`: nothing that shows them. None: no step was recorded."""
+    """The clock that measured the phases; `HOST`: nothing measured the device. None: no step."""
     run_ahead: RunAhead | None = None
     """How far its host was ahead of its device; None: unknown, or it computes on the CPU."""
     bound_by: BoundBy | None = None
-    """Whether it is host-bound or device-bound; None: the same."""
+    """Whether it is host-bound or device-bound; None: unknown, or it computes on the CPU."""
     busy_waiting: BusyWaiting | None = None
-    """None: not known, or hardly any waiting."""
+    """None: unknown, or hardly any waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What the stacks of some ranks have in common, until they part."""
+    """The frames that the stacks of some ranks share, up to where they branch."""
 
     depth: int
     """Branches between it and the root."""
     ranks: tuple[int, ...]
     processes: int
-    """Those of which the rank is not known are counted, too."""
+    """The number of processes, including those with an unknown rank."""
     calls: tuple[str, ...]
     """`main train.py:87`, outermost first."""
     doing: str | None
-    """What they do where it ends; None where it parts: `collective`, `lock`, `loader`, …"""
+    """What they do at the end (`collective`, `lock`, `loader`, …); None if the stacks branch."""
     operation: str | None
     """`all_reduce` of a collective, the system call of a wait."""
     culprit: bool
-    """All of them are a finding's culprits."""
+    """Whether all of them are a finding's culprits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +182,13 @@ class FirstFailure:
     rank: int | None
     pid: int | None
     at: float | None
-    """When it had failed at the latest, in seconds since the epoch. None: its own error says when,
-    or it is unknown."""
+    """The latest possible time of its failure, in seconds since the epoch. None: its own error has
+    the time, or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The answer. `findings` are ordered: what stops the job first, then what costs most."""
+    """The diagnosis. `findings` are ordered: those that stop the job first, then the costliest."""
 
     case: Case
     ranks: tuple[RankSummary, ...]
@@ -198,31 +198,31 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     unexamined: tuple[Unexamined, ...]
     step_seconds: float | None = None
-    """Mean seconds a step of the whole job."""
+    """Mean seconds per step of the whole job."""
     ideal_step_seconds: float | None = None
-    """The same if every rank always worked like the median rank; None: they cannot be compared."""
+    """The same if every rank always worked like the median rank; None: not comparable."""
     waste_fraction: float | None = None
-    """Share of the time, 0..1, that goes into waiting for whoever is slowest, jitter included."""
+    """Share of the time, 0..1, spent waiting for the slowest rank of each step, jitter included."""
     load_balance: float | None = None
-    """Mean own work of the ranks as a share of the most that any has, 0..1."""
+    """Mean own work of the ranks as a share of the largest of any rank, 0..1."""
     communication_efficiency: float | None = None
-    """The most own work of any rank as a share of the time, 0..1."""
+    """The largest own work of any rank as a share of the time, 0..1."""
     efficiency_reason: str | None = None
     """Why these two are None."""
     stages: tuple[tuple[int, ...], ...] = ()
-    """The ranks of each pipeline stage; empty where all ranks do the same."""
+    """The ranks of each pipeline stage; empty if all ranks do the same work."""
     servers: frozenset[int] = frozenset()
-    """Ranks that only serve parameters: their steps are others' updates."""
+    """Ranks that only serve parameters: their steps are updates of the other ranks."""
     tree: tuple[Branch, ...] = ()
-    """Where all ranks stood at the last look: their stacks as one tree, from its root on, each
-    branch before those that grow from it."""
+    """Where all ranks were in the last snapshot: their stacks as one tree, root first, each
+    branch before its children."""
     first_failures: tuple[FirstFailure, ...] = ()
     """Which ranks failed first; empty if none did or the order is unknown."""
 
     @property
     def latest_ends(self) -> Mapping[tuple[int | None, int | None], float]:
-        """(rank, pid) of the first failing ranks that left no error of their own -> when they had
-        failed at the latest, in seconds since the epoch."""
+        """(rank, pid) of the first failing ranks without an error of their own -> the latest
+        possible time of the failure, in seconds since the epoch."""
         return {
             (failure.rank, failure.pid): failure.at
             for failure in self.first_failures
@@ -231,13 +231,13 @@ class Diagnosis:
 
     @property
     def furthest_step(self) -> int | None:
-        """The last step of whoever trains and has come furthest."""
+        """The last step of the training rank that is furthest ahead."""
         trained = (rank.last_step for rank in self.ranks if rank.rank not in self.servers)
         return max((step for step in trained if step is not None), default=None)
 
     @property
     def parallel_efficiency(self) -> float | None:
-        """Share of the ranks' time, 0..1, that they work instead of standing in collectives."""
+        """Share of the ranks' time, 0..1, in which they work instead of waiting in collectives."""
         if self.load_balance is None or self.communication_efficiency is None:
             return None
         return self.load_balance * self.communication_efficiency

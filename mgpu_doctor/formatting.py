@@ -1,6 +1,7 @@
-"""How numbers, durations, sizes, shares and ranks are written, in findings and in every view.
+"""Formats numbers, durations, sizes, shares and ranks for findings and views.
 
-The lowest module of the import order: it takes plain numbers and knows neither cases nor findings.
+The lowest module in the import order: it takes plain numbers and imports neither cases nor
+findings.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 
 _NAMED_SIGNALS = frozenset(int(number) for number in signal.Signals)
 UNKNOWN = "?"
-"""Stands for a value that was not measured."""
+"""Shown instead of a value that was not measured."""
 
 
 def format_number(value: float) -> str:
@@ -27,7 +28,7 @@ def format_number(value: float) -> str:
 
 
 def format_seconds(value: float | None) -> str:
-    """A duration as people say it: `31 ms`, `1.2 s`, `3 min 12 s`, `3 h 12 min`."""
+    """A duration in readable units: `31 ms`, `1.2 s`, `3 min 12 s`, `3 h 12 min`."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     if value < 0:

@@ -1,1 +1,1 @@
-"""Waiting for the network although nobody is late."""
+"""Rules for communication that takes time although no rank is late."""

@@ -27,9 +27,9 @@ from mgpu_doctor.rules.settings import DEFAULTS
 from mgpu_doctor.rules.traces import trace_time
 
 BUSY = 0.5
-"""Cores that other programs use, from which they are worth naming."""
+"""Cores that other programs use, from which they are mentioned."""
 BATCHES = 4
-"""Micro-batches that the advice adds up."""
+"""Micro-batches to accumulate, in the advice."""
 EXCHANGES = frozenset(
     {
         *("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"),
@@ -49,7 +49,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     crowded = crowd is not None and crowd.short
     better = _said_better(measures, crowded)
     left = share - better
-    # What is left beside a larger remedy is judged once that has been applied.
+    # If another fix saves more, the rest is judged once that fix is applied.
     if left < max(limits["share"], better):
         return
     saved = left * (1 - 1 / BATCHES)
@@ -72,7 +72,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _said_better(measures: Measures, crowded: bool) -> float:
-    """Share of the step time that findings with a better remedy account for."""
+    """Share of the step time that findings with a better fix account for."""
     synchronizing = measure_cost(measures, places(measures, DEFAULTS.limits(SYNCHRONIZATION[0])))
     gain = None if crowded else overlap_gain(measures)
     hidden = gain[0] if gain is not None and gain[0] >= WARNING_COST else 0.0
@@ -80,8 +80,8 @@ def _said_better(measures: Measures, crowded: bool) -> float:
 
 
 def _called(measures: Measures) -> list[Call]:
-    """Collectives that Python calls in every step of the first rank, the dearest first; none where
-    a module exchanges the gradients (its communication hook may call them)."""
+    """Collectives that Python calls in every step of the first rank, the costliest first; none if a
+    module exchanges the gradients (its communication hook may call them)."""
     rank = measures.case.ranks[0]
     if rank.metadata.ddp is not None:
         return []
@@ -135,7 +135,7 @@ def _evidence(measures: Measures, crowd: CoreContention | None) -> Iterable[Evid
     module, logged = measures.case.ranks[0].metadata.ddp, logged_reduction(measures.case.ranks)
     if module is not None and module.parameter_bytes and logged is not None:
         moved = 2 * (world - 1) / world * module.parameter_bytes
-        yield Evidence("gradients", module.parameter_bytes, "bytes", None, "birth certificate")
+        yield Evidence("gradients", module.parameter_bytes, "bytes", None, "process metadata")
         yield Evidence(
             "rate at which a ring would move them (2(n-1)/n of the bytes, both ways)",
             moved / max(logged.communication, 1e-9),
@@ -146,7 +146,7 @@ def _evidence(measures: Measures, crowd: CoreContention | None) -> Iterable[Evid
     if crowd is not None and crowd.queueing is not None:
         source = "scheduler's counters"
         yield Evidence(
-            "ready without a core, threads of a rank beside the main one",
+            "wait for a core, threads of a rank other than the main one",
             crowd.queueing,
             "s/s",
             None,
@@ -155,7 +155,7 @@ def _evidence(measures: Measures, crowd: CoreContention | None) -> Iterable[Evid
     for call in _called(measures)[:3]:
         taken = measures.case.ranks[0].metadata.steps or 1
         source = "calls from Python, counted by the probe"
-        yield Evidence(f"{call.name} a step", call.seconds / taken, "s", None, source, call.site)
+        yield Evidence(f"{call.name} per step", call.seconds / taken, "s", None, source, call.site)
 
 
 def _fixes(measures: Measures, crowd: CoreContention | None, left: float) -> Iterable[Fix]:
@@ -206,7 +206,7 @@ def _fixes(measures: Measures, crowd: CoreContention | None, left: float) -> Ite
 
 
 def _has_engine(measures: Measures) -> bool:
-    """Whether DeepSpeed exchanges the gradients, which has a setting of its own for it."""
+    """Whether DeepSpeed exchanges the gradients, which has its own setting for it."""
     return uses_deepspeed(measures.case.job)
 
 

@@ -29,7 +29,7 @@ COUNTED = "forward passes counted by the probe"
 
 
 def how_to_accumulate(batches: int) -> str:
-    """Code for DistributedDataParallel and the settings of what is built upon it."""
+    """Code for DistributedDataParallel, and settings for frameworks built on it."""
     return (
         "In the loop, with the forward pass inside, too:\n"
         f"    last = (i + 1) % {batches} == 0\n"
@@ -55,8 +55,8 @@ def _accumulation(measures: Measures, _: Limits) -> Iterable[Finding]:
     spent = format_seconds(saved * step) if saved is not None and step else "time"
     batches, most = round(often.passes), round(often.synced)
     evidence = [
-        Evidence("exchanges of gradients a step", often.synced, "times", often.updates, COUNTED),
-        Evidence("backward passes a step", often.passes, "times", None, "step records"),
+        Evidence("exchanges of gradients per step", often.synced, "times", often.updates, COUNTED),
+        Evidence("backward passes per step", often.passes, "times", None, "step records"),
     ]
     predicted = None
     if moved is not None and saved is not None:
@@ -68,7 +68,7 @@ def _accumulation(measures: Measures, _: Limits) -> Iterable[Finding]:
             1 - saved,
             None,
             f"formula: {format_share(often.needless)} of the exposed communication, and of the "
-            "CPU time for the overlapped part where no core is free; within a fifth, and rather "
+            "CPU time for the overlapped part if no core is free; within a fifth, and probably "
             "more, as ranks would also wait for each other less often",
         )
     yield Finding(
@@ -125,9 +125,9 @@ def _overlap(measures: Measures, limits: Limits) -> Iterable[Finding]:
         f"overlaps with backward; {format_seconds(logged.exposed)} per pass are exposed",
         cause=cause,
         evidence=(
-            Evidence("communication, a pass", logged.communication, "s", None, LOGGED),
-            Evidence("of it exposed after backward", logged.exposed, "s", None, LOGGED),
-            Evidence("computing gradients, a pass", logged.backward, "s", None, LOGGED),
+            Evidence("communication per pass", logged.communication, "s", None, LOGGED),
+            Evidence("of this, exposed after backward", logged.exposed, "s", None, LOGGED),
+            Evidence("computing gradients per pass", logged.backward, "s", None, LOGGED),
             Evidence("largest bucket", largest, "bytes", sum(logged.buckets), LOGGED),
         ),
         since_step=0,
@@ -155,8 +155,7 @@ TIMED = "timed by the probe"
 
 
 def _searching(measures: Measures) -> list[Ddp]:
-    """The first DistributedDataParallel of every rank; empty where a rank has none or none
-    searches."""
+    """The first DistributedDataParallel of every rank; empty if a rank has none or none search."""
     first = measures.case.ranks[0].metadata.ddp
     if first is None or not first.find_unused:
         return []
@@ -188,7 +187,7 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
         evidence=(
             *(
                 Evidence(
-                    "searching, a step, on the rank where it is least", seconds, "s", None, TIMED
+                    "search time per step, on the rank with the least", seconds, "s", None, TIMED
                 )
                 for seconds in sorted(taken.values())[:1]
             ),
@@ -227,7 +226,7 @@ def _spent(least: float | None, saved: float | None) -> str:
 
 
 def _hidden(least: float | None, saved: float | None) -> str:
-    """What is known of the cost of a search that does not lengthen the step, or may not."""
+    """A sentence about the cost of a search that does not lengthen the step, or may not."""
     if least is None or saved:
         return ""
     if saved is None:
@@ -239,7 +238,7 @@ def _hidden(least: float | None, saved: float | None) -> str:
 
 
 def _seconds_a_step(measures: Measures) -> dict[int, float]:
-    """Rank -> seconds of its host that searching takes per step; empty unless all ranks say it."""
+    """Rank -> host seconds per step that the search takes; empty unless known for all ranks."""
     found = {}
     for rank in measures.case.ranks:
         module, steps = rank.metadata.ddp, rank.metadata.steps

@@ -18,13 +18,13 @@ from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What of the user's makes a framework synchronize the ranks."""
+    """The user setting that makes a framework synchronize the ranks."""
 
     framework: str
     why: str
-    """The end of a sentence: the ranks meet `for …`."""
+    """The reason, to follow `calls … for`."""
     how: str
-    """What to set instead."""
+    """The setting to use instead."""
 
 
 SETTINGS = {
@@ -66,7 +66,7 @@ def is_own(site: str) -> bool:
 
 
 def setting(site: str) -> Setting | None:
-    """What asks for the call at `file:line` of an installed package; None: not known."""
+    """The setting that causes the call at `file:line` of an installed package; None: unknown."""
     file = site.rpartition(":")[0]
     return next((one for end, one in SETTINGS.items() if file.endswith(end)), None)
 
@@ -75,15 +75,15 @@ BARRIERS = frozenset({"barrier", "monitored_barrier"})
 OBJECTS = frozenset(
     {"all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"}
 )
-"""They pickle: metrics and the like, never gradients."""
+"""Collectives that pickle objects, such as metrics; never gradients."""
 NUMBERS = frozenset({"all_reduce", "reduce", "all_gather", "gather", "broadcast"})
-"""Beside DistributedDataParallel, which exchanges the gradients itself: a loss or a metric, most
-likely. Elsewhere they are the training."""
+"""With DistributedDataParallel, which exchanges the gradients itself, these most likely exchange a
+loss or a metric. Otherwise they are the training itself."""
 FEW = 1024
-"""Elements of what is exchanged for a log; embeddings of a contrastive loss are more."""
+"""Most elements of a value for logging; embeddings of a contrastive loss are larger."""
 MOST_PLACES = 4
 SEEN_STEPS = 20
-"""Counters of fewer steps hold too much of what is done once."""
+"""Least steps: with fewer, one-time work dominates the counters."""
 SOURCE = "calls that Python made, counted and timed by the probe"
 
 
@@ -94,12 +94,12 @@ class Place:
     name: str
     site: str
     seconds: float
-    """A step, on the rank that stood there least."""
+    """Seconds per step, on the rank that waited there least."""
 
 
 def places(measures: Measures, limits: Limits) -> list[Place]:
-    """The lines that synchronize in every step and need not, the dearest first. Lines of installed
-    packages count where it is known what of the user's asks for them."""
+    """The lines that synchronize needlessly in every step, the costliest first. Lines of installed
+    packages count if the user setting that causes them is known."""
     ranks = sample_ranks(measures.case.ranks)
     if len(ranks) < 2 or not measures.structure.alike:
         return []
@@ -127,8 +127,8 @@ def _often(rank: Rank, limits: Limits) -> dict[tuple[str, str], Place]:
 
 
 def measure_cost(measures: Measures, found: Iterable[Place]) -> float | None:
-    """Share of the step time spent there even by the rank that came last; None: unknown, as where a
-    host is ahead of its device, or may be: there it also waits for the device's own work."""
+    """Share of the step time spent there even by the rank that arrived last. None: unknown, because
+    a host is or may be ahead of its device and then also waits for the device's work."""
     ranks = sample_ranks(measures.case.ranks)
     by_host = all(
         rank.rank is not None and measures.bound_by.get(rank.rank) is BoundBy.HOST for rank in ranks
@@ -200,7 +200,7 @@ def _finding(
         cause=cause,
         evidence=tuple(
             Evidence(
-                f"{place.name} a step, on the rank that stood there least",
+                f"{place.name} per step, on the rank that waited there least",
                 place.seconds,
                 "s",
                 None,

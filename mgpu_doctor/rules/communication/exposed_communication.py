@@ -1,4 +1,4 @@
-"""What communication costs, as several rules ask it of the measures."""
+"""The cost of communication, for several rules."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from mgpu_doctor.findings import Cost
 LOGGED = "DistributedDataParallel's own log, in the first iterations and each hundredth"
 MIB = 1 << 20
 FIRST_BUCKET = MIB
-"""Bytes of the first bucket that torch makes, whatever `bucket_cap_mb` says."""
+"""Bytes of torch's first bucket, which does not depend on `bucket_cap_mb`."""
 DEFAULT_CAP_MIB = 25
 CAPS_MIB = (DEFAULT_CAP_MIB, 10, 5, 2, 1)
 MOST_BUCKETS = 10
-"""More hide little more, and each costs a latency that the formula leaves out."""
+"""Most buckets: more hide little more, and each has a latency that the formula leaves out."""
 ONE_PARAMETER = 1.5
-"""A bucket of more than so many times the cap is one large parameter: no cap divides it."""
+"""A bucket larger than this multiple of the cap is one large parameter, which no cap divides."""
 ONE_SHARE = 0.5
-"""A bucket of so much of all bytes leaves too little to hide behind."""
+"""A bucket with this share of all bytes leaves too little computation to overlap with."""
 ENOUGH = 0.9
-"""The largest buckets that give this share of the best gain are advised."""
+"""The advice is the largest bucket that gives this share of the best gain."""
 HALF = 0.5
-"""Exchanges a step beyond one an update, from which they are a habit."""
+"""Least exchanges per step beyond one per update that count as needless."""
 
 
 def exchanged(measures: Measures) -> Exchanges | None:
-    """What the rank with the fewest exchanges does; None: a rank does not tell."""
+    """The counts of the rank with the fewest exchanges; None if any rank's are unknown."""
     counts = [count_exchanges(rank) for rank in sample_ranks(measures.case.ranks)]
     known = [count for count in counts if count is not None]
     return (
@@ -45,7 +45,7 @@ def exchanged(measures: Measures) -> Exchanges | None:
 
 
 def exposed_share(measures: Measures, often: Exchanges | None) -> tuple[float, str] | None:
-    """Share of the step time in which data moves and nothing else happens, and where from."""
+    """Share of the step time in which data moves and nothing else happens, and its source."""
     if measures.moving is not None and measures.structure.alike:
         return measures.moving.share, "least of all ranks' time in collectives, step by step"
     logged = logged_reduction(measures.case.ranks)
@@ -55,7 +55,7 @@ def exposed_share(measures: Measures, often: Exchanges | None) -> tuple[float, s
 
 
 def needless(measures: Measures) -> float:
-    """Share of the step time that exchanges take which no update needs; 0.0 where not known."""
+    """Share of the step time of exchanges that no update needs; 0.0 if unknown."""
     often = exchanged(measures)
     moved = exposed_share(measures, often)
     if often is None or moved is None or often.synced - often.updates < HALF:
@@ -64,8 +64,8 @@ def needless(measures: Measures) -> float:
 
 
 def _hidden_cost(measures: Measures, share: float) -> float:
-    """Share of the step time by which the communication that backward hides delays backward: on
-    cores without time to spare, what the threads that move data use meanwhile."""
+    """Share of the step time by which overlapped communication delays backward: on fully used
+    cores, the CPU time of the threads that move data."""
     crowd = measure_core_contention(measures.case.ranks, measures.surroundings, share)
     logged = logged_reduction(measures.case.ranks)
     if crowd is None or not crowd.crowded or not crowd.moving or logged is None:
@@ -75,7 +75,7 @@ def _hidden_cost(measures: Measures, share: float) -> float:
 
 def overlap_gain(measures: Measures) -> tuple[float, int, Reduction] | None:
     """Share of the step time that smaller buckets would hide, their size in MiB, and the log; None
-    where the buckets are not to blame or nothing is known."""
+    if the buckets are not the cause or nothing is known."""
     logged, often = logged_reduction(measures.case.ranks), exchanged(measures)
     if logged is None or often is None or not measures.step_seconds or not logged.buckets:
         return None
@@ -111,7 +111,7 @@ def _split(whole: int, cap: int) -> list[int]:
 
 
 def cost(saved: float | None, step: float | None) -> Cost:
-    """Of a share of a step of so many seconds; empty where either is unknown."""
+    """The cost of a share of a step of `step` seconds; empty if either is unknown."""
     if saved is None or not step:
         return Cost()
     return Cost(step_fraction=saved, seconds_per_step=saved * step)

@@ -1,9 +1,9 @@
 """GPUs that count as busy while their ranks wait for other ranks.
 
-A kernel that waits in a collective runs, so a GPU's utilization does not show waiting; the device's
-own times of the phases do. Of the time in which the GPU was busy, the part that its rank waited is
-known as far as both together exceed the whole time. In a blocked job it is all of it if the device,
-or else the host, has been in a collective for seconds.
+A kernel that waits in a collective counts as running, so a GPU's utilization does not show waiting;
+the phase times by the device's clock do. The time by which busy time and waiting time together
+exceed the whole time was both. In a blocked job, all busy time is waiting if the device, or else
+the host, has been in a collective for seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.findings import BusyWaiting, Finding
 
 LEAST = 0.1
-"""Share of the busy time below which waiting is not worth a sentence (a choice)."""
+"""Share of the busy time below which waiting is not mentioned (a choice)."""
 MOST_OF_IT = 0.8
 """Share of the waiting that one rank's excess must explain for the sentence to name it (as of input
 in the excess of a straggler)."""
@@ -35,8 +35,7 @@ def find_busy_waiting(
     measures: Measures, findings: Iterable[Finding], hang: Finding | None
 ) -> dict[int, BusyWaiting]:
     """Rank -> how much of its GPU's utilization was waiting. Only GPUs with one rank and no known
-    other process. Only a rank that `findings` blame is named. `hang`: the one that blocks the
-    job."""
+    other process. Names only ranks that `findings` blame. `hang`: the hang that blocks the job."""
     found = {}
     ranks = {rank.rank: rank for rank in measures.case.ranks}
     worst = _find_worst(measures, findings)
@@ -84,8 +83,8 @@ def _in_steps(
 
 
 def _find_worst(measures: Measures, findings: Iterable[Finding]) -> Straggler | None:
-    """The straggler with the largest excess that a finding blames; None: there is none, or not all
-    ranks wait for it."""
+    """The straggler with the largest excess that a finding blames; None if there is none or if not
+    all ranks wait for it."""
     blamed = {culprit.rank for finding in findings for culprit in finding.culprits}
     named = [straggler for straggler in measures.stragglers or () if straggler.rank in blamed]
     if not named or not measures.is_flat:

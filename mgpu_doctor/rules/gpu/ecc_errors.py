@@ -1,4 +1,4 @@
-"""Memory errors of a GPU, and the repair that waits or failed."""
+"""GPU memory errors, and row repairs that are pending or failed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _defect(measures: Measures, gpu: Gpu, state: _State) -> Finding:
     if state.uncorrected:
         parts.append(f"{format_count(state.uncorrected, 'error')} that ECC could not correct")
     if state.pending:
-        parts.append("the replacement of a bad row waits for a reset")
+        parts.append("the replacement of a bad row is pending until a reset")
     if state.xids and not parts:
         parts.append(f"XID {' and '.join(str(xid.number) for xid in state.xids)}")
     severities = [severity_of(xid) for xid in state.xids]
@@ -93,8 +93,8 @@ def _defect(measures: Measures, gpu: Gpu, state: _State) -> Finding:
         confidence=SURE,
         title=f"The memory of {named(gpu)} has errors: {', '.join(parts)}",
         cause=" ".join(xid.meaning for xid in state.xids)
-        or "The memory itself is defective: no program's fault. What was computed with a value "
-        "that could not be corrected is lost, and its process is ended by the driver.",
+        or "The memory itself is defective; no program is at fault. Results computed from an "
+        "uncorrectable value are lost, and the driver ends the process that used it.",
         culprits=culprits(measures, (gpu,)),
         evidence=(
             *_evidence(gpu, state),
@@ -113,7 +113,7 @@ def _corrected(measures: Measures, gpu: Gpu, state: _State, limits: Limits) -> F
         confidence=SURE,
         title=f"The memory of {named(gpu)} had {state.corrected} errors, all corrected, in "
         f"{format_seconds(state.seconds)}",
-        cause="ECC corrected all of them, so nothing was lost. Many in a short time may come "
+        cause="ECC corrected all of them, so no data was lost. Many in a short time may come "
         "before errors that it cannot correct.",
         culprits=culprits(measures, (gpu,)),
         evidence=(
@@ -129,8 +129,8 @@ def _corrected(measures: Measures, gpu: Gpu, state: _State, limits: Limits) -> F
         fixes=(
             Fix(
                 "watch-ecc",
-                "Keep an eye on it",
-                f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}; nothing needs to be done as "
+                "Monitor the error count",
+                f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}; no action is needed as "
                 "long as all are corrected.",
             ),
         ),
@@ -152,7 +152,7 @@ def _evidence(gpu: Gpu, state: _State) -> Iterable[Evidence]:
     if ecc is not None and ecc.remapped:
         yield Evidence("rows or pages replaced so far", ecc.remapped, "rows", 0, SOURCE, at)
     if state.pending:
-        yield Evidence("a replacement waits for a reset", "yes", "flag", "no", SOURCE, at)
+        yield Evidence("a replacement is pending until a reset", "yes", "flag", "no", SOURCE, at)
     if state.failed:
         yield Evidence("a replacement failed", "yes", "flag", "no", SOURCE, at)
 
@@ -163,14 +163,14 @@ def _fix(gpu: Gpu, state: _State) -> Fix:
         return Fix(
             "replace-gpu",
             f"Take GPU {gpu.index} out of service and have it replaced",
-            f"{show_state}; a GPU without spare rows is a case for the vendor (RMA). Until then "
-            "leave it out of CUDA_VISIBLE_DEVICES.",
+            f"{show_state}; return a GPU without spare rows to the vendor (RMA). Until then "
+            "remove it from CUDA_VISIBLE_DEVICES.",
         )
     return Fix(
         "reset-gpu",
-        f"Take the job off GPU {gpu.index} and reset it",
+        f"Move the job off GPU {gpu.index} and reset it",
         f"As root, with no process on it: `nvidia-smi --gpu-reset -i {gpu.index}` (all GPUs of the "
-        f"host where they hang on NVSwitches), or reboot. {show_state}. Start again from a "
+        f"host if they are connected by NVSwitches), or reboot. {show_state}. Restart from a "
         "checkpoint older than the error; if errors return, have the GPU replaced.",
     )
 
@@ -180,13 +180,13 @@ RULES = (
         code=CODE,
         family="hardware",
         summary="A GPU's memory has errors that could not be corrected, or the repair of a bad row "
-        "waits or failed.",
+        "is pending or failed.",
         measured="NVML's ECC counters since the driver was loaded, remapped rows (retired pages "
-        "before Ampere), and XIDs 48, 63, 64, 94 and 95; tied to the rank on the device.",
+        "before Ampere), and XIDs 48, 63, 64, 94 and 95, assigned to the rank on the device.",
         thresholds="Any uncorrected error since the driver was loaded, a pending or a failed "
-        "replacement, in the two newest readings. What was replaced long ago and corrected errors "
-        "are no defect: ECC is there for that. It is critical where an XID ended a rank, or no "
-        "step was finished since.",
+        "replacement, in the two newest readings. Corrected errors and earlier replacements "
+        "are not defects. Critical if an XID ended a rank, or if no step has finished "
+        "since.",
         fixes="Reset the GPU (`nvidia-smi --gpu-reset`), have it replaced if the replacement of "
         "rows failed or errors return; start from a checkpoint before the error.",
         examine=_examine,
@@ -197,7 +197,7 @@ RULES = (
                 100,
                 "errors",
                 "corrected errors while it is watched (two minutes of a running job) from which "
-                "they are worth a look; NVIDIA gives no number.",
+                "they are reported; NVIDIA gives no number.",
             ),
         ),
         unverified=PRETEND,

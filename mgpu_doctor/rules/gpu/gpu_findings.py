@@ -1,4 +1,4 @@
-"""What the rules about hardware have in common: whom a device stands for, and how to name it."""
+"""Helpers for rules about hardware: the ranks of a device, its name, and its readings."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.blame import culprit_of
 
 SURE = 0.9
-"""Confidence in what the driver itself says of a device, twice."""
+"""Confidence if the driver reports the same fact about a device twice."""
 LOADED = 0.5
-"""Utilization, 0..1, from which a device counts as loaded: an idle one sleeps, and its clocks and
-its link with it."""
+"""Utilization, 0..1, from which a device counts as loaded: idle devices lower their clocks and
+their link speed."""
 
 T = TypeVar("T")
 
 
 def culprits(measures: Measures, gpus: Iterable[Gpu]) -> tuple[Culprit, ...]:
-    """The ranks on these devices; of a device without one the device itself."""
+    """The ranks on these devices as culprits; for a device without a rank, the device itself."""
     result: list[Culprit] = []
     for gpu in gpus:
         result += [culprit_of(measures, number) for number in gpu.ranks]
@@ -41,24 +41,24 @@ def named(gpu: Gpu) -> str:
 
 
 def where(gpu: Gpu) -> str:
-    """For evidence: the device with its address."""
+    """The device with its address, as evidence shows it."""
     at = f" at {gpu.device.bus_id}" if gpu.device.bus_id else ""
     return f"GPU {gpu.index}{at}"
 
 
 def loaded(gpu: Gpu) -> list[tuple[float, Device]]:
-    """The samples in which it worked."""
+    """The samples in which the device was loaded."""
     return [series for series in gpu.series if (series[1].utilization or 0.0) >= LOADED]
 
 
 def list_readings(gpu: Gpu, value: Callable[[Device], T | None]) -> list[tuple[float, T]]:
-    """(seconds since the epoch, value) of one fact of a GPU, where it is known."""
+    """The known (seconds since the epoch, value) pairs of one fact of a GPU."""
     return [(at, fact) for at, device in gpu.series if (fact := value(device)) is not None]
 
 
 def risen(series: list[tuple[float, int]]) -> tuple[int, float]:
-    """How far a counter rose, and the seconds from its first to its last reading. One that starts
-    anew is counted on from there."""
+    """The increase of a counter, and the seconds from its first to its last reading. After a reset,
+    counting continues from the new value."""
     total = 0
     for (_, before), (_, after) in pairwise(series):
         total += max(0, after - before)
@@ -66,8 +66,7 @@ def risen(series: list[tuple[float, int]]) -> tuple[int, float]:
 
 
 def lasting(values: list[tuple[float, T]]) -> T | None:
-    """The newest value, if the one before it was the same or says the like: one reading alone may
-    be a slip."""
+    """The newest value, if the previous one agrees with it: a single reading may be an error."""
     if len(values) < 2 or bool(values[-1][1]) != bool(values[-2][1]):
         return None
     return values[-1][1]

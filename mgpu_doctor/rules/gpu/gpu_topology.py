@@ -1,4 +1,4 @@
-"""Ranks that talk to each other by a slower way than the host has."""
+"""Ranks that communicate over a slower path than the host has."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _used(measures: Measures) -> list[Gpu]:
 
 
 def _is_free(gpu: Gpu, used: list[Gpu]) -> bool:
-    """Like the devices in use, and nobody computes there."""
+    """GPUs of the same model as those in use on which no process computes."""
     device: Device = gpu.device
     quiet = not device.pids and device.trouble is None and gpu.last == gpu.series[-1][0]
     return not gpu.ranks and quiet and gpu.name is not None and gpu.name == used[0].name
@@ -68,13 +68,13 @@ def _severity(measures: Measures, limits: Limits) -> Severity:
 def _share(measures: Measures, limits: Limits) -> tuple[Evidence, ...]:
     if measures.moving is None:
         return ()
-    measure = "share of the step in which data moves and nobody computes"
+    measure = "share of the step in which data moves and no rank computes"
     share = measures.moving.share
     return (Evidence(measure, share, "fraction", limits["share"], "black boxes"),)
 
 
 def _barred(measures: Measures, ways: Wiring, used: list[Gpu]) -> Iterable[Finding]:
-    """GPUs that share an NVLink and may not use it."""
+    """GPUs that share an NVLink but cannot use peer access over it."""
     pairs = [
         (device, other)
         for place, device in enumerate(used)
@@ -91,19 +91,19 @@ def _barred(measures: Measures, ways: Wiring, used: list[Gpu]) -> Iterable[Findi
         code=CODE,
         severity=Severity.WARNING,
         confidence=0.8,
-        title=f"GPUs {first.index} and {second.index} share an NVLink but may not reach each "
+        title=f"GPUs {first.index} and {second.index} share an NVLink but cannot access each "
         f"other's memory ({reason})",
-        cause=f"NVML says of peer access: {REASONS.get(reason, 'no')}. NCCL then copies through "
-        "the host's memory.",
+        cause=f"NVML reports for peer access: {REASONS.get(reason, 'no')}. NCCL then copies "
+        "through host memory.",
         culprits=culprits(measures, gpus.values()),
         evidence=(Evidence("pairs on NVLink without peer access", len(pairs), "pairs", 0, SOURCE),),
         fixes=(
             Fix(
                 "allow-peers",
-                "Let the GPUs reach each other",
+                "Enable peer access between the GPUs",
                 "`nvidia-smi topo -p2p r` shows it. Start the fabric manager on NVSwitch hosts; "
-                "take the driver's options that disable peer access away; in a virtual machine or "
-                "with an IOMMU allow it there (ACS off).",
+                "remove driver options that disable peer access; in a virtual machine or "
+                "with an IOMMU, allow it there (ACS off).",
             ),
         ),
     )
@@ -125,11 +125,11 @@ def _choice(
         confidence=0.8,
         title=f"The ranks use GPUs {now}, whose traffic crosses {slowest}; GPUs {then} are joined "
         f"by {way}",
-        cause="The devices were chosen without regard to how they are joined: data between these "
-        "ranks goes through the CPU, though as many GPUs that are nearer to each other are free.",
+        cause="The devices were chosen without regard to their links: data between these "
+        "ranks goes through the CPU, although enough GPUs with a closer connection are free.",
         culprits=culprits(measures, used),
         evidence=(
-            Evidence("slowest way between the ranks' GPUs", slowest, "way", way, SOURCE),
+            Evidence("slowest path between the ranks' GPUs", slowest, "way", way, SOURCE),
             *_share(measures, limits),
         ),
         fixes=(
@@ -137,7 +137,7 @@ def _choice(
                 "choose-gpus",
                 f"Use GPUs {then}",
                 f"CUDA_VISIBLE_DEVICES={then} CUDA_DEVICE_ORDER=PCI_BUS_ID before the launcher; "
-                "`nvidia-smi topo -m` shows how they are joined.",
+                "`nvidia-smi topo -m` shows their links.",
             ),
         ),
     )
@@ -164,7 +164,7 @@ def _outside(
             Fix(
                 "leave-out",
                 f"Train without GPU {listed}, or check its bridge",
-                "`nvidia-smi topo -m` shows how they are joined; compare a run without these ranks "
+                "`nvidia-smi topo -m` shows the links; compare a run without these ranks "
                 "(`mgpu-doctor compare`).",
             ),
         ),
@@ -175,14 +175,14 @@ RULES = (
     Rule(
         code=CODE,
         family="hardware",
-        summary="GPUs talk to each other by a slower way than the machine has.",
+        summary="GPUs communicate over a slower path than the machine has.",
         measured="NVML's topology (as `nvidia-smi topo -m` shows it) and peer access between the "
-        "GPUs of the ranks, held against the GPUs of the same model that are free.",
-        thresholds="On one host, and only where the GPU of every rank is known. Accused are ranks "
-        "whose traffic crosses NODE or SYS though as many nearer GPUs are free, ranks without an "
-        "NVLink where most others have one, and pairs on an NVLink that may not use it. What the "
-        "machine itself cannot do better is no finding.",
-        fixes="Choose GPUs that are joined (`CUDA_VISIBLE_DEVICES`), allow peer access, start the "
+        "GPUs of the ranks, compared with the free GPUs of the same model.",
+        thresholds="On one host, and only if the GPU of every rank is known. It reports ranks "
+        "whose traffic crosses NODE or SYS although enough nearer GPUs are free, ranks without an "
+        "NVLink if most others have one, and pairs on an NVLink without peer access. Limits of "
+        "the machine itself are not reported.",
+        fixes="Choose GPUs that are linked (`CUDA_VISIBLE_DEVICES`), allow peer access, start the "
         "fabric manager; unset NCCL_P2P_DISABLE and NCCL_IB_DISABLE.",
         examine=_examine,
         alternatives=(log_detector(CODE),),
@@ -191,8 +191,8 @@ RULES = (
                 "share",
                 0.05,
                 "fraction",
-                "share of the step in which data moves and nobody computes, from which it is a "
-                "warning (the contract's cost of a warning); else it is info.",
+                "share of the step in which data moves and no rank computes, from which it is a "
+                "warning (the usual cost of a warning); otherwise info.",
             ),
         ),
         unverified=PRETEND,

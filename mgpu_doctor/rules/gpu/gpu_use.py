@@ -1,4 +1,4 @@
-"""What the rules about GPUs have in common."""
+"""Helpers for rules about GPU use: utilization, phases, memory and a larger batch."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from mgpu_doctor.findings import Fix, Predicted
 from mgpu_doctor.rules import advice
 
 PRETEND = "written against pretend device data; not yet seen on a GPU"
-"""What rules that need a GPU say of themselves."""
+"""The `unverified` text of rules that need a GPU."""
 
 
 def uses(measures: Measures) -> dict[int, Use]:
-    """Rank -> how its device did; empty unless the device of every rank is known."""
+    """Rank -> use of its device; empty unless the device of every rank is known."""
     uses_by_rank = {number: device.use for number, device in (measures.devices or {}).items()}
     return uses_by_rank if {rank.rank for rank in measures.case.ranks} == set(uses_by_rank) else {}
 
 
 def uses_since(measures: Measures, step: int | None) -> dict[int, Use]:
-    """Rank -> how its device did in the compared steps from `step` on; None: from the first."""
+    """Rank -> use of its device in the compared steps from `step` on; None: from the first."""
     joined = measures.joined
     if joined is None:
         return {}
@@ -59,9 +59,8 @@ def utilizations(measures: Measures) -> dict[int, tuple[float, float]]:
 
 
 def most_share(measures: Measures, phase: int, only: Sequence[int] | None = None) -> float:
-    """The largest share of a rank's time in a phase, of all ranks or of some, by the device's clock
-    where it timed any step, else by the host's; 0 where none measured it. For reasons to stay
-    silent."""
+    """The largest share of a rank's time in a phase, over all or some ranks, by the device's clock
+    if it timed any step, else by the host's; 0 if not measured. For reasons to stay silent."""
     chosen = [rank for rank in measures.case.ranks if only is None or rank.rank in only]
     timed = [(rank, on_one_clock(rank)) for rank in chosen]
     ranks = [by_device if len(by_device.steps) else rank for rank, by_device in timed]
@@ -69,11 +68,11 @@ def most_share(measures: Measures, phase: int, only: Sequence[int] | None = None
 
 
 def host_busy(rank: Rank) -> float | None:
-    """Share of its time in which the host side of a rank surely or likely computed; None: unknown.
+    """Upper bound of the share of time in which the host of a rank computed; None: unknown.
 
-    The main thread's CPU time, and the backward pass: under CUDA autograd runs it in a thread of
-    its own while the main one sleeps. Whether that thread computes or waits is not known, so this
-    is an upper bound; where the device is idle it has nothing to wait for.
+    The main thread's CPU time plus the backward pass, which autograd runs in its own thread with
+    CUDA while the main thread sleeps. It is unknown whether that thread computes or waits, so this
+    is an upper bound; while the device is idle, the thread has nothing to wait for.
     """
     records = after_warm_up(rank.steps)
     running = records["cpu_s"].astype(float)
@@ -93,35 +92,34 @@ def model_share(rank: Rank) -> float:
 
 
 def held_up(measures: Measures, limit: float) -> bool:
-    """Whether waiting for data or for other ranks is a better reason for an idle device."""
+    """Whether waiting for data or for other ranks explains an idle device better."""
     return max(most_share(measures, INPUT), most_share(measures, WAIT)) >= limit
 
 
 def middle(values: Iterable[float | None]) -> float | None:
-    """The median of those that are known."""
+    """The median of the known values."""
     known = [value for value in values if value is not None]
     return float(np.median(known)) if known else None
 
 
 def first_loader(rank: Rank) -> Loader:
-    """The loader that a rank trains from; nothing known of it where it told of none."""
+    """The loader that a rank trains from; an empty one if its metadata names none."""
     return rank.metadata.loader
 
 
 def memory_share(measures: Measures) -> float | None:
-    """The most of its memory that was in use, 0..1, on the fullest device; None: not known of
-    all."""
+    """The highest memory use, 0..1, of the fullest device; None if any device's is unknown."""
     known = uses(measures).values()
     shares = [o.memory_used / o.memory_total for o in known if o.memory_used and o.memory_total]
     return max(shares) if shares and len(shares) == len(known) else None
 
 
 def larger_batch(measures: Measures, summary: str) -> Fix:
-    """The fix of giving each rank more samples a step."""
+    """The fix to give each rank more samples per step."""
     sizes = (first_loader(rank).batch_size for rank in measures.case.ranks)
     now = next((size for size in sizes if size), None)
     how = advice.in_loader(batch_size=2 * now) if now else "Double the batch of each rank"
-    basis = "not predicted: how much more a step takes with a larger batch was not measured"
+    basis = "not predicted: the step time with a larger batch was not measured"
     return Fix(
         "larger-batch",
         summary,

@@ -1,4 +1,4 @@
-"""GPUs that stand idle though nobody waits for data or for other ranks."""
+"""GPUs that are idle although no rank waits for data or for other ranks."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ EXCUSE = Limit(
     "excuse",
     0.10,
     "fraction",
-    "share of a rank's time in input or in waiting for other ranks from which that is the better "
-    "explanation (TraceML's INPUT_BOUND).",
+    "share of a rank's time in input or in waiting for other ranks from which that explains it "
+    "better (TraceML's INPUT_BOUND).",
 )
 BUSY = Limit(
     "busy",
     0.80,
     "fraction",
-    "share of the time in which every rank's host computes: with less it waits for something else.",
+    "share of the time in which every rank's host computes; below it, hosts wait for other things.",
 )
 MODEL = Limit(
     "model",
     0.70,
     "fraction",
-    "share of the time that every host spends in forward, backward and optimizer: with less the "
-    "host is busy with something else than starting kernels.",
+    "share of the time that every host spends in forward, backward and optimizer; below it, the "
+    "host does other work than launching kernels.",
 )
 MEMORY = Limit(
     "memory",
     0.70,
     "fraction",
-    "share of the device's memory below which a larger batch is proposed (Amazon SageMaker "
+    "share of the device's memory below which a larger batch is suggested (Amazon SageMaker "
     "Debugger, rule BatchSize: gpu_memory_threshold_p95 = 70).",
 )
 AHEAD = Limit(
@@ -65,19 +65,19 @@ AHEAD = Limit(
     0.25,
     "fraction",
     "share of a step by which the host is ahead of its device when backward begins, at least: with "
-    "more, kernels wait for the device and not for the host. A choice.",
+    "more, kernels wait for the device, not for the host. A choice.",
 )
 DEFAULTS = {limit.name: limit.default for limit in (BUSY, MODEL, AHEAD)}
 ELSEWHERE = {"checkpoint": CHECKPOINT, "evaluation": EVALUATION, "no phase": OTHER}
-"""Where a host spends time in which its device has nothing to do."""
+"""What a host does while its device is idle."""
 SPINS = (
-    "Only a low reading says something: a GPU that spins in a collective counts as utilized, and "
-    "so does one that runs one small kernel at a time."
+    "Only a low reading is informative: a GPU that spins in a collective or runs one small kernel "
+    "at a time counts as fully utilized."
 )
 
 
 def _idle(measures: Measures, limits: Limits) -> dict[int, float] | None:
-    """Rank -> mean utilization of its device, where all of them are low for no better reason."""
+    """Rank -> mean utilization of its device, if all are low and no better reason is known."""
     known = utilizations(measures)
     low = known and all(high < limits["utilization"] for _, high in known.values())
     if not low or held_up(measures, limits["excuse"]):
@@ -86,8 +86,8 @@ def _idle(measures: Measures, limits: Limits) -> dict[int, float] | None:
 
 
 def _busy(measures: Measures, limits: Limits, held: Mapping[int, float]) -> float | None:
-    """How busy the idlest of the hosts that hold a device back is, where all of these are busy with
-    starting kernels; None: they are not. `held`: these devices."""
+    """The busy share of the least busy host that limits a device, if all these hosts are busy with
+    launching kernels; None otherwise. `held`: the limited devices."""
     ranks = [rank for rank in measures.case.ranks if rank.rank in held]
     busy = [host_busy(rank) for rank in ranks]
     known = [one for one in busy if one is not None]
@@ -98,8 +98,8 @@ def _busy(measures: Measures, limits: Limits, held: Mapping[int, float]) -> floa
 
 
 def _held_back(measures: Measures, idle: Mapping[int, float], share: float) -> dict[int, float]:
-    """Those of the idle devices whose host may be too slow for them. If devices timed steps, a host
-    that is well ahead is not, and a rank without such steps is not judged."""
+    """The idle devices whose host may be too slow. If devices timed steps, this leaves out hosts
+    that are well ahead and ranks without timed steps."""
     step, leads = measures.step_seconds, measures.run_ahead
     if step is None or not leads:
         return dict(idle)
@@ -118,7 +118,7 @@ def _launch(measures: Measures, limits: Limits) -> Iterable[Finding]:
         most,
         None,
         "upper bound: the step cannot become shorter than the time in which the busiest GPU ran "
-        "any kernel, as NVML counts it; how much of it is reached was not simulated",
+        "any kernel, by NVML; the actual gain was not simulated",
     )
     step = measures.step_seconds
     yield Finding(
@@ -130,14 +130,14 @@ def _launch(measures: Measures, limits: Limits) -> Iterable[Finding]:
         title=f"The GPUs run kernels {format_share(most)} of the time at most: the host cannot "
         "start "
         "them fast enough",
-        cause="The host computes nearly all the time, and in the model's passes: many small "
-        "kernels, each started from Python. How many there are was not counted.",
+        cause="The host computes in forward, backward and optimizer nearly all the time: many "
+        "small kernels, each launched from Python. Their number was not measured.",
         victims=tuple(sorted(held)),
         evidence=(
             *_utilization(measures, limits),
             *_lead(measures, held),
             Evidence(
-                "share of the time in which the host computes, on the rank where it is least",
+                "share of the time in which the host computes, on the rank with the least",
                 busy,
                 "fraction",
                 limits["busy"],
@@ -149,7 +149,7 @@ def _launch(measures: Measures, limits: Limits) -> Iterable[Finding]:
         fixes=(
             Fix(
                 "compile",
-                "Let kernels be fused and started together",
+                "Fuse kernels and launch them together",
                 'model = torch.compile(model, mode="reduce-overhead"), before it is wrapped in '
                 "DistributedDataParallel; it records CUDA graphs where shapes stay the same "
                 "(torch.cuda.make_graphed_callables does it by hand). Optimizers: fused=True.",
@@ -177,12 +177,12 @@ def _low(measures: Measures, limits: Limits) -> Iterable[Finding]:
     }
     evidence = [*_utilization(measures, limits), *_lead(measures, idle)]
     if memory is not None:
-        source = "NVML samples; in use by anybody, caches included"
+        source = "NVML samples; all processes, caches included"
         evidence.append(
             Evidence("memory of the fullest GPU", memory, "fraction", limits["memory"], source)
         )
     for name, share in elsewhere.items():
-        what = f"share of the time in {name}, on the rank where it is most"
+        what = f"share of the time in {name}, on the rank with the most"
         evidence.append(Evidence(what, share, "fraction", limits["excuse"], _clocks(measures)))
     yield Finding(
         code="low-utilization",
@@ -210,7 +210,7 @@ TRACE = Fix(
 
 
 def _lead(measures: Measures, ranks: Iterable[int]) -> Iterable[Evidence]:
-    """How far the hosts of these ranks are ahead, where devices timed steps."""
+    """Evidence of how far the hosts of these ranks are ahead, if devices timed steps."""
     known = [lead.least for rank in ranks if (lead := measures.run_ahead.get(rank)) is not None]
     if known:
         yield Evidence(
@@ -234,34 +234,34 @@ def _cause(roomy: bool, elsewhere: Mapping[str, float]) -> str:
         places = " and ".join(
             f"{name} ({format_share(share)})" for name, share in elsewhere.items()
         )
-        return f"{sentence} The host is elsewhere meanwhile: {places}."
+        return f"{sentence} Meanwhile the host spends its time in: {places}."
     if roomy:
         return f"{sentence} Much memory is free, so the batch is small for these devices."
-    return f"{sentence} What the host does meanwhile was not measured."
+    return f"{sentence} What the host does meanwhile is unknown."
 
 
 def _fixes(measures: Measures, roomy: bool, elsewhere: Mapping[str, float]) -> Iterable[Fix]:
     if elsewhere:
         yield Fix(
             "overlap-host-work",
-            "Let the GPUs work meanwhile",
+            "Keep the GPUs busy meanwhile",
             "Save and evaluate less often or in the background "
             "(torch.distributed.checkpoint.async_save); log every 100th step; read values of "
             "tensors (`.item()`, printing) a step later.",
         )
     if roomy:
-        yield larger_batch(measures, "Use the memory that is free for a larger batch")
+        yield larger_batch(measures, "Use the free memory for a larger batch")
     if not roomy and not elsewhere:
         yield Fix(
             "find-host-work",
-            "Find what the host does meanwhile, or use fewer GPUs",
+            "Find out what the host does meanwhile, or use fewer GPUs",
             "py-spy record --pid PID --duration 30 -o host.svg shows where the time of a rank's "
             "host goes.",
         )
 
 
 def _utilization(measures: Measures, limits: Limits) -> Iterable[Evidence]:
-    source = f"NVML, {min(one.samples for one in uses(measures).values())} samples a GPU"
+    source = f"NVML, {min(use.samples for use in uses(measures).values())} samples per GPU"
     known = utilizations(measures).values()
     yield Evidence(
         "utilization of the busiest GPU, mean", max(m for m, _ in known), "fraction", None, source
@@ -279,16 +279,16 @@ RULES = (
     Rule(
         code="launch-bound",
         family="slow",
-        summary="The GPUs stand idle between many small kernels: the host cannot start them fast "
+        summary="The GPUs are idle between many small kernels: the host cannot launch them fast "
         "enough.",
         measured=f"NVML's utilization of every rank's GPU is low while every host is busy (CPU "
-        "time of the main thread, and the backward pass, which autograd runs in a thread of its "
-        "own) inside forward, backward and optimizer, and nobody waits for data or for other "
+        "time of the main thread, and the backward pass, which autograd runs in its own "
+        "thread) inside forward, backward and optimizer, and no rank waits for data or for other "
         f"ranks. {SPINS} Kernels and the gaps between them are not counted. If devices timed "
         "steps, only ranks whose host is not well ahead of its device are judged, and the "
         "confidence is higher if all of them are host-bound.",
-        thresholds="All limits hold on every judged rank; a rank whose GPU is not surely known "
-        "keeps the rule silent.",
+        thresholds="All limits hold on every judged rank. Silent if the GPU of any rank is "
+        "uncertain.",
         fixes='torch.compile(mode="reduce-overhead"), CUDA graphs, fused optimizers, a larger '
         "batch.",
         examine=_launch,
@@ -300,13 +300,13 @@ RULES = (
     Rule(
         code="low-utilization",
         family="slow",
-        summary="The GPUs are idle much of the time, though nobody waits for data or for other "
+        summary="The GPUs are idle much of the time, although no rank waits for data or for other "
         "ranks.",
-        measured=f"NVML's utilization of every rank's GPU, sampled while it trained. {SPINS} Given "
-        "where launch-bound is not. If the run-ahead is known, what the host of a rank does counts "
-        "only if it is not ahead of its GPU.",
-        thresholds="A rank whose GPU is not surely known keeps the rule silent.",
-        fixes="A larger batch where memory is free (with its learning rate), less work of the host "
+        measured=f"NVML's utilization of every rank's GPU, sampled while it trained. {SPINS} Only "
+        "if launch-bound does not apply. If the run-ahead is known, a host's work counts "
+        "only if the host is not ahead of its GPU.",
+        thresholds="Silent if the GPU of any rank is uncertain.",
+        fixes="A larger batch if memory is free (with its learning rate), less host work "
         "between steps, or fewer GPUs.",
         examine=_low,
         alternatives=(trace_time.LOW_UTILIZATION,),

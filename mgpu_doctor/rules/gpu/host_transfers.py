@@ -23,7 +23,7 @@ SHARE = Limit(
     "share",
     0.10,
     "fraction",
-    "share of every rank's step in host-to-device copies (the same as of input in TraceML's "
+    "share of every rank's step in host-to-device copies (TraceML's value for input in "
     "INPUT_BOUND, as both keep the device waiting for data).",
 )
 
@@ -53,7 +53,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
         victims=tuple(sorted(shares)),
         evidence=(
             Evidence(
-                "share of the step in host-to-device copies, on the rank where it is least",
+                "share of the step in host-to-device copies, on the rank with the least",
                 min(shares.values()),
                 "fraction",
                 limits["share"],
@@ -82,25 +82,25 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
 def _cause(pinned: set[bool | None], *, ahead: bool) -> str:
     if ahead:
         return (
-            "Every host has queued work before its GPU begins it, so no host waits for a copy: the "
-            "GPUs do, because the copies are large or begin late."
+            "Every host queues work before its GPU begins it, so no host waits for a copy. The "
+            "GPUs wait, because the copies are large or begin late."
         )
     if pinned == {False}:
         return (
-            "The loader's batches lie in pageable memory (pin_memory=False): CUDA copies them "
-            "through a buffer of its own, and waits for the stream before it begins."
+            "The loader's batches are in pageable memory (pin_memory=False): CUDA copies them "
+            "through its own buffer, and waits for the stream before it begins."
         )
     if pinned == {True}:
         return "The batches are pinned, so the copies are large, or training waits for each one."
-    return "Whether the batches are pinned was not seen."
+    return "It is unknown whether the batches are pinned."
 
 
 def _how(pinned: set[bool | None], *, ahead: bool) -> str:
     asynchronous = "x = x.to(device, non_blocking=True)"
     if ahead or pinned == {True}:
         return (
-            f"{asynchronous}, for the next batch, on a torch.cuda.Stream of its own; send what is "
-            "small (uint8 images, token numbers) and convert on the GPU."
+            f"{asynchronous}, for the next batch, on its own torch.cuda.Stream; send small types "
+            "(uint8 images, token numbers) and convert on the GPU."
         )
     return f"{advice.in_loader('pin_memory=True')}, and {asynchronous}"
 
@@ -110,16 +110,16 @@ RULES = (
         code="transfer-bound",
         family="slow",
         summary="Every rank waits for copies from host to device in every step.",
-        measured="The transfer phase as a share of the step on the rank where it is least, timed "
-        "on the device. Not judged where phases were stamped on the host: before a copy from "
+        measured="The transfer phase as a share of the step on the rank with the least, timed "
+        "on the device. Not judged if phases were stamped on the host: before a copy from "
         "pageable memory CUDA waits for all earlier work of the stream (CUDA Runtime API, API "
         "synchronization behavior), so the host's clock would count that work as copying. What the "
         "script does between a batch's arrival and the call of a wrapped module counts with it if "
         "the module gets a tensor of the batch's shape and type; without a wrapped module, only "
         "copies in a stream of their own are known.",
         thresholds="Warning if a step without it would be 5 % shorter.",
-        fixes="`pin_memory=True` with `non_blocking=True`; smaller types; the next batch on a "
-        "stream of its own.",
+        fixes="`pin_memory=True` with `non_blocking=True`; smaller types; the next batch on its "
+        "own stream.",
         examine=_bound,
         needs=("step_seconds",),
         limits=(SHARE,),

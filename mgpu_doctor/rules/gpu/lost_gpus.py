@@ -1,4 +1,4 @@
-"""A GPU that answers nothing any more."""
+"""A GPU that no longer answers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ CODE = "gpu-lost"
 _LOST = re.compile(r"\b(?:is lost|out of reach|reset|fallen off)\b", re.IGNORECASE)
 FIX = Fix(
     "reboot-host",
-    "Take the job off this host and reboot it",
-    "Look for `NVRM: Xid` in `dmesg` first. `nvidia-smi --gpu-reset` seldom brings a lost "
-    "GPU back. If it returns, check power, cables, seating, cooling and the PCIe slot, then have "
+    "Move the job off this host and reboot it",
+    "Look for `NVRM: Xid` in `dmesg` first. `nvidia-smi --gpu-reset` rarely recovers a lost "
+    "GPU. If it is lost again, check power, cables, seating, cooling and the PCIe slot, then have "
     "the GPU replaced.",
 )
 
@@ -62,10 +62,10 @@ def _finding(
         code=CODE,
         severity=severity,
         confidence=SURE if xid is None else 0.97,
-        title=f"{named(gpu)} was lost{back}: the host could not reach it any more",
+        title=f"{named(gpu)} was lost{back}: the host could no longer reach it",
         cause=xid.meaning
         if xid is not None
-        else f"The driver says of it: {how}. It fell off the bus, hangs, or was taken away.",
+        else f"The driver reports: {how}. The GPU fell off the bus, hangs, or was removed.",
         culprits=culprits(measures, (gpu,)),
         victims=_others(measures, gpu) if severity is Severity.CRITICAL else (),
         evidence=(
@@ -79,12 +79,12 @@ def _finding(
 
 
 def _since(gpu: Gpu, least: int) -> tuple[float | None, str]:
-    """When it fell silent for good, and what the driver says of it; None: it answers."""
+    """When it stopped answering, and what the driver reports; None if it answers."""
     if gpu.last > gpu.series[-1][0]:
         unseen = gpu.last - gpu.series[-1][0]
         every = _every(gpu)
         if every is not None and unseen >= least * every:
-            return gpu.series[-1][0], "it is not listed any more"
+            return gpu.series[-1][0], "it is no longer listed"
     silent = 0
     for _, device in reversed(gpu.series):
         if not is_lost(device):
@@ -96,21 +96,21 @@ def _since(gpu: Gpu, least: int) -> tuple[float | None, str]:
 
 
 def _every(gpu: Gpu) -> float | None:
-    """Seconds between its samples."""
+    """Seconds between the samples of this GPU."""
     if len(gpu.series) < 2:
         return None
     return (gpu.series[-1][0] - gpu.series[0][0]) / (len(gpu.series) - 1)
 
 
 def is_lost(device: Device) -> bool:
-    """Whether the driver says that it is gone, and it answers nothing."""
+    """Whether the driver reports it lost and it answers no query."""
     answers = (device.utilization, device.memory_used, device.power_watts, device.temperature)
     silent = all(answer is None for answer in answers) and not device.pids
     return silent and bool(_LOST.search(device.trouble or ""))
 
 
 def _fallen(measures: Measures, gpu: Gpu, since: float | None) -> tuple[RankFailure, ...]:
-    """Ranks on it that ended about when it was lost."""
+    """Ranks on the GPU that ended at about the time it was lost."""
     if since is None or measures.case.job.outcome is Outcome.COMPLETED:
         return ()
     return tuple(
@@ -142,10 +142,10 @@ RULES = (
         code=CODE,
         family="hardware",
         summary="A GPU fell off the bus or no longer answers.",
-        measured="NVML says in the newest samples that the device is lost or needs a reset, "
-        "answers nothing else of it, or lists it no more; or the driver reported XID 79.",
-        thresholds="It is critical while the job runs and a rank is on the device, or where that "
-        "rank was the first to end; else a warning. The rank is known by UUID, pid or index.",
+        measured="In the newest samples, NVML reports that the device is lost or needs a reset, "
+        "answers no other query about it, or no longer lists it; or the driver reported XID 79.",
+        thresholds="Critical while the job runs and a rank is on the device, or if that rank was "
+        "the first to fail; otherwise a warning. The rank is known by UUID, pid or index.",
         fixes="Reboot the host; check power, cables, seating, cooling and the slot; replace it.",
         examine=_examine,
         alternatives=(log_detector(CODE),),
@@ -154,8 +154,7 @@ RULES = (
                 "samples",
                 2,
                 "samples",
-                "newest samples in a row in which it answers nothing: a single failed call is no "
-                "loss.",
+                "newest consecutive samples without an answer: a single failed call is not a loss.",
             ),
         ),
         unverified=PRETEND,

@@ -1,4 +1,4 @@
-"""GPUs that the job asked for and does not get."""
+"""GPUs that the job requested but cannot use."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ from mgpu_doctor.rules.rule import Limits, Rule
 
 CODE = "gpu-missing"
 VARIABLE = "CUDA_VISIBLE_DEVICES"
-_CUT = (
-    "CUDA reads the list up to the first entry that is no device, and hides that one and all after "
-    "it"
-)
-_ONCE = "CUDA counts no device twice"
+_CUT = "CUDA reads the list up to the first invalid entry, and hides that one and all after it"
+_ONCE = "CUDA accepts each device only once"
 
 
 def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
@@ -32,7 +29,7 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
 
 
 def _misused(measures: Measures) -> Iterable[Finding]:
-    """A list of devices of which CUDA takes only the first part, or nothing."""
+    """Device lists of which CUDA accepts only the first part, or nothing."""
     lists: dict[tuple[str, ...], list[int]] = {}
     for rank in measures.case.ranks:
         gpu = accelerator(rank)
@@ -41,7 +38,7 @@ def _misused(measures: Measures) -> Iterable[Finding]:
     for listed, ranks in lists.items():
         wrong = _wrong(listed, measures.watched.gpus)
         if wrong is None or not all(measures.watched.of_rank(number) for number in ranks):
-            continue  # where NVML shows not even what they use, it shows another container's GPUs
+            continue  # if NVML does not list the GPUs in use, it shows another container's
         place, why, cause = wrong
         yield Finding(
             code=CODE,
@@ -52,25 +49,25 @@ def _misused(measures: Measures) -> Iterable[Finding]:
             culprits=tuple(culprit_of(measures, number) for number in ranks),
             evidence=(
                 Evidence(
-                    "entries that CUDA can use", place, "devices", len(listed), "birth certificate"
+                    "entries that CUDA can use", place, "devices", len(listed), "process metadata"
                 ),
-                Evidence(VARIABLE, ",".join(listed)[:200], "text", None, "birth certificate"),
+                Evidence(VARIABLE, ",".join(listed)[:200], "text", None, "process metadata"),
                 Evidence("GPUs of the host", len(measures.watched.gpus), "devices", None, "NVML"),
             ),
             fixes=(
                 Fix(
                     "mend-list",
-                    f"Mend {VARIABLE}",
-                    f"`echo ${VARIABLE}` where the job is started, `nvidia-smi -L` for what is "
-                    "there; name each device once, from 0 on, or unset it. With Slurm leave it to "
-                    "--gpus.",
+                    f"Fix {VARIABLE}",
+                    f"`echo ${VARIABLE}` where the job is started, `nvidia-smi -L` for the "
+                    "GPUs of the host; list each device once, from 0 on, or unset it. With Slurm "
+                    "leave it to --gpus.",
                 ),
             ),
         )
 
 
 def _wrong(listed: tuple[str, ...], gpus: Iterable[Gpu]) -> tuple[int, str, str] | None:
-    """The place of the first entry that CUDA does not take, what is wrong with it, and why."""
+    """The position of the first entry that CUDA rejects, what is wrong with it, and why."""
     known = list(gpus)
     indices = {gpu.index for gpu in known}
     uuids = [gpu.device.uuid for gpu in known if gpu.device.uuid]
@@ -83,13 +80,13 @@ def _wrong(listed: tuple[str, ...], gpus: Iterable[Gpu]) -> tuple[int, str, str]
             return place, f"names device {entry}, but the host has {len(known)}", _CUT
         is_sure = entry.startswith("GPU-") and len(uuids) == len(known)
         if is_sure and not any(uuid.startswith(entry) for uuid in uuids):
-            return place, f"names {entry[:60]}, which the host has not", _CUT
+            return place, f"names {entry[:60]}, which the host does not have", _CUT
     return None
 
 
 def _together(measures: Measures) -> Iterable[Finding]:
-    """Several ranks on one device while devices that they could use stand idle. As many ranks on
-    every device look deliberate."""
+    """Several ranks on one device while devices that they could use are idle. Equally many ranks on
+    every device look intentional."""
     used = [gpu for gpu in measures.watched.gpus if gpu.ranks]
     counts = Counter(len(gpu.ranks) for gpu in used)
     idle = [gpu for gpu in measures.watched.gpus if not gpu.ranks and _idle(gpu)]
@@ -107,20 +104,20 @@ def _together(measures: Measures) -> Iterable[Finding]:
             severity=Severity.WARNING,
             confidence=0.8,
             title=f"{format_ranks(gpu.ranks).capitalize()} share GPU {gpu.index} while GPU {spare} "
-            f"{'stands' if len(free) == 1 else 'stand'} idle",
-            cause="Each rank should have a device of its own. Mostly a rank never calls "
+            f"{'is' if len(free) == 1 else 'are'} idle",
+            cause="Each rank should have its own device. Usually a rank never calls "
             "torch.cuda.set_device(local_rank), or LOCAL_RANK is the same for several.",
             culprits=tuple(culprit_of(measures, number) for number in gpu.ranks),
             evidence=(
                 Evidence("ranks on the device", len(gpu.ranks), "ranks", 1, "NVML and black boxes"),
-                Evidence("devices that stand idle", len(free), "devices", 0, "NVML"),
+                Evidence("idle devices", len(free), "devices", 0, "NVML"),
             ),
             fixes=(
                 Fix(
                     "own-device",
-                    "Give each rank a device of its own",
-                    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything else of '
-                    "torch.cuda, and device_ids=[local_rank] for DistributedDataParallel.",
+                    "Give each rank its own device",
+                    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before any other '
+                    "torch.cuda call, and device_ids=[local_rank] for DistributedDataParallel.",
                 ),
             ),
         )
@@ -138,7 +135,7 @@ def _idle(gpu: Gpu) -> bool:
 
 
 def _visible(measures: Measures, gpu: Gpu, other: Gpu) -> bool:
-    """Whether a rank on the one device may also use the other."""
+    """Whether a rank on the first device may also use the second."""
     for rank in measures.case.ranks:
         facts = accelerator(rank)
         if rank.rank not in gpu.ranks or facts is None:
@@ -154,15 +151,16 @@ RULES = (
     Rule(
         code=CODE,
         family="hardware",
-        summary="Fewer GPUs are there than asked for, or ranks share one while others stand idle.",
+        summary="Fewer GPUs are available than requested, or ranks share one while others are "
+        "idle.",
         measured="CUDA_VISIBLE_DEVICES as the ranks had it, against the GPUs that NVML shows on "
         "the host; and the ranks on each GPU, by UUID, pid or index.",
-        thresholds="On one host, and where the GPU of each rank is known. An entry that names no "
-        "device: CUDA hides it and all after it (CUDA C++ Programming Guide, environment "
+        thresholds="On one host, and only if the GPU of each rank is known. An invalid entry: "
+        "CUDA hides it and all after it (CUDA C++ Programming Guide, environment "
         "variables); or a device named twice. Ranks that share a "
-        "device are accused only where a device of the same model that they may use stands idle "
-        "in the three newest samples, and not where all devices have equally many ranks.",
-        fixes="Mend CUDA_VISIBLE_DEVICES; torch.cuda.set_device(local_rank).",
+        "device are blamed only if a device of the same model that they may use is idle "
+        "in the three newest samples, and not if all devices have equally many ranks.",
+        fixes="Fix CUDA_VISIBLE_DEVICES; torch.cuda.set_device(local_rank).",
         examine=_examine,
         alternatives=(log_detector(CODE),),
         unverified=PRETEND,

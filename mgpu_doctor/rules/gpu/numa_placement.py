@@ -38,13 +38,13 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
         confidence=0.9,
         title=f"{format_ranks(numbers).capitalize()} may not run on any core near "
         f"{'its GPU' if len(far) == 1 else 'their GPUs'}",
-        cause="The cores that the process may use belong to another NUMA node than its GPU: what "
-        "it copies and every kernel it starts crosses the link between the CPUs. What this costs "
+        cause="The cores that the process may use belong to another NUMA node than its GPU, so "
+        "every copy and kernel launch crosses the link between the CPUs. The cost "
         "was not measured.",
         culprits=tuple(culprit_of(measures, number) for number in numbers),
         evidence=tuple(
             Evidence(
-                "cores that the rank may use, against those near its GPU",
+                "cores that the rank may use, compared with those near its GPU",
                 format_cores(own),
                 "cores",
                 format_cores(near),
@@ -63,13 +63,13 @@ def _own(measures: Measures, number: int) -> frozenset[int] | None:
 
 
 def _fix(number: int, gpu: Gpu, near: frozenset[int], reachable: frozenset[int]) -> Fix:
-    summary = f"Let rank {number} run near GPU {gpu.index}"
+    summary = f"Run rank {number} on cores near GPU {gpu.index}"
     if not near & reachable:
         return Fix(
             "ask-for-cores",
             summary,
-            "No rank of the job may run there, so the scheduler or container gave it these cores: "
-            "ask for cores near the GPUs (Slurm: --gpu-bind=closest or --accel-bind=g; Kubernetes: "
+            "No rank of the job may run there, so the scheduler or container assigned other cores: "
+            "request cores near the GPUs (Slurm: --gpu-bind=closest or --accel-bind=g; Kubernetes: "
             f"the topology manager; Docker: --cpuset-cpus={format_cores(near)}).",
         )
     node = gpu.device.numa_node
@@ -79,8 +79,9 @@ def _fix(number: int, gpu: Gpu, near: frozenset[int], reachable: frozenset[int])
     return Fix(
         "bind-cores",
         summary,
-        f"{how} before the rank's Python; with torchrun --no-python and a script that chooses by "
-        "LOCAL_RANK, with Slurm --cpu-bind. `nvidia-smi topo -m` shows the cores of each GPU.",
+        f"{how} before the rank's Python command. With torchrun, use --no-python and a script that "
+        "selects cores by LOCAL_RANK; with Slurm, --cpu-bind. `nvidia-smi topo -m` shows the cores "
+        "of each GPU.",
     )
 
 
@@ -89,11 +90,11 @@ RULES = (
         code=CODE,
         family="hardware",
         summary="A rank may run only on cores that are far from its GPU.",
-        measured="The cores that the rank's main thread may use, from /proc, against the cores "
-        "that NVML calls near its GPU.",
+        measured="The cores that the rank's main thread may use, from /proc, compared with the "
+        "cores that NVML reports as near its GPU.",
         thresholds="No core in common. A rank that may run on some near cores is left to the "
-        "kernel. It is info, as nobody measured what it costs; where a rank is slow for its host, "
-        "`straggler-host` says so.",
+        "kernel. Info, because the cost is not measured; if a rank is slow because of its host, "
+        "`straggler-host` reports it.",
         fixes="Bind the rank (`numactl`, `taskset`, `--cpu-bind`), or ask the scheduler for cores "
         "near the GPUs.",
         examine=_examine,

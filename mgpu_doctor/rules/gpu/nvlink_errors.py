@@ -27,13 +27,13 @@ from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 CODE = "nvlink-down"
 CHECKSUMS = ("crc_flit", "crc_data")
-"""Errors that the link mends by itself, and that only count at a rate."""
+"""Errors that the link corrects itself; they count only above a rate."""
 SOURCE = "NVML NVLink state"
 
 
 @dataclass(frozen=True, slots=True)
 class _Spell:
-    """Readings in a row that were alike."""
+    """Consecutive equal readings."""
 
     links: tuple[NvLink, ...]
     since: float
@@ -50,12 +50,12 @@ Spells = tuple[_Spell, ...]
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What is wrong with the links of a device."""
+    """The faults of a device's links."""
 
     up: int
     down: tuple[int, ...]
     usual: int
-    """How many are up on the others, or were."""
+    """How many links are up on the other devices, or were up here earlier."""
     errors: tuple[_Errors, ...]
     xids: tuple[Xid, ...]
 
@@ -82,7 +82,7 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _spells(gpu: Gpu) -> tuple[_Spell, ...]:
-    """Readings that are alike are one: links are read seldom and stand in every sample."""
+    """The readings, equal ones merged: links are read rarely, but every sample repeats them."""
     readings = [
         series for series in gpu.series if any(link.up is not None for link in series[1].nvlinks)
     ]
@@ -94,8 +94,8 @@ def _spells(gpu: Gpu) -> tuple[_Spell, ...]:
 
 
 def _down(own: Spells, others: Sequence[Spells]) -> tuple[tuple[int, ...], int]:
-    """Links that are down, and how many are usually up: as earlier on this device, or as on the
-    others of its model where these agree. Where bridges join some pairs only, nobody can tell."""
+    """Links that are down, and how many are usually up: earlier on this device, or on the others of
+    its model if they agree. Unknown if bridges join only some pairs."""
     newest = own[-1] if own else None
     if newest is None or (newest.samples < 2 and (len(own) < 2 or own[-2].up != newest.up)):
         return (), 0
@@ -109,7 +109,7 @@ def _down(own: Spells, others: Sequence[Spells]) -> tuple[tuple[int, ...], int]:
 
 
 def _most(own: Spells) -> int:
-    """The most links that were up in two samples in a row."""
+    """The most links that were up in two consecutive samples."""
     lasting = [spell.up for spell in own if spell.samples > 1]
     return max(
         [*lasting, *(min(earlier.up, other.up) for earlier, other in pairwise(own))], default=0
@@ -137,7 +137,7 @@ def _finding(measures: Measures, gpu: Gpu, state: _State) -> Finding:
     down, errors, own = state.down, state.errors, state.xids
     parts = []
     if down:
-        parts.append(f"{len(down)} NVLinks are down (of others or earlier {state.usual} are up)")
+        parts.append(f"{len(down)} NVLinks are down (usually {state.usual} are up)")
     if errors:
         links = sorted({error.link for error in errors})
         noun = "links" if len(links) > 1 else "link"
@@ -152,8 +152,8 @@ def _finding(measures: Measures, gpu: Gpu, state: _State) -> Finding:
         confidence=SURE,
         title=f"{named(gpu)}: {' and '.join(parts)}",
         cause=" ".join(xid.meaning for xid in own)
-        or "A link's cable, bridge, baseboard or one of the GPUs at its ends is bad. NCCL goes "
-        "around it or repeats what was lost: collectives of all ranks become slower.",
+        or "A link's cable, bridge or baseboard, or a GPU at its end, is faulty. NCCL uses "
+        "other links or resends data, so collectives of all ranks become slower.",
         culprits=culprits(measures, (gpu,)),
         evidence=(
             *_evidence(gpu, state),
@@ -166,8 +166,8 @@ def _finding(measures: Measures, gpu: Gpu, state: _State) -> Finding:
                 f"Check the NVLinks of GPU {gpu.index}, and reset the GPUs of the host",
                 f"`nvidia-smi nvlink -s -i {gpu.index}` and `nvidia-smi nvlink -e -i {gpu.index}` "
                 "show states and errors; as root, with no job there: `nvidia-smi --gpu-reset` or "
-                "reboot; on HGX hosts restart the fabric manager. If it returns, have the bridge, "
-                "the baseboard or the GPU checked.",
+                "reboot; on HGX hosts restart the fabric manager. If the fault returns, have the "
+                "bridge, the baseboard or the GPU checked.",
             ),
         ),
         replaces=tuple(sorted(GENERIC_CODES)) if critical and falls else (),
@@ -195,12 +195,12 @@ RULES = (
         code=CODE,
         family="hardware",
         summary="A link between GPUs is down or has errors.",
-        measured="State and error counters of every NVLink by NVML, and XID 74; tied to the rank "
-        "on the device.",
-        thresholds="A device is accused where fewer of its links are up, in the two newest "
+        measured="State and error counters of every NVLink by NVML, and XID 74, assigned to the "
+        "rank on the device.",
+        thresholds="A device is reported if fewer of its links are up, in the two newest "
         "readings, than earlier while it was watched, or than on the lower median of the other "
-        "GPUs of its model. Without a single link up it is not compared with others unless these "
-        "are on NVSwitches: bridges may join some pairs only.",
+        "GPUs of its model. A device with no link up is compared with others only if these "
+        "are on NVSwitches: bridges may join only some pairs.",
         fixes="`nvidia-smi nvlink -s` and `-e`; reset all GPUs of the host, restart the fabric "
         "manager, have the bridge or baseboard checked.",
         examine=_examine,
@@ -211,13 +211,13 @@ RULES = (
                 2,
                 "errors",
                 "replays, recoveries and ECC errors of a link while it is watched: NVIDIA DCGM's "
-                "health watch warns from 1 on; 2, so that one alone is forgiven.",
+                "health watch warns from 1 on; 2, so that a single one is ignored.",
             ),
             Limit(
                 "checksums",
                 100,
                 "1/s",
-                "CRC errors a second that matter (NVIDIA DCGM, health watch of NVLink: only at "
+                "CRC errors per second that matter (NVIDIA DCGM, health watch of NVLink: only at "
                 "rates of 100 and more).",
             ),
         ),

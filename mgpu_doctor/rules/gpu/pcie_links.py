@@ -29,7 +29,7 @@ SOURCE = "NVML samples under load"
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """Generation and lanes, at present and at most, in most of the samples under load."""
+    """Current and maximum generation and lanes, in most of the samples under load."""
 
     generation: int
     width: int
@@ -40,7 +40,7 @@ class _Link:
 
     @property
     def speed(self) -> float:
-        """Share, 0..1, of what it could move: each generation doubles it."""
+        """Share, 0..1, of the possible throughput: each generation doubles it."""
         return self.width / self.width_most / 2.0 ** (self.generation_most - self.generation)
 
 
@@ -78,7 +78,7 @@ def _whole(device: Device) -> tuple[int, int, int, int] | None:
 
 
 def _replays(gpu: Gpu, limits: Limits) -> float | None:
-    """Replays a minute, where they are too many."""
+    """Replays per minute if there are too many; else None."""
     count, seconds = risen(
         list_readings(gpu, lambda device: device.pcie.replays if device.pcie else None)
     )
@@ -100,12 +100,12 @@ def _finding(
     evidence, told_ = [], []
     if slow is not None:
         told_.append(
-            f"runs at generation {slow.generation} x{slow.width} while it works, of generation "
+            f"runs at generation {slow.generation} x{slow.width} under load, instead of generation "
             f"{slow.generation_most} x{slow.width_most}"
         )
         evidence.append(
             Evidence(
-                "speed of the PCIe link, of what device and slot can do",
+                "speed of the PCIe link, as a share of what device and slot support",
                 slow.speed,
                 "fraction",
                 1.0,
@@ -124,17 +124,17 @@ def _finding(
             )
         )
     if replays is not None:
-        told_.append(f"repeats {replays:.0f} packets a minute")
+        told_.append(f"repeats {replays:.0f} packets per minute")
         evidence.append(
-            Evidence("replays a minute", replays, "1/min", limits["replays"], "NVML", where(gpu))
+            Evidence("replays per minute", replays, "1/min", limits["replays"], "NVML", where(gpu))
         )
     cause = (
-        "All GPUs of this kind here have such a link: mostly the slots or the board have no more "
-        "lanes, and copies between host and GPU are slower for it."
+        "All GPUs of this model here have such a link: usually the slots or the board have no "
+        "more lanes. Copies between host and GPU are slower."
         if usual and replays is None
-        else "A link that trains below its most under load, or repeats packets, mostly has a bad "
+        else "A link that runs below its maximum under load, or repeats packets, usually has a bad "
         "contact: seating, riser, cable, slot, or dust. Copies between host and GPU, and between "
-        "GPUs without NVLink, are slower for it."
+        "GPUs without NVLink, are slower."
     )
     return Finding(
         code=CODE,
@@ -149,9 +149,9 @@ def _finding(
                 "check-link",
                 f"Check the slot, riser and BIOS setting of GPU {gpu.index}",
                 f"`nvidia-smi -q -i {gpu.index}` (PCI, GPU Link Info) and `sudo lspci -vv -s "
-                f"{gpu.device.bus_id or 'ADDRESS'}` (LnkCap, LnkSta) show both; seat the card "
-                "again, change the riser or the slot, set the slot's speed in the BIOS. Until then "
-                "give the GPU work that copies little.",
+                f"{gpu.device.bus_id or 'ADDRESS'}` (LnkCap, LnkSta) show both; reseat the "
+                "card, change the riser or the slot, set the slot's speed in the BIOS. Until then "
+                "give the GPU work with few copies.",
             ),
         ),
     )
@@ -161,13 +161,13 @@ RULES = (
     Rule(
         code=CODE,
         family="hardware",
-        summary="A GPU's connection to the host is narrower or slower than it could be, or repeats "
+        summary="A GPU's connection to the host runs below its rated width or speed, or repeats "
         "packets.",
-        measured="PCIe generation and lanes of each GPU, at present and at most (of device and "
-        "slot together), in the samples in which it works at half of the time at least: an idle "
-        "link sleeps at generation 1. Replays by their counter.",
-        thresholds="It is info where all GPUs of the same model on the host are so: then the slots "
-        "have no more to give.",
+        measured="Current and maximum PCIe generation and lanes of each GPU (of device and slot "
+        "together), in the samples in which it is busy at least half of the time: an idle "
+        "link drops to generation 1. Replays by their counter.",
+        thresholds="Info if all GPUs of the same model on the host have such a link: then the "
+        "slots support no more.",
         fixes="Seating, riser, slot, BIOS setting.",
         examine=_examine,
         alternatives=(log_detector(CODE),),
@@ -176,21 +176,21 @@ RULES = (
                 "share",
                 0.8,
                 "fraction",
-                "share of the samples under load in which the link must be below its most: in "
+                "share of the samples under load in which the link must be below its maximum: in "
                 "most of them, as a link may wake late.",
             ),
             Limit(
                 "replays",
                 8,
                 "1/min",
-                "replays a minute that are still well (NVIDIA DCGM, health watch of PCIe: 8 a "
+                "replays per minute that are still normal (NVIDIA DCGM, health watch of PCIe: 8 a "
                 "minute is the most that the driver's makers recommend).",
             ),
             Limit(
                 "seconds",
                 30,
                 "s",
-                "time over which replays must have been counted: a burst alone is no rate.",
+                "time over which replays must have been counted: a short burst is not a rate.",
             ),
         ),
         unverified=PRETEND,

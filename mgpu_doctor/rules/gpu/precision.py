@@ -22,10 +22,10 @@ C++ Programming Guide, compute capabilities)."""
 RATIOS = {(7, 0): 8, (7, 5): 8, (8, 0): 16, (9, 0): 17}
 """Peak rate of the half types on tensor cores against float32 without them: 125 / 15.7 TFLOPS
 (V100), 65 / 8.1 (T4), 312 / 19.5 (A100) from NVIDIA's data sheets, 1000 / 60 (H100) from its
-"Hopper Architecture In-Depth". Devices that are not here: not known."""
+"Hopper Architecture In-Depth". Other devices are unknown."""
 JUDGED = ("ddp", "zero1", "localsgd", "dp", "mp", "single")
-"""Strategies of which it is sure that the parameters' type is what is computed in: others (FSDP,
-DeepSpeed) keep float32 copies and compute in a shorter type without autocast."""
+"""Strategies that surely compute in the parameters' type. Others (FSDP, DeepSpeed) keep float32
+copies and compute in a shorter type without autocast."""
 
 
 def _full(measures: Measures, _: Limits) -> Iterable[Finding]:
@@ -62,13 +62,13 @@ def _full(measures: Measures, _: Limits) -> Iterable[Finding]:
         + _convolutions(known),
         victims=tuple(rank.rank for rank in measures.case.ranks if rank.rank is not None),
         evidence=(
-            Evidence("precision", "float32", "dtype", dtype, "birth certificates"),
+            Evidence("precision", "float32", "dtype", dtype, "process metadata"),
             Evidence(
                 "compute capability",
                 "{}.{}".format(*capability),
                 "version",
                 "{}.{}".format(*(BFLOAT16 if capability >= BFLOAT16 else FLOAT16)),
-                "birth certificates",
+                "process metadata",
             ),
         ),
         since_step=0,
@@ -77,7 +77,7 @@ def _full(measures: Measures, _: Limits) -> Iterable[Finding]:
 
 
 def _is_full(gpu: Accelerator) -> bool:
-    """Whether it is sure that a faster type is there and not used."""
+    """Whether the device surely has a faster type that is not used."""
     if gpu.capability is None or gpu.precision != "float32" or gpu.capability < FLOAT16:
         return False
     return gpu.capability < BFLOAT16 or gpu.tf32 is False
@@ -91,16 +91,16 @@ def _convolutions(gpus: Iterable[Accelerator]) -> str:
 def _gain(measures: Measures, capability: tuple[int, int]) -> Predicted:
     ratio = RATIOS.get(capability)
     if ratio is None:
-        return Predicted(None, None, "not predicted: the device's peak rates are not known here")
+        return Predicted(None, None, "not predicted: the device's peak rates are unknown")
     bound = (
         f"upper bound: the vendor's peak rates differ {ratio} times for matrix products, which are "
-        "a part of forward and backward, and nothing else becomes faster"
+        "only a part of forward and backward; nothing else becomes faster"
     )
     ranks = [on_one_clock(rank) for rank in measures.case.ranks]
     shares = [phase_shares(ranks, phase) for phase in (FORWARD, BACKWARD)]
     if not all(shares):
         return Predicted(
-            None, None, f"{bound}; what part of the step they take on the device was not measured"
+            None, None, f"{bound}; their share of the step on the device was not measured"
         )
     compute = sum(max(share.values()) for share in shares if share)
     return Predicted(1 - compute * (1 - 1 / ratio), None, bound)
@@ -114,11 +114,11 @@ RULES = (
         "types.",
         measured="The optimizers' parameters are float32, no autocast was entered, torch's setting "
         "for TF32 in matrix products is off, and the device's compute capability is 8.0 or more "
-        "(bfloat16, TF32) or 7.0 or more (float16). The types of single kernels are not looked at, "
+        "(bfloat16, TF32) or 7.0 or more (float16). The types of single kernels are not measured, "
         "so strategies that keep float32 copies beside what they compute in (FSDP, DeepSpeed) are "
         "not judged.",
         thresholds="The gain is an upper bound: the ratio of the vendor's peak rates (NVIDIA, of "
-        "V100, T4, A100 and H100), for the share of forward and backward alone, and only where the "
+        "V100, T4, A100 and H100), for the share of forward and backward alone, and only if the "
         "device's own clock measured that.",
         fixes="Autocast to bfloat16 (float16 with a gradient scaler before capability 8.0), or "
         '`torch.set_float32_matmul_precision("high")`. Watch the loss.',

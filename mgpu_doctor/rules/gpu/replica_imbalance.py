@@ -1,5 +1,5 @@
-"""One device of a process that carries more than the others (DataParallel), or is slower (replicas
-of TensorFlow)."""
+"""One device of a process that holds or does more than the others (DataParallel), or is slower
+(TensorFlow replicas)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _beyond(value: float | None, usual: float | None) -> float | None:
 
 
 def _idle(first: Use, others: Iterable[Use]) -> float | None:
-    """By how much less the others are utilized."""
+    """Difference of utilization, 0..1, between the first device and the others."""
     usual = middle(other.utilization for other in others)
     return None if first.utilization is None or usual is None else first.utilization - usual
 
@@ -70,9 +70,7 @@ def _finding(
     if more is not None and more >= limits["memory"]:
         sentences.append(f"holds {format_share(more)} more memory than the others")
     if waits and idle is not None:
-        sentences.append(
-            f"is busy while the others stand idle {format_share(idle)} of the time longer"
-        )
+        sentences.append(f"is busy while the others are idle {format_share(idle)} more of the time")
     count = len(others) + 1
     where = f"rank {rank.rank}, GPU {first.index}" if rank.rank is not None else None
     return Finding(
@@ -86,7 +84,7 @@ def _finding(
         culprits=(culprit_of(measures, rank.rank),) if rank.rank is not None else (),
         evidence=(
             Evidence(
-                "most memory in use on the first device, against the median of the others",
+                "most memory in use on the first device, compared with the median of the others",
                 first.memory_used,
                 "bytes",
                 usual,
@@ -94,7 +92,7 @@ def _finding(
                 where,
             ),
             Evidence(
-                "its mean utilization, against the median of the others",
+                "its mean utilization, compared with the median of the others",
                 first.utilization,
                 "fraction",
                 middle(other.utilization for other in others),
@@ -106,7 +104,7 @@ def _finding(
         fixes=(
             Fix(
                 "use-ddp",
-                "Give every device a process of its own (DistributedDataParallel)",
+                "Give every device its own process (DistributedDataParallel)",
                 f"{advice.under_torchrun(measures, count)}; in the script: "
                 "torch.distributed.init_process_group(); device = int(os.environ['LOCAL_RANK']); "
                 "model = DistributedDataParallel(model.to(device), device_ids=[device]); and "
@@ -117,13 +115,13 @@ def _finding(
 
 
 def _replica(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    """A replica of a TensorFlow strategy that all others of its process wait for."""
+    """A replica of a TensorFlow strategy that all other replicas of its process wait for."""
     for rank in measures.case.ranks:
         names = rank.metadata.replica_devices
         shared = any(name.startswith("cpu") for name in names)
         on_devices = any(not name.startswith("cpu") for name in names)
         if on_devices and phase_clock(rank) is not PhaseClock.DEVICE:
-            continue  # whether a stamp in a graph waits for the device is not known
+            continue  # it is unknown whether a timestamp in a graph waits for the device
         slow = find_slow_pace(rank.metadata.replica_paces, TOGETHER if shared else EXCESS)
         step = measures.step_seconds
         if slow is None or not step:
@@ -136,16 +134,16 @@ def _replica(measures: Measures, limits: Limits) -> Iterable[Finding]:
             code="imbalance-device",
             severity=severity_of_cost(saved),
             confidence=0.85,
-            title=f"Replica {slow.index} ({device}) has its gradients "
-            f"{format_seconds(slow.excess)} a "
-            "step later than the other replicas, which wait for it",
-            cause="The replicas of a strategy step together: they add up their gradients when the "
-            "last one has its own. This one has more to do (a longer part of the batch, or work "
+            title=f"Replica {slow.index} ({device}) finishes its gradients "
+            f"{format_seconds(slow.excess)} "
+            "later per step than the other replicas, which wait for it",
+            cause="The replicas of a strategy step together: they sum their gradients when the "
+            "last one is ready. This one has more work (a longer part of the batch, or work "
             "that only it does), or its device is slower.",
             culprits=(Culprit(rank.rank, host=rank.host, device=device, pid=rank.pid),),
             evidence=(
                 Evidence(
-                    "from a step's beginning until its gradients are there, median, against the "
+                    "median time from the start of a step to its gradients, compared with the "
                     "median of the other replicas",
                     slow.middle,
                     "s",
@@ -159,16 +157,17 @@ def _replica(measures: Measures, limits: Limits) -> Iterable[Finding]:
             fixes=(
                 Fix(
                     "even-replicas",
-                    f"Give replica {slow.index} as much to do as the others",
+                    f"Give replica {slow.index} as much work as the others",
                     "ds.batch(global_batch, drop_remainder=True), with a global batch that "
-                    "strategy.num_replicas_in_sync divides, and samples of like length in each "
+                    "strategy.num_replicas_in_sync divides, and samples of similar length in each "
                     "part; no work by "
-                    "`tf.distribute.get_replica_context().replica_id_in_sync_group`; leave a "
-                    "device out that is slower: tf.distribute.MirroredStrategy(devices=[...]).",
+                    "`tf.distribute.get_replica_context().replica_id_in_sync_group`; leave "
+                    "out a slower device: tf.distribute.MirroredStrategy(devices=[...]).",
                     Predicted(
                         1 - saved,
                         None,
-                        "measured: what it takes beyond the median of the others, of the mean step",
+                        "measured: its excess over the median of the others, as a share of the "
+                        "mean step",
                     ),
                 ),
             ),
@@ -179,18 +178,18 @@ RULES = (
     Rule(
         code="imbalance-device",
         family="slow",
-        summary="One device of a process that drives several carries more than the others "
+        summary="One device of a process that drives several holds or does more than the others "
         "(DataParallel's first GPU), or is slower (a replica of a TensorFlow strategy).",
         measured="The devices that list the process (NVML), their memory in use and utilization, "
-        "where the process says that DataParallel spreads its batches over several. Not judged in "
-        "containers that number processes of their own.",
-        thresholds="A warning where the others stand idle for it, or where its memory is nearly "
+        "if the process reports that DataParallel spreads its batches over several. Not judged in "
+        "containers with their own process numbers.",
+        thresholds="A warning if the others are idle because of it, or if its memory is nearly "
         "full. "
         f"Of a replica: a median {format_share(EXCESS)} above that of the others, by {SURE:g} "
         "standard "
         f"errors beyond the next, over {LEAST} steps; {format_share(TOGETHER)} where replicas are "
         "virtual CPUs, which share cores.",
-        fixes="DistributedDataParallel: a process a GPU, each with its own gradients.",
+        fixes="DistributedDataParallel: one process per GPU, each with its own gradients.",
         examine=_imbalance,
         needs=("devices",),
         alternatives=(Detector(_replica),),
@@ -199,22 +198,22 @@ RULES = (
                 "memory",
                 0.20,
                 "fraction",
-                "memory on the first device beyond the median of the others; what is usual has "
-                "not been measured: gradients and gathered outputs take far more.",
+                "memory on the first device beyond the median of the others; the usual value "
+                "was not measured: gradients and gathered outputs take far more.",
             ),
             Limit(
                 "idle",
                 0.20,
                 "fraction",
-                "utilization of the first device beyond the median of the others; what is usual "
-                "has not been measured.",
+                "utilization of the first device beyond the median of the others; the usual value "
+                "was not measured.",
             ),
             Limit(
                 "late",
                 0.05,
                 "fraction",
-                "share of the step that a replica's gradients come later than the others', below "
-                "which it is not worth a line: cores that replicas share make them differ.",
+                "least delay of a replica's gradients, as a share of the step: replicas that share "
+                "cores differ by less.",
             ),
             Limit("full", 0.90, "fraction", "share of the first device's memory that is in use."),
         ),

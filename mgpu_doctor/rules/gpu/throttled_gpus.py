@@ -1,4 +1,4 @@
-"""A GPU that is clocked down by heat or by its power supply, whether or not others wait for it."""
+"""A GPU that heat or its power supply slows down, whether or not other ranks wait for it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class _Slowed:
     use: Use
     reason: str
     usual: float | None
-    """MHz of the others of its model under load, else of its own most; None: not known."""
+    """MHz of the other GPUs of its model under load, else its own maximum; None: unknown."""
     power_usual: float | None
 
     @property
     def loss(self) -> float | None:
-        """Share, 0..1, of the usual clock that is lost; None: not known."""
+        """Share, 0..1, of the usual clock that is lost; None: unknown."""
         if self.use.clock is None or not self.usual:
             return None
         return max(0.0, 1 - self.use.clock / self.usual)
@@ -66,13 +66,13 @@ def _use(gpu: Gpu) -> Use | None:
 
 
 def _reason(use: Use, limits: Limits) -> str | None:
-    """The gravest reason that is there in a good part of the samples under load."""
+    """The most severe reason that applies in enough of the samples under load."""
     named_ = (*HARD_CLOCK_REASONS, "power_cap")
     return next((name for name in named_ if use.reasons.get(name, 0.0) >= limits["share"]), None)
 
 
 def _capped(slowed: _Slowed) -> bool:
-    """Its own cap is lower than the others': the usual cap of a model is no news."""
+    """Whether its own power cap is lower than the others': the usual cap of a model is normal."""
     own, usual = slowed.use.power_limit, slowed.power_usual
     return own is not None and usual is not None and own < 0.95 * usual
 
@@ -97,7 +97,7 @@ def _finding(
     if use.clock is not None:
         evidence.append(
             Evidence(
-                "SM clock under load, against the others of its model or its own most",
+                "SM clock under load, compared with the others of its model or its own maximum",
                 use.clock * 1e6,
                 "Hz",
                 slowed.usual * 1e6 if slowed.usual else None,
@@ -122,12 +122,15 @@ def _finding(
 
 def _cause(reason: str) -> str:
     if reason in ("hw_thermal", "sw_thermal"):
-        return "It is too hot for its full clock: fans, airflow, dust, inlet or a neighbour's heat."
+        return (
+            "It is too hot for its full clock: fans, airflow, dust, inlet air or a neighbour's "
+            "heat."
+        )
     if reason == "hw_power_brake":
-        return "The host's power supply asks it to slow down: too little power for all of them."
+        return "The host's power supply signals a slowdown: it lacks power for all GPUs."
     if reason == "power_cap":
-        return "Its power limit is lower than that of the other GPUs: somebody has set it."
-    return "The hardware slows itself down (half of the clock at most), for heat or for power."
+        return "Its power limit was set lower than that of the other GPUs."
+    return "The hardware slows itself down (to half of the clock or less) because of heat or power."
 
 
 def _fix(gpu: Gpu, slowed: _Slowed) -> Fix:
@@ -137,7 +140,7 @@ def _fix(gpu: Gpu, slowed: _Slowed) -> Fix:
             "cool-device",
             f"Cool GPU {index}",
             f"nvidia-smi -i {index} -q -d TEMPERATURE,PERFORMANCE shows the temperature and its "
-            "limits: look at fans, airflow, dust and the inlet; move the job meanwhile.",
+            "limits: check fans, airflow, dust and inlet air; move the job meanwhile.",
         )
     if slowed.reason == "power_cap" and slowed.power_usual is not None:
         return Fix(
@@ -150,8 +153,8 @@ def _fix(gpu: Gpu, slowed: _Slowed) -> Fix:
         "check-power",
         f"Have the power and cooling of GPU {index} checked",
         f"nvidia-smi -i {index} -q -d PERFORMANCE,POWER,CLOCK shows the reason. A power brake "
-        "comes from the host's supply: check its units and cables; a slowdown that stays without "
-        "heat is a case for the vendor (RMA).",
+        "comes from the host's supply: check its units and cables; return a GPU that stays slow "
+        "without heat to the vendor (RMA).",
     )
 
 
@@ -162,11 +165,11 @@ RULES = (
         summary="A GPU is clocked down under load by heat, by the power supply's brake or by its "
         "hardware.",
         measured="NVML's clock event reasons and SM clock in the samples in which the GPU works at "
-        "half of the time at least, against the other GPUs of its model on the host. If a rank "
-        "slows down the others because of it, `straggler-throttled` is given instead.",
-        thresholds="Heat, a power brake and hardware slowdown are a warning where the clock is "
-        "lower for it or not known, else info. The power cap is usual under full load: info where "
-        "this GPU's own cap is lower than the others' and its clock, too; else nothing is said.",
+        "half of the time at least, compared with the other GPUs of its model on the host. If a "
+        "rank slows down the others because of it, `straggler-throttled` is reported instead.",
+        thresholds="Heat, a power brake and hardware slowdown are a warning if they lower the "
+        "clock or if the clock is unknown, otherwise info. Reaching the power cap is normal under "
+        "full load: info if this GPU's cap and clock are lower than the others', otherwise silent.",
         fixes="Cooling; power supply and cables; the power limit (`nvidia-smi -pl`).",
         examine=_examine,
         limits=(
@@ -174,14 +177,14 @@ RULES = (
                 "share",
                 0.2,
                 "fraction",
-                "share of the samples under load in which a reason must be there: short spells are "
-                "usual when load begins.",
+                "share of the samples under load in which a reason must apply: short spells are "
+                "normal when load begins.",
             ),
             Limit(
                 "clock",
                 0.10,
                 "fraction",
-                "how far the clock lies below the usual one: GPUs of one model differ by 8 % on "
+                "how far the clock is below the usual one: GPUs of one model differ by 8 % on "
                 "average (Sinha et al. 2022, arXiv 2208.11035).",
             ),
         ),

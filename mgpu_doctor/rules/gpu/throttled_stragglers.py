@@ -1,4 +1,4 @@
-"""A rank that holds the others up because its GPU is clocked down."""
+"""A rank that slows down the others because its GPU is clocked down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mgpu_doctor.rules.slow.straggler_finding import COST, FAMILIES, MEASURED, T
 from mgpu_doctor.rules.slow.straggler_finding import straggler_finding as finding_of
 
 RARE = 0.1
-"""Share of samples in which the others may give a reason that still tells this device apart."""
+"""Largest share of samples in which the other GPUs may have the same reason."""
 EXPLAINS = 0.5
 """Share of the excess that the lower clock must be able to explain."""
 
@@ -28,7 +28,7 @@ class _Slowed:
     clock_of_others: float | None
     power_limit_of_others: float | None
     reasons: tuple[str, ...]
-    """The most telling first; empty: the driver gives none."""
+    """The reasons, most informative first; empty: the driver reports none."""
 
     @property
     def by_clock(self) -> bool:
@@ -103,8 +103,8 @@ def _cause(slowed: _Slowed) -> str:
     reasons = " and ".join(CLOCK_REASONS[name] for name in slowed.reasons[:2])
     heat = "" if slowed.own.temperature is None else f" It reached {slowed.own.temperature:.0f} °C."
     if reasons:
-        return f"The driver names as the reason: {reasons}.{heat}"
-    return f"The driver names no reason for the lower clock.{heat}"
+        return f"The driver reports the reason: {reasons}.{heat}"
+    return f"The driver reports no reason for the lower clock.{heat}"
 
 
 def _evidence(slowed: _Slowed, rank: int) -> Iterable[Evidence]:
@@ -112,7 +112,7 @@ def _evidence(slowed: _Slowed, rank: int) -> Iterable[Evidence]:
     source = f"{own.samples} NVML samples"
     if own.clock is not None:
         yield Evidence(
-            "SM clock under load, against the median of the other GPUs",
+            "SM clock under load, compared with the median of the other GPUs",
             own.clock * 1e6,
             "Hz",
             None if slowed.clock_of_others is None else slowed.clock_of_others * 1e6,
@@ -130,7 +130,7 @@ def _evidence(slowed: _Slowed, rank: int) -> Iterable[Evidence]:
         )
     if own.power_limit is not None:
         yield Evidence(
-            "power limit, against the median of the other GPUs",
+            "power limit, compared with the median of the other GPUs",
             own.power_limit,
             "W",
             slowed.power_limit_of_others,
@@ -147,19 +147,19 @@ def _fixes(slowed: _Slowed) -> list[Fix]:
             "cool-device",
             f"Cool GPU {gpu}",
             f"nvidia-smi -i {gpu} -q -d TEMPERATURE,PERFORMANCE shows the temperature and its "
-            "limits: look at fans, airflow, dust and the inlet; move the job meanwhile.",
+            "limits: check fans, airflow, dust and inlet air; move the job meanwhile.",
         )
     elif first == "power_cap" and own is not None and usual is not None and own < usual:
         mend = Fix(
             "raise-power-limit",
             f"Give GPU {gpu} the power limit of the others",
-            f"As root: nvidia-smi -i {gpu} -pl {usual:.0f} (it is {own:.0f} W now). If somebody "
-            "set it on purpose, set all GPUs alike.",
+            f"As root: nvidia-smi -i {gpu} -pl {usual:.0f} (it is {own:.0f} W now). If it was "
+            "set on purpose, set all GPUs to the same limit.",
         )
     elif first == "clocks_setting":
         mend = Fix(
             "reset-clocks",
-            f"Take the clock setting off GPU {gpu}",
+            f"Reset the clock setting of GPU {gpu}",
             f"As root: nvidia-smi -i {gpu} -rgc and nvidia-smi -i {gpu} -rac",
         )
     else:
@@ -167,8 +167,8 @@ def _fixes(slowed: _Slowed) -> list[Fix]:
             "replace-device",
             f"Have the power and cooling of GPU {gpu} checked, or the card replaced",
             f"nvidia-smi -i {gpu} -q -d PERFORMANCE,POWER,CLOCK shows the reason, if there is one. "
-            "A power brake comes from the host's supply; a slowdown that stays without heat is a "
-            "case for the vendor (RMA).",
+            "A power brake comes from the host's supply. If it stays slow without heat, return it "
+            "to the vendor (RMA).",
         )
     return [mend]
 
@@ -180,17 +180,17 @@ RULES = (
         summary="A rank's GPU is clocked down (heat, power, hardware), and all other ranks wait "
         "for it.",
         measured=MEASURED.format(
-            phases="Of a rank whose own work is slower otherwise than by its input, the median SM "
-            "clock of its GPU and NVML's clock event reasons, sampled in the compared steps, are "
-            "held against those of the other ranks' GPUs of the same model."
+            phases="If work other than input is slower on a rank, the median SM clock of its GPU "
+            "and NVML's clock event reasons, sampled in the compared steps, are "
+            "compared with those of the other ranks' GPUs of the same model."
         ),
         thresholds=f"{THRESHOLDS} The lower clock must be able to explain half of the "
-        "excess, if work took longer in proportion. Where clocks are not known, a thermal, power "
+        "excess, if work took longer in proportion. If clocks are unknown, a thermal, power "
         "brake or hardware slowdown that the other GPUs do not have decides (NVML: a hardware "
-        "slowdown halves the clock at least). A power cap alone does not: it is usual under full "
+        "slowdown halves the clock at least). A power cap alone does not: it is normal under full "
         "load. Ranks that share a GPU are not judged, nor ranks whose phases were stamped on the "
         "host while the GPU ran on, nor a host-bound rank, whose GPU waits for its host.",
-        fixes="Cooling; the power limit (`nvidia-smi -pl`); clocks that somebody has set; else the "
+        fixes="Cooling; the power limit (`nvidia-smi -pl`); a clock setting; otherwise the "
         "power supply or the card.",
         examine=_throttled,
         needs=("stragglers", "devices"),
@@ -207,14 +207,14 @@ RULES = (
                 "clock",
                 0.10,
                 "fraction",
-                "how far the clock lies below the median of the other GPUs: GPUs of one model "
+                "how far the clock is below the median of the other GPUs: GPUs of one model "
                 "differ by 8 % on average (Sinha et al. 2022, arXiv 2208.11035).",
             ),
             Limit(
                 "share",
                 0.5,
                 "fraction",
-                "share of samples in which a reason must be there to be named: most of the time.",
+                "share of samples in which a reason must apply to be named: most of the time.",
             ),
         ),
         unverified=PRETEND,

@@ -1,4 +1,4 @@
-"""XIDs that the driver reported of GPUs, each as a finding of its own."""
+"""XIDs that the driver reported, each as its own finding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
             cause=xid.meaning,
             culprits=culprits(measures, (xid.gpu,)),
             evidence=(make_xid_evidence(xid), *_ends(xid, measures)),
-            fixes=(Fix(xid.signature.id, "Do what this XID asks for", xid.fix),),
+            fixes=(Fix(xid.signature.id, "Follow the advice for this XID", xid.fix),),
             replaces=tuple(sorted(GENERIC_CODES)) if ended else (),
         )
 
@@ -46,19 +46,19 @@ RULES = (
     Rule(
         code=CODE,
         family="hardware",
-        summary="The driver reported an XID of a GPU: an error of a program, the driver or the "
-        "hardware, by its number.",
-        measured="The driver's XID events are listened to through NVML while the job runs, and its "
-        "lines in the kernel's log are read where that may be read; both are tied to the rank on "
+        summary="The driver reported an XID for a GPU: a numbered error of a program, the driver "
+        "or the hardware.",
+        measured="NVML reports the driver's XID events while the job runs, and the driver's lines "
+        "in the kernel log are read if permitted. Both are assigned to the rank on "
         "the device by PCI address, UUID, pid or index, and each counts once. "
-        "Those that say of what kind the damage is are told as `gpu-lost` (79), `gpu-ecc` (48, "
-        "63, 64, 94, 95) and `nvlink-down` (74). 13, 31, 43 and 45 are usually a program's own "
-        "doing: where a rank ended by one, the finding of its end carries it.",
-        thresholds=f"An XID belongs to a rank's end that comes up to {BEFORE:.0f} s later or "
-        f"{AFTER:.0f} s earlier. It is critical where the rank ended or has finished no step "
-        "since; of 13, 31, 43 and 45 info where no rank ended; else a warning. What numbers mean: "
-        "NVIDIA's XID catalogue, https://docs.nvidia.com/deploy/xid-errors/.",
-        fixes="By the number: find the kernel (13, 31), look at what came before (43, 45), reset "
+        "XIDs that identify the damage are reported as `gpu-lost` (79), `gpu-ecc` (48, "
+        "63, 64, 94, 95) and `nvlink-down` (74). 13, 31, 43 and 45 are usually the program's own "
+        "fault: if one ended a rank, it is evidence of the finding about that failure.",
+        thresholds=f"An XID is linked to a rank's failure up to {BEFORE:.0f} s later or "
+        f"{AFTER:.0f} s earlier. Critical if the rank failed or has finished no step since; "
+        "info for 13, 31, 43 and 45 if no rank failed; otherwise a warning. Meaning of the "
+        "numbers: NVIDIA's XID catalogue, https://docs.nvidia.com/deploy/xid-errors/.",
+        fixes="By the number: find the kernel (13, 31), look at earlier errors (43, 45), reset "
         "the GPU or update the driver (119, 120), reboot (61, 62).",
         examine=_examine,
         alternatives=(log_detector(CODE),),

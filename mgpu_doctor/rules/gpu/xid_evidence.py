@@ -1,4 +1,4 @@
-"""XIDs as evidence: how severe they are, and what they add to the finding of a rank's end."""
+"""XIDs as evidence: their severity, and what they add to the finding of a rank's failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def find_xids_of(measures: Measures, code: str) -> tuple[Xid, ...]:
 
 
 def make_xid_evidence(xid: Xid) -> Evidence:
-    """The number, how often, and who reported it."""
+    """Evidence with the XID's number, count and reporter."""
     times = f", {len(xid.events)} times" if len(xid.events) > 1 else ""
     return Evidence(
         f"XID that the driver reported{times}",
@@ -30,8 +30,8 @@ def make_xid_evidence(xid: Xid) -> Evidence:
 
 
 def severity_of(xid: Xid) -> Severity:
-    """critical: a rank ended by it or has finished no step since. If it is a program's own fault,
-    the finding of the rank's end says more: then a warning at most, and info if no rank ended."""
+    """critical: it ended a rank, or the rank has finished no step since. For a program's own fault,
+    the finding of the failure says more: then a warning at most, and info if no rank failed."""
     symptom = xid.signature.role is Role.SYMPTOM
     if xid.by_program:
         return Severity.WARNING if xid.failures else Severity.INFO
@@ -42,8 +42,8 @@ def severity_of(xid: Xid) -> Severity:
 
 
 def _add_xids(finding: Finding, measures: Measures) -> Addition | None:
-    """The XIDs that the culprits' GPUs had just then, if these are ones that a program brings
-    about: the finding of the rank's end says more about their cause."""
+    """The XIDs of the culprits' GPUs at the time of the failure, if programs cause such XIDs: the
+    finding of the failure says more about their cause."""
     accused = {culprit.rank for culprit in finding.culprits}
     own = [
         xid
@@ -60,4 +60,4 @@ def _add_xids(finding: Finding, measures: Measures) -> Addition | None:
 
 
 XIDS_OF_ENDS = Detector(None, add=_add_xids)
-"""For findings of how a rank ended."""
+"""Adds XIDs to findings about how a rank ended."""

@@ -1,1 +1,1 @@
-"""The job stands: who is waited for."""
+"""Rules for jobs that hang: which rank the others wait for."""

@@ -83,7 +83,7 @@ def report_blocked_ranks(hang: Hang, measures: Measures, code: str) -> Iterable[
 
 
 def _is_wrong_alone(progress: RankProgress) -> bool:
-    """Whether it is wrong even if no rank is seen to wait: other waits may be for work to do."""
+    """Whether this is a fault even if no rank is seen waiting; other waits may be for work."""
     state = progress.state.point
     is_worker_deadlock = progress.state.worker is not None and state.doing is Doing.LOCK
     return is_worker_deadlock or state.doing in (Doing.STOPPED, Doing.NATIVE)

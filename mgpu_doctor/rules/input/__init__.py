@@ -1,1 +1,1 @@
-"""Waiting for data."""
+"""Rules for ranks that wait for data."""

@@ -72,7 +72,7 @@ def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
             code="straggler-input",
             what="its wait for data",
             phases=("input",),
-            cause=f"Fetching a batch explains {format_share(min(share, 1.0))} of this rank's gap: "
+            cause=f"Fetching batches explains {format_share(min(share, 1.0))} of this rank's gap: "
             "its "
             f"data, its storage or its loader is slower than the other ranks'.{now}",
             fixes=[
@@ -160,7 +160,7 @@ def _evidence(least: float, middle: float, fed: Feeding, limits: Limits) -> Iter
             fed.loader.workers,
             "processes",
             None,
-            "birth certificate",
+            "process metadata",
         )
     if fed.ready is not None:
         measure = "share of that wait in steps whose batch was ready when requested"
@@ -181,8 +181,7 @@ RULES = (
         family="slow",
         summary="A rank gets its data later than the others in every step, and they wait for it.",
         measured=MEASURED.format(
-            phases="This code is given where input explains 80 % of the excess, or more than "
-            "anything else."
+            phases="Reported if input explains 80 % of the excess, or more than anything else."
         ),
         thresholds=THRESHOLDS,
         fixes=(

@@ -20,12 +20,12 @@ from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.rules.rule import Limit, Limits
 
 ON_DISK = 0.2
-"""Share of looks at which it slept uninterruptibly, from which a disk is named: many loaders are in
-their page cache else."""
+"""Share of samples in uninterruptible sleep from which a disk is named as the reason: many loaders
+read from the page cache."""
 
 MOSTLY = 0.5
-"""Share of the wait that falls on the beginnings of epochs, or on batches that were ready, from
-which these are its cause."""
+"""Share of the wait at the start of epochs, or for batches that were ready, from which these are
+its cause."""
 
 SATURATED = Limit(
     "saturated",
@@ -38,36 +38,36 @@ COMPUTES = Limit(
     "computes",
     0.7,
     "fraction",
-    "share of time in which making batches ran on a core or stood ready for one, from which it is "
-    "bound by the CPU: well above half.",
+    "share of time in which the process that makes batches ran or waited for a core, from which "
+    "it is CPU-bound: well above half.",
 )
 WAITS = Limit(
     "waits",
     0.5,
     "fraction",
-    "share of the wait for data in which whatever makes the batches slept, from which it is bound "
-    "by storage, a network or a sleep: half.",
+    "share of the wait for data in which the process that makes batches slept, from which it is "
+    "bound by storage, a network or a sleep: half.",
 )
 
 
 DIVIDING = 0.005
-"""Seconds a batch: what the iterator of a TensorFlow strategy takes to divide one over a process's
-replicas is below it (measured: 1.4 to 1.8 ms over two CPUs, more on a loaded machine), so that a
-shorter wait says nothing of the data set."""
+"""Seconds per batch. The iterator of a TensorFlow strategy divides a batch over a process's
+replicas in less time (measured: 1.4 to 1.8 ms over two CPUs, more on a loaded machine), so a
+shorter wait says nothing about the data set."""
 
 
 class Why(Enum):
     """Why batches come late."""
 
     WAITS = "waits"
-    """Whatever makes them sleeps: storage, a network, a lock."""
+    """The process that makes them sleeps: storage, a network, a lock."""
     COMPUTES = "computes"
     STARTS = "starts"
-    """Its workers are started anew for each epoch."""
+    """The loader restarts its workers for each epoch."""
     HANDED_OVER = "handed over"
-    """They do not: its workers have them ready, and receiving one takes that long."""
+    """They are not late: workers have them ready, but receiving one takes that long."""
     DIVIDED = "divided"
-    """They do not: dividing one over the replicas of a process takes that long."""
+    """They are not late: dividing one over the replicas of a process takes that long."""
     UNKNOWN = "unknown"
 
 
@@ -79,15 +79,15 @@ class Feeding:
     cpu: float | None
     """Use of the host's cores, 0..1."""
     throttled: bool
-    """The job's CPU quota is used up now and then."""
+    """The job sometimes uses up its CPU quota."""
     working: float | None
-    """Share of time in which a worker ran or stood ready for a core."""
+    """Share of time in which a worker ran or waited for a core."""
     idle: float | None
     """Without workers: share of the wait for data in which the main thread slept."""
     on_disk: bool
-    """Whatever makes the batches is often seen waiting for a disk."""
+    """The process that makes the batches often waits for a disk."""
     first: float | None
-    """Seconds that the first batch of an epoch is waited for, where most of the wait is that."""
+    """Seconds of waiting for the first batch of an epoch, if that is most of the wait."""
     why: Why
     ready: float | None
     """With workers: share of the wait for data in steps for which a batch was ready when asked."""
@@ -98,7 +98,7 @@ class Feeding:
 
 
 def feeding(measures: Measures, limits: Limits, only: int | None = None) -> Feeding:
-    """Of all ranks, or of one."""
+    """How the ranks get their batches: all ranks, or one."""
     chosen = (rank for rank in measures.case.ranks if only is None or rank.rank == only)
     ranks = [on_one_clock(rank) for rank in chosen]
     around = [measures.surroundings.get(_number(rank), UNSEEN) for rank in ranks]
@@ -141,8 +141,7 @@ def feeding(measures: Measures, limits: Limits, only: int | None = None) -> Feed
 
 
 def loader_of(rank: Rank | None) -> Loader:
-    """The first loader, which is the one trained from, that the rank's birth certificate tells
-    of."""
+    """The first loader in the rank's process metadata, which is the one trained from."""
     return rank.metadata.loader if rank is not None else Loader()
 
 
@@ -165,7 +164,8 @@ def _why(working: float | None, idle: float | None, ready: float | None, limits:
 
 
 def _first_wait(rank: Rank) -> float | None:
-    """None where workers stay, or where less than half of the wait is for an epoch to begin."""
+    """Seconds of waiting for an epoch's first batch; None if workers stay, or if it is less than
+    half of the wait."""
     loader = loader_of(rank)
     if not loader.workers or loader.persistent is not False:
         return None
@@ -191,7 +191,7 @@ def _idle_share(rank: Rank, idle: float | None) -> float | None:
 
 
 def _wait(rank: Rank) -> float | None:
-    """For the batch of a step, seconds, median; None: not measured."""
+    """Median wait for the batch of a step, in seconds; None: not measured."""
     seconds = after_warm_up(rank.steps)["phases"][:, INPUT]
     known = seconds[~np.isnan(seconds)]
     return float(np.median(known)) if len(known) else None
@@ -207,19 +207,19 @@ def _number(rank: Rank) -> int:
 
 
 HOW = {
-    Why.STARTS: "DataLoader(..., persistent_workers=True): its workers stay from epoch to epoch "
-    "then, with the copies of the dataset that they hold. (A DistributedSampler needs set_epoch as "
+    Why.STARTS: "DataLoader(..., persistent_workers=True): the workers then stay from epoch to "
+    "epoch, with their copies of the dataset. (A DistributedSampler needs set_epoch as "
     "before.)",
-    Why.HANDED_OVER: "Put fewer and larger tensors into a batch (`collate_fn`): each crosses from "
-    "the worker on its own. With a GPU, pin_memory=True receives them in a thread of its own. "
-    "Where making a batch takes no longer than receiving it, num_workers=0 is faster.",
-    Why.DIVIDED: "Larger batches, where memory and convergence allow; or fewer replicas.",
+    Why.HANDED_OVER: "Put fewer and larger tensors into a batch (`collate_fn`): each is sent from "
+    "the worker separately. With a GPU, pin_memory=True receives them in a separate thread. "
+    "If making a batch takes no longer than receiving it, num_workers=0 is faster.",
+    Why.DIVIDED: "Larger batches, if memory and convergence allow; or fewer replicas.",
 }
-"""What helps whatever the loader's settings are."""
+"""Advice that does not depend on the loader's settings."""
 
 
 def how_to_load_faster(fed: Feeding, limits: Limits) -> str:
-    """What to type, knowing the present settings and what the loader waits for."""
+    """The advice for the current settings and for what the loader waits for."""
     loader, busy = fed.loader, fed.busy(limits)
     full = _full(fed)
     less = "do less of it in `__getitem__` (decode and resize once, beforehand)"

@@ -1,1 +1,1 @@
-"""Memory that ran out, will run out, or lies unused."""
+"""Rules for memory that ran out, will run out, or is unused."""

@@ -152,7 +152,7 @@ def fewer_workers(use: Sequence[User] = ()) -> Fix:
         predicted = Predicted(None, -of_workers // 2, basis)
     return Fix(
         "fewer-workers",
-        "Let the data loaders hold less",
+        "Reduce the memory of the data loaders",
         "Halve `num_workers` and `prefetch_factor` of the DataLoader; keep samples in NumPy arrays "
         "or Arrow tables instead of lists of Python objects: every worker copies those bit by bit "
         "as their reference counts change.",
@@ -178,11 +178,11 @@ RULES: tuple[Rule, ...] = (
         summary="Host memory ran out: the kernel killed a rank or one of its workers, or refused "
         "it memory.",
         measured="The rank (or a child of it, such as a data-loader worker) ended by SIGKILL, and "
-        "the kernel's log names its pid as killed for want of memory, or `oom_kill` of its control "
+        "the kernel's log names its pid as killed for lack of memory, or `oom_kill` of its control "
         "group (version 1 or 2) or, where the log cannot be read, of the machine rose meanwhile. "
-        "Where the log was read and does not name it, somebody else sent SIGKILL: "
-        "`failed-killed`. Also a MemoryError, or an allocator's word that it got no host memory. "
-        "Who used how much is from the last host sample before the death; whether the rank leaked, "
+        "If the log was read and does not name it, another process sent SIGKILL: "
+        "`failed-killed`. Also a MemoryError, or an allocator's error that host memory ran out. "
+        "Memory use is from the last host sample before the failure; leaks are detected "
         "as for leak-host.",
         thresholds=f"Confidence: kernel log {BY_LOG}, the group's own counter "
         f"{BY_GROUP}, the machine's {BY_MACHINE}, a group that was "
@@ -205,8 +205,8 @@ RULES: tuple[Rule, ...] = (
                 "more",
                 1.25,
                 "ratio",
-                "memory of another rank against that of the killed one from which it is told that "
-                "the other used more; ranks of one job are within some per cent of each other",
+                "least memory of another rank, as a multiple of the killed rank's, to report that "
+                "it used more; ranks of one job are within some per cent of each other",
             ),
         ),
     ),

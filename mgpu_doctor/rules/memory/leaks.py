@@ -67,7 +67,7 @@ ON_HOST = Fix(
     "Find what keeps objects from step to step",
     "Common reasons: lists of metrics or samples that only grow, a dataset that caches decoded "
     "samples, losses kept with their graphs. `python -X tracemalloc=10` or memray shows the lines "
-    "that hold most after some minutes.",
+    "that hold the most memory after some minutes.",
 )
 
 

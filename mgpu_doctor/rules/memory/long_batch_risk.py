@@ -20,7 +20,7 @@ AHEAD = Limit(
     "ratio",
     "number of batches to look ahead, as a multiple of those seen so far. The data say nothing "
     "about rarer sizes (in simulations with log-normal lengths the median estimate of the chance "
-    "was 0.4 times too small, and seldom too large).",
+    "was 0.4 times too small, and rarely too large).",
 )
 MEASURED = (
     "A long batch to come: the memory peaks (torch's allocator; on the host the largest resident "

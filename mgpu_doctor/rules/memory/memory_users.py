@@ -1,4 +1,4 @@
-"""Who held how much host memory in the last moments before a death."""
+"""The host memory of each process just before a failure."""
 
 from __future__ import annotations
 

@@ -12,17 +12,17 @@ ULIMITS = {"address_space": "ulimit -v", "data": "ulimit -d"}
 
 
 def make_evidence(memory: OutOfMemory) -> tuple[Evidence, ...]:
-    """What shows that memory ran out, the most telling first."""
+    """Evidence that memory ran out, the most informative first."""
     counted = () if memory.counted is None else _group_counters(memory.counted)
     if memory.proof is MemoryProof.KERNEL_LOG:
-        taken = "the kernel's OOM killer took process"
+        taken = "process killed by the kernel's OOM killer"
         evidence = [Evidence(taken, memory.pid, "pid", source="kernel log")]
         if memory.resident is not None:
             measure = "its resident memory then"
             evidence.append(Evidence(measure, memory.resident, "bytes", source="kernel log"))
         return (*evidence, *counted)
     if memory.machine_kills is not None:
-        measure = "processes that the OOM killer took on this host meanwhile"
+        measure = "processes killed by the OOM killer on this host meanwhile"
         return (Evidence(measure, memory.machine_kills, "processes", 0, "/proc/vmstat"),)
     if memory.sampled is not None:
         used, total = memory.sampled
@@ -48,7 +48,7 @@ def describe_full_memory(memory: OutOfMemory) -> str:
             tightest = min(memory.process_limits, key=lambda named: named[1])
             return f"its limit of {limit} (`{ULIMITS[tightest[0]]}`) was reached"
         case FullMemory.REFUSED:
-            return "the system refused it memory"
+            return "the system refused to allocate memory"
         case FullMemory.GROUP if memory.group is not None:
             return f"the {limit} of its control group were full"
         case FullMemory.GROUP:

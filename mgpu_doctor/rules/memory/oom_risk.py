@@ -35,8 +35,8 @@ SOON = Limit(
     "soon",
     900.0,
     "s",
-    "until memory is full, from which on it is critical: a quarter of an hour is little for a "
-    "checkpoint and a look at the job.",
+    "until memory is full, from which on it is critical: a quarter of an hour is short for a "
+    "checkpoint and an inspection of the job.",
 )
 RETRIES = Limit(
     "retries",

@@ -1,1 +1,1 @@
-"""Ranks that keep the others waiting, in each step or now and then."""
+"""Rules for ranks that slow down the others, in every step or in some steps."""

@@ -60,7 +60,7 @@ def _oversubscribed(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def crowded_out(measures: Measures) -> frozenset[int]:
-    """Stragglers that wait for cores which the job's own threads have."""
+    """Stragglers that wait for cores which the job's own threads occupy."""
     cpu_demands = measure_cpu_demand(measures.case, measures.surroundings)
     return frozenset[int]().union(*(_behind(measures, cpu_demand) for cpu_demand in cpu_demands))
 
@@ -79,8 +79,8 @@ def _behind(measures: Measures, cpu_demand: CpuDemand) -> frozenset[int]:
 
 
 def _saved(measures: Measures, cpu_demand: CpuDemand) -> float | None:
-    """Share of the step without the time in which main threads stood ready; None: not known, as
-    where hosts may be ahead of their devices."""
+    """Step time without the time in which main threads waited for a core, as a share of the step;
+    None: unknown, for example because hosts may be ahead of their devices."""
     if cpu_demand.queueing is None or cpu_demand.most_threads < 2:
         return None
     joined, attribution = measures.joined, measures.attribution
@@ -89,12 +89,12 @@ def _saved(measures: Measures, cpu_demand: CpuDemand) -> float | None:
         costs = cost_of_host_time(shares, measures.bound_by)
         return min(costs.values()) if costs else None
     columns = {rank: at for at, rank in enumerate(joined.ranks) if rank in cpu_demand.ranks}
-    stood = {
+    waited = {
         rank: (measures.surroundings.get(rank, UNSEEN).queueing or 0.0)
         * float(np.mean(joined.wall[:, column]))
         for rank, column in columns.items()
     }
-    costs = cost_of_host_time(stood, measures.bound_by)
+    costs = cost_of_host_time(waited, measures.bound_by)
     if costs is None:
         return None
     if not any(costs.values()):
@@ -120,7 +120,7 @@ def _waiting(cpu_demand: CpuDemand) -> str:
 
 
 def _hidden(measures: Measures, cpu_demand: CpuDemand, saved: float | None) -> str:
-    """What the run-ahead of hosts says about the cost; empty for ranks that compute on CPUs."""
+    """What the hosts' run-ahead shows about the cost; empty for ranks that compute on CPUs."""
     bounds = [measures.bound_by.get(rank) for rank in cpu_demand.ranks]
     if cpu_demand.most_threads < 2 or cpu_demand.queueing is None:
         return ""

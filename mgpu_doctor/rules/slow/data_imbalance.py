@@ -122,7 +122,7 @@ def _uneven_data(measures: Measures, uneven: Uneven) -> Finding:
 
 
 def _settings(measures: Measures, culprit: int, victims: tuple[int, ...]) -> str:
-    """What the loaders are told, where that is why; begins with a blank."""
+    """A sentence about the loaders' batch sizes if they are the reason; begins with a space."""
     mine = _batch_size(measures, culprit)
     others = {_batch_size(measures, rank) for rank in victims}
     if mine is None or len(others) != 1 or mine in others:

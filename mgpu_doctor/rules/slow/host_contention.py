@@ -36,7 +36,7 @@ SOURCE = "scheduler counters of the host (schedstat), sampled after warm-up"
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A straggler and what the others have in its stead (medians)."""
+    """A straggler's host facts and the medians of the other ranks."""
 
     one: Straggler
     rank: Rank | None
@@ -45,9 +45,9 @@ class _Place:
     waiting_of_others: float | None
     faulting_of_others: float | None
     wider: frozenset[int] | None
-    """Cores that another rank of the host may use: its own and more; None: nobody has more."""
+    """Cores of another rank of the host that include its own and more; None: no rank has more."""
     cores: frozenset[int]
-    """That the ranks of the host may use together."""
+    """Number of cores that the ranks of the host may use together."""
 
 
 def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
@@ -75,7 +75,7 @@ def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def find_host_cause(causes: Iterable[Cause], least: float) -> Cause | None:
-    """What of its host explains the excess, if that explains enough and nothing else more."""
+    """The cause on its host, if it explains enough of the excess and no other explains more."""
     known = {cause.name: cause for cause in causes if cause.seconds is not None}
     candidates = [known[name] for name in WHAT if name in known]
     if not candidates:
@@ -225,7 +225,7 @@ def _fixes(measures: Measures, place: _Place) -> list[Fix]:
 
 
 def clear_cores(own: Surroundings) -> Fix:
-    """Where something else computes on the cores of a rank."""
+    """Fixes if other processes compute on the cores of a rank."""
     core = format_cores(own.cores) if own.cores else "CORE"
     return Fix(
         "clear-cores",

@@ -31,28 +31,28 @@ def _slow(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for chief in measures.case.ranks:
         if slow_paces := _slowest(chief.metadata.worker_paces, limits):
             yield _slow_task(*slow_paces, measures)
-    if measures.servers and not measures.stragglers:  # else they do wait for each other
+    if measures.servers and not measures.stragglers:  # otherwise they wait for each other
         workers = without(measures.case.ranks, measures.servers)
         if slow_paces := _slowest(measure_paces(workers), limits):
             yield _slow_rank(*slow_paces, measures)
 
 
 def _slowest(paces: Sequence[Pace], limits: Limits) -> tuple[SlowPace, float] | None:
-    """The slow one, where there is one that costs enough, and which share of the throughput."""
+    """The slow worker and the lost share of the throughput; None if it costs too little."""
     slow = find_slow_pace(paces)
     saved = throughput_lost(paces, slow) if slow is not None else 0.0
     return (slow, saved) if slow is not None and saved >= limits["cost"] else None
 
 
 def _slow_task(slow: SlowPace, saved: float, measures: Measures) -> Finding:
-    """A worker of TensorFlow, which is known by its task alone."""
+    """The finding for a TensorFlow worker, which is known only by its task index."""
     task = f"/job:worker/replica:0/task:{slow.index}"
     return _finding(
         Culprit(None, device=task),
         f"Worker {slow.index} takes {format_seconds(slow.middle)} per closure",
         (slow, saved, measures.step_seconds),
         seen=Evidence(
-            "seconds for a closure, median, against that of the other workers",
+            "median time per closure, compared with the other workers",
             slow.middle,
             "s",
             slow.of_others,
@@ -76,7 +76,7 @@ def _slow_rank(slow: SlowPace, saved: float, measures: Measures) -> Finding:
         "step",
         (slow, saved, measures.step_seconds),
         seen=Evidence(
-            "own work a step, median, against that of the other workers",
+            "median own work per step, compared with the other workers",
             slow.middle,
             "s",
             slow.of_others,

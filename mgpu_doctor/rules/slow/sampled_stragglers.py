@@ -67,17 +67,29 @@ def _finding(straggler: SampledStraggler, measures: Measures) -> Finding:
         victims=tuple(sorted(straggler.waiting)),
         evidence=(
             Evidence(
-                "looks in its own code", straggler.own, "fraction", straggler.others, "stacks", site
+                "share of samples in its own code",
+                straggler.own,
+                "fraction",
+                straggler.others,
+                "stacks",
+                site,
             ),
-            Evidence("looks in that function", straggler.share, "fraction", None, "stacks", site),
             Evidence(
-                "looks in which the others waited at least",
+                "share of samples in that function",
+                straggler.share,
+                "fraction",
+                None,
+                "stacks",
+                site,
+            ),
+            Evidence(
+                "share of samples in which the others waited, at least",
                 min(straggler.waiting.values()),
                 "fraction",
                 1 - straggler.own,
                 "stacks",
             ),
-            Evidence("time looked at", round(straggler.seconds, 2), "s", None, "stacks"),
+            Evidence("sampled time", round(straggler.seconds, 2), "s", None, "stacks"),
         ),
         cost=Cost(step_fraction=round(excess, 2)),
         fixes=(

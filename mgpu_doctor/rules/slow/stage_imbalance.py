@@ -1,4 +1,4 @@
-"""The stages of a pipeline that work unequally: all wait for the slowest one."""
+"""Pipeline stages with unequal work: all ranks wait for the slowest stage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 MODEL = "pipeline model (sum of the stages + (m - 1) x the slowest) / m on the measured stages"
 ALIKE = 1.1
-"""A stage with at most so many times the parameters of the median stage is as large as others."""
+"""A stage counts as no larger than others up to this multiple of the median's parameters."""
 
 
 def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
@@ -70,7 +70,7 @@ def _middle(parameters: list[int]) -> int:
 
 
 def _parameters(measures: Measures, stages: Stages) -> list[int] | None:
-    """Of each stage; None where not all are known."""
+    """The number of parameters of each stage; None if any is unknown."""
     known = measures.structure.parameters
     each = [max((known.get(rank, 0) for rank in stage), default=0) for stage in stages.ranks]
     return each if all(each) else None
@@ -81,7 +81,7 @@ def _evidence(measures: Measures, stages: Stages) -> Iterator[Evidence]:
     source = f"{count} steps, own time in forward and backward"
     for number, (stage, work) in enumerate(zip(stages.ranks, stages.work, strict=True)):
         yield Evidence(
-            f"work of stage {number} a step, against the mean",
+            f"work of stage {number} per step, compared with the mean",
             work,
             "s",
             stages.mean,
@@ -89,13 +89,13 @@ def _evidence(measures: Measures, stages: Stages) -> Iterator[Evidence]:
             format_ranks(stage),
         )
     yield Evidence(
-        "share of the step in which ranks stand for others, against that of equal stages",
+        "share of the step in which ranks are idle, compared with equal stages",
         stages.bubble,
         "fraction",
         stages.bubble_of_equal,
-        "time in sends, receives and collectives; (p - 1) / (m v + p - 1), v stages a rank",
+        "time in sends, receives and collectives; (p - 1) / (m v + p - 1), v stages per rank",
     )
-    yield Evidence("micro-batches a step", stages.micro_batches, "micro-batches")
+    yield Evidence("micro-batches per step", stages.micro_batches, "micro-batches")
 
 
 def _fix_rank(stages: Stages, saved: float) -> Fix:

@@ -33,12 +33,12 @@ COST = Limit(
     "rare stall counts in full); warning from 5 %",
 )
 LEAST_RECURRENCE = 3
-"""Fewer stalls may have come by chance."""
+"""Fewer stalls may be chance."""
 AFFORDABLE = 0.01
-"""Share of the time that something done now and then may take."""
+"""Share of the time that occasional work may take."""
 OFTEN = 0.25
-"""What comes in more of the steps than this shows in the median step, and so in what a straggler
-rule says."""
+"""A stall in a larger share of the steps shows in the median step, so a straggler rule reports
+it."""
 STRAGGLERS = (
     "straggler-compute",
     "straggler-other",
@@ -49,7 +49,7 @@ WHAT_IF = "measured what-if: the same steps without"
 
 
 def of_phases(measures: Measures, phases: tuple[str, ...], least: float) -> list[Stalls]:
-    """The stalls in one of these phases that are worth a line."""
+    """The stalls in one of these phases that cost enough to report."""
     return [
         stall for stall in measures.stalls or () if stall.phase in phases and stall.saved >= least
     ]
@@ -85,8 +85,8 @@ def finding(
 
 
 def _confidence(stalls: Stalls) -> float:
-    """Near certain for what the probe timed itself; the rest is known from chance only by how
-    often it came."""
+    """The confidence: near certain for pauses that the probe timed itself. For others, only their
+    number shows that they are not chance."""
     if stalls.waited is None:
         return 0.99
     if stalls.count < LEAST_RECURRENCE:
@@ -109,7 +109,7 @@ def _evidence(stalls: Stalls) -> tuple[Evidence, ...]:
     if stalls.waited is not None:
         facts.append(
             Evidence(
-                "time that the others stood longer in collectives for one",
+                "additional time of the others in collectives per stall",
                 stalls.waited,
                 "s",
                 None,
@@ -177,17 +177,17 @@ def without(stalls: Stalls, what: str) -> Predicted:
 
 
 def less_often(stalls: Stalls, what: str, setting: str) -> Fix:
-    """The fix to do it rarely enough that it takes at most 1 % of the time."""
+    """The fix to do it less often, so that it takes at most 1 % of the time."""
     distance = stalls.period or stalls.compared / stalls.count
     overhead = stalls.saved / max(1 - stalls.saved, 1e-6)
-    seldom = max(2, math.ceil(distance * overhead / AFFORDABLE))
-    digits = 10 ** max(0, len(str(seldom)) - 2)
-    seldom = math.ceil(seldom / digits) * digits
-    after = (1 - stalls.saved) * (1 + overhead * distance / seldom)
+    interval = max(2, math.ceil(distance * overhead / AFFORDABLE))
+    digits = 10 ** max(0, len(str(interval)) - 2)
+    interval = math.ceil(interval / digits) * digits
+    after = (1 - stalls.saved) * (1 + overhead * distance / interval)
     return Fix(
         "less-often",
-        f"{what} every {seldom} steps instead of every {distance:.0f}",
-        f"{setting.format(steps=seldom)}. At {format_seconds(stalls.seconds)} each, this takes "
-        f"{overhead * distance / seldom * 100:.1f} % of the time.",
-        Predicted(after, None, f"{WHAT_IF} it, and {distance / seldom:.2f} of its cost added"),
+        f"{what} every {interval} steps instead of every {distance:.0f}",
+        f"{setting.format(steps=interval)}. At {format_seconds(stalls.seconds)} each, this takes "
+        f"{overhead * distance / interval * 100:.1f} % of the time.",
+        Predicted(after, None, f"{WHAT_IF} it, and {distance / interval:.2f} of its cost added"),
     )

@@ -73,7 +73,7 @@ def family_of(straggler: Straggler) -> str:
 
 
 def of_family(measures: Measures, family: str, limits: Limits) -> list[Straggler]:
-    """The stragglers of one family that are worth a line, the worst first."""
+    """The stragglers of one family that cost enough to report, the worst first."""
     stragglers = measures.stragglers or ()
     least = max([limits["cost"], *(WAKE * straggler.saved for straggler in stragglers)])
     return [
@@ -174,7 +174,7 @@ def compared_ranks(measures: Measures) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """With what a straggler was compared, in the words of a title, of evidence and of a cause."""
+    """What a straggler was compared with, in words for a title, for evidence and for a cause."""
 
     where: str
     level: str
@@ -235,9 +235,9 @@ EXPLAINED = {
 OF_A_POOL = {
     "host-contended": "its threads waited for a core for {}",
 }
-"""The same of a rank whose main thread waits for those that compute."""
+"""The same for a rank whose main thread waits for its computing threads."""
 COMPUTING = frozenset({*HOST, "idle"})
-"""Where all of these are ruled out, the CPU works for the rank all the time."""
+"""If all of these are ruled out, the rank computes all the time."""
 
 
 def describe_causes(measures: Measures, rank: int) -> str:
@@ -269,7 +269,7 @@ def _pooled(measures: Measures, rank: int) -> bool:
 
 
 def cause_named(measures: Measures, rank: int, name: str) -> Cause | None:
-    """What one cause explains of a straggler's excess; None: it was not looked at."""
+    """The seconds of a straggler's excess that one cause explains; None: not measured."""
     return next((cause for cause in measures.causes.get(rank, ()) if cause.name == name), None)
 
 

@@ -133,7 +133,7 @@ def _other(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _compare_stacks(measures: Measures, straggler: Straggler) -> str:
-    """What to type to see which lines differ from those of a rank that is well."""
+    """Commands that show which lines differ from those of a healthy rank."""
     well = next((rank for rank in compared_ranks(measures) if rank != straggler.rank), None)
     lines = []
     for number in (straggler.rank, well):
@@ -170,7 +170,7 @@ RULES = (
         "straggler-compute",
         "A rank's forward or backward pass, or its host-to-device copy, is slower on every step, "
         "and all other ranks wait for it.",
-        "This code is given where transfer, forward and backward explain most of the excess.",
+        "Reported if transfer, forward and backward explain most of the excess.",
         "If one pass is slow, look at code that only this rank runs. If all of its work is slow, "
         "look at its device and host: clocks, temperature, a neighbour on its cores, its batch.",
         _compute,
@@ -179,7 +179,7 @@ RULES = (
     _rule(
         "straggler-optimizer",
         "A rank's optimizer step is slower on every step, and all other ranks wait for it.",
-        "This code is given where the optimizer phase explains most of the excess.",
+        "Reported if the optimizer phase explains most of the excess.",
         "Take rank-dependent work out of the optimizer step; balance a sharded optimizer.",
         _optimizer,
     ),
@@ -187,9 +187,8 @@ RULES = (
         "straggler-other",
         "A rank spends time outside of every phase (logging, metrics, saving, Python between "
         "steps) on every step, and all other ranks wait for it.",
-        "This code is given where time outside of input, compute and optimizer explains most of "
-        "the excess.",
-        "Do that work every N steps, on all ranks alike, or in a background thread.",
+        "Reported if time outside of input, compute and optimizer explains most of the excess.",
+        "Do that work every N steps on all ranks, or in a background thread.",
         _other,
         sampled_stragglers.detector(Work.OTHER),
     ),

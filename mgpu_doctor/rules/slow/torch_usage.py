@@ -16,7 +16,7 @@ from mgpu_doctor.rules.rule import Limit, Limits, Rule
 RECOMPILE_LIMIT = 8
 """Versions of one function that torch keeps by default (`torch._dynamo.config.recompile_limit`)."""
 USUAL = 0.5
-"""Share of the steps from which recompiling is what makes the ranks slow as a rule."""
+"""Share of the steps from which recompiling explains slow ranks."""
 
 
 def _recompiling(measures: Measures, limits: Limits) -> Iterable[Finding]:
@@ -127,7 +127,7 @@ def _outdated(measures: Measures, _: Limits) -> Iterable[Finding]:
         culprits=tuple(_culprit(measures, number) for number in driven),
         evidence=(
             Evidence(
-                "devices that nn.DataParallel drives", devices, "devices", 1, "birth certificate"
+                "devices that nn.DataParallel drives", devices, "devices", 1, "process metadata"
             ),
         ),
         since_step=0,

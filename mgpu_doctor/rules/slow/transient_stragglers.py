@@ -1,4 +1,4 @@
-"""Stalls now and then: the garbage collector, checkpoints, what one rank does alone, and others."""
+"""Occasional stalls: the garbage collector, checkpoints, work of one rank alone, and others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mgpu_doctor.rules.slow.stall_finding import (
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Shares of the time, 0..1, in which a main thread stood ready without a core."""
+    """Shares of the time, 0..1, in which a main thread waited for a core."""
 
     around: Surroundings
     own: float
@@ -41,8 +41,8 @@ class Queued:
 
 
 def queued(measures: Measures, stalls: Stalls) -> Queued | None:
-    """Of the rank that stalls, where it stood so for longer than the others by half of its stalls
-    or more; None, too, where several stall by turns or it was not measured."""
+    """The shares of the stalling rank, if its extra wait for a core is at least half of its stalls;
+    None otherwise, or if several ranks stall alternately, or if it was not measured."""
     joined = measures.joined
     if joined is None or len(stalls.ranks) > 1:
         return None
@@ -239,7 +239,7 @@ RULES = (
         "evaluation and the effect of more data) exceeds its usual time by 2.5 standard deviations "
         "and by a tenth of the step. Its work must be back at the usual time in the steps before "
         "and after, and the other ranks must wait for at least half of the excess.",
-        thresholds="Random interruptions by the machine hit all ranks alike, at random moments, "
+        thresholds="Random interruptions by the machine hit all ranks equally, at random moments, "
         "and each phase in proportion to its duration. The probability that they hit this rank "
         "(Chernoff bound), at these distances (geometric) and in this phase must be below 1 in "
         "1,000 (tests/doctor/analysis/test_stall_silence.py). " + RECURS,

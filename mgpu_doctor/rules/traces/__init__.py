@@ -1,1 +1,1 @@
-"""What profiler traces tell."""
+"""Rules based on profiler traces."""

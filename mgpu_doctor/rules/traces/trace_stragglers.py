@@ -85,7 +85,7 @@ def _finding(
         ),
         evidence=(
             Evidence(
-                "stands in collectives beyond the shortest of all ranks, against the others' "
+                "wait in collectives beyond the shortest of all ranks, compared with the others' "
                 "median",
                 late.wait,
                 "s",
@@ -94,7 +94,7 @@ def _finding(
                 where,
             ),
             Evidence(
-                "share of those in which the others waited longer",
+                "share of these in which the others waited longer",
                 late.positive,
                 "fraction",
                 0.5,
@@ -125,12 +125,12 @@ def _cause(summary: TraceSummary, late: Late, part: str | None) -> str:
 
 
 def _fix(late: Late, part: str | None, saved: float) -> Fix:
-    basis = "traces: the same steps if it came no later than the next one"
+    basis = "traces: the same steps if it arrived no later than the next slowest rank"
     gain = Predicted(1 - saved, None, basis)
     if part == "input":
         return Fix(
             "load-in-background",
-            "Let batches be made ahead of time",
+            "Prepare batches ahead of time",
             "DataLoader(..., num_workers=4, prefetch_factor=4, persistent_workers=True); compare "
             f"rank {late.rank}'s shard and storage with the others'.",
             gain,
@@ -138,14 +138,14 @@ def _fix(late: Late, part: str | None, saved: float) -> Fix:
     if part == "kernels":
         return Fix(
             "mend-rank",
-            f"Find what slows rank {late.rank}'s device",
+            f"Find out what slows down rank {late.rank}'s device",
             "Compare clocks, temperature and power cap (nvidia-smi -q -d CLOCK,TEMPERATURE,POWER) "
             "and the batch's size and lengths with another rank's.",
             gain,
         )
     return Fix(
         "mend-rank",
-        f"Find what only rank {late.rank} does",
+        f"Find out what only rank {late.rank} does",
         f"Open its trace beside another's (ui.perfetto.dev) and compare what it does before each "
         f"collective; search the code for `if rank == {late.rank}`, logging, saving and `.item()`.",
         gain,

@@ -24,8 +24,8 @@ BATCHES = 4
 MOST_NAMES = 5
 SOURCE = "traces"
 _HOSTED = (
-    " There is no GPU in these traces: cores move the data that also compute, so fewer ranks or "
-    "more cores come first."
+    " There is no GPU in these traces: the same cores compute and move the data, so use fewer "
+    "ranks or more cores first."
 )
 
 
@@ -57,7 +57,7 @@ def _find_communication(measures: Measures, limits: Limits) -> Iterable[Finding]
         fixes=(
             Fix(
                 "accumulate",
-                f"Add up gradients over {BATCHES} batches for each exchange",
+                f"Accumulate gradients over {BATCHES} batches per exchange",
                 "with model.no_sync(): around all but the last batch's backward; scale the loss by "
                 f"1/{BATCHES}.",
                 Predicted(1 - saved, None, f"formula: an exchange in every {BATCHES}th batch"),
@@ -65,7 +65,8 @@ def _find_communication(measures: Measures, limits: Limits) -> Iterable[Finding]
             Fix(
                 "check-link",
                 "Check that the fastest link is used",
-                "NCCL_DEBUG=INFO prints the transport; nvidia-smi topo -m shows what is there.",
+                "NCCL_DEBUG=INFO prints the transport; nvidia-smi topo -m shows the available "
+                "links.",
             ),
         ),
     )
@@ -102,7 +103,7 @@ def _find_poor_overlap(measures: Measures, _: Limits) -> Iterable[Finding]:
         fixes=(
             Fix(
                 "overlap",
-                "Let data move while backward computes",
+                "Overlap communication with backward",
                 "DistributedDataParallel exchanges gradients in buckets during backward: leave "
                 "bucket_cap_mb at 25 or below; FSDP: backward_prefetch=BACKWARD_PRE, "
                 "limit_all_gathers; by hand: async_op=True, and wait() just before the update.",
@@ -133,7 +134,7 @@ def _find_input_wait(measures: Measures, limits: Limits) -> Iterable[Finding]:
         fixes=(
             Fix(
                 "load-in-background",
-                "Let batches be made ahead of time",
+                "Prepare batches ahead of time",
                 "DataLoader(..., num_workers=4, prefetch_factor=4, persistent_workers=True, "
                 "pin_memory=True)",
                 Predicted(1 - share, None, "traces: the same steps with no wait for data"),
@@ -177,7 +178,7 @@ def _idle(summary: TraceSummary, code: str, share: float) -> Finding:
     gain = Predicted(1 - share, None, "upper bound: the same kernels without gaps")
     fix = Fix(
         "find-host-work",
-        "Find what the host does in the gaps",
+        "Find out what the host does in the gaps",
         "Open the trace (ui.perfetto.dev) at a gap: synchronizing calls (.item(), printing), "
         "saving, or Python between steps.",
         gain,
@@ -185,7 +186,7 @@ def _idle(summary: TraceSummary, code: str, share: float) -> Finding:
     if many:
         fix = Fix(
             "compile",
-            "Let kernels be fused and started together",
+            "Fuse kernels and launch them together",
             'model = torch.compile(model, mode="reduce-overhead"), before it is wrapped in '
             "DistributedDataParallel; fused=True for the optimizer; a larger batch.",
             gain,
@@ -201,9 +202,9 @@ def _idle(summary: TraceSummary, code: str, share: float) -> Finding:
         victims=_ranks(summary),
         evidence=(
             _least("nothing runs on the device", share, 1 - BUSY),
-            Evidence("of it nothing had been launched", host, "s", split.idle, SOURCE),
-            Evidence("kernels that compute, on a rank", split.kernels, "kernels", None, SOURCE),
-            Evidence("median length of these", split.kernel, "s", None, SOURCE),
+            Evidence("of this, no kernel had been launched", host, "s", split.idle, SOURCE),
+            Evidence("compute kernels per rank", split.kernels, "kernels", None, SOURCE),
+            Evidence("median duration of these", split.kernel, "s", None, SOURCE),
         ),
         cost=_cost(summary, share),
         fixes=(fix,),
@@ -214,12 +215,12 @@ def _moving(summary: TraceSummary, share: float) -> Iterator[Evidence]:
     least = min(summary.splits.values(), key=lambda split: split.exposed / split.window)
     yield _least("data moves and nothing computes", share, None)
     hidden = least.communication - least.exposed
-    yield Evidence("communication, of which hidden", hidden, "s", least.communication, SOURCE)
+    yield Evidence("communication hidden by computation", hidden, "s", least.communication, SOURCE)
     yield Evidence("computing", least.compute, "s", least.window, SOURCE)
 
 
 def _least(what: str, share: float, limit: float | None) -> Evidence:
-    measure = f"share of the time: {what}, on the rank where it is least"
+    measure = f"share of the time: {what}, on the rank with the least"
     return Evidence(measure, share, "fraction", limit, SOURCE)
 
 
@@ -252,9 +253,9 @@ def _split(measures: Measures, _: Limits) -> Iterable[Finding]:
         code="time-split",
         severity=Severity.INFO,
         confidence=1.0,
-        title=f"{format_share(compute)} of the time computes, {format_share(exposed)} moves data "
-        "or waits "
-        f"for it with nothing computed, {format_share(idle)} is idle ({_name_ranks(summary)})",
+        title=f"{format_share(compute)} of the time is computation, {format_share(exposed)} is "
+        "exposed communication, "
+        f"{format_share(idle)} is idle ({_name_ranks(summary)})",
         cause="Means over ranks, between the first and the last event "
         + (
             "on each device."
@@ -270,12 +271,12 @@ def _split_evidence(measures: Measures, moved: float, exposed: float) -> Iterato
     assert summary is not None
     if moved:
         hidden = 1 - exposed / moved
-        yield Evidence("communication that computing hides", hidden, "fraction", None, "traces")
+        yield Evidence("communication hidden by computation", hidden, "fraction", None, "traces")
     why = [split.why_idle for split in summary.splits.values() if split.why_idle is not None]
     if why:
         count = len(why)
         for name, seconds in (
-            ("idle because nothing had been launched", sum(idle.host for idle in why)),
+            ("idle because no kernel had been launched", sum(idle.host for idle in why)),
             ("idle between kernels that follow each other", sum(idle.kernel for idle in why)),
             ("idle for another reason", sum(idle.other for idle in why)),
         ):
@@ -301,7 +302,8 @@ def _detector(examine: Examine, measured: str) -> Detector:
 
 COMMUNICATION_BOUND = _detector(
     _find_communication,
-    "collectives while nothing computes, on the rank with the least of it, which waits for nobody.",
+    "collectives while nothing computes, on the rank with the least, which waits for no other "
+    "rank.",
 )
 OVERLAP_POOR = _detector(
     _find_poor_overlap,
@@ -309,7 +311,7 @@ OVERLAP_POOR = _detector(
 )
 INPUT_BOUND = _detector(
     _find_input_wait,
-    "the loop waited in its DataLoader while the device ran nothing, on the rank with the least of "
+    "the loop waited in its DataLoader while the device was idle, on the rank with the least of "
     "it.",
 )
 LAUNCH_BOUND = _detector(
@@ -319,17 +321,17 @@ LAUNCH_BOUND = _detector(
 )
 LOW_UTILIZATION = _detector(
     _find_idle("low-utilization"),
-    "the device runs nothing for 30 % of the time or more, on every rank.",
+    "the device is idle for 30 % of the time or more, on every rank.",
 )
 
 RULES: tuple[Rule, ...] = (
     Rule(
         code="time-split",
         family="slow",
-        summary="Where the time of the traces' steps goes.",
+        summary="How the traced steps spend their time.",
         measured="Unions of the intervals in PyTorch profiler traces: kernels that compute, "
         "collectives, copies; gaps by what ended them, as HolisticTraceAnalysis does. Without a "
-        "GPU: operators and what gloo says of its collectives.",
+        "GPU: operators and gloo's own records of its collectives.",
         thresholds="No threshold: every set of traces gets this finding.",
         fixes="None: it only shows where the time goes.",
         examine=_split,

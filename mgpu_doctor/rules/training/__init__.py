@@ -1,1 +1,1 @@
-"""What is being trained: its weights, loss, samples and batches."""
+"""Rules about what is trained: weights, loss, samples and batches."""

@@ -1,4 +1,4 @@
-"""Data that is not sharded as it should be: ranks train on the same samples, or shards overlap."""
+"""Wrong sharding of the data: ranks train on the same samples, or shards overlap."""
 
 from __future__ import annotations
 

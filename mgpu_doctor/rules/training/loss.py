@@ -1,4 +1,4 @@
-"""A loss that became NaN or infinite: from which step on, and on which rank first."""
+"""A loss that became NaN or infinite: the first step and, if known, the first rank."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from mgpu_doctor.rules.rule import Limit, Limits, Rule
 WHEN_OVER = 2
 """Bad losses in a row at the end of a finished job; a single one may be the last, odd batch."""
 _NUMBER = r"(?<![a-z])(?<!check_)(?:nans?|inf|infinit[ey]|non-?finite|not finite)(?![a-z])"
+_RECORDS = "step records"
 _THING = r"(?<![a-z])(?:loss|losses|grads?|gradients?|norm)(?![a-z])"
 _SAYS = re.compile(
     rf"{_THING}[^\n]{{0,80}}{_NUMBER}|{_NUMBER}[^\n]{{0,80}}{_THING}|returned nan values",
@@ -40,17 +41,18 @@ class _Lost:
 
     step: int
     key: int
-    """Comparable between ranks: the collectives so far, or the step."""
+    """Collectives so far, or the step; comparable between ranks."""
     steps: int
-    """Steps since then."""
+    """Steps since then, all with a bad loss."""
     last: float | None
-    """The last loss before."""
+    """The last finite loss before it."""
     good_until: int
     """The last step whose loss is known to be a number; -1: none."""
 
     @property
     def earliest(self) -> int:
-        """The step from which on it may be so: devices know the loss of some steps only."""
+        """The earliest step at which it may have begun: devices report the loss of only some steps.
+        """
         return min(self.step, self.good_until + 1) if self.last is not None else self.step
 
 
@@ -129,7 +131,7 @@ def _explained(measures: Measures) -> tuple[RankFailure, ...]:
 
 
 def _printed(case: Case) -> str:
-    """The last console line that says that the script stops because of its loss; else empty."""
+    """The last console line that says that the script stops because of its loss; empty if none."""
     lines = [line for line in case.console.tail if _SAYS.search(line) and _STOPS.search(line)]
     return lines[-1] if lines else ""
 
@@ -160,7 +162,7 @@ def _first(
 def _title(case: Case, lost: Mapping[int, _Lost], failed: tuple[RankFailure, ...]) -> str:
     if failed:
         what = failure_text.death(failed[0])
-        return f"{failure_text.who(failed, case)} gave up over a loss that is no number: {what}"
+        return f"{failure_text.who(failed, case)} stopped because the loss is not a number: {what}"
     begin = min(lost.values(), key=lambda lost: lost.step)
     since = f"from step {begin.step}{' or earlier' if begin.earliest < begin.step else ''}"
     where = "" if len(case.ranks) == 1 else f" on {format_ranks(lost)}"
@@ -173,19 +175,19 @@ def _cause(
     begin: _Lost | None, first: int | None, lost: Mapping[int, _Lost], *, alone: bool
 ) -> str:
     if begin is None:
-        return "The script itself found a value that is no number, before any step recorded one."
+        return "The script itself found a NaN or infinite value, before any step record shows one."
     if first is not None:
-        spread = "; what the ranks reduced carried it to the others" if len(lost) > 1 else ""
+        spread = "; the all-reduce spread it to the others" if len(lost) > 1 else ""
         return (
             f"Rank {first}'s loss was the first, in step {begin.step}, while all others' were "
-            f"numbers: its batch, or its own computation, made it{spread}."
+            f"finite: its batch or its own computation caused it{spread}."
         )
     if alone:
-        return "Weights that are no numbers give no numbers: nothing after this step is learned."
+        return "NaN weights give NaN outputs: the model learns nothing after this step."
     return (
-        "It became so on several ranks in one step, after an update: a gradient that was too large "
-        "or no number, on any of them, went into all ranks' weights. Their losses do not tell "
-        "whose it was. Nothing after this step is learned."
+        "It began on several ranks in one step, after an update: a gradient that was too large "
+        "or NaN, on any rank, went into all ranks' weights. The losses do not show "
+        "which rank it was. The model learns nothing after this step."
     )
 
 
@@ -193,10 +195,10 @@ def _evidence(lost: Mapping[int, _Lost], begin: _Lost | None) -> tuple[Evidence,
     if begin is None:
         return ()
     return (
-        Evidence("first step whose loss is no number", begin.step, "steps", None, "step records"),
+        Evidence("first step with a NaN or infinite loss", begin.step, "steps", None, _RECORDS),
         Evidence("steps since", max(loss.steps for loss in lost.values()), "steps", 0),
-        Evidence("last loss before it", begin.last, "", None, "step records"),
-        Evidence("ranks whose loss is no number", len(lost), "ranks", 0),
+        Evidence("last loss before it", begin.last, "", None, _RECORDS),
+        Evidence("ranks with a NaN or infinite loss", len(lost), "ranks", 0),
     )
 
 
@@ -205,13 +207,13 @@ def _fixes(begin: _Lost | None) -> tuple[Fix, ...]:
     return (
         Fix(
             "find-the-operation",
-            "Find the operation that makes it",
+            "Find the operation that produces it",
             "with torch.autograd.set_detect_anomaly(True): around forward and backward of the "
-            f"steps before; go on from a checkpoint{before}, as the weights are lost.",
+            f"steps before. Resume from a checkpoint{before}, as the weights are lost.",
         ),
         Fix(
             "bound-the-update",
-            "Bound what one batch can do",
+            "Limit the effect of a single batch",
             "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True) "
             "before optimizer.step(); a lower learning rate or a longer warm-up; bfloat16 or a "
             "GradScaler instead of bare float16.",
@@ -223,15 +225,15 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="loss-nan",
         family="training",
-        summary="The loss is NaN or infinite and stays so: nothing is learned any more.",
-        measured="The number from which each backward pass starts, where it is in host memory; a "
-        "loss on a device is copied without waiting for it, in the steps that the device times. "
-        "Also the exception or the last words of a script that gave up because of it.",
-        thresholds="Weights that are no numbers do not recover, so only a loss that stays so to "
-        "the end counts. A rank is named where it alone was first, in a step in which every other "
-        "rank's loss was a number; or where it raised the exception.",
-        fixes="Anomaly detection for the steps before; clipping, a lower learning rate, a look at "
-        "the batch; a checkpoint from before.",
+        summary="The loss is NaN or infinite and stays so: the model no longer learns.",
+        measured="The value on which each backward pass is called, if it is in host memory. A "
+        "loss on a device is copied without waiting, in the steps that the device times. "
+        "Also the exception or last message of a script that stopped because of it.",
+        thresholds="NaN weights do not recover, so only a loss that stays NaN or infinite to "
+        "the end counts. A rank is named if it alone was first, in a step in which every other "
+        "rank's loss was finite, or if it raised the exception.",
+        fixes="Anomaly detection for the steps before; clipping, a lower learning rate, a check of "
+        "the batch; an earlier checkpoint.",
         examine=_examine,
         alternatives=(log_detector("loss-nan"),),
         replaces=("failed-exception",),
@@ -240,7 +242,7 @@ RULES: tuple[Rule, ...] = (
                 "steps",
                 5,
                 "steps",
-                f"in a row at the end of a running job; {WHEN_OVER} where it is over. A gradient "
+                f"in a row at the end of a running job; {WHEN_OVER} if it is over. A gradient "
                 "scaler may skip a few in a row while it looks for its scale (torch.amp halves it "
                 "at each)",
             ),

@@ -18,7 +18,7 @@ from mgpu_doctor.rules.training.replication import (
 )
 
 AVERAGING = frozenset({"PostLocalSGDOptimizer", "HierarchicalModelAverager"})
-"""Classes that let replicas differ on purpose and average them from time to time."""
+"""Classes that let replicas differ on purpose and average them periodically."""
 LEAST_COMMUNICATING = 0.5
 """Least share of steps with communication in which weights stay equal all the time; local SGD
 communicates in a fraction of the steps."""
@@ -72,8 +72,8 @@ def _find_divergence(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _is_sudden(replicas: Replicas) -> bool:
-    """Whether one moment is enough: ranks left the others, which are equal to the last bit. Rank 0
-    alone may have loaded other weights on purpose, to save or evaluate them."""
+    """Whether one comparison is enough: some ranks differ, and the rest are equal to the last bit.
+    Rank 0 alone may have loaded other weights on purpose, to save or evaluate them."""
     return bool(replicas.jumped) and replicas.jumped != (0,)
 
 
@@ -85,7 +85,7 @@ def _describe_difference(minority: tuple[int, ...]) -> str:
 
 def _differ_on_purpose(measures: Measures) -> bool:
     """Whether a communication hook may reduce gradients differently, or weights are only averaged
-    from time to time."""
+    periodically."""
     for rank in measures.case.ranks:
         wrapped = rank.metadata.ddp
         if wrapped is not None and wrapped.comm_hook is not None:

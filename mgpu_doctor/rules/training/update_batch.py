@@ -123,7 +123,7 @@ def _report_confusion(
         fixes=(
             Fix(
                 "divide-the-batch" if is_too_large else "whole-batch",
-                "Load the batch size that was meant",
+                "Load the intended batch size",
                 how,
             ),
         ),
@@ -194,8 +194,8 @@ RULES = (
     Rule(
         code="batch-confusion",
         family="training",
-        summary="The batch size on the command line is not that of an update: the global batch "
-        "size was used for each rank, or the other way round.",
+        summary="The batch size on the command line differs from that of an update: the global "
+        "batch size was used for each rank, or the reverse.",
         measured="Options with unambiguous names (`--global-batch-size`, `--total-batch-size`, "
         "`--per-device-batch-size`, …) are compared with the loader's batch size on every rank and "
         "with the samples in the step records.",

@@ -85,7 +85,7 @@ def test_steps_that_were_not_measured_count_nothing() -> None:
 @pytest.mark.parametrize(
     ("job", "reason"),
     [
-        (Synthetic(ranks=1), "one rank alone"),
+        (Synthetic(ranks=1), "a single rank"),
         (Synthetic(birth={"clock": "host"}, device="cuda:0"), "the host timed the phases"),
         (Synthetic(steps=0), "no rank recorded a training step"),
     ],

@@ -322,7 +322,7 @@ COPIES = {**BASE, "transfer": 0.008}
     [
         (False, "pin_memory=False", "pin_memory=True"),
         (True, "copies are large", "torch.cuda.Stream"),
-        (None, "not seen", "non_blocking=True"),
+        (None, "It is unknown", "non_blocking=True"),
     ],
 )
 @pytest.mark.parametrize("ranks", [1, 4])
@@ -428,7 +428,7 @@ def test_the_first_device_carries_more() -> None:
     one = found(case)["imbalance-device"]
     assert one.severity is Severity.WARNING
     assert "100 % more memory" in one.title
-    assert "40 % of the time" in one.title
+    assert "40 % more of the time" in one.title
     assert [culprit.rank for culprit in one.culprits] == [0]
     assert "--nproc-per-node=4" in one.fixes[0].how
 

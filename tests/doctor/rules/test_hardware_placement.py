@@ -115,7 +115,7 @@ def test_cores_far_from_the_gpu(cores: Mapping[int, frozenset[int]], ranks: list
     [
         ("0,1,2,7", "names device 7, but the host has 4"),
         ("0,1,1,2", "names device 1 twice"),
-        ("GPU-0000,GPU-ffff", "names GPU-ffff, which the host has not"),
+        ("GPU-0000,GPU-ffff", "names GPU-ffff, which the host does not have"),
         ("0,1,2,3", None),
         ("GPU-0003,GPU-0001", None),
         ("MIG-1/2/3", None),

@@ -1,5 +1,5 @@
 """straggler-worker, worker-lost and imbalance-device of replicas, from what a chief's or a
-strategy's birth certificate and the ranks' endings tell."""
+strategy's process metadata and the ranks' endings show."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_late_replica_is_named_by_its_device() -> None:
     facts = {"replica_steps": told("replica", [0.02, 0.05]), "replica_devices": ["cpu:0", "cpu:1"]}
     (late,) = found(job(**facts), "imbalance-device")
     assert [one.device for one in late.culprits] == ["cpu:1"]
-    assert "Replica 1 (cpu:1) has its gradients 30 ms a step later" in late.title
+    assert "Replica 1 (cpu:1) finishes its gradients 30 ms later per step" in late.title
     assert found(job(replica_steps=told("replica", [0.02, 0.0205])), "imbalance-device") == []
 
 

@@ -28,7 +28,7 @@ def test_the_slowest_stage_is_named(replicas: int) -> None:
     works = [one for one in found.evidence if one.measure.startswith("work of stage")]
     assert [one.value for one in works] == pytest.approx([0.012, 0.012, 0.030, 0.012], rel=0.05)
     assert works[0].baseline == pytest.approx(0.0165, rel=0.05)
-    bubble = next(one for one in found.evidence if "stand for others" in one.measure)
+    bubble = next(one for one in found.evidence if "ranks are idle" in one.measure)
     assert bubble.baseline == pytest.approx(3 / 11)
     assert found.evidence[-1].value == 8
 
