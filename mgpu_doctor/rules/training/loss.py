@@ -51,7 +51,7 @@ class _Lost:
 
     @property
     def earliest(self) -> int:
-        """The earliest step at which it may have begun: devices report the loss of only some steps."""
+        """The earliest step at which it may have begun: devices report only some losses."""
         return min(self.step, self.good_until + 1) if self.last is not None else self.step
 
 
