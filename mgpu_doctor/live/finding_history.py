@@ -5,9 +5,9 @@ from __future__ import annotations
 from mgpu_doctor.findings import Finding, Followed
 
 MOST_PAST = 200
-"""Resolved findings that are remembered, the newest."""
+"""The most resolved findings that are kept, the newest."""
 MOST_RECENT = 5
-"""Those among them that are shown beside what is there now."""
+"""The most resolved findings that are shown with the current ones."""
 
 Key = tuple[str, tuple[int | None, ...]]
 
@@ -15,10 +15,10 @@ Key = tuple[str, tuple[int | None, ...]]
 def update_history(
     before: tuple[Followed, ...], findings: tuple[Finding, ...], at: float, *, over: bool = False
 ) -> tuple[Followed, ...]:
-    """What is there now, in the order of `found`, then what has resolved itself, the newest
-    first. The same code of the same ranks is the same finding, until it resolves itself: it then
-    is one of the past, and may come back as a new one. When the job is `over`, nothing resolves
-    itself any more: what is gone then only goes by another name, or was about what comes next."""
+    """Returns the current findings in the order of `found`, then the resolved ones, newest first.
+    Same code and same ranks mean the same finding until it resolves; if it comes back, it is a new
+    one. Once the job is `over`, nothing resolves: a finding that disappears then got another name,
+    or was a forecast."""
     was = {_key(followed.finding): followed for followed in before if followed.is_open}
     now = {_key(finding): finding for finding in findings}
     there = tuple(
@@ -35,7 +35,7 @@ def update_history(
 
 
 def select_recent(followed: tuple[Followed, ...]) -> tuple[Followed, ...]:
-    """What has resolved itself of late: each finding once, and none that is there again."""
+    """Returns recently resolved findings: each once, without those that came back."""
     there = {_key(entry.finding) for entry in followed if entry.is_open}
     last: dict[Key, Followed] = {}
     for entry in followed:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from mgpu_doctor.case.device_samples import Device
-if TYPE_CHECKING:  # a frame without a job is made without what only a job needs
+if TYPE_CHECKING:  # a frame without a job does without these imports
     from mgpu_doctor.case.device_samples import DeviceSample, XidEvent
     from mgpu_doctor.case.host_samples import HostSample
     from mgpu_doctor.findings import Diagnosis, Followed
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a frame without a job is made without what only a job needs
 
 
 class GpuKey(NamedTuple):
-    """A GPU, in whatever row it stands. `host`: None: not known. `number`: its index there."""
+    """A GPU, whatever its row. `host`: None if unknown. `number`: its index on the host."""
 
     host: str | None
     number: int
@@ -36,7 +36,7 @@ class HostGpu(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a replay stands. Seconds since the epoch; `speed` is recorded seconds a second."""
+    """A replay's position, in seconds since the epoch; `speed` in recorded seconds per second."""
 
     start: float
     end: float
@@ -46,29 +46,30 @@ class Position(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How a job goes of late. None: not known."""
+    """A job's recent progress. None: unknown."""
 
     step_seconds: float | None = None
-    """Mean of the newest steps of the rank that is furthest."""
+    """Mean of the newest steps of the most advanced rank, in seconds."""
     samples: float | None = None
-    """A second, of all ranks that are seen; each batch counts once. None, too, while it stands."""
+    """Samples per second of all observed ranks; each batch counts once. Also None without
+    progress."""
     tokens: float | None = None
-    """The same in tokens."""
+    """Tokens per second, counted likewise."""
     loss: float | None = None
-    """Mean over the newest steps and the ranks that tell it; infinite: it is no number."""
+    """Mean over the newest steps and the ranks that report it; infinite if it is not a number."""
     idle: float | None = None
-    """Seconds since any rank ended a step; None: the job moves, or is over."""
+    """Seconds since any rank ended a step; None if the job makes progress or is over."""
     probe: float | None = None
-    """Share of a step's time, 0..1, that the probe takes by its own count, mean of the ranks."""
+    """Share of step time, 0..1, that the probe reports as its own cost; mean over the ranks."""
 
     @property
     def rate(self) -> float | None:
-        """Steps a second; None, too, while the job stands."""
+        """Steps per second; also None while the job makes no progress."""
         return None if self.idle is not None or not self.step_seconds else 1 / self.step_seconds
 
 
 NO_PROGRESS = Progress()
-"""No step was measured."""
+"""Whether no step was measured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -78,21 +79,21 @@ class Frame:
     source: str
     """Where it comes from, in a few words."""
     diagnosis: Diagnosis | None = None
-    """None: there is no job to show, `hint` says what to do."""
+    """None if there is no job to show; then `hint` says what to do."""
     heat: Heatmap | str | None = None
-    """A sentence: why there is none."""
+    """One sentence: why there is no heat map."""
     going: Progress = NO_PROGRESS
-    """How the job goes of late."""
+    """The job's recent progress."""
     devices: DeviceSample | None = None
     """None: nothing was sampled."""
     elsewhere: tuple[DeviceSample, ...] = ()
-    """The same of the GPUs of further hosts, one a host."""
+    """The samples of the GPUs of further hosts, one per host."""
     host: HostSample | None = None
     xids: tuple[XidEvent, ...] = ()
-    """The newest that were heard of this machine since it is watched, also by earlier frames."""
+    """The newest XIDs of this machine since watching began, including those of earlier frames."""
     hint: str | None = None
     followed: tuple[Followed, ...] = ()
-    """Findings with the times at which they came; those that are no more last, the newest first."""
+    """Findings with the times at which they appeared; resolved ones last, newest first."""
     others: int = 0
     """Further jobs that are alive on this machine."""
     late: float = 0.0
@@ -100,11 +101,11 @@ class Frame:
     age: float = 0.0
     """Seconds since the diagnosis was made; ranks and steps are newer."""
     ranks_age: float = 0.0
-    """Seconds since ranks and steps were read. Of what is over and of a replay 0."""
+    """Seconds since ranks and steps were read; 0 for a finished job and for a replay."""
     gpus_age: float = 0.0
-    """The same of the GPUs."""
+    """Seconds since the GPUs were sampled."""
     interval: float = 0.0
-    """Seconds between frames that somebody asked for; 0: this is the only one."""
+    """Requested seconds between frames; 0 if this is the only one."""
     replay: Position | None = None
     history: History | None = None
-    """What was sampled until now; None: the source keeps none."""
+    """Past samples; None if the source keeps none."""

@@ -1,8 +1,8 @@
-"""Where frames come from: live jobs of this machine, or a recording that is replayed.
+"""Sources of frames: live jobs on this machine, or a recording that is replayed.
 
-A source is called by one thread and may be steered from another. Live and replay run the same
-code: load the recording up to a moment, diagnose it, and freeze the result. What nobody will look
-at is not made, and costly work is paced to a small share of the time."""
+A source is called by one thread and may be controlled from another. Live and replay run the same
+code: load the recording up to a moment, diagnose it, and freeze the result. What is not on the
+screen is not computed, and costly work is limited to a small share of the time."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 from mgpu_doctor.live.frame import Frame
 
 CPU_SHARE = 0.003
-"""Of a core: a seventh of what the whole screen may take with 256 ranks (2 %)."""
+"""Share of a core: a seventh of what the whole screen may take with 256 ranks (2 %)."""
 LONGEST_REST = 40.0
-"""Seconds after which it is done whatever it costs."""
+"""Seconds after which it is done in any case."""
 if TYPE_CHECKING:
     from mgpu_doctor.case.model import Case, Rank
 
 
 class FrameOptions(NamedTuple):
     heat: bool = True
-    """The heat-map of ranks and steps."""
+    """Whether the heat map of ranks and steps is shown."""
     history: bool = True
-    """What was sampled before, for graphs."""
+    """Whether past samples are needed, for graphs."""
     details: bool = True
-    """Of GPUs: what is told of them beside the table."""
+    """Whether details of GPUs beyond the table are needed."""
     more: bool = True
-    """Further frames will follow: XIDs are listened for from the first one on."""
+    """Whether more frames follow: then XIDs are collected from the first one on."""
 
 
 ALL_OPTIONS = FrameOptions()
 
 
 class Pace:
-    """When something is due that may take `share` of the time. `cost`: seconds of CPU spent so far
-    by this thread; `longest`: seconds after which it is due in any case."""
+    """Decides when work is due that may take `share` of the time. `cost`: CPU seconds spent so far
+    by this thread. `longest`: seconds after which it is due in any case."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Pace:
         self._began = self._cost()
 
     def end(self, without: float = 0.0) -> float:
-        """Seconds that it took, less those that are counted elsewhere."""
+        """Ends the work; returns its CPU seconds, less those counted elsewhere (`without`)."""
         took = self._cost() - self._began - without
         self._due = self._clock() + min(self._longest, took / self._share)
         return took
@@ -66,17 +66,18 @@ class Pace:
 
 class Source(Protocol):
     def frame(self, passed: float) -> Frame:
-        """The frame to show now; `passed`: seconds since the last one (0: at once)."""
+        """Returns the frame to show now. `passed`: seconds since the last one (0: make it at
+        once)."""
         ...
 
     def close(self) -> None:
-        """Ends the threads that sample for it; no frame is asked for any more."""
+        """Ends the sampling threads; no frame is requested after this."""
         ...
 
 
 @runtime_checkable
 class Player(Source, Protocol):
-    """Plays what is over: `replay.Replay`."""
+    """A source that replays a recording: `replay.Replay`."""
 
     def pause(self) -> None: ...
 
@@ -89,11 +90,11 @@ class Player(Source, Protocol):
 
 @runtime_checkable
 class Chooser(Source, Protocol):
-    """Can turn to another job: `here.Live`."""
+    """A source that can switch jobs: `live_jobs.LiveJobs`."""
 
     def next_job(self) -> None: ...
 
 
 def all_ranks(case: Case | None) -> tuple[Rank, ...]:
-    """Also those of earlier attempts: their steps are the past of the same rank."""
+    """Returns all ranks including earlier attempts, whose steps are the same rank's history."""
     return () if case is None else (*case.earlier, *case.ranks)

@@ -1,7 +1,7 @@
-"""Collects what graphs show over time: of GPUs and hosts from samples, of ranks from black boxes.
+"""Collects the time series of graphs: GPUs and hosts from samples, ranks from black boxes.
 
-Of a rank's steps nothing is collected: its box holds the newest one by one, and those before as
-windows of the whole run."""
+Rank steps are not collected: a box already holds the newest steps one by one and older ones as
+windows over the whole run."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from mgpu_doctor.live.history_series import (
 )
 
 Reading = Callable[[Records, Floats], Floats]
-"""Records and the number of steps in each -> a value each; NaN: unknown."""
+"""Records and their numbers of steps -> one value per record; NaN: unknown."""
 MOST_DEVICES = 256
 MOST_HOSTS = 64
 
 Place = tuple[str | None, int]
-"""A GPU: its host, None: not known, and its index there."""
+"""A GPU: its host (None: unknown) and its index on the host."""
 
 
 def spans(ranks: Sequence[Rank], measure: Measure) -> Spans:
-    """Of the processes that were one rank, one after the other."""
+    """Returns the spans of a rank from its processes, one after another."""
     needs_phases = measure in (history_measures.OWN, history_measures.WAIT, history_measures.INPUT)
     ordered = sorted(ranks, key=lambda rank: rank.started or 0.0)
     timed = [on_one_clock(rank) for rank in ordered] if needs_phases else ordered
@@ -55,7 +55,7 @@ def spans(ranks: Sequence[Rank], measure: Measure) -> Spans:
 def _of_process(rank: Rank, read: Reading) -> tuple[Floats, Floats, Floats]:
     steps, windows = rank.steps, rank.history
     if len(steps):
-        # A window that reaches into the single steps is told by them.
+        # Where a window overlaps single steps, the steps are used.
         windows = windows[windows["end_ns"] <= steps["end_ns"][0] - steps["wall_ns"][0]]
     parts = [(windows, windows["micro_batches"].astype(np.float64)), (steps, np.ones(len(steps)))]
     end = np.concatenate([part["end_ns"] * 1e-9 for part, _ in parts]) + rank.clock_offset
@@ -76,7 +76,7 @@ def _phase(records: Records, number: int) -> Floats:
 
 
 def _standing(records: Records) -> Floats:
-    """Seconds in collectives: waiting, and data that moved where that was told apart."""
+    """Returns seconds in collectives: waiting, plus transfer where it is measured separately."""
     moving = np.nan_to_num(_phase(records, layout.COMMUNICATION))
     standing: Floats = _phase(records, layout.WAIT) + moving
     return standing
@@ -112,19 +112,19 @@ class HostPast(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """What is known of the past at one moment. Takes no copies, and never changes."""
+    """The past samples known at one moment. Shares the data and never changes."""
 
     at: float
-    """Seconds since the epoch; what came later is not shown."""
+    """Seconds since the epoch; later samples are not shown."""
     devices: Mapping[Place, Trace] = field(default_factory=dict)
     """Measures in the order of `OF_DEVICE`."""
     hosts: Mapping[str | None, HostPast] = field(default_factory=dict)
     ranks: tuple[Rank, ...] = ()
-    """Their boxes hold their past."""
+    """Ranks, whose boxes contain their history."""
 
     @property
     def first(self) -> float | None:
-        """When the first thing was measured that is still known."""
+        """Returns the time of the oldest sample still kept."""
         of_hosts = [trace for host in self.hosts.values() for trace in host]
         begun = [trace.first for trace in (*self.devices.values(), *of_hosts)]
         begun += [rank.started for rank in self.ranks if len(rank.steps)]
@@ -132,7 +132,7 @@ class History:
 
 
 class Collector:
-    """`blocks`: see `Series`. For one thread; what it hands out may go to others."""
+    """Collects series. `blocks`: see `Series`. For one thread; its results may go to others."""
 
     def __init__(self, blocks: float = BLOCKS) -> None:
         self._blocks = blocks
@@ -141,7 +141,7 @@ class Collector:
 
     @classmethod
     def of(cls, devices: Iterable[DeviceSample], hosts: Iterable[HostSample]) -> Collector:
-        """All samples of a recording, which is bounded itself: nothing is merged."""
+        """Returns all samples of a recording. Nothing is merged: recordings are bounded."""
         collector = cls(math.inf)
         collector.add_all(devices, hosts)
         return collector
@@ -153,7 +153,7 @@ class Collector:
             self.add_host(reading)
 
     def add_devices(self, sample: DeviceSample) -> None:
-        """A GPU that is lost leaves a gap: nothing of it is known."""
+        """Adds samples of GPUs. A lost GPU leaves a gap."""
         for device in sample.devices[:MOST_DEVICES]:
             place = (sample.host, device.index)
             series = self._devices.get(place)
@@ -172,7 +172,7 @@ class Collector:
         host.add(sample)
 
     def history(self, at: float, ranks: tuple[Rank, ...] = ()) -> History:
-        """What is known now."""
+        """Returns the history so far."""
         devices = sorted(self._devices.items(), key=lambda item: (item[0][0] or "", item[0][1]))
         hosts = sorted(self._hosts.items(), key=lambda texts: texts[0] or "")
         return History(
@@ -205,7 +205,8 @@ class _Host:
 
 
 def _share(before: HostSample, sample: HostSample, name: Resource) -> float | None:
-    """Of the time since the sample before, by counters of seconds; None after a new boot."""
+    """Returns the share of the time since the previous sample, from counters in seconds; None after
+    a reboot."""
     then, now = before.pressure.get(name), sample.pressure.get(name)
     if then is None or now is None or now < then:
         return None

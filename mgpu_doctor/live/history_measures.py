@@ -1,4 +1,4 @@
-"""The measures that can be drawn over time of a GPU, a host or a rank: source, unit and axis."""
+"""The measures of a GPU, a host or a rank that can be drawn over time: source, unit and axis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Unit(Enum):
     PLAIN = ""
 
     def write(self, value: float) -> str:
-        """The value with its unit."""
+        """Returns the value with its unit."""
         if self is Unit.SHARE:
             return f"{100 * value:.0f} %"
         if self is Unit.RATE:
@@ -36,8 +36,8 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """`top`: upper end of the axis; None: what was measured decides. `rooted`: the axis begins
-    at zero."""
+    """A measure. `top`: upper end of the axis; None: from the data. `rooted`: the axis begins at
+    zero."""
 
     name: str
     unit: Unit
@@ -82,7 +82,7 @@ OF_HOST: Mapping[Measure, Callable[[HostSample], float | None]] = {
 }
 PRESSURES: tuple[Resource, ...] = ("cpu", "io", "memory")
 OF_PRESSURE = tuple(Measure(f"{name} pressure", Unit.SHARE, 1.0) for name in PRESSURES)
-"""Share of the time in which some task stood still for want of it."""
+"""Share of the time in which some task was stalled waiting for it."""
 OF_RANK = (STEP, OWN, WAIT, INPUT)
 OF_JOB = (LOSS, STEP_RATE, SAMPLE_RATE, TOKEN_RATE)
 

@@ -1,9 +1,9 @@
 """Time series of one measure, and their values per column of a graph. Pure.
 
-Memory is bounded: new samples are kept as they came, older ones are merged into buckets of some
-seconds that keep the minimum, the mean and the maximum. Two samples are merged only if none was
-missed between them and both have the same measures, so gaps and unknown values remain. Where a
-device answers only now and then, the history is shorter, but never made up."""
+Memory is bounded: new samples are kept unchanged, older ones are merged into buckets of some
+seconds with minimum, mean and maximum. Two samples are merged only if none was missed between them
+and both have the same measures, so gaps and unknown values remain. If a device answers only
+sometimes, the history is shorter, but never invented."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 FUZZ = 1e-6
-"""Of a column: what is shorter is rounding. Seconds since the epoch have some 0.2 µs of it."""
+"""Share of a column below which a time is rounding error; about 0.2 µs for seconds since the
+epoch."""
 INSTANT = 1e-3
-"""Of a column: so much of it a value counts for that has no duration."""
+"""Share of a column that a value without duration counts for."""
 ROWS = 64
-"""Samples a block. A full block never changes, so views share it."""
+"""Samples per block. A full block never changes, so views share it."""
 BLOCKS = 8
-"""Full blocks a level: 512 samples."""
+"""Full blocks per level: 512 samples."""
 WIDTHS = (8.0, 64.0)
-"""Seconds of a bucket in the second and the third level. A sample a second fills the levels in
+"""Bucket width in seconds in the second and third level. One sample per second fills the levels in
 9 minutes, 68 minutes and 9 hours."""
 LATE = 2.5
-"""A sample that comes after so many times the usual spacing leaves a gap."""
+"""A sample later than this many times the usual spacing leaves a gap."""
 REMEMBERED = 9
-"""Spacings whose median is the usual one."""
+"""Number of spacings whose median is the usual one."""
 LONGEST = 60.0
-"""Seconds that the second sample may come after the first, whose spacing nobody knows."""
+"""Longest spacing in seconds without a gap while the usual one is unknown (between the first two
+samples)."""
 MOST = float(np.finfo(np.float32).max)
 
 Times = npt.NDArray[np.float64]
@@ -42,7 +44,7 @@ Values = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Oldest first, without overlap. What lies between two of them was not measured.
+    """Measured spans, oldest first, without overlap. The time between two spans was not measured.
 
     `start`, `end`: seconds since the epoch; `low`, `mean`, `high` of what was measured there."""
 
@@ -56,15 +58,15 @@ class Spans:
         return len(self.end)
 
     def until(self, at: float) -> Spans:
-        """Those that were over at a moment."""
+        """Returns the spans that ended by a moment."""
         return self._part(slice(0, int(np.searchsorted(self.end, at, "right"))))
 
     def known(self) -> Spans:
-        """Those whose value is known."""
+        """Returns the spans with a known value."""
         return self._part(np.isfinite(self.mean))
 
     def within(self, start: float, stop: float) -> Spans:
-        """Those that reach into a time."""
+        """Returns the spans that overlap a window."""
         first = int(np.searchsorted(self.end, start, "left"))
         return self._part(slice(first, int(np.searchsorted(self.start, stop, "right"))))
 
@@ -77,23 +79,24 @@ NONE = Spans(*(np.empty(0),) * 5)
 
 
 def values(start: Floats, end: Floats, value: Floats) -> Spans:
-    """Spans of one value each. Where two overlap, the later one begins later."""
+    """Returns spans of one value each. If two overlap, the later one starts at the end of the
+    earlier."""
     begun = np.maximum(start, np.concatenate(([-np.inf], end[:-1]))) if len(end) else start
     return Spans(np.minimum(begun, end), end, value, value, value).known()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Of each column; NaN: nothing was measured in it."""
+    """Values per column; NaN: nothing was measured in it."""
 
     low: Floats
     mean: Floats
-    """Over the time in which it was measured."""
+    """Mean over the time in which it was measured."""
     high: Floats
 
 
 def columns(spans: Spans, start: float, stop: float, count: int) -> Columns:
-    """The time from `start` to `stop` in `count` columns."""
+    """Returns the values from `start` to `stop` in `count` columns."""
     width = (stop - start) / count
     spans = spans.within(start, stop)
     end = (spans.end - start) / width
@@ -115,7 +118,7 @@ def columns(spans: Spans, start: float, stop: float, count: int) -> Columns:
 
 
 def _integrals(begin: Floats, end: Floats, mean: Floats, count: int) -> tuple[Floats, Floats]:
-    """Of each column: how much of it is covered, and the integral of the mean over that."""
+    """Returns for each column the covered time and the integral of the mean over it."""
     if not len(end):
         return np.zeros(count), np.zeros(count)
     edges = np.arange(count + 1, dtype=np.float64)
@@ -131,8 +134,8 @@ def _integrals(begin: Floats, end: Floats, mean: Floats, count: int) -> tuple[Fl
 
 
 def gaps(spans: Spans, start: float, stop: float, least: float) -> list[tuple[float, float]]:
-    """Times between `start` and `stop` of `least` seconds or more without a measurement, after
-    the first one ever."""
+    """Returns the gaps between `start` and `stop` of at least `least` seconds without a
+    measurement, after the first one ever."""
     if not len(spans):
         return []
     gone, back = spans.end, np.append(spans.start[1:], np.inf)
@@ -151,12 +154,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """What a series held at one moment; cheap to take, never changes."""
+    """The content of a series at one moment; cheap to take, never changes."""
 
     blocks: tuple[Block, ...]
 
     def spans(self, measure: int) -> Spans:
-        """Of one measure, where it is known."""
+        """Returns the spans of one measure where it is known."""
         if not self.blocks:
             return NONE
         times = np.concatenate([block.times for block in self.blocks])
@@ -166,7 +169,7 @@ class Trace:
 
     @property
     def first(self) -> float | None:
-        """When the first sample was taken that is still known."""
+        """Returns the time of the oldest sample still kept."""
         return float(self.blocks[0].times[0, 0]) if self.blocks else None
 
 
@@ -174,7 +177,8 @@ EMPTY = Trace(())
 
 
 class Series:
-    """`measures`: how many; `blocks`: full blocks a level (`math.inf`: nothing is ever merged)."""
+    """A time series. `measures`: how many. `blocks`: full blocks per level (`math.inf`: nothing is
+    ever merged)."""
 
     def __init__(self, measures: int, blocks: float = BLOCKS) -> None:
         self._shape = measures, blocks
@@ -186,10 +190,9 @@ class Series:
         self._last: float | None = None
 
     def append(self, at: float, values: Sequence[float | None], since: float | None = None) -> None:
-        """What was sampled at a moment. `since`: it was measured from then on; where that is not
-        known, it stands for the time since the sample before, if that was as recent as usual.
-        Of a time that is past already nothing is taken; when the clock has been set back,
-        everything begins anew."""
+        """Adds a sample. `since`: start of the time it covers; if unknown, it covers the time since
+        the previous sample, if that was as recent as usual. Samples out of order are dropped; if
+        the clock was set back, the series starts over."""
         if self._last is not None and at <= self._last:
             if self._last - at <= LONGEST:
                 return
@@ -201,7 +204,7 @@ class Series:
         self._put(0, np.array([start, at]), row)
 
     def trace(self) -> Trace:
-        """What is held now."""
+        """Returns the current content."""
         return Trace(tuple(block for level in reversed(self._levels) for block in level.held()))
 
     def _start(self, at: float) -> float:
@@ -222,7 +225,7 @@ class Series:
 
 
 class _Level:
-    """Blocks of one resolution, the oldest first."""
+    """Blocks of one resolution, oldest first."""
 
     def __init__(self, measures: int, blocks: float) -> None:
         self._measures, self._most = measures, blocks
@@ -231,7 +234,7 @@ class _Level:
         self._used = 0
 
     def put(self, times: Times, values: Values) -> Block | None:
-        """Add a row; the oldest block, where it has to make room."""
+        """Adds a row; returns the oldest block if it had to make room."""
         if self._open is None:
             self._open = Block(
                 np.empty((ROWS, 2)), np.empty((ROWS, 3, self._measures), dtype=np.float32)
@@ -256,7 +259,7 @@ class _Level:
 
 
 def merged(block: Block, width: float) -> Iterable[tuple[Times, Values]]:
-    """The rows of a block, neighbours of the same kind joined up to `width` seconds."""
+    """Returns a block's rows, with neighbours of the same kind joined up to `width` seconds."""
     times, values = block.times, block.values
     unknown = np.isnan(values[:, 1])
     starts = [0]

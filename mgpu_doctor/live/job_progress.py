@@ -13,11 +13,11 @@ from mgpu_doctor.case.model import Case, Rank, Records, State
 from mgpu_doctor.live.frame import NO_PROGRESS, Progress
 
 NEWEST_STEPS = 20
-"""Steps of each rank that are looked at."""
+"""Steps per rank that are used."""
 STANDS_SECONDS, STANDS_STEPS = 10.0, 10.0
-"""A job stands that has ended no step for so long, nor for so many of its usual steps."""
+"""A job makes no progress if no step ended for this many seconds and this many usual steps."""
 SHARED = frozenset({"tensor", "context", "expert"})
-"""Strategies in which several ranks compute on one batch; which of them, no record tells."""
+"""Strategies in which several ranks share one batch; the records do not say which ranks."""
 
 Floats = npt.NDArray[np.floating[Any]]
 Places = npt.NDArray[np.intp]
@@ -25,7 +25,8 @@ Stages = Sequence[Sequence[int]]
 
 
 def measure_progress(case: Case, stages: Stages = ()) -> Progress:
-    """`stages`: the ranks of each pipeline stage, where there are any."""
+    """Returns the recent progress. `stages`: the ranks of each pipeline stage, if there are
+    stages."""
     trained = without(case.ranks, servers(case.ranks))
     ranks = [rank for rank in trained if len(rank.steps)]
     if not ranks:
@@ -53,7 +54,8 @@ def measure_progress(case: Case, stages: Stages = ()) -> Progress:
 
 
 def _together(parts: Sequence[Records]) -> Records:
-    """One after the other. As plain bytes, which NumPy copies twenty times as fast as fields."""
+    """Returns the records concatenated, as plain bytes, which NumPy copies twenty times as fast as
+    fields."""
     kind = parts[0].dtype
     joined: Records = np.concatenate(
         [part.copy().view(f"V{kind.itemsize}") for part in parts]
@@ -67,7 +69,8 @@ def _idle(ranks: Sequence[Rank], since: float, step: float) -> float | None:
 
 
 def _teams(case: Case, ranks: Sequence[Rank], stages: Stages) -> list[Places]:
-    """Places of ranks whose batches add up to all that the job takes in: one stage's, any's."""
+    """Returns groups of rank positions whose batches add up to the job's input: those of one
+    stage."""
     if SHARED & set((case.job.strategy or "").split("+")):
         return []
     places = {rank.rank: at for at, rank in enumerate(ranks)}
@@ -78,7 +81,7 @@ def _teams(case: Case, ranks: Sequence[Rank], stages: Stages) -> list[Places]:
 def _throughput(
     counted: npt.NDArray[np.uint32], owner: Places, wall: Floats, teams: Sequence[Places]
 ) -> float | None:
-    """A second; a record that holds 0 does not know."""
+    """Returns the throughput per second; 0 in a record means unknown."""
     unknown = np.bincount(owner, counted == 0) > 0
     rates = np.bincount(owner, counted) / np.where((wall > 0) & ~unknown, wall, np.nan)
     sums = [float(rates[team].sum()) for team in teams if len(team)]
@@ -97,7 +100,8 @@ def _loss(records: Records, owner: Places) -> float | None:
 
 
 def _probe(ranks: Sequence[Rank], steps: npt.NDArray[np.uint64], step: float) -> float | None:
-    """`steps`: taken by each rank. A writer that does not count its cost leaves it at 0."""
+    """Returns the probe's share of step time. `steps`: number per rank. A probe that does not count
+    its cost leaves it at 0."""
     costs = [
         rank.probe_cost / int(many)
         for rank, many in zip(ranks, steps, strict=True)

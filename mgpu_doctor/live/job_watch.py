@@ -1,10 +1,10 @@
-"""Watches one running job: reads its recording anew, diagnoses it, and follows its findings.
+"""Watches one running job: rereads its recording, diagnoses it, and tracks its findings.
 
-Boxes are read incrementally. What costs more than a small share of the time is done less often than
-the screen is drawn: the diagnosis may be some seconds old, the facts are fresh.
+Boxes are read incrementally. Costly work is done less often than the screen is drawn: the diagnosis
+may be some seconds old, the facts are current.
 
 Known failures in its console output are shown as events as they appear; only the newest output
-is read. The verdict on them is left to `diagnose`, which reads all of it."""
+is read. Only `diagnose` judges them: it reads all output."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ from mgpu_doctor.recording.box import Box, BoxFile, BoxReader, read_box
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
 MOST_BYTES = 1 << 18
-"""Of each stream: what a job prints between two looks is far less."""
+"""Bytes read per stream: a job prints far less between two polls."""
 MOST_SIGNS = 256
 Key = tuple[str, int | None, str]
 JUDGING = 0.002
-"""Of a core: what diagnosing may take. It is done anew after `LONGEST_REST` whatever it costs, and
-at once where something has turned."""
+"""Share of a core for diagnosing. It is repeated after `LONGEST_REST` in any case, and at once
+after an urgent change."""
 LONGEST_UNREAD = 15.0
-"""Seconds after which the boxes are read again whatever it costs."""
+"""Seconds after which the boxes are read again in any case."""
 LONGEST_PAST = 30.0
-"""Seconds by which the history of the whole run may be older than the steps, which reach back
-further than that one by one. Of all ranks alike: what they did in the whole run is compared."""
+"""Seconds by which the whole run's history may lag behind the steps, which reach further back one
+by one. The same for all ranks, because their histories are compared."""
 MOST_READERS = 256
-"""Boxes kept open; of a job with more ranks the rest are opened anew each time."""
+"""Boxes kept open; those of further ranks are reopened each time."""
 LIVES = (State.RUNNING, State.WAITING)
 JUDGED = (State.HUNG.value, State.WAITING.value)
 
 
 class ConsoleSigns:
-    """For one thread. `look` costs some tens of milliseconds where anything was printed since."""
+    """Known failures in the console output. For one thread. `poll` takes some tens of milliseconds
+    if anything was printed since."""
 
     def __init__(self, recording: Path, clock: Callable[[], float] = time.time) -> None:
         self._recording = recording
@@ -57,12 +58,12 @@ class ConsoleSigns:
 
     @property
     def known(self) -> tuple[LogMatch, ...]:
-        """In the order in which they were found."""
+        """Returns the signs in the order in which they were found."""
         return tuple(self._known.values())
 
     def poll(self) -> None:
-        """What a line without a time stamp tells happened between the looks before and after it;
-        of what was there at the first look nobody knows when."""
+        """Reads new signs. A line without a timestamp is dated between the polls before and after
+        it; lines present at the first poll have no time."""
         streams = read_streams(self._recording, MOST_BYTES)
         if streams == self._seen:
             return
@@ -80,11 +81,12 @@ class ConsoleSigns:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A job, examined. `age`: seconds since its diagnosis; `read`: since its boxes were read."""
+    """An examined job. `age`: seconds since its diagnosis. `read`: seconds since its boxes were
+    read."""
 
     diagnosis: Diagnosis
     heat: Heatmap | str | None
-    """A sentence: why there is none. None: it is not wanted."""
+    """One sentence: why there is none. None if it is not needed."""
     going: Progress
     age: float = 0.0
     read: float = 0.0
@@ -100,15 +102,16 @@ class Seen:
         *,
         heated: bool = True,
     ) -> Seen:
-        """`before`: the findings followed so far; `at`: the moment of this view."""
+        """Returns the view. `before`: the findings tracked so far. `at`: the moment of this
+        view."""
         followed = update_history(before, diagnosis.findings, at, over=case.job.ended is not None)
         map_ = make_heatmap(case) if heated else None
         return cls(diagnosis, map_, measure_progress(case, diagnosis.stages), followed=followed)
 
 
 class Watch:
-    """One recording, watched. For one thread. Raises `NotARecording` from `look`. `heated`: a
-    heat-map is wanted."""
+    """Watches one recording. For one thread. `poll` raises `NotARecording`. `heated`: whether a
+    heat map is needed."""
 
     def __init__(
         self,
@@ -130,14 +133,14 @@ class Watch:
         self._signs = ConsoleSigns(recording)
         self._seen: Seen | None = None
         self._loaded: Case | None = None
-        """As it was read, before the diagnosis left out what is over."""
+        """The case as read, before the diagnosis removed what is over."""
         self._diagnosed_at = self._read_at = 0.0
         self._whole_at = -LONGEST_PAST
         self._whole = True
-        """The look that goes on reads boxes whole."""
+        """Whether the current poll reads boxes completely."""
 
     def poll(self, *, anew: bool = False) -> Seen:
-        """The job as it is now; `anew`: whatever that costs."""
+        """Returns the job as it is now. `anew`: diagnose it in any case."""
         if self._seen is not None and not anew and not self._loading.due():
             return self._aged(self._seen)
         self._loading.begin()
@@ -165,7 +168,8 @@ class Watch:
         return self._seen
 
     def _listen(self) -> float:
-        """Look through what the job printed; seconds that it took. Not for the first frame."""
+        """Searches the job's output; returns the seconds that it took. Not done for the first
+        frame."""
         if self._seen is None or not self._listening.due():
             return 0.0
         self._listening.begin()
@@ -194,7 +198,7 @@ class Watch:
 
 
 def refreshed(old: Diagnosis, case: Case) -> Diagnosis:
-    """The old judgement with new facts: where the ranks are and what they do."""
+    """Returns the old diagnosis with new facts: each rank's state and position."""
     now = {(rank.rank, rank.pid): rank for rank in case.ranks}
 
     def fresh(summary: RankSummary) -> RankSummary:
@@ -208,9 +212,7 @@ def refreshed(old: Diagnosis, case: Case) -> Diagnosis:
             summary,
             last_step=step,
             state=summary.state if stuck else rank.state.value,
-            where=summary.where
-            if stuck and old.case.job_snapshots
-            else where,  # a stack tells more
+            where=summary.where if stuck and old.case.job_snapshots else where,  # a stack says more
         )
 
     job = replace(case.job, outcome=old.case.job.outcome)
@@ -220,14 +222,15 @@ def refreshed(old: Diagnosis, case: Case) -> Diagnosis:
 
 
 def turned(old: Case, new: Case) -> bool:
-    """Whether something happened that nobody should wait to be told: the job or a rank ended, a
-    rank came or went, a step was measured for the first time, stacks were read as the job stood."""
+    """Returns whether something urgent happened: the job or a rank ended, a rank joined or left,
+    the first step was measured, or stacks of a stalled job were read."""
     before = old.job.ended, len(old.job_snapshots), _states(old)
     return before != (new.job.ended, len(new.job_snapshots), _states(new))
 
 
 def _states(case: Case) -> tuple[tuple[int | None, int | None, State | None, bool], ...]:
-    """A rank that lives waits and runs by turns, many times a second."""
+    """Returns the ranks' states; running and waiting count as one, as they alternate many times per
+    second."""
     return tuple(
         (rank.rank, rank.pid, None if rank.state in LIVES else rank.state, bool(len(rank.steps)))
         for rank in case.ranks

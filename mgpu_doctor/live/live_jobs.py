@@ -1,4 +1,4 @@
-"""The jobs that run on this machine now."""
+"""The jobs running on this machine now."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from mgpu_doctor.live.machine_recorder import Recorder
 
 FINDING = 0.0002
-"""Of a core: what looking for jobs that are alive may take."""
+"""Share of a core for finding running jobs."""
 UNFOUND = 5.0
-"""Seconds after which they are looked for whatever it costs."""
+"""Seconds after which they are searched for in any case."""
 START_HINT = "No job is under observation here. To start one: mgpu-doctor run -- COMMAND"
 
 
 class LiveJobs:
-    """The jobs that run here: `given`, else the newest; and the machine itself. `recorder`: takes
-    down what the machine does. What examines a job is loaded when there is one."""
+    """A source that shows this machine and one of its jobs: `given`, else the newest. `recorder`:
+    records samples of the machine. The code that examines jobs is imported when there is one."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class LiveJobs:
         self._finding = Pace(time.monotonic, time.thread_time, UNFOUND, FINDING)
 
     def next_job(self) -> None:
-        """From the next frame on: another of the jobs that are alive."""
+        """Switches to the next running job from the next frame on."""
         self._skip.set()
 
-    def frame(self, passed: float) -> Frame:  # noqa: ARG002 - a live source knows the time itself
+    def frame(self, passed: float) -> Frame:  # noqa: ARG002 - a live source reads the clock itself
         alive = self._living()
         self._choose(alive)
         watched = self._watched
@@ -86,13 +86,13 @@ class LiveJobs:
         )
 
     def close(self) -> None:
-        """Let go of the drivers and of the job's boxes."""
+        """Closes the drivers and the job's boxes."""
         if self._watch is not None:
             self._watch.close()
         self._machine.close()
 
     def _living(self) -> list[Path]:
-        """Every time while there is no job to show."""
+        """Returns the running jobs. Searched in every frame while there is no job to show."""
         if self._watched is None or self._skip.is_set() or self._finding.due():
             self._finding.begin()
             self._alive = living()
@@ -104,7 +104,7 @@ class LiveJobs:
         return self._machine.named(name)
 
     def _look_back(self, case: Case | None, alive: list[Path]) -> None:
-        """What was recorded of this machine before the first frame."""
+        """Reads what was recorded on this machine before the first frame."""
         if not self._began and case is not None and self._watched in alive:
             self._machine.look_back(case.device_samples, case.host_samples)
         self._began = True
@@ -124,8 +124,8 @@ class LiveJobs:
         self._watched, self._watch, self._over = recording, None, None
 
     def _examine(self, recording: Path) -> tuple[Seen | None, str | None]:
-        """What there is to see of it, or why there is nothing. A job that is over is examined
-        once more and then kept as it is."""
+        """Returns the examined job, or why there is none. A finished job is examined once more and
+        then kept unchanged."""
         if self._over is not None:
             return self._over, None
         from mgpu_doctor.case.model import Outcome

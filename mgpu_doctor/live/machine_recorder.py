@@ -23,8 +23,8 @@ LIMIT = 16 << 20
 
 
 class Recorder:
-    """Begins a recording in `folder`. Raises `write.OccupiedError` where something is there
-    already, and `OSError` where nothing can be written."""
+    """Starts a recording in `folder`. Raises `write.OccupiedError` if the folder is not empty, and
+    `OSError` if it cannot be written."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         folder = Path(os.path.abspath(folder))
@@ -49,17 +49,17 @@ class Recorder:
 
     @property
     def state(self) -> str:
-        """A few words for the head of the screen."""
+        """A few words for the header of the screen."""
         if self._trouble is None:
             return f"recording to {self.folder.name}"
         return f"NOT recording to {self.folder.name}: {self._trouble}"
 
     def write(self, devices: DeviceSample | None, host: HostSample | None) -> None:
-        """Add what was sampled. Trouble is told by `state` until a later sample can be written."""
+        """Adds samples. `state` shows a failure until a later sample can be written."""
         try:
             if devices is not None:
                 line = dataclasses.asdict(devices)
-                del line["host"]  # the folder tells
+                del line["host"]  # the folder says so
                 self._devices.append(line)
             if host is not None:
                 self._host.append(_host(host))
@@ -70,7 +70,7 @@ class Recorder:
 
 
 def _host(sample: HostSample) -> dict[str, Any]:
-    """A line of host.jsonl; what was seen of single tasks is left out."""
+    """Returns a line of host.jsonl, without the samples of single tasks."""
     names = [field.name for field in dataclasses.fields(sample)]
     kept = {name: getattr(sample, name) for name in names if name not in ("tasks", "groups")}
     return {name: value for name, value in kept.items() if value is not None}

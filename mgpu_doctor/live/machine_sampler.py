@@ -1,4 +1,4 @@
-"""Samples this machine's GPUs and host as the case's own types, and keeps their history."""
+"""Samples this machine's GPUs and host into the types of `case`, and keeps their history."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 MOST_XIDS = 256
 PROCESSES = 0.001
-"""Of a core: what reading the ranks' CPU time and memory may take. 64 are read each second."""
+"""Share of a core for reading the ranks' CPU time and memory. It allows 64 ranks per second."""
 DEVICES = 0.002
-"""The same of GPUs: some 24 are sampled each second, 64 every other or every third one."""
+"""Share of a core for GPUs: about 24 are sampled every second, 64 every two or three seconds."""
 UNSEEN, UNASKED = 5.0, 3.0
-"""Seconds after which processes and GPUs are read again whatever it costs."""
+"""Seconds after which processes and GPUs are read again in any case."""
 
 
 class MachineSampler:
-    """Samples on demand and keeps what it saw. Keeps the drivers open; for one thread. `recorder`:
-    takes down what is sampled."""
+    """Samples on demand and keeps the samples. Keeps the drivers open; for one thread. `recorder`:
+    records the samples."""
 
     def __init__(
         self, recorder: Recorder | None = None, wanted: FrameOptions = ALL_OPTIONS
@@ -47,16 +47,16 @@ class MachineSampler:
         self._wanted = wanted
         self._collector: Collector | None = None
         self._due: list[tuple[DeviceSample | None, HostSample | None]] = []
-        """What was sampled before there was a collector."""
+        """Samples taken before there was a collector."""
         self._asking = Pace(time.monotonic, time.thread_time, UNASKED, DEVICES)
         self._devices_known: DeviceSample | None = None
         self._asked_at = 0.0
         self._pace = Pace(time.monotonic, time.thread_time, UNSEEN, PROCESSES)
         self._processes: tuple[tuple[int, ...], Mapping[int, tuple[float, int]]] = (), {}
-        """Whose they are, and what was read of them last."""
+        """The processes, and what was last read of them."""
 
     def sample(self, pids: Iterable[int] = ()) -> tuple[DeviceSample | None, HostSample | None]:
-        """CPU use is that since the call before."""
+        """Returns a sample. CPU use covers the time since the previous call."""
         before, devices = self._devices_known, self._of_devices()
         host = self._of_host(tuple(pids))
         if self._wanted.history:
@@ -68,9 +68,10 @@ class MachineSampler:
         return devices, host
 
     def _of_devices(self) -> DeviceSample | None:
-        """Of very many GPUs not every sample tells anew, except in a recording."""
+        """Returns the sample of GPUs. With many GPUs not every call takes a new one, except while
+        recording."""
         if self._recorder is not None or self._asking.due():
-            first = self._devices_known is None  # what is done once is no running cost
+            first = self._devices_known is None  # one-time work is no running cost
             self._asking.begin()
             self._devices_known = self._reader.read(self._opened().sample())
             self._asked_at = time.monotonic()
@@ -81,7 +82,8 @@ class MachineSampler:
         return self._devices_known
 
     def _opened(self) -> Devices:
-        """The drivers. What asks them is loaded by the thread that asks, beside the screen."""
+        """Returns the drivers. Their modules are imported by the sampling thread, not by the
+        screen's."""
         if self._devices is None:
             from mgpu_probes.outside.devices import Devices
 
@@ -89,8 +91,8 @@ class MachineSampler:
         return self._devices
 
     def _of_host(self, pids: tuple[int, ...]) -> HostSample | None:
-        """Of very many processes not every sample tells anew: what was read some seconds ago stands
-        for them, except in a recording, whose readers take differences."""
+        """Returns the host's sample. With many processes, values some seconds old are reused,
+        except while recording, because readers of recordings take differences."""
         asked, known = self._processes
         if asked == pids and self._recorder is None and not self._pace.due():
             host = read_host_sample(self._host.sample())
@@ -108,11 +110,12 @@ class MachineSampler:
 
     @property
     def xids(self) -> tuple[XidEvent, ...]:
-        """The newest that were heard so far."""
+        """The newest XIDs so far."""
         return tuple(self._xids)
 
     def look_back(self, devices: Iterable[DeviceSample], hosts: Iterable[HostSample]) -> None:
-        """What others have sampled of this machine before; what is of another one is left out."""
+        """Adds earlier samples of this machine that other processes recorded; those of other
+        machines are left out."""
         if self._wanted.history:
             here = (None, self._reader.host)
             self._collect().add_all(
@@ -121,15 +124,15 @@ class MachineSampler:
             )
 
     def history(self, at: float, ranks: tuple[Rank, ...] = ()) -> History | None:
-        """What was sampled until `at`, seconds since the epoch; None: it is not wanted, or there is
-        one sample and no rank, which make no graph."""
+        """Returns the samples until `at`, seconds since the epoch; None if not needed, or if a
+        single sample without ranks makes no graph."""
         if ranks and self._wanted.history:
             self._collect()
         return self._collector.history(at, ranks) if self._collector is not None else None
 
     def _collect(self) -> Collector:
-        """What is due goes into the collector. That needs NumPy, for which neither a single look
-        nor the first frame of a machine without a job shall wait."""
+        """Moves samples into the collector. That imports NumPy, so neither a single frame nor the
+        first frame without a job does it."""
         if self._collector is None:
             from mgpu_doctor.live.history_collector import Collector
 
@@ -140,10 +143,10 @@ class MachineSampler:
         return self._collector
 
     def named(self, source: str) -> str:
-        """A source's name, with what becomes of the recording."""
+        """Returns a source's name with the state of the recording."""
         return f"{source}  {self._recorder.state}" if self._recorder else source
 
     def close(self) -> None:
-        """Let go of the drivers; the threads that ask them end."""
+        """Closes the drivers; the sampling threads end."""
         if self._devices is not None:
             self._devices.close()

@@ -1,7 +1,7 @@
-"""The newest output of a rank: the files to which its process prints, read from their end.
+"""A rank's newest output, read from the end of the files its process prints to.
 
-A rank's own output file is used where there is one. Else the lines come from the console of the
-recording, where labels such as `[rank3]:` tell the ranks apart."""
+A rank's own output file is used if it exists. Else the lines come from the recorded console, where
+labels such as `[rank3]:` identify the ranks."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from mgpu_doctor.findings import RankSummary
 
 DESCRIPTORS = {"stdout": 1, "stderr": 2}
 MOST_BYTES = 256 << 10
-"""Of each stream."""
+"""Bytes per stream."""
 MOST_LINES = 500
 MOST_WIDTH = 1000
 OVER = ("exited", "dead", "missing")
-"""States in which the pid may be another process's by now."""
+"""States in which the pid may already belong to another process."""
 TIMELESS = (
-    "What was printed by this moment is not known: a console has no times. "
-    "It is shown from the recording's end on."
+    "Output has no timestamps: what was printed by this moment is unknown. "
+    "It is shown at the recording's end."
 )
-NOTHING = "Nothing was printed, or nobody kept it."
-BY_RUN = "`mgpu-doctor run -- COMMAND` keeps what a job prints"
+NOTHING = "Nothing was printed, or the output was not recorded."
+BY_RUN = "`mgpu-doctor run -- COMMAND` records what a job prints"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a standard stream goes. `shared`: other processes that were asked about print there,
-    too. `end`: the last bytes where that is a file, else None."""
+    """Where a standard stream goes. `shared`: whether other ranks print there, too. `end`: the last
+    bytes if it is a file, else None."""
 
     name: str
     shared: bool = False
@@ -44,15 +44,15 @@ class Target:
 
 
 def target(pid: int, stream: str, others: Iterable[int], most: int) -> Target | None:
-    """Where `stdout` or `stderr` of a living process goes; None: nobody may tell, or it has gone.
-    `most`: bytes that are read of a file."""
+    """Returns where `stdout` or `stderr` of a running process goes; None if not permitted or the
+    process is gone. `most`: bytes read from a file."""
     try:
         path = _path(pid, stream)
         name = os.readlink(path)
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             return Target(name)
-        # Through the process itself, so that it is the same file in its container, or without name.
+        # Through /proc of the process: the right file even in a container, or if it was unlinked.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             file.seek(max(0, os.fstat(descriptor).st_size - most))
@@ -79,12 +79,12 @@ def _path(pid: int, stream: str) -> str:
 class Printed:
     text: str
     own: bool
-    """False: no label tells which rank printed it."""
+    """False if no label says which rank printed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """`name`: `stdout`, `stderr`, `console` where both went to one place, or a file."""
+    """One output. `name`: `stdout`, `stderr`, `console` if both go to one place, or a file name."""
 
     name: str
     lines: tuple[Printed, ...]
@@ -92,14 +92,14 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """`reason`: why there is none."""
+    """A rank's output. `reason`: why there is none."""
 
     streams: tuple[Stream, ...] = ()
     reason: str | None = None
 
 
 def output_of(case: Case, rank: RankSummary, *, replayed: bool = False) -> Output:
-    """What the rank printed last. Reads files; never raises for what cannot be read."""
+    """Returns what the rank printed last. Reads files; unreadable ones raise nothing."""
     if replayed and case.job.ended is None:
         return Output(reason=TIMELESS)
     streams, elsewhere = ([], "") if replayed else _by_itself(case, rank)
@@ -110,7 +110,8 @@ def output_of(case: Case, rank: RankSummary, *, replayed: bool = False) -> Outpu
 
 
 def _by_itself(case: Case, rank: RankSummary) -> tuple[list[Stream], str]:
-    """From files that the living rank prints into; else where it prints instead."""
+    """Returns the output from the files that the running rank prints into, else where it prints
+    instead."""
     over = case.job.ended is not None or rank.state in OVER
     here = {rank.pid for rank in case.ranks if rank.is_here}
     if over or rank.pid is None or rank.pid not in here:
@@ -138,7 +139,7 @@ def _recorded(case: Case, rank: RankSummary) -> Iterator[Stream]:
 
 
 def _lines(raw: bytes) -> list[str]:
-    """The first one is left out where it may have begun earlier."""
+    """Returns the lines; the first is left out if it may be incomplete."""
     lines = raw.decode("utf-8", "replace").split("\n")
     return lines[1:] if len(raw) >= MOST_BYTES else lines
 
@@ -146,8 +147,8 @@ def _lines(raw: bytes) -> list[str]:
 def _whose(
     lines: Sequence[str], case: Case, rank: RankSummary, *, alone: bool
 ) -> tuple[Printed, ...]:
-    """The newest lines of this rank, and those of which nobody can tell. Blank ones are left out.
-    `alone`: nobody else prints there."""
+    """Returns the newest lines of this rank, and those that no label assigns. Blank lines are left
+    out. `alone`: no other rank prints there."""
     numbers = _numbers(case)
     style = None if alone else numbered_style(lines)
     tail = []
@@ -164,7 +165,7 @@ def _whose(
 
 
 def _numbers(case: Case) -> dict[int | None, int | None]:
-    """Local rank -> rank, where all are of one host."""
+    """Returns local rank -> rank if all ranks are on one host."""
     if len({rank.host for rank in case.ranks}) != 1:
         return {}
     return {rank.local_rank: rank.rank for rank in case.ranks if rank.local_rank is not None}
@@ -174,7 +175,7 @@ def _why(case: Case, rank: RankSummary, elsewhere: str) -> str:
     if case.subject.kind == "recording":
         return NOTHING
     if not elsewhere:
-        return f"Nobody kept what it prints; {BY_RUN}."
+        return f"Its output was not recorded; {BY_RUN}."
     kinds = {"/dev/pts/": "a terminal", "/dev/tty": "a terminal", "pipe:": "a pipe"}
     kind = next((kind for begins, kind in kinds.items() if elsewhere.startswith(begins)), "")
     name = f"{kind} ({elsewhere})" if kind else elsewhere

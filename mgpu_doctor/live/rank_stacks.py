@@ -17,16 +17,17 @@ from mgpu_doctor.findings import Branch, Finding, RankSummary
 from mgpu_doctor.rules.hang.stack_branches import build_branches
 
 AT_ONCE = 16
-"""Ranks that are read before it is told how many are done."""
+"""Ranks read between two progress messages."""
 NOT_RECORDED = (
-    "No stacks were recorded by this moment: `run` looks at them when a job seems to stand."
+    "No stacks were recorded by this moment: `run` records them when a job seems to hang."
 )
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where ranks stood when they were looked at. `pid`: of whom alone; None: of all, as `tree`."""
+    """The stacks of ranks at one moment. `pid`: the only rank sampled; None: all ranks, as
+    `tree`."""
 
     look: JobSnapshot
     pid: int | None
@@ -42,9 +43,9 @@ def stand(
     replayed: bool = False,
     tell: Tell = lambda _: None,
 ) -> Standing | str:
-    """Where they stand now, or stood by the moment of a replay; or why nobody can tell. `ranks`:
-    one that is meant `alone`, with its data-loader workers, or all of them. `tell`: called with
-    what there is to say meanwhile."""
+    """Returns the stacks now, or those recorded by the moment of a replay, or why there are none.
+    `ranks`: all ranks, or with `alone` a single one with its data-loader workers. `tell`: called
+    with progress messages."""
     known = _recorded(case, ranks[0], findings, alone=alone)
     if replayed or case.job.ended is not None:
         return known
@@ -74,7 +75,7 @@ def stand(
 def _recorded(
     case: Case, rank: RankSummary, findings: Sequence[Finding], *, alone: bool
 ) -> Standing | str:
-    """What the newest look of the recording saw."""
+    """Returns the newest snapshot of the recording."""
     snapshots = [snapshot for snapshot in case.job_snapshots if snapshot.stacks]
     if alone:
         snapshots = [
@@ -86,7 +87,7 @@ def _recorded(
 
 
 def merged(case: Case, snapshots: Sequence[JobSnapshot], findings: Sequence[Finding]) -> Standing:
-    """Looks at parts of one job, taken together."""
+    """Returns the snapshots of parts of one job merged into one."""
     job_snapshot = replace(
         snapshots[0],
         processes=tuple(process for snapshot in snapshots for process in snapshot.processes),
@@ -99,20 +100,20 @@ def merged(case: Case, snapshots: Sequence[JobSnapshot], findings: Sequence[Find
 
 
 def _unreachable(rank: RankSummary, here: Container[object]) -> str | None:
-    """Why its process is not asked; `here`: those that are known to run on this machine."""
+    """Returns why a rank's stack cannot be read. `here`: the ranks known to run on this machine."""
     if rank.pid is None:
         return "There is no process of this rank."
     if rank.host != this_host():
-        return f"It runs on {rank.host}: its stacks are read there, by `mgpu-doctor top`."
+        return f"It runs on {rank.host}: read its stacks there, with `mgpu-doctor top`."
     if rank.state in ("exited", "dead", "missing"):
         return "Its process has ended: there is no stack to read."
     if rank.pid not in here:
-        return "Whether that process is this rank is not sure: it is not asked."
+        return "It is not certain that this process is this rank: its stack is not read."
     return None
 
 
 def _portions(job: RunningJob) -> Iterator[tuple[int, RunningJob]]:
-    """Some ranks at a time with their data-loader workers, and how many came before."""
+    """Yields batches of ranks with their data-loader workers, and how many ranks came before."""
     ranks = job.ranks
     for done in range(0, len(ranks), AT_ONCE):
         pids = {rank.pid for rank in ranks[done : done + AT_ONCE]}
@@ -141,7 +142,7 @@ def _read_snapshot(job: RunningJob, case: Case) -> JobSnapshot:
 
 
 def _aids(case: Case, pids: set[int]) -> Mapping[int, Aid]:
-    """Where instrumented ranks answer."""
+    """Returns the sockets of instrumented ranks."""
     here = (rank for rank in case.ranks if rank.pid in pids and rank.is_here)
     facts = ((rank.pid, rank.metadata.worker_socket) for rank in here)
     return {

@@ -24,18 +24,18 @@ from mgpu_doctor.recording.box import read_box
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
 HOST_GONE = 30.0
-"""Seconds after which a host that tells no more is left out, while others do."""
+"""Seconds after which a host without new samples is left out while other hosts have some."""
 HOST_LATE = 3.0
-"""As long it is waited for where that is more: so many times its usual spacing. A long recording is
-thinned out."""
+"""The same in multiples of its usual spacing, if that is more: long recordings are thinned out."""
 MOST_BOXES = 256
 """Boxes that a replay keeps in memory (a few megabytes each)."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-NO_JOB = "This recording holds no job, GPUs and host alone."
+NO_JOB = "This recording contains no job, only GPUs and host."
 
 
 class _Timeline(NamedTuple):
-    """By one host, oldest first. `stands`: seconds for which a sample does, beside newer ones."""
+    """Samples of one host, oldest first. `stands`: seconds for which a sample stays valid while
+    other hosts have newer ones."""
 
     times: list[float]
     samples: list[DeviceSample]
@@ -52,7 +52,7 @@ class NewestSamples:
         self._hosts = [_timeline(hosts[name]) for name in sorted(hosts)]
 
     def until(self, at: float) -> tuple[DeviceSample, ...]:
-        """The newest sample of each host at a moment, by the hosts' names."""
+        """Returns the newest sample of each host at a moment, sorted by host name."""
         device_samples = [
             (host.samples[place - 1], host.stands)
             for host in self._hosts
@@ -69,7 +69,7 @@ def _timeline(samples: list[DeviceSample]) -> _Timeline:
 
 
 class Replay:
-    """A recording, played again from its start. Raises `NotARecording` when it is none."""
+    """Replays a recording from its start. Raises `NotARecording` if the folder is not one."""
 
     def __init__(self, recording: Path, settings: Settings = DEFAULTS) -> None:
         self._recording = recording
@@ -106,10 +106,10 @@ class Replay:
         )
 
     def close(self) -> None:
-        """Nothing samples for a replay."""
+        """Does nothing: a replay has no sampling threads."""
 
     def _case(self, position: Position) -> tuple[Case, Seen | None]:
-        """What was known at that moment; without a job there is nothing to examine."""
+        """Returns the case at that moment; None without a job."""
         if not _has_job(self._whole):
             return _cut(self._whole, position.at), None
         if self._shown is None or self._shown[0] != position.at:
@@ -120,19 +120,19 @@ class Replay:
         return self._shown[1].diagnosis.case, self._shown[1]
 
     def _collected(self) -> Collector:
-        """All samples of the recording, gathered once."""
+        """Returns all samples of the recording, collected once."""
         if self._past is None:
             self._past = Collector.of(self._whole.device_samples, self._whole.host_samples)
         return self._past
 
     def _followed(self, position: Position) -> tuple[Followed, ...]:
-        """What was followed up to here; nothing after a step back."""
+        """Returns the findings tracked so far; empty after a step back."""
         if self._shown is None or position.at < self._shown[0]:
             return ()
         return self._shown[1].followed
 
     def pause(self) -> None:
-        """Stop, or go on; from the end: from the start again."""
+        """Pauses or resumes; at the end it restarts."""
         with self._lock:
             position = self._position
             if position.paused and position.at >= position.end:
@@ -140,19 +140,19 @@ class Replay:
             self._position = position._replace(paused=not position.paused)
 
     def step(self, seconds: float) -> None:
-        """Move by so many recorded seconds."""
+        """Moves by this many recorded seconds."""
         with self._lock:
             self._move(seconds)
 
     def seek(self, share: float) -> None:
-        """Go to a share 0..1 of the recording."""
+        """Goes to a share 0..1 of the recording."""
         with self._lock:
             position = self._position
             span = position.end - position.start
             self._position = position._replace(at=position.start + share * span)
 
     def faster(self, steps: int) -> None:
-        """So many places up (or down) in `SPEEDS`."""
+        """Moves this many places up (or down) in `SPEEDS`."""
         with self._lock:
             place = SPEEDS.index(self._position.speed) + steps
             speed = SPEEDS[max(0, min(len(SPEEDS) - 1, place))]
@@ -170,13 +170,14 @@ def _has_job(case: Case) -> bool:
 
 
 def _cut(case: Case, at: float) -> Case:
-    """With the samples of its host at a moment and before."""
+    """Returns the case with host samples up to a moment."""
     hosts = bisect_right(case.host_samples, at, key=lambda sample: sample.at)
     return replace(case, host_samples=case.host_samples[:hosts])
 
 
 def _begin_and_end(case: Case) -> tuple[float, float]:
-    """Of a recording, seconds since the epoch; without a job its samples tell."""
+    """Returns begin and end of a recording in seconds since the epoch, from its samples if it has
+    no job."""
     samples = [device_sample.at for device_sample in case.device_samples] + [
         host_sample.at for host_sample in case.host_samples
     ]

@@ -11,13 +11,13 @@ from mgpu_doctor.case.device_times import on_one_clock, untimed
 from mgpu_doctor.case.model import Case, Rank
 
 RECENT = 240
-"""Steps looked at: about what the widest usual screen can show, one a column."""
+"""Steps used: about as many as the widest usual screen shows, one per column."""
 LEAST_RANKS = 2
 LEAST_TIMED = 10
-"""Steps of a rank that its device timed, where it computes on one."""
+"""Steps of a rank timed on its device, if it uses one."""
 TOO_FEW = ("none", "only one")
 SPARE = 24
-"""Records more a rank, since ranks are caught at slightly different steps."""
+"""Extra records per rank, because ranks are read at slightly different steps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,8 +31,8 @@ class Heatmap:
 
 
 def make_heatmap(case: Case) -> Heatmap | str:
-    """The map, or a sentence why there is none."""
-    # Loaded here: who only has to know what a map is has no job to examine.
+    """Returns the map, or one sentence why there is none."""
+    # Imported here: modules that only need the type have no job to examine.
     from mgpu_doctor.analysis.steps.step_alignment import UnjoinableError, join
     from mgpu_doctor.analysis.steps.work_and_wait import UnattributableError, attribute
 
@@ -42,7 +42,7 @@ def make_heatmap(case: Case) -> Heatmap | str:
         known = "this job has one" if lonely else f"{TOO_FEW[stepped]} has ended a step so far"
         return f"it compares ranks, and {known}"
     if untimed(case.ranks, LEAST_TIMED):
-        return "it compares own work, which the host's clock does not show of work on devices"
+        return "it compares own work, and host clocks do not measure work on devices"
     recent = tuple(_newest(rank) for rank in case.ranks)
     try:
         joined = join(recent)

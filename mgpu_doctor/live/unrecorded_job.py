@@ -1,6 +1,6 @@
-"""A job without a recording, watched from outside through the kernel's process facts.
+"""A job without a recording, watched from outside through /proc.
 
-No stack is read and no process is paused: that is left to the diagnosis, on its key."""
+No stack is read and no process is paused; only a diagnosis, on request, reads stacks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from mgpu_doctor.live.machine_sampler import MachineSampler
 from mgpu_doctor.report import text
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
-UNSEEN = "steps are not seen: this job was not started under observation (d: look at its stacks)"
+UNSEEN = "no steps: this job was not started under observation (d: sample its stacks)"
 KEPT = 2
-"""Looks: the difference of two tells what was used between them."""
+"""Snapshots kept: the difference of two shows what was used between them."""
 STATES = {
     "R": "runs",
     "S": "sleeps",
@@ -37,11 +37,11 @@ STATES = {
     "t": "is traced",
     "I": "idles",
 }
-"""Letters of proc(5)."""
+"""Process states by their letters in proc(5)."""
 
 
 class Outside:
-    """The job of a process. For one thread. `recorder`: takes down what the machine does."""
+    """The job of a process. For one thread. `recorder`: records samples of the machine."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Outside:
         self._diagnosis: Diagnosis | None = None
         self._over = False
 
-    def frame(self, passed: float) -> Frame:  # noqa: ARG002 - it knows the time itself
+    def frame(self, passed: float) -> Frame:  # noqa: ARG002 - it reads the clock itself
         if not self._over:
             self._see()
         newest = self._diagnosis
@@ -87,7 +87,7 @@ class Outside:
         )
 
     def close(self) -> None:
-        """Let go of the drivers."""
+        """Closes the drivers."""
         self._machine.close()
 
     def _name(self) -> str:
@@ -114,7 +114,7 @@ class Outside:
         assert seen is not None  # it has a time
         self._snapshots.append(seen)
         self._over = over or all(rank.state in GONE for rank in seen.ranks)
-        # Looks without stacks must not be taken for looks at stacks that nobody waits in.
+        # Snapshots without stacks must not be read as stacks in which no rank waits.
         case = replace(case_of(job, self._snapshots, psutil.boot_time()), job_snapshots=())
         if self._over:
             case = replace(case, job=replace(case.job, outcome=Outcome.UNKNOWN, ended=seen.at))
@@ -126,7 +126,7 @@ class Outside:
 
 
 def _placed(rank: RankSummary, now: JobSnapshot, before: JobSnapshot | None) -> RankSummary:
-    """The rank, with what the kernel tells of its main thread."""
+    """Returns the rank with the kernel's state of its main thread."""
     process = _process(now, rank.pid)
     if process is None or process.state in GONE:
         return rank

@@ -131,7 +131,9 @@ class TopApp(ThemedApp):
             self.frame = replace(self.frame, late=max(0.0, time.time() - self.frame.at))
         if message.why not in self._missed and len(self._missed) < MOST_MISSED:
             self._missed.add(message.why)
-            shown = f"What is shown is not renewed: {message.why}. If that stays, start top again."
+            shown = (
+                f"The screen is not being updated: {message.why}. If this persists, restart top."
+            )
             self.notify(shown, severity="error", timeout=MISSED_FOR, markup=False)
 
     def watch_frame(self, before: Frame | None, now: Frame | None) -> None:
@@ -189,7 +191,7 @@ class TopApp(ThemedApp):
         try:
             return await super().run_action(action, default_namespace, namespaces)
         except ImportError as error:
-            message = f"That cannot be opened: {text.line(str(error))}. Start top again."
+            message = f"It cannot be opened: {text.line(str(error))}. Restart top."
             self.notify(message, severity="error", timeout=MISSED_FOR, markup=False)
             return False
 

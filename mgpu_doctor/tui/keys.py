@@ -12,11 +12,13 @@ SECONDS = Binding.Group("1 s", compact=True)
 LEAPS = Binding.Group("a tenth", compact=True)
 SPEED = Binding.Group("speed", compact=True)
 BINDINGS: list[BindingType] = [
-    Binding("space", "pause", "pause", priority=True, tooltip="Replay: pause and go on."),
+    Binding("space", "pause", "pause", priority=True, tooltip="Replay: pause, resume."),
     Binding(
-        "left", "step(-1)", "back", priority=True, group=SECONDS, tooltip="Replay: a second back."
+        "left", "step(-1)", "back", priority=True, group=SECONDS, tooltip="Replay: back 1 second."
     ),
-    Binding("right", "step(1)", "on", priority=True, group=SECONDS, tooltip="Replay: a second on."),
+    Binding(
+        "right", "step(1)", "on", priority=True, group=SECONDS, tooltip="Replay: forward 1 second."
+    ),
     Binding(
         "minus", "speed(-1)", "slower", key_display="-", group=SPEED, tooltip="Replay: slower."
     ),
@@ -34,7 +36,7 @@ BINDINGS: list[BindingType] = [
         "leap back",
         key_display="<",
         group=LEAPS,
-        tooltip="Replay: a tenth of it back; home: to the start.",
+        tooltip="Replay: back a tenth of it; home: to the start.",
     ),
     Binding(
         "greater_than_sign,full_stop",
@@ -42,7 +44,7 @@ BINDINGS: list[BindingType] = [
         "leap on",
         key_display=">",
         group=LEAPS,
-        tooltip="Replay: a tenth of it on; end: to the end.",
+        tooltip="Replay: forward a tenth of it; end: to the end.",
     ),
     Binding("home", "seek(0)", "start", show=False, priority=True),
     Binding("end", "seek(1)", "end", show=False, priority=True),
@@ -69,20 +71,18 @@ BINDINGS: list[BindingType] = [
         "sort",
         "sort ranks",
         show=False,
-        tooltip="Another order of the ranks: own work, wait, step, memory …",
+        tooltip="Sort the ranks by own work, wait, step, memory …",
     ),
-    Binding("R", "reverse", "turn the order", show=False, tooltip="The order turned round."),
-    Binding(
-        "j", "next_job", "next job", show=False, tooltip="Another of the jobs under observation."
-    ),
+    Binding("R", "reverse", "reverse the order", show=False, tooltip="Reverse the sort order."),
+    Binding("j", "next_job", "next job", show=False, tooltip="Next observed job."),
     Binding(
         "n", "launch", "new", tooltip="New job: the built-in trainers, with options and faults."
     ),
-    Binding("a", "attach", "attach", tooltip="All training jobs of this machine, observed or not."),
+    Binding("a", "attach", "attach", tooltip="All training jobs on this machine, observed or not."),
     Binding(
-        "d", "diagnosis", "examine", tooltip="Examine the job in full; s there saves the report."
+        "d", "diagnosis", "examine", tooltip="Full diagnosis of the job; s there saves the report."
     ),
-    Binding("x", "stop", "stop", show=False, tooltip="Stop the job, after a question."),
+    Binding("x", "stop", "stop", show=False, tooltip="Stop the job, after confirmation."),
     Binding("p", "play_last", "play last", show=False, tooltip="Play the last recording."),
     Binding(
         "t",

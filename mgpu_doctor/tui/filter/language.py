@@ -391,7 +391,7 @@ class _Parser:
         first = values[0]
         if first.kind == "value" and first.text.casefold() in UNKNOWN and len(values) == 1:
             if compare.text in ORDERS:
-                message = f"expected {field.name}=? to find what is not known"
+                message = f"expected {field.name}=? to find unknown values"
                 raise FilterError(message, compare.column)
             return Not(IsUnknown(field)) if compare.text == "!=" else IsUnknown(field)
         if isinstance(field, TextField):

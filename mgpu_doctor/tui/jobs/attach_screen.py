@@ -204,7 +204,7 @@ EVERY = 2.0
 """Seconds between two scans of the machine."""
 LEAST_REST = 50.0
 """Sleeps this many times as long as a scan took: at most 2 % of a core."""
-NOBODY = "No training job runs on this machine. n on the first screen starts one."
+NOBODY = "No training job is running on this machine. Press n on the first screen to start one."
 COLUMNS = {
     "seen": 4, "pid": 7, "user": 8, "ranks": 6, "by": 9, "in": 10, "age": 10, "GPUs": 6,
 }  # fmt: skip

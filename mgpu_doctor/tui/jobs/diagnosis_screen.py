@@ -112,7 +112,7 @@ class DiagnosisScreen(ModalScreen[None]):
             name.value = name.value or default_name(self._diagnosis)
             self.add_class("-naming")
             name.focus()
-            self._say("save the report as (enter; escape: not)")
+            self._say("save the report as (enter; escape: cancel)")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self._save(event.value, overwrite=False)
@@ -125,7 +125,7 @@ class DiagnosisScreen(ModalScreen[None]):
             if path.exists() and not overwrite:
                 self._occupied = path
                 self._close_name()
-                self._say(f"{path} is there already: overwrite it? y: yes, escape: no")
+                self._say(f"{path} already exists: overwrite it? y: yes, escape: no")
                 return
             save(self._diagnosis, path, overwrite=overwrite)
         except NotSavedError as reason:

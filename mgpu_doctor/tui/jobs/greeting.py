@@ -28,8 +28,8 @@ FRAMEWORKS = (
 LABEL = 12
 KEY = "bold cyan"
 KEYS = (
-    ("n", "start a built-in trainer, if wanted with a fault planted on purpose"),
-    ("a", "attach to a training job that runs here, under observation or not"),
+    ("n", "start a built-in trainer, optionally with an injected fault"),
+    ("a", "attach to a training job on this machine, observed or not"),
 )
 REPLAY_KEY = "p"
 
@@ -53,10 +53,10 @@ class Greeting:
         screen full of GPUs has no room for more."""
         if frame.diagnosis is not None:
             return []
-        again = () if self.last is None else (f"play the last recording again: {self.last}",)
+        again = () if self.last is None else (f"replay the last recording: {self.last}",)
         keys = (*KEYS, *((REPLAY_KEY, does) for does in again))
         facts = (
-            ("elsewhere", "what mgpu-doctor run -- COMMAND starts shows up here by itself"),
+            ("elsewhere", "jobs started by mgpu-doctor run -- COMMAND appear here"),
             ("", ""),
             ("GPUs", _gpus(frame)),
             ("host", _host(frame)),
@@ -78,7 +78,7 @@ def _row(label: str, value: str, style: str) -> Text:
 def _gpus(frame: Frame) -> str:
     sample = frame.devices
     if sample is None:
-        return "not looked for yet"
+        return "not checked yet"
     names: dict[str, int] = {}
     for device in sample.devices:
         name = device.name or "a GPU of unknown name"
@@ -91,7 +91,7 @@ def _gpus(frame: Frame) -> str:
 def _host(frame: Frame) -> str:
     host = frame.host
     if host is None:
-        return "not looked at yet"
+        return "not checked yet"
     cores = f"{UNKNOWN} cores" if host.cores is None else format_count(host.cores, "core")
     return f"{cores}, {format_bytes(host.memory_total)} of memory"
 

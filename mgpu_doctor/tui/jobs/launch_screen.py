@@ -168,7 +168,7 @@ class FaultRows(Vertical):
     def compose(self) -> ComposeResult:
         yield Static("", id="added", markup=False)
         kinds = [(kind, kind) for kind in catalogue.fault_keys()]
-        yield Select(kinds, prompt="no fault: choose one to plant", compact=True, id="kind")
+        yield Select(kinds, prompt="no fault: choose one to inject", compact=True, id="kind")
         yield Vertical(id="keys")
 
     @property
@@ -214,7 +214,7 @@ class FaultRows(Vertical):
         self.post_message(self.Changed())
 
 
-READONLY = "nothing is started: this dashboard is --readonly. The command can be copied (ctrl+y)."
+READONLY = "this dashboard is --readonly and starts nothing. ctrl+y copies the command."
 
 
 class LaunchScreen(ModalScreen[Started | None]):
@@ -326,7 +326,7 @@ class LaunchScreen(ModalScreen[Started | None]):
     def action_copy(self) -> None:
         if ready := self._check():
             self.app.copy_to_clipboard(shown(ready.words))
-            self._say("copied, where the terminal allows it (OSC 52); it stands below, too.", "✓ ")
+            self._say("copied, if the terminal allows it (OSC 52); it is also shown below.", "✓ ")
 
     def action_add_fault(self) -> None:
         if self._check():

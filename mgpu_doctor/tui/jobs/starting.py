@@ -116,7 +116,7 @@ def _reason(words: str, *, over: bool) -> str:
     own_lines = [line.removeprefix(OWN) for line in lines if line.startswith(OWN)] or lines
     if own_lines:
         return own_lines[-1]
-    return "it ended and said nothing." if over else "no recording of it has appeared in time."
+    return "it ended without a message." if over else "its recording did not appear in time."
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -133,18 +133,18 @@ def farewell(started: Started) -> str:
     if not (started.recording / END).exists():
         if processes.is_alive(started.pid):
             return f"the job goes on; `mgpu-doctor top {name}` shows it again."
-        return f"the job's end was not recorded; `mgpu-doctor diagnose {name}` tells what is known."
+        return f"the job's end was not recorded; `mgpu-doctor diagnose {name}` shows what is known."
     end = _object(started.recording / END)
     code, signal, asked = end.get("exit_code"), end.get("signal"), end.get("asked")
     if isinstance(asked, str):
-        how = f"has ended as asked by {line(asked)}"
+        how = f"has ended as requested by {line(asked)}"
     elif isinstance(signal, int):
         how = f"was ended by {format_signal(signal)}"
     elif isinstance(code, int):
         how = "has completed" if code == 0 else f"has ended with exit code {code}"
     else:
         how = "has ended"
-    return f"the job {how}; `mgpu-doctor diagnose {name}` tells more of it."
+    return f"the job {how}; `mgpu-doctor diagnose {name}` shows more."
 
 
 Starter = Callable[[Sequence[str]], Started]

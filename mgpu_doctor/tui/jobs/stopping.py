@@ -23,9 +23,9 @@ from mgpu_doctor.case.untrusted_json import read_object
 from mgpu_doctor.recording.layout import INFO
 from mgpu_doctor.report import text
 
-READONLY = "nothing is stopped: this dashboard is --readonly."
-NO_JOB = "There is no job to look at: n starts one, a lists those that run here."
-ANOTHERS = "the job belongs to another user: only its owner stops it."
+READONLY = "this dashboard is --readonly and stops nothing."
+NO_JOB = "No job is shown: n starts one, a lists those on this machine."
+ANOTHERS = "the job belongs to another user: only its owner can stop it."
 TERM_AFTER = 10.0
 """Seconds from SIGINT to SIGTERM: time for a handler to write a checkpoint. torchrun gives its
 workers 30 s after SIGTERM."""
@@ -63,7 +63,7 @@ def aim_at_recording(recording: Path) -> Aim | str:
     try:
         info = read_object(recording / INFO, root=recording)
     except (OSError, ValueError):
-        return f"{recording.name} does not tell which process its job is."
+        return f"{recording.name} does not say which process its job is."
     if info.get("host") != os.uname().nodename:
         return "the job runs on another host: stop it there."
     if recording.stat().st_uid != os.geteuid():
@@ -237,7 +237,7 @@ class StopScreen(ModalScreen[bool]):
         if not self._aim.alive:
             self.dismiss(True)
         elif self._rest > 0:
-            following = "SIGTERM" if number is signal.SIGINT else "SIGKILL can be asked for"
+            following = "SIGTERM" if number is signal.SIGINT else "SIGKILL can be requested"
             self._tell(
                 f"{number.name} was sent; the job still runs.\n\n"
                 f"{following} in {self._rest:.0f} s   escape: leave it at {number.name}"

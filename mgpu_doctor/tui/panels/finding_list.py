@@ -113,7 +113,7 @@ def _lines(finding: Finding, step_seconds: float | None, width: int) -> list[Tex
 def _head(finding: Finding, width: int) -> Iterator[Text]:
     mark, style = TONE_MARKS[Tone(finding.severity.value)]
     yield from hanging(Text(f"{mark} ", style=style), Text(text.line(finding.title)), width, style)
-    since = f", since step {finding.since_step}" if finding.since_step else ""
+    since = f", from step {finding.since_step}" if finding.since_step else ""
     sure = format_share(finding.confidence)
     known = f"{finding.code}, {finding.severity.value}, confidence {sure}{since}"
     yield from hanging(Text(), Text(known), width, DIM)

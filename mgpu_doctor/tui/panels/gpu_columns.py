@@ -204,7 +204,7 @@ def _whole(known: float | None) -> str:
 
 
 INDEX = Column("gpu", 3, right=True)
-HELD = Column("held down by", 22, rank=6)
+HELD = Column("limited by", 22, rank=6)
 RATES = " out/in B/s"
 UTIL = Column("util", 12)
 MEMORY = Column("memory", 24)

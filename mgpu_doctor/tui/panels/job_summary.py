@@ -115,7 +115,7 @@ def _how(going: Progress) -> Iterator[Part]:
         if not known:
             yield Part(Text(f"{UNKNOWN} samples/s"), 7)
     broken = going.loss is not None and not math.isfinite(going.loss)
-    loss = "is no number" if broken else _loss(going.loss)
+    loss = "is not a number" if broken else _loss(going.loss)
     yield Part(_labelled("loss", loss, BAD if broken else ""), 0 if broken else 2)
 
 

@@ -133,7 +133,7 @@ def legend(used: Set[str], width: int) -> Text:
             )
             shown.append(f" {name}  ", style=DIM)
     if not used:
-        return Text("no step was measured yet", style=DIM)
+        return Text("no step measured yet", style=DIM)
     shown.rstrip()
     shown.truncate(width, overflow="ellipsis")
     return shown
@@ -176,7 +176,7 @@ class _Sheet:
         shown = Text(" ").join(cell(column.title, column, DIM) for column in self.columns)
         shown.append_text(cell(" where the time of a step goes", Column("", self.room + 1), DIM))
         if self.where:
-            shown.append(" stands in", style=DIM)
+            shown.append(" location", style=DIM)
         return shown
 
     def row(self, rank: RankSummary, *, chosen: bool) -> Text:

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 ELSE = (
-    ("tab", "Next panel; arrows and page keys move in it, and so does the mouse."),
-    ("↑ ↓", "Select a finding, a rank or a GPU: enter opens it. Digits find a rank."),
+    ("tab", "Next panel; arrows, page keys and the mouse move in it."),
+    ("↑ ↓", "Select a finding, a rank or a GPU; enter opens it. Digits select a rank."),
     ("s S", "On a rank's page: its stack, and those of all ranks."),
     ("^p", "Palette: everything above, found by typing a few letters."),
 )
 READING = (
     "Ranks: a bar is a step's time, its letters are the phases of the legend. The rank whose bar "
-    "holds work while the others' hold dots (wait) is the one they wait for.",
-    "Steps: each cell is one rank's own work in one step beyond the median of the others. The "
-    "taller, the worse. An empty cell was not measured. A question mark is not known.",
-    "Late: how much later than the interval asks this screen was renewed. A busy machine and a "
-    "large job make it so: it takes a fifth of a core at most.",
+    "shows work while the others' show dots (wait) is the one they wait for.",
+    "Steps: each cell is one rank's own work in one step beyond the median of the others. Taller "
+    "is worse. An empty cell was not measured. A question mark means unknown.",
+    "Late: how far behind its interval this screen is. It uses at most a fifth of a core, so it "
+    "falls behind on a busy machine or with a large job.",
 )
 
 
@@ -48,7 +48,7 @@ class FollowingScreen(Screen[None]):
 
 TURNING: list[BindingType] = [
     Binding("n", "turn(1)", "next", tooltip="The next one (or →)."),
-    Binding("p", "turn(-1)", "previous", tooltip="The one before (or ←)."),
+    Binding("p", "turn(-1)", "previous", tooltip="The previous one (or ←)."),
     Binding("left", "turn(-1)", show=False, priority=True),
     Binding("right", "turn(1)", show=False, priority=True),
     Binding("escape,q", "close", "close"),

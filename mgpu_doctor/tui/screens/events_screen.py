@@ -25,8 +25,8 @@ from mgpu_doctor.tui.panels.job_summary import TONE_MARKS
 from mgpu_doctor.tui.panels.table_cells import DIM, Column, cell, ends
 from mgpu_doctor.tui.screens.base import DrawnLines, FollowingScreen
 
-NOTHING = "Nothing that is told of here has happened yet."
-NOT_OF_THESE = "Nothing of this kind has happened yet; 0 shows all."
+NOTHING = "No events yet."
+NOT_OF_THESE = "No events of this kind yet; 0 shows all."
 HEAD = 2
 """Lines above the events."""
 MOST_LINES = 3
@@ -174,9 +174,9 @@ def timeline(frame: Frame) -> Timeline:
 
 
 KEYS = (
-    ("1 … 7", "only events of this kind, and of others chosen so; again: no more"),
-    ("0", "all kinds, and the newest on top"),
-    ("up, down", "newer, older; so do page up and down and the wheel"),
+    ("1 … 7", "show or hide events of this kind; several kinds can be shown"),
+    ("0", "all kinds, from the newest"),
+    ("up, down", "newer, older; also page up, page down and the wheel"),
     ("escape, e", "close"),
 )
 """For the help page."""
@@ -215,11 +215,11 @@ class EventsScreen(FollowingScreen):
                 f"only('{kind.name}')",
                 kind.value,
                 show=False,
-                tooltip=f"Only {kind.value}, and what else is chosen so.",
+                tooltip=f"Only {kind.value}, and the other chosen kinds.",
             )
             for number, kind in enumerate(Kind, 1)
         ),
-        Binding("0", "all", "all kinds, newest", tooltip="All kinds again, and the newest."),
+        Binding("0", "all", "all kinds, newest", tooltip="All kinds, from the newest."),
         Binding("up,k", "scroll(-1)", "newer", tooltip="Newer ones; home: the newest."),
         Binding("down,j", "scroll(1)", "older", tooltip="Older ones; end: the oldest."),
         Binding("pageup", "page(-1)", show=False),

@@ -104,7 +104,7 @@ def _facts(frame: Frame, gpu: HostGpu) -> Iterator[Text]:
     memory_clock = device.memory_clock_mhz
     beside = "" if memory_clock is None else f", memory {memory_clock:.0f} MHz"
     yield _row("clock", _of(device.sm_clock_mhz, device.max_sm_clock_mhz, "MHz") + beside)
-    yield _row("held down by", _reasons(device))
+    yield _row("limited by", _reasons(device))
     if device.pcie is not None:
         yield _row("PCIe", _pcie(device.pcie))
     if device.nvlinks:
@@ -133,12 +133,14 @@ def _busy(frame: Frame, gpu: HostGpu) -> Text:
     device = gpu.device
     busy = device.utilization
     if busy is None:
-        why = "in MIG mode NVML tells none" if device.mig else "not told"
+        why = "not available in MIG mode" if device.mig else "not available"
         return Text.assemble((f"{UNKNOWN}  ", ""), (why, DIM))
     waits = waiting_shares(frame, ranks_on(frame)).get(gpu.which)
     shown = gauge(busy, BAR).append(f" {busy:.0%}")
     if waits is not None:
-        shown.append(f", of which {min(busy, waits):.0%} waits for other ranks", gpu_columns.ALARM)
+        shown.append(
+            f", including {min(busy, waits):.0%} waiting for other ranks", gpu_columns.ALARM
+        )
     return shown
 
 
@@ -214,7 +216,7 @@ def _ecc(ecc: Ecc) -> Iterator[Text]:
     )
     lines = [] if ecc.remapped is None else [format_count(ecc.remapped, "row") + " remapped"]
     lines += ["a remap failed: no spare rows are left"] if ecc.failed else []
-    lines += ["the GPU must be reset for it"] if ecc.pending else []
+    lines += ["GPU reset required"] if ecc.pending else []
     if lines:
         grave = ecc.failed or ecc.pending
         yield _row("", Text(", ".join(lines), style=gpu_columns.ALARM if grave else ""))
@@ -228,8 +230,8 @@ COLUMNS = (
     Column("user", 10),
     Column("container", 13),
 )
-IN_A_CONTAINER = "the driver tells the host's pids: users are not known inside a container"
-REPLAYED = "of a recording, users and command lines are not known"
+IN_A_CONTAINER = "the driver reports the host's pids: inside a container, users are unknown"
+REPLAYED = "recordings do not contain users and command lines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,7 @@ def process_lines(frame: Frame, width: int, view: View, owners: Owners) -> Seque
     listed = pids(device)
     ranks = ranks_on(frame).get(gpu.which, ())
     if not listed and not ranks:
-        return [Text("No process is seen on it.", style=DIM)]
+        return [Text("No process found on it.", style=DIM)]
     made = [
         Text(" ")
         .join(cell(column.title, column, DIM) for column in COLUMNS)

@@ -178,7 +178,7 @@ def _head(graph: Graph, newest: str, missed: str) -> Text:
 
 def _with_gutter(graph: Graph, gutter: list[Text], height: int) -> list[Text]:
     if graph.is_empty:
-        shown = "no samples in this time" if len(graph.spans) else graph.why
+        shown = "no samples in this window" if len(graph.spans) else graph.why
         plot = [Text(cut(shown, len(graph.columns.mean)), style=DIM)] + [Text()] * (height - 1)
     else:
         plot = bars(graph.columns, *graph.axis, height)

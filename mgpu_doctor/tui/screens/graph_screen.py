@@ -141,12 +141,12 @@ def _is_it(subject: Subject, host: str | None, index: int) -> bool:
 
 
 KEYS = (
-    ("[ ]", "a shorter, a longer time: 1, 5, 15 minutes, 1, 3, 6 hours; so does the wheel"),
+    ("[ ]", "shorter, longer window: 1, 5, 15 minutes, 1, 3, 6 hours; also the wheel"),
     ("h l", "earlier, later (also shift and an arrow)"),
-    ("0", "now, and go on with it"),
-    ("up, down", "another GPU, the host, the job, another rank"),
-    ("tab", "another measure (shift+tab: back); a click on a graph picks it"),
-    ("page up, down", "where there are more graphs than lines"),
+    ("0", "back to now, and follow it"),
+    ("up, down", "next or previous subject: GPUs, host, job, ranks"),
+    ("tab", "next measure (shift+tab: back); click a graph to select it"),
+    ("page up, down", "if there are more graphs than lines"),
     ("escape, g", "close"),
 )
 """For the help page."""
@@ -158,39 +158,52 @@ class HistoryScreen(FollowingScreen):
     """Opens over the screen. `show` brings it the newest frame, live or replayed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left_square_bracket", "zoom(-1)", "shorter", tooltip="A shorter time."),
+        Binding("left_square_bracket", "zoom(-1)", "shorter", tooltip="Shorter window."),
         Binding(
             "right_square_bracket",
             "zoom(1)",
             "longer",
-            tooltip="A longer time; the mouse wheel does both where it points.",
+            tooltip="Longer window; the mouse wheel zooms at the pointer.",
         ),
-        Binding("h,shift+left", "pan(-1)", "earlier", tooltip="A quarter of it back (or shift+←)."),
-        Binding("l,shift+right", "pan(1)", "later", tooltip="A quarter of it on (or shift+→)."),
-        Binding("0", "follow", "now", tooltip="To the present, and along with it."),
+        Binding(
+            "h,shift+left",
+            "pan(-1)",
+            "earlier",
+            tooltip="Back a quarter of the window (or shift+←).",
+        ),
+        Binding(
+            "l,shift+right",
+            "pan(1)",
+            "later",
+            tooltip="Forward a quarter of the window (or shift+→).",
+        ),
+        Binding("0", "follow", "now", tooltip="Back to now, and follow it."),
         Binding(
             "up,k",
             "subject(-1)",
             "previous",
-            tooltip="The subject before: all GPUs, one of them, host, job, ranks.",
+            tooltip="Previous subject: all GPUs, one GPU, host, job, ranks.",
         ),
         Binding(
             "down,j",
             "subject(1)",
             "next",
-            tooltip="The next subject; a click on one of many graphs picks it.",
+            tooltip="Next subject; click one of many graphs to select it.",
         ),
         Binding(
             "tab",
             "measure(1)",
             "measure",
             priority=True,
-            tooltip="Another measure; shift+tab: the one before.",
+            tooltip="Next measure; shift+tab: the previous one.",
         ),
         Binding("shift+tab", "measure(-1)", show=False, priority=True),
         Binding("pageup", "scroll(-1)", show=False),
         Binding(
-            "pagedown", "scroll(1)", show=False, tooltip="Graphs that do not fit; pageup: back."
+            "pagedown",
+            "scroll(1)",
+            show=False,
+            tooltip="Show graphs that do not fit; pageup: back.",
         ),
         Binding("escape,g,q", "close", "close"),
     ]
@@ -263,7 +276,7 @@ class HistoryScreen(FollowingScreen):
                 graphs.show(self._frame, self.choice)
 
 
-NOTHING_YET = "Nothing was sampled yet."
+NOTHING_YET = "No samples yet."
 
 
 class Graphs(DrawnLines):

@@ -21,7 +21,7 @@ from mgpu_doctor.report.stack_tree import tree_lines
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels.table_cells import DIM, Rows
 
-NOBODYS = "dim: no label tells which rank printed it"
+NOBODYS = "dim: no label says which rank printed it"
 LEAST = 8
 
 
@@ -123,7 +123,7 @@ def _threads(stack: Stack) -> Iterator[Text]:
     )
     for thread in ordered[:MOST_THREADS]:
         signs = ["runs"] if thread.active else []
-        signs += ["holds Python's lock"] if thread.gil else []
+        signs += ["holds the GIL"] if thread.gil else []
         title = "main thread" if thread.main else f"thread {text.line(thread.name or '?')}"
         yield Text.assemble((title, "cyan"), (f"  {', '.join(signs)}", DIM))
         if thread.main:

@@ -45,9 +45,9 @@ def memory_lines(frame: Frame, rank: RankSummary, known: Rank | None) -> Iterato
         if of.allocated_peak is not None:
             parts.append(f"{format_bytes(of.allocated_peak)} at most")
         if of.reserved is not None:
-            parts.append(f"{format_bytes(max(0, of.reserved - of.allocated))} kept unused")
+            parts.append(f"{format_bytes(max(0, of.reserved - of.allocated))} unused cache")
         if of.retries:
-            parts.append(f"given back {format_count(of.retries, 'time')} for want of room")
+            parts.append(f"cache flushed {format_count(of.retries, 'time')} to make room")
         yield Text(f"       by torch: {', '.join(parts)}", style=DIM)
 
 
@@ -124,7 +124,7 @@ LOOKS = {
 WORDS = {
     ("device", REST): "activations and the rest",
     ("host", REST): "activations, Python and the rest",
-    ("device", CACHE): "kept unused beside it",
+    ("device", CACHE): "unused cache",
 }
 
 
@@ -134,7 +134,7 @@ def peak_lines(rank: Rank | None, width: int) -> Iterator[Text]:
         return
     made = find_makeup(rank)
     if isinstance(made, str):
-        yield Text(f"What its peak memory is made of is not known: {made}.", style=DIM)
+        yield Text(f"The composition of its peak memory is unknown: {made}.", style=DIM)
         return
     where = "its GPU" if made.where == "device" else "its process"
     yield Text.assemble(

@@ -29,7 +29,7 @@ from mgpu_doctor.tui.view import View, Who
 KEYS = (
     ("s", "read the rank's stack, and those of its data-loader workers; nothing is paused"),
     ("S", "read the stacks of all ranks, as one tree"),
-    ("n p", "the next, the previous rank (also right and left where nothing is replayed)"),
+    ("n p", "the next, the previous rank (also right and left, except in a replay)"),
     ("tab", "phases, stacks, output: arrows and page keys scroll"),
     ("escape", "close"),
 )

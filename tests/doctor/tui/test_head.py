@@ -47,7 +47,7 @@ def test_a_job_that_stands_or_diverges_says_so_first() -> None:
     stands = told(replace(HEALTHY, going=GOING._replace(idle=42.0)), 80)
     assert "no step for 42 s" in stands
     assert "steps/s" not in stands
-    assert "loss is no number" in told(
+    assert "loss is not a number" in told(
         replace(HEALTHY, going=GOING._replace(loss=float("inf"))), 40
     )
 

@@ -28,7 +28,7 @@ SIZE = (120, 40)
 
 
 @pytest.mark.parametrize(
-    ("key", "does"), [("g", "[      A shorter time."), ("e", "1      Only ranks")]
+    ("key", "does"), [("g", "[      Shorter window."), ("e", "1      Only ranks")]
 )
 async def test_help_on_a_page_begins_with_its_own_keys(key: str, does: str) -> None:
     app = TopApp(Still(STRAGGLER), interval=3600)
@@ -300,7 +300,7 @@ async def test_a_page_that_cannot_be_loaded_leaves_the_screen(
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await shown(pilot)
         await pilot.press("e")
-        await until(pilot, lambda: "That cannot be opened" in screen_text(app), "what is wrong")
+        await until(pilot, lambda: "It cannot be opened" in screen_text(app), "what is wrong")
         await pilot.press("enter")
         await until(pilot, lambda: len(app.screen_stack) == 2, "another page")
 
@@ -309,7 +309,9 @@ async def test_an_error_while_it_is_open_leaves_the_screen_and_says_that_it_is_o
     app = TopApp(Failing(STRAGGLER), interval=0.5)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await shown(pilot)
-        await until(pilot, lambda: "is not renewed: Attr" in screen_text(app), "what is wrong")
+        await until(
+            pilot, lambda: "is not being updated: Attr" in screen_text(app), "what is wrong"
+        )
         assert "[red]no" in screen_text(app)
         assert app.frame is not None
         assert app.frame.late > 0

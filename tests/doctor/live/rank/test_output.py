@@ -150,7 +150,7 @@ def test_the_files_of_a_process_that_a_recording_merely_names_stay_closed(
 def test_of_a_job_that_is_over_no_process_is_asked(printer: subprocess.Popen[bytes]) -> None:
     case, rank = _from_outside([printer.pid])
     over = replace(case, job=replace(case.job, ended=diagnoses.STARTED))
-    assert output_of(over, rank).reason == f"Nobody kept what it prints; {rank_output.BY_RUN}."
+    assert output_of(over, rank).reason == f"Its output was not recorded; {rank_output.BY_RUN}."
 
 
 def test_of_a_pipe_it_is_said_that_nobody_can_read_it_again() -> None:
@@ -162,4 +162,4 @@ def test_of_a_pipe_it_is_said_that_nobody_can_read_it_again() -> None:
         process.kill()
     assert reason is not None
     assert "What rank 0 prints goes into a pipe (pipe:[" in reason
-    assert ended == f"Nobody kept what it prints; {rank_output.BY_RUN}."
+    assert ended == f"Its output was not recorded; {rank_output.BY_RUN}."

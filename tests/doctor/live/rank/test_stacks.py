@@ -93,7 +93,7 @@ def test_why_nothing_can_be_read_is_one_sentence() -> None:
     assert reasons == [
         "Its process has ended: there is no stack to read.",
         "There is no process of this rank.",
-        "It runs on node-z: its stacks are read there, by `mgpu-doctor top`.",
+        "It runs on node-z: read its stacks there, with `mgpu-doctor top`.",
         f"there is no process {(1 << 22) + 7} on this host.",
     ]
 
@@ -103,7 +103,7 @@ def test_a_process_that_a_recording_merely_names_is_not_asked(asked: list[list[i
     strangers = replace(CASE, ranks=tuple(replace(one, is_here=False) for one in CASE.ranks))
     for alone in (True, False):
         told = stand(strangers, [rank(2)], alone=alone)
-        assert told == "Whether that process is this rank is not sure: it is not asked."
+        assert told == "It is not certain that this process is this rank: its stack is not read."
     assert asked == []
 
 

@@ -66,7 +66,7 @@ def test_what_is_left_out_is_told() -> None:
 
 
 def test_nothing_at_all_and_nothing_of_a_kind() -> None:
-    assert "Nothing that is told of here" in text(timeline(Frame(AT, "live")), AT, Choice(), 80, 24)
+    assert "No events yet." in text(timeline(Frame(AT, "live")), AT, Choice(), 80, 24)
     chosen = Choice().toggled(Kind.COMPILING)
     assert "0 shows all" in text(MANY, AT, chosen, 80, 24)
     assert chosen.toggled(Kind.COMPILING) == Choice()

@@ -186,7 +186,7 @@ def test_markup_and_escapes_of_others_are_matched_as_they_are_seen() -> None:
         ("own>30", 4, "ms, s, us, %"),
         ("host<3", 4, "expected : or = as host is text"),
         ("util<5,6", 7, "expected one number after <"),
-        ("util<?", 4, "expected util=? to find what is not known"),
+        ("util<?", 4, "expected util=? to find unknown values"),
         ("util", 4, "expected a comparison such as util>"),
         ("state & rank:3", 5, "expected a comparison such as state:"),
         ("(rank:3", 0, "expected this bracket to be closed"),

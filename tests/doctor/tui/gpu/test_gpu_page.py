@@ -131,7 +131,7 @@ async def test_a_gpu_that_goes_is_missed() -> None:
 async def test_hostile_words_are_only_words_and_a_recording_knows_no_users() -> None:
     for frame, told in (
         (HOSTILE, "[bold red]x[/]"),
-        (replace(REPLAYED, devices=WORN_FRAME.devices), "of a recording"),
+        (replace(REPLAYED, devices=WORN_FRAME.devices), "recordings do not contain users"),
     ):
         app = Host(frame, 0)
         async with app.run_test(size=(160, 40)) as pilot:

@@ -58,7 +58,7 @@ def test_the_bar_is_as_long_as_its_parts_and_the_legend_fits(width: int) -> None
     assert letters.count("A") / len(letters) == pytest.approx(10 / 24, abs=0.04)
     assert all(line.cell_len <= max(width, 45) for line in legend)
     assert "W weights 2 GiB" in legend[0].plain
-    assert "· kept unused beside it 4 GiB" in legend[-1].plain
+    assert "· unused cache 4 GiB" in legend[-1].plain
 
 
 def test_what_is_foretold_of_all_ranks_and_the_batch_that_fits() -> None:

@@ -38,8 +38,8 @@ def test_what_torch_made_of_it() -> None:
     torch = {"allocated": 12 * GIB, "allocated_peak": 15 * GIB, "reserved": 19 * GIB, "retries": 2}
     _, line = told(on_gpus(), {"device_memory": torch})
     assert line.strip() == (
-        "by torch: 12 GiB allocated, 15 GiB at most, 7 GiB kept unused, "
-        "given back 2 times for want of room"
+        "by torch: 12 GiB allocated, 15 GiB at most, 7 GiB unused cache, "
+        "cache flushed 2 times to make room"
     )
     assert len(told(on_gpus(), {"device_memory": {"allocated": diagnoses.HOSTILE}})) == 1
 

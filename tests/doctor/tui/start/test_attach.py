@@ -102,7 +102,7 @@ async def test_an_empty_machine_says_what_to_do() -> None:
     app = TinyApp(AttachScreen(tuple))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(
-            pilot, lambda: "No training job runs on this machine." in screen_text(app), "it"
+            pilot, lambda: "No training job is running on this machine." in screen_text(app), "it"
         )
         await pilot.press("enter", "x")
         assert app.results == []
@@ -115,7 +115,7 @@ async def test_readonly_stops_nothing() -> None:
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await listed(pilot)
         await pilot.press("x")
-        await until(pilot, lambda: "nothing is stopped" in screen_text(app), "the refusal")
+        await until(pilot, lambda: "stops nothing" in screen_text(app), "the refusal")
         assert isinstance(app.screen, AttachScreen)
 
 

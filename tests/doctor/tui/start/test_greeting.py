@@ -37,7 +37,7 @@ def test_it_names_the_gpus() -> None:
 def test_what_is_not_there_is_said() -> None:
     bare = replace(NOTHING, devices=None, host=None)
     text = "\n".join(line.plain for line in Greeting((), None).lines(bare, 100, View()))
-    assert "not looked for yet" in text
+    assert "not checked yet" in text
     assert "none in this Python" in text
     assert "play the last" not in text
 

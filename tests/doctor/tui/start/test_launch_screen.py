@@ -83,7 +83,7 @@ async def test_another_fault_where_there_is_none_goes_to_the_choice_of_the_first
     async with app.run_test(size=(80, 24)) as pilot:
         await begun(app, pilot)
         await pilot.press("ctrl+n")
-        await until(pilot, lambda: "choose one to plant" in screen_text(app), "the choice")
+        await until(pilot, lambda: "choose one to inject" in screen_text(app), "the choice")
         assert app.focused is not None
         assert app.focused.id == "kind"
 

@@ -61,7 +61,7 @@ async def test_without_a_job_there_is_nothing_to_diagnose() -> None:
     app: App[Any] = App()
     async with app.run_test(notifications=True) as pilot:
         opening.open_diagnosis(app, None)
-        await until(pilot, lambda: "There is no job to look at" in screen_text(app), "the hint")
+        await until(pilot, lambda: "No job is shown" in screen_text(app), "the hint")
 
 
 def _reads(app: App[Any], told: str) -> bool:
@@ -73,8 +73,8 @@ async def test_stopping_is_offered_only_where_it_may_be(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         for subject, readonly, told in (
             ("1", True, "--readonly"),
-            (None, False, "There is no job"),
-            (str(tmp_path / "none"), False, "does not tell which"),
+            (None, False, "No job is shown"),
+            (str(tmp_path / "none"), False, "does not say which"),
             (str(2**22 + 1), False, "there is no process"),
         ):
             offer_stop(app, subject, readonly=readonly)

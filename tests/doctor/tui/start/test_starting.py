@@ -95,9 +95,7 @@ def test_its_output_is_in_the_recording_and_its_end_is_told() -> None:
     eventually("its end", lambda: ended(one))
     assert sorted(console(one).splitlines()) == ["to one", "to the other"]
     name = one.recording.name
-    assert farewell(one) == (
-        f"the job has completed; `mgpu-doctor diagnose {name}` tells more of it."
-    )
+    assert farewell(one) == (f"the job has completed; `mgpu-doctor diagnose {name}` shows more.")
     assert aim_at_recording(one.recording) == "the job has ended."
 
 
@@ -181,7 +179,7 @@ def test_stopping_asks_the_job_through_the_doctor(begun: list[Started]) -> None:
     eventually("its end", lambda: not aim.alive)
     assert read_json(one.recording / END)["asked"] == "SIGINT"
     assert load_recording(one.recording).job.outcome is Outcome.KILLED
-    assert farewell(one).startswith("the job has ended as asked by SIGINT;")
+    assert farewell(one).startswith("the job has ended as requested by SIGINT;")
 
 
 def test_sigkill_ends_what_hears_nothing_and_its_family(begun: list[Started]) -> None:
@@ -222,5 +220,5 @@ def test_a_process_that_took_the_pid_is_left_alone() -> None:
 
 
 def test_what_is_no_job_cannot_be_stopped(tmp_path: Path) -> None:
-    assert "does not tell" in str(aim_at_recording(tmp_path))
+    assert "does not say" in str(aim_at_recording(tmp_path))
     assert "no process" in str(stopping.aim_at_process(2**22 + 1))
