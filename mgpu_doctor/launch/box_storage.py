@@ -1,6 +1,6 @@
 """Where live black boxes are stored, and how they are copied into the recording.
 
-A box is mapped into its rank, and no write to it may fail, so a network file system will not do.
+A box is mapped into its rank and writes to it must never fail, so no network file system is used.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from mgpu_doctor.recording.write import private_folder, write_whole
 
 SHARED_MEMORY = Path("/dev/shm")
 MUCH_SHARED_MEMORY = 1 << 30
-"""Bytes that must be free there: data loaders and NCCL need it, too. A choice."""
+"""Bytes that must be free there, since data loaders and NCCL use it, too. A choice."""
 
 
 class NoLocalStorageError(OSError):
-    """No folder is known in which a box can be mapped without harm."""
+    """No known folder is safe for mapping a box."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoxesPlace:
-    """`key`: of a folder outside of the recording (`recording.live_boxes`); None: it is inside."""
+    """The folder of the live boxes. `key`: identifies a folder outside of the recording
+    (`recording.live_boxes`); None if it is inside."""
 
     folder: Path
     key: str | None = None
@@ -40,8 +41,9 @@ class BoxesPlace:
 def boxes_place(
     recording: Path, host: str, environment: Mapping[str, str] = os.environ
 ) -> BoxesPlace:
-    """The folder (made, 0700) for the live boxes. Raises `OSError`, and `NoLocalStorageError`
-    where boxes can be mapped neither in the recording nor in any local folder."""
+    """Makes and returns the folder (mode 0700) for the live boxes. Raises `OSError`, and
+    `NoLocalStorageError` if boxes can be mapped neither in the recording nor in any local
+    folder."""
     inside = private_folder(layout.boxes(recording, host))
     if can_map_boxes(inside):
         return BoxesPlace(inside)
@@ -52,7 +54,7 @@ def boxes_place(
 
 
 def local_places(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Where folders of this host alone are, best first."""
+    """Returns candidate folders on this host's own storage, best first."""
     named = (environment.get("SLURM_TMPDIR"), environment.get("TMPDIR"), "/tmp", "/var/tmp")
     yield from (Path(name) for name in named if name)
     try:
@@ -64,7 +66,7 @@ def local_places(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def can_map_boxes(folder: Path) -> bool:
-    """Whether a rank can map a file here without harm; False, too, where none can be written."""
+    """Returns whether a rank can safely map a file here; also False if no file can be written."""
     try:
         with tempfile.TemporaryFile(dir=folder) as trial:
             return keeps_reserved_space(trial.fileno())
@@ -73,7 +75,7 @@ def can_map_boxes(folder: Path) -> bool:
 
 
 def file_system_of(folder: Path) -> str:
-    """Type of the file system that a folder lies on, `unknown` where that cannot be read."""
+    """Returns the type of a folder's file system; `unknown` if it cannot be read."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -89,8 +91,8 @@ MOST = 1024
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy every box of `source`. A box may be copied while it
-    is written: its checksums tell a reader which records are whole. Raises `OSError`."""
+    """Copies every box of `source`. A box may be copied while it is written: its checksums show
+    which records are complete. Raises `OSError`."""
     boxes = [entry for entry in os.scandir(source) if entry.name.endswith(BOX_SUFFIX)]
     for entry in boxes[:MOST]:
         state = entry.stat(follow_symlinks=False)
@@ -100,7 +102,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """`copy` for the last time: then the private folder `source` goes. Raises `OSError`, and
-    leaves everything where it is, if not all could be copied."""
+    """Copies every box and removes the private folder `source`. If a copy fails, raises `OSError`
+    and removes nothing."""
     copy(source, target)
     shutil.rmtree(source)

@@ -1,15 +1,15 @@
-"""Carries what the job prints to where it would have gone, and keeps a bounded copy of it.
+"""Forwards the job's output to its original destination and keeps a bounded copy.
 
-A program of its own (`python -I -S`, standard library alone), so that it outlives the doctor. Two
+A separate program (`python -I -S`, standard library only), so that it outlives the doctor. Two
 processes, neither a child of the doctor's: the *pump* moves bytes and touches no file; the
-*guardian*, its parent, writes the copy and starts a new pump where one was killed. What a pump has
-read but not yet written lies in memory that both share, so a new one goes on where the old one
-stopped. A copy that cannot keep up or cannot be written is dropped.
+*guardian*, its parent, writes the copy and starts a new pump where one was killed. Data that a pump
+has read but not yet written is in shared memory, so a new pump continues where the old one stopped.
+A copy that cannot keep up or cannot be written is dropped.
 
 Descriptors: CHANNEL, the end from which the job's output is read (a pipe or a terminal's master);
-OUT, where it goes; CONTROL, a socket to the doctor. The doctor asks `d` (move all there is now)
-and is told `d` when it has moved and `c` when the copy is written too; it asks `w` (the
-terminal's size has changed) and is told `w`.
+OUT, where it goes; CONTROL, a socket to the doctor. The doctor sends `d` (move everything now) and
+gets `d` when it is moved and `c` when it is copied too; it sends `w` (the terminal was resized) and
+gets `w`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import termios
 CHANNEL, OUT, CONTROL = 3, 4, 5
 CHUNK = 64 << 10
 TAKEN, GIVEN, BEGUN, READING, KEPT, NEWS, TOLD = range(7)
-"""What is counted in shared memory: bytes taken from CHANNEL, bytes given to OUT, TAKEN when the
-present chunk began, 1 while it is being read, bytes ever put into the ring, 1 while the guardian
-knows of news in the ring, bytes that pumps wrote to others than OUT."""
+"""Counters in shared memory: bytes read from CHANNEL, bytes written to OUT, TAKEN at the start of
+the current chunk, 1 while it is being read, bytes ever put into the ring, 1 while the guardian has
+been notified of new data, bytes that pumps wrote elsewhere than to OUT."""
 DRAIN_LIMIT = 4 << 20
-"""More than a pipe or a terminal can hold: others may go on printing while we drain."""
+"""More than a pipe or a terminal can buffer: other processes may still print during a drain."""
 KEEP = 4 << 20
 """Bytes of a copy: NAME holds the first KEEP, NAME.1 the newest KEEP to 2 * KEEP of the rest."""
 RING = 4 << 20
@@ -46,7 +46,7 @@ IGNORED = (
 def main() -> None:
     path = os.environb[COPY_VARIABLE.encode()]
     inherited = [int(name) for name in os.listdir("/proc/self/fd")]
-    # Whatever failed until here, the doctor sees, and lets the job print without us.
+    # The doctor sees any failure up to here, and lets the job print without this program.
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -57,15 +57,15 @@ def main() -> None:
         if descriptor not in (CHANNEL, OUT, CONTROL):
             close(descriptor)
     for _ in range(CHANNEL):
-        os.open(os.devnull, os.O_RDWR)  # as 0, 1 and 2, so that nothing else gets them
+        os.open(os.devnull, os.O_RDWR)  # occupies 0, 1 and 2, so that nothing else gets them
     guard(Shared(), Copy(path))
 
 
 class Shared:
-    """Memory of both processes: the chunk that is being moved, and the newest of what was moved.
+    """Memory shared by both processes: the chunk being moved, and the newest data moved.
 
-    Each counter is one aligned word, and each fact is in one counter alone, so that a pump that is
-    killed between any two instructions leaves no contradiction behind."""
+    Each counter is one aligned word and each fact is in one counter only, so a pump killed between
+    any two instructions leaves a consistent state."""
 
     def __init__(self) -> None:
         memory = memoryview(mmap.mmap(-1, mmap.PAGESIZE + CHUNK + RING))
@@ -80,13 +80,13 @@ class Shared:
         self._counters[counter] = value
 
     def read(self) -> int:
-        """Take in the next chunk; 0 at the end."""
+        """Reads the next chunk; returns its length in bytes, 0 at the end."""
         self[BEGUN] = self[TAKEN]
         self[READING] = 1
         try:
             length = os.readv(CHANNEL, [self._body])
         except OSError as error:
-            if error.errno == errno.EIO:  # a terminal that nobody has open any more
+            if error.errno == errno.EIO:  # a terminal that no process has open any more
                 return 0
             raise
         self[TAKEN] += length
@@ -94,24 +94,24 @@ class Shared:
         return length
 
     def write(self) -> None:
-        """Move on what is left of the chunk. Raises OSError where nobody takes it."""
+        """Writes the rest of the chunk. Raises OSError if there is no reader."""
         while self[GIVEN] < self[TAKEN]:
             left = self._body[self[GIVEN] - self[BEGUN] : self[TAKEN] - self[BEGUN]]
             try:
                 self[GIVEN] += os.write(OUT, left)
-            except BlockingIOError:  # whoever shares OUT made it non-blocking
+            except BlockingIOError:  # another process that shares OUT made it non-blocking
                 wait_for(OUT, select.POLLOUT)
 
     def recover(self, read: int, written: int) -> None:
-        """Count what a killed pump did and could not count any more: `read` bytes from anywhere,
-        `written` to OUT."""
+        """Adds what a killed pump did but could not count: `read` bytes in total, `written` bytes
+        to OUT."""
         if self[READING]:
             self[TAKEN] += read
         self[READING] = 0
         self[GIVEN] += written
 
     def keep(self) -> bool:
-        """Put the chunk into the ring; True if the guardian does not know of anything new yet."""
+        """Puts the chunk into the ring; returns whether the guardian must be notified."""
         length, total = self[TAKEN] - self[BEGUN], self[KEPT]
         place = total % RING
         first = min(length, RING - place)
@@ -122,15 +122,15 @@ class Shared:
         return not known
 
     def kept(self, since: int) -> tuple[int, bytes]:
-        """What came after the first `since` bytes, and how many bytes there were in all. Of a lot
-        it is the newest part."""
+        """Returns the data after the first `since` bytes, and the total number of bytes. If there
+        is too much, only the newest part."""
         self[NEWS] = 0
         total = self[KEPT]
         start = max(since, total - RING)
         place, length = start % RING, total - start
         first = min(length, RING - place)
         data = bytes(self._ring[place : place + first]) + bytes(self._ring[: length - first])
-        overwritten = max(0, self[KEPT] + CHUNK - RING - start)  # while we were copying
+        overwritten = max(0, self[KEPT] + CHUNK - RING - start)  # during the copy
         return total, data[overwritten:]
 
 
@@ -141,7 +141,7 @@ class Pump:
     def run(self) -> None:
         poll = select.poll()
         poll.register(CHANNEL, select.POLLIN)
-        poll.register(OUT, 0)  # its errors alone: the reader is gone
+        poll.register(OUT, 0)  # only errors: the reader is gone
         poll.register(CONTROL, select.POLLIN)
         try:
             self.shared.write()
@@ -154,13 +154,13 @@ class Pump:
                 if CHANNEL in ready and not self.move():
                     return
         except OSError:
-            pass  # nobody takes the output any more
-        # The job must feel what it would have felt: its next write fails.
+            pass  # the output has no reader any more
+        # As without this program, the job's next write must fail.
         os.close(CHANNEL)
         self.tell(self.notes, b"x")
 
     def move(self) -> int:
-        """One chunk: its length, 0 at the end."""
+        """Moves one chunk; returns its length in bytes, 0 at the end."""
         length = self.shared.read()
         if length:
             self.shared.write()
@@ -169,7 +169,7 @@ class Pump:
         return length
 
     def obey(self) -> bool:
-        """Do what the doctor asks; False where it is gone."""
+        """Executes the doctor's request; returns False if the doctor is gone."""
         try:
             asked = os.read(CONTROL, 64)
         except OSError:
@@ -198,7 +198,7 @@ class Pump:
 
 
 class Copy:
-    """The bounded files. Trouble costs the bytes at hand, nothing else."""
+    """The bounded copy files. A failure loses the current bytes, nothing else."""
 
     def __init__(self, path: bytes) -> None:
         self.path = path
@@ -206,14 +206,14 @@ class Copy:
         self.sizes = {path: 0, path + b".1": 0}
 
     def catch_up(self, shared: Shared) -> None:
-        """Write what came since the last time, and a mark where it was too much."""
+        """Writes what came since the last call, with a mark where data was lost."""
         total, data = shared.kept(self.seen)
         lost = total - self.seen - len(data)
         self.seen = total
         self.add(data, lost)
 
     def add(self, data: bytes, lost: int = 0) -> None:
-        """Append `data`, after a mark for so many bytes that were lost before it."""
+        """Appends `data`, after a mark for the bytes that were lost before it."""
         if lost:
             self._add(b"\n[mgpu-doctor: %d bytes were not copied here]\n" % lost)
         self._add(data)
@@ -243,7 +243,7 @@ class Copy:
             pass
 
     def _halve(self, path: bytes) -> None:
-        """Keep the newest half, whole lines, under the same name."""
+        """Keeps the newest half, in whole lines, under the same name."""
         draft = path + b".draft"
         try:
             with open(path, "rb") as old:
@@ -258,7 +258,7 @@ class Copy:
 
 
 def guard(shared: Shared, copy: Copy) -> None:
-    """Run pumps until one has come to the end by itself."""
+    """Runs pumps until one reaches the end of the output."""
     for _ in range(PUMPS):
         notes, notes_in = os.pipe()
         os.set_blocking(notes_in, False)
@@ -282,8 +282,8 @@ def guard(shared: Shared, copy: Copy) -> None:
 
 
 def moved(pid: int) -> tuple[int, int]:
-    """Bytes that a process has read and written in its life, by the kernel's own count (proc(5),
-    `rchar` and `wchar` of /proc/PID/io); zeros where the kernel keeps none."""
+    """Returns the bytes that a process has read and written so far (proc(5), `rchar` and `wchar` of
+    /proc/PID/io); zeros if the kernel has no such counters."""
     counts = {b"rchar": 0, b"wchar": 0}
     with contextlib.suppress(OSError), open(f"/proc/{pid}/io", "rb") as file:
         for line in file:
@@ -294,7 +294,7 @@ def moved(pid: int) -> tuple[int, int]:
 
 
 def serve(notes: int, shared: Shared, copy: Copy) -> None:
-    """Keep the copy until this pump is gone."""
+    """Writes the copy until this pump is gone."""
     pending = False
     while True:
         if pending and not wait_for(notes, select.POLLIN, COPY_EVERY_MS):
@@ -315,7 +315,7 @@ def serve(notes: int, shared: Shared, copy: Copy) -> None:
 
 
 def fit_terminal() -> None:
-    """Give the job's terminal the size of the real one."""
+    """Resizes the job's terminal to the size of the real one."""
     try:
         size = fcntl.ioctl(OUT, termios.TIOCGWINSZ, bytes(8))
         fcntl.ioctl(CHANNEL, termios.TIOCSWINSZ, size)

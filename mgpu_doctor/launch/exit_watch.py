@@ -1,6 +1,7 @@
-"""How the job's processes exited, seen by a process that is not their parent; and `ending.json`.
+"""Records how the job's processes exited, from a process that is not their parent; and
+`ending.json`.
 
-The file is kept by a thread of its own: a file system that does not answer must not delay the rest.
+A thread of its own writes the file: an unresponsive file system must not delay the rest.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ _PIDFD_INFO_EXIT = 1 << 3
 
 
 def zombie_wait_status(pid: int, start_ticks: int, proc: Path = Path("/proc")) -> int | None:
-    """The wait status of an ended process that its parent has not waited for; else None."""
+    """Returns the wait status of an ended process that its parent has not waited for; else None."""
     return processes.read_wait_status(pid, start_ticks, proc)
 
 
 def pidfd_wait_status(pidfd: int) -> int | None:
-    """The wait status of a process that was waited for; None where the kernel does not tell."""
+    """Returns the wait status of a process that was waited for; None if the kernel does not report
+    it."""
     request = _PIDFD_INFO.pack(_PIDFD_INFO_EXIT, *([0] * 13))
     try:
         answer = _PIDFD_INFO.unpack(fcntl.ioctl(pidfd, _PIDFD_GET_INFO, request))
@@ -44,7 +46,7 @@ def pidfd_wait_status(pidfd: int) -> int | None:
 
 
 def split_wait_status(status: int | None) -> dict[str, int | None]:
-    """`exit_code` and `signal` of a wait status, as a recording holds them."""
+    """Returns `exit_code` and `signal` of a wait status, as in a recording."""
     if status is None:
         return {"exit_code": None, "signal": None}
     code = os.waitstatus_to_exitcode(status)
@@ -54,16 +56,16 @@ def split_wait_status(status: int | None) -> dict[str, int | None]:
 
 
 CLOSE_LOOKS = 30
-"""So many looks take in each process, then each tenth."""
+"""The first polls cover each process; after this many, only every tenth poll does."""
 THEN_EACH = 10
 SAVED_EVERY = 30.0
 LEAST_GAP, LEAST_BETWEEN_SAVES = 0.2, 1.0
-"""Seconds, however fast processes come and go."""
+"""Minimum seconds between polls, however fast processes come and go."""
 
 
 class ExitWatch:
-    """`pids`: the job's processes at the moment. `interval`: seconds until the next look, by the
-    seconds since the start."""
+    """Watches exits. `pids`: the job's current processes. `interval`: seconds until the next poll,
+    given the seconds since the start."""
 
     def __init__(
         self,
@@ -84,11 +86,11 @@ class ExitWatch:
         self._thread.start()
 
     def someone_ended(self) -> None:
-        """Look at once, before the traces are gone."""
+        """Polls at once, before the evidence is gone."""
         self._hurry.set()
 
     def finish(self, patience: float) -> None:
-        """The job is over: look a last time. Waits for so many seconds at most."""
+        """Polls a last time when the job is over. Waits at most this many seconds."""
         self._over.set()
         self._hurry.set()
         self._thread.join(patience)

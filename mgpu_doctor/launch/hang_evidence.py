@@ -1,7 +1,7 @@
 """Evidence of a hung job: snapshots of its processes, and torch's flight recorder.
 
-Loaded only for a hang. It loads numpy, whose threads must not exist before `observe` has blocked
-the signals that it handles: they would receive them and end the doctor.
+Imported only for a hang, because it imports numpy: numpy's threads must not exist before `observe`
+has blocked the signals it handles, or they would receive them and end the doctor.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ LOOKS_LIMIT = 8 << 20
 FLIGHT_PATIENCE = 15.0
 """Seconds; torch takes up to 7 to look up call sites for the first time."""
 MOST = 64
-"""Boxes that are read."""
+"""The most boxes that are read."""
 
 
 def longest_step(boxes: Path) -> float | None:
-    """The 99th percentile of the steps on record, in seconds; None where there are none."""
+    """Returns the 99th percentile of the recorded step times, in seconds; None without steps."""
     walls = []
     for path in list(boxes.glob("*.box"))[:MOST]:
         try:
@@ -51,10 +51,10 @@ def longest_step(boxes: Path) -> float | None:
 
 
 def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
-    """Looks at the job of this process some times; whether it stands and somebody waits. Then what
-    was seen is recorded, with what torch recorded of the collectives.
+    """Samples the stacks of this process's job several times; returns whether it hangs with ranks
+    waiting. If so, records the snapshots and torch's flight recorder.
 
-    `unchanged`: waits until it is time for the next look; False once the job moves again.
+    `unchanged`: waits until the next sample is due; returns False once the job makes progress.
     """
     job = jobs.find(pid)
     if job is None or notebook.folder is None or notebook.boxes is None:
@@ -70,7 +70,7 @@ def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
     seen = [snapshot for line in lines if (snapshot := read_job_snapshot(line)) is not None]
     hang = analyse_hang(seen, _positions(notebook.boxes))
     if hang is None or not hang.waiting:
-        return False  # of a rank that nobody waits for, nobody can tell what it may wait for
+        return False  # no rank waits for another one, so this may be a legitimate wait
     host = notebook.folder / layout.HOSTS / notebook.host
     book = Lines(host / layout.LOOKS, LOOKS_LIMIT, samples=False)
     for line in lines:
@@ -81,7 +81,7 @@ def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
 
 
 def _numbered(job: RunningJob, boxes: Path) -> RunningJob:
-    """The job with the numbers that ranks tell in their boxes alone, as those of Ray Train do."""
+    """Returns the job with rank numbers that only the boxes contain, as with Ray Train."""
     if all(rank.rank is not None for rank in job.ranks):
         return job
     rank_of_pid = {}
@@ -99,7 +99,7 @@ def _numbered(job: RunningJob, boxes: Path) -> RunningJob:
 
 
 def _positions(boxes: Path) -> dict[int, DevicePosition]:
-    """Pid -> how far its device got, of the ranks for which that is known."""
+    """Returns pid -> device position, for the ranks where it is known."""
     positions = {}
     for path in list(boxes.glob("*.box"))[:MOST]:
         with suppress(BadBox, OSError):
@@ -111,7 +111,7 @@ def _positions(boxes: Path) -> dict[int, DevicePosition]:
 
 
 def _sockets(job: RunningJob, boxes: Path) -> dict[int, str]:
-    """pid -> where an instrumented rank answers."""
+    """Returns pid -> socket of an instrumented rank."""
     sockets = {rank.pid: next(boxes.glob(f"*.{rank.pid}.*.sock"), None) for rank in job.ranks}
     return {pid: str(path) for pid, path in sockets.items() if path is not None}
 

@@ -1,7 +1,7 @@
-"""Notices that an observed job makes no progress, and has the evidence kept while it is there.
+"""Notices that an observed job makes no progress, and records the evidence while it exists.
 
 The ranks' black boxes show that nothing moves; their stacks show whether it is a hang: a rank that
-compiles, loads or computes uses CPU time. The job itself is left alone.
+compiles, loads or computes uses CPU time. The job itself is not touched.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from mgpu_doctor.recording.rank_pulse import Pulse, pulses
 
 EVERY = 1.0
 LEAST = 5.0
-"""Seconds without a sign of life before anybody looks, at least."""
+"""Minimum seconds without progress before stacks are sampled."""
 STEPS = 3.0
-"""So many of the longest steps (99th percentile) of the job before that, if that is more."""
+"""The same in multiples of the longest step (99th percentile), if that is more."""
 START = 30.0
-"""The same while no rank has taken a step: starting takes its time."""
+"""The same in seconds while no rank has completed a step: starting can take long."""
 LASTING = 30.0
-"""Seconds after which a hang will not end by itself, as far as anybody can tell."""
+"""Seconds after which a hang is unlikely to end by itself."""
 LONGEST = 600.0
-"""Seconds until the next look, at most, where the last one saw no hang."""
+"""Maximum seconds until the next sample if the last one showed no hang."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """What to do about a hang; each is called once, with the seconds that it has lasted."""
+    """Callbacks for a hang; each is called once, with the seconds it has lasted."""
 
     hung: Callable[[float], None]
     lasts: Callable[[float], None]
-    """It has lasted for LASTING."""
+    """Called when the hang has lasted for LASTING seconds."""
 
 
 class Stillness:
@@ -57,7 +57,8 @@ class Stillness:
                 last = now
 
     def _while_still(self, last: Mapping[str, Pulse]) -> None:
-        """Until something moves. Whoever is told, the job was seen to stand just before."""
+        """Waits until the job makes progress. Just before each alarm, a sample confirms the
+        hang."""
         since = time.monotonic() - EVERY
         alarms = [self._alarm.hung, self._alarm.lasts]
         look_at: float | None = None
@@ -72,13 +73,13 @@ class Stillness:
                 alarms.pop(0)(time.monotonic() - since)
                 look_at = max(LASTING, still + EVERY)
         while not self._over.wait(EVERY) and self._pulses() == last:
-            pass  # all is said
+            pass  # both alarms were raised
 
     def _pulses(self) -> Mapping[str, Pulse]:
         return {} if self._notebook.boxes is None else pulses(self._notebook.boxes)
 
     def _patience(self) -> float:
-        """Seconds without a sign of life before anybody looks."""
+        """Returns the seconds without progress before stacks are sampled."""
         from mgpu_doctor.launch.hang_evidence import longest_step
 
         longest = None if self._notebook.boxes is None else longest_step(self._notebook.boxes)

@@ -14,7 +14,7 @@ NOT_EXECUTABLE = 126
 
 
 class CannotStartError(Exception):
-    """The command cannot be started; `code` is what a shell would exit with."""
+    """The command cannot be started; `code` is the exit code of a shell in that case."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -22,7 +22,8 @@ class CannotStartError(Exception):
 
 
 def find_program(name: str, environment: Mapping[str, str]) -> str:
-    """The path of the program that a shell would run for `name`. Raises `CannotStartError`."""
+    """Returns the path of the program that a shell would run for `name`. Raises
+    `CannotStartError`."""
     if not name:
         raise CannotStartError("The command is empty.", NOT_FOUND)
     if "/" in name:
@@ -49,7 +50,7 @@ def start_program(
     streams: Mapping[int, int | None],
     signal_mask: Iterable[int],
 ) -> int:
-    """Start `command` in this process group and session and return its pid.
+    """Starts `command` in this process group and session and returns its pid.
 
     `streams` maps the job's descriptors to ours (None: closed, as it was for us); all others stay
     as they are. Raises `CannotStartError`.
@@ -59,7 +60,7 @@ def start_program(
         actions.append(
             (os.POSIX_SPAWN_CLOSE, theirs) if ours is None else (os.POSIX_SPAWN_DUP2, ours, theirs)
         )
-    # Python ignores these two from its start; everything else we merely block.
+    # Python ignores these two signals from its start; all others are only blocked.
     defaults = [signal.SIGPIPE, signal.SIGXFSZ]
     arguments = [command[0], *command[1:]]
     for program, argv in ((path, arguments), ("/bin/sh", ["sh", path, *command[1:]])):
@@ -85,9 +86,9 @@ BOXES_VARIABLE = "MGPU_DOCTOR_BOXES"
 
 
 def job_environment(environment: Mapping[str, str], boxes: Path | None) -> dict[str, str]:
-    """`environment` with the probe's folder before the user's own PYTHONPATH.
+    """Returns `environment` with the probe's folder before the user's own PYTHONPATH.
 
-    `boxes`: where ranks write their black boxes; None: there is no such place, no probe."""
+    `boxes`: where ranks write their black boxes; None: there is no such folder, so no probe."""
     changed = dict(environment)
     if boxes is not None:
         theirs = environment.get("PYTHONPATH")
@@ -97,7 +98,7 @@ def job_environment(environment: Mapping[str, str], boxes: Path | None) -> dict[
 
 
 def inject_folder() -> Path:
-    """The folder that holds what every rank imports at its start."""
+    """Returns the folder of the modules that every rank imports at its start."""
     spec = importlib.util.find_spec("mgpu_probes")
     assert spec is not None
     assert spec.origin is not None

@@ -35,20 +35,21 @@ class Link:
 
 
 class FileCopy:
-    """A bounded copy of what a job writes straight into a file of the user's, such as `> out.log`:
-    a recording is read without following any path that stands in it."""
+    """A bounded copy of what a job writes directly into a file of the user's, such as `> out.log`:
+    readers of a recording never follow paths in it."""
 
     def __init__(self, number: int, copy: Path) -> None:
-        """`number`: the standard descriptor that is the file."""
+        """Copies a file. `number`: the standard descriptor that refers to it."""
         self._path = f"/proc/self/fd/{number}"
         self._seen = _position(number)
         self._copy = conduit.Copy(os.fsencode(copy))
 
     def catch_up(self) -> None:
-        """Copy what is new since the last time; of a lot, its end. Raises `OSError`."""
+        """Copies what is new since the last call; if it is too much, only its end. Raises
+        `OSError`."""
         with open(self._path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if size < self._seen:  # somebody emptied it
+            if size < self._seen:  # it was truncated
                 self._seen = 0
             start = max(self._seen, size - conduit.KEEP)
             file.seek(start)
@@ -59,8 +60,8 @@ class FileCopy:
 
 @dataclass(slots=True)
 class Console:
-    """`streams`: the descriptors that the job gets instead of ours. `files`: streams that go
-    straight into a file, and its name; `copies`: what copies them."""
+    """The job's console. `streams`: the descriptors that the job gets instead of ours. `files`:
+    streams that go directly into a file, and its name. `copies`: their copies."""
 
     streams: dict[int, int] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
@@ -68,19 +69,20 @@ class Console:
     links: list[Link] = field(default_factory=list)
 
     def let_go(self) -> None:
-        """The job has its ends now: keep none, or its readers would never see the end."""
+        """Closes the job's ends, which the job has now: otherwise readers would never see the
+        end."""
         for descriptor in set(self.streams.values()):
             os.close(descriptor)
         self.streams = {}
 
     def resize(self) -> None:
-        """The real terminal has another size."""
+        """Passes on a new size of the real terminal."""
         for link in self.links:
             if link.terminal:
                 _ask(link, b"w")
 
     def heard(self, link: Link) -> bytes:
-        """What a conduit tells; it is forgotten when it has gone."""
+        """Returns a conduit's message; removes the conduit if it is gone."""
         try:
             message = link.control.recv(64)
         except BlockingIOError:
@@ -93,10 +95,10 @@ class Console:
         return message
 
     def drain(self, wanted: Callable[[], bool], waker: int) -> None:
-        """Wait until all that the job printed is where it belongs, and in the copy.
+        """Waits until all of the job's output is written and copied.
 
-        It takes as long as the reader of the output takes; `wanted` is asked whenever the
-        descriptor `waker` is readable, and False ends the waiting."""
+        This takes as long as the reader of the output takes. `wanted` is called whenever the
+        descriptor `waker` is readable; False ends the wait."""
         moving = list(self.links)
         copying = list(self.links)
         deadline = None
@@ -122,14 +124,14 @@ class Console:
                     copying.remove(link)
 
     def copy_files(self) -> None:
-        """Copy what the job wrote into files since the last time. Raises `OSError`."""
+        """Copies what the job wrote into files since the last call. Raises `OSError`."""
         for copy in self.copies:
             copy.catch_up()
 
 
 def stand_in_for_closed() -> None:
-    """Occupy closed standard descriptors, so that no file of ours becomes the job's output. They
-    are closed again in the job: descriptors opened by Python are not inherited."""
+    """Occupies closed standard descriptors, so that no file of ours becomes the job's output. They
+    are closed in the job: descriptors opened by Python are not inherited."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -138,9 +140,9 @@ def stand_in_for_closed() -> None:
 
 
 def connect(folder: Path) -> Console:
-    """Set up the channels for our own standard output and error, with copies in `folder`.
+    """Sets up the channels for our own standard output and error, with copies in `folder`.
 
-    Raises `OSError` where that is not possible; then nothing is left open.
+    Raises `OSError` if that is not possible, and then leaves nothing open.
     """
     console = Console()
     groups: dict[tuple[int, int], list[int]] = {}
@@ -168,7 +170,7 @@ def connect(folder: Path) -> Console:
 
 
 def _channel(out: int, copy: Path) -> tuple[int, Link]:
-    """A channel whose far end flows into `out`: the job's end of it, and the link."""
+    """Returns a channel into `out`: the job's end of it, and the link."""
     terminal = os.isatty(out)
     source, job_end = _terminal_like(out) if terminal else os.pipe()
     ours, theirs = socket.socketpair()
@@ -186,7 +188,8 @@ def _channel(out: int, copy: Path) -> tuple[int, Link]:
 
 
 def _terminal_like(real: int) -> tuple[int, int]:
-    """A terminal of the same settings and size that changes no byte: the real one does that."""
+    """Returns a terminal with the same settings and size that changes no bytes: the real one
+    does."""
     master, slave = os.openpty()
     settings = termios.tcgetattr(real)
     settings[1] &= ~termios.OPOST
@@ -199,8 +202,8 @@ def _terminal_like(real: int) -> tuple[int, int]:
 def _start_conduit(source: int, out: int, control: int, copy: Path) -> None:
     wanted = ((source, conduit.CHANNEL), (out, conduit.OUT), (control, conduit.CONTROL))
     safe = [(fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, _SAFE), theirs) for ours, theirs in wanted]
-    # The base interpreter, and the program on standard input: its command line then tells nothing
-    # of folders, and whoever kills the doctor by the name of one does not hit it.
+    # The base interpreter, with the program on standard input: its command line then contains no
+    # folder, so killing the doctor by a folder's name does not kill it.
     python = getattr(sys, "_base_executable", None) or sys.executable
     try:
         starter = os.posix_spawn(
@@ -220,14 +223,14 @@ def _start_conduit(source: int, out: int, control: int, copy: Path) -> None:
 
 
 def _position(descriptor: int) -> int:
-    """Where the next byte goes."""
+    """Returns the offset at which the next byte is written."""
     if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND:
         return os.fstat(descriptor).st_size
     return os.lseek(descriptor, 0, os.SEEK_CUR)
 
 
 def _ask(link: Link, question: bytes) -> None:
-    with contextlib.suppress(OSError):  # it has gone; reading from it will tell
+    with contextlib.suppress(OSError):  # it is gone; the next read reports that
         link.control.send(question)
 
 

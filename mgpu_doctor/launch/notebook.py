@@ -1,6 +1,7 @@
 """Writes the recording of a running job, part by part.
 
-A failing disk ends no job: what can be written is written, and the first error is reported last.
+A failing disk never ends the job: what can be written is written, and the first error is reported
+at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mgpu_doctor.recording.write import OccupiedError, create, private_folder, w
 
 
 class Notebook:
-    """`folder` and `boxes` are None where there is no recording."""
+    """Writes a recording. `folder` and `boxes` are None if there is none."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -29,8 +30,8 @@ class Notebook:
 
     @classmethod
     def begin(cls, folder: Path, info: Mapping[str, object]) -> Notebook:
-        """Start a recording in `folder`. Raises `write.OccupiedError`; where nothing can be written
-        it says so and returns a notebook that writes nothing."""
+        """Starts a recording in `folder`. Raises `write.OccupiedError`. If it cannot be written,
+        prints a message and returns a notebook that writes nothing."""
         folder = Path(os.path.abspath(folder))
         book = cls(folder)
         book._info.update(info)
@@ -48,8 +49,8 @@ class Notebook:
     def begin_at_home(
         cls, name: str, started: float, info: Mapping[str, object], environment: Mapping[str, str]
     ) -> Notebook:
-        """Start a recording of a new id in the doctor's home; where that cannot be written it says
-        so and returns a notebook that writes nothing. Never a reason not to start the job."""
+        """Starts a recording with a new id in the doctor's home. If it cannot be written, prints a
+        message and returns a notebook that writes nothing: the job starts anyway."""
         try:
             folder = home.new_recording(name, started, environment)
             book = cls.begin(folder, {"id": folder.name, **info})
@@ -62,7 +63,7 @@ class Notebook:
 
     @classmethod
     def nowhere(cls, folder: Path, error: Exception) -> Notebook:
-        """A notebook that writes nothing, after a sentence that says why."""
+        """Prints why, and returns a notebook that writes nothing."""
         why = error.strerror if isinstance(error, OSError) else error
         print_message(
             f"the recording cannot be written to {folder} ({why}); the job runs "
@@ -71,7 +72,7 @@ class Notebook:
         return cls(None)
 
     def _place_boxes(self, folder: Path) -> None:
-        """Find a folder for the live boxes; without one the job runs without the probe."""
+        """Finds a folder for the live boxes; without one the job runs without the probe."""
         try:
             place = box_storage.boxes_place(folder, self.host)
         except box_storage.NoLocalStorageError:
@@ -89,12 +90,12 @@ class Notebook:
             self._info |= {"boxes": str(place.folder), "boxes_key": place.key}
 
     def note(self, **more: object) -> None:
-        """Add to `recording.json`."""
+        """Adds to `recording.json`."""
         self._info.update(more)
         self._write(layout.INFO, self._info)
 
     def finish(self, **end: object) -> None:
-        """Write `end.json`."""
+        """Writes `end.json`."""
         self._write(layout.END, end)
 
     def _write(self, name: str, content: Mapping[str, object]) -> None:
@@ -103,20 +104,20 @@ class Notebook:
             self.guarded(lambda: write_json(folder / name, content))
 
     def guarded(self, write: Callable[[], None]) -> None:
-        """Do `write`; trouble with the disk is remembered, not raised."""
+        """Calls `write`; a disk error is kept for later, not raised."""
         try:
             write()
         except OSError as error:
             self._trouble = self._trouble or error
 
     def tell_trouble(self) -> None:
-        """Say what went wrong with the disk, once the job prints no more."""
+        """Prints the first disk error, once the job prints no more."""
         if self._trouble is not None:
             reason = self._trouble.strerror or self._trouble
             print_message(f"parts of the recording {self.folder} could not be written ({reason}).")
 
     def _discard(self, folder: Path) -> None:
-        """Take away the empty folders of a recording that could not be begun."""
+        """Removes the empty folders of a recording that could not be started."""
         boxes = layout.boxes(folder, self.host)
         with contextlib.suppress(OSError):
             (folder / layout.INFO).unlink()

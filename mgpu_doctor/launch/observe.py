@@ -1,4 +1,4 @@
-"""Runs commands under observation: starts them, forwards signals, keeps the recording.
+"""Runs commands under observation: starts them, forwards signals, writes the recording.
 
 Numpy must not be loaded before signals are blocked here (see `hang_evidence`).
 """
@@ -36,16 +36,16 @@ from mgpu_doctor.recording.write import OccupiedError
 __all__ = ["Observed", "OccupiedError", "observe"]
 
 SETTLED = 5.0
-"""Seconds after which a job's start is not disturbed any more."""
+"""Seconds after which work in the background no longer disturbs a job's start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What is left of a run. `recording`: None where none could be written."""
+    """The result of a run. `recording`: None if it could not be written."""
 
     recording: Path | None
     exit_code: int
-    """The job's own, or 128 + the signal that ended it."""
+    """The job's exit code, or 128 + the signal that ended it."""
 
 
 def observe(
@@ -59,18 +59,19 @@ def observe(
     environment: Mapping[str, str] | None = None,
     alarm: Callable[[Path, int], Alarm] | None = None,
 ) -> Observed:
-    """Run `command` as the bare command would run, with a recording of it, and wait for its end.
+    """Runs `command` as it would run alone, records it, and waits for its end.
 
     `directory`: the recording itself; None: a new one in the doctor's home. `kind`: "run" or
-    "train". `name`: what the recording's id says ran. `capture`: keep a copy of what it prints.
-    `meanwhile`: called once, in a thread of lowest priority, when the job has run for some
-    seconds. `environment`: the job's, without what we add. `alarm`: from the recording and the
-    pid of the job's first process, what to do when the job has come to stand; it is called in a
-    thread of its own. To be called from the main thread.
+    "train". `name`: the program's name in the recording's id. `capture`: whether to copy its
+    output.
+    `meanwhile`: called once, in a thread of lowest priority, when the job has run for some seconds.
+    `environment`: the job's, without our additions. `alarm`: given the recording and the pid of the
+    job's first process, returns the callbacks for a hang, which run in a thread of their own. Call
+    this from the main thread.
 
-    Raises `OccupiedError` where `directory` must not be written to, and
-    `program.CannotStartError`. Anything else that goes wrong with the recording is said on
-    standard error and costs the recording, never the job.
+    Raises `OccupiedError` if `directory` must not be written to, and
+    `job_command.CannotStartError`. Any other failure of the recording is reported on standard error
+    and loses the recording, never the job.
     """
     environment = dict(os.environ if environment is None else environment)
     path = job_command.find_program(command[0], environment)
@@ -124,8 +125,8 @@ def observe(
 
 
 def _connect(notebook: Notebook) -> Console:
-    """The channels of the job's output; without a recording, or if they cannot be set up, none:
-    then the job has our own standard output and error."""
+    """Returns the channels of the job's output; none without a recording, or if they cannot be set
+    up: then the job gets our own standard output and error."""
     if notebook.folder is None:
         return Console()
     try:
@@ -144,7 +145,8 @@ def _accompany(
     *,
     alarm: Callable[[Path, int], Alarm] | None,
 ) -> tuple[int, str | None]:
-    """From the job's start to the end of its output: its wait status, and who asked it to end."""
+    """Accompanies the job from its start to the end of its output. Returns its wait status, and the
+    signal that asked it to end."""
     notebook.note(
         job_pid=pid,
         job_start_ticks=processes.find_start_ticks(pid),
@@ -177,7 +179,8 @@ def _working_folder() -> str | None:
 
 
 class Turns:
-    """Takes the signals while it is entered; from the main thread only. `asked`: the first one."""
+    """Runs jobs one after another and handles signals while it is entered; main thread only.
+    `asked`: the first signal."""
 
     def __init__(self) -> None:
         self.asked: signal.Signals | None = None
@@ -198,14 +201,14 @@ class Turns:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
     def run(self, command: Sequence[str]) -> int:
-        """Its exit code, or 128 + the signal that ended it, when it is over. It is given nothing to
-        read, and what it prints is not shown. Raises OSError."""
+        """Runs a command without input and without showing its output. Returns its exit code, or
+        128 + the signal that ended it. Raises OSError."""
         nowhere = subprocess.DEVNULL
         # In our own session the terminal's Ctrl-C would reach the job twice.
         self._running = subprocess.Popen(
             command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
         )
-        if self.asked is not None:  # while it was started
+        if self.asked is not None:  # received while it was being started
             self._tell(self.asked)
         code = self._running.wait()
         self._running = None

@@ -1,6 +1,6 @@
 """Watches a running job's processes from outside, in a thread of its own.
 
-A disk that hangs must not delay the forwarding of signals.
+A hanging disk must not delay the forwarding of signals.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Member:
     pid: int
     start_ticks: int
     pidfd: int | None
-    """Readable when the process has ended; None where the kernel gives none."""
+    """Readable when the process has ended; None if the kernel has no pidfds."""
 
     def ending(self) -> tuple[int | None, str]:
-        """The wait status of the ended process, None where unknown, and how it was learnt."""
+        """Returns the wait status of an ended process, None if unknown, and its source."""
         status = exit_watch.zombie_wait_status(self.pid, self.start_ticks)
         if status is not None or self.pidfd is None:
             return status, "zombie"
@@ -50,7 +50,7 @@ class Member:
 
 
 class Family:
-    """Finds members as they come: a look costs one listing of /proc and a read per new pid."""
+    """Finds the job's new processes. A poll costs one listing of /proc and one read per new pid."""
 
     def __init__(self, first: int) -> None:
         self.first = first
@@ -63,7 +63,7 @@ class Family:
         self.members[process.pid] = Member(process.pid, process.start_ticks, _pidfd(process))
 
     def poll(self) -> None:
-        """Take in the members that came since the last look."""
+        """Adds the members that started since the last poll."""
         present = {int(name) for name in os.listdir("/proc") if name.isdecimal()}
         self._strangers &= present
         parents = {}
@@ -80,14 +80,14 @@ class Family:
         self._strangers |= parents.keys()
 
     def gone(self) -> Iterator[Member]:
-        """Members without a pidfd that run no more."""
+        """Returns members without a pidfd that have ended."""
         for member in list(self.members.values()):
             if member.pidfd is None and not processes.is_alive(member.pid, member.start_ticks):
                 yield member
 
     def forget(self, member: Member) -> None:
         del self.members[member.pid]
-        self._strangers.add(member.pid)  # a zombie that nobody reaps would come back at each look
+        self._strangers.add(member.pid)  # an unreaped zombie would reappear at each poll
         if member.pidfd is not None:
             os.close(member.pidfd)
 
@@ -99,7 +99,7 @@ def _pidfd(process: processes.Process) -> int | None:
         return None
     if processes.find_start_ticks(process.pid) in (process.start_ticks, None):
         return pidfd
-    os.close(pidfd)  # the pid went to somebody else meanwhile
+    os.close(pidfd)  # the pid was reused meanwhile
     return None
 
 
@@ -113,16 +113,16 @@ _FIRST_LOOK = 0.05
 
 
 def interval(elapsed: float) -> float:
-    """Seconds until the next sample, `elapsed` seconds into the run: a second for ten minutes,
-    then a six-hundredth of the run's age, so that long runs are neither costly nor large."""
+    """Returns the seconds until the next sample, `elapsed` seconds into the run: one for the first
+    ten minutes, then 1/600 of the run's age, so that long runs stay cheap and small."""
     return min(SLOWEST, max(1.0, elapsed / 600))
 
 
 class Watch:
-    """Records how processes end, host and device samples, and copies boxes and console text from
-    elsewhere.
+    """Records exits of processes, and host and device samples; copies boxes and console text into
+    the recording.
 
-    `alarm`: for a job that has come to stand. `copy_console`: copies what it printed since."""
+    `alarm`: for a hung job. `copy_console`: copies new output."""
 
     def __init__(
         self,
@@ -158,12 +158,12 @@ class Watch:
             self._stillness.start()
 
     def knows(self, pid: int) -> bool:
-        """Whether the process is one of the job's."""
+        """Returns whether the process belongs to the job."""
         return pid in self._family.members
 
     def finish(self, status: int) -> None:
-        """The job's first process has ended with this wait status: write what is left to write.
-        Waits for a disk or a driver, but not for ever."""
+        """Writes the rest after the job's first process ended with this wait status. Waits for a
+        disk or a driver, but not for ever."""
         self._status = status
         self._over.set()
         os.write(self._waker, b".")
@@ -202,7 +202,7 @@ class Watch:
         self._bring_boxes(box_storage.copy if self._jobs_go_on() else box_storage.move)
 
     def _remove_sockets(self) -> None:
-        """Those of ranks that were killed: nobody answers there any more."""
+        """Removes the sockets of killed ranks."""
         if self._notebook.boxes is not None:
             for path in self._notebook.boxes.glob("*.sock"):
                 self._notebook.guarded(partial(path.unlink, missing_ok=True))
@@ -211,7 +211,7 @@ class Watch:
         return list(self._family.members)[:SAMPLED_PIDS]
 
     def _jobs_go_on(self) -> bool:
-        """Whether something the job started still runs, and may still write its box."""
+        """Returns whether a process of the job still runs and may still write its box."""
         return bool(self._family.members)
 
     def _check(self) -> None:
@@ -224,7 +224,7 @@ class Watch:
             self._note_end(member)
 
     def _note_ends(self, seconds: float) -> None:
-        """Wait for so long at most, and record who has ended."""
+        """Waits at most this many seconds, and records which processes have ended."""
         for descriptor, _ in self._poll.poll(max(0.0, 1000 * seconds)):
             if descriptor == self._wake:
                 os.read(self._wake, 64)
@@ -235,7 +235,7 @@ class Watch:
     def _note_end(self, member: Member) -> None:
         at = time.time()
         if member.pid == self._family.first:
-            self._over.wait(PATIENCE)  # our own child: the exact answer is on its way
+            self._over.wait(PATIENCE)  # our own child: its exact status arrives soon
             status, how = self._status, "wait"
         else:
             status, how = member.ending()
@@ -255,7 +255,8 @@ class Watch:
             book.guarded(lambda: bring(source, target))
 
     def _watch_devices(self) -> None:
-        """Apart from the rest, because a driver may hang on a GPU that fell off the bus."""
+        """Samples devices in a separate thread, because a driver may hang on a GPU that fell off
+        the bus."""
         devices = _devices()
         started = time.monotonic()
         while devices is not None:
@@ -269,7 +270,8 @@ class Watch:
 
 
 def _devices() -> Devices | None:
-    """None where there is no driver library: then not even its bindings are imported."""
+    """Returns the devices; None without a driver library, and then its bindings are not
+    imported."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

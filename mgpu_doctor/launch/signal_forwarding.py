@@ -1,9 +1,9 @@
-"""Signals sent to the doctor, and which of them are forwarded to the job.
+"""Forwards signals from the doctor to the job, unless the job received them already.
 
 `timeout`, batch schedulers and shells signal the whole process group: the job has already received
 its signal, and a second one would interrupt its clean-up (torchrun would leave its workers behind).
-The kernel does not tell the two apart, so a `Canary` in the same group blocks every signal: one
-sent to the group is pending there, too.
+The kernel does not say whether a signal was sent to the group, so a `Canary` in the same group
+blocks every signal: one sent to the group is also pending there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from mgpu_doctor.launch.job_console import Console
 
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""What asks a job to end."""
+"""Signals that ask a job to end."""
 FORWARDED = (*ASKING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGTSTP)
 TAKEN = frozenset((*FORWARDED, signal.SIGCHLD, signal.SIGWINCH))
 
@@ -38,7 +38,8 @@ class Received:
 
 
 class Inbox:
-    """Takes TAKEN out of the usual delivery until closed. `before`: the mask the job must have."""
+    """Receives the TAKEN signals instead of their usual delivery, until closed. `before`: the
+    signal mask that the job must have."""
 
     def __init__(self) -> None:
         # Ignored by the parent, children would vanish unwaited.
@@ -56,7 +57,7 @@ class Inbox:
             raise OSError(ctypes.get_errno(), "signalfd")
 
     def read(self) -> list[Received]:
-        """All that came since the last call."""
+        """Returns the signals since the last call."""
         try:
             data = os.read(self.descriptor, 64 * _RECORD.size)
         except BlockingIOError:
@@ -67,7 +68,7 @@ class Inbox:
         return received
 
     def stop_as_asked(self) -> None:
-        """Stop this process the way SIGTSTP would have, until somebody continues it."""
+        """Stops this process as SIGTSTP would, until it is continued."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
@@ -77,9 +78,9 @@ class Inbox:
         signal.pthread_sigmask(signal.SIG_SETMASK, self.before)
 
 
-PROGRAM = "/bin/cat"  # waits for the end of its input, which comes when the doctor ends
+PROGRAM = "/bin/cat"  # waits for the end of its input, which is closed when the doctor ends
 GRACE = 0.02
-"""Seconds in which a signal reaches all of a group."""
+"""Seconds within which a signal reaches the whole group."""
 
 
 class Canary:
@@ -89,15 +90,15 @@ class Canary:
         self._start()
 
     def sang(self, number: int) -> bool:
-        """Whether the signal that just came to us came to the whole group. If so, one like it that
-        came to us meanwhile is forgotten: the job had that, too."""
+        """Returns whether the signal we just received was sent to the whole group. If so, an equal
+        one that we received meanwhile is dropped: the job got it, too."""
         if not self._pid:
             return False
         time.sleep(GRACE)
         if not self._pending() >> (number - 1) & 1:
             return False
         self.close()
-        self._start()  # what is pending stays pending: only a new one can be asked again
+        self._start()  # pending signals stay pending: only a new process can detect the next one
         signal.sigtimedwait({number}, 0)
         return True
 
@@ -141,8 +142,8 @@ class Canary:
 
 
 class Attendant:
-    """`asked`: the first signal that asked the job to end, by name, unless it came from the job
-    itself; so far as it came by us or from the terminal."""
+    """Waits for the job and forwards signals. `asked`: name of the first signal that asked the job
+    to end, if it came through us or from the terminal, and not from the job itself."""
 
     def __init__(self, pid: int, inbox: Inbox, console: Console, canary: Canary) -> None:
         self.asked: str | None = None
@@ -152,11 +153,13 @@ class Attendant:
         self._canary = canary
 
     def wait(self, own: Callable[[int], bool]) -> int:
-        """The wait status of the job's first process. `own`: whether a pid is of the job."""
+        """Waits for the job's first process and returns its wait status. `own`: whether a pid
+        belongs to the job."""
         while True:
             ended, status = os.waitpid(self._pid, os.WNOHANG)
             if ended:
-                for received in self._inbox.read():  # by what it ended, or what came too late
+                # The signal that ended it, or one that came too late.
+                for received in self._inbox.read():
                     self._note(received, own)
                 return status
             links = {link.control.fileno(): link for link in self._console.links}
@@ -173,7 +176,7 @@ class Attendant:
                     self._pass_on(received, own)
 
     def patient(self) -> bool:
-        """Read the signals that came; False if one asks us not to wait any longer."""
+        """Reads the received signals; returns False if one asks us to stop waiting."""
         return not any(received.signal in ASKING for received in self._inbox.read())
 
     def _note(self, received: Received, own: Callable[[int], bool]) -> None:
