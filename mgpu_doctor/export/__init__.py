@@ -1,1 +1,2 @@
-"""What the doctor sees as OpenMetrics, for Prometheus: frame → families → text → server."""
+"""Exports what the doctor observes as OpenMetrics for Prometheus: frame → families → text →
+server."""

@@ -19,12 +19,12 @@ LOOPBACK = "127.0.0.1"
 
 
 class AddressError(ValueError):
-    """Nothing can listen there; the sentence says why."""
+    """Listening on this address is impossible; the message is one sentence that says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`host`: an IP address in its usual writing."""
+    """An address to listen on. `host`: an IP address in its canonical form."""
 
     host: str
     port: int
@@ -41,7 +41,7 @@ class Address:
 
 
 def resolved(name: str, port: int) -> Address:
-    """The first address that `name` has. Raises `AddressError`."""
+    """Returns the first address of `name`. Raises `AddressError`."""
     try:
         addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
@@ -52,9 +52,9 @@ def resolved(name: str, port: int) -> Address:
 
 
 def is_ours(host: str | None, names: Iterable[str]) -> bool:
-    """Whether a request's Host header is an IP address or one of our `names`.
+    """Returns whether a request's Host header is an IP address or one of our `names`.
 
-    A page in a browser that reaches us by DNS rebinding bears the name of its own site."""
+    A web page that reaches us by DNS rebinding sends its own site's name."""
     if host is None:
         return False
     name, port = _split(host.strip())
@@ -69,7 +69,7 @@ def is_ours(host: str | None, names: Iterable[str]) -> bool:
 
 
 def _split(host: str) -> tuple[str, str]:
-    """Name and port, without brackets."""
+    """Returns name and port, without brackets."""
     if host.startswith("["):
         name, end, rest = host[1:].partition("]")
         return (name, rest.removeprefix(":")) if end and rest[:1] in ("", ":") else ("", "")
@@ -83,11 +83,11 @@ SHORTEST = 16
 
 
 class TokenError(ValueError):
-    """There is no token to be had; the sentence says why."""
+    """No token is available; the message is one sentence that says why."""
 
 
 def kept(home: Path) -> tuple[str, bool]:
-    """The token kept in the doctor's `home`, and whether it was made just now. Raises
+    """Returns the token kept in the doctor's `home`, and whether it was created just now. Raises
     `TokenError`."""
     file = home / FILE
     try:
@@ -102,7 +102,7 @@ def kept(home: Path) -> tuple[str, bool]:
 
 
 def given(file: Path) -> str:
-    """The token in a file that the user named. Raises `TokenError`."""
+    """Returns the token in a file that the user named. Raises `TokenError`."""
     try:
         with file.open("rb") as opened:
             return _checked(opened.read(MOST_BYTES + 1), file)

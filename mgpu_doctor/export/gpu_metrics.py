@@ -22,9 +22,9 @@ REASONS = (
     "sync_boost",
     "display",
 )
-"""Of `Device.clock_reasons`."""
+"""The values of `Device.clock_reasons`."""
 LOST = ("is lost", "requires restart", "requires reset")
-"""NVML's words for a GPU that has left the bus or must be reset."""
+"""NVML's error texts for a GPU that fell off the bus or must be reset."""
 
 
 def _hertz(mhz: float | None) -> float | None:
@@ -206,7 +206,7 @@ LABELS = ("gpu", "UUID", "Hostname", "modelName")
 
 
 def gpu_families(sample: DeviceSample | None, host: str) -> Iterator[Metric]:
-    """Those of the GPUs of this `host`."""
+    """Returns the families of the GPUs of this `host`."""
     devices = [(device, labels(device, host)) for device in sample.devices] if sample else []
     for name, help_text, read in GAUGES:
         gauge = GaugeMetricFamily(name, help_text, labels=LABELS)
@@ -229,7 +229,7 @@ def gpu_families(sample: DeviceSample | None, host: str) -> Iterator[Metric]:
 
 
 def labels(device: Device, host: str) -> tuple[str, str, str, str]:
-    """The values of `LABELS`."""
+    """Returns the values of `LABELS`."""
     return str(device.index), label(device.uuid), label(host), label(device.name)
 
 
@@ -237,13 +237,13 @@ MOST_SERIES = 1024
 
 
 class Xids:
-    """Counts by GPU and XID. Each sample is to be handed over once, in order."""
+    """Counts XIDs by GPU. Each sample must be added once, in order."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[tuple[str, ...], int]] = Counter()
 
     def count(self, sample: DeviceSample | None, host: str) -> None:
-        """Add the events of `sample`; of an unnamed GPU the labels are empty."""
+        """Adds the events of `sample`. An unnamed GPU gets empty labels."""
         if sample is None:
             return
         known = {device.index: labels(device, host) for device in sample.devices}

@@ -15,14 +15,15 @@ from mgpu_doctor.export.metrics_page import CONTENT_TYPE
 
 MOST_HEAD = 16 << 10
 WORTH_PACKING = 1024
-"""Bytes of a page from which gzip saves something."""
+"""Minimum bytes of a page for which gzip pays."""
 PLAIN = "text/plain; charset=utf-8"
 ABOUT = "mgpu-doctor tells Prometheus at /metrics what it sees of this machine's training.\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`token`: what a request must bear; None: nothing. `names`: what it may call this server."""
+    """Access rules. `token`: required in each request; None: none required. `names`: allowed names
+    of this server."""
 
     token: str | None
     names: tuple[str, ...]
@@ -30,7 +31,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of metrics, plain and packed: made once for all who wait for it."""
+    """A page of metrics, plain and compressed, made once for all waiting clients."""
 
     plain: bytes
     packed: bytes
@@ -42,14 +43,15 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`parts`: head and body; replies may share a body. `answer`: what it counts as once sent."""
+    """A reply. `parts`: head and body; replies may share a body. `answer`: how it is counted once
+    sent."""
 
     parts: tuple[bytes, ...]
     answer: Answer
 
 
 class Request(BaseHTTPRequestHandler):
-    """What a client asks for."""
+    """A client's request."""
 
     server_version = "mgpu-doctor"
     sys_version = ""
@@ -64,7 +66,7 @@ class Request(BaseHTTPRequestHandler):
         self._is_request = self.parse_request()
 
     def judge(self, access: Access) -> Reply | None:
-        """The reply; None for a request for the metrics from somebody who may read them."""
+        """Returns the reply; None for a permitted request for the metrics."""
         return (
             self._check_form()
             or self._check_host(access.names)
@@ -73,7 +75,7 @@ class Request(BaseHTTPRequestHandler):
         )
 
     def show(self, page: Page) -> Reply:
-        """The reply that holds the page, packed where the client can read that."""
+        """Returns the reply with the page, compressed if the client accepts that."""
         if page.packed and "gzip" in self.headers.get("Accept-Encoding", ""):
             packed = ("Content-Encoding", "gzip")
             return self._reply(HTTPStatus.OK, CONTENT_TYPE, page.packed, Answer.OK, packed)
@@ -139,4 +141,4 @@ class Request(BaseHTTPRequestHandler):
         return Reply((self._written.getvalue(), body), answer)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: what happens is counted."""
+        """Logs nothing: requests are counted instead."""

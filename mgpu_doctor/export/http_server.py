@@ -1,9 +1,10 @@
 """A small HTTP server that answers `GET /metrics` and little else, with two threads for all
 clients.
 
-One thread has all connections, the other makes the page. An idle or slow client holds a socket and
-a few bytes, never a thread. If there are too many, the oldest makes room for a new one, so that no
-one can lock others out.
+One thread handles all connections, the other makes the page. An idle or slow client holds a socket
+and
+a few bytes, never a thread. If there are too many, the oldest is dropped for a new one, so that no
+client can lock out others.
 """
 
 from __future__ import annotations
@@ -33,41 +34,41 @@ from mgpu_doctor.export.sampling import NoSampleError, Sampler, report_failure
 
 MOST_OPEN = 256
 MOST_AT_ONCE = 64
-"""Requests that may wait for a sample until it comes; the others wait `SECONDS_FOR_A_PLACE`."""
+"""Requests that may wait until a sample arrives; others wait `SECONDS_FOR_A_PLACE`."""
 MOST_TAKING = 32
-"""Clients that are slow to take their reply, of which each may hold a page of 2 MB; beyond it those
-are dropped that took least."""
+"""The most slow clients, each of which may hold a page of 2 MB; beyond it, those that read least
+are dropped."""
 BACKLOG = 1024
-"""Connections that the kernel keeps until there is room."""
+"""Connections that the kernel queues until there is room."""
 SEND_BUFFER = 128 << 10
-"""Bytes: what a client does not take must not pile up in the kernel by the megabyte."""
+"""Bytes per connection that the kernel buffers for a client that does not read."""
 RESET = struct.pack("ii", 1, 0)
-"""For SO_LINGER: the end is a reset, and the kernel forgets what was not taken."""
+"""For SO_LINGER: closing sends a reset, and the kernel drops unread data."""
 SECONDS_TO_ASK = 5.0
 SECONDS_TO_TAKE = 10.0
 SECONDS_FOR_A_PLACE = 1.0
 SECONDS_OF_GRACE = 0.1
-"""For so long nobody has to make room: a client sends its request as soon as it is connected, and
-takes the reply as soon as it comes."""
+"""Seconds for which a connection is not dropped to make room: a normal client sends its request at
+once and reads the reply at once."""
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""For one more connection in this process or on this machine."""
+"""Errors that mean no room for another connection in this process or on this machine."""
 PAUSE = 0.02
-"""Seconds until a newcomer is looked for again, where there was no room."""
+"""Seconds until connections are accepted again after there was no room."""
 ACCEPTED_AT_ONCE = 64
 MOST_LEFT = 64 << 10
-"""Bytes behind a request that are read before the end: unread ones would destroy the reply."""
+"""Bytes after a request that are read before closing: unread ones would destroy the reply."""
 END_OF_HEAD = b"\r\n\r\n"
 
 
 @dataclass(eq=False, slots=True)
 class Connection:
-    """`queue`: of all connections in the same state; `since`: when that state began."""
+    """A connection. `queue`: all connections in the same state. `since`: when that state began."""
 
     socket: socket.socket
     queue: Queue
     since: float
     events: int = 0
-    """Those that the selector watches for."""
+    """The events that the selector watches for."""
     head: bytearray = field(default_factory=bytearray)
     request: Request | None = None
     unsent: list[memoryview] = field(default_factory=list)
@@ -77,11 +78,12 @@ class Connection:
 
 
 Queue = dict[Connection, None]
-"""A set that keeps its order: the oldest is the first."""
+"""An ordered set: the oldest comes first."""
 
 
 class Connections:
-    """`order` asks another thread for a page, which comes by `deliver`; never two at once."""
+    """All connections. `order` requests a page from another thread, which calls `deliver`; never
+    two at once."""
 
     def __init__(
         self,
@@ -105,7 +107,7 @@ class Connections:
         )
         self._too_slow = f"the sample takes longer than {seconds_to_wait:.0f} s"
         self._ordered: list[Connection] = []
-        """Those that waited when the page was ordered; empty: none is being made."""
+        """Connections that waited when the page was requested; empty if none is being made."""
         self._pages: SimpleQueue[Page | str] = SimpleQueue()
         self._paused_until: float | None = None
         self._is_over = False
@@ -117,7 +119,7 @@ class Connections:
         self._selector.register(self._alarm, selectors.EVENT_READ, self._take_page)
 
     def run(self) -> None:
-        """Serve until `stop`; then all is closed."""
+        """Serves until `stop`, then closes everything."""
         try:
             while not self._is_over:
                 for key, _ in self._selector.select(self._seconds_to_deadline()):
@@ -132,7 +134,7 @@ class Connections:
                 sock.close()
 
     def deliver(self, page: Page | str) -> None:
-        """Hand over the page that was ordered, or why there is none. For another thread."""
+        """Delivers the requested page, or why there is none. For another thread."""
         self._pages.put(page)
         self._ring()
 
@@ -142,7 +144,7 @@ class Connections:
         self._ring()
 
     def _ring(self) -> None:
-        with suppress(OSError):  # full: it rings already; closed: all is over
+        with suppress(OSError):  # full: a wake-up is already pending; closed: the server has ended
             self._bell.send(b"\0")
 
     def _accept(self) -> None:
@@ -166,7 +168,7 @@ class Connections:
             client.setblocking(False)
             connection = Connection(client, self._asking, now)
             self._asking[connection] = None
-            self._read(connection)  # the request is mostly there already
+            self._read(connection)  # the request has usually arrived already
 
     def _pause(self, now: float) -> None:
         if self._paused_until is None:
@@ -196,7 +198,7 @@ class Connections:
         try:
             connection.request = Request(bytes(connection.head))
             reply = connection.request.judge(self._access)
-        except Exception:  # whatever a stranger sent: the others are served
+        except Exception:  # whatever this client sent, the others must be served
             self._drop(connection)
             return
         if reply is not None:
@@ -228,7 +230,8 @@ class Connections:
         self._order_page()
 
     def _refuse(self, answer: Answer, connection: Connection, sentence: str | None = None) -> None:
-        """For want of a sample. Nothing for a client that has its reply meanwhile."""
+        """Refuses a request because there is no sample. Does nothing if the client has its reply by
+        now."""
         if connection in self._waiting and connection.request is not None:
             status, again = HTTPStatus.SERVICE_UNAVAILABLE, ("Retry-After", "1")
             words = sentence or self._too_slow
@@ -305,7 +308,8 @@ class Connections:
 
     @staticmethod
     def _act(connection: Connection, events: int, handle: Callable[[Connection], None]) -> None:
-        """Nothing where the connection has gone on or was closed within the same round."""
+        """Handles an event. Does nothing if the connection changed state or was closed in the same
+        round."""
         if connection.events == events:
             handle(connection)
 
@@ -320,7 +324,7 @@ class Connections:
         connection.queue, connection.since = queue, time.monotonic()
 
     def _drop(self, connection: Connection) -> None:
-        """A client that is too slow, goes away or is in the way of a newcomer."""
+        """Drops a client that is too slow, went away or must make room for a new one."""
         self._answers.count(Answer.BROKEN)
         if connection in self._taking:
             connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -333,8 +337,8 @@ class Connections:
 
 
 class Server:
-    """`token`: what a request must bear; None: nothing. `names`: what it may call us. Raises
-    `OSError` where it cannot listen."""
+    """The server. `token`: required in each request; None: none required. `names`: allowed names of
+    this server. Raises `OSError` if it cannot listen."""
 
     def __init__(
         self,
@@ -374,7 +378,7 @@ class Server:
             self._connections.deliver(self._page())
 
     def _page(self) -> Page | str:
-        """The sentence says why there is none."""
+        """Returns the page, or one sentence why there is none."""
         try:
             sample = self._sampler.get()
             families = job_metrics.exporter_families(self._sampler, sample, self._answers)
@@ -390,7 +394,8 @@ def _listener(address: Address) -> socket.socket:
     listener = socket.socket(address.family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # of each connection
+        # Inherited by each connection.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         listener.bind((address.host, address.port))
         listener.listen(BACKLOG)
     except OSError:
@@ -400,7 +405,7 @@ def _listener(address: Address) -> socket.socket:
 
 
 def serve(server: Server) -> Callable[[], None]:
-    """Serve in a thread of its own; what is returned ends that."""
+    """Serves in a thread of its own; returns a function that stops it."""
     thread = threading.Thread(target=server.run, name="connections", daemon=True)
     thread.start()
 

@@ -32,29 +32,30 @@ from mgpu_doctor.live.frame import Progress
 from mgpu_doctor.report import text
 
 MOST_LABEL = 200
-"""Characters of a label's value; of a longer one the middle is left out."""
+"""The most characters of a label's value; longer ones lose their middle."""
 
 
 class Family(Protocol):
-    """A gauge's or a counter's family."""
+    """A family of gauges or counters."""
 
     def add_metric(self, labels: Sequence[str], value: float, /) -> None: ...
 
 
 @lru_cache(4096)
 def label(value: str | int | None) -> str:
-    """`value` on one line; the empty label is how Prometheus writes that there is none."""
+    """Returns `value` on one line; in Prometheus, an empty label means none."""
     return "" if value is None else text.cut(text.line(str(value)), MOST_LABEL)
 
 
 def put(family: Family, labels: Sequence[str], value: float | None) -> None:
-    """One series, unless its value is unknown."""
+    """Adds one series, unless its value is unknown."""
     if value is not None and math.isfinite(value):
         family.add_metric(labels, value)
 
 
 def distinct(families: Iterable[Metric]) -> list[Metric]:
-    """Those that have series, each series once: a scraper refuses a page that has one twice."""
+    """Returns the families that have series, without duplicates: a scraper rejects a page with
+    duplicate series."""
     kept = []
     for family in families:
         seen = {
@@ -93,7 +94,7 @@ def host_families(sample: HostSample | None, host: str) -> Iterator[Metric]:
 
 MOST_FINDINGS = 128
 MOST_CULPRITS = 64
-"""Series of one finding."""
+"""The most series of one finding."""
 
 
 def job_families(diagnosis: Diagnosis, going: Progress) -> Iterator[Metric]:
@@ -177,22 +178,22 @@ def _findings(findings: Sequence[Finding]) -> Iterator[Metric]:
 
 
 class Answer(str, Enum):
-    """How a request was answered."""
+    """The kinds of answers to a request."""
 
     OK = "ok"
     UNAUTHORIZED = "unauthorized"
     REFUSED = "refused"
     """A wrong host, method, path, or no HTTP."""
     FAILED = "failed"
-    """There was no sample."""
+    """No sample was available."""
     BUSY = "busy"
-    """Too many at once."""
+    """Too many requests at once."""
     BROKEN = "broken"
     """The client was too slow, went away, or had to make room."""
 
 
 class Answers:
-    """Counts; for many threads."""
+    """Counts answers; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""A frame as OpenMetrics text, from this machine and the observed job."""
+"""Renders a frame of this machine and the observed job as OpenMetrics text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ END = b"# EOF\n"
 
 
 class _Once:
-    """What the library writes is something that can be collected."""
+    """Adapts families to the collector interface that the library requires."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -33,7 +33,7 @@ class _Once:
 
 
 def families(frame: Frame, here: str) -> Iterator[Metric]:
-    """All that a frame tells; `here`: the name of this host."""
+    """Returns all families of a frame. `here`: the name of this host."""
     yield from gpu_metrics.gpu_families(frame.devices, here)
     yield from job_metrics.host_families(frame.host, here)
     if frame.diagnosis is not None:
@@ -52,15 +52,15 @@ def families(frame: Frame, here: str) -> Iterator[Metric]:
 
 
 def lines(made: Iterable[Metric]) -> bytes:
-    """The families as text, without the mark of its end (`END`)."""
-    # Our names need no escaping; the default looks at each of their letters, in half of the time.
+    """Returns the families as text, without the end mark (`END`)."""
+    # Our names need no escaping, and checking each letter, as by default, takes half of the time.
     whole = _Once(distinct(made))
     written: bytes = generate_latest(whole, ALLOWUTF8)  # type: ignore[no-untyped-call]
     return written.removesuffix(END)
 
 
 class Source(Protocol):
-    """`mgpu_doctor.live.live_jobs.LiveJobs`, as far as it is needed."""
+    """The part of `mgpu_doctor.live.live_jobs.LiveJobs` used here."""
 
     def frame(self, passed: float, /) -> Frame: ...
 
@@ -68,7 +68,8 @@ class Source(Protocol):
 
 
 class Watching:
-    """For one thread. `fixed`: the job was named, so no other one takes its place."""
+    """Makes pages from a source. For one thread. `fixed`: the user named the job, so no other one
+    replaces it."""
 
     def __init__(self, source: Source, here: str, *, fixed: bool) -> None:
         self._source = source
@@ -77,7 +78,7 @@ class Watching:
         self._xids = Xids()
 
     def text(self) -> bytes:
-        """A sample. Where the job is over and another one runs here, it is of that one."""
+        """Returns a page. If the job is over and another one runs here, it shows the other one."""
         frame = self._source.frame(0)
         self._xids.count(frame.devices, self._here)
         if not self._fixed and _over(frame) and frame.others:

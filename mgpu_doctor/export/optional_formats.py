@@ -26,8 +26,8 @@ from mgpu_doctor.report import text
 
 
 def write_parquet(path: Path, case: Case) -> int:
-    """Bytes written. Raises `OSError` and leaves no debris. A job without steps gives a file
-    with the columns and no row."""
+    """Returns the bytes written. Raises `OSError`, and then leaves no file. A job without steps
+    gives a file with columns but no rows."""
     nothing = _arrays(steps_as_columns(np.zeros(0, STEP_DTYPE), 0.0, PhaseClock.CPU.value))
     schema = pa.table({**_of(None, 0), **nothing}).schema
     with draft(path) as file:
@@ -40,7 +40,7 @@ def write_parquet(path: Path, case: Case) -> int:
 
 
 def _of(rank: Rank | None, count: int) -> dict[str, Any]:
-    """What is the same in all rows of a rank."""
+    """Returns the columns that are the same in all rows of a rank."""
     kinds = {"rank": pa.int64(), "host": pa.string(), "pid": pa.int64(), "attempt": pa.int64()}
     values = {name: getattr(rank, name, None) for name in kinds}
     if values["host"] is not None:
@@ -56,13 +56,13 @@ def _arrays(columns: dict[str, Column]) -> dict[str, Any]:
 
 
 MOST_RANKS = 64
-"""More curves than that nobody tells apart; whom findings blame comes first."""
+"""The most ranks: more curves cannot be told apart. Culprits of findings come first."""
 LEFT_OUT = ("step", "ended", "warm_up", "collectives", "micro_batches", "clock")
 
 
 def write_scalars(folder: Path, diagnosis: Diagnosis) -> tuple[int, int]:
-    """Ranks written and ranks there are. Raises `OSError`, also where the folder is not empty:
-    TensorBoard would join what lies there with this run."""
+    """Returns the number of ranks written and of all ranks. Raises `OSError`, also if the folder is
+    not empty: TensorBoard would merge its content with this run."""
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(17, "it holds something already; name a folder of its own")
     chosen, made = _chosen(diagnosis), not folder.exists()
@@ -77,7 +77,8 @@ def write_scalars(folder: Path, diagnosis: Diagnosis) -> tuple[int, int]:
 
 
 def _write(folder: Path, rank: Rank) -> None:
-    """In this thread: a SummaryWriter waits for ever for its own, which a full disk has ended."""
+    """Writes a rank's scalars in this thread: a SummaryWriter waits for ever for its own thread,
+    which ends on a full disk."""
     private_folder(folder)
     writer = EventsWriter(str(folder / "events"))
     for tag, value, step, at in _scalars(rank):
@@ -86,7 +87,7 @@ def _write(folder: Path, rank: Rank) -> None:
 
 
 def _clear(folder: Path, ranks: Iterable[Rank], *, itself: bool) -> None:
-    """Of what was written by us alone."""
+    """Removes only the files written by us."""
     for rank in ranks:
         shutil.rmtree(folder / f"rank-{rank.rank}", ignore_errors=True)
     if itself:
@@ -101,7 +102,7 @@ def _chosen(diagnosis: Diagnosis) -> list[Rank]:
 
 
 def _scalars(rank: Rank) -> Iterator[tuple[str, float, int, float]]:
-    """Tag, value, step and seconds since the epoch of all that is known."""
+    """Yields tag, value, step and seconds since the epoch of all known values."""
     named = columns(rank)
     steps, ends = named["step"].tolist(), named["ended"].tolist()
     for name, column in named.items():

@@ -1,4 +1,4 @@
-"""The ranks: how far each is, where the time of its steps goes, how it does."""
+"""Metrics of ranks: progress, step time by phase, state."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from mgpu_doctor.findings import Diagnosis, RankSummary
 
 LABELS = ("rank", "host")
 MOST_RANKS = 1024
-"""Of a larger job those that findings blame come first, then those with the lowest numbers."""
+"""The most ranks. In a larger job, culprits of findings come first, then the lowest ranks."""
 NOT_WORK = ("wait", "communication")
 
 
 def rank_families(
     diagnosis: Diagnosis, host: HostSample | None, devices: DeviceSample | None, here: str
 ) -> Iterator[Metric]:
-    """`here`: the host that was sampled; memory and GPUs are known of its ranks only."""
+    """Returns the families of ranks. `here`: the sampled host; memory and GPUs are known only for
+    its ranks."""
     rank_summaries = _summaries(diagnosis)
     yield _states(diagnosis.ranks)
     yield GaugeMetricFamily(
@@ -111,7 +112,8 @@ def _resident(ranks: Sequence[RankSummary], host: HostSample | None) -> Metric:
 
 
 def _allocated(diagnosis: Diagnosis, ranks: Sequence[RankSummary]) -> Metric:
-    """As the framework counts it at the end of a step; in a step record 0 is unknown."""
+    """Returns the bytes that the framework had allocated at the end of the step; a 0 in a record
+    means unknown."""
     gauge = GaugeMetricFamily(
         "mgpu_rank_device_bytes",
         "Device memory that the framework had allocated at the end of the last step.",

@@ -1,6 +1,6 @@
-"""Samples when somebody asks, in one thread, and never more often than the interval.
+"""Samples on request, in one thread, and never more often than the interval.
 
-A GPU whose driver hangs keeps the thread, not those who ask: they wait a bounded time and are told.
+A hanging GPU driver blocks the thread, not the clients: they wait a bounded time and get an error.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from mgpu_doctor.report import text
 
 PATIENCE = 8.0
-"""Seconds that one who asks waits; Prometheus gives up after 10."""
+"""Seconds that a client waits; Prometheus gives up after 10."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """`made`: on the sampler's clock; `took`: seconds."""
+    """A sample. `made`: time on the sampler's clock. `took`: seconds."""
 
     text: bytes
     made: float
@@ -27,11 +27,11 @@ class Sample:
 
 
 class NoSampleError(Exception):
-    """There is none; the sentence says why."""
+    """There is no sample; the message is one sentence that says why."""
 
 
 class Sampler:
-    """`make` is called by one thread of its own, from the first question on."""
+    """Calls `make` in a thread of its own, from the first request on."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._work, name="sampler", daemon=True)
 
     def get(self) -> Sample:
-        """A sample that is fresh enough. Raises `NoSampleError`."""
+        """Returns a sample that is recent enough. Raises `NoSampleError`."""
         with self._changed:
             if not self._thread.is_alive():
                 self._thread.start()
@@ -72,15 +72,16 @@ class Sampler:
             raise NoSampleError(f"the sample takes longer than {self.patience:.0f} s")
 
     def age(self, sample: Sample) -> float:
-        """Seconds since it was made."""
+        """Returns the seconds since the sample was made."""
         return self._clock() - sample.made
 
     def late(self, sample: Sample) -> float:
-        """Seconds by which it is older than the interval allows."""
+        """Returns the seconds by which the sample is older than the interval allows."""
         return max(0.0, self.age(sample) - self._interval)
 
     def _fresh(self) -> Sample | None:
-        """What takes long to make is good for as long, else whoever asks would never get it."""
+        """Returns whether the sample is recent enough. A sample that took long stays valid for as
+        long, or clients would never get it."""
         sample = self._sample
         if sample is None or self.age(sample) >= max(self._interval, sample.took):
             return None
@@ -94,7 +95,7 @@ class Sampler:
             began = self._clock()
             try:
                 made = self._make()
-            except Exception as error:  # whatever it is: the next sample may succeed
+            except Exception as error:  # any error: the next sample may succeed
                 report_failure(error)
                 with self._changed:
                     self._failures += 1
@@ -108,6 +109,6 @@ class Sampler:
 
 
 def report_failure(error: Exception) -> None:
-    """On standard error: who asks is not shown what is inside."""
+    """Prints the failure on standard error: clients do not see internals."""
     reason = text.line(f"{type(error).__name__}: {error}")
     print(f"mgpu-doctor: the sample failed: {reason}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Recorded steps as a table, line by line, so that no job is too large; and the CSV file."""
+"""Recorded steps as a table, and as a CSV file. Made line by line, so that no job is too large."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ DEVICE = PhaseClock.DEVICE.value
 
 
 def rows(rank: Rank) -> Iterator[dict[str, Any]]:
-    """Name of each field -> its value; `phases` is a list of seconds: the device's where it timed
-    the step. `clock`: which clock they come from; `run_ahead`: seconds that the host was ahead of
-    the device when backward began, at least; None: unknown."""
+    """Yields field name -> value for each step. `phases`: seconds, by the device's clock if it
+    timed the step. `clock`: which clock timed them. `run_ahead`: minimum seconds by which the host
+    was ahead of the device when backward began; None if unknown."""
     names = rank.steps.dtype.names or ()
     places, times = device_times(rank)
     measured = zip(times["phases"].tolist(), times["least_lead"].tolist(), strict=True)
@@ -56,8 +56,8 @@ SECONDS = {"gc_seconds": "gc_s", "cpu_seconds": "cpu_s"}
 
 
 def columns(rank: Rank) -> dict[str, Column]:
-    """Name, as in the CSV file -> one value a step; seconds, bytes, counts; `ended` is seconds
-    since the epoch."""
+    """Returns column name, as in the CSV file -> one value per step, in seconds, bytes or counts;
+    `ended` in seconds since the epoch."""
     places, times = device_times(rank)
     table = steps_as_columns(rank.steps, rank.clock_offset, record_clock(rank).value)
     if len(places):
@@ -73,7 +73,7 @@ def columns(rank: Rank) -> dict[str, Column]:
 
 
 def steps_as_columns(steps: Records, clock_offset: float, clock: str) -> dict[str, Column]:
-    """The same of step records alone, whose phases are by that clock."""
+    """Returns the same from step records only, whose phases are by that clock."""
     table: dict[str, Column] = {
         "step": _all(steps["step"]),
         "ended": _all(steps["end_ns"] * 1e-9 + clock_offset),
@@ -99,24 +99,25 @@ def _all(values: npt.NDArray[Any]) -> Column:
 
 
 STARTS = "=+\\-@＝＋－＠﹦﹢﹣﹫⁼⁺⁻−"
-"""What a formula begins with (OWASP, CSV injection), also full-width, small and raised; tab and
-carriage return are no part of a cell. Inside of a regular expression's brackets."""
+"""First characters of a formula (OWASP, CSV injection), also full-width, small and raised; a cell
+never contains tabs or carriage returns. For use inside a regular expression's brackets."""
 _RISKY = re.compile(rf"(^|[,;|])(?=[^\w,;|{STARTS}]*[{STARTS}])")
-"""A place where a cell begins, or begins for a program that splits at other separators than ours,
-if what comes there first, but for white space, quotes and other marks, starts a formula."""
+"""The start of a cell, also for programs that split at other separators than ours, if its first
+character after white space, quotes and other marks starts a formula."""
 
 
 def cell(words: str | None) -> str | None:
-    """`words` on one line without control characters, with `'` before what starts a formula."""
+    """Returns `words` on one line without control characters, with `'` before anything that starts
+    a formula."""
     return None if words is None else _RISKY.sub(r"\1'", text.line(words))
 
 
 MANY = 1 << 20
-"""Characters that are written at once."""
+"""Characters per write."""
 
 
 def write(path: Path, pieces: Iterable[str]) -> int:
-    """Bytes written. Raises `OSError` and leaves no debris."""
+    """Writes the file; returns its bytes. Raises `OSError`, and then leaves no file."""
     with draft(path) as file:
         if path.suffix == ".gz":
             with gzip.GzipFile(path.stem, "wb", 6, file, mtime=0) as packed:
@@ -129,7 +130,7 @@ def write(path: Path, pieces: Iterable[str]) -> int:
 
 @contextmanager
 def draft(path: Path) -> Iterator[BinaryIO]:
-    """A private file that becomes `path` when all went well, and is gone when not."""
+    """Yields a private file that becomes `path` on success and is removed on failure."""
     made = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(made, flags, 0o600)
@@ -175,12 +176,12 @@ COLUMNS = (
     "clock",
     "run_ahead_seconds",
 )
-"""`ended`: seconds since the epoch; `cpu_seconds`: of the main thread; `clock`: of the phases;
-`run_ahead_seconds`: by which the host was ahead of the device, at least."""
+"""`ended`: seconds since the epoch. `cpu_seconds`: of the main thread. `clock`: of the phases.
+`run_ahead_seconds`: minimum by which the host was ahead of the device."""
 
 
 def lines(case: Case) -> Iterator[str]:
-    """The file, line by line."""
+    """Yields the file, line by line."""
     yield _line(tuple(map(cell, COLUMNS)))
     for rank in (*case.earlier, *case.ranks):
         who = (rank.rank, cell(rank.host), rank.pid, rank.attempt)
@@ -213,7 +214,7 @@ def _known(value: float) -> str | None:
 
 
 def _line(cells: tuple[object, ...]) -> str:
-    """All cells are numbers or made by `cell`."""
+    """Returns one line. All cells are numbers or made by `cell`."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerow(cells)
     return out.getvalue()

@@ -1,8 +1,8 @@
 """A timeline of all ranks for Perfetto and chrome://tracing: Trace Event Format, JSON objects.
 
-Of a step its end, its length and the seconds of each phase are recorded, not when in the step a
-phase was: phases are drawn one after the other in their usual order, and are named so. If a rank's
-device timed some steps, its phases are drawn in these steps, and none in the others.
+A recording has the end and length of a step and the seconds of each phase, not when a phase
+started: phases are drawn one after another in their usual order, and their names say so. If a
+rank's device timed some steps, phases are drawn in these steps only.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ PHASE_TRACKS = {
     PhaseClock.CPU: TRACKS[SHARES],
 }
 MACHINE = 1 << 24
-"""Processes from here on stand for hosts: no rank has so high a number."""
+"""Process numbers from here on are hosts: no rank has so high a number."""
 MICRO = 1e6
 
 
 def lines(diagnosis: Diagnosis) -> Iterator[str]:
-    """The file, piece by piece. Times are microseconds since the epoch."""
+    """Yields the file in pieces. Times are microseconds since the epoch."""
     yield '{"displayTimeUnit": "ms", "otherData": '
     yield json.dumps(_about(diagnosis), allow_nan=False)
     yield ', "traceEvents": [\n'
@@ -96,7 +96,7 @@ def _steps(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
         }
         if record["clock"] != drawn:
             continue
-        begun = max(begun, free)  # a step may take the device longer than the host
+        begun = max(begun, free)  # a step may take longer on the device than on the host
         for name, seconds in zip(PHASES, record["phases"], strict=True):
             if 0 < seconds < math.inf:
                 yield _slice(name, process, SHARES, begun, seconds * MICRO)
@@ -119,7 +119,7 @@ def _slice(name: str, process: int, track: int, at: float, took: float) -> dict[
 
 
 def _machines(case: Case) -> Iterator[dict[str, Any]]:
-    """Counters of each host; of its GPUs what it sampled."""
+    """Yields the counters of each host and of its sampled GPUs."""
     texts = [host_sample.host for host_sample in case.host_samples] + [
         device_sample.host for device_sample in case.device_samples
     ]
