@@ -1,6 +1,6 @@
 """The process that loads torch or TensorFlow once, and the children it forks for tracing.
 
-Seen from the doctor: started, asked, waited for as long as allowed, ended.
+This is the doctor's side: it starts them, sends requests, waits up to a limit, ends them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Child:
 
 
 class ForkServer:
-    """Starts with the first child. `target`: `module:function`, as `user_function` reads it."""
+    """The server process; it starts with the first child. `target`: `module:function`, as for
+    `user_function`."""
 
     def __init__(self, target: str, *, program: tuple[str, ...] = ()) -> None:
         self._command = program or (
@@ -53,15 +54,15 @@ class ForkServer:
             target,
         )
         self._process: subprocess.Popen[bytes] | None = None
-        self._lock = Lock()  # one question at a time
+        self._lock = Lock()  # one request at a time
 
     def fork(self, deadline: float) -> Child:
-        """A new child. `deadline`: on the monotonic clock.
+        """Returns a new child. `deadline`: on the monotonic clock.
 
         Raises TimeoutError, or EOFError if the fork server has died: its argument says how.
         """
         ours, theirs = socket.socketpair()
-        printed = tempfile.TemporaryFile()  # noqa: SIM115  (whoever has the child closes it)
+        printed = tempfile.TemporaryFile()  # noqa: SIM115  (the owner of the child closes it)
         with theirs, self._lock:
             self._start()
             try:
@@ -73,8 +74,8 @@ class ForkServer:
         return Child(number, ours, printed)
 
     def describe_end(self, child: Child, deadline: float) -> str:
-        """How a child that closed its connection ended, with the last line it printed."""
-        child.kill()  # changes nothing about one that is over
+        """Returns how a child that closed its connection ended, with the last line it printed."""
+        child.kill()  # has no effect on one that has ended
         with self._lock:
             code = self._ask(END + b"%d" % child.number, deadline)
         return _describe_exit(code, child.printed)
@@ -109,7 +110,7 @@ class ForkServer:
             socket.send_fds(self._control, [question], files)
             answer = self._control.recv(64)
         except TimeoutError:
-            self.close()  # an answer that comes later would be taken for that to another question
+            self.close()  # a late answer would be taken as the answer to the next request
             raise
         except OSError:
             answer = b""
@@ -148,7 +149,8 @@ class Worker:
         self._child: Child | None = None
 
     def trace(self, settings: Settings, *, real: bool = False) -> Answer | Refusal:
-        """The answer. A process that died or took too long is replaced at the next request."""
+        """Returns the answer. A process that crashed or took too long is replaced at the next
+        request."""
         deadline = time.monotonic() + self.limit
         try:
             child = self._child = self._child or self._server.fork(deadline)
@@ -169,7 +171,8 @@ class Worker:
         self._child = None
 
     def _answer(self, child: Child, request: str, deadline: float) -> Answer | Refusal:
-        """Raises TimeoutError, WireError, EOFError where the process is gone."""
+        """Returns the answer. Raises TimeoutError, WireError, or EOFError if the process is
+        gone."""
         try:
             child.connection.sendall(request.encode() + b"\n")
             return wire.read_answer(_read_line(child.connection, deadline))
@@ -178,7 +181,8 @@ class Worker:
 
 
 def _read_line(connection: socket.socket, deadline: float) -> bytes:
-    """Raises TimeoutError, ConnectionError where it has ended, WireError for a long line."""
+    """Reads one line. Raises TimeoutError, ConnectionError if the process has ended, WireError for
+    a line that is too long."""
     read = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)

@@ -1,4 +1,4 @@
-"""The plan as one JSON object (docs/plan.schema.json). Bytes, fractions; what is not known is
+"""The plan as one JSON object (docs/plan.schema.json). Bytes and fractions; unknown values are
 null."""
 
 from __future__ import annotations

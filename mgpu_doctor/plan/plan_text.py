@@ -1,4 +1,4 @@
-"""The plan for a terminal. Marks and letters tell without colours."""
+"""The plan for a terminal. Readable without colours, by marks and letters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mgpu_doctor.report import text
 
 NARROWEST, WIDEST = 40, 100
 OFFERED = 8
-"""So many fixes are shown; `--json` has all."""
+"""The most fixes shown; `--json` has all."""
 LETTERS = {
     Kind.WEIGHTS: "W",
     Kind.GRADIENTS: "G",
@@ -175,7 +175,7 @@ class _Page:
             self.width,
             subsequent_indent=" " * indent,
             break_on_hyphens=False,
-            break_long_words=False,  # what is to be typed stays whole
+            break_long_words=False,  # commands stay whole
         )
         return [self._inked(line, code) for line in lines]
 
@@ -197,7 +197,7 @@ def _described(plan: Plan) -> str:
 
 
 def cells(sizes: list[int], width: int) -> list[int]:
-    """Cells of a bar for each size, at least one, `width` in all."""
+    """Returns the cells of a bar for each size, at least one each, `width` in all."""
     whole, edges, total = sum(sizes), [], 0
     for size in sizes:
         total += size

@@ -1,4 +1,4 @@
-"""From what the user names to what will happen: whether it fits, the largest batch, the fixes."""
+"""Makes the plan for a user's model: whether it fits, the largest batch, the fixes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mgpu_doctor.plan.subject import Subject
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """`limit`: seconds that one trace may take; `fixes`: whether to look for them though it
-    fits."""
+    """What to plan. `limit`: seconds that one trace may take. `fixes`: whether to search for fixes
+    even if it fits."""
 
     subject: Subject
     plan: Plan
@@ -28,8 +28,9 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """`largest`: samples of a micro-batch that fit; None: no device, or not known. `advice`: None
-    where nobody looked for any. `notes`: what the numbers do not hold."""
+    """A plan. `largest`: samples of the largest micro-batch that fits; None without a device or if
+    unknown. `advice`: None if no fixes were searched for. `notes`: what the numbers do not
+    include."""
 
     subject: Subject
     device: Gpu | None
@@ -41,7 +42,8 @@ class Planned:
 
     @property
     def fits(self) -> bool | None:
-        """None: no device was named, or only a lower bound is known and that fits."""
+        """Whether it fits; None if no device was named, or if only a lower bound is known and it
+        fits."""
         if self.device is None:
             return None
         if self.bound:
@@ -50,12 +52,12 @@ class Planned:
 
     @property
     def bound(self) -> bool:
-        """Whether the numbers are the least that is needed."""
+        """Whether the numbers are a lower bound."""
         return self.followed.method is Method.FORMULA
 
 
 def make_plan(asked: PlanRequest, tell: Callable[[str], None]) -> Planned:
-    """Raises CannotPlanError."""
+    """Returns the plan. Raises CannotPlanError."""
     wanted, device = asked.plan, asked.device
     with StepTracer(asked.subject.target, asked.limit, tell) as follower:
         other = wanted_traces(wanted)[0] if device is not None or asked.fixes else None
@@ -80,7 +82,8 @@ def make_plan(asked: PlanRequest, tell: Callable[[str], None]) -> Planned:
 
 
 def plan_for(framework: Framework, plan: Plan) -> Plan:
-    """The plan as that framework carries it out. Raises CannotPlanError where it cannot."""
+    """Returns the parallel plan as this framework implements it. Raises CannotPlanError if it
+    cannot."""
     tensorflow = framework is Framework.TENSORFLOW
     strategy = plan.strategy
     if tensorflow and strategy is Strategy.DDP:

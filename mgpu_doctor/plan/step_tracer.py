@@ -1,6 +1,6 @@
-"""Traces the step by the best method that can: fake tensors, a small real run, or a formula.
+"""Traces the step by the best method that works: fake tensors, a small real run, or a formula.
 
-For TensorFlow the first is the graph that it makes of the step.
+For TensorFlow, the first method is its graph of the step.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from mgpu_doctor.plan.fork_server import ForkServer, Worker
 from mgpu_doctor.plan.wire import Answer, Refusal
 
 SMALL = (2, 4)
-"""Batches of a real run: with a single sample, operators take short cuts."""
+"""Batches of a real run. Not 1: with a single sample, operators use special cases."""
 SIDE_BY_SIDE = 3
-"""As many traces as fixes ask for, beside the plan's own and that of another batch."""
+"""Traces run in parallel: enough for those that fixes need, after the plan's own and that of a
+second batch."""
 _STATES = {Optimizer.SGD: 0, Optimizer.ADAM: 2, Optimizer.ADAMW: 2}
 _FLOAT = 4
 
@@ -38,14 +39,14 @@ _BEST = {Framework.TORCH: "fake tensors", Framework.TENSORFLOW: "its graph"}
 
 
 class CannotPlanError(Exception):
-    """Nothing could be examined; the message is one sentence."""
+    """No plan is possible; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedSteps:
-    """`reasons`: why no better method would do; `parameters`: their number; `values_read`: numbers
-    that the step asked tensors for and that were made up. `notes`: what the step itself gave
-    reason to say of the numbers."""
+    """Traced steps. `reasons`: why no better method worked. `parameters`: their number.
+    `values_read`: numbers that the step read from tensors, which were invented. `notes`: caveats
+    found while tracing."""
 
     traces: Traces
     method: Method
@@ -57,7 +58,7 @@ class TracedSteps:
 
 
 class StepTracer:
-    """Processes side by side, children of one that has loaded torch.
+    """Traces in parallel processes, children of one that has loaded torch.
 
     `limit`: seconds that one trace may take.
     """
@@ -77,12 +78,12 @@ class StepTracer:
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
-            worker.close()  # what is still under way ends with it
+            worker.close()  # this ends what is still running
         self._server.close()
 
     def trace(self, settings: Settings, other: Settings | None) -> TracedSteps:
-        """`other`: a batch that tells how the step grows, where anybody asks. Raises
-        CannotPlanError."""
+        """Returns the traced steps. `other`: a second batch that shows how the step grows, if
+        needed. Raises CannotPlanError."""
         self._tell("tracing the step")
         asked = [settings] if other is None else [settings, other]
         answers = dict(zip(asked, self._pool.map(self._ask, asked), strict=True))
@@ -107,7 +108,7 @@ class StepTracer:
         return TracedSteps(traces, way, tuple(reasons), parameters, framework=own.framework)
 
     def trace_more(self, followed: TracedSteps, wanted: Iterable[Settings]) -> TracedSteps:
-        """With whatever else can be traced."""
+        """Traces the step with further settings, as far as they can be traced."""
         if followed.method not in _TRACED.values():
             return followed
         self._tell("tracing what would help")
@@ -115,7 +116,7 @@ class StepTracer:
         derived = {
             settings: offload_optimizer(
                 traced_step.stream
-            )  # what SGD takes; tests hold it against traces
+            )  # what SGD takes; tests compare it with traces
             for settings in wanted
             if followed.method is Method.FAKE
             and settings.optimizer is Optimizer.SGD
@@ -148,8 +149,8 @@ class StepTracer:
 
 
 def _small_batches(asked: int, framework: Framework) -> tuple[int, int]:
-    """Of TensorFlow's steps only the peak is told, which at small batches may lie elsewhere: so
-    nearer to what was asked for."""
+    """Returns the small batches to run. TensorFlow reports only a step's peak, which may be
+    elsewhere in a small batch, so these are closer to the requested one."""
     if framework is Framework.TORCH:
         return SMALL
     return max(SMALL[0], asked // 4), max(SMALL[1], asked // 2)
@@ -172,8 +173,8 @@ def _add_answers(answers: Mapping[Settings, Answer | Refusal], known: Traces) ->
 
 
 def estimate_states(parameters: int, settings: Settings) -> Stream:
-    """A step of a model of which only the number of parameters is known, in float32: weights,
-    gradients and optimizer states. What lies between forward and backward is not in it."""
+    """Returns an estimated step from the number of parameters only, in float32: weights, gradients
+    and optimizer states. Activations are not included."""
     size = parameters * _FLOAT
     weights, gradients, *states = range(2 + _STATES[settings.optimizer])
     events: list[Event] = [Allocated(weights, size, Kind.WEIGHTS, Phase.SETUP)]

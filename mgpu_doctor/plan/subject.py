@@ -1,4 +1,4 @@
-"""What the user names on the command line: a model of theirs, a built-in one, or a trainer."""
+"""Finds the model that the user names: their own, a built-in one, or a trainer's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mgpu_doctor.analysis.memory.memory_plan import Strategy
 
 
 class SubjectError(ValueError):
-    """The name stands for nothing that can be planned; the message is one sentence."""
+    """The name is nothing that can be planned; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ ELSEWHERE = {
 
 
 def find_subject(name: str, model: str | None) -> Subject:
-    """The model that a trainer, a built-in model or a target names, and its strategy.
+    """Returns the model that a trainer, a built-in model or a target names, and its strategy.
 
     Raises SubjectError if the name is none of these or cannot be planned.
     """

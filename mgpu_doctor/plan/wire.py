@@ -1,6 +1,6 @@
 """What travels between the doctor and the subprocess that traces: lines of JSON.
 
-The other side runs the user's own code, so nothing of what it says is believed unread.
+The other side runs the user's own code, so everything it sends is validated.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from mgpu_doctor.analysis.memory.memory_plan import (
 from mgpu_doctor.analysis.memory.stream import Allocated, Event, Freed, Kind, Phase, Stream
 
 MOST_BYTES = 256 << 20
-"""Of one answer."""
+"""The most bytes of one answer."""
 
 MOST = 1 << 70
-"""Of any number: floating-point operations of a step are the largest."""
+"""The largest number accepted; floating-point operations per step are the largest."""
 MOST_NOTES = 8
 _KINDS, _PHASES = tuple(Kind), tuple(Phase)
 
 
 class WireError(ValueError):
-    """A line that the other side cannot have meant."""
+    """An invalid line from the other side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`flops` of a step: of matrix products and convolutions. `values_read`: numbers that the step
-    asked tensors for, and that were made up. `notes`: what else must be known of the numbers."""
+    """A traced step. `flops`: of its matrix products and convolutions. `values_read`: numbers that
+    the step read from tensors, which were invented. `notes`: caveats."""
 
     stream: Stream
     flops: int = 0
@@ -45,9 +45,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """`target`: what the user named cannot be planned, however it is run; else the step failed.
-
-    `parameters`: their number, where the model could be built.
+    """A refusal. `target`: whether the named model can never be planned; else the step failed.
+    `parameters`: their number, if the model could be built.
     """
 
     why: str
@@ -117,7 +116,7 @@ def write_answer(answer: Answer | Refusal) -> str:
 
 
 def read_answer(line: str | bytes) -> Answer | Refusal:
-    """Raises WireError."""
+    """Returns the answer in a line. Raises WireError."""
     try:
         body = json.loads(line)
         if (refusal := body.get("refusal")) is not None:
@@ -143,7 +142,8 @@ def read_answer(line: str | bytes) -> Answer | Refusal:
 
 
 def _events(listed: Any, names: list[str]) -> list[Event]:
-    """Each block is taken once, and freed at most once after that."""
+    """Returns the events, validated: each block is allocated once and freed at most once after
+    that."""
     events: list[Event] = []
     taken: set[int] = set()
     freed: set[int] = set()
