@@ -1,7 +1,7 @@
-"""Reads a black box: once, or again and again while its rank runs.
+"""Reads a black box: once, or repeatedly while its rank runs.
 
-A box is somebody else's file: it may be torn, cut off, half written or made to harm. Every size in
-it is checked, a record counts only when its CRC and its sequence number are right.
+A box is untrusted: it may be torn, truncated, half written or malicious. Every size in it is
+checked, and a record counts only if its CRC and its sequence number are right.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ __all__ = [
 
 _SELDOM = (layout.EVENT_CURSOR, layout.BIRTH_SLOT, layout.WORDS_USED, layout.STATE)
 _ATTEMPTS = 4
-"""Re-reads while the writer is at it; what is still unsettled then is damage."""
+"""Re-reads while the writer is active; what is still inconsistent then is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoxNow:
-    """What the process was doing when it last said so. Monotonic nanoseconds."""
+    """What the process last reported to be doing. Monotonic nanoseconds."""
 
     phase: str
     since_ns: int
@@ -82,7 +82,7 @@ class Box:
     ended_ns: int | None
     now: BoxNow | None
     device_position: BoxPosition | NoPosition
-    """How far the device got while the host stood still, or why that is unknown."""
+    """How far the device got while the host was blocked, or why that is unknown."""
     steps: Array | Columns
     """`STEP_DTYPE`, by `seq`."""
     device_times: Array | None
@@ -99,28 +99,28 @@ class Box:
     overwritten: int
     """Step records that the ring no longer holds; the history still counts them."""
     damage: tuple[str, ...]
-    """What else could not be read, in words."""
+    """What else could not be read, as texts."""
 
     @property
     def clock_offset(self) -> float:
-        """Seconds to add to a monotonic second of this box to get seconds since the epoch."""
+        """Seconds to add to this box's monotonic seconds to get seconds since the epoch."""
         return (self.identity.realtime_ns - self.identity.monotonic_ns) / 1e9
 
 
 class BoxFile(NamedTuple):
-    """Where a box lies. No link between `root`, which the user named, and `path` is followed."""
+    """Path of a box. No link between `root`, which the user named, and `path` is followed."""
 
     path: Path
     root: Path
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> BoxFile:
-        """The box at this path, in a folder that is trusted."""
+        """Returns the box file at this path, in a trusted folder."""
         return cls(Path(path), Path(path).parent)
 
 
 def read_box(where: BoxFile | str | os.PathLike[str]) -> Box:
-    """Reads the box there. Raises BadBox (a sentence about the file) and OSError."""
+    """Returns the box in a file. Raises BadBox (one sentence about the file) and OSError."""
     with BoxReader(where) as reader:
         return reader.poll()
 
@@ -166,14 +166,14 @@ class BoxReader:
         self._windows: tuple[Array, int | None] = self._steps.kept, None
         self._told_texts = Texts({}, {}, ())
         self._seldom: tuple[bytes, ...] | None = None
-        """The words of the header that tell of new events and texts, as they were last."""
+        """The header's words that change with new events and texts, as last read."""
         self._texts = TextReader(self._fd, self._at)
         opened = os.fstat(self._fd)
         self._file = opened.st_dev, opened.st_ino
         self._before = b""
-        """The header as it was read last."""
+        """The header as last read."""
         self._who: tuple[bytes, Identity] | None = None
-        """The identity, with what it was read from."""
+        """The identity, with the bytes it was read from."""
 
     def __enter__(self) -> BoxReader:
         return self
@@ -190,8 +190,7 @@ class BoxReader:
         os.close(self._fd)
 
     def replaced(self) -> bool:
-        """Whether another file has come to stand where this one was opened. One that is gone can
-        be read on."""
+        """Returns whether another file has replaced this one. A deleted file can still be read."""
         try:
             there = os.stat(self.path, follow_symlinks=False)
         except OSError:
@@ -199,10 +198,9 @@ class BoxReader:
         return (there.st_dev, there.st_ino) != self._file
 
     def poll(self, *, whole: bool = True) -> Box:
-        """The box as it is now. What is new is looked for where the header tells that there is
-        some: a look at a box that has hardly changed costs a few reads. Where it need not be
-        `whole` the history is as it was read last, and so are events and texts of which the header
-        tells nothing new: half the cost."""
+        """Returns the box as it is now. Only what the header reports as new is read: polling a box
+        that has hardly changed costs a few reads. If it need not be `whole`, the history stays as
+        last read, and so do events and texts without news in the header: half the cost."""
         before = self._before or self._header()
         for _ in range(_ATTEMPTS):
             header = self._header()
@@ -251,7 +249,7 @@ class BoxReader:
         )
 
     def _identity(self, header: bytes, *, trusted: bool) -> Identity:
-        """Of a process that does not change its rank it is the same each time."""
+        """Returns the identity. Cached: it changes only if the process changes its rank."""
         if not trusted:
             return identity(header, trusted=False)
         raw = header[: layout.IDENTITY.size]

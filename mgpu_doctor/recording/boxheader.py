@@ -12,13 +12,14 @@ from mgpu_probes.inprocess import layout
 
 MOST_RECORDS = 1 << 16
 MOST_BYTES = 1 << 18
-"""Of one area of text. Bounds for a hostile file; the layout's own sizes are far below."""
+"""The most bytes of an area of text. A bound for hostile files; the layout's own sizes are far
+below."""
 MOST_OFFSET = (1 << 32) - 1
-"""Where an area may begin."""
+"""Alignment of an area's start."""
 
 
 class BadBox(ValueError):  # noqa: N818 - a noun, like NotARecording: it says what the file is
-    """A file that cannot be read as a black box. Its text is one sentence for people."""
+    """A file that cannot be read as a black box. The message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Geometry:
     device_capacity: int
 
     def areas(self) -> list[tuple[int, int]]:
-        """First and last + 1 byte of each area."""
+        """Returns the first and last + 1 byte of each area."""
         step = layout.STEP_SIZE
         device_size = self.device_capacity * layout.DEVICE_SIZE
         return [
@@ -58,7 +59,7 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who wrote the box. None: not known."""
+    """The process that wrote the box. None: unknown."""
 
     version: tuple[int, int]
     pid: int
@@ -78,7 +79,7 @@ class Identity:
 
 
 def geometry(header: bytes) -> Geometry:
-    """Raises BadBox where the header is not that of a box which this version can read."""
+    """Returns the geometry. Raises BadBox if this version cannot read the box."""
     _check_kind(header)
     fields = layout.IDENTITY.unpack_from(header)
     if fields[4] != layout.HEADER_SIZE:
@@ -89,7 +90,7 @@ def geometry(header: bytes) -> Geometry:
 
 @lru_cache(maxsize=16)
 def _checked(fields: tuple[int, ...]) -> Geometry:
-    """The same of all boxes that one writer made."""
+    """Returns the checked geometry, which all boxes of one writer share."""
     geometry = Geometry(*fields)
     if not 0 < geometry.step_capacity <= MOST_RECORDS:
         raise BadBox(f"it says that it holds {geometry.step_capacity} steps")
@@ -127,8 +128,8 @@ def _check_kind(header: bytes) -> None:
 
 
 def identity(header: bytes, *, trusted: bool) -> Identity:
-    """`trusted`: the generations agreed. Where not, the process died while it changed its rank,
-    and what it was about to change is unknown."""
+    """Returns the identity. `trusted`: whether the generations agreed. If not, the process was
+    killed while it changed its rank, and the changing values are unknown."""
     fields = layout.IDENTITY.unpack_from(header)
     pid, parent, ticks, wall, monotonic, boot = fields[17:23]
     rank, local, world, attempt, stage, stages = (
@@ -153,21 +154,22 @@ def identity(header: bytes, *, trusted: bool) -> Identity:
 
 
 def word(header: bytes, offset: int) -> int:
-    """The 64-bit word at `offset`."""
+    """Returns the 64-bit word at `offset`."""
     return int.from_bytes(header[offset : offset + 8], sys.byteorder)
 
 
 def stable(before: bytes, after: bytes) -> bool:
-    """Whether the identity in `after` was whole: the header `before` was read earlier."""
+    """Returns whether the identity in `after` is consistent; the header `before` was read
+    earlier."""
     first = word(after, layout.GENERATION_FIRST)
     return 0 < first == word(before, layout.GENERATION_LAST) == word(after, layout.GENERATION_LAST)
 
 
 def read_at(fd: int, offset: int, size: int) -> bytes:
-    """Up to `size` bytes; fewer where the file ends. Read, not mapped: a file that somebody cuts
-    off while it is mapped is SIGBUS for its reader."""
+    """Returns up to `size` bytes, fewer at the end of the file. Not mapped: if a mapped file is
+    truncated, its reader gets SIGBUS."""
     whole = os.pread(fd, size, offset)
-    if len(whole) == size:  # as nearly always
+    if len(whole) == size:  # the usual case
         return whole
     parts = []
     while size > 0 and (part := os.pread(fd, size, offset)):

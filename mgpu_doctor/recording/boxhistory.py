@@ -1,4 +1,4 @@
-"""Reads the history of a black box: the one of its two areas that is valid."""
+"""Reads the history of a black box from the valid one of its two areas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BYTES = np.dtype(f"V{layout.STEP_SIZE}")
 
 
 class HistoryReader:
-    """Reads the windows that were closed since, and the open one every time."""
+    """Reads windows closed since the last poll, and the open one every time."""
 
     def __init__(self, fd: int, offset: int, capacity: int) -> None:
         self._fd = fd
@@ -28,7 +28,7 @@ class HistoryReader:
         self._all = _NONE
 
     def poll(self, header: bytes) -> tuple[Array, int | None]:
-        """The windows, oldest first, and the ns that one covers."""
+        """Returns the windows, oldest first, and the ns that one covers."""
         area, cursor, window = key = _words(header)
         for _ in range(_ATTEMPTS):
             if area > 1 or cursor > self._capacity or not 0 < window < 1 << 62:
@@ -45,13 +45,13 @@ class HistoryReader:
         return self._all, window
 
     def _known(self, area: int, cursor: int, window: int) -> int:
-        """How many closed windows need not be read again: they never change while the area
-        serves."""
+        """Returns how many closed windows need not be read again: they never change while the area
+        is valid."""
         served, known, covered = self._key
         return known if (area, window) == (served, covered) and cursor >= known else 0
 
     def _add(self, key: tuple[int, int, int], known: int, raw: bytes) -> None:
-        """`raw`: the windows after the first `known`, of which the last one is still open."""
+        """Adds windows. `raw`: those after the first `known`; the last one is still open."""
         _, cursor, _ = key
         values = _believed(raw, known + 1)
         self._all = _joined(self._closed, values) if known else values
@@ -67,7 +67,8 @@ class HistoryReader:
 
 
 def _words(header: bytes) -> tuple[int, int, int]:
-    """Which area serves, how many windows in it are closed, ns that one covers."""
+    """Returns which area is valid, how many windows in it are closed, and the ns that one
+    covers."""
     if len(header) < _WORDS_END:
         return _NEVER_READ
     area = min(word(header, layout.HISTORY_ACTIVE), 2)
@@ -76,14 +77,14 @@ def _words(header: bytes) -> tuple[int, int, int]:
 
 
 def _believed(raw: bytes, first: int) -> Array:
-    """The whole records in `raw`, which should be numbered from `first` on."""
+    """Returns the complete records in `raw`, which should be numbered from `first` on."""
     seq = whole(raw, STEP_DTYPE)["seq"]
     own = np.flatnonzero(seq == np.uint64(first) + np.arange(len(seq), dtype=np.uint64))
     return windows(raw, sound(raw, STEP_DTYPE, own))
 
 
 def _joined(before: Array, after: Array) -> Array:
-    """Both after each other. (np.concatenate would pack the fields.)"""
+    """Returns both concatenated. (np.concatenate would pack the fields.)"""
     both = np.empty(len(before) + len(after), HISTORY_DTYPE)
     whole_records = both.view(_BYTES)  # field by field would take ten times as long
     whole_records[: len(before)] = before.view(_BYTES)

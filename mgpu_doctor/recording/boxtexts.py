@@ -28,11 +28,11 @@ class Texts:
 class _Held:
     raw: bytes
     value: Mapping[str, Any] | None
-    """None: it is there and cannot be read."""
+    """None: present, but unreadable."""
 
 
 class TextReader:
-    """Parses a text again only when it has changed."""
+    """Reads texts; parses one again only if it has changed."""
 
     def __init__(self, fd: int, at: Geometry) -> None:
         self._fd = fd
@@ -42,7 +42,7 @@ class TextReader:
         self._site: tuple[int, str] | None = None
 
     def poll(self, header: bytes) -> Texts:
-        """As published by a header that was just read."""
+        """Returns the texts published by a header that was just read."""
         self._birth = self._fresh(header, self._birth, layout.BIRTH_SLOT, self._birth_place)
         self._words = self._fresh(header, self._words, layout.WORDS_USED, self._words_place)
         named = (("the process metadata", self._birth), ("the last words", self._words))
@@ -53,7 +53,7 @@ class TextReader:
         )
 
     def site(self, published: int) -> str | None:
-        """The text that the word NOW_SITE stands for. What is written once never changes."""
+        """Returns the text that the word NOW_SITE refers to. A written text never changes."""
         if self._site is None or self._site[0] != published:
             text = self._read_site(published)
             if text is None:
@@ -112,8 +112,8 @@ def _finite(text: str) -> float | None:
 
 
 def _object(raw: bytes) -> Mapping[str, Any] | None:
-    """A JSON object, cut to the depth and length that the writer keeps to; None where `raw` is
-    none. RecursionError is how the parser ends on brackets nested by the thousand."""
+    """Returns a JSON object, cut to the writer's own depth and length; None if `raw` is not one.
+    The parser raises RecursionError on thousands of nested brackets."""
     try:
         value = json.loads(raw.decode("utf-8"), parse_float=_finite, parse_constant=lambda _: None)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Step records field by field: a third of their memory, and a field is read without the others.
+"""Step records stored by field: they need a third of the memory, and a field is read by itself.
 
-What is the same in all of a rank's records (nothing known, mostly) is kept once, and what is the
-same in many ranks (the numbers of steps and collectives) by one of them for all.
+A value that is the same in all records of a rank (mostly an unknown one) is stored once; columns
+that are the same on many ranks (numbers of steps and collectives) are shared.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PHASES = len(layout.PHASES)
 _FIELDS = {name: (kind, at) for name, (kind, at, *_) in (STEP_DTYPE.fields or {}).items()}
 _SECONDS = Struct(f"={_PHASES}f")
 _ALIKE = ("seq", "step", "group_seq")
-"""What ranks count alike."""
+"""Counters that are usually the same on all ranks."""
 _WORD = 4
 _FIRST, _LAST = 24 // _WORD, 124 // _WORD
-"""The 32-bit words of a record that may be the same in all: from `step` to `resident_bytes`."""
+"""The 32-bit words of a record that may be constant: from `step` to `resident_bytes`."""
 _PHASE = 32 // _WORD - _FIRST
 """The first phase among these words."""
 _WORDS = {
@@ -34,11 +34,11 @@ _WORDS = {
     for name, (kind, at) in _FIELDS.items()
     if name != "phases"
 }
-"""The first and the last of each other field; negative where it always differs."""
+"""The first and the last word of each other field; negative if it always differs."""
 
 
 class Columns:
-    """Step records, indexed like the structured array that they come from. Read-only."""
+    """Step records, indexed like the structured array they come from. Read-only."""
 
     __slots__ = ("__weakref__", "_common", "_differing", "_first", "_length")
 
@@ -49,11 +49,11 @@ class Columns:
     ) -> None:
         self._length = length
         self._first = first
-        """Where they begin in what differs, which may hold more."""
+        """Start of the records in the stored differences, which may contain more."""
         self._common = common
-        """A whole record: every field that does not differ."""
+        """A complete record with every constant field."""
         self._differing = differing
-        """By name; a phase by its number."""
+        """Columns by name; phases by number."""
 
     def __len__(self) -> int:
         return self._length
@@ -90,26 +90,27 @@ class Columns:
         return self._column(number, np.dtype("f4"), at + 4 * number)
 
     def same(self, name: str) -> bytes | None:
-        """What a field is in all of them; None where it differs, or there are none."""
+        """Returns a field's value if it is the same in all records; None if not, or without
+        records."""
         if name in self._differing or not self._length:
             return None
         kind, at = _FIELDS[name]
         return self._common[at : at + kind.itemsize]
 
     def measured(self, phase: int) -> bool:
-        """Whether a phase is known in any of them, as far as is seen at once."""
+        """Returns whether a phase is known in any record, as far as that is cheap to see."""
         return phase in self._differing or not isnan(self.common_phases()[phase])
 
     def common_phases(self) -> tuple[float, ...]:
-        """Of each phase that does not differ its seconds, NaN: not measured."""
+        """Returns the seconds of each constant phase; NaN: not measured."""
         return _SECONDS.unpack_from(self._common, _FIELDS["phases"][1])
 
     def phases_that_differ(self) -> list[int]:
-        """All others are the same in every record."""
+        """Returns the phases that are not the same in every record."""
         return [name for name in self._differing if isinstance(name, int)]
 
     def phase_sums(self) -> Column:
-        """See the function of this name."""
+        """Returns the same as the function of this name."""
         sums = [
             0.0 if isnan(common_phase) else common_phase * self._length
             for common_phase in self.common_phases()
@@ -121,7 +122,7 @@ class Columns:
         return np.array(sums)
 
     def copy(self) -> Array:
-        """The records one by one, to be changed."""
+        """Returns a writable structured array of the records."""
         records = np.zeros(self._length, STEP_DTYPE)
         for name in _FIELDS:
             records[name] = self[name]
@@ -129,7 +130,7 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """What they would take one by one."""
+        """Returns the bytes that the structured array would take."""
         return self._length * STEP_DTYPE.itemsize
 
     def _column(self, name: str | int, kind: np.dtype[Any], at: int) -> Column:
@@ -162,7 +163,7 @@ def phase_of(records: Array | Columns, number: int) -> Column:
 
 
 def phase_sums(records: Array | Columns) -> Column:
-    """(10) seconds of each phase in all of the records; what was not measured counts nothing."""
+    """Returns (10) seconds of each phase over all records; unmeasured values count as 0."""
     if isinstance(records, Columns):
         return records.phase_sums()
     sums = np.asarray(records["phases"].sum(axis=0, dtype=np.float64))
@@ -172,13 +173,13 @@ def phase_sums(records: Array | Columns) -> Column:
 
 
 class Packer:
-    """Makes columns of the records of many ranks."""
+    """Makes columns from the records of many ranks."""
 
     def __init__(self) -> None:
         self._newest: dict[str, Column] = {}
 
     def pack(self, records: Array | Columns) -> Columns:
-        """The same records, by field."""
+        """Returns the same records, by field."""
         if isinstance(records, Columns):
             return records
         count = len(records)
@@ -201,7 +202,7 @@ class Packer:
         return Columns(count, records[:1].tobytes(), differing)
 
     def _once(self, name: str, values: Column) -> Column:
-        """As of the rank before, which mostly counted alike."""
+        """Returns the previous rank's column if it is equal, as counters usually are."""
         known = self._newest.get(name)
         if known is None or not np.array_equal(known, values):
             known = self._newest[name] = values.copy()

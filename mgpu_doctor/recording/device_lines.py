@@ -12,9 +12,10 @@ from mgpu_doctor.recording.write import MAX_LINES_BYTES, Lines
 Json = dict[str, Any]
 
 WHOLE_EVERY = 60
-"""Lines, after which a device is written whole again: with a line a second, each minute."""
+"""Lines after which a device is written in full again: once per minute, with one line per
+second."""
 KEPT_EVENTS = 32
-"""The newest events are in every line, because lines are thinned out later."""
+"""The number of newest events repeated in every line, because lines are thinned out later."""
 STEADY = frozenset(
     {
         "name",
@@ -34,8 +35,8 @@ STEADY = frozenset(
         "vendor",
     }
 )
-"""Left out of a device that says `same`: they are as in its line before. Of `pcie`: all but what
-changes all the time."""
+"""Facts left out of a device marked `same`: they are as in its previous line. Of `pcie`: all except
+what changes constantly."""
 TRAFFIC = frozenset({"sent", "received"})
 
 
@@ -51,16 +52,16 @@ class DeviceLines:
         self._topology_written: Any = None
 
     def append(self, sample: Mapping[str, Any]) -> None:
-        """A sample as `Devices` gives it."""
+        """Appends a sample as `Devices` returns it."""
         self._events.extend(sample.get("events") or ())
         self._topology = sample.get("topology") or self._topology
         written = self._written
         try:
             self._lines.append_made(lambda: self._line(sample))
         except OSError:
-            self._written = {}  # who knows what of it is there
+            self._written = {}  # it is unknown which part of it was written
             raise
-        if self._lines.stride != self._stride:  # thinned: what lines refer to may be gone
+        if self._lines.stride != self._stride:  # thinned: lines that others refer to may be gone
             self._stride = self._lines.stride
             written.clear()
             self._topology_written = None
@@ -94,7 +95,7 @@ class DeviceLines:
 
 
 def _known(facts: Mapping[str, Any]) -> Json:
-    """The facts without unknown ones and empty lists."""
+    """Returns the facts without unknown ones and empty lists."""
     return {
         name: value
         for name, value in facts.items()
@@ -103,7 +104,7 @@ def _known(facts: Mapping[str, Any]) -> Json:
 
 
 def _quiet(facts: Json) -> Json:
-    """The facts, with equal counters of links written once and zeros left out."""
+    """Returns the facts, with equal counters of links written once and zeros left out."""
     links = facts.get("nvlinks")
     kinds = {tuple(kind for kind, _ in link["errors"]) for link in links or ()}
     if not links or len(kinds) != 1 or () in kinds:
@@ -117,7 +118,7 @@ def _quiet(facts: Json) -> Json:
 
 
 def _rounded(facts: Json) -> Json:
-    """The facts, rounded to three decimals."""
+    """Returns the facts, rounded to three decimals."""
     return {
         name: round(value, 3) if isinstance(value, float) else value
         for name, value in facts.items()

@@ -1,4 +1,4 @@
-"""How far a rank's device got while its host stood still, from the header of its black box."""
+"""How far a rank's device got while its host was blocked, from the header of its black box."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mgpu_probes.inprocess import layout
 from .boxheader import word
 
 SINCE_VERSION = (1, 4)
-"""Of the box format: the first that says how far the device got."""
+"""The first version of the box format with device positions."""
 _HAS_MORE = 1 << 32
 
 
@@ -30,22 +30,22 @@ class BoxPosition:
     """The newest mark that the device has passed. Monotonic nanoseconds of the host."""
 
     turn: int
-    """The turn's key: equal on all ranks of a job in the same turn of the training loop."""
+    """The iteration's key: equal on all ranks in the same iteration of the training loop."""
     step: int
     marks: int
-    """Marks of the turn that it has passed."""
+    """Number of the iteration's marks that the device has passed."""
     phase: str
-    """What it does from the last of them on, one of `layout.PHASES`."""
+    """The device's phase since the last mark, one of `layout.PHASES`."""
     has_more: bool
-    """The next mark is queued and not reached. False: the host has set no other mark."""
+    """Whether the next mark is queued but not reached. False: the host has set no further mark."""
     since_ns: int
-    """When it was first seen there."""
+    """When the device was first seen there."""
     seen_ns: int
-    """When it was last seen there."""
+    """When the device was last seen there."""
 
 
 def read_position(header: bytes, version: tuple[int, int]) -> BoxPosition | NoPosition:
-    """How far the device had got when the box was read, or why that is unknown."""
+    """Returns how far the device had got when the box was read, or why that is unknown."""
     if version < SINCE_VERSION:
         return NoPosition.OLD_BOX
     state = word(header, layout.DEVICE_LOOK)

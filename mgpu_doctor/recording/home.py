@@ -1,4 +1,4 @@
-"""Where recordings live, how they are called and how one is found again."""
+"""Where recordings are stored, how they are named and how to find one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _TRIES = 100
 
 
 def home(environment: Mapping[str, str] = os.environ) -> Path:
-    """The doctor's state folder: `$MGPU_DOCTOR_HOME`, else `$XDG_STATE_HOME/mgpu-doctor`, else
+    """Returns the doctor's state folder: `$MGPU_DOCTOR_HOME`, else `$XDG_STATE_HOME/mgpu-doctor`,
+    else
     `~/.local/state/mgpu-doctor`. It need not exist."""
     if own := environment.get("MGPU_DOCTOR_HOME"):
         return Path(own).expanduser()
@@ -30,12 +31,13 @@ def home(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def runs(environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder that holds one sub-folder a recording."""
+    """Returns the folder with one sub-folder per recording."""
     return home(environment) / "runs"
 
 
 def new_id(name: str, now: float) -> str:
-    """An id that sorts by time and says what ran, such as `20261121-120102-plain_ddp-3f2a90b1`.
+    """Returns an id that sorts by time and names the program, such as
+    `20261121-120102-plain_ddp-3f2a90b1`.
 
     `now`: seconds since the epoch; the id shows local time."""
     slug = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")[:_NAME_LENGTH] or "job"
@@ -43,8 +45,8 @@ def new_id(name: str, now: float) -> str:
 
 
 def new_recording(name: str, now: float, environment: Mapping[str, str] = os.environ) -> Path:
-    """A folder of a new id in the doctor's home, made by this call (0700): no other run has it,
-    also not one on another host that shares the home. Raises OSError."""
+    """Makes and returns a folder (0700) with a new id in the doctor's home. No other run uses it,
+    not even on another host that shares the home. Raises OSError."""
     parent = private_folder(runs(environment))
     for _ in range(_TRIES):
         folder = parent / new_id(name, now)
@@ -55,7 +57,7 @@ def new_recording(name: str, now: float, environment: Mapping[str, str] = os.env
 
 
 def job_name(command: Sequence[str]) -> str:
-    """What a person would call the job: its script, else its module, else its program."""
+    """Returns the job's name: its script, else its module, else its program."""
     for argument in command:
         if argument.endswith(".py"):
             return Path(argument).stem
@@ -70,7 +72,7 @@ def is_recording(folder: Path) -> bool:
 
 
 def latest(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The recording that was started last, or None where there is none."""
+    """Returns the recording that was started last; None if there is none."""
     newest: tuple[int, str] | None = None
     try:
         names = os.listdir(runs(environment))
@@ -86,7 +88,7 @@ def latest(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def find(reference: str, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The recording that `reference` names: a folder, an id kept here, or `latest`."""
+    """Returns the recording that `reference` names: a folder, an id kept here, or `latest`."""
     if reference == LATEST:
         return latest(environment)
     for folder in (Path(reference), runs(environment) / reference):
@@ -103,8 +105,8 @@ MOST_ELSEWHERE = 256
 def remembered(
     recording: Path | None, identity: str, environment: Mapping[str, str] = os.environ
 ) -> Iterator[None]:
-    """Remember the recording, None: nothing, for so long. Where the home cannot be written the job
-    is not found, and nothing else is lost."""
+    """Registers the recording (None: nothing) while the context is open. If the home is not
+    writable, the job cannot be found by other commands; nothing else is lost."""
     link = home(environment) / ELSEWHERE / identity
     if recording is not None:
         with contextlib.suppress(OSError):
@@ -120,7 +122,7 @@ def remembered(
 
 
 def all_remembered(environment: Mapping[str, str] = os.environ) -> dict[str, Path]:
-    """Id -> where the recording is, the newest ones. Whether its job still runs is not known."""
+    """Returns id -> folder of the newest registered recordings. Their jobs may have ended."""
     folder = home(environment) / ELSEWHERE
     homes = {}
     try:
@@ -134,7 +136,7 @@ def all_remembered(environment: Mapping[str, str] = os.environ) -> dict[str, Pat
 
 
 def _forget_lost(folder: Path) -> None:
-    """Links that a `run` left which was killed: the oldest, and those to what is there no more."""
+    """Removes links left by a killed `run`: the oldest, and dangling ones."""
     names = sorted(os.listdir(folder), reverse=True)
     for place, name in enumerate(names):
         if place >= MOST_ELSEWHERE or not (folder / name).exists():

@@ -1,4 +1,4 @@
-"""The recordings kept in the doctor's home: what each is, how large, whether its job still runs."""
+"""The recordings in the doctor's home: what each is, how large, whether its job still runs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from mgpu_doctor.recording.layout import END, INFO
 from mgpu_doctor.recording.live_recordings import is_written
 
 MOST_BYTES = 1 << 20
-"""Of a file that is read."""
+"""The most bytes read of a file."""
 MOST_FILES = 100_000
-"""Of a recording, that are counted."""
+"""The most files of a recording that are counted."""
 MOST_WORDS, LONGEST = 256, 4096
 ELSEWHERE = 86_400.0
-"""Seconds for which a recording of another host that has no end counts as alive after its last
-change: boxes are copied into it every 30 s."""
+"""Seconds after its last change for which another host's unfinished recording counts as running:
+boxes are copied into it every 30 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A recording. Times are seconds since the epoch; None: not known."""
+    """A recording. Times are seconds since the epoch; None: unknown."""
 
     folder: Path
     kind: str | None
@@ -43,13 +43,13 @@ class Kept:
     exit_code: int | None
     signal: int | None
     boxes: int
-    """Black boxes in it: one a rank and attempt."""
+    """Number of black boxes: one per rank and attempt."""
     size: int
     """Bytes on the disk."""
     changed: float
-    """When anything in it was written last."""
+    """Time of its last change."""
     alive: bool
-    """Something writes into it here, or may do so on another host."""
+    """Whether a process writes into it here, or may do so on another host."""
 
     @property
     def id(self) -> str:
@@ -72,7 +72,7 @@ class Kept:
 
 
 def all_kept(environment: Mapping[str, str] = os.environ) -> list[Kept]:
-    """All of them, the one started last first."""
+    """Returns all kept recordings, newest start first."""
     try:
         entries = list(os.scandir(runs(environment)))
     except OSError:
@@ -88,7 +88,7 @@ def all_kept(environment: Mapping[str, str] = os.environ) -> list[Kept]:
 
 
 def one_kept(folder: Path) -> Kept | None:
-    """None for what is no recording."""
+    """Returns the recording in a folder; None if it is not a recording."""
     info, end = _object(folder, INFO), _object(folder, END)
     if info is None:
         return None
@@ -117,7 +117,7 @@ def one_kept(folder: Path) -> Kept | None:
 
 
 def _measured(folder: Path) -> tuple[int, float, int]:
-    """Bytes, last change and black boxes. Links are not followed."""
+    """Returns bytes, last change and number of black boxes. Links are not followed."""
     size, changed, boxes = 0, 0.0, 0
     for entry, status in _files(folder):
         size += status.st_blocks * 512
@@ -147,8 +147,8 @@ def _files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
 
 
 def _object(folder: Path, name: str) -> dict[str, Any] | None:
-    """What a file of a recording holds, nothing where it cannot be understood; None: there is no
-    such regular file. No link is followed."""
+    """Returns the object in a file of a recording; empty if it is invalid; None if there is no such
+    regular file. No link is followed."""
     try:
         descriptor = open_below(folder, folder / name)
     except PermissionError:

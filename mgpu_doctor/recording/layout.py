@@ -1,4 +1,4 @@
-"""Names of everything inside a recording. `docs/recording.md` describes it for people.
+"""Names of everything inside a recording. `docs/recording.md` describes it.
 
 RECORDING/
   recording.json            what was started, when, where (RecordingInfo)
@@ -52,10 +52,10 @@ class RecordingInfo(TypedDict, total=False):
     doctor_version: str
     job_pid: int
     job_start_ticks: int  # /proc/PID/stat field 22, against pid reuse
-    boot_id: str | None  # of the machine's boot: pids and ticks mean something in it alone
+    boot_id: str | None  # the machine's boot: pids and ticks are only valid within it
     doctor_start_ticks: int | None
     boxes: str  # where the live boxes are, when they cannot be in this folder
-    boxes_key: str  # what that folder holds as well (recording.live_boxes)
+    boxes_key: str  # also stored in that folder (recording.live_boxes)
     no_probe: str  # why the probe was not injected
     console_file: dict[str, str]  # stream -> path, where the job writes straight into a file;
     # for people: readers never open it, what it holds is copied into the recording
@@ -84,5 +84,5 @@ class ExitInfo(TypedDict, total=False):
 
 
 def boxes(recording: Path, host: str) -> Path:
-    """The folder that holds a host's black boxes."""
+    """Returns the folder of a host's black boxes."""
     return recording / HOSTS / host / BOXES

@@ -1,9 +1,8 @@
-"""Which recordings belong to jobs that still run on this machine, and which are still written.
+"""Finds recordings whose jobs still run on this machine, and those still being written.
 
-Live black boxes may have to lie outside of the recording, which then names their folder. A
-recording may come from a stranger, so its word is not enough: the folder is read only if it
-belongs to this user alone and holds the key that the recording holds. Nobody else can know the key
-of a folder that they cannot enter.
+Live black boxes may be outside of the recording, which then names their folder. A recording may
+come from somebody else and is not trusted: the folder is read only if only this user can access it
+and it contains the recording's key, which others cannot read.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from mgpu_doctor.recording.home import all_remembered, runs
 from mgpu_doctor.recording.layout import BOXES, END, HOSTS, INFO
 
 NEWEST = 256
-"""Folders looked at, newest first by name: a job that runs is among the newest."""
+"""The most folders checked, newest first by name: a running job is among the newest."""
 MOST_HOSTS, MOST_BOXES = 8192, 32_768
 MAX_INFO_BYTES = 1 << 20
 
@@ -37,8 +36,8 @@ _LONGEST = 200
 
 
 def living(environment: Mapping[str, str] = os.environ) -> list[Path]:
-    """Recordings of jobs whose first process is alive, the one started last first: those kept in
-    the doctor's home, and those that `--dir` put elsewhere."""
+    """Returns the recordings of jobs whose first process is alive, newest start first: those in the
+    doctor's home, and those that `--dir` put elsewhere."""
     folders = all_remembered(environment)
     with contextlib.suppress(OSError):
         kept = sorted(os.listdir(runs(environment)), reverse=True)[:NEWEST]
@@ -47,15 +46,15 @@ def living(environment: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 def is_living(recording: Path) -> bool:
-    """Whether the first process of this recording's job runs here. False for what is no
+    """Returns whether the first process of this recording's job runs here. False if it is not a
     recording."""
     return not (recording / END).exists() and _runs_here(_info(recording), "job")
 
 
 def is_written(recording: Path) -> bool:
-    """Whether anything still writes into this recording on this machine: the job's first process,
-    the doctor that records it, or a process that has a black box in it, whatever became of the
-    first one. A process is known by its pid, its start and the machine's boot."""
+    """Returns whether a process on this machine still writes into this recording: the job's first
+    process, the doctor that records it, or a process with a black box in it. A process is
+    identified by its pid, its start and the machine's boot."""
     info = _info(recording)
     if is_living(recording) or _runs_here(info, "doctor"):
         return True
@@ -63,20 +62,21 @@ def is_written(recording: Path) -> bool:
 
 
 def _runs_here(info: Mapping[str, Any], who: str) -> bool:
-    """`who`: `job`, its first process, or `doctor`."""
+    """Returns whether a process of the recording runs here. `who`: `job` (its first process) or
+    `doctor`."""
     pid, ticks, boot = info.get(f"{who}_pid"), info.get(f"{who}_start_ticks"), info.get("boot_id")
     if type(pid) is not int or not 0 < pid < 1 << 31 or info.get("host") != os.uname().nodename:
         return False
     if boot is not None and boot != processes.boot_id():
         return False
     if who == "doctor" and not isinstance(ticks, int):
-        return False  # of recordings before this was noted, the pid alone says nothing
+        return False  # old recordings have no start time, and a pid alone proves nothing
     return processes.is_alive(pid, ticks if isinstance(ticks, int) else None)
 
 
 def _boxes(recording: Path, info: Mapping[str, Any]) -> Iterator[tuple[Path, Path]]:
-    """Black boxes whose process, by their names, may run here: the folder that they must lie in,
-    and their path."""
+    """Yields the black boxes whose process may run here, judged by their names: the folder that
+    must contain them, and their path."""
     hosts = entries_below(recording, recording / HOSTS)[:MOST_HOSTS]
     folders = [(recording, host.path / BOXES) for host in hosts]
     outside, key = info.get("boxes"), info.get("boxes_key")
@@ -91,7 +91,7 @@ def _boxes(recording: Path, info: Mapping[str, Any]) -> Iterator[tuple[Path, Pat
 
 
 def _writes(root: Path, path: Path) -> bool:
-    """Whether the process that made this box runs here."""
+    """Returns whether the process that made this box runs here."""
     try:
         descriptor = open_below(root, path)
     except OSError:
@@ -118,7 +118,7 @@ def _info(recording: Path) -> dict[str, Any]:
 
 
 def make_outside(place: Path) -> tuple[Path, str]:
-    """Makes a private folder in `place`: its path and its key. Raises OSError."""
+    """Makes a private folder in `place`; returns its path and key. Raises OSError."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
     key = os.urandom(_KEY_BYTES).hex()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -128,7 +128,7 @@ def make_outside(place: Path) -> tuple[Path, str]:
 
 
 def belongs(folder: str | None, key: str | None) -> bool:
-    """Whether `folder` is the live folder of the recording that gives this key."""
+    """Returns whether `folder` is the live folder of the recording with this key."""
     if not folder or not key or "\0" in folder or len(key) != 2 * _KEY_BYTES:
         return False
     if not os.path.isabs(folder) or not os.path.basename(folder).startswith(PREFIX):

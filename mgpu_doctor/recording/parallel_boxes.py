@@ -1,9 +1,9 @@
-"""Reads many boxes, those of a large job in two processes if a second core is free.
+"""Reads many boxes; those of a large job in two processes, if a second core is free.
 
-The second process is forked and takes boxes from the same queue, some at a time. It leaves the
-parsed boxes in shared memory, so that nothing is copied, and reports them through a pipe. If it
-dies, the parent reads what it did not report. The pickles are safe to load: the memory has no name
-and belongs to this user alone."""
+The second process is forked and takes boxes from the same queue, some at a time. It puts the parsed
+boxes into shared memory, so that nothing is copied, and reports them through a pipe. If it is
+killed, the parent reads the boxes it did not report. The pickles are safe to load: the memory has
+no name and only this user can access it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from mgpu_doctor.recording.box import BadBox, Box, BoxFile, read_box
 from mgpu_doctor.recording.columns import Packer
 
 MANY = 2000
-"""Boxes from which on a second process is worth its start: reading them takes half a second. With
-640 nothing was gained (on two busy cores)."""
+"""Number of boxes from which a second process pays: reading them takes half a second. With 640
+nothing was gained (on two busy cores)."""
 AT_ONCE = 64
-"""Boxes that a process takes out of the queue."""
+"""Boxes that a process takes from the queue at once."""
 
 Read: TypeAlias = "Box | str"
-"""A box, or a sentence that says why it cannot be read."""
+"""A box, or one sentence why it cannot be read."""
 
 _NUMBER = struct.Struct("=H")
 _SAID = struct.Struct("=HQQ")
-"""Number of a share; where its pickle begins in the shared memory and how long it is."""
+"""Number of a share; offset and length of its pickle in the shared memory."""
 _ALIGNED = 64
 
 
@@ -73,7 +73,8 @@ def _packed(files: Iterable[BoxFile], packer: Packer) -> list[Read]:
 
 
 def _may_fork() -> bool:
-    """Whether a second core is free and no other thread runs, whose locks a child would keep."""
+    """Returns whether a second core is free and no other thread runs, whose locks a child would
+    inherit."""
     return len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1
 
 
@@ -81,9 +82,9 @@ class _Helper(NamedTuple):
     """The file descriptors of the second process."""
 
     queue: int
-    """A pipe with the numbers of the shares that are left."""
+    """A pipe with the numbers of the remaining shares."""
     answers: int
-    """What the child says."""
+    """A pipe with the child's reports."""
     memory: int
 
 
@@ -93,7 +94,7 @@ def _begun(shares: Sequence[Sequence[BoxFile]], opened: contextlib.ExitStack) ->
         memory = _closing(opened, os.memfd_create("boxes"))
         queue, fill = os.pipe()
         _closing(opened, queue)
-        with open(fill, "wb") as numbers:  # far less than a pipe holds
+        with open(fill, "wb") as numbers:  # fits into the pipe's buffer
             numbers.write(b"".join(map(_NUMBER.pack, range(len(shares)))))
         messages, report = os.pipe()
         _closing(opened, messages)
@@ -114,7 +115,8 @@ def _end(child: int) -> None:
 
 
 def _together(shares: Sequence[Sequence[BoxFile]], helper: _Helper | None) -> list[Read]:
-    """The boxes that both processes read. Shares that the child did not finish are read here."""
+    """Returns the boxes that both processes read. Shares that the child did not finish are read
+    here."""
     by_worker: dict[int, list[Read]] = {}
     packer = Packer()
     if helper is not None:
@@ -135,8 +137,8 @@ def _closing(opened: contextlib.ExitStack, descriptor: int) -> int:
 
 
 def _taken(queue: int) -> Iterator[int]:
-    """Numbers of shares, until there are none left. A read from a pipe gives a whole one to one
-    process or the other."""
+    """Yields numbers of shares until none is left. A read from the pipe gives a complete number to
+    exactly one of the processes."""
     while raw := os.read(queue, _NUMBER.size):
         yield _NUMBER.unpack(raw)[0]
 
@@ -156,8 +158,8 @@ def _help(shares: Sequence[Sequence[BoxFile]], queue: int, memory: int, report: 
 
 
 def _leave(memory: BinaryIO, boxes: list[Read]) -> tuple[int, int]:
-    """Writes the arrays, then a pickle of the rest with their places; begin and end of the
-    pickle."""
+    """Writes the arrays, then a pickle of everything else with their offsets; returns begin and end
+    of the pickle."""
     arrays: list[pickle.PickleBuffer] = []
     rest = pickle.dumps(boxes, 5, buffer_callback=arrays.append)
     places = []
@@ -173,7 +175,7 @@ def _leave(memory: BinaryIO, boxes: list[Read]) -> tuple[int, int]:
 
 
 def _left(memory: int, messages: bytes) -> dict[int, list[Read]]:
-    """Share -> the boxes that the child left; their arrays are not copied."""
+    """Returns share -> the boxes that the child parsed; their arrays are not copied."""
     size = os.fstat(memory).st_size
     if not size:
         return {}

@@ -1,4 +1,4 @@
-"""Fixed-size records of a black box as NumPy arrays: their dtypes and which of them to believe."""
+"""Fixed-size records of a black box as NumPy arrays: their dtypes and which of them are valid."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Array = npt.NDArray[np.void]
 
 SECONDS = ("phases", "gc_s", "cpu_s")
 MOST_SECONDS = 1e9
-"""Of one record, and of a machine's clock since it began: 32 years. Sums of them stay far below
-what a number of 32 bits holds."""
+"""The most seconds of one record and of a machine's monotonic clock: 32 years. Their sums do not
+overflow."""
 MOST_NS = 10**18
 TOGETHER = 16
-"""Records from which on one sum over all of them is tried first."""
+"""Number of records from which one CRC over all of them is tried first."""
 
 _KINDS = {"Q": "u8", "q": "i8", "I": "u4", "H": "u2", "h": "i2", "f": "f4"}
-"""Codes of `struct` as NumPy's."""
+"""Codes of `struct` -> NumPy's."""
 
 
 def _format(code: str) -> Any:
@@ -85,14 +85,15 @@ EVENT_DTYPE = np.dtype(
 
 
 def whole(raw: bytes, dtype: np.dtype[np.void]) -> Array:
-    """`raw` as records, without an incomplete one at its end."""
+    """Returns `raw` as records, without an incomplete one at its end."""
     return np.frombuffer(raw, dtype, len(raw) // dtype.itemsize)
 
 
 def sound(
     raw: bytes, dtype: np.dtype[np.void], chosen: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.intp]:
-    """Those of the `chosen` records in `raw` whose CRC-32, their last four bytes, is right."""
+    """Returns those of the `chosen` records in `raw` whose CRC-32, their last four bytes, is
+    right."""
     if _all_sound(raw, dtype, chosen):
         return chosen
     size = dtype.itemsize
@@ -106,9 +107,9 @@ def sound(
 
 
 def _all_sound(raw: bytes, dtype: np.dtype[np.void], chosen: npt.NDArray[np.intp]) -> bool:
-    """Whether neighbouring records are whole, by one CRC over all of them: after a record that ends
-    with its own CRC the sum depends on where it began, not on what the record holds. So as
-    many whole records of one size always give the same."""
+    """Returns whether adjacent records are intact, by one CRC over all of them. After a record that
+    ends with its own CRC, the CRC depends on its initial value, not on the record's content, so the
+    same number of intact records of one size always gives the same CRC."""
     count = len(chosen)
     if count < TOGETHER or int(chosen[-1]) - int(chosen[0]) != count - 1:
         return False
@@ -125,18 +126,19 @@ def _crc_of_whole(count: int, size: int) -> int:
 
 
 def plausible(records: Array) -> Array:
-    """`records` without those of impossible times; impossible phases and seconds become NaN.
+    """Returns `records` without those with impossible times; impossible phases and seconds become
+    NaN.
 
-    A right CRC says that a record is whole, not that an honest program wrote it.
+    A right CRC shows that a record is intact, not that an honest program wrote it.
     """
-    # Negative times are the largest numbers without a sign.
+    # As unsigned numbers, negative times are the largest.
     times = np.maximum(records["end_ns"].view(np.uint64), records["wall_ns"].view(np.uint64))
     return _with_possible_seconds(_selected(records, times <= MOST_NS), SECONDS)
 
 
 def plausible_device_times(records: Array) -> Array:
-    """`records` of device times without those of no step or of impossible times; impossible phases
-    and leads become NaN."""
+    """Returns `records` of device times without those without a step or with impossible times;
+    impossible phases and leads become NaN."""
     possible = (records["wall_ns"].view(np.uint64) <= MOST_NS) & (records["step_seq"] > 0)
     return _with_possible_seconds(
         _selected(records, possible), ("phases", "least_lead", "most_lead")
@@ -152,7 +154,7 @@ def _with_possible_seconds(records: Array, names: tuple[str, ...]) -> Array:
     own = records
     with np.errstate(invalid="ignore"):
         for name in names if len(records) else ():
-            # What lies together is looked at much faster.
+            # Contiguous memory is scanned much faster.
             values = np.ascontiguousarray(records[name])
             least, most = np.fmin.reduce(values, None), np.fmax.reduce(values, None)
             if least < 0 or most > MOST_SECONDS:
@@ -162,7 +164,8 @@ def _with_possible_seconds(records: Array, names: tuple[str, ...]) -> Array:
 
 
 def windows(raw: bytes, chosen: npt.NDArray[np.intp]) -> Array:
-    """The `chosen` history records in `raw`. A writer may give the 16-bit number of steps alone."""
+    """Returns the `chosen` history records in `raw`. A writer may only set the 16-bit number of
+    steps."""
     history: Array = whole(raw, HISTORY_DTYPE)[chosen]
     short = whole(raw, STEP_DTYPE)["micro_batches"][chosen]
     history["micro_batches"] = np.maximum(history["micro_batches"], short)

@@ -1,4 +1,5 @@
-"""Which recordings are kept, and removing others: whole, and never one of a running job."""
+"""Decides which recordings are kept, and removes the others completely; never one of a running
+job."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.kept_recordings import Kept, all_kept
 
 VARIABLE = "MGPU_DOCTOR_KEEP"
-"""Of the environment: how much is kept, as `20GiB`; `all`: everything."""
+"""The environment variable that says how much is kept, as `20GiB`; `all`: everything."""
 KEPT_BYTES = 8 << 30
-"""Kept unless the variable says otherwise: some hundreds of recordings of 8 ranks."""
+"""Default of that variable: some hundreds of recordings of 8 ranks."""
 YOUNG = 86_400.0
-"""Seconds after its end for which a recording is never removed unasked."""
+"""Seconds after its end for which a recording is never removed automatically."""
 GOING = ".going-"
-"""Begins the name of a folder that is being removed."""
+"""Prefix of a folder that is being removed."""
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([KMGT]i?)?B?", re.IGNORECASE)
 _AGE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?([smhdw])")
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -26,7 +27,8 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def size_of(text: str) -> int | None:
-    """Bytes that `20GiB`, `500 MB` or `4096` mean (binary prefixes throughout); None: nothing."""
+    """Returns the bytes that `20GiB`, `500 MB` or `4096` mean (always binary prefixes); None if
+    invalid."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
@@ -34,7 +36,7 @@ def size_of(text: str) -> int | None:
 
 
 def seconds_of(text: str) -> float | None:
-    """Seconds that `30d`, `12h` or `2w` mean; None: nothing."""
+    """Returns the seconds that `30d`, `12h` or `2w` mean; None if invalid."""
     match = _AGE.fullmatch(text.strip())
     return float(match[1]) * _SECONDS[match[2]] if match else None
 
@@ -47,9 +49,9 @@ def superfluous(
     most: int | None = None,
     keep: int | None = None,
 ) -> list[Kept]:
-    """What goes, the oldest first: what changed last more than `older` seconds ago, and as many of
-    the oldest as leave no more than `most` bytes and `keep` recordings. What is alive stays and
-    counts. Pure."""
+    """Returns the recordings to remove, oldest first: those last changed more than `older` seconds
+    ago, and enough of the oldest to leave at most `most` bytes and `keep` recordings. Running ones
+    are kept and count. Pure."""
     ordered = sorted(kept, key=lambda kept: (kept.changed, kept.id))
     size, count = sum(recording.size for recording in ordered), len(ordered)
     going = []
@@ -63,7 +65,7 @@ def superfluous(
 
 
 def remove(going: Sequence[Kept]) -> tuple[list[Kept], list[tuple[Kept, str]]]:
-    """The removed recordings, and those that could not be removed, with the reason. A folder is
+    """Removes recordings; returns those removed, and the others with the reason. A folder is
     renamed first, so that no reader finds half a recording."""
     gone, left = [], []
     for kept in going:
@@ -79,13 +81,14 @@ def remove(going: Sequence[Kept]) -> tuple[list[Kept], list[tuple[Kept, str]]]:
 
 
 def bound(environment: Mapping[str, str] = os.environ) -> int | None:
-    """Bytes to keep; None: all, also if the variable is invalid."""
+    """Returns the bytes to keep; None: keep all, also if the variable is invalid."""
     value = environment.get(VARIABLE, "").strip()
     return KEPT_BYTES if not value else size_of(value)
 
 
 def tidy(now: float, environment: Mapping[str, str] = os.environ) -> list[Kept]:
-    """Removes recordings beyond the bound that are not young, and leftovers of earlier removals."""
+    """Removes recordings beyond the bound, except recent ones, and leftovers of earlier
+    removals."""
     for folder in _half_gone(runs(environment)):
         shutil.rmtree(folder, ignore_errors=True)
     most = bound(environment)

@@ -10,14 +10,14 @@ from .boxheader import read_at, word
 from .records import Array, sound, whole
 
 _MOST = 1 << 62
-"""A sequence number beyond it is no honest one."""
+"""A larger sequence number is invalid."""
 
 
 class Ring:
-    """The records of one ring as far as they were read; `poll` adds what is new.
+    """The records of one ring read so far; `poll` adds new ones.
 
-    Every record is judged by itself: by its CRC, and by its sequence number, which must belong to
-    its slot. The cursor only tells where to look and what should be there.
+    Every record is validated by itself: by its CRC, and by its sequence number, which must belong
+    to its slot. The cursor only says where to read and what to expect.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class Ring:
         """The newest records by `seq`, at most the ring's capacity. Never changed in place."""
         self.newest = 0
         self.lost = 0
-        """Records that were written and are damaged."""
+        """Number of records that were written but are damaged."""
 
     @property
     def overwritten(self) -> int:
-        """Records that were whole once and are not among `kept`: the ring went on."""
+        """Number of valid records no longer among `kept`, because the ring overwrote them."""
         return max(0, self.newest - len(self.kept) - self.lost)
 
     def poll(self, header: bytes) -> Array:
-        """Reads on, as far as the box's header tells; returns what is new, by `seq`."""
+        """Reads up to the cursor in the box's header; returns the new records by `seq`."""
         if not self._capacity:
             return self.kept
         cursor = word(header, self._cursor_at)
@@ -64,11 +64,11 @@ class Ring:
         return new
 
     def _fetch(self, cursor: int) -> Array:
-        """One record more than the cursor tells: a writer killed just before it moved the cursor
-        leaves a whole record there. The first time what lies beyond that one must be blank, as in
-        a ring that was never filled; else, and whenever the cursor makes no sense, the whole ring
-        is read. Records later than that one were written since the cursor was read, perhaps with
-        others in slots that were read before: the next poll reads them all."""
+        """Reads one record beyond the cursor: a writer killed just before it moved the cursor
+        leaves a complete record there. On the first poll, the slots beyond it must be blank, as in
+        a ring that was never filled; if not, or if the cursor is invalid, the whole ring is read.
+        Later records were written after the cursor was read, perhaps along with others in slots
+        already read: the next poll reads them all."""
         count = cursor + 1 - self.newest
         most = cursor + 1 if self._polled and 0 <= count < _MOST else _MOST
         if not 0 <= count <= self._capacity:
@@ -83,7 +83,7 @@ class Ring:
         raw = read_at(self._fd, self._offset + first * size, until_end * size)
         if count > until_end:
             raw += read_at(self._fd, self._offset, (count - until_end) * size)
-        if count == 1 and word(raw, 0) != self.newest + 1:  # as nearly always: nothing new
+        if count == 1 and word(raw, 0) != self.newest + 1:  # usual case: nothing new
             return self.kept[:0]
         records = whole(raw, self._dtype)
         seq = records["seq"]
@@ -95,13 +95,13 @@ class Ring:
         values = sound(raw, self._dtype, np.flatnonzero(own))
         if (np.diff(seq[values].view(np.int64)) < 0).any():
             values = values[np.argsort(seq[values])]
-        if len(values):  # a slot whose newest record is damaged may hold one of the last lap
+        if len(values):  # a slot whose newest record is damaged may contain one of the previous lap
             values = values[seq[values] + np.uint64(self._capacity) > seq[values[-1]]]
         return self._clean(records[values])
 
     def _in_turn(self, raw: bytes, records: Array) -> Array:
-        """All of `records` if they are the next ones, but for a last one that is yet to come, and
-        whole: as nearly always. A view; empty where it is otherwise."""
+        """Returns all of `records`, as a view, if they are the next ones and intact, except for a
+        last one not yet written: the usual case. Empty otherwise."""
         seq = records["seq"]
         count = len(seq) - 1 if len(seq) > 1 and not seq[-1] else len(seq)
         next_ones = np.arange(self.newest + 1, self.newest + 1 + count, dtype=np.uint64)
@@ -111,9 +111,9 @@ class Ring:
         return records[:count] if len(believed) == count else records[:0]
 
     def _keep(self, new: Array) -> None:
-        """Appends in place while there is room, so that a poll costs what is new. Views handed
-        out earlier stay as they are: a full buffer is left to them and a new one begun."""
-        if not len(self._buffer):  # the first: as good as a buffer that is full
+        """Appends in place while there is room, so that a poll costs only the new records. Earlier
+        views never change: they keep a full buffer, and a new one is started."""
+        if not len(self._buffer):  # the first poll: same as a full buffer
             self._buffer = new
             self._used = len(new)
             self.kept = new
@@ -132,14 +132,15 @@ class Ring:
         self.newest = int(new["seq"][-1])
 
     def _append(self, records: Array) -> None:
-        """As plain bytes: field by field would take twenty times as long."""
+        """Appends as plain bytes: field by field would take twenty times as long."""
         kind, end = f"V{self._dtype.itemsize}", self._used + len(records)
         self._buffer.view(kind)[self._used : end] = records.view(kind)
         self._used = end
 
     def _count(self, cursor: int) -> None:
-        """Counts what should have been found. Whatever a cursor read earlier covers was whole
-        then; all but the last `capacity` before the present one may be overwritten since."""
+        """Counts the records that should exist. Everything below an earlier cursor was complete
+        then; all but the last `capacity` records before the current cursor may be overwritten by
+        now."""
         if not self._holds(self._counted + 1, cursor):
             now = word(read_at(self._fd, self._cursor_at, 8), 0)
             low = max(self._counted + 1, now + 2 - self._capacity)
@@ -152,6 +153,7 @@ class Ring:
         self._counted = cursor
 
     def _holds(self, low: int, high: int) -> bool:
-        """Whether the last ones kept are these, as nearly always. (They are sorted, none twice.)"""
+        """Returns whether the last kept records are these, the usual case. (They are sorted and
+        unique.)"""
         seq, many = self.kept["seq"], high - low + 1
         return many <= len(seq) and int(seq[-many]) == low and int(seq[-1]) == high

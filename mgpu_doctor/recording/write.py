@@ -1,4 +1,4 @@
-"""Writing a recording: everything is 0600 in 0700 folders, whole or absent, and bounded."""
+"""Writes a recording: everything is 0600 in 0700 folders, complete or absent, and bounded."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MAX_LINE_BYTES = 256 << 10
 
 
 class OccupiedError(ValueError):
-    """The folder holds something that must not be overwritten."""
+    """The folder contains something that must not be overwritten."""
 
 
 def create(folder: Path) -> None:
-    """Make `folder` a recording that belongs to this call: of two runs that name the same folder
-    one is refused. Raises what `make_empty` raises."""
+    """Makes `folder` a recording that belongs to this call: if two runs name the same folder, one
+    is refused. Raises what `make_empty` raises."""
     make_empty(folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -30,10 +30,10 @@ def create(folder: Path) -> None:
 
 
 def make_empty(folder: Path) -> None:
-    """Make `folder` an empty private folder.
+    """Makes `folder` an empty private folder.
 
-    Raises `OccupiedError` where it is no folder, not empty, or another user's, and `OSError` where
-    it cannot be made.
+    Raises `OccupiedError` if it is not a folder, not empty, or another user's, and `OSError` if it
+    cannot be made.
     """
     if folder.exists():
         if not folder.is_dir():
@@ -50,7 +50,7 @@ def make_empty(folder: Path) -> None:
 
 
 def private_folder(folder: Path) -> Path:
-    """Make `folder` (0700) and the missing folders above it. Raises `OSError`."""
+    """Makes `folder` (0700) and its missing parents. Raises `OSError`."""
     for missing in reversed([folder, *folder.parents]):
         if not missing.exists():
             missing.mkdir(mode=0o700, exist_ok=True)
@@ -58,9 +58,9 @@ def private_folder(folder: Path) -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write `path` (0600) so that a reader sees the old or the new content, never a part.
+    """Writes `path` (0600) so that a reader sees the old or the new content, never a part.
 
-    Raises `OSError` and leaves no debris."""
+    Raises `OSError`, and then leaves no temporary file."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(draft, flags, 0o600)
@@ -74,16 +74,16 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """`write_whole` of a JSON object."""
+    """Writes a JSON object with `write_whole`."""
     write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 class Lines:
-    """A bounded file of JSON objects, one a line, appended to.
+    """A bounded file of JSON objects, one per line, appended to.
 
-    `samples`: a file that would outgrow `limit` bytes loses every second line, and from then on
-    takes every second object only, so that it covers the whole run evenly. Otherwise a full file
-    takes no more. `append` raises `OSError`."""
+    `samples`: a file that would outgrow `limit` bytes drops every second line, and then accepts
+    only every second object, so that it covers the whole run evenly. Without it, a full file
+    accepts no more. `append` raises `OSError`."""
 
     def __init__(self, path: Path, limit: int = MAX_LINES_BYTES, *, samples: bool) -> None:
         self.path = path
@@ -95,15 +95,15 @@ class Lines:
 
     @property
     def stride(self) -> int:
-        """Of so many objects offered, one is taken; it doubles when the file is thinned."""
+        """One of this many objects is written; doubles when the file is thinned."""
         return self._stride
 
     def append(self, content: Mapping[str, object]) -> None:
         self.append_made(lambda: content)
 
     def append_made(self, make: Callable[[], Mapping[str, object]]) -> None:
-        """`append`, where the object depends on which ones were taken before: it is made only if
-        it is taken."""
+        """Appends an object that depends on the ones written before: it is made only if it is
+        written."""
         self._offered += 1
         if (self._offered - 1) % self._stride:
             return
@@ -130,7 +130,8 @@ class Lines:
 
 
 def _write_all_or_nothing(descriptor: int, line: bytes) -> None:
-    """A full disk may take half a line: cut it off again, so that the next one stays readable."""
+    """Writes all or nothing: a full disk may take half a line, which is cut off again, so that the
+    next one stays readable."""
     before = os.fstat(descriptor).st_size
     written = os.write(descriptor, line)
     if written != len(line):
