@@ -24,9 +24,8 @@ SIGNATURES: tuple[Signature, ...] = (
         id="accelerate-script-killed",
         code="failed-killed",
         role=Role.SYMPTOM,
-        needle="CalledProcessError: Command '[",
-        pattern=r"CalledProcessError: Command '\[.{1,3000}\]' died with "
-        r"<Signals\.(?P<signal>SIG(?:KILL|TERM)): \d{1,3}>",
+        needle="died with <Signals.",
+        pattern=r"\bdied with <Signals\.(?P<signal>SIG(?:KILL|TERM)): \d{1,3}>",
         meaning="The launcher's script was ended with {signal}.",
         fix="SIGKILL: look in `dmesg` for the out-of-memory killer. Else a person or the scheduler "
         "ended it.",
@@ -39,9 +38,8 @@ SIGNATURES: tuple[Signature, ...] = (
         id="accelerate-script-crashed",
         code="failed-signal",
         role=Role.SYMPTOM,
-        needle="CalledProcessError: Command '[",
-        pattern=r"CalledProcessError: Command '\[.{1,3000}\]' died with "
-        r"<Signals\.(?P<signal>SIG(?:SEGV|BUS|ABRT|ILL|FPE)): \d{1,3}>",
+        needle="died with <Signals.",
+        pattern=r"\bdied with <Signals\.(?P<signal>SIG(?:SEGV|BUS|ABRT|ILL|FPE)): \d{1,3}>",
         meaning="The launcher's script crashed with {signal}.",
         fix="Run with PYTHONFAULTHANDLER=1 to get its stack.",
         example="subprocess.CalledProcessError: Command '['/usr/bin/python3', 'train.py']' died "

@@ -12,8 +12,8 @@ SIGNATURES: tuple[Signature, ...] = (
         id="deepspeed-batch",
         code="failed-deepspeed",
         role=Role.CAUSE,
-        needle="Check batch related parameters.",
-        pattern=r"Check batch related parameters\. train_batch_size is not equal to "
+        needle="train_batch_size is not equal to micro_batch_per_gpu",
+        pattern=r"\btrain_batch_size is not equal to "
         r"micro_batch_per_gpu \* gradient_acc_step \* world_size ?(?P<total>\d+) != "
         r"(?P<micro>\d+) \* (?P<steps>\d+) \* (?P<ranks>[\d.]+)",
         meaning="The batch sizes do not fit: train_batch_size is {total}, but {micro} a GPU x "
@@ -24,6 +24,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "micro_batch_per_gpu * gradient_acc_step * world_size 32 != 4 * 1 * 4",
         origin="source: runtime/config.py of DeepSpeed 0.19",
         weight=0.95,
+        mutual=True,
     ),
     Signature(
         id="deepspeed-batch-missing",

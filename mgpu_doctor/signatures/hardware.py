@@ -45,9 +45,9 @@ SIGNATURES: tuple[Signature, ...] = (
         id="nvml-version-mismatch",
         code="failed-driver-too-old",
         role=Role.CAUSE,
-        needle="river/library version mismatch",
+        needle=" version mismatch",
         pattern=r"(?:Failed to initialize NVML|nvml error|NVMLError[A-Za-z]{0,40}): "
-        r"[Dd]river/library version mismatch",
+        r"[Dd]river/[Ll]ibrary version mismatch",
         meaning="The NVIDIA driver was updated while its old kernel module is still loaded, so "
         "nothing can use the GPUs.",
         fix="Reboot the host, or unload and load the nvidia modules.",

@@ -19,8 +19,9 @@ SIGNATURES: tuple[Signature, ...] = (
         id="loader-worker-killed",
         code="failed-dataloader-worker",
         role=Role.CAUSE,
-        needle=") is killed by signal: Killed",
-        pattern=r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: (?P<signal>Killed)",
+        needle=" is killed by signal: Killed",
+        pattern=r"DataLoader (?:worker|process) \(pid {1,3}(?P<pid>\d+)\) (?:exited )?is killed by "
+        r"signal: (?P<signal>Killed)",
         meaning="A data-loader worker (pid {pid}) was killed by SIGKILL: nearly always the host's "
         "or the container's memory ran out.",
         fix="Use fewer workers, a smaller `prefetch_factor` and no Python lists of objects in the "

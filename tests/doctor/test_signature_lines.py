@@ -12,6 +12,19 @@ from tests.support.signed import CONSOLE, EVERY, codes_of, found
     ("line", "expected"),
     [
         (
+            "DataLoader process (pid   71) exited is killed by signal: Killed",
+            "loader-worker-killed",
+        ),
+        (
+            "subprocess.CalledProcessError: Command train died with <Signals.SIGSEGV: 11>.",
+            "accelerate-script-crashed",
+        ),
+        (
+            "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * "
+            "world_size4 != 2 * 1 * 1",
+            "deepspeed-batch",
+        ),
+        (
             "[E ProcessGroupNCCL.cpp:737] [Rank 1] Watchdog caught collective operation timeout: "
             "WorkNCCL(SeqNum=469508, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802212 "
             "milliseconds before timing out.",

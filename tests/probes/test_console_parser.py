@@ -88,6 +88,31 @@ def test_a_traceback_inside_the_summary_belongs_to_its_rank() -> None:
     assert (traceback.type, traceback.frames[-1].line) == ("ValueError", 10)
 
 
+def test_a_summary_whose_head_is_cut_off_names_its_rank() -> None:
+    lines = [
+        "  rank      : 3 (local_rank: 1)",
+        "  exitcode  : -11 (pid: 4711)",
+        "  error_file: <N/A>",
+        "  traceback : Signal 11 (SIGSEGV) received by PID 4711",
+        "=" * 60,
+    ]
+    (failure,) = parse_console(lines).failures
+    assert (failure.rank, failure.local_rank, failure.signal) == (3, 1, 11)
+
+
+def test_a_traceback_without_the_name_of_its_module_is_read() -> None:
+    """Web pages drop `<module>`, and indentation."""
+    lines = [
+        "Traceback (most recent call last):",
+        'File "train.py", line 20, in',
+        "main()",
+        'File "train.py", line 12, in main',
+        "ValueError: no such data",
+    ]
+    (printed,) = parse_console(lines).tracebacks
+    assert [frame.function for frame in printed.traceback.frames] == ["", "main"]
+
+
 def test_a_script_that_dies_at_import_prints_one_traceback_a_process() -> None:
     found = facts("torchrun-import")
     assert [printed.rank for printed in found.tracebacks] == [None] * 4

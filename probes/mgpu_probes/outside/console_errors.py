@@ -25,6 +25,8 @@ _OTHERS = re.compile(r"^Failures:\s*$")
 _ROOT = re.compile(r"^Root Cause \(first observed failure\):\s*$")
 _ENTRY = re.compile(r"^\[\d{1,7}\]:\s*$")
 _FIELD = re.compile(r"^  (time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)$")
+_CUT_ENTRY = re.compile(r"^  rank {6}: \d{1,7} \(local_rank: \d{1,5}\)\s*$")
+"""The first line that names a rank, where a report's head was cut off."""
 _RULE = re.compile(r"^(={10,}|-{10,})\s*$")
 _SUMMARY_RANK = re.compile(r"^(\d{1,7}) \(local_rank: (\d{1,5})\)")
 _EXIT = re.compile(r"^(-?\d{1,6}) \(pid: (\d{1,10})\)")
@@ -110,6 +112,8 @@ class LauncherReport:
             if len(self._closed) < MOST_FAILURES:
                 self._closed.add(int(closing[1]))
             return True
+        if not self._inside and _CUT_ENTRY.match(line):
+            self._inside, self._entry = True, _Entry(self._first, number)
         return self._inside and self._in_report(line, number)
 
     def spawned_child(self, index: int) -> None:

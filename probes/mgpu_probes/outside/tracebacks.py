@@ -16,7 +16,10 @@ MOST_NOISE = 50
 MOST_MESSAGE_LINES = 40
 
 _HEADER = re.compile(r"^\s*Traceback \(most recent call last\):\s*$")
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:,? in (?P<in>.+)|\s*)$')
+_FRAME = re.compile(
+    r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:,? in(?: (?P<in>.+))?|\s*)$'
+)
+"""Web pages drop `<module>`, which looks like a tag."""
 _RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*(?:<locals>\.[\w.]+)?)(?::(?: (?P<message>.*))?)?$")
 _CHAINED = re.compile(
     r"^\s*(?:The above exception was the direct cause of the following exception"
