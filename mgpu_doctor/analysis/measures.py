@@ -108,11 +108,11 @@ class Measures:
     surroundings: Mapping[int, Surroundings] = field(default_factory=dict)
     replicas: Replicas = field(default_factory=Replicas)
     devices: Mapping[int, OnDevice] | None = None
-    """Rank -> its GPU while it trained; ranks of which it is not known are left out."""
+    """Rank -> its GPU while it trained; ranks with an unknown GPU are left out."""
     watched: Watched = field(default_factory=Watched)
     """Every GPU of the hosts, with the ranks that run there."""
     divergence: Divergence | None = None
-    """Where ranks' collectives part, by flight-recorder dumps."""
+    """Where ranks' collectives diverge, by flight-recorder dumps."""
     hang: Hang | None = None
     """The ranks that the others wait for in a blocked job, by its stacks."""
     sampled: SampledStraggler | None = None
@@ -141,10 +141,10 @@ class Measures:
     xids: tuple[Xid, ...] = ()
     """Errors of GPUs that the driver reported."""
     crashed: tuple[Unexamined, ...] = ()
-    """Parts of the analysis that raised an exception of their own."""
+    """Parts of the analysis that raised an exception."""
     missing: Mapping[str, Unexamined] = field(default_factory=dict)
     """Field name -> why it is None and what would give it. A field that is None but not named
-    here does not apply to this job (one rank alone has nobody to be compared with)."""
+    here does not apply to this job (a single rank has no other to compare with)."""
 
     @property
     def is_flat(self) -> bool:
@@ -322,7 +322,7 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
         joined=joined,
         attribution=attribution,
         input_saved=saved_without_phase(joined, attribution, INPUT),
-        # In a pipeline, transfer and bubble cannot be told apart.
+        # In a pipeline, transfer and bubble cannot be separated.
         moving=moving(joined, attribution) if seen.structure.alike else None,
         stages=measure_stages(joined, attribution, seen.structure),
     )
@@ -385,7 +385,7 @@ REMEDIES = {
     "stalls": MORE_STEPS,
     "loads": MORE_STEPS,
 }
-"""By field; each is computed from those before it."""
+"""Field -> how to compute it from the fields before it."""
 TRACE_ALL = "take a profiler trace of the same steps on all ranks: `mgpu-doctor trace PID`"
 STEP_MEASURES = ("coverage", "input_shares", *REMEDIES)
 """What is computed from the phases of steps."""
@@ -451,7 +451,7 @@ WITHOUT_STEPS = {
     "log": Unexamined("speed", "console text has no step times", _NEXT_TIME),
     "trace": Unexamined("speed", "dumps have no step times", _NEXT_TIME),
 }
-"""By kind of the subject: what it cannot hold."""
+"""Kind of subject -> measures that it cannot contain."""
 
 
 def _not_recorded(case: Case) -> dict[str, Unexamined]:

@@ -27,10 +27,10 @@ class FullHost:
     of_ranks: dict[int, int]
     """Rank -> what its process has resident."""
     of_others: int
-    """What the job's other processes have, data loaders' workers above all."""
+    """Resident bytes of the job's other processes, mainly data-loader workers."""
     samples: int
     pressure: float | None
-    """Share of the time in which some task of the machine stood still for want of memory."""
+    """Share of the time in which some task of the machine was stalled on memory."""
 
     @property
     def of_job(self) -> int:

@@ -23,7 +23,7 @@ from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_metadata import MemoryPeak
 
 UNITS = ("tokens", "samples")
-"""The first of which the peak is a line; padding is in the tokens."""
+"""The first unit in which the peak is linear; tokens include padding."""
 NEWEST = 60
 """Samples of a host or device that tell what it has left: the most that any of them leaves, so
 that what comes and goes is no alarm."""
@@ -37,17 +37,17 @@ class LongBatch:
     unit: str
     line: PeakLine
     capacity: float
-    """What the rank may hold of this memory."""
+    """Bytes of this memory that the rank may hold."""
     largest: float
     """So far."""
     full: float
-    """From here on a batch does not fit, by the lower end of the interval."""
+    """The smallest batch that does not fit, by the lower end of the interval."""
     fits: float
     """Up to here it does, by the upper end."""
     chance: float
-    """Of one batch to be larger than `full`."""
+    """Chance that one batch is larger than `full`."""
     batches: int
-    """That were looked at for it."""
+    """Number of batches in the estimate."""
 
 
 def find_long_batches(case: Case, where: str, least: float) -> list[LongBatch]:
@@ -150,7 +150,7 @@ SPAN = 0.2
 """Of the largest batch, by which they must differ: a line through a heap of points points
 anywhere."""
 EXPLAINED = 0.95
-"""Of the rungs' variance that the line must explain."""
+"""Share of the rungs' variance that the line must explain."""
 MASKED = 0.05
 """Of the whole climb. What lies so near the first rung may have been reached by something else
 before: loading, the first step, the launcher whose peak a process begins with."""
@@ -158,7 +158,7 @@ LEAST_BATCHES = 150
 TAIL = 0.1
 """The largest batches by which larger ones are foretold, as a share."""
 BOUND = 3
-"""As often as that the largest size must have come to be taken for a bound (`max_length`)."""
+"""The largest size must occur this often to count as a bound (`max_length`)."""
 
 
 @dataclass(frozen=True, slots=True)

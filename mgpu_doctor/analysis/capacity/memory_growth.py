@@ -6,9 +6,9 @@ then samples of its process serve, a second or more apart.
 The slope is Theil and Sen's (median of the slopes of all pairs) with Sen's confidence interval
 (Journal of the American Statistical Association 63, 1968); whether there is one is decided by the
 Mann-Kendall test. Both are robust: spikes, drops after garbage collection and heavy tails do not
-move them. Comparing thirds of the series tells a cache that fills up from steady growth; comparing
-the last third with the first rules out growth that slows down (an allocator that fragments with
-varying sizes, seen with a mixture of experts).
+move them. Comparing thirds of the series separates a cache that fills up from steady growth;
+comparing the last third with the first rules out growth that slows down (an allocator that
+fragments with varying sizes, seen with a mixture of experts).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the highest memory of a running rank was made of, as far as sizes tell.
+"""What a running rank's peak memory consists of, as far as sizes show.
 
 Weights, gradients and optimizer states are known by their sizes, buckets from
 DistributedDataParallel. The rest of the peak is activations, and on a host everything else the
@@ -27,14 +27,14 @@ class PeakMakeup:
     where: str
     peak: int
     parts: Mapping[str, int]
-    """Those that are not empty; all but `cache` add up to the peak."""
+    """The nonempty parts; all but `cache` add up to the peak."""
 
 
 def find_makeup(rank: Rank) -> PeakMakeup | str:
-    """Or a sentence why nobody can tell."""
+    """The parts of the peak, or a sentence that says why they are unknown."""
     parts = rank.metadata.memory_parts
     if parts is None:
-        return "no optimizer has told its parameters"
+        return "no optimizer has reported its parameters"
     where = "host" if device_kind(rank) == "cpu" else "device"
     if (parts.on == "cpu") != (where == "host"):
         return "its weights are not kept where it computes"

@@ -37,7 +37,7 @@ class Shift:
     fitting: int
     """Its calls since then that fit the shift."""
     distinct: int
-    """How many different ones these are."""
+    """Number of different calls in it."""
 
 
 @dataclass(slots=True)
@@ -181,8 +181,8 @@ class Step:
 
 
 def last_known_step(flight: Flight, entry: Collective) -> Step | None:
-    """The call itself, or the last before it, of which the rank's habit is known: where it has
-    strayed, nothing that follows is habit. None: it varied, or was too seldom."""
+    """The call itself, or the last one before it, for which the rank's usual call is known: after a
+    deviation, later calls are not usual ones. None: the calls varied or were too few."""
     calls = [(collective.group, key_of(_slot(collective))) for collective in flight.collectives]
     at = next((i for i, collective in enumerate(flight.collectives) if collective is entry), -1)
     for i in range(at, max(-1, at - LONGEST), -1):

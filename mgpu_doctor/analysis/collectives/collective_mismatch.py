@@ -176,13 +176,13 @@ def common(keys: Mapping[int, Mapping[int, Key]]) -> dict[int, Key]:
 
 
 def agreed(circle: Circle, sequence: int) -> int:
-    """How many sequence numbers before this one at least two dumps hold."""
+    """Number of sequence numbers before this one that at least two dumps hold."""
     counts = Counter(k for lane in circle.lanes.values() for k in lane.slots if k < sequence)
     return sum(count > 1 for count in counts.values())
 
 
 def _parties(slots: Mapping[int, Slot]) -> list[list[int]]:
-    """Ranks whose calls fit together, the largest party first."""
+    """Groups of ranks whose calls match, the largest group first."""
     parties: list[list[int]] = []
     for rank, slot in slots.items():
         home = next((party for party in parties if clash(slots[party[0]], slot) is None), None)

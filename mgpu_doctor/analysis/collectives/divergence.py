@@ -38,11 +38,11 @@ class Divergence:
     sequence: int
     """Sequence number of the collective in its group."""
     expected: Collective | None
-    """What most ranks called there, or what the waiting ranks wait in."""
+    """The call of most ranks there, or the one that the waiting ranks wait in."""
     expecting: tuple[int, ...]
     """The ranks that called it."""
     deviating: Mapping[int, Collective | None]
-    """What each other rank called there; None: nothing. In a deadlock: what each waits in."""
+    """The call of each other rank there; None: no call. In a deadlock: the call each waits in."""
     culprits: tuple[int, ...]
     """Empty if the dumps are inconclusive."""
     waiting: tuple[int, ...]
@@ -52,7 +52,7 @@ class Divergence:
     agreed: int
     """Earlier collectives of the group that at least two dumps hold."""
     calls: int = 1
-    """How many collectives a rank left out, or made too many."""
+    """Number of collectives that a rank skipped or made in excess."""
     seconds: float | None = None
     """Seconds for which the job was blocked at least, when the dumps were made; None: unknown."""
     is_blocked: bool = True

@@ -76,7 +76,7 @@ def _on_devices(case: Case) -> dict[int, int]:
 
 
 def _resident(case: Case) -> dict[int, int]:
-    """Of the rank's own process; what it shares with others is counted for each."""
+    """Resident bytes of the rank's own process; shared pages count for each process."""
     places = {
         (rank.host, rank.pid): number
         for number, rank in _numbered(case).items()
@@ -105,7 +105,7 @@ OUR_LAUNCHERS = (
     "mgpu_trainers.pytorch.ray_cluster",
     "mgpu_trainers.tensorflow.launcher",
 )
-"""They are given the module that trains as a word of their own."""
+"""Launchers that take the training module as a separate argument."""
 ON = "on"
 PROGRAM, ARGUMENTS = "program", "arguments"
 
@@ -234,7 +234,7 @@ HALF = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one step of the whole job does. None: unknown."""
+    """The work of one step of the whole job. None: unknown."""
 
     samples: float | None = None
     tokens: float | None = None
@@ -260,9 +260,9 @@ class Run:
     name: str
     settings: Mapping[str, str]
     ranks: int
-    """Or replicas, where a process drives several devices."""
+    """Ranks, or replicas if a process drives several devices."""
     steps: int
-    """That were measured."""
+    """Number of measured steps."""
     mean: Level
     median: Level
     work: Work
@@ -348,7 +348,7 @@ def _series(ranks: Sequence[tuple[Rank, Records]]) -> Floats:
 def _phases(
     everybody: Sequence[Rank], ranks: Sequence[tuple[Rank, Records]]
 ) -> tuple[dict[str, float | None], str | None]:
-    """Seconds a step of each phase, and why standing in collectives is not known, if it is not."""
+    """Seconds per step of each phase, and why the time in collectives is unknown, if it is."""
     if untimed(everybody, LEAST_RECORDS):
         return dict.fromkeys(PHASES), "the host's clock does not show what devices do or wait for"
     everybody = [on_one_clock(rank) for rank in everybody]
@@ -364,7 +364,7 @@ def _phases(
         for name, value, any_known in zip(PHASES, sums, known.any(axis=0), strict=True)
     }
     if len(everybody) < 2:
-        phases[PHASES[WAIT]] = phases[PHASES[WAIT]] or 0.0  # one rank alone waits for nobody
+        phases[PHASES[WAIT]] = phases[PHASES[WAIT]] or 0.0  # a single rank waits for no other
         return phases, None
     divided = _divided(everybody)
     if divided is not None:

@@ -26,7 +26,7 @@ from mgpu_doctor.analysis.comparing.scaling import (
 from mgpu_doctor.case.model import Case
 
 NOT_COUNTED = ("save-to", "replicas")
-"""Options that make no difference, or that the number of ranks tells already."""
+"""Options that make no difference, or that follow from the number of ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Comparison:
     """The most that two runs of equal settings differ by, as a share: the noise between runs, of
     which no single run knows. None: no two are equal."""
     loss: float | None = None
-    """That all runs reach; None: not all tell theirs, or they train different models."""
+    """A loss that all runs reach; None: a run has no loss, or they train different models."""
 
 
 def compare(named: Iterable[tuple[str, Case | str]]) -> Comparison | tuple[LeftOut, ...]:

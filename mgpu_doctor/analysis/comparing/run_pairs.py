@@ -17,7 +17,7 @@ from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
 
 
 class Change(str, Enum):
-    """What the second run is, beside the first. NONE: no difference beyond noise is shown."""
+    """The second run compared with the first. NONE: no difference beyond noise."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -33,17 +33,17 @@ class Pair:
     second: int
     """Places among the runs."""
     unit: str
-    """Of the work: `samples`, `tokens`, or `steps` where a step's work is unknown."""
+    """Unit of the work: `samples`, `tokens`, or `steps` if a step's work is unknown."""
     whole: Interval | None
-    """By the mean step, pauses and all: what the job takes."""
+    """Ratio by the mean step, including pauses: the duration of the job."""
     usual: Interval | None
-    """By the median step."""
+    """Ratio by the median step."""
     reason: str | None = None
     """Why these are None."""
 
     @property
     def decided(self) -> Interval | None:
-        """What shows a difference: the whole time, else the usual step; None: neither does."""
+        """The measure that shows a difference: whole time, else the usual step; None: neither."""
         return next((pace for pace in (self.whole, self.usual) if pace and pace.shown), None)
 
     @property
@@ -61,7 +61,7 @@ class Pair:
 
 
 def unit_of(runs: Sequence[Run]) -> str:
-    """What all of them count their work in."""
+    """The unit in which all runs count their work."""
     for unit in (SAMPLES, TOKENS):
         if all(run.work.of(unit) for run in runs):
             return unit

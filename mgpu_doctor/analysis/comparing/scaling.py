@@ -30,14 +30,14 @@ from mgpu_doctor.analysis.comparing.step_time_noise import Interval
 
 LEAST_COUNTS = 3
 AHEAD = 2
-"""How many counts are predicted, each twice the one before."""
+"""Number of predicted rank counts, each twice the previous one."""
 
 Shape = Callable[[int], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Seconds of a step of so many ranks."""
+    """Seconds per step with `ranks` ranks."""
 
     ranks: int
     work: float
@@ -60,12 +60,12 @@ class Law:
     waiting: float
     moving: float
     margin: float
-    """How far it was off, as a share, where that could be seen."""
+    """Its relative error, if that could be measured."""
     predicted: tuple[Point, ...]
 
 
 def point_of(run: Run) -> Point | None:
-    """None where wait was not measured: then nobody can tell what would grow."""
+    """The run as a point of the law; None if its wait was not measured."""
     if run.in_collectives is None:
         return None
     wait, moving = run.phases.get(PHASES[WAIT]) or 0.0, run.phases.get(PHASES[COMMUNICATION]) or 0.0
@@ -163,10 +163,10 @@ AS_GOOD = 0.05
 
 
 class Growth(str, Enum):
-    """How the work of a step grows with the ranks."""
+    """How the work per step grows with the number of ranks."""
 
     STRONG = "strong"
-    """It is the same whatever the ranks: each has less of it."""
+    """Constant work per step: with more ranks, each does less."""
     WEAK = "weak"
     """Each rank's is the same: together they do more."""
     MIXED = "mixed"
@@ -228,7 +228,7 @@ def scaling(runs: Sequence[Run], unit: str) -> Scaling:
             reference,
             growth,
             (unknown,) * len(runs),
-            "the samples of a step are not known, so nobody can tell how much more ranks do",
+            "the samples per step are unknown, so it is unknown how much more work more ranks do",
         )
     scaled = []
     for place, run in enumerate(runs):

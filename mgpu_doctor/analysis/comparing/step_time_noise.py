@@ -1,10 +1,10 @@
-"""How sure a step time is, and the ratio of two of them: batch means.
+"""Confidence intervals of step times and of their ratios, by batch means.
 
-Neighbouring steps are alike, so that n steps tell less than n independent ones. The series is cut
-into some long batches, whose averages are nearly independent; their scatter is the error (10 to 30
-batches: Schmeiser, "Batch Size Effects in the Analysis of Simulation Output", Operations Research
-30(3), 1982). Where even batches are alike, as when a machine slows down during a run, the error is
-widened once more by their lag-one autocorrelation.
+Neighbouring steps are correlated, so n steps contain less than n independent ones. The series is
+cut into some long batches, whose averages are nearly independent; their scatter is the error (10 to
+30 batches: Schmeiser, "Batch Size Effects in the Analysis of Simulation Output", Operations
+Research 30(3), 1982). If even batches are correlated, as when a machine slows down during a run,
+the error is widened once more by their lag-one autocorrelation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ together, by Bonferroni."""
 LEAST_DIFFERENCE = 1e-3
 """A thousandth is no difference to anybody, however sure it is."""
 INTERVALS = 2
-"""Of a pair: of the mean and of the median step."""
+"""Per pair: one interval of the mean and one of the median step."""
 REACH = 1.5
 """How far a bound reaches at most: so many times the farthest batch. In simulations that costs no
 errors but where a run is no longer than its slow phases; their bounds would be absurd without."""
@@ -47,7 +47,7 @@ class Level:
 
     @property
     def bound(self) -> float | None:
-        """Half the width of its interval, as a share of it."""
+        """Half the width of the interval, as a share of the value."""
         if self.error is None:
             return None
         return math.expm1(quantile(self.freedom) * self.error)
@@ -72,12 +72,12 @@ class Interval:
 
 
 def mean_level(series: Floats) -> Level:
-    """Of the mean: what counts for how long a job takes. `series`: seconds of each step."""
+    """The interval of the mean, which decides how long a job takes. `series`: seconds per step."""
     return _level(series, np.mean)
 
 
 def median_level(series: Floats) -> Level:
-    """Of the median, the usual step: pauses now and then do not move it."""
+    """The interval of the median, the usual step: occasional pauses do not change it."""
     return _level(series, np.median)
 
 

@@ -1,4 +1,4 @@
-"""What communication costs beside waiting: the time in which data really moves. Pure."""
+"""The cost of communication apart from waiting: the time in which data moves. Pure."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Moving:
     seconds: float
     """A step, mean without the tenth of the steps at either end."""
     share: float
-    """Of the step time, 0..1."""
+    """Share of the step time, 0..1."""
 
 
 def moving(joined: Joined, attribution: Attribution) -> Moving | None:
-    """What even the rank that came last spent in collectives; None: too few steps."""
+    """Time in collectives of the rank that arrived last; None: too few steps."""
     series = attribution.communication[~np.isnan(attribution.communication)]
     if len(series) < LEAST_STEPS:
         return None
@@ -47,7 +47,7 @@ class CoreContention:
     ranks: int
     """On the fullest host."""
     cores: int | None
-    """That these may use."""
+    """Cores that these may use."""
     queueing: float | None = None
     """Seconds a second in which the mean rank's threads beside the main one stood ready and no core
     was free; None: not measured, so ranks and cores were counted; or these compute, too."""

@@ -21,7 +21,7 @@ REPEAT_BACKWARD = frozenset({"LBFGS"})
 
 
 def sample_ranks(ranks: Sequence[Rank]) -> Sequence[Rank]:
-    """Some ranks, evenly spread, for what is set alike on all of them."""
+    """Most ranks to look at, evenly spread, for settings that are equal on all ranks."""
     return ranks[:: -(-len(ranks) // SPREAD)] if ranks else ranks
 
 
@@ -30,7 +30,7 @@ class Reduction:
     """One backward pass as DistributedDataParallel logged it; seconds and bytes."""
 
     backward: float
-    """Of the median rank."""
+    """Seconds of the median rank."""
     communication: float
     """From the first bucket to the last, of the rank with the least."""
     exposed: float
@@ -90,14 +90,14 @@ def transfer_seconds(backward: float, measured: float, buckets: Sequence[int]) -
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """How often a rank exchanges gradients, in the mean step."""
+    """Counts per mean step of how often a rank exchanges gradients."""
 
     passes: float
     """Backward passes."""
     synced: float
-    """Those of them that exchange gradients."""
+    """Backward passes that exchange gradients."""
     updates: float
-    """Optimizer steps, each of which needs one exchange at most."""
+    """Optimizer steps; each needs at most one exchange."""
 
     @property
     def needless(self) -> float:
@@ -106,7 +106,7 @@ class Exchanges:
 
 
 def count_exchanges(rank: Rank) -> Exchanges | None:
-    """None where there is no DistributedDataParallel or its counters do not tell."""
+    """The counts; None without DistributedDataParallel, or if its counters are incomplete."""
     module, records = rank.metadata.ddp, after_warm_up(rank.steps)
     if module is None or not module.forwards or module.synced is None:
         return None

@@ -8,7 +8,7 @@ Parallel efficiency is the mean time that ranks do useful work, as a share of th
 the product of load balance (mean / largest useful time of a rank) and communication efficiency
 (largest useful time of a rank / run time), each 0..1: the standard metrics of the POP Centre of
 Excellence (https://co-design.pop-coe.eu/metrics). Useful is all but time in collectives, so
-waiting for data counts as work. One run cannot tell how much faster more ranks would be; `compare`
+waiting for data counts as work. One run cannot show how much faster more ranks would be; `compare`
 can.
 """
 
@@ -106,7 +106,7 @@ def saved_without_phase(joined: Joined, attribution: Attribution, phase: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """How well the ranks work together; shares 0..1 of the compared steps."""
+    """Efficiency of the ranks together; shares 0..1 of the compared steps."""
 
     load_balance: float
     """Lowered by ranks that always have more work than others."""

@@ -32,13 +32,13 @@ class Gpu:
     last: float
     """When its host was last sampled: a device that is not listed any more has an older series."""
     ranks: tuple[int, ...] = ()
-    """Of the job, as far as it is sure; empty: none, or not known which."""
+    """Ranks on the device, if certain; empty: none, or unknown."""
     host: str | None = None
     xids: tuple[XidEvent, ...] = ()
 
     @property
     def device(self) -> Device:
-        """As it was seen last."""
+        """The device in its newest sample."""
         return self.series[-1][1]
 
     @property
@@ -51,7 +51,7 @@ class Watched:
     gpus: tuple[Gpu, ...] = ()
     """By index."""
     topology: Topology | None = None
-    """Of the only host; None: not known, or there are several."""
+    """Topology of the only host; None: unknown, or several hosts."""
 
     def alike(self, gpu: Gpu) -> tuple[Gpu, ...]:
         """The others of the same model on the same host."""
@@ -70,7 +70,7 @@ class Watched:
 
 
 def watch(case: Case) -> Watched:
-    """What is known of every GPU; empty where none was sampled."""
+    """The facts of every GPU; empty if none was sampled."""
     if not any(sample.devices for sample in case.device_samples):
         return Watched()
     hosts = {rank.host for rank in case.ranks} or set(case.job.hosts)
@@ -156,7 +156,7 @@ def _by_key(
 def _xids(
     samples: Iterable[DeviceSample], names: Mapping[_Place, Key]
 ) -> dict[Key, list[XidEvent]]:
-    """What the driver reported of each device; what it does not say of whom is left out."""
+    """XIDs that the driver reported per device; those without a device are left out."""
     xids: dict[Key, list[XidEvent]] = defaultdict(list)
     for sample in samples:
         here = {device.index: key_of(device) for device in sample.devices}
@@ -187,13 +187,13 @@ class Wiring:
         return self.ways.get(frozenset((first, other)))
 
     def slowest(self, indices: Iterable[int]) -> str | None:
-        """Of all pairs; None where one of them is not known, or there is no pair."""
+        """The slowest path of all pairs; None if a path is unknown, or there is no pair."""
         ways = [self.way(*pair) for pair in combinations(sorted(set(indices)), 2)]
         known = [way for way in ways if way is not None]
         return max(known, key=WAYS.index) if known and len(known) == len(ways) else None
 
     def outsiders(self, indices: Sequence[int]) -> tuple[int, ...]:
-        """Those without an NVLink to any of the others, where most of these have one."""
+        """Devices without an NVLink to any other, if most others have one."""
         linked = {
             index
             for index in indices
@@ -222,7 +222,7 @@ class Wiring:
 
 
 def wiring(watched: Watched) -> Wiring | None:
-    """None: not known. Two GPUs whose NVLinks go to switches reach each other through these."""
+    """How the GPUs are connected; None: unknown. GPUs on NVLink switches reach each other."""
     topology = watched.topology
     if topology is None:
         return None

@@ -1,4 +1,4 @@
-"""How many threads of a job want to compute on a host, and how many cores they have. Pure."""
+"""Computing threads of a job on a host, and the cores that they may use. Pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Around = Mapping[int, Surroundings]
 
 @dataclass(frozen=True, slots=True)
 class CpuDemand:
-    """The ranks of one host, all of whose threads are known."""
+    """Demand for cores by the ranks of one host, if all their threads are known."""
 
     host: str
     ranks: tuple[int, ...]
     threads: int
-    """That compute, of all ranks together."""
+    """Computing threads of all ranks together."""
     most_threads: int
-    """Of one rank."""
+    """Most computing threads of one rank."""
     workers: float
     """Cores' worth of time that loader workers use; 0 where they were not seen."""
     cores: float | None
     """Cores' worth of time that the ranks may use together."""
     queueing: float | None
-    """Share of time in which a main thread stood ready without a core, median of the ranks."""
+    """Share of time in which a main thread waited for a core, median of the ranks."""
     outside: float | None
     """Cores that were busy with other things than this job."""
 
@@ -86,14 +86,14 @@ def _busy_workers(rank: Rank, around: Surroundings) -> float:
 
 
 def _room(ranks: Sequence[Rank], seen: Sequence[Surroundings]) -> float | None:
-    """What affinity leaves, or the quotas of their groups if that is less."""
+    """Cores by affinity, or by the quotas of their control groups if that is less."""
     allowed = [surroundings.cores for surroundings in seen if surroundings.cores]
     affinities = [rank.metadata.affinity for rank in ranks]
     cores: float | None
     if len(allowed) == len(seen):
         cores = len(frozenset().union(*allowed))
     else:
-        # Without the cores themselves nobody knows which of them are the same.
+        # Without core numbers it is unknown which cores the ranks share.
         alike = {count for count in affinities if count is not None}
         cores = alike.pop() if len(alike) == 1 and None not in affinities else None
     quotas = {

@@ -161,7 +161,7 @@ class Use:
     clock: float | None = None
     """Median MHz of the SMs, of samples in which the device was not idle."""
     clock_most: float | None = None
-    """What the device can do."""
+    """Maximum SM clock of the device, in MHz."""
     reasons: Mapping[str, float] = field(default_factory=dict)
     """What kept the clock down -> share, 0..1, of samples."""
     power: float | None = None
@@ -234,7 +234,7 @@ def why_unknown(case: Case) -> Unexamined | None:
     elif not placements(case):
         why = "which GPU each rank computes on is not known for sure"
         remedy = (
-            "let the ranks run under `mgpu-doctor run` with a torch that tells a device's UUID, or "
+            "run the ranks under `mgpu-doctor run` with a torch that reports device UUIDs, or "
             "set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         )
     else:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 MIB, GIB = 1 << 20, 1 << 30
 GRANULE = 2 * MIB
-"""All segments are multiples of it."""
+"""Segment sizes are multiples of this."""
 SMALLEST_BLOCK = 512
 """kMinBlockSize: all sizes are rounded up to its multiples."""
 LARGEST_SMALL = MIB
@@ -109,7 +109,7 @@ class Allocator:
         return rest >= SMALLEST_BLOCK if pool.small else rest > LARGEST_SMALL
 
     def _release_cached(self) -> None:
-        """`release_cached_blocks`: every segment of which no part is taken."""
+        """`release_cached_blocks`: frees every segment without a block in use."""
         for pool in (self.large, self.small):
             for block in list(pool.blocks.values()):
                 if block.previous is None and block.following is None:
@@ -143,7 +143,7 @@ class Allocator:
 
 class Block:
     """A stretch of a segment: taken or free. `previous` and `following` are its neighbours in the
-    segment; `mapped`: whether device memory stands behind it (only expandable segments have
+    segment; `mapped`: whether device memory backs it (only expandable segments have
     addresses without)."""
 
     __slots__ = ("address", "following", "mapped", "pool", "previous", "size", "taken")

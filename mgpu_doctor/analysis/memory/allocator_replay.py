@@ -51,9 +51,9 @@ class Replay:
     retries: int
     shortage: Shortage | None
     segments: tuple[Segment, ...]
-    """As they are at the end, or where memory ran out."""
+    """Segments at the end, or when memory ran out."""
     charged: Sequence[int]
-    """By how much each event played changed what is allocated, rounding included."""
+    """Change of allocated bytes by each replayed event, rounding included."""
 
     @property
     def survives(self) -> bool:
@@ -162,7 +162,7 @@ def minimum_bytes(stream: Stream) -> int:
 
 
 NAMED = 5
-"""So many operators are named."""
+"""Most operators that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Composition:
     """Bytes that are allocated at the peak; they add up to the replay's peak."""
 
     phase: Phase | None
-    """In which the peak lies; None: nothing was allocated."""
+    """The phase of the peak; None: nothing was allocated."""
     kinds: Mapping[Kind, int]
     largest: tuple[tuple[str, int], ...]
     """The operators whose blocks hold most of it, with their bytes."""
@@ -183,7 +183,7 @@ class Composition:
 
 
 def find_composition(stream: Stream, replayed: Replay) -> Composition:
-    """Of as much as was played."""
+    """Peak of the replayed part."""
     charged = replayed.charged
     if not charged:
         return Composition(None, {}, (), {})

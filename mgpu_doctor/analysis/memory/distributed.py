@@ -109,7 +109,7 @@ def _share(size: int, ranks: int) -> int:
 
 
 MOST_WEIGHTS = 2048
-"""Of more weights than this only the first are looked at: comparing all takes their square."""
+"""Most weights that are compared, as the cost grows with their square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Layers:
 
 @lru_cache(maxsize=8)
 def find_layers(sizes: tuple[int, ...]) -> Layers:
-    """The longest stretch in which a row of sizes stands several times in turn."""
+    """The longest stretch in which a sequence of sizes repeats."""
     values = np.asarray(sizes[:MOST_WEIGHTS], dtype=np.float64)
     best_bytes, best = 0, Layers(0, 0, sum(sizes))
     sums = list(accumulate(sizes[:MOST_WEIGHTS], initial=0))

@@ -24,7 +24,7 @@ ADDRESSES = LARGE_SEGMENT << 64
 
 @dataclass(slots=True, eq=False)
 class Unmapped:
-    """The addresses of a segment behind which no device memory stands. It is mapped in pages."""
+    """A segment's addresses without device memory behind them. It is mapped in pages."""
 
     start: int
     page: int
@@ -40,7 +40,7 @@ class Unmapped:
         del self.blocks[block.address]
 
     def whole_pages(self, block: Block) -> tuple[int, int]:
-        """From where to where no other block shares a page with it."""
+        """The range of pages that no other block shares with it."""
         first = self.start - (self.start - block.address) // self.page * self.page
         end = block.address + block.size
         return first, self.start + (end - self.start) // self.page * self.page
@@ -52,7 +52,7 @@ class ExpandableAllocator(Allocator):
     def __init__(self, capacity: int | None = None) -> None:
         super().__init__(capacity)
         self.unmapped: dict[bool, Unmapped] = {}
-        """By whether it is the small pool's."""
+        """Whether the pool is the small one -> its unmapped addresses."""
         for pool, page in ((self.small, SMALL_SEGMENT), (self.large, LARGE_SEGMENT)):
             space = Block(self._next_address, ADDRESSES, pool, mapped=False)
             self._next_address += ADDRESSES

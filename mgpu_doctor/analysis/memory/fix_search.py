@@ -15,7 +15,7 @@ from mgpu_doctor.analysis.memory.traced_streams import Traces
 WORTH = 0.01
 """A fix that saves a smaller share is not offered."""
 MOST_VARIANTS = 32
-"""Of a set of fixes, so many are tried."""
+"""Most sets of fixes that are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Advice:
 
 
 def advise(plan: Plan, traces: Traces, device: Gpu | None = None) -> Advice | None:
-    """None: nothing like the plan was traced."""
+    """The memory of the plan and the fixes for it; None: no similar plan was traced."""
     return _Adviser(plan, traces, device).advice()
 
 
@@ -118,7 +118,8 @@ class _Adviser:
         return None
 
     def _find_cheapest(self, now: Prediction) -> FixSet | None:
-        """One fix, else two, that fit: those of which the dearest is the cheapest. Else several."""
+        """The cheapest single fix that fits, else a pair whose costlier fix is cheapest, else
+        several."""
         order = {fix.id: place for place, fix in enumerate(self._fixes)}
         known = [fix for fix in self._fixes if fix.variants(self.plan)]
         for several in (1, 2):
@@ -130,7 +131,7 @@ class _Adviser:
 
     def _grow_set(self, now: Prediction) -> FixSet | None:
         """Fixes are added from the cheapest on, as long as each saves something, until it fits;
-        then those that are not needed are taken out, the dearest first."""
+        then unnecessary ones are removed, the costliest first."""
         chosen: list[Fix] = []
         best = now
         for fix in self._fixes:
@@ -178,6 +179,6 @@ def _why_not(prediction: Prediction, now: Prediction) -> str:
 
 
 def _helps(prediction: Prediction, before: Prediction) -> bool:
-    """With the margins: a set of fixes has to fit in spite of them."""
+    """Whether it saves enough, margins included: a set of fixes has to fit in spite of them."""
     saved = before.needed_at_most - prediction.needed_at_most
     return saved >= WORTH * before.needed_at_most

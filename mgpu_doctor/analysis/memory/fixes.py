@@ -1,4 +1,4 @@
-"""The known fixes for memory, per framework, and what each makes of a plan.
+"""The known memory fixes per framework, and how each changes a plan.
 
 A fix turns a plan into milder and stronger ones. What it saves is predicted like any other plan, so
 that every phase's peak is found again, and no fix is offered that leaves the peak where it was.
@@ -105,7 +105,7 @@ UNMEASURED = "depends on the device; not measured"
 class Time:
     """What a fix costs in time: how much longer a sample takes, as a fraction; None: unknown.
 
-    `basis`: where the number comes from, or why there is none.
+    `basis`: the source of the number, or why it is unknown.
     """
 
     fraction: float | None
@@ -259,7 +259,7 @@ _TORCH = (
         "Clear the allocator's cache",
         "torch.cuda.empty_cache()",
         lambda plan: (plan,),
-        Time(None, "what was cached is allocated anew"),
+        Time(None, "cached memory is allocated again"),
         "it saves nothing: before it fails, the allocator clears its cache by itself; only other "
         "programs on the device gain",
     ),

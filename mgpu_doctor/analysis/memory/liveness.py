@@ -19,12 +19,12 @@ from mgpu_doctor.analysis.memory.stream import Allocated, Event, Freed, Kind, Ph
 
 
 class Use(Enum):
-    """What an operation does with memory."""
+    """How an operation uses memory."""
 
     MAKES = "makes"
     """Its outputs are new buffers."""
     REUSES = "reuses"
-    """The first output takes the place of an input that nobody else needs, if they are as large."""
+    """The first output reuses an equally large input that no other operation needs."""
     PASSES = "passes"
     """Each output is the input of the same number, or the first."""
     READS = "reads"
@@ -44,7 +44,7 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What is there before the step and after it: a variable, or a part of the batch."""
+    """Memory that exists before and after the step: a variable, or a part of the batch."""
 
     name: str
     size: int

@@ -1,4 +1,4 @@
-"""How a job is meant to run, as far as its memory depends on it."""
+"""The settings of a job that its memory depends on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Framework(Enum):
-    """Whose step it is, and so whose allocator."""
+    """The framework of the step, and so of the allocator."""
 
     TORCH = "torch"
     TENSORFLOW = "tensorflow"

@@ -28,7 +28,7 @@ MARGIN = 0.03
 """Share by which the allocator's numbers may be off, until calibrated on the user's GPU: a bound
 for the errors seen (0.4 % in fp32, up to 2.2 % in bf16)."""
 UNVALIDATED = 0.1
-"""The same for expandable segments, whose simulation was never held against a recording."""
+"""The same for expandable segments, whose simulation was never compared with a recording."""
 LIVENESS = 0.15
 """The same for TensorFlow, which rewrites the graph and orders it otherwise by device:
 a bound for the errors seen on CPUs, GPT and ResNet-50, 10 % too little to 1 % too much
@@ -49,7 +49,7 @@ class Prediction:
     reserved: int
     composition: Composition
     outside: tuple[Constant, ...]
-    """What is on the device beside the allocator's memory."""
+    """Bytes on the device besides the allocator's memory."""
     basis: str
     margin: float
 
@@ -83,7 +83,7 @@ def arrange_step(stream: Stream, plan: Plan) -> Stream:
 
 
 def predict(plan: Plan, traces: Traces, device: Gpu | None = None) -> Prediction | None:
-    """None: nothing like it was traced."""
+    """The prediction; None: no similar plan was traced."""
     traced_step = None if plan.xla else traces.find(plan.settings)
     if traced_step is None:
         return None

@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What a block of memory is for."""
+    """The purpose of a block of memory."""
 
     WEIGHTS = "weights"
     GRADIENTS = "gradients"

@@ -52,7 +52,7 @@ class Traces:
         return None
 
     def extra_work(self, before: Settings, after: Settings) -> float | None:
-        """How many more operations a sample takes, as a share; None: not counted."""
+        """Additional operations per sample, as a share; None: not counted."""
         now, then = self._work(before), self._work(after)
         return then / now - 1 if now and then else None
 
@@ -65,7 +65,7 @@ class Traces:
         return None
 
     def _alike(self, settings: Settings) -> Iterator[Stream]:
-        """Those that differ in the batch at most. Three micro-batches take what two take."""
+        """Streams that differ at most in the batch. Three micro-batches need what two need."""
         for traced, stream in self.streams.items():
             same = settings.accumulate == traced.accumulate or (
                 min(settings.accumulate, traced.accumulate) > 1

@@ -1,4 +1,4 @@
-"""Processes around a failed rank: its children that ended, and what the machine tells of it."""
+"""Processes around a failed rank: its ended children, and the machine's record of its end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parse_lost_workers(failure: RankFailure) -> LostWorkers | None:
 
 
 def ending_of(failure: RankFailure, case: Case) -> Ending | None:
-    """What was recorded on the rank's host; where the failure names none, of the only host."""
+    """The endings recorded on the rank's host, or on the only host if the failure names none."""
     endings = [
         ending for ending in case.endings if failure.host is None or ending.host == failure.host
     ]

@@ -59,7 +59,7 @@ def find_dead_rank_stall(failed: tuple[RankFailure, ...], case: Case) -> Stall |
 
 
 def _waited(rank: Rank, since: float | None, observed: float) -> float:
-    """Seconds that a rank has stood in its wait after `since`; 0 where it does not wait."""
+    """Seconds that a rank has waited after `since`; 0 if it does not wait."""
     if rank.now is None or rank.now.phase != "wait":
         return 0.0
     if rank.state is State.WAITING:

@@ -28,13 +28,13 @@ class Xid:
     signature: Signature
     events: tuple[XidEvent, ...]
     failures: tuple[RankFailure, ...] = ()
-    """The first failing ranks of the device that ended by it, as far as time tells."""
+    """The first failing ranks of the device that ended by it, judged by time."""
     stops_rank: bool = False
     """A rank on the device has finished no step since, in a job that is not over."""
 
     @property
     def number(self) -> int:
-        """What the driver calls it."""
+        """The driver's name of it."""
         return self.events[0].number
 
     @property
@@ -44,13 +44,13 @@ class Xid:
 
     @property
     def meaning(self) -> str:
-        """What it means, with the device in it."""
+        """Its meaning, with the device filled in."""
         at = self.gpu.device.bus_id or f"index {self.gpu.index}"
         return self._fill(self.signature.meaning, at)
 
     @property
     def fix(self) -> str:
-        """What to do about it."""
+        """The fix for it."""
         return self._fill(self.signature.fix, str(self.gpu.device.bus_id or self.gpu.index))
 
     def _fill(self, text: str, pci: str) -> str:

@@ -79,7 +79,7 @@ def in_backward(error: Error) -> bool:
 
 
 def operation(error: Error) -> str | None:
-    """The operation whose gradient failed, `PowBackward0`, where the message names it."""
+    """The operation whose gradient failed, such as `PowBackward0`, if the message names it."""
     match = _OPERATION.search(error.message)
     return match["name"] if match is not None else None
 
@@ -94,7 +94,7 @@ class SystemRefusal:
 
 
 def parse_system_error(error: Error | None) -> SystemRefusal | None:
-    """The refusal that an exception tells of; None: of none that is known here."""
+    """The refused access that an exception reports; None: no known one."""
     if error is None:
         return None
     number = _number(error)

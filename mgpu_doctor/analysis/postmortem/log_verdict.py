@@ -1,4 +1,4 @@
-"""Which of the signs in a job's console text tell why it failed. Pure.
+"""Which signs in a job's console text show why it failed. Pure.
 
 Of the causes the one that was printed first counts, and of those that one rank printed together the
 most telling. A cause must fit who is known to have failed first. A symptom (a time-out, a broken
@@ -40,12 +40,12 @@ KILLING = frozenset(
         "oom-host",
     }
 )
-"""What ends processes by a signal, without a word of their own."""
+"""Causes that end processes by a signal, so that they print nothing."""
 OUTSIDE = frozenset(
     {"oom-host", "gpu-lost", "gpu-xid", "gpu-ecc", "nvlink-down", "pcie-degraded"}
     | {"failed-preempted", "failed-time-limit"}
 )
-"""What the kernel, the driver or the scheduler says: it may be behind any end."""
+"""Messages of the kernel, the driver or the scheduler, which may explain any failure."""
 LEAST_SAID = 8
 """Characters of a text that is looked for in an exception: shorter ones are everywhere."""
 LEAST_BROKEN = 40
@@ -53,7 +53,7 @@ LEAST_BROKEN = 40
 SAME_EVENT = 60
 """Lines within which a rank's signs are of one event: a traceback and what native code adds."""
 BETWEEN = frozenset({"hang-collective-mismatch", "hang-rank-behind", "failed-horovod-stall"})
-"""What one rank says of others: who prints it is not the culprit."""
+"""Messages of one rank about others: the rank that prints one is not the culprit."""
 _TIME_OUTS = frozenset(
     one.id for one in SIGNATURES if one.code == "failed-nccl-timeout" or one.id == "gloo-timeout"
 )
@@ -61,13 +61,13 @@ _TIME_OUTS = frozenset(
 FEW = 0.25
 """Share of the ranks up to which those that did not time out are worth a look."""
 SYMPTOM_SHARE = 0.6
-"""Of a signature's weight: that something went wrong is certain, what is not."""
+"""Factor on a signature's weight: the failure is certain, its cause is not."""
 UNCONFIRMED_SHARE = 0.9
 STILL_MOVING_SHARE = 0.8
 FORM_SHARE = {Form.LINE: 1.0, Form.JOINED: 0.95, Form.HEAD: 0.7}
-"""Of a signature's weight, by how its message was recognised."""
+"""Factor on a signature's weight, by how its message was recognised."""
 UNORDERED_SHARE = 0.7
-"""Several logs without time stamps tell of different causes: nobody knows which was first."""
+"""Factor if several logs without timestamps show different causes: the order is unknown."""
 _CAUGHT = re.compile(
     r"\b(?:retrying|will retry|retried|retry|trying again|attempt \d|skipp(?:ed|ing)|"
     r"falling back|fall back|fallback|ignor(?:ed|ing)|caught|recover(?:ed|ing)|reducing)\b",
@@ -92,29 +92,29 @@ class LaggingRanks:
 
 @dataclass(frozen=True, slots=True)
 class LogCause:
-    """What the console accuses somebody of. `signs` are all of one code, the telling one first."""
+    """A cause found in the console. `signs` all have one code; the most informative comes first."""
 
     signature: Signature
     signs: tuple[LogMatch, ...]
     confidence: float
     role: Role
     ranks: frozenset[int] = frozenset()
-    """Who showed it; empty: the text does not say."""
+    """The ranks that showed it; empty: unknown."""
     everyone: bool = False
     failures: tuple[RankFailure, ...] = ()
-    """Who is to blame for it and is known to have ended by it."""
+    """The culprits that are known to have failed because of it."""
     explained: tuple[RankFailure, ...] = ()
     """Whose end needs no other explanation."""
     beside: tuple[LogMatch, ...] = ()
     """Other signs of the same event."""
     silent: frozenset[int] = frozenset()
-    """Where nearly every rank waited in vain: those that did not."""
+    """If nearly all ranks timed out waiting: the few that did not."""
     lagging_ranks: LaggingRanks | None = None
-    """Of these who were behind when the others waited."""
+    """The ranks that were behind when the others waited."""
 
     @property
     def code(self) -> str:
-        """Of the finding that it makes."""
+        """Code of the resulting finding."""
         return self.signature.code
 
     @property
@@ -148,12 +148,12 @@ def judge_log(
 
 
 def size_of(case: Case) -> int:
-    """How many ranks the job has, as far as is known; 1 where nothing is."""
+    """The known number of ranks; 1 if unknown."""
     return max(case.job.world_size or 0, len(case.ranks), 1)
 
 
 def _past(sign: LogMatch, case: Case) -> bool:
-    """It ended nothing: training went on, or the text itself says that it was caught."""
+    """Whether it ended nothing: training continued, or the text says that it was caught."""
     if KNOWN[sign.signature].severity != "critical":
         return False  # a defect stays one
     if went_on(sign.after, size_of(case), sign.later):
@@ -243,7 +243,7 @@ def _is_consequence(sign: LogMatch, grave: Iterable[LogMatch], case: Case) -> bo
 
 
 def _reported_by(symptoms: Iterable[LogMatch], failures: tuple[RankFailure, ...]) -> list[LogMatch]:
-    """The symptoms that are all that the first exceptions, of ranks unknown, tell of."""
+    """The symptoms, if the first exceptions, of unknown ranks, show nothing else."""
     if any(
         failure.rank is not None or failure.kind is not FailureKind.EXCEPTION
         for failure in failures
@@ -318,7 +318,7 @@ def _symptom(
 
 
 def _find_lagging_ranks(silent: Set[int], timed_out: Set[int], case: Case) -> LaggingRanks | None:
-    """None where the steps do not tell, as in a console log alone."""
+    """The lagging ranks; None if the steps do not show any, as in a console log alone."""
     last = {one.rank: last_finished_step(one) for one in case.ranks if one.rank is not None}
     theirs = [step for rank in silent if (step := last.get(rank)) is not None]
     others = [step for rank in timed_out if (step := last.get(rank)) is not None]
@@ -341,7 +341,7 @@ def _with_first(first: LogMatch, signs: Iterable[LogMatch]) -> tuple[LogMatch, .
 
 
 def _defects(signs: Iterable[LogMatch], case: Case) -> Iterable[LogCause]:
-    """What is wrong beside: one cause a code."""
+    """Other defects: one cause per code."""
     codes: dict[str, list[LogMatch]] = {}
     for sign in signs:
         codes.setdefault(KNOWN[sign.signature].code, []).append(sign)
@@ -358,7 +358,7 @@ def _defects(signs: Iterable[LogMatch], case: Case) -> Iterable[LogCause]:
 
 
 def _with_gpu(sign: LogMatch, case: Case) -> int | None:
-    """Who runs on the GPU that it names, else who printed it."""
+    """The rank on the GPU that it names, else the rank that printed it."""
     return rank_of(sign, case) if "pci" in sign.values else sign.rank
 
 
@@ -373,7 +373,7 @@ def _most_telling(signs: Iterable[LogMatch]) -> LogMatch:
 
 
 def weight_of(sign: LogMatch) -> float:
-    """How surely it tells what its signature says, 0..1."""
+    """The confidence, 0..1, that it means what its signature says."""
     return KNOWN[sign.signature].weight * FORM_SHARE[sign.form]
 
 
@@ -383,7 +383,7 @@ def _comparable(signs: Sequence[LogMatch]) -> bool:
 
 
 def _first_of_each(signs: Iterable[LogMatch]) -> Iterable[LogMatch]:
-    """Of each source the first."""
+    """The first sign of each source."""
     return {sign.source: sign for sign in reversed(list(signs))}.values()
 
 
@@ -426,7 +426,7 @@ def fits(sign: LogMatch, failures: tuple[RankFailure, ...], case: Case) -> bool:
 
 
 def beside(sign: LogMatch, failure: RankFailure, rank: int | None) -> bool:
-    """Printed right where the failed rank's exception was, and by nobody else."""
+    """Whether only the failed rank printed it, next to its exception."""
     if failure.order is None or rank not in (None, failure.rank):
         return False
     return abs(sign.number - failure.order) <= SAME_EVENT

@@ -47,7 +47,7 @@ _ON_A_DEVICE = re.compile(r"CUDA|HIP|XPU|MPS|NCCL")
 
 
 def find_out_of_memory(failure: RankFailure, case: Case) -> OutOfMemory | None:
-    """Why host memory ended this rank or one of its children; None: nothing says that it did."""
+    """How host memory ended this rank or one of its children; None: no evidence that it did."""
     if (
         failure.kind is FailureKind.EXCEPTION
         and failure.error is not None
@@ -88,7 +88,7 @@ def _suspects(failure: RankFailure, case: Case) -> tuple[int, ...]:
 
 
 def _killed(failure: RankFailure, case: Case) -> tuple[int, ...]:
-    """Those of them that SIGKILL ended, or nobody knows what."""
+    """Those that SIGKILL or an unknown cause ended."""
     if failure.kind in (FailureKind.KILLED, FailureKind.VANISHED):
         return _suspects(failure, case)
     return ended_children(failure, case, signal.SIGKILL)

@@ -56,7 +56,7 @@ class PostMortem:
     unmet_wait: UnmetWait | None = None
     """Survivors that waited, until that failed, for ranks that did something else."""
     split_wait: SplitWait | None = None
-    """All ranks waited, until that failed, in different collectives."""
+    """All ranks waited in different collectives until these failed."""
     early_exits: tuple[Rank, ...] = ()
     """Ranks that exited normally and thereby broke the others' connections."""
     absent: tuple[Rank, ...] = ()
@@ -67,7 +67,7 @@ class PostMortem:
     """What ended the job by its console text, and the defects that the text reports."""
 
     def log_cause(self, code: str) -> LogCause | None:
-        """What the console says of a code."""
+        """The console's cause or defect with this code; None if none."""
         return next((cause for cause in self.log if cause.code == code), None)
 
     @property

@@ -1,4 +1,4 @@
-"""Who failed, and how: what is known of each end, joined. Pure.
+"""The failures of ranks, joined from all sources. Pure.
 
 A rank's failure is its own (a signal, an exception or exit code of its own) or an echo of another's
 (see `echoes`).
@@ -40,7 +40,7 @@ class MemoryProof(Enum):
     """What shows that host memory ran out."""
 
     KERNEL_LOG = "kernel log"
-    """It names the process that the OOM killer took."""
+    """The kernel's log names the killed process."""
     GROUP_COUNTER = "group counter"
     """The count of kills rose in the control group of the process."""
     MACHINE_COUNTER = "machine counter"
@@ -68,9 +68,9 @@ class OutOfMemory:
     proof: MemoryProof
     confidence: float
     pid: int | None
-    """Who was killed, or was refused memory."""
+    """Pid of the process that was killed or refused memory."""
     is_child: bool
-    """That was a child of the rank, such as a data-loader worker."""
+    """Whether it was a child of the rank, such as a data-loader worker."""
     full: FullMemory = FullMemory.UNKNOWN
     limit: int | None = None
     group: str | None = None
@@ -78,11 +78,11 @@ class OutOfMemory:
     counted: MemoryGroup | None = None
     """The control group whose counters are evidence."""
     resident: int | None = None
-    """Of the killed process, by the kernel's log."""
+    """Resident bytes of the killed process, by the kernel's log."""
     machine_kills: int | None = None
     """Processes that the OOM killer took on the host meanwhile."""
     sampled: tuple[int, int] | None = None
-    """Memory in use in the last sample, and how much there is."""
+    """Bytes in use in the last sample, and the total."""
     process_limits: tuple[tuple[str, int], ...] = ()
     """Name (`address_space`, `data`) and limit."""
 
@@ -124,7 +124,7 @@ def last_finished_step(rank: Rank) -> int | None:
 
 
 def find_rank_failures(case: Case) -> tuple[RankFailure, ...]:
-    """Every ending that was not clean, culprits' and echoes' alike."""
+    """Every failure, of culprits and of ranks that failed only because of others."""
     logged = case.console.ends
     rank_failures = [_of_rank(rank, logged, case) for rank in case.ranks if _has_failed(rank)]
     known_ranks = {rank.rank for rank in case.ranks} - {None}
@@ -203,7 +203,7 @@ def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> RankFailu
 
 
 def _of_text(logged_ends: list[LoggedEnd]) -> RankFailure:
-    """From everything that the console tells of one process: its end, and what it raised."""
+    """The end of one process and its exception, from the whole console."""
     ended = [end for end in logged_ends if end.exit_code is not None or end.signal is not None]
     end = (ended or logged_ends)[0]
     printed = [other.error for other in logged_ends if other.error is not None]
@@ -241,7 +241,7 @@ def _unwrapped(error: Error | None) -> tuple[str | None, Error | None]:
 def _kind(
     number: int | None, code: int | None, error: Error | None
 ) -> tuple[FailureKind, int | None, int | None]:
-    """What ended a process. A code above 128 is a shell's way to tell of a signal."""
+    """Exit code and signal of a process. A code above 128 is a shell's code for a signal."""
     if number is None and code is not None and 128 < code < 128 + signal.NSIG:
         number, code = code - 128, None
     return _named(number, code, error), number, code
@@ -305,7 +305,7 @@ def _failed(case: Case) -> bool:
 
 
 def _all_of_them(raised: list[Error], rank_failures: list[RankFailure], case: Case) -> bool:
-    """As many tracebacks as processes, and no end that has another reason."""
+    """Whether there are as many tracebacks as processes, and no failure with another reason."""
     others = any(
         failure.error or failure.kind not in (FailureKind.SECONDARY, FailureKind.EXIT)
         for failure in rank_failures

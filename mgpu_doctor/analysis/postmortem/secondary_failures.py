@@ -41,13 +41,13 @@ LOST_PEER = tuple(
         "connectFullMesh failed",
         # a data-loader worker that went down with the rank's process group
         "is killed by signal: Terminated",
-        # a collective that nobody answered any more
+        # a collective that no rank answered
         "Timed out waiting",
         "Watchdog caught collective operation timeout",
         "operation timeout",
     )
 )
-"""What a survivor's own error says when a peer is gone: gloo, NCCL and torch 2.13's TCPStore."""
+"""Error texts of survivors when a peer is gone: gloo, NCCL and torch 2.13's TCPStore."""
 
 
 WAITED_IN_VAIN = ("wait timeout after", "waiting for clients", "connectfullmesh failed")
@@ -55,7 +55,7 @@ WAITED_IN_VAIN = ("wait timeout after", "waiting for clients", "connectfullmesh 
 
 
 def is_rendezvous_timeout(error: Error) -> bool:
-    """True where the error tells that other ranks did not join the process group in time."""
+    """Whether the error says that other ranks did not join the process group in time."""
     message = error.message.lower()
     return any(text in message for text in WAITED_IN_VAIN)
 
@@ -73,7 +73,7 @@ def find_aborts_for_others(case: Case) -> frozenset[int]:
 
 
 def is_secondary_failure(error: Error) -> bool:
-    """True where the error tells of another rank's end, or of a request to end."""
+    """Whether the error reports another rank's end, or a request to end."""
     if error.type.rpartition(".")[2] in ASKED_TO_END:
         return True
     message = error.message.lower()

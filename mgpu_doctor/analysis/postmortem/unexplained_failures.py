@@ -14,7 +14,7 @@ from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank, State
 SOON_AFTER = 60.0
 """Seconds after the end of a helper process within which the ranks fail because of it."""
 DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL)
-"""Signals that nobody sends to a helper whose work is done, as SIGPIPE in a shell's pipe."""
+"""Signals that no one sends to a helper that has finished, unlike SIGPIPE in a shell's pipe."""
 
 
 def find_absent_ranks(first: Sequence[RankFailure], case: Case) -> tuple[Rank, ...]:

@@ -22,7 +22,7 @@ shortest time-out that people set for a collective is some seconds."""
 SAME_WAIT = 0.75
 """Share of the longest wait from which on another rank waited, or did not, all that time."""
 UNCLEAR = BETWEEN_TWO | {"wait", "synchronize", "block_current_stream", "wait_tensor"}
-"""Calls in which ranks may rightly wait in different places, or whose collective is not known."""
+"""Calls in which ranks may correctly wait in different places, or whose collective is unknown."""
 CONFIDENCE, CONFIDENCE_IN_BACKWARD = 0.85, 0.7
 """The second: whether a rank waits in a backward pass is not known for every strategy."""
 _WAIT, _BACKWARD = "wait", "backward"

@@ -1,4 +1,4 @@
-"""What snapshots of a job's stacks show: where each rank is, which ranks wait, and for whom. Pure.
+"""Analysis of a job's stacks: where each rank is, which ranks wait, and for which rank. Pure.
 
 frames           a stack without wrappers; whose code a frame is
 wait_classifier  what a main thread is doing, by its innermost frames and its system call

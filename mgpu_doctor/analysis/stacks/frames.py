@@ -1,4 +1,4 @@
-"""Frames made comparable: whose they are, and a stack without those that say nothing."""
+"""Comparable frames: whose code they are, and stacks without wrapper frames."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mgpu_doctor.case.job_snapshots import Frame
 from mgpu_doctor.case.user_code import INSTALLED, STANDARD_LIBRARY, TORCH, is_user_code
 
 PROBE = "/mgpu_probes/inprocess/"
-"""Our own probe, which stands between a user's call and torch's function."""
+"""Our own probe, whose wrapper is between the user's call and torch's function."""
 
 _SILENT: tuple[tuple[str, frozenset[str] | None], ...] = (
     ("torch/distributed/c10d_logger.py", None),
@@ -36,7 +36,7 @@ _BEFORE_A_CHILD = (
 
 
 def name(frame: Frame) -> str:
-    """The function without its class: Python before 3.11 does not tell that."""
+    """The function without its class, which Python before 3.11 does not report."""
     return frame.function.rpartition(".")[2]
 
 

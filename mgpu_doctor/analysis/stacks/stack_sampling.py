@@ -65,7 +65,7 @@ class SampledStraggler:
     function: str
     file: str
     line: int | None
-    """The line of its own code in most samples."""
+    """The most frequent line of its own code."""
     share: float
     """Share of the samples in that function."""
     chance: float

@@ -38,7 +38,7 @@ class Doing(str, Enum):
     COMPILING = "compiling"
     ENDING = "ending"
     BLOCKED = "blocked"
-    """In a call that waits; for what could not be seen."""
+    """In a call that waits for something unknown."""
     UNINTERRUPTIBLE = "uninterruptible"
     STOPPED = "stopped"
     DEAD = "dead"
@@ -106,7 +106,7 @@ _LIBRARIES = {
     Doing.IMPORTING: ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"),
 }
 _TENSORFLOW = ("tensorflow/python/eager/execute.py", "tensorflow/python/client/session.py")
-"""All of a step runs below, collectives too."""
+"""Functions that run whole steps, collectives included."""
 _LOCKS = (
     "threading.py",
     "queue.py",
@@ -144,7 +144,7 @@ _CALLS = {
 
 
 def leaf(process: Process, stack: Stack | None, by_calls: Leaf | None) -> Leaf:
-    """What the process's main thread does at this moment. `by_calls`: what its frames tell."""
+    """What the process's main thread does at this moment. `by_calls`: what its frames show."""
     by_state = _STATES.get(process.state or "")
     if process.state is None or by_state in (Doing.DEAD, Doing.STOPPED):
         return Leaf(by_state or Doing.DEAD)

@@ -1,1 +1,1 @@
-"""What holds the ranks up now and then."""
+"""Analysis of occasional stalls of ranks."""

@@ -21,7 +21,7 @@ from mgpu_doctor.analysis.steps.work_and_wait import Attribution
 
 LEAST_SECONDS = 1.0
 LEAST_STEPS = 20.0
-"""A stall lasts for so many seconds and median steps at least. A choice."""
+"""Least duration of a stall in seconds and in median steps. A choice."""
 LEAST_STALLS = 2
 """One stall alone may be anything."""
 MOST_SHARE = 0.05
@@ -35,7 +35,7 @@ ALONE = 0.8
 
 
 def find_few_stalls(joined: Joined, attribution: Attribution) -> Stalls | None:
-    """The long stalls of one rank for which all others waited; None: there are none."""
+    """The long stalls of one rank for which all others waited; None if none."""
     known = ~np.isnan(attribution.own).any(axis=1)
     own, waits = attribution.own[known], attribution.in_collectives[known]
     running = joined.running[known]

@@ -36,9 +36,9 @@ from mgpu_doctor.case.model import Rank
 ALONE = 2.0
 """A rank evaluates alone while it takes this many times as long as the median of the others."""
 WORTH = 0.005
-"""Share of the total time below which nothing is told; rules have limits of their own above it."""
+"""Share of the total time below which nothing is reported; rules have their own higher limits."""
 LATE = 1.5
-"""The first stall came late if it did after so many times the mean distance between them."""
+"""The first stall came late if it came after this multiple of the mean distance."""
 PHASES_SEEN = {"checkpoint": CHECKPOINT, "evaluation": EVALUATION}
 MOSTLY = 0.5
 """Share of its stalls that come in the steps of others, above which they are a part of those."""
@@ -50,7 +50,7 @@ class Stalls:
     """Steps that took much longer because of one thing that recurs."""
 
     ranks: tuple[int, ...]
-    """Who stalled, the one that did most first."""
+    """The ranks that stalled, the one with most stall time first."""
     phase: str
     """The phase that explains most of the time; `gc` where it is the garbage collector."""
     steps: tuple[int, ...]
@@ -69,7 +69,7 @@ class Stalls:
     total: float = 0.0
     """Seconds of the culprit with most, in all those steps together."""
     waited: float | None = None
-    """Median seconds that the others stood longer in collectives because of one."""
+    """Median additional seconds of the others in collectives per stall."""
     running: float | None = None
     """Share of a stall, 0..1, in which the main thread ran on a CPU; None: not measured."""
 

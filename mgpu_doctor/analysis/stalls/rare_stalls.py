@@ -34,7 +34,7 @@ class RareStalls:
     """Seconds of the whole run, mean of the ranks."""
     steps: int
     count: int
-    """Of the rank with the largest total."""
+    """Number of stalls of the rank with the largest total."""
     seconds: float
     """Median length of one."""
     steps_seen: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Compilation (torch.compile) during training: in how many steps, on whom, how long."""
+"""Compilation (torch.compile) during training: its steps, ranks and duration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mgpu_doctor.case.model import Event, Rank
 
 KIND = "recompile"
 CULPRIT = 0.5
-"""Of the seconds of the rank that compiles most: from there on a rank is named with it."""
+"""A rank is named if it compiles for at least this share of the longest-compiling rank's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Recompilation:
     """Compilations after warm-up, among the steps that are on record."""
 
     ranks: tuple[int, ...]
-    """Who compiles, the one that does longest first."""
+    """The ranks that compile, the longest first."""
     steps: int
     """Steps with a compilation, on the rank that has most of them."""
     compared: int
@@ -38,7 +38,7 @@ class Recompilation:
 
 
 def find_recompilation(ranks: Sequence[Rank], warm_up: int) -> Recompilation | None:
-    """What is compiled from step `warm_up` on; None: nothing."""
+    """The compilations from step `warm_up` on; None if none."""
     late = {rank.rank: _late(rank, warm_up) for rank in ranks if rank.rank is not None}
     late = {number: events for number, events in late.items() if events}
     if not late:
@@ -68,7 +68,7 @@ def find_recompilation(ranks: Sequence[Rank], warm_up: int) -> Recompilation | N
 
 
 def _late(rank: Rank, warm_up: int) -> list[Event]:
-    """Those in steps that are on record."""
+    """The compilations in recorded steps."""
     if not len(rank.steps):
         return []
     first, last = max(warm_up, int(rank.steps["step"][0])), int(rank.steps["step"][-1])
@@ -91,7 +91,7 @@ def _by_step(events: Iterable[Event]) -> dict[int, float]:
 
 
 def _together(events: Iterable[Event]) -> float:
-    """Seconds in which at least one of them ran: ranks that compile at once wait for nobody."""
+    """Seconds in which at least one of them ran: ranks that compile together do not wait."""
     total, until = 0.0, -np.inf
     for event in sorted(events, key=lambda event: event.at):
         end = event.at + event.seconds

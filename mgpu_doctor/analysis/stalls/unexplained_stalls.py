@@ -1,7 +1,7 @@
-"""Stalls that nothing explains, told from what any machine does to any rank.
+"""Unexplained stalls, separated from random interruptions by the machine.
 
-A machine interrupts all ranks alike, at random moments, and in each phase in proportion to its
-duration. Stalls are told where that is unlikely: they come to the same rank, or at a regular
+A machine interrupts all ranks equally, at random moments, and in each phase in proportion to its
+duration. Stalls are reported if that is unlikely: they come to the same rank, or at a regular
 distance, or in a phase that is short by itself. The chances are multiplied and must stay below
 `FALSE_ALARMS`, as the other tests of an examination do, whatever size of stall is looked for.
 """
@@ -30,7 +30,7 @@ BACK = 1 / 3
 """Around its stalls a rank is back at what is usual: its median step then is longer by this share
 of a stall at most. Else its level wavers about a limit, or rises, and nothing stalls."""
 RECURS = 3
-"""What happened less often is no pattern."""
+"""Least number of stalls that form a pattern."""
 OUTLIER = 4.0
 """The third longest stands for all: longer ones count 4 times as much at most, so that one or two
 long ones are not taken for what recurs."""
@@ -55,7 +55,7 @@ SAMPLED = 256
 
 @dataclass(frozen=True, slots=True)
 class ComparedSteps:
-    """What is looked at, without NaN. Seconds; T steps × R ranks."""
+    """The examined times, without NaN, in seconds; T steps × R ranks."""
 
     steps: Ints
     own: Floats
@@ -105,7 +105,7 @@ class StallSeries:
     """(T, R) seconds that a slow step took longer than usual."""
     period: Period | None
     chance: float
-    """That a machine does this to healthy ranks, wherever in the step it strikes."""
+    """Chance that a machine does this to healthy ranks, in any phase of the step."""
 
 
 def find_stall_series(grounds: ComparedSteps) -> tuple[StallSeries, ...]:
@@ -154,7 +154,7 @@ def _beyond_quiet(values: Floats) -> tuple[Floats, Floats]:
 
 
 def _sample(values: Floats) -> Floats:
-    """Rows enough to tell levels."""
+    """A sample of rows that is large enough to estimate levels."""
     if values.size <= MANY_CELLS or len(values) <= SAMPLED:
         return values
     return values[np.random.default_rng(0).permutation(len(values))[:SAMPLED]]
@@ -175,7 +175,7 @@ def _runs(longer: Floats, steps: Ints) -> Runs:
 
 
 def _neighbours(column: Indices, row: Indices, steps: Ints) -> tuple[Indices, Indices]:
-    """Where runs begin in the sorted cells, and how long they are."""
+    """Start and length of each run in the sorted cells."""
     begins = np.ones(len(row), dtype=np.bool_)
     begins[1:] = (np.diff(column) != 0) | (np.diff(row) != 1) | (np.diff(steps[row]) != 1)
     first = np.flatnonzero(begins)

@@ -1,4 +1,4 @@
-"""Who of several is slower at the same work, by quartiles of the newest times of each. Pure."""
+"""Which of several is slower at the same work, by quartiles of their newest times. Pure."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TOGETHER = 1.0
 """The same for replicas that share the cores of one process: TensorFlow starts them one after the
 other, and of two healthy ones on two cores the second had its gradients up to 0.4 later."""
 SURE = 5.0
-"""Standard errors. Times that follow each other are alike, so this is more than independent ones
+"""Standard errors. Successive times are correlated, so this is more than independent ones
 would need: of healthy workers whose times vary by 40 %, follow each other with a correlation of 0.7
-and differ by up to 10 % for good, one job in a hundred is told of (simulated)."""
+and differ by up to 10 % for good, one job in a hundred is reported (simulated)."""
 NEWEST = 256
-"""Steps of a rank whose quartiles are taken."""
+"""Newest steps of a rank in its quartiles."""
 _PER_QUARTILES = 0.93
 """Standard error of a median, as a multiple of the interquartile range over the root of the number:
 1.2533 / 1.349, of a normal distribution."""

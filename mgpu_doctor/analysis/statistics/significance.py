@@ -1,6 +1,6 @@
 """When is an excess real, a distance regular, a pattern chance: tests that know the noise. Pure.
 
-Step times have heavy tails (garbage collection, neighbours) and neighbouring steps are alike, so a
+Step times have heavy tails (garbage collection, neighbours) and are autocorrelated, so a
 plain t-test is far too confident. `Persistent` uses a trimmed mean with Winsorized standard error
 (Yuen 1974), widened by the lag-one autocorrelation, against a limit that grows with the number of
 comparisons, and requires that both halves, the median and most steps agree.
@@ -72,7 +72,7 @@ def estimate(series: Floats, alike: float = 0.0) -> Estimate:
 
 
 def autocorrelation(centred: Floats) -> float:
-    """Lag one, its bias in short series mended (Kendall 1954), between 0 and 0.9."""
+    """Lag-one autocorrelation, corrected for its bias in short series (Kendall 1954), 0 to 0.9."""
     squares = float(centred @ centred)
     if squares <= 0:
         return 0.0
@@ -156,17 +156,17 @@ def change_point(series: Floats) -> int | None:
 
 
 MOST_GAPS = 0.75
-"""Share of the gaps that must be alike for a period to be told."""
+"""Share of the gaps that must be similar for a period to be reported."""
 TOLERANCE = 0.05
-"""Gaps alike differ by this share of the period at most (what comes every N seconds drifts)."""
+"""Similar gaps differ by at most this share of the period (events every N seconds drift)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
     steps: float
-    """Mean of the gaps that are alike."""
+    """Mean of the similar gaps."""
     chance: float
-    """Of gaps so alike if it came at random moments; 1 where that says nothing."""
+    """Chance of such similar gaps at random moments; 1 if inconclusive."""
 
 
 def period(starts: Ints) -> Period | None:

@@ -124,9 +124,9 @@ class LongSteps:
 
 
 LONG = 5.0
-"""A step of so many medians is long. A choice."""
+"""A step is long from this multiple of the median on. A choice."""
 FEW, MUCH = 0.1, 0.2
-"""They are at most this share of the steps, and take at least that share of the time."""
+"""Long steps: at most this share of the steps, and at least that share of the time."""
 
 
 def find_long_steps(ranks: Sequence[Rank]) -> LongSteps | None:

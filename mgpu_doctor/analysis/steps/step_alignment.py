@@ -25,7 +25,7 @@ LEADING = 20
 LEADING_FACTOR = 5.0
 """Among the first 20 steps, one longer than 5 times the median is still warming up."""
 MATCHED = 0.5
-"""Share of the shortest rank's steps that must be found in every rank for a join to stand."""
+"""Share of the shortest rank's steps that every rank must have for a valid join."""
 IN_STEP = 0.8
 """Share of joined steps in which the step counters of all ranks must advance equally."""
 SAMPLED = 1.5
@@ -180,7 +180,7 @@ def _sequence_keys(sequence: Ints) -> Ints:
 
 
 def _shared(arrays: Sequence[npt.NDArray[np.integer[Any]]]) -> list[Ints]:
-    """The arrays as int64, equal ones as one object: most ranks of a large job count alike."""
+    """The arrays as int64, equal ones as one object: many ranks of a large job are equal."""
     known: dict[bytes, Ints] = {}
 
     def shared(array: npt.NDArray[np.integer[Any]]) -> Ints:

@@ -1,8 +1,8 @@
-"""Who works and who waits: own work, wait and true communication of every rank and step.
+"""Own work, wait and true communication of every rank and step.
 
 Clock-free: in synchronous training all ranks leave a collective at about the same moment, so the
 rank that arrived last has the shortest time inside it. What the shortest one spends there is
-communication that nobody can avoid; the time that others spend beyond it is waiting. The method
+unavoidable communication; the time that others spend beyond it is waiting. The method
 follows "Understanding Stragglers in Large Model Training Using What-if Analysis" (arXiv
 2505.05713) without its common clock.
 """
@@ -131,7 +131,7 @@ def phase_excess(joined: Joined, phase: int, columns: Ints | None = None) -> Flo
 
 
 def reference(ranks: int) -> Ints:
-    """Columns that stand for all of so many: all of them, or `REFERENCE` evenly spread ones."""
+    """Columns that represent all: every column, or `REFERENCE` evenly spread ones."""
     return np.linspace(0, ranks - 1, min(ranks, REFERENCE)).astype(np.int64)
 
 

@@ -1,1 +1,1 @@
-"""How the ranks of a job depend on each other, and what each was given."""
+"""How the ranks of a job depend on each other, and the work that each gets."""

@@ -21,9 +21,9 @@ from mgpu_doctor.case.model import Rank
 Neighbours = Mapping[int, frozenset[int]]
 
 MOST_NEIGHBOURS = 2
-"""Of a rank in a chain: the stage before it and the one behind it."""
+"""Neighbours of a rank in a chain: the previous and the next stage."""
 NO_BUBBLE = ("ZeroBubble", "DualPipe")
-"""In the names of schedules that fill it with the gradients of weights."""
+"""Parts of the names of schedules that fill the bubble with gradients of weights."""
 AVERAGED = frozenset({"ddp", "fsdp", "zero1", "localsgd"})
 """Strategies whose ranks all hold the same model."""
 
@@ -35,7 +35,7 @@ class Structure:
     roles: Mapping[int, int] = field(default_factory=dict)
     """Rank -> role: its pipeline stage; empty where all ranks do the same."""
     micro_batches: int | None = None
-    """In which a batch passes through a pipeline; None: unknown."""
+    """Micro-batches in which a batch passes through a pipeline; None: unknown."""
     passes: float | None = None
     """In how many parts a rank does its work of a batch: those of each of its stages. Infinite
     where the schedule leaves no bubble."""
@@ -99,7 +99,7 @@ def _hold_one_model(ranks: Sequence[Rank]) -> bool:
 
 
 def _neighbours(ranks: Sequence[Rank]) -> Neighbours:
-    """Rank -> the ranks with which it exchanges messages in both directions, as either tells."""
+    """Rank -> ranks with which it exchanges messages in both directions, as either side reports."""
     sent = set[tuple[int, int]]()
     for member in ranks:
         if member.rank is not None:
@@ -151,7 +151,7 @@ def _batches(ranks: Sequence[Rank]) -> tuple[int | None, float | None]:
 
 
 def _backward_passes(ranks: Sequence[Rank]) -> list[float]:
-    """Of a step of each rank, medians."""
+    """Median counts per step of each rank."""
     return [backward_passes(rank) for rank in ranks if len(rank.steps)]
 
 
@@ -207,7 +207,7 @@ def without(ranks: Sequence[Rank], serving: frozenset[int]) -> tuple[Rank, ...]:
 
 
 def backward_passes(rank: Rank) -> float:
-    """Of a step, the median."""
+    """The median count per step."""
     return float(np.median(rank.steps["micro_batches"]))
 
 

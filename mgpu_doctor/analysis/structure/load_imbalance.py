@@ -48,7 +48,7 @@ in the same jobs: 0.98 or more, and 0.6 at most."""
 LASTS = 0.5
 """Correlation with the step before from which on it is no new batch that makes the difference."""
 EXTREMES = 0.01
-"""Of the differences in work, this share at both ends is clipped."""
+"""Share of the differences in work that is clipped at each end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Uneven:
 
 @dataclass(frozen=True, slots=True)
 class Varying:
-    """Ranks that have more data by turns, in different steps."""
+    """Ranks that have more data in different steps, alternately."""
 
     unit: str
     most: float
@@ -87,7 +87,7 @@ class Varying:
 
 @dataclass(frozen=True, slots=True)
 class VaryingWork:
-    """Ranks that have more work in turn, in different steps, by the work alone."""
+    """Ranks that have more work in different steps, alternately, by the work alone."""
 
     longest: float
     """Mean over steps of the most work of a rank, as a multiple of the mean of the ranks."""
@@ -103,7 +103,7 @@ class VaryingWork:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """What unequal data costs; None: it does not, or that is unknown."""
+    """The cost of unequal data; None: no cost, or unknown."""
 
     uneven: Uneven | None = None
     varying: Varying | None = None
@@ -122,7 +122,7 @@ class _Line:
 
 
 def find_loads(joined: Joined, attribution: Attribution, stragglers: Sequence[Straggler]) -> Loads:
-    """What unequal data explains."""
+    """The unequal loads, and the work that they explain."""
     uneven = [_uneven(joined, attribution, stragglers, unit, load) for unit, load in _loads(joined)]
     most = max((load for load in uneven if load), key=lambda load: load.explained, default=None)
     varying = _varying(joined, attribution)
@@ -250,7 +250,7 @@ def _varying_work(joined: Joined, attribution: Attribution) -> VaryingWork | Non
 
 
 def _correlation(a: Floats, b: Floats) -> float:
-    """Of two sets of values around 0, whose extremes are clipped."""
+    """Correlation of two sets of values around 0, whose extremes are clipped."""
     a, b = (np.clip(values, *np.quantile(values, (EXTREMES, 1 - EXTREMES))) for values in (a, b))
     spread = float(a.std() * b.std())
     return float(np.mean(a * b)) / spread if spread > 0 else 0.0

@@ -31,18 +31,18 @@ class Stages:
     ranks: tuple[tuple[int, ...], ...]
     """By stage."""
     work: tuple[float, ...]
-    """By stage: its own forward and backward work, of all micro-batches together."""
+    """Stage -> its own forward and backward work, all micro-batches together."""
     slowest: int
     """Stage with the most work."""
     steady: bool
-    """It has the most from the start, significantly and on most steps."""
+    """Whether it has the most work from the start, significantly and in most steps."""
     positive: float
     """Share of steps in which it worked longer than the stages' mean."""
     micro_batches: int | None
     passes: float | None
     """Parts in which a rank does its work: `structure.Structure`."""
     bubble: float
-    """Share of the step, 0..1, in which the ranks stand for others, mean."""
+    """Mean share of the step, 0..1, in which the ranks wait for others."""
     step_seconds: float
     saved: float | None
     """Share of the step time, 0..1, that equal stages save; None: micro-batches unknown."""
@@ -58,12 +58,12 @@ class Stages:
 
     @property
     def imbalance(self) -> float:
-        """How much more the slowest works than the mean, as a share of the mean."""
+        """Excess work of the slowest stage over the mean, as a share of the mean."""
         return self.work[self.slowest] / self.mean - 1 if self.mean > 0 else 0.0
 
     @property
     def bubble_of_equal(self) -> float | None:
-        """What the bubble is by the formula where all stages are equal."""
+        """The bubble by the formula for equal stages."""
         if self.passes is None:
             return None
         behind = len(self.ranks) - 1
@@ -89,13 +89,13 @@ def stage_work(joined: Joined, structure: Structure) -> Floats:
 
 
 def pipeline_seconds(work: Floats, passes: float) -> Floats:
-    """(T) seconds that (T, P) work of stages takes as a pipeline, done in so many parts."""
+    """(T) seconds of a pipeline with (T, P) work of stages, done in `passes` parts."""
     slowest = work.max(axis=1)
     return np.asarray(slowest + (work.sum(axis=1) - slowest) / passes)
 
 
 def measure_stages(joined: Joined, attribution: Attribution, structure: Structure) -> Stages | None:
-    """None where there is no pipeline or a stage's work was not measured."""
+    """The stages' work; None without a pipeline, or if a stage's work was not measured."""
     if structure.alike:
         return None
     work = stage_work(joined, structure)

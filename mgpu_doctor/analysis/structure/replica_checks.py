@@ -10,7 +10,7 @@ from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.untrusted_json import number
 
 LEAST_DISTINCT = 3
-"""Different batches that a rank must have seen: a constant one, or two in turn, tells nothing."""
+"""Least different batches of a rank: one constant or two alternating batches show nothing."""
 LEAST_PLACES = 4
 """Batches, or repeated batches, that must have been compared."""
 ROUNDING = 1e-5
@@ -56,7 +56,7 @@ def compare(ranks: Sequence[Rank]) -> Replicas:
 
 
 def _fed(rank: Rank) -> Mapping[Place, str]:
-    """Where the rank saw which batch; empty where its batches tell nothing."""
+    """Position -> batch that the rank saw; empty if its batches are not informative."""
     rows = rank.metadata.batches
     loaders = list(dict.fromkeys(row.loader for row in rows))
     if len({row.digest for row in rows}) < LEAST_DISTINCT:
@@ -170,7 +170,7 @@ def _moments(ranks: Sequence[Rank]) -> Iterable[tuple[int, Mapping[int, _Sample]
     places = set()
     for step, sequence, updates in sorted(common):
         if (sequence, updates) in places:
-            continue  # steps that were told late, all at once
+            continue  # steps that were recorded late, all at once
         places.add((sequence, updates))
         samples_by_rank = {
             rank: _Sample.of(rows[step, sequence, updates]) for rank, rows in rows_by_rank.items()
@@ -183,7 +183,7 @@ def _moments(ranks: Sequence[Rank]) -> Iterable[tuple[int, Mapping[int, _Sample]
 
 
 def _distance(samples: Mapping[int, _Sample]) -> float:
-    """How far the ranks are apart, relative to the largest sum; 0 where all bits are equal."""
+    """Difference between the ranks, relative to the largest sum; 0 if all bits are equal."""
     totals = [sample.total for sample in samples.values() if sample.total is not None]
     if len({sample.values for sample in samples.values()}) < 2 or not max(totals):
         return 0.0

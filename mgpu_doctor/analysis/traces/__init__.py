@@ -1,1 +1,1 @@
-"""What profiler traces tell: pure functions, columns of events in, measures out."""
+"""Measures from profiler traces: pure functions of columns of events."""

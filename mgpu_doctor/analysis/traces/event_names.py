@@ -1,4 +1,4 @@
-"""What a name in a trace stands for: kernels, copies, collectives, marks of a step."""
+"""The meaning of names in a trace: kernels, copies, collectives, marks of a step."""
 
 from __future__ import annotations
 

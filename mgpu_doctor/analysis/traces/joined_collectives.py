@@ -1,4 +1,4 @@
-"""Collectives of several traces, joined by group and number: nobody's clock is needed.
+"""Collectives of several traces, joined by group and number, without comparing clocks.
 
 All ranks leave a collective together, so what a rank stood in it beyond the one that came last is
 waiting.
@@ -101,7 +101,7 @@ def _add(waits: Floats, group: _Group, unit: npt.NDArray[np.int64]) -> None:
 
 
 def _called(trace: Trace) -> Iterator[tuple[str, _Called]]:
-    """By the group's name; collectives only, sends and receives are between two ranks."""
+    """Group name -> its collectives; without sends and receives, which are between two ranks."""
     events = collectives(trace)
     families = np.array(event_names.families(trace.names), dtype=object)
     if not len(events):
@@ -121,7 +121,7 @@ def _called(trace: Trace) -> Iterator[tuple[str, _Called]]:
 
 
 def collectives(trace: Trace) -> Events:
-    """Kernels that exchange data, else what the host says of its own collectives."""
+    """Kernels that exchange data, else the host's own records of its collectives."""
     events: Events = trace.events
     if trace.on_device:
         wanted = (events["kind"] == Kind.KERNEL) & event_names.moves(trace)
@@ -132,7 +132,7 @@ def collectives(trace: Trace) -> Events:
 
 
 def _groups(called: Sequence[dict[str, _Called]], *, one_clock: bool) -> Iterator[_Group]:
-    """Those groups whose members all called the same. `one_clock`: all ran on one host."""
+    """The groups whose members all made the same calls. `one_clock`: all ran on one host."""
     for name in dict.fromkeys(name for calls in called for name in calls):
         columns = tuple(place for place, calls in enumerate(called) if name in calls)
         if len(columns) < 2:
@@ -147,7 +147,7 @@ def _groups(called: Sequence[dict[str, _Called]], *, one_clock: bool) -> Iterato
 
 
 def _same(members: Sequence[_Called], *, one_clock: bool) -> list[_Called] | None:
-    """What all of them called, in one order; None where that cannot be told."""
+    """The calls of all of them, in one order; None if that is unknown."""
     numbers = [member.sequence for member in members]
     if all(
         len(number) and number.min() >= 0 and len(np.unique(number)) == len(number)

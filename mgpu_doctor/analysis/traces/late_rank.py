@@ -1,5 +1,5 @@
-"""Who holds the others up, by traces: the rank that waits least in collectives, if that is more
-than chance. Ranks that are alike give nobody.
+"""The rank that slows down the others, by traces: it waits least in collectives, by more than
+chance. If the ranks are equal, none is named.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mgpu_doctor.analysis.traces.joined_collectives import Waits
 LEAST_UNITS = 5
 """Fewer steps decide nothing."""
 FLOOR = 0.05
-"""Of the step: a trace holds few steps, and what costs less is left to recordings."""
+"""Least share of the step: a trace holds few steps, so smaller costs are left to recordings."""
 MOST_UNITS = 0.9
 """Share of the steps in which the others must wait longer."""
 INDEPENDENT = 0.1
@@ -30,7 +30,7 @@ INDEPENDENT = 0.1
 noise of steps is independent, 11 where it is correlated by 0.3, and 31 by 0.5: few steps cannot
 show such a correlation."""
 RUNNER_UP = 0.5
-"""Another rank that comes as late by half makes it nobody's fault alone."""
+"""If another rank is at least half as late, no single rank is blamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Late:
     wait_of_others: float
     """Median."""
     saved: float
-    """What a unit would be shorter if it worked as long as the quickest that is next to it."""
+    """Seconds saved per unit if it worked as long as the next slowest rank."""
     positive: float
     """Share of the units in which it waited less than the median of the others."""
     units: int

@@ -22,7 +22,7 @@ Spans: TypeAlias = npt.NDArray[np.int64]
 
 
 def spans(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Spans:
-    """Those of some length, in the order given."""
+    """The nonempty spans, in the given order."""
     bounds = np.stack((starts, starts + lengths), axis=1)
     return bounds[lengths > 0]
 
@@ -39,12 +39,12 @@ def union(some: Spans) -> Spans:
 
 
 def length(some: Spans) -> int:
-    """Of disjoint spans."""
+    """Total length of disjoint spans."""
     return int((some[:, 1] - some[:, 0]).sum())
 
 
 def measure(some: Spans, at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How much of disjoint, ordered spans lies before each point."""
+    """Length of disjoint, ordered spans before each point."""
     if not len(some):
         return np.zeros(len(at), np.int64)
     before = np.concatenate(([0], np.cumsum(some[:, 1] - some[:, 0])))
@@ -54,7 +54,7 @@ def measure(some: Spans, at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def within(some: Spans, windows: Spans) -> npt.NDArray[np.int64]:
-    """How much of disjoint, ordered spans lies in each window."""
+    """Length of disjoint, ordered spans in each window."""
     return measure(some, windows[:, 1]) - measure(some, windows[:, 0])
 
 
@@ -64,7 +64,7 @@ def common(spans: Spans, other: Spans) -> int:
 
 
 def gaps(some: Spans) -> Spans:
-    """What lies between disjoint, ordered spans."""
+    """The gaps between disjoint, ordered spans."""
     return np.stack((some[:-1, 1], some[1:, 0]), axis=1) if len(some) > 1 else some[:0]
 
 
@@ -102,7 +102,7 @@ class Split:
     """Communication while nothing computes."""
     idle: float
     why_idle: Idle | None
-    """None: not on a device."""
+    """Idle time by reason; None: not on a device."""
     kernels: int
     """That compute."""
     kernel: float | None
@@ -114,7 +114,7 @@ class Split:
 
 
 def split(trace: Trace) -> Split | None:
-    """None where nothing ran."""
+    """The time split of the rank; None if nothing ran."""
     return _of_device(trace) if trace.on_device else _of_host(trace)
 
 

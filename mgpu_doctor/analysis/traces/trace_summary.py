@@ -18,9 +18,9 @@ class TraceSummary:
     """Measures of all traces of a case; times in seconds."""
 
     splits: Mapping[int, Split]
-    """By place in the case's traces."""
+    """Index in the case's traces -> its time split."""
     ranks: Mapping[int, int | None]
-    """By place in the case's traces; None: the trace does not say."""
+    """Index in the case's traces -> rank; None: the trace does not say."""
     on_device: bool
     steps: int | None
     """Steps that the profiler marked, on the rank with the most; None: no marks."""
@@ -32,7 +32,7 @@ class TraceSummary:
     waits: Waits | None = None
     late: Late | None = None
     undecided: str | None = None
-    """Why ranks were not compared."""
+    """Why the ranks were not compared; None if they were."""
     longer: Mapping[str, float] | None = None
     """Part of the late rank's work -> seconds per unit beyond the median of the other ranks."""
 
