@@ -149,6 +149,40 @@ def test_waits_of_deepspeed_are_no_work(
     assert [culprit.rank for culprit in finding.culprits] == [1]
 
 
+@pytest.mark.parametrize(
+    ("options", "backward", "passes"),
+    [
+        ("--optimizers two", 16, 1),
+        ("--optimizers sharded", 16, 1),
+        ("--checkpointing", 24, 1),
+        ("--accumulate 2", 32, 2),
+    ],
+)
+def test_ways_to_train_have_the_same_phases(
+    watch: Callable[..., Watched], options: str, backward: float, passes: int
+) -> None:
+    """Rank 1 works 4 ms longer in each backward pass. Checkpointing computes the forward pass
+    again in it."""
+    _, ranks, diagnosis = watch("--slow", "1:backward:4", *options.split())
+    innocent, slow = map(medians, ranks)
+    for rank, excess in ((innocent, 0), (slow, 4 * passes)):
+        assert rank["forward"] == pytest.approx(8 * passes, abs=0.5)
+        assert rank["backward"] == pytest.approx(backward + excess, abs=0.5)
+        assert rank["optimizer"] == pytest.approx(2, abs=0.5)
+    assert innocent["wait"] - slow["wait"] == pytest.approx(4 * passes, abs=0.5)
+    (finding,) = loud(diagnosis)
+    assert finding.code == "straggler-compute"
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+
+
+def test_an_optimizer_in_the_backward_pass_is_no_part_of_it(
+    watch: Callable[..., Watched],
+) -> None:
+    watched = watch("--strategy", "single", "--optimizers", "backward", ranks=1)
+    expected = {phase: HEALTHY[phase] for phase in ("forward", "backward", "optimizer")}
+    assert medians(watched.ranks[0]) == pytest.approx(expected, abs=0.3)
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_healthy_job_raises_no_alarm(watch: Callable[..., Watched], strategy: str) -> None:
     diagnosis = watch("--strategy", strategy).diagnosis

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -27,6 +29,14 @@ parser.add_argument(
     default="ddp",
     help="ddp, buffers, fsdp, allreduce, zero2, zero3 (of a stand-in for DeepSpeed), single, "
     "gradients (no autograd), calls (and no optimizer)",
+)
+parser.add_argument("--checkpointing", action="store_true", help="of activations, under ddp")
+parser.add_argument("--accumulate", type=int, default=1, help="micro-batches per step, under ddp")
+parser.add_argument(
+    "--optimizers",
+    default="one",
+    help="one, two (each with half of the weights), sharded (ZeroRedundancyOptimizer), backward "
+    "(one for each weight, in the backward pass)",
 )
 parser.add_argument("--packages", help="where the stand-in for DeepSpeed is")
 parser.add_argument("--steps", type=int, default=300)
@@ -61,12 +71,14 @@ def work(phase: str, milliseconds: float, parts: int = 1) -> None:
 
 class Work(torch.autograd.Function):
     @staticmethod
-    def forward(_: Any, batch: Any) -> Any:
+    def forward(context: Any, batch: Any) -> Any:
+        context.save_for_backward(batch)  # else nothing is computed again under checkpointing
         work("forward", 8, BLOCKS)
         return batch.clone()
 
     @staticmethod
-    def backward(_: Any, gradient: Any) -> Any:
+    def backward(context: Any, gradient: Any) -> Any:
+        assert context.saved_tensors
         work("backward", 16, BLOCKS)
         return gradient.clone()
 
@@ -81,12 +93,14 @@ class Block(torch.nn.Module):
         hidden = self.linear(batch)
         if self.norm is not None:
             hidden = self.norm(hidden)
+        if options.checkpointing:
+            return checkpoint(Work.apply, torch.relu(hidden), use_reentrant=False)
         return Work.apply(torch.relu(hidden))  # type: ignore[no-untyped-call]
 
 
 class Optimizer(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
-        work("optimizer", 2)
+        work("optimizer", 2, optimizers)
         return super().step(closure)
 
 
@@ -102,7 +116,36 @@ elif options.strategy == "fsdp":
         fully_shard(block)
     fully_shard(model)
     parameters = list(model.parameters())
-optimizer = Optimizer(parameters, lr=1e-3)
+optimizers = {"two": 2, "backward": len(parameters)}.get(options.optimizers, 1)
+"""That share the work of an update."""
+optimizer: Any = None
+if options.optimizers == "sharded":
+    optimizer = ZeroRedundancyOptimizer(parameters, Optimizer, lr=1e-3)
+elif options.optimizers == "one":
+    optimizer = Optimizer(parameters, lr=1e-3)
+else:
+    each = [Optimizer(parameters[part::optimizers], lr=1e-3) for part in range(optimizers)]
+
+
+def update() -> None:
+    """Of all optimizers that step after the backward pass."""
+    if options.optimizers == "backward":
+        return
+    for one in [optimizer] if optimizer is not None else each:
+        one.step()
+        one.zero_grad()
+
+
+def update_in_backward(parameter: torch.Tensor) -> None:
+    one = owners[parameter]
+    one.step()
+    one.zero_grad()
+
+
+if options.optimizers == "backward":
+    owners = dict(zip(parameters, each, strict=True))
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(update_in_backward)
 engine: Any = None
 if options.strategy in ("zero2", "zero3"):
     sys.path.insert(0, options.packages)
@@ -155,14 +198,16 @@ def learn(batch: torch.Tensor, step: int) -> torch.Tensor:
 
 losses = []
 for step, batch in enumerate(batches()):
+    for _ in range(options.accumulate - 1):
+        with model.no_sync():
+            model(batch).pow(2).mean().backward()
     loss = learn(batch, step)
     if options.strategy == "calls":
         work("optimizer", 2)
     elif engine is not None:
         engine.step()
     else:
-        optimizer.step()
-        optimizer.zero_grad()
+        update()
     losses.append(loss.detach())
     if options.reads_loss:
         loss.item()

@@ -213,6 +213,24 @@ def test_timing_costs_no_more_than_it_may() -> None:
     assert len(rank.device_steps) >= 8000 / 16 / 2
 
 
+@pytest.mark.parametrize("at", [5, 300])
+def test_a_hiccup_of_the_host_costs_no_timed_turns(at: int) -> None:
+    """The thread is taken off its core for 40 ms while it records one event."""
+    rank = Rank()
+    record, calls = rank.gpu.record, iter(range(100_000))
+
+    def interrupted() -> int | None:
+        rank.gpu.work(40 * MS if next(calls) == at else 0)
+        return record()
+
+    rank.gpu.record = interrupted  # type: ignore[method-assign]
+    job = Training(steps=200, reads_loss=True)
+    run_together([(rank.gpu, data_parallel(rank.gpu, rank.mark, job, 0))], moving=0)
+    assert rank.timer.spent_ns > FREE_NS
+    assert rank.timer.interval == 1
+    assert len(rank.device_steps) >= 195
+
+
 @given(st.integers(0, 2**40), st.integers(1, 9))
 def test_all_ranks_time_the_same_steps(first: int, advance: int) -> None:
     keys = range(first, first + 4096 * advance, advance)

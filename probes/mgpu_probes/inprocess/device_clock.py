@@ -82,6 +82,10 @@ SHARE, LEAST_NS = 0.0005, 2_000
 (0.2 % of a step of 1 ms)."""
 FREE_NS = 20_000_000
 """What timing may cost once, ns: a job that has just begun is judged by its first steps."""
+COSTS, LEAST_COSTS = 9, 3
+"""Timed turns by whose median cost the interval is chosen; with fewer it is not. The operating
+system may take the thread off its core while it times a turn: that one turn, which seems to cost
+thousands of times as much, must not keep the next thousands from being timed."""
 LOOKS = 8
 """Timed turns of a window in which each mark looks whether the device has reached the one before.
 If it has, which is so where the device waits for the host, the clocks are known as closely as two
@@ -197,8 +201,10 @@ class DeviceTimer:
         self._looks = LOOKS
         self._more_holders: dict[int, int] = {}
         """Events (`id`) that are held more than once, and how often beside."""
-        self._usual_cost = self._usual_wall = 0.0
-        """ns of a timed turn, of any turn: moving averages, as the first ones are no measure."""
+        self._costs: deque[int] = deque(maxlen=COSTS)
+        """ns that each of the last timed turns cost."""
+        self._usual_wall = 0.0
+        """ns of any turn: a moving average, as the first ones are no measure."""
         self._cost_before = 0
 
     @property
@@ -269,7 +275,7 @@ class DeviceTimer:
         tape, self._tape = self._tape, None
         if tape is not None:
             if tape.engine is not None:
-                self._usual_cost += _share_of(self.spent_ns - self._cost_before, self._usual_cost)
+                self._costs.append(self.spent_ns - self._cost_before)
                 self._cost_before = self.spent_ns
             tape = self._cut(tape, key, record, end)
         self._play_completed(MOST_PLAYED)
@@ -357,9 +363,10 @@ class DeviceTimer:
     def _choose_interval(self, wall: int) -> None:
         """The least one by which timing costs no more than it may."""
         self._usual_wall += _share_of(wall, self._usual_wall)
-        needed = self._usual_cost / max(SHARE * self._usual_wall, LEAST_NS)
-        if needed and self.spent_ns > FREE_NS:
-            self.interval = min(1 << max(0, ceil(log2(needed))), MOST_INTERVAL)
+        if len(self._costs) >= LEAST_COSTS and self.spent_ns > FREE_NS:
+            usual_cost = sorted(self._costs)[len(self._costs) // 2]
+            needed = max(1.0, usual_cost / max(SHARE * self._usual_wall, LEAST_NS))
+            self.interval = min(1 << ceil(log2(needed)), MOST_INTERVAL)
         self.interval = max(self.interval, self._least_interval)
 
     def _play(self, tape: Tape, seen: int) -> None:
