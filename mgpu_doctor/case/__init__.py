@@ -1,1 +1,1 @@
-"""The typed facts of one job, loaded from a recording (later also from a pid or from files)."""
+"""The typed facts of one job, loaded from a recording, a running process or files."""

@@ -1,4 +1,4 @@
-"""Memory snapshots of torch, from its own dictionary, which may be a stranger's."""
+"""torch memory snapshots, parsed from untrusted dictionaries."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mgpu_doctor.case.user_code import is_user_code
 MOST_SEGMENTS, MOST_BLOCKS, MOST_FRAMES = 65_536, 1 << 20, 128
 MOST_SIZE = 1 << 50
 CHECKED = 1 << 12
-"""Blocks between two looks at the time: lists may stand in a snapshot many times."""
+"""Blocks between two checks of the time: a snapshot may contain the same list many times."""
 MOST_HOLDERS, MOST_DEVICES = 8, 64
 CHANGES = ("alloc", "free_completed", "segment_alloc", "segment_free")
 
 
 def read_snapshots(path: Path) -> tuple[Snapshot, ...]:
-    """One a device, of one file. Raises NotASnapshotError."""
+    """One snapshot per device of a file. Raises NotASnapshotError."""
     return snapshots_of(read_memory_snapshot(path), path.name)
 
 
@@ -157,7 +157,7 @@ def _format_frame(frame: dict[str, Any]) -> str:
 
 
 NO_STACK = "not recorded"
-"""The place of a request whose stack nobody took."""
+"""The place of a request without a recorded stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,18 +175,18 @@ class Refused:
 
     wanted: int
     free: int | None
-    """What the driver said was free then."""
+    """Free bytes at that time, as the driver reported."""
     place: str
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Of one device. Bytes throughout."""
+    """The memory of one device. All sizes are in bytes."""
 
     source: str
     reserved: int
     taken: int
-    """In use; the rest of what is reserved is cached, or lost in pieces."""
+    """Bytes in use; the rest of the reserved bytes is cached or fragmented."""
     free: int
     """In pieces that a request beyond 1 MiB can be given: not of the pool for small ones, nor of a
     private one (CUDA graphs)."""
@@ -195,8 +195,8 @@ class Snapshot:
     largest: int
     """Of them."""
     holders: tuple[Holder, ...]
-    """Who holds most, by the user's code that asked for it."""
+    """The largest holders, by the user's code that allocated the memory."""
     refused: tuple[Refused, ...]
-    """In the order in which they were."""
+    """Failed requests, oldest first."""
     moved: bool = False
-    """Memory was taken or given back after the last of them: this is not how it was then."""
+    """Whether memory was allocated or freed after the last of them, so that the state differs."""

@@ -1,4 +1,4 @@
-"""A rank or a job of which little is known: it left no black box, or nothing but a dump."""
+"""A rank or job with few known facts: it left no black box, or only a dump."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mgpu_doctor.recording.records import HISTORY_DTYPE, STEP_DTYPE
 
 
 def blank_rank(**known: Any) -> Rank:
-    """The fields of `Rank` that are given; of all others nothing is known."""
+    """A rank with the given fields; all others are unknown."""
     return replace(_BLANK, **known)
 
 
 def blank_job(id_: str, **known: Any) -> Job:
-    """A job of torch; how it ended is not known."""
+    """A torch job whose end is unknown."""
     return replace(_NO_JOB, id=id_, **known)
 
 

@@ -1,4 +1,4 @@
-"""The black boxes of a recording: where they lie, and what to report of those that are damaged."""
+"""The black boxes of a recording: their paths, and reports about damaged ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mgpu_doctor.recording.parallel_boxes import Read
 MOST_BOXES = 32_768
 MOST_HOSTS = 8192
 LONGEST = 5000
-"""Characters of a reason, which may hold a whole path."""
+"""Most characters of a reason, which may contain a whole path."""
 MOST_REPORTED = 8
 """Unreadable boxes that are reported one by one."""
 
@@ -50,7 +50,7 @@ def find_boxes(path: Path, info: Mapping[str, Json]) -> list[BoxFile]:
 
 
 def _identity(path: Path) -> tuple[int, int] | Path:
-    """The same for all names of one file."""
+    """A key that is equal for all names of one file."""
     try:
         status = path.lstat()
     except OSError:
@@ -84,7 +84,7 @@ def readable_boxes(read: Sequence[Read], unexamined: list[Unexamined]) -> list[B
 
 
 def stopped_probes(boxes: Iterable[Box]) -> list[Unexamined]:
-    """Probes that stopped by themselves, by what they gave as the reason."""
+    """Reports probes that stopped by themselves, by the reason that they gave."""
     where = defaultdict(list)
     for box in boxes:
         reason = untrusted_json.text(box.last_words.get("off"), 200)

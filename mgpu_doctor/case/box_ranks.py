@@ -1,4 +1,4 @@
-"""Black boxes to ranks: what each was doing, and how it ended, as far as anybody knows."""
+"""Converts black boxes to ranks: what each was doing, and how it ended if that is known."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Exits = Mapping[tuple[str, int], list[tuple[ProcessEnd, int | None]]]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is known besides the boxes. `until`: nothing later counts (replay)."""
+    """Facts from outside the boxes. `until`: nothing later counts (replay)."""
 
     here: Here
     exits: Exits
@@ -66,7 +66,7 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
     code, number_ = exit_status(box, metadata, exited, left_at)
     error = _error(box, left_at, offset) if gone and code != 0 else None
     if error is not None and error.type == "SystemExit" and code is None:
-        error = None  # somebody caught it: it ended otherwise
+        error = None  # it was caught: the process ended in another way
     now = _now(box, steps, offset, until)
     state = (
         end_state(code, number_, error, orderly=left_at is not None) if gone else living_state(now)
@@ -104,8 +104,8 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
 
 
 def _metadata(box: Box) -> ProcessMetadata:
-    """What the probe found out. The socket at which a rank answers lies beside its box, whatever
-    path the box names: it could be any socket of the reader's."""
+    """The metadata that the probe recorded. The socket at which a rank answers lies beside its box,
+    whatever path the box names: it could be any socket of the reader's."""
     metadata = process_metadata(box.birth)
     if metadata.worker_socket is None:
         return metadata
@@ -159,7 +159,7 @@ def last_sign_of_life(rank: Rank) -> float | None:
 
 
 def _seen_exit(box: Box, moment: Moment) -> ProcessEnd | None:
-    """How the process ended as seen from outside; a reused pid is told apart by its start."""
+    """How the process ended as seen from outside; its start time identifies a reused pid."""
     for end, ticks in reversed(moment.exits.get((box.identity.host, box.identity.pid), [])):
         if None not in (ticks, box.identity.start_ticks) and ticks != box.identity.start_ticks:
             continue
@@ -185,9 +185,9 @@ class _Traceback(str):
 
     @classmethod
     def from_json(cls, value: Json) -> _Traceback:
-        """Raises ValueError if it is no text."""
+        """The text without control characters. Raises ValueError if it is not a text."""
         if not isinstance(value, str):
-            raise ValueError("it is no text")
+            raise ValueError("it is not a text")
         return cls(shortened(value))
 
 
@@ -200,7 +200,7 @@ class _Wait(msgspec.Struct):
 
 
 class _LastWords(msgspec.Struct):
-    """What a rank wrote about the exception that ended it."""
+    """The exception that ended a rank, as the rank wrote it."""
 
     type: Annotated[str, Meta(max_length=200)] | None = None
     message: Annotated[str, Meta(max_length=MESSAGE_LIMIT)] = ""
@@ -260,7 +260,7 @@ def _events(box: Box, offset: float, until: float | None) -> tuple[Event, ...]:
 
 
 def _now(box: Box, steps: Records, offset: float, until: float | None) -> Now | None:
-    """What the box says, or, in a replay of an earlier moment, what the steps around it tell."""
+    """The rank's activity by its box, or, in a replay, by the steps around the moment."""
     now = box.now
     if now is not None and (until is None or now.since_ns / 1e9 + offset <= until):
         site = text(now.site, 300)

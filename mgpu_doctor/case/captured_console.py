@@ -1,4 +1,4 @@
-"""The captured console of a recording: its end, and what it tells of how processes ended."""
+"""The captured console of a recording: its last lines, and how processes ended according to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mgpu_doctor.case.user_code import is_user_code
 from mgpu_doctor.recording import layout
 
 MOST_BYTES = 8 << 20
-"""Of one console file; the end is kept."""
+"""Bytes of one console file; the end is kept."""
 TAIL_LINES = 200
 TAIL_WIDTH = 500
 MESSAGE_LIMIT = 4000
@@ -81,15 +81,15 @@ def error_of(traceback: Traceback) -> Error:
 
 
 def innermost_user_frame(frames: Iterable[Frame]) -> Frame | None:
-    """The innermost frame that is not in an installed package or the standard library; where
-    there is none, the innermost of all."""
+    """The innermost frame that is not in an installed package or the standard library; if none,
+    the innermost of all."""
     known = list(frames)
     own = [frame for frame in known if is_user_code(frame.file)]
     return next(reversed(own or known), None)
 
 
 def shortened(traceback: str) -> str:
-    """Within the limit; the middle goes, because the end tells what was raised."""
+    """The traceback within the limit: the middle is cut, because the end names the exception."""
     if len(traceback) <= TRACEBACK_LIMIT:
         return clean(traceback, TRACEBACK_LIMIT)
     tail = traceback[-(TRACEBACK_LIMIT - 2000) :]
@@ -97,7 +97,7 @@ def shortened(traceback: str) -> str:
 
 
 class _Known:
-    """Finds a rank by what a text says of it."""
+    """Finds the rank that a text refers to."""
 
     def __init__(self, ranks: Iterable[Rank]) -> None:
         numbered = [rank for rank in ranks if rank.rank is not None]

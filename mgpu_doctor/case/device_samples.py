@@ -42,12 +42,12 @@ CLOCK_REASONS = {
     "hw_power_brake": "the power supply's brake",
     "hw_slowdown": "hardware slowdown",
     "power_cap": "power cap",
-    "clocks_setting": "a clock that somebody has set",
+    "clocks_setting": "a clock setting",
     "sync_boost": "another GPU of its sync boost group",
 }
-"""NVML's clock event reasons that slow a device down, in words, the most telling first."""
+"""NVML's clock event reasons that slow a device down, in words, the most informative first."""
 HARD_CLOCK_REASONS = ("hw_thermal", "sw_thermal", "hw_power_brake", "hw_slowdown")
-"""Those that a healthy device under load does not give; a power cap is usual under full load."""
+"""Reasons that a healthy device under load does not have; a power cap is normal under full load."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -57,10 +57,10 @@ class Pcie(Fact):
     generation: Lanes | None = None
     width: Lanes | None = None
     generation_most: Lanes | None = None
-    """What device and slot can do together."""
+    """Maximum of device and slot together."""
     width_most: Lanes | None = None
     sent: float | None = None
-    """Bytes a second, from the GPU to the host."""
+    """Bytes per second, from the GPU to the host."""
     received: float | None = None
     replays: Whole | None = None
     """Counter since the driver was loaded."""
@@ -68,7 +68,7 @@ class Pcie(Fact):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class NvLink(Fact):
-    """One link. Errors are counters since the driver was loaded, by kind: `crc_flit`, `crc_data`,
+    """One NVLink. Errors are counters since the driver was loaded, by kind: `crc_flit`, `crc_data`,
     `replay`, `recovery`, `ecc`."""
 
     link: Number
@@ -88,9 +88,9 @@ class Ecc(Fact):
     remapped: Whole | None = None
     """Rows remapped, or pages retired before Ampere, for uncorrectable errors."""
     pending: bool | None = None
-    """A remap or retirement waits for a reset of the GPU."""
+    """Whether a remap or retirement is pending until a reset of the GPU."""
     failed: bool | None = None
-    """A remap failed: no spare rows are left."""
+    """Whether a remap failed because no spare rows are left."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -117,21 +117,21 @@ class MigInstance(Fact):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class XidEvent(Fact):
-    """An XID that the driver reported, to who listened or in the kernel's log."""
+    """An XID from the driver's events or the kernel's log."""
 
     at: Moment
     index: Whole | None
-    """The GPU; None: nobody said, or it is not listed."""
+    """Index of the GPU; None: unknown, or not listed."""
     number: Number
     bus_id: Kind | None = None
-    """Its PCI address, where the kernel's log has it: `0000:3b:00`."""
+    """Its PCI address, if the kernel's log has it: `0000:3b:00`."""
     logged: bool = False
-    """From the kernel's log, not from the driver's events."""
+    """Whether it is from the kernel's log instead of the driver's events."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Topology(Fact):
-    """How the GPUs of a host hang together; it never changes while the host is up."""
+    """How the GPUs of a host are connected; this never changes while the host is up."""
 
     levels: Table = ()
     """`levels[i][j]` between GPUs i and j: `SELF`, `NVL` (NVLink), `PIX`, `PXB`, `PHB`, `NODE`,
@@ -141,7 +141,7 @@ class Topology(Fact):
     `NS`), or `?`."""
 
     def checked(self) -> Topology | None:
-        """Square tables of the same size with the words that are known; None where they are not."""
+        """The topology, unknown words as `?`; None unless both tables are square, of one size."""
         levels, peer = _checked(self.levels, _LEVELS), _checked(self.peer, _REACHES)
         if not levels or not peer or len(levels) != len(peer):
             return None
@@ -178,13 +178,13 @@ class Device(Fact):
     """What keeps the clock below its maximum: idle, power_cap, sw_thermal, hw_thermal,
     hw_slowdown, hw_power_brake, clocks_setting, sync_boost, display."""
     pids: tuple[int, ...] = ()
-    """As the host numbers them, also inside a container."""
+    """Pids in the host's numbering, also inside a container."""
     trouble: str | None = None
     """Why nothing or not everything could be read, e.g. `GPU is lost`."""
     memory_busy: float | None = None
     """0..1: share of time in which device memory was read or written."""
     fan: float | None = None
-    """0..1 of the speed that is meant to be its most."""
+    """Fan speed as a share, 0..1, of its nominal maximum."""
     memory_clock_mhz: float | None = None
     bus_id: str | None = None
     """PCI address, `0000:1b:00.0`, as the kernel's XID lines and sysfs write it."""
@@ -194,14 +194,14 @@ class Device(Fact):
     pcie: Pcie | None = None
     nvlinks: tuple[NvLink, ...] = ()
     nvlink_sent: float | None = None
-    """Bytes a second, all links together."""
+    """Bytes per second, all links together."""
     nvlink_received: float | None = None
     ecc: Ecc | None = None
     mig: bool | None = None
-    """In MIG mode; its parts are `instances`."""
+    """Whether it is in MIG mode; its parts are `instances`."""
     instances: tuple[MigInstance, ...] = ()
     unified_memory: bool = False
-    """The device has no memory of its own (GB10, Jetson): the host's is used."""
+    """Whether the device shares the host's memory (GB10, Jetson)."""
     processes: tuple[DeviceProcess, ...] = ()
     vendor: str = "nvidia"
 
@@ -213,9 +213,9 @@ class DeviceSample(Fact):
     trouble: str | None = None
     """Why there are no devices at all, e.g. no NVIDIA driver."""
     events: tuple[XidEvent, ...] = ()
-    """Those that came since the sample before."""
+    """XIDs since the previous sample."""
     topology: Topology | None = None
-    """In the first sample of a recording, and now and then."""
+    """Present in the first sample of a recording and occasionally later."""
     took: float | None = None
     """Seconds that reading all devices took."""
     driver: str | None = None
@@ -223,9 +223,9 @@ class DeviceSample(Fact):
     events_trouble: str | None = None
     """Why XIDs are not heard from the driver."""
     kernel_log_trouble: str | None = None
-    """Why they are not read from the kernel's log; None, too, where nobody tried."""
+    """Why XIDs are not read from the kernel's log; None also if this was not tried."""
     host: str | None = None
-    """Whose devices they are; None: not known."""
+    """The host of the devices; None: unknown."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -249,7 +249,7 @@ class _Entry(msgspec.Struct, frozen=True):
     nvlink_received: float | None = None
     processes: Annotated[tuple[DeviceProcess, ...], Meta(max_length=MOST_PROCESSES)] | None = None
     pcie: Pcie | None = None
-    # What follows seldom or never changes.
+    # The following rarely or never changes.
     name: Label | None = None
     uuid: Label | None = None
     memory_total: Whole | None = None
@@ -304,7 +304,7 @@ _read_line = reader(_Line)
 
 
 def device_sample(line: Mapping[str, Json]) -> DeviceSample | None:
-    """One sample that stands for itself; None where it has no time."""
+    """One sample that does not refer to earlier ones; None if it has no time."""
     return DeviceReader().read(line)
 
 
@@ -315,9 +315,9 @@ class DeviceReader:
     def __init__(self, host: str | None = None) -> None:
         self.host = host
         self._steady: dict[int, tuple[_Entry, tuple[NvLink, ...]]] = {}
-        """The last entry of each device that is whole, and its NVLinks."""
+        """The last complete entry of each device, and its NVLinks."""
         self._events: dict[XidEvent, None] = {}
-        """The newest, in the order in which they came."""
+        """The newest events, oldest first."""
 
     def decode(self, line: bytes) -> DeviceSample | None:
         """A line of a file; None where it cannot be read or has no time."""

@@ -1,4 +1,4 @@
-"""Steps by the clock of what works: the host's on a CPU, the device's on a device.
+"""Steps by the clock of the hardware that does the work: the host or the device.
 
 A box holds a step record with the host's times for every step, and device times of some of them
 (docs/black-box.md). Ranks are compared by the latter alone; wall time, progress and throughput
@@ -33,9 +33,9 @@ class RunAhead:
 
     least: float
     most: float | None
-    """None: no upper bound is known."""
+    """Upper bound; None: unknown."""
     at_forward: float = 0.0
-    """How far it was ahead when the forward pass began, at least."""
+    """Least seconds that it was ahead when the forward pass began."""
 
 
 class BoundBy(str, Enum):
@@ -62,8 +62,8 @@ def on_one_clock(rank: Rank) -> Rank:
 
 
 def with_device_losses(rank: Rank) -> Records:
-    """The step records of a rank, with the loss that its device knew of a step of which the host
-    did not read it."""
+    """The step records of a rank, with losses from device times for steps in which the host did not
+    read the loss."""
     rows, times = _joined(rank.steps, rank.device_times)
     fresh = np.isnan(rank.steps["loss"][rows]) & ~np.isnan(times["loss"])
     if not fresh.any():
@@ -74,14 +74,14 @@ def with_device_losses(rank: Rank) -> Records:
 
 
 def steps_back(rank: Rank, count: int) -> int:
-    """Number of newest step records that hold so many steps which the device timed, or all that it
-    timed; 0: none."""
+    """Number of newest step records that contain `count` device-timed steps, or all of them if
+    fewer; 0: none."""
     rows, _ = _joined(rank.steps, rank.device_times)
     return len(rank.steps) - int(rows[-count:][0]) if len(rows) else 0
 
 
 def untimed(ranks: Sequence[Rank], least: int) -> tuple[Rank, ...]:
-    """The ranks on devices that timed fewer than so many of their steps, although at least so many
+    """The ranks on devices with fewer than `least` device-timed steps, although at least `least`
     were recorded."""
     return tuple(
         rank
@@ -110,8 +110,8 @@ def _device_timed(rank: Rank) -> Records:
 
 
 def _joined(steps: Records, times: Times | None) -> tuple[npt.NDArray[np.intp], Times]:
-    """Indices of the step records that have device times, and these times. Of several times of one
-    step the first counts."""
+    """Indices of the step records that have device times, and these times. If a
+    step has several times, the first counts."""
     known = np.empty(0, DEVICE_DTYPE) if times is None else times
     sequence, first = np.unique(known["step_seq"], return_index=True)
     held = steps["seq"]

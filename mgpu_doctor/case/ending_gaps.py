@@ -1,4 +1,4 @@
-"""What a recording could not see of how its processes ended, and how to make it possible."""
+"""What a recording could not see about how its processes ended, and how to enable it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ KERNEL_LOG = "kernel log"
 def read_endings(
     hosts: Iterable[Path], until: float | None = None, *, root: Path
 ) -> tuple[tuple[Ending, ...], tuple[Unexamined, ...]]:
-    """What the recorded hosts tell of deaths, and what could not be seen. A host without the file
-    (an older recording) tells nothing. `until`: a tale written later is left out (replay)."""
+    """The hosts' ending records, and their gaps. A host without the file (an older recording) has
+    none. `until`: records written later are left out (replay)."""
     endings: list[Ending] = []
     gaps: dict[str, Unexamined] = {}
     for host in hosts:
@@ -28,7 +28,7 @@ def read_endings(
             continue
         except (OSError, ValueError) as error:
             reason = f"{host.name}: {error.strerror if isinstance(error, OSError) else error}"
-            remedy = "record the job again; deaths were judged without it"
+            remedy = "record the job again; failures were judged without it"
             gaps.setdefault("file", Unexamined(layout.ENDING, reason, remedy))
             continue
         if until is not None and (ending.at is None or ending.at > until):
@@ -44,7 +44,7 @@ def _no_log(trouble: str) -> Unexamined:
         KERNEL_LOG,
         trouble,
         "`sudo sysctl kernel.dmesg_restrict=0` or CAP_SYSLOG (in a container also /dev/kmsg), or "
-        "look yourself: `dmesg -T | grep -i 'killed process'` on the host",
+        "check yourself: `dmesg -T | grep -i 'killed process'` on the host",
         Gap.KERNEL_LOG,
     )
 
@@ -65,9 +65,9 @@ def unread_log(samples: Iterable[DeviceSample], gaps: Container[Gap | None]) -> 
     return [
         Unexamined(
             KERNEL_LOG,
-            f"{reason}; so XIDs of GPUs are not known from there, {left}",
+            f"{reason}; so it shows no XIDs of GPUs, {left}",
             "`sudo sysctl kernel.dmesg_restrict=0` or CAP_SYSLOG (in a container also /dev/kmsg), "
-            "or look yourself: `dmesg -T | grep NVRM` on the host",
+            "or check yourself: `dmesg -T | grep NVRM` on the host",
             Gap.KERNEL_LOG,
         )
     ]

@@ -1,7 +1,7 @@
 """How a machine recorded that processes ended, in `ending.json`: OOM kills, limits, full disks.
 
-Facts alone; None: unknown. Times are seconds since the epoch; memory is bytes. The file is a
-stranger's until it is parsed here.
+Facts alone; None: unknown. Times are seconds since the epoch; memory is bytes. The file is
+untrusted until it is parsed here.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from mgpu_doctor.case.lenient_json import Json, Moment, Positive, Whole, reader
 MOST_KILLS = 256
 MOST_PROCESSES = 4096
 Path = Annotated[str, Meta(max_length=600)]
-"""Of a control group."""
+"""Most characters of a control group's path."""
 Pid = Annotated[int, Meta(ge=0, lt=10**11)]
 Limit = Whole | None
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A process that the kernel's log says was killed for want of memory."""
+    """A process that was killed for lack of memory, by the kernel's log."""
 
     pid: int
-    """As the kernel numbers it: see `Ending.own_pids`."""
+    """Pid in the kernel's numbering: see `Ending.own_pids`."""
     at: float | None
-    """By the kernel's clock, which may be some seconds off."""
+    """Time by the kernel's clock, which may be off by some seconds."""
     name: str | None
     resident: int | None
     limited: str | None
@@ -57,7 +57,7 @@ class MemoryGroup:
     before: Counters
     now: Counters
     at: float | None
-    """When `killed` was last seen to have risen."""
+    """When `killed` was last seen to rise."""
 
     @property
     def killed(self) -> int | None:
@@ -104,17 +104,17 @@ class Place:
     """When the watch began."""
     now: Room
     least: Room
-    """When it was fullest."""
+    """The sample in which it was fullest."""
 
     @property
     def in_use(self) -> bool:
-        """The job is known to work there."""
+        """Whether the job is known to use it."""
         return bool(set(self.roles) - {"mount"})
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """One host's tale."""
+    """The ending record of one host."""
 
     host: str
     since: float | None
@@ -125,9 +125,9 @@ class Ending:
     """The kernel's pids are the recording's, too: not inside a container."""
     kills: tuple[Kill, ...] = ()
     machine_kills: int | None = None
-    """Processes that the OOM killer took on the whole machine while it was watched."""
+    """Processes that the OOM killer killed on the whole machine while it was watched."""
     machine_at: float | None = None
-    """When one was last seen to have been taken."""
+    """When one was last seen to be killed."""
     groups: tuple[MemoryGroup, ...] = ()
     processes: Mapping[int, LimitedProcess] = field(default_factory=dict)
     places: tuple[Place, ...] = ()
@@ -200,7 +200,7 @@ _read_file = reader(_File)
 
 
 def ending_of(host: str, content: Mapping[str, Json]) -> Ending:
-    """One host's file. What is not as it should be is left out."""
+    """The ending record in one host's file. Invalid values are left out."""
     file = _read_file(content) or _File()
     log = file.kernel_log or _Log()
     before, now = file.machine_kills.before, file.machine_kills.now

@@ -1,4 +1,4 @@
-"""What torch's flight recorder recorded of each rank's collectives. Facts alone.
+"""The collectives of each rank, as recorded by torch's flight recorder. Facts only.
 
 One form for the JSON and the pickled dumps, of torch 2.4 to 2.13, gloo and NCCL, from torch's own
 files or from a recording's `flight/`. Parsing dumps is `mgpu_probes.outside.flight`'s work.
@@ -34,15 +34,15 @@ MOST_TEXT = 400
 MOST_TENSORS = 1_024
 MOST_DIMENSIONS = 64
 REMEMBERED = 64
-"""Dumps kept in memory: who watches a job comes back to its files every few seconds, and one of
-them takes longer to read than all else of a recording."""
+"""Dumps kept in memory: a live view reads them every few seconds, and a dump takes longer to read
+than the rest of a recording."""
 
 Place = tuple[str, int | None, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One entry of the recorder. None: this version or backend does not tell."""
+    """One entry of the recorder. None: this version or backend does not record it."""
 
     group: str
     """Name of the process group (`0`, `1`, …); its members are in `Flight.groups`."""
@@ -54,7 +54,7 @@ class Collective:
     """Shapes of the input tensors."""
     outputs: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
-    """Of inputs, then outputs."""
+    """Types of the inputs, then of the outputs."""
     state: str | None
     """`scheduled`, `started`, `completed`; gloo always says scheduled: see `retired`."""
     retired: bool | None
@@ -97,7 +97,7 @@ class Flight:
     """Group name -> ranks that are in it."""
     progress: Mapping[str, Progress] = field(default_factory=dict)
     at: float | None = None
-    """When it was dumped, at the latest."""
+    """The latest time at which it may have been dumped."""
     host: str | None = None
     pid: int | None = None
     lost: int = 0
@@ -163,7 +163,7 @@ class _Entry(msgspec.Struct):
 
 
 class _Dump(msgspec.Struct):
-    """The normalized form, without its collectives."""
+    """The normalized form of a dump, without its collectives."""
 
     rank: _Rank | None = None
     source: _Text = "?"
@@ -183,10 +183,10 @@ _read_dump, _read_entry = reader(_Dump), reader(_Entry)
 
 
 def read_flights(path: Path) -> tuple[Flight, ...]:
-    """The dumps of a file, or of a folder and the folders in it (one a host, say), by rank.
+    """The dumps of a file, or of a folder and its subfolders (such as one per host), by rank.
 
-    In a folder, files that are no dumps are passed over. Raises NotAFlightError with one sentence
-    where nothing is left, or where the one file is none.
+    In a folder, files that are not dumps are skipped. Raises NotAFlightError with one sentence
+    if no dump is found.
     """
     path = path.resolve()  # the user may name a link; in a folder none is followed
     if path.is_dir():
@@ -195,7 +195,7 @@ def read_flights(path: Path) -> tuple[Flight, ...]:
 
 
 def read_folder(folder: Path, *, root: Path) -> tuple[Flight, ...]:
-    """The same of a folder, which is `root` or lies below it; no link between them is followed."""
+    """The dumps in a folder, which is `root` or below it; no link between them is followed."""
     flights, refusal = [], None
     with within_budget():
         for file in _files(folder, root):
@@ -215,7 +215,7 @@ def read_folder(folder: Path, *, root: Path) -> tuple[Flight, ...]:
 def flight_of(form: Mapping[str, Json]) -> Flight:
     """A flight from its normalized form (`flight_format`), which is untrusted.
 
-    Raises NotAFlightError where that is no form.
+    Raises NotAFlightError if it is not in that form.
     """
     listed = form.get("collectives")
     dump = _read_dump(form)
@@ -264,7 +264,7 @@ def _parsed(path: Path, root: Path, _version: tuple[int, ...]) -> Flight:
     try:
         return replace(flight_of(read_dump(path, root)), source=path.name)
     except NotAFlightError as error:
-        raise NotAFlightError(f"{path.name} is no flight-recorder dump: {error}") from None
+        raise NotAFlightError(f"{path.name} is not a flight-recorder dump: {error}") from None
 
 
 def _collective(

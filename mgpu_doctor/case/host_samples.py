@@ -24,21 +24,21 @@ from mgpu_doctor.case.lenient_json import (
 )
 
 MOST_CORES = 8192
-"""The most that Linux can be built for."""
+"""Most cores that Linux supports."""
 Pid = Annotated[int, Meta(ge=0, lt=10**11)]
 Most = Meta(max_length=4096)
-"""Processes of a host."""
+"""Most processes of a host."""
 TaskState = Literal["R", "S", "D", "T", "t", "Z", "X", "x", "I", "P", "K", "W"]
 """As /proc/PID/stat (proc(5)) has it."""
 Resource = Literal["cpu", "io", "memory"]
 
 
 class Cores(frozenset[int]):
-    """Numbers of CPU cores."""
+    """A set of CPU core numbers."""
 
     @classmethod
     def from_json(cls, listed: Json) -> Cores:
-        """From a list as the kernel writes it, `0-3,8`. Raises ValueError."""
+        """The cores in a list as the kernel writes it, `0-3,8`. Raises ValueError."""
         cores = parse_cores(listed) if isinstance(listed, str) and len(listed) <= 500 else None
         if cores is None:
             raise ValueError("not a list of cores")
@@ -47,7 +47,7 @@ class Cores(frozenset[int]):
 
 @lru_cache(64)
 def parse_cores(listed: str) -> Cores | None:
-    """From a list as the kernel writes it, `0-3,8`; None where it is none."""
+    """The cores in a list as the kernel writes it, `0-3,8`; None if it is not one."""
     cores: set[int] = set()
     for part in listed.split(","):
         first, _, last = part.partition("-")
@@ -60,7 +60,7 @@ def parse_cores(listed: str) -> Cores | None:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Task(Fact):
-    """What the scheduler did to one process. Seconds since the process began; None: unknown."""
+    """Scheduler counters of one process. Seconds since it started; None: unknown."""
 
     parent: Whole | None = None
     state: TaskState | None = None
@@ -69,21 +69,21 @@ class Task(Fact):
     threads: Whole | None = None
     age: float | None = None
     ran: float | None = None
-    """Its main thread was on a core."""
+    """Seconds that its main thread was on a core."""
     queued: float | None = None
-    """Its main thread stood ready and had no core."""
+    """Seconds that its main thread was ready and waited for a core."""
     all_queued: float | None = None
-    """The same of its threads together, the first 33 of them at most."""
+    """The same for its threads together, the first 33 at most."""
     cores: Cores | None = None
-    """Where its main thread may run."""
+    """Cores on which its main thread may run."""
     limits: Annotated[tuple[Name, ...], Meta(max_length=16)] | None = None
     """Control groups above it that have a CPU quota: names in `HostSample.groups`."""
     faults: Whole | None = None
-    """Pages that the kernel had to give it anew (minor faults), all threads together."""
+    """Pages that the kernel had to map for it (minor faults), all threads together."""
     kernel: float | None = None
-    """All its threads together were in the kernel."""
+    """Seconds that all its threads together spent in the kernel."""
     room: Whole | None = None
-    """Bytes that its own limits of memory (`ulimit -v`, `-d`) leave it, where it has any."""
+    """Bytes left by its own memory limits (`ulimit -v`, `-d`), if it has any."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -91,7 +91,7 @@ class Group(Fact):
     """A control group whose CPU time is limited."""
 
     quota: float | None = None
-    """Cores' worth of time."""
+    """The quota in cores."""
     throttled: float | None = None
     """Seconds so far, of all cores together, in which it had threads to run and no quota left."""
 
@@ -100,7 +100,7 @@ class Group(Fact):
 class HostSample(Fact):
     at: Moment
     cpu_percent: float | None = None
-    """Of all cores together, 0..100."""
+    """Use of all cores together, 0..100."""
     cores: Whole | None = None
     load1: float | None = None
     memory_used: Whole | None = None
@@ -109,18 +109,18 @@ class HostSample(Fact):
     """pid -> (CPU seconds so far, resident bytes)."""
     host: Annotated[str, Meta(max_length=64)] | None = None
     tasks: Annotated[Mapping[Pid, Task], Most] = field(default_factory=dict)
-    """By pid; empty in most samples of a long run."""
+    """Pid -> scheduler counters; empty in most samples of a long run."""
     groups: Annotated[Mapping[Text, Group], Meta(max_length=1024)] = field(default_factory=dict)
     busy: float | None = None
-    """Seconds since boot in which cores worked, of all cores together, like the next two."""
+    """Busy seconds since boot, of all cores together, like the next two."""
     iowait: float | None = None
-    """Idle while a disk was waited for."""
+    """Idle seconds while waiting for a disk."""
     steal: float | None = None
-    """Taken by the hypervisor for other machines."""
+    """Seconds that the hypervisor gave to other machines."""
     pressure: Mapping[Resource, float] = field(default_factory=dict)
-    """`cpu`, `io`, `memory` -> seconds so far in which some task stood still for want of it."""
+    """`cpu`, `io`, `memory` -> seconds so far in which some task was stalled on it."""
     memory_cache: Whole | None = None
-    """How much of `memory_used` is page cache that the kernel would drop for want of room."""
+    """Bytes of `memory_used` that are page cache, which the kernel would drop if needed."""
 
 
 decode_host_sample = line_decoder(HostSample)

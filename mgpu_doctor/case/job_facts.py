@@ -1,4 +1,4 @@
-"""The job as a whole: what it is and how it ended, from the recording, its ranks and its console.
+"""The job: its command, launcher and end, from the recording, its ranks and its console.
 
 `recording_case` calls this. Facts only: nothing here judges.
 """

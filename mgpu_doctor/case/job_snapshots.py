@@ -1,7 +1,7 @@
-"""Snapshots of a job's processes from outside: who they are, in what state, their stacks.
+"""Snapshots of a job's processes from outside: roles, states and stacks.
 
 From a live job (`mgpu_probes.outside.job_snapshot`) or a line of `looks.jsonl`: both have the same
-JSON, which is a stranger's until it is parsed here. Times are seconds since the epoch.
+JSON, which is untrusted until it is parsed here. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mgpu_doctor.case.lenient_json import Moment, Positive, Whole, line_decoder,
 Name = Annotated[str, Meta(max_length=64)]
 Words = Annotated[str, Meta(max_length=400)]
 Many = Meta(max_length=16_384)
-"""Processes or stacks of a host."""
+"""Most processes or stacks of a host."""
 
 
 class Role(str, Enum):
-    """What a process is in its job."""
+    """The role of a process in its job."""
 
     RANK = "rank"
     LAUNCHER = "launcher"
@@ -31,7 +31,7 @@ class Role(str, Enum):
 
 
 class Frame(NamedTuple):
-    """A tuple, because of ten thousand ranks' stacks each frame is hashed and compared."""
+    """A tuple for speed: with ten thousand ranks, every frame is hashed and compared."""
 
     function: Words = "?"
     file: Words = "?"
@@ -40,15 +40,15 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """`frames`: innermost first. None: the source does not tell."""
+    """The stack of one thread. `frames`: innermost first. None: the source does not show it."""
 
     id: Whole | None = None
     name: Name | None = None
     main: bool = False
     active: bool | None = None
-    """On a CPU, or ready to be."""
+    """Whether it is on a CPU or ready to run."""
     gil: bool | None = None
-    """Holds Python's interpreter lock."""
+    """Whether it holds the GIL."""
     frames: Annotated[tuple[Frame, ...], Meta(max_length=512)] = ()
 
 
@@ -84,27 +84,27 @@ class Process:
     command: Annotated[tuple[Words, ...], Meta(max_length=64)] = ()
     start_ticks: Whole | None = None
     cpu_seconds: float | None = None
-    """Of all its threads, since it began."""
+    """CPU seconds of all its threads since it started."""
     wchan: Name | None = None
-    """Where in the kernel its main thread sleeps."""
+    """Kernel function in which its main thread sleeps."""
     syscall: Words | None = None
     """Name of the system call its main thread is in; with its file where known:
     `read /dev/pipe:[1]`."""
     container: Annotated[str, Meta(max_length=128)] | None = None
     user: Name | None = None
     main_cpu_seconds: float | None = None
-    """Of its main thread alone."""
+    """CPU seconds of its main thread."""
     rested: float | None = None
     """Seconds for which its main thread had not run by then, by the scheduler."""
     wait_status: Annotated[int, Meta(ge=0, le=0xFFFF)] | None = None
-    """How it ended, as waitpid(2) tells it, where its parent has not asked yet."""
+    """Its exit status as of waitpid(2), if its parent has not read it yet."""
     on_device: bool | None = None
     """Whether it holds an accelerator open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What could not be seen of a process, why, and how to let it be seen."""
+    """What could not be seen of a process, why, and how to enable it."""
 
     pid: Whole | None = None
     source: Name = "unknown"
@@ -132,7 +132,7 @@ class JobSnapshot:
         return tuple(process for process in self.processes if process.role is Role.RANK)
 
     def stack(self, pid: int) -> Stack | None:
-        """The last one that was read of this process, without native frames if there is one."""
+        """The newest stack of this process, preferably one without native frames."""
         own = [stack for stack in self.stacks if stack.pid == pid]
         return min(reversed(own), key=lambda stack: "native" in stack.source, default=None)
 

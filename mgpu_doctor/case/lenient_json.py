@@ -1,6 +1,6 @@
-"""Reads other people's JSON into typed facts and keeps what is right: a value of a wrong type or
-out of bounds makes its own field unknown, never the whole object. msgspec's own decoders refuse
-the object; they read what is as it should be, which is nearly all."""
+"""Reads untrusted JSON into typed facts and keeps what is valid: a value of a wrong type or out of
+bounds makes only its own field unknown. msgspec's decoders would reject the whole object; they
+read the valid lines, which are nearly all."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Moment = Annotated[float, Meta(ge=0, le=LAST_MOMENT)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Text = Annotated[str, Meta(max_length=500)]
 Name = Annotated[str, Meta(min_length=1, max_length=500)]
-"""Of a list from which what is no text is dropped."""
+"""Marks a list from which items that are not texts are dropped."""
 Pid = Annotated[int, Meta(ge=1, le=1 << 22)]
 LONGEST_TEXT = 500
-"""Characters of a text whose type names no limit."""
+"""Most characters of a text whose type has no limit."""
 LONGEST_LIST = 1024
-"""Items of a list or object whose type names no limit."""
+"""Most items of a list or object whose type has no limit."""
 LONGEST_NUMBER = 12
-"""Digits of a key that stands for a whole number."""
+"""Most digits of a key that is an integer."""
 _WRONG: Final = object()
 _Reader = Callable[[Json], Any]
 
 
 class Fact:
-    """Equality, hash and words by value, as `dataclass` gives them. It would compile all three anew
-    for each class, which took a thirtieth of `top --once`: a class of facts that is loaded there
-    says `eq=False, repr=False` and has these."""
+    """Equality, hash and repr by value, as `dataclass` provides them. `dataclass` compiles them for
+    each class, which took a thirtieth of `top --once`: classes of facts that are loaded there
+    use `eq=False, repr=False` and inherit these."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -66,7 +66,7 @@ def line_decoder(kind: type[T]) -> Callable[[bytes], T | None]:
     read = reader(kind)
 
     def decode(line: bytes) -> T | None:
-        # In such a line no text is empty or has to be made harmless.
+        # In such a line no text is empty or needs control characters removed.
         if line.isascii() and not any(mark in line for mark in (b"\\", b"\x7f", b'""')):
             try:
                 return decoder.decode(line)
@@ -191,7 +191,7 @@ def _mapping(read_key: _Reader, read: _Reader, longest: int) -> _Reader:
 
 
 def _key(kind: inspect.Type) -> _Reader:
-    """Keys of JSON objects are texts, also those that stand for whole numbers."""
+    """Reads keys of JSON objects, which are texts even if they are integers."""
     read = _reader(kind)
     if not isinstance(kind, inspect.IntType):
         return read
@@ -223,7 +223,7 @@ def _list(read: _Reader, longest: int) -> _Reader:
 
 
 def _texts(read: _Reader, longest: int) -> _Reader:
-    """Of a list whose places count, such as a command line: what is no text is an empty one."""
+    """Reads a list whose positions matter, as in a command line: other items become empty."""
 
     def read_all(value: Json) -> Any:
         if not isinstance(value, list):
@@ -235,7 +235,7 @@ def _texts(read: _Reader, longest: int) -> _Reader:
 
 
 def _item(kind: inspect.Type) -> _Reader:
-    """Of a row: a wrong item that may be unknown is."""
+    """Reads a row: a wrong item becomes unknown if its type permits it."""
     read = _reader(kind)
     if not isinstance(kind, inspect.UnionType):
         return read

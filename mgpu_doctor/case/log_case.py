@@ -1,4 +1,4 @@
-"""Console logs to a Case: signs, endings and ranks, as far as text tells them."""
+"""Converts console logs to a Case: signs, endings and ranks, as far as text shows them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from mgpu_doctor.signatures.known_signatures import SIGNATURES
 MOST_TAIL = 400
 LEAST_TAIL = 5
 FRESH = 60.0
-"""Seconds since a log was written to, within which its ranks may still run."""
+"""A log written within this many seconds may have running ranks."""
 MOST_TOLD = 8
-"""Logs of which it is told one by one that they could not be read."""
+"""Most unreadable logs that are reported one by one."""
 
 
 class NotALog(ValueError):  # noqa: N818 - like `NotARecording`
@@ -33,11 +33,11 @@ class NotALog(ValueError):  # noqa: N818 - like `NotARecording`
 
 
 def load_logs(subjects: Sequence[str]) -> Case:
-    """Everything that console logs of one job tell of it.
+    """A case from the console logs of one job.
 
-    `subjects`: files (plain, gzip, bzip2, xz), folders of them, or `-` for standard input. Of a log
-    that still grows what it holds now. What cannot be read is listed under `unexamined`. Raises
-    NotALog where nothing can be read.
+    `subjects`: files (plain, gzip, bzip2, xz), folders of them, or `-` for standard input. A
+    growing log is read up to its current end. What cannot be read is listed under `unexamined`.
+    Raises NotALog if nothing can be read.
     """
     with within_budget():
         found = _read(log_files(subjects))
@@ -63,7 +63,7 @@ def _engine() -> Engine:
 
 @dataclass(slots=True)
 class _LogSources:
-    """What could be read, and what could not. `fresh`: one of them was written to just now."""
+    """The readable logs, and reports about the others. `fresh`: one was written to just now."""
 
     scanned: list[Scanned] = field(default_factory=list)
     unexamined: list[Unexamined] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""How processes ended, by what is printed of it in logs."""
+"""How processes ended, according to logs."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _OUTERMOST = frozenset(
     {"<module>", "_run_module_as_main", "_run_code", "_bootstrap", "_bootstrap_inner", "_wrap"}
     | {"spawn_main", ""}
 )
-"""Functions in which processes begin. The interpreter's own report of an exception that nobody
-caught starts there; one that was caught and printed starts where it was caught."""
+"""Functions in which processes start. The interpreter's traceback of an uncaught exception starts
+there; that of a caught and printed one starts where it was caught."""
 _PRINTED_BY_HYDRA = "Error executing job with overrides"
 """Hydra catches every exception, shows it without its outer calls, and ends with exit code 1."""
 
 
 @dataclass(slots=True)
 class Endings:
-    """What the logs tell of how processes ended. `asked`: the signal by which somebody asked the
-    launcher to end."""
+    """How processes ended, according to the logs. `asked`: the signal by which the launcher was
+    asked to end."""
 
     ends: list[LoggedEnd] = field(default_factory=list)
     hosts: dict[int, str] = field(default_factory=dict)
     asked: int | None = None
     caught: set[tuple[str, int]] = field(default_factory=set)
-    """Source and line of exceptions that ended nobody."""
+    """Source and line of exceptions that ended no process."""
 
 
 def endings_of(logs: Sequence[Whose], ranks: int) -> Endings:
-    """Endings by tracebacks and launchers' reports. What was caught and printed ended nobody, nor
-    what training went on after. `ranks`: how many the job has at least."""
+    """Endings by tracebacks and launchers' reports. Exceptions that were caught and printed, or
+    after which training continued, ended no process. `ranks`: the least number of ranks."""
     told = Endings()
     parsed = [(log, parser.parse_console(line.text for line in log.scanned.told)) for log in logs]
     parsed = [(log, facts) for log, facts in parsed if not _all_past(log.scanned.told, ranks)]
@@ -61,7 +61,7 @@ def endings_of(logs: Sequence[Whose], ranks: int) -> Endings:
                 told.caught.add((log.scanned.source, number))
             else:
                 printed.append((number, raised))
-    if len(logs) == 1:  # else nobody knows which was first
+    if len(logs) == 1:  # otherwise the order is unknown
         printed = [(number, replace(end, order=number)) for number, end in printed]
     told.ends += [end for _, end in printed]
     return told

@@ -1,4 +1,4 @@
-"""Which log files a user means, and which ranks wrote their lines."""
+"""The log files that a user names, and the ranks that wrote their lines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def log_files(subjects: Sequence[str]) -> dict[str, Path | None]:
 
 
 def _inside(root: Path, folder: Path, depth: int) -> Iterator[str]:
-    """Regular files alone; no links are followed, nothing hidden is read."""
+    """The regular files of a folder, without links and hidden files."""
     for entry in entries_below(root, folder):
         if entry.name.startswith("."):
             continue
@@ -48,7 +48,7 @@ def _inside(root: Path, folder: Path, depth: int) -> Iterator[str]:
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
-    """`rank_2` before `rank_10`."""
+    """A sort key that places `rank_2` before `rank_10`."""
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d{0,18})", name)]
 
 
@@ -58,7 +58,7 @@ class Whose:
 
     scanned: Scanned
     rank: int | None = None
-    """Of the process that wrote all of it, by the file's name."""
+    """Rank of the process that wrote all of it, by the file's name."""
     local_is_rank: bool = True
 
     def of(self, rank: int | None, local_rank: int | None) -> int | None:
@@ -70,8 +70,8 @@ class Whose:
 
 
 def with_ranks(scanned: Sequence[Scanned], world_size: int | None) -> list[Whose]:
-    """A log that its own lines label with several ranks is no rank's. A local rank is a rank only
-    where one log tells of one host."""
+    """The logs with their ranks. A log whose lines have labels of several ranks has none. A local
+    rank counts as a rank only if one log covers one host."""
     by_name = ranks_from_names([log.source for log in scanned])
     logs = []
     for source, rank in zip(scanned, by_name, strict=True):

@@ -47,7 +47,7 @@ class State(str, Enum):
 
 
 class Outcome(str, Enum):
-    """How the job ended, as far as facts tell."""
+    """How the job ended, by the facts alone."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -72,7 +72,7 @@ class Unexamined:
     """What could not be examined, why, and how to make it possible."""
 
     probe: str
-    """In words, for people."""
+    """The subject in words, for people."""
     reason: str
     remedy: str
     gap: Gap | None = None
@@ -100,7 +100,7 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class DevicePosition:
-    """How far a rank's device got while its host stood still: the newest mark that it passed."""
+    """How far a rank's device got while its host was blocked: the newest mark that it passed."""
 
     turn: int
     """The turn's key: equal on all ranks of the job in the same turn of the training loop."""
@@ -184,7 +184,7 @@ class Rank:
     clock_offset: float
     """Add to a monotonic second of this rank to get seconds since the epoch."""
     took_leave: bool = False
-    """Its interpreter told that it ends; native code may run, and fail, for a while yet."""
+    """Its interpreter reported its exit; native code may still run, and fail, for a while."""
     is_here: bool = False
     """Its process runs on this machine: it was found by pid, start and boot, and it is of the user
     whose recording says so. Only then is anything read or asked of that process: a recording may
@@ -193,7 +193,7 @@ class Rank:
     """Times of some steps on the device's clock, `mgpu_doctor.recording.box.DEVICE_DTYPE`, joined
     by the sequence number of the step record; None: the box has no room for any."""
     device_position: DevicePosition | NoPosition = NoPosition.NO_BOX
-    """How far its device got while the host stood still, or why that is unknown."""
+    """How far its device got while the host was blocked, or why that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class ProcessEnd:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """`end.json`, or that there is none. `over`: it is there and not after the moment viewed."""
+    """`end.json`, if it exists. `over`: it exists and is not after the moment viewed."""
 
     over: bool = False
     exit_code: int | None = None
@@ -219,7 +219,7 @@ class JobEnd:
 
 @dataclass(frozen=True, slots=True)
 class LoggedEnd:
-    """An ending that the console text tells of (torchrun's summary, a traceback, mp.spawn)."""
+    """An ending in the console text (torchrun's summary, a traceback, mp.spawn)."""
 
     rank: int | None
     pid: int | None
@@ -229,9 +229,9 @@ class LoggedEnd:
     """The text itself calls it the first or root failure."""
     error: Error | None
     source: str
-    """Which text it was, e.g. `torchrun summary`, `traceback`."""
+    """The kind of text, e.g. `torchrun summary`, `traceback`."""
     order: int | None = None
-    """Place among what all ranks printed when they ended; None: nobody can tell who was first."""
+    """Position among all ranks' final output; None: the order is unknown."""
     sent_by_launcher: bool | None = None
     """Whether the launcher says that it sent the signal; None: it does not list its signals."""
 
@@ -260,7 +260,7 @@ class Job:
     exit_code: int | None
     signal: int | None
     asked: str | None
-    """The signal by which somebody asked the whole job to end, e.g. `SIGINT`."""
+    """The signal that asked the whole job to end, e.g. `SIGINT`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,9 +285,9 @@ class Case:
     signs: tuple[LogMatch, ...] = ()
     """In the order in which they were printed."""
     endings: tuple[Ending, ...] = ()
-    """One a host: what the machine tells of deaths."""
+    """The ending record of each host."""
     snapshots: tuple[Snapshot, ...] = ()
-    """Of devices' memory."""
+    """Snapshots of devices' memory."""
     traces: tuple[Trace, ...] = ()
-    """Of PyTorch's profiler, one a rank."""
+    """Traces of PyTorch's profiler, one per rank."""
     unexamined: tuple[Unexamined, ...] = ()

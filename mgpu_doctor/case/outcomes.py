@@ -1,5 +1,5 @@
-"""How ranks and the job ended, concluded from what is recorded: the one module of this package
-that interprets. Whether a job hangs is left to the rules."""
+"""How ranks and the job ended, concluded from recorded facts: the only module of this package that
+interprets. Rules decide whether a job hangs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from mgpu_doctor.recording.box import Box
 from mgpu_doctor.recording.columns import phase_of
 
 AFTER = 2
-"""Steps of a rank after others were gone that show that it does not need them."""
+"""Steps of a rank after others ended that show that it does not need them."""
 MOST_MISSING = 4096
 """Ranks of a job on one host: cores and accelerators of the largest are far fewer. One box says how
 many ranks there are, and may say anything."""
 NODES = ("--nnodes", "--num_machines", "--num-machines", "--num_nodes")
-"""Launchers' options that tell how many hosts there are."""
+"""Launchers' options that set the number of hosts."""
 ENDED_BY_RAY = 1
-"""Exit code of a Ray worker that was not wanted any more."""
+"""Exit code of a Ray worker that was no longer needed."""
 ALONE = "--standalone"
 """torchrun's option that says there is one host."""
 MOST_REST = 0.5
@@ -89,8 +89,8 @@ def _unfinished(ranks: list[Rank], launcher_alive: bool | None) -> Outcome:
 
 
 def _all_by_one_signal(end: JobEnd, ranks: list[Rank]) -> bool:
-    """Launcher and every rank were ended by the same signal: somebody ended the whole job. SIGKILL
-    of a job of one process is that process's own end: the kernel's OOM killer does just that."""
+    """Whether the same signal ended the launcher and every rank, so the whole job was ended.
+    SIGKILL of a job with one process does not count: the kernel's OOM killer does the same."""
     if end.signal == signal.SIGKILL:
         return len(ranks) != 1 and all(_silent(rank) for rank in ranks)
     return end.signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) and all(
@@ -99,7 +99,7 @@ def _all_by_one_signal(end: JobEnd, ranks: list[Rank]) -> bool:
 
 
 def _silent(rank: Rank) -> bool:
-    """Dead without a word, as SIGKILL leaves a process."""
+    """Whether it ended without any record, as after SIGKILL."""
     return (
         rank.state is State.DEAD
         and rank.exit_code is None
@@ -126,7 +126,7 @@ def exit_status(
 
 
 def _asked_for(words: Mapping[str, object]) -> int | None:
-    """The exit code that `sys.exit` was called for: its number, or 1 where it was given words."""
+    """The exit code of a `sys.exit` call: its number, or 1 if it was given a text."""
     if words.get("type") != "SystemExit":
         return None
     message = text(words.get("message"), 20) or ""
@@ -140,20 +140,20 @@ def living_state(now: Now | None) -> State:
 def end_state(
     code: int | None, number_: int | None, error: Error | None, *, orderly: bool
 ) -> State:
-    """`orderly`: the process itself said goodbye, as it also does after `sys.exit(3)`."""
+    """`orderly`: the process recorded its exit, as it also does after `sys.exit(3)`."""
     if number_ is not None or error is not None or code:
         return State.DEAD
     return State.EXITED if code == 0 or orderly else State.DEAD
 
 
 def completed(rank: Rank) -> Rank:
-    """The rank of a job that ended well: one that vanished without a word left in good order."""
+    """The rank of a job that completed: if it vanished without a record, it exited normally."""
     vanished = rank.exit_code is None and rank.signal is None and rank.error is None
     return replace(rank, state=State.EXITED) if rank.state is State.DEAD and vanished else rank
 
 
 def with_logged_end(rank: Rank, ends: Iterable[LoggedEnd]) -> Rank:
-    """The rank, with the exit code or signal that the console tells where nobody saw its end."""
+    """The rank, with the console's exit code or signal if its end was not seen."""
     over = rank.state in (State.DEAD, State.EXITED)
     if not over or rank.exit_code is not None or rank.signal is not None:
         return rank
@@ -167,8 +167,8 @@ def with_logged_end(rank: Rank, ends: Iterable[LoggedEnd]) -> Rank:
 
 
 def with_missing(ranks: list[Rank], command: Sequence[str]) -> list[Rank]:
-    """Adds the ranks that must be there by the world size and never opened a box on the hosts
-    seen. Where other hosts' boxes are not at hand nobody is called missing."""
+    """Adds ranks that the world size requires but that never opened a box on the known hosts. If
+    other hosts' boxes are not available, no rank is reported as missing."""
     worlds = {rank.world_size for rank in ranks if rank.world_size}
     if len(worlds) != 1 or any(rank.rank is None for rank in ranks):
         return ranks
@@ -181,7 +181,7 @@ def with_missing(ranks: list[Rank], command: Sequence[str]) -> list[Rank]:
 
 
 def _sees_all(ranks: list[Rank], world: int, command: Sequence[str]) -> bool:
-    """Whether the job has one host alone, as far as its ranks and its command line tell."""
+    """Whether the job has only one host, by its ranks and its command line."""
     if len({rank.host for rank in ranks}) > 1:
         return False
     words = " ".join(command).replace("=", " ").split()

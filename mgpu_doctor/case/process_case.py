@@ -1,4 +1,4 @@
-"""A running job as a Case: from looks at its processes alone, or beside what was recorded of it."""
+"""A running job as a Case: from snapshots of its processes, with or without a recording."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def case_of(
     booted: float | None,
     endings: Iterable[Ending] = (),
 ) -> Case:
-    """A job that nobody recorded. `booted`: when this machine did, in seconds since the epoch;
-    None: unknown. `endings`: what the machine tells of deaths. Of its past nothing else is known:
-    no steps, no console; nor how a rank has ended of which there is not even a zombie."""
+    """A job without a recording. `booted`: when this machine booted, in seconds since the epoch;
+    None: unknown. `endings`: the machine's ending records. Nothing else is known about its past:
+    no steps, no console, and no end of a rank that left no zombie."""
     seen = {rank.pid: rank for snapshot in snapshots for rank in snapshot.ranks}
     alive = {process.rank for process in seen.values() if process.state not in GONE}
     ends = {
@@ -84,7 +84,7 @@ def case_of(
 
 
 def with_snapshots(case: Case, snapshots: Sequence[JobSnapshot]) -> Case:
-    """A recorded job, with what was seen of its processes now."""
+    """A recorded job, with a snapshot of its processes."""
     return replace(
         case,
         job_snapshots=(*case.job_snapshots, *snapshots),
@@ -94,7 +94,7 @@ def with_snapshots(case: Case, snapshots: Sequence[JobSnapshot]) -> Case:
 
 
 def unexamined_of(untolds: Iterable[Unread | UnreadSource]) -> tuple[Unexamined, ...]:
-    """What could not be seen, each reason once with the processes that it is true of."""
+    """What could not be seen: each reason once, with its processes."""
     pids: dict[tuple[str, str, str], set[int]] = {}
     for one in untolds:
         same = pids.setdefault((one.source, one.reason, one.remedy), set())
@@ -111,7 +111,7 @@ def _unread(snapshots: Iterable[JobSnapshot]) -> Iterator[Unread]:
 
 _PAST = Unexamined(
     "in-process probe",
-    "the job was not started under observation: nothing is known of its steps and its output",
+    "the job was not started under `mgpu-doctor run`: its steps and its output are unknown",
     "start it with `mgpu-doctor run -- COMMAND` next time",
     Gap.PROCESS_PROBE,
 )
@@ -143,7 +143,7 @@ def _rank(process: Process, booted: float | None, end: ProcessEnd | None) -> Ran
 
 
 def _end(process: Process, at: float) -> ProcessEnd | None:
-    """Of a zombie. It ended at some time before."""
+    """The end of a zombie, at some earlier time."""
     status = process.wait_status
     if status is None:
         return None

@@ -1,7 +1,7 @@
-"""What the probe found out once about a rank's process: framework, strategy, settings, devices.
+"""Metadata of a rank's process from the probe: framework, strategy, settings, devices.
 
-The keys and units are those of docs/black-box.md. A box may be a stranger's: what has not the
-right type or is out of bounds is unknown (None, or nothing), and the rest is kept.
+The keys and units are those of docs/black-box.md. A box is untrusted: a value of a wrong
+type or out of bounds is unknown (None, or empty), and the rest is kept.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ Seconds = Annotated[float, Meta(ge=0)]
 
 
 class PhaseClock(str, Enum):
-    """What a rank's phases were measured with."""
+    """The clock that measured a rank's phases."""
 
     CPU = "cpu"
-    """The host does the work itself, so its clock is right."""
+    """The host does the work itself, so its clock is correct."""
     DEVICE = "device"
     """Events on the device: of the steps with device times, where the box has room for them, or of
     all steps."""
@@ -61,7 +61,7 @@ class Loader(msgspec.Struct, frozen=True):
     """Class of its sampler."""
     sampler_seed: Count | None = None
     sampler_epoch: Count | None = None
-    """As the sampler's `set_epoch` last left it."""
+    """Epoch of the sampler's last `set_epoch` call."""
     sampler_ranks: Count | None = None
     """`num_replicas` of a distributed sampler."""
     sampler_rank: Count | None = None
@@ -80,7 +80,7 @@ class Optimizer(msgspec.Struct, frozen=True):
     parameters: Count | None = None
     dtype: Dtype | None = None
     lr: float | None = None
-    """At its first step."""
+    """Learning rate at its first step."""
     lr_now: float | None = None
     lr_default: float | None = None
     """Default of its class; None where it has none."""
@@ -96,7 +96,7 @@ class Ddp(msgspec.Struct, frozen=True):
     """Whether gradients are views of the buckets, so that both are one memory."""
     parameter_bytes: Count | None = None
     buckets: Annotated[tuple[Count, ...], Meta(max_length=4096)] = ()
-    """Bytes of each, in the order in which they are reduced."""
+    """Bytes of each bucket, in the order of reduction."""
     comm_hook: Name | None = None
     unused_bytes: Count | None = None
     """Bytes of parameters that took no part in the last sampled backward pass."""
@@ -105,14 +105,14 @@ class Ddp(msgspec.Struct, frozen=True):
     forwards: Count | None = None
     """Training forward passes so far."""
     synced: Count | None = None
-    """Those of them whose gradients were reduced (not under `no_sync`)."""
+    """Forward passes whose gradients were reduced (not under `no_sync`)."""
     scans: Count | None = None
     scan_seconds: float | None = None
-    """In all searches for unused parameters together."""
+    """Seconds in all searches for unused parameters together."""
     backward_seconds: float | None = None
     communication_seconds: float | None = None
     overlap_seconds: float | None = None
-    """Of the communication, while backward still computed."""
+    """Seconds of communication while backward still computed."""
 
 
 class Pipeline(msgspec.Struct, frozen=True):
@@ -135,7 +135,7 @@ class Call(msgspec.Struct, frozen=True):
     count: Count
     seconds: float
     elements: Count | None = None
-    """Of the tensor that its first call moved."""
+    """Elements of the tensor in its first call."""
     through: Site | None = None
     """torch's file that called on behalf of the site, if that did not call itself."""
 
@@ -155,9 +155,9 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 
     loader: Count
     epoch: Count
-    """From 0, counted by the times the loader was iterated."""
+    """Epoch from 0: the number of earlier iterations of the loader."""
     index: Count
-    """Within the epoch."""
+    """Index of the batch within the epoch."""
     digest: Digest
 
 
@@ -166,7 +166,7 @@ class Weights(msgspec.Struct, frozen=True, array_like=True):
 
     step: Count
     sequence: Count
-    """Of the default group."""
+    """Sequence number in the default group."""
     updates: Count
     """Optimizer steps so far."""
     digest: Digest
@@ -176,7 +176,7 @@ class DataParallel(msgspec.Struct, frozen=True):
     """`nn.DataParallel`."""
 
     devices: Count | None = None
-    """Devices that it divides a batch over; 0: it found none."""
+    """Number of devices that it divides a batch over; 0: it found none."""
 
 
 class AllocatorMemory(msgspec.Struct, frozen=True):
@@ -186,7 +186,7 @@ class AllocatorMemory(msgspec.Struct, frozen=True):
     allocated: Count | None = None
     allocated_peak: Count | None = None
     reserved: Count | None = None
-    """Taken from the device, in use or cached."""
+    """Bytes reserved on the device, in use or cached."""
     reserved_peak: Count | None = None
     retries: Count | None = None
     """Times that the whole cache was flushed before a request could be met."""
@@ -204,7 +204,7 @@ class MemoryPeak(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemoryPeaks(msgspec.Struct, frozen=True):
-    """How the peak of a rank's memory rose, the newest last."""
+    """The rising peaks of a rank's memory, the newest last."""
 
     device: Annotated[tuple[MemoryPeak, ...], Several] = ()
     host: Annotated[tuple[MemoryPeak, ...], Several] = ()
@@ -223,13 +223,13 @@ class MemoryPeaks(msgspec.Struct, frozen=True):
 
 
 class MemoryParts(msgspec.Struct, frozen=True):
-    """Bytes of what an optimizer's parameters hold."""
+    """Bytes of an optimizer's parameters, gradients and states."""
 
     weights: Count = 0
     gradients: Count = 0
     optimizer: Count = 0
     on: Name | None = None
-    """Kind of the device."""
+    """Kind of the device that holds them."""
 
 
 class TfPipeline(msgspec.Struct, frozen=True):
@@ -238,10 +238,10 @@ class TfPipeline(msgspec.Struct, frozen=True):
     prefetch: Annotated[int, Meta(ge=-1)] | None = None
     """Elements; -1: TensorFlow chooses; 0: none."""
     parallel_calls: Annotated[int, Meta(ge=-1)] | None = None
-    """The fewest of its maps; -1: TensorFlow chooses; None: it has no map, or it is not known."""
+    """Least parallel calls of its maps; -1: TensorFlow chooses; None: no map, or unknown."""
     cached: bool | None = None
     operations: Annotated[tuple[Name, ...], Several] = ()
-    """Names, the last one first."""
+    """Names of its operations, the last one first."""
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -249,9 +249,9 @@ class Pace(msgspec.Struct, frozen=True):
 
     index: Count
     count: Count
-    """How often so far."""
+    """Number of times so far."""
     newest: AtLeastOne
-    """Times that the quartiles are of."""
+    """Number of times in the quartiles."""
     quartiles: tuple[Seconds, Seconds, Seconds]
 
     def __post_init__(self) -> None:
@@ -284,7 +284,7 @@ class ReplicaPace(Pace, frozen=True):
 
 
 class ProcessMetadata(msgspec.Struct, frozen=True):
-    """Named as the keys of the box are. None: not known."""
+    """The metadata; fields have the names of the box's keys. None: unknown."""
 
     framework: Name | None = None
     framework_version: Name | None = None
@@ -308,7 +308,7 @@ class ProcessMetadata(msgspec.Struct, frozen=True):
     tf32: bool | None = None
     tf32_convolutions: bool | None = None
     step_sign: Name | None = None
-    """What a step was found by: `optimizer`, `backward`, `loader` or `collective`."""
+    """How steps were detected: by `optimizer`, `backward`, `loader` or `collective`."""
     steps: Count | None = None
     """Steps taken when this was written: what the counters in it refer to."""
     seed: Count | None = None
@@ -326,13 +326,13 @@ class ProcessMetadata(msgspec.Struct, frozen=True):
     """The first DistributedDataParallel."""
     data_parallel: DataParallel | None = None
     loaders: Annotated[tuple[Loader, ...], Several] = ()
-    """The one that was iterated first comes first."""
+    """Data loaders, in the order of their first iteration."""
     optimizers: Annotated[tuple[Optimizer, ...], Several] = ()
     pipeline: Pipeline | None = None
     groups: Annotated[tuple[Group, ...], Several] = ()
-    """The default one first."""
+    """Process groups, the default one first."""
     calls: Annotated[tuple[Call, ...], Several] = ()
-    """What Python called of torch.distributed, the most expensive first."""
+    """Calls of torch.distributed from Python, the most expensive first."""
     sends_to: Ranks = ()
     """Ranks to which this one sends point to point."""
     receives_from: Ranks = ()
@@ -344,7 +344,7 @@ class ProcessMetadata(msgspec.Struct, frozen=True):
     replicas: Annotated[int, Meta(ge=1, le=MOST_RANKS)] | None = None
     """Over which a TensorFlow strategy divides each batch, in this process or in all of them."""
     replica_devices: Annotated[tuple[Name, ...], Several] = ()
-    """Of each replica, as `cpu:0`."""
+    """Device of each replica, as `cpu:0`."""
     replica_seconds: Annotated[tuple[float, ...], Several] = ()
     replica_steps: Annotated[tuple[ReplicaPace, ...], Several] = ()
     closures: Annotated[tuple[WorkerPace, ...], Several] = ()
@@ -398,7 +398,7 @@ def _by_index(paces: Iterable[Pace]) -> tuple[Pace, ...]:
 
 _read = reader(ProcessMetadata)
 _parsed: OrderedDict[int, tuple[Mapping[str, Json], ProcessMetadata]] = OrderedDict()
-"""By the identity of the object that was read, which is held, so that no other has it."""
+"""Cache by the identity of the parsed object, which is kept alive so that it stays unique."""
 _NO_LOADER = Loader()
 UNKNOWN = ProcessMetadata()
-"""Of a process without a black box, or whose probe has told nothing."""
+"""Metadata of a process without a black box, or without a report from its probe."""

@@ -1,6 +1,6 @@
-"""Flight-recorder dumps, memory snapshots or profiler traces alone as a Case.
+"""A Case from flight-recorder dumps, memory snapshots or profiler traces alone.
 
-Nothing else is known of such a job, neither how it ended nor what else its processes did.
+Nothing else is known about such a job, such as how it ended.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def case_of_flights(flights: Sequence[Flight], reference: str) -> Case:
 
 
 def case_of_snapshots(paths: Sequence[Path]) -> Case:
-    """A case of nothing else. Raises NotASnapshotError."""
+    """A case from memory snapshots alone. Raises NotASnapshotError."""
     name = str(paths[0])
     with within_budget():
         snapshots = tuple(snapshot for path in paths for snapshot in read_snapshots(path))
@@ -62,18 +62,19 @@ def case_of_snapshots(paths: Sequence[Path]) -> Case:
 
 
 def case_of_traces(paths: Sequence[Path]) -> Case:
-    """A case of nothing else: files, or folders of them. Raises NotATraceError."""
+    """A case from trace files, or folders of them, alone. Raises NotATraceError."""
     name = str(paths[0])
     with within_budget():
         read = list(read_traces(paths))
     traces = _one_a_rank([trace for trace in read if isinstance(trace, Trace)])
     unread = [
-        Unexamined(f"trace {trace.source}", trace.reason, "write it anew")
+        Unexamined(f"trace {trace.source}", trace.reason, "export it again")
         for trace in read
         if isinstance(trace, UnreadTrace)
     ]
     if not traces:
-        raise NotATraceError(f"{name} holds no trace: {unread[0].reason if unread else 'no file'}")
+        reason = unread[0].reason if unread else "no file"
+        raise NotATraceError(f"{name} contains no trace: {reason}")
     worlds = [trace.world_size for trace in traces if trace.world_size is not None]
     world = max(worlds, default=len(traces))
     return Case(
@@ -100,7 +101,7 @@ def case_of_traces(paths: Sequence[Path]) -> Case:
 
 
 def _one_a_rank(traces: Sequence[Trace]) -> list[Trace]:
-    """Of several of one rank the newest; without numbers each is a rank of its own."""
+    """The newest trace of each rank; without rank numbers each trace is a separate rank."""
     newest: dict[object, Trace] = {}
     for trace in traces:
         key = trace.rank if trace.rank is not None else trace.source
@@ -121,8 +122,8 @@ def _left_out(read: Sequence[object], kept: Sequence[Trace]) -> Iterator[Unexami
     if several:
         yield Unexamined(
             "older traces",
-            f"{several} of the files are of ranks that have a newer one, which was examined",
-            "name one file a rank to examine others",
+            f"{several} of the files belong to ranks with a newer one, which was examined",
+            "name one file per rank to examine others",
         )
 
 
@@ -143,5 +144,5 @@ def _gaps(traces: Sequence[Trace], world: int) -> Iterator[Unexamined]:
             "missing ranks",
             f"no trace of rank {listed}{more} of {world}",
             "let every rank export its trace (torch.profiler.tensorboard_trace_handler does), and "
-            "hand over the folder",
+            "name the folder",
         )

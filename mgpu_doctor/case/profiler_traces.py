@@ -1,4 +1,4 @@
-"""Traces of PyTorch's profiler, from files that may be a stranger's."""
+"""Traces of PyTorch's profiler, from untrusted files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = 24 << 20
 MOST_READERS = 8
 ENDINGS = (".json", ".json.gz", XPLANE)
 PROFILES = Path("plugins/profile")
-"""Where TensorFlow puts a folder a profile, below the one it is told."""
+"""Where TensorFlow writes one folder per profile, below the log folder."""
 File = tuple[Path, Path | None]
 """A trace, and the folder that the user named; None: the file itself."""
 _RANK = re.compile(r"rank[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -33,7 +33,7 @@ _RANK = re.compile(r"rank[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one rank's profiler wrote down."""
+    """The trace of one rank's profiler."""
 
     source: str
     """The file's name."""
@@ -42,11 +42,11 @@ class Trace:
     backend: str | None
     host: str | None
     names: tuple[str, ...]
-    """A stranger's, made harmless."""
+    """Untrusted text without control characters."""
     events: Events
     """`mgpu_probes.outside.traces.trace_columns.EVENT_DTYPE`, by start."""
     cut: str | None
-    """Why not all of it could be read."""
+    """Why a part of it could not be read; None if all was read."""
     damaged: int
     framework: str = "torch"
 
@@ -73,7 +73,7 @@ def read_traces(paths: Sequence[Path]) -> Iterator[Trace | UnreadTrace]:
     if workers < 2 or sum(_size(path) for path, _ in files) <= SMALL:
         yield from map(_read, files)
         return
-    # Threads would not do: decoding holds the interpreter's lock.
+    # Threads would not help: decoding holds the GIL.
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         yield from pool.map(_read, files)
 
@@ -96,7 +96,7 @@ def _files(path: Path) -> Iterator[File]:
 
 
 def newest_profile(folder: Path) -> Path | None:
-    """The folder of the last profile that TensorFlow wrote below this one; None: of none."""
+    """The folder of the last profile that TensorFlow wrote below this one; None if none."""
     profiles = entries_below(folder, folder / PROFILES)
     return max((entry.path for entry in profiles if entry.is_folder), default=None)
 

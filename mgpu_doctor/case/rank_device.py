@@ -23,9 +23,9 @@ class Accelerator:
     """None: unknown."""
 
     index: int | None = None
-    """As the process counts: the n of `cuda:n` or `gpu:n`."""
+    """Index in the process: the n of `cuda:n` or `gpu:n`."""
     uuid: str | None = None
-    """As NVML writes it, `GPU-…`."""
+    """UUID as NVML writes it, `GPU-…`."""
     name: str | None = None
     capability: tuple[int, int] | None = None
     """CUDA's compute capability, e.g. (9, 0)."""
@@ -43,7 +43,7 @@ class Accelerator:
 
 
 def accelerator(rank: Rank) -> Accelerator | None:
-    """The GPU of a rank; None where it computes on none, as far as is known."""
+    """The GPU of a rank; None if it is not known to compute on one."""
     if device_kind(rank) not in GPU_KINDS:
         return None
     index = str(rank.device).partition(":")[2]

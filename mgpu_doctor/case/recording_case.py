@@ -1,4 +1,4 @@
-"""A recording to a Case: live, finished, or left behind by a job that was killed whole."""
+"""Converts a recording to a Case: live, finished, or left behind by a job that was killed."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from mgpu_doctor.recording.parallel_boxes import reading
 
 
 class NotARecording(ValueError):  # noqa: N818 - a name of the house's interface
-    """The path is no recording. Its text is one sentence that says what to do."""
+    """The path is not a recording. Its text is one sentence that says what to do."""
 
 
 def load_recording(
     path: Path, until: float | None = None, read: Callable[[BoxFile], Box] = read_box
 ) -> Case:
-    """Everything that the recording at `path` holds about its job.
+    """A case with everything in the recording at `path`.
 
     `until`: seconds since the epoch; only what was known then (replay). Works on a recording whose
     job still runs, on one without an end because everything was killed, and on a folder of boxes
@@ -88,7 +88,7 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
     unexamined += later
     device_samples = [
         sample
-        for host in hosts  # each with a reader of its own: a line may refer to those before it
+        for host in hosts  # each with its own reader: a line may refer to earlier ones
         for sample in lines.of([host], layout.DEVICE_SAMPLES, DeviceReader(host.name).decode)
     ]
     snapshots = lines.of(hosts, layout.LOOKS, decode_job_snapshot)
@@ -140,13 +140,13 @@ _NO_JOB = Unexamined(
 _NO_BOX = Unexamined(
     "in-process probe",
     "no process became a rank: none joined a process group or took a training step",
-    "look at what the job printed: it may have ended before its first step, use a framework that "
+    "check the job's output: it may have ended before its first step, use a framework that "
     "the probe does not know, or run as `python -E`, `-I` or `-S`, which leaves the probe out",
     Gap.PROCESS_PROBE,
 )
 _NO_COPY = Unexamined(
     "console log",
-    "the job printed into files of its own, and was killed before they were copied into here",
+    "the job printed to its own files, and was killed before they were copied here",
     "examine both at once: `mgpu-doctor diagnose RECORDING FILE`",
 )
 
@@ -154,7 +154,7 @@ _NO_COPY = Unexamined(
 def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
     if not path.exists():
         raise NotARecording(
-            f"{path} does not exist; `latest` stands for the newest recording kept here."
+            f"{path} does not exist; `latest` means the newest recording kept here."
         )
     if not path.is_dir():
         raise NotARecording(
@@ -166,7 +166,7 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
         if box_files.find_boxes(path, {}):
             return {}
         raise NotARecording(
-            f"{path} is no recording: it holds neither {layout.INFO} nor black boxes; "
+            f"{path} is not a recording: it contains neither {layout.INFO} nor black boxes; "
             "make one with `mgpu-doctor run -- COMMAND`."
         ) from None
     except (OSError, ValueError) as error:
@@ -219,14 +219,14 @@ def _exits(lines: RecordedLines, hosts: list[Path]) -> box_ranks.Exits:
             end = ProcessEnd(line.pid, line.exit_code, line.signal, line.at)
             known = exits[host.name, end.pid]
             if line.start_ticks is None or all(line.start_ticks != ticks for _, ticks in known):
-                known.append((end, line.start_ticks))  # of one process the first: it saw the end
+                known.append((end, line.start_ticks))  # the first line of a process saw its end
     return exits
 
 
 def _flights(
     root: Path, hosts: Iterable[Path], until: float | None, unexamined: list[Unexamined]
 ) -> tuple[Flight, ...]:
-    """What was dumped of the ranks' collectives while the job stood."""
+    """The flight-recorder dumps of the ranks while the job hung."""
     flights: list[Flight] = []
     for host in hosts:
         folder = host / layout.FLIGHT
@@ -254,7 +254,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RecordedLines:
-    """Of the recording at `root`. What cannot be read is added to `unexamined`."""
+    """Reads lines of the recording at `root`. What cannot be read is added to `unexamined`."""
 
     root: Path
     unexamined: list[Unexamined]

@@ -1,4 +1,4 @@
-"""What this machine says of a recorded job now: the one module of this package that asks it."""
+"""This machine's current facts about a recorded job: the only module here that queries it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Here:
     owner: int | None = None
 
     def was(self, box: Box) -> bool:
-        """Whether the box's process ran here, so that its pid means something."""
+        """Whether the box's process ran here, so that its pid is valid here."""
         same_boot = self.boot_id is not None and box.identity.boot_id == self.boot_id
         return box.identity.host == self.host and same_boot and bool(box.identity.start_ticks)
 
     def booted_since(self, box: Box) -> bool:
-        """Whether the machine was started anew after the box was begun."""
+        """Whether the machine rebooted after the box was created."""
         known = None not in (box.identity.boot_id, self.boot_id)
         return known and box.identity.host == self.host and box.identity.boot_id != self.boot_id
 
@@ -61,7 +61,7 @@ def _owner(path: Path) -> int | None:
 
 
 def launcher_alive(info: Mapping[str, Json], end: JobEnd, until: float | None) -> bool | None:
-    """Whether the job's first process runs; None where this machine cannot tell."""
+    """Whether the job's first process runs; None if unknown on this machine."""
     if end.over:
         return False
     if until is not None:

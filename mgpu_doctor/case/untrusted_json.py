@@ -1,4 +1,4 @@
-"""Reading files that a stranger may have written: regular, bounded, and never followed.
+"""Reads untrusted files: regular files only, up to a limit, without following links.
 
 `root` is the folder that the user named: no link below it is followed, and nothing outside of it
 is read (`mgpu_probes.outside.untrusted_files`).
@@ -20,7 +20,7 @@ Json = Any
 T = TypeVar("T")
 MOST_JSON = 1 << 20
 MOST_WORDS = 1000
-"""Words of a command line."""
+"""Most words of a command line."""
 MOST_WORD = 4000
 LAST_MOMENT = 4_102_444_800.0
 """The year 2100, in seconds since the epoch: later times are not believed."""
@@ -39,13 +39,13 @@ def read_bounded(path: Path, most: int, *, root: Path, at_end: bool = False) -> 
 
 
 def read_object(path: Path, *, root: Path) -> dict[str, Json]:
-    """The JSON object in a file. Raises OSError; ValueError if it holds none."""
+    """The JSON object in a file. Raises OSError; ValueError if it contains none."""
     raw = read_bounded(path, MOST_JSON, root=root)
     with within_budget() as budget:
         budget.take_json(raw)
     value = parse_json(raw)
     if not isinstance(value, dict):
-        raise ValueError(f"{path.name} holds no JSON object")
+        raise ValueError(f"{path.name} contains no JSON object")
     return value
 
 
@@ -94,8 +94,8 @@ def read_lines(path: Path, decode: Callable[[bytes], T | None], *, root: Path) -
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None."""
-    if type(value) is float:  # as nearly always: a cluster's samples hold millions
+    """The value if it is a finite number, else None."""
+    if type(value) is float:  # the usual case: a cluster's samples contain millions
         return value if math.isfinite(value) else None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -120,12 +120,12 @@ def whole(value: Any, least: int = 0, most: int = (1 << 63) - 1) -> int | None:
 
 
 def text(value: Any, limit: int = 500) -> str | None:
-    """The text without control characters; None if it is empty or no text."""
+    """The text without control characters; None if it is empty or not a text."""
     return (clean(value, limit) or None) if isinstance(value, str) else None
 
 
 def words(value: Any) -> list[str] | None:
-    """A command line without control characters; None if it is no list."""
+    """A command line without control characters; None if it is not a list."""
     if not isinstance(value, list):
         return None
     return [text(word, MOST_WORD) or "" for word in value[:MOST_WORDS]]

@@ -10,17 +10,17 @@ STANDARD_LIBRARY = re.compile(r"(?:^|/)lib(?:64)?/python3[\d.t]*(?:\.zip)?/")
 TORCH = re.compile(
     r"(?:^|/)(?=torch/(?:_\w+|autograd|cuda|distributed|fx|multiprocessing|nn|optim|utils)/)"
 )
-"""A torch that was built from source is installed anywhere; py-spy's short names begin with it."""
+"""A torch built from source may be anywhere; py-spy's short names begin with this."""
 PROBE = "/mgpu_probes/"
 _GENERATED = ("<", "…", "?")
 _STANDARD_MODULES = frozenset(
     f"{name}.py"
     for name in ("threading", "queue", "socket", "ssl", "selectors", "subprocess", "inspect", "ast")
 )
-"""Python's own modules, as they appear where only the name of a file is known."""
+"""Python's own modules, as they appear if only a file's name is known."""
 
 
-@lru_cache(4096)  # a memory snapshot asks a million times about some hundred files
+@lru_cache(4096)  # a memory snapshot needs it a million times for some hundred files
 def is_user_code(file: str) -> bool:
     """Whether a source file is the user's own code. False for installed packages, the standard
     library, generated code, programs without an extension (`bin/torchrun`) and the probe."""

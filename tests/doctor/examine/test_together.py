@@ -150,5 +150,5 @@ def test_evidence_for_two_jobs_is_nobodys(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     broken = tmp_path / "trace_0"
     broken.write_bytes(b"\x80\x04garbage, entries")
-    assert "trace_0 is no flight-recorder dump" in refused(broken)
+    assert "trace_0 is not a flight-recorder dump" in refused(broken)
     assert "does not exist" in refused(tmp_path / "gone")
