@@ -24,15 +24,15 @@ norm nuclear_norm pdist poisson_nll_loss pow prod reciprocal renorm rsqrt sinh s
 soft_margin_loss softmax softmin softplus sum tan triplet_margin_loss linalg_vector_norm rms_norm
 """
 _IN_FLOAT32 = frozenset(_FLOAT32.split())
-"""What autocast computes in float32 on CUDA but not on a CPU, by the names that people call
+"""What autocast computes in float32 on CUDA but not on a CPU, by the names that users call
 (AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE in ATen/autocast_mode.h, torch 2.13)."""
 _DROPS = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}
-"""Where the argument `dropout_p` of attention stands."""
+"""Position of attention's argument `dropout_p`."""
 _SHORT = (torch.bfloat16, torch.float16)
 
 
 class LikeCuda(TorchFunctionMode):
-    """Around forward and backward on CPU tensors, real or fake."""
+    """Makes CPU tensors, real or fake, behave as on CUDA during forward and backward."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -58,7 +58,7 @@ class LikeCuda(TorchFunctionMode):
 
 @contextmanager
 def gpus_pretended() -> Iterator[None]:
-    """Where the user's code itself asks for autocast on CUDA, or chooses a device."""
+    """Redirects the user's own autocast on CUDA to the CPU, and ignores its choice of a device."""
     begin, choose = torch.autocast.__init__, torch.cuda.set_device
 
     def on_cpu(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
@@ -74,7 +74,7 @@ def gpus_pretended() -> Iterator[None]:
 
 
 def _dropped(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """CUDA keeps a byte an element to remember what dropout dropped."""
+    """Dropout as on CUDA, which keeps one byte per element for the mask."""
     given = dict(zip(("input", "p", "training", "inplace"), args, strict=False)) | kwargs
     training = given.get("training", given.get("train", True))
     if training and not given.get("inplace") and 0 < given.get("p", 0.5) < 1:
@@ -83,8 +83,8 @@ def _dropped(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _without_dropout(place: int, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """CUDA's attention draws again in backward, from a seed, what dropout dropped. Not so where
-    the weights of attention are asked for."""
+    """Attention as on CUDA, which recomputes the dropout mask in backward from a seed, unless the
+    attention weights are requested."""
     if kwargs.get("need_weights"):
         return args, kwargs
     args = (*args[:place], 0.0, *args[place + 1 :]) if len(args) > place else args
@@ -104,10 +104,11 @@ def _is_cuda(value: Any) -> bool:
 
 @contextmanager
 def weights_replaced_on_conversion() -> Iterator[None]:
-    """Meanwhile a conversion or a copy gives a module new weights; what is shared stays so."""
+    """While active, a conversion or a copy gives a module new weights; shared weights stay
+    shared."""
     known: dict[
         int, tuple[nn.Parameter, nn.Parameter]
-    ] = {}  # the old ones, so that ids stay theirs
+    ] = {}  # keeps the old ones alive, so that their ids are not reused
     before = nn.Module._apply
 
     def converted(old: nn.Parameter, fn: Callable[[Any], Any]) -> nn.Parameter:

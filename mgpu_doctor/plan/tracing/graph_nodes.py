@@ -1,7 +1,8 @@
-"""A traced function as nodes of one graph, calls inlined, and what operations do with memory.
+"""Flattens a traced function into nodes of one graph, calls inlined, with each operation's memory
+use.
 
-What operations do is what their kernels say (`forward_input…`, `set_output`). An operation that is
-not listed makes new buffers: one that would reuse a buffer costs too much here, never too little.
+The memory use follows the kernels (`forward_input…`, `set_output`). An unlisted operation makes new
+buffers, so its memory may be overestimated, never underestimated.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from mgpu_doctor.analysis.memory.liveness import Held, Node, Use
 from mgpu_doctor.analysis.memory.stream import Kind, Phase
 
 Value = tuple[int, int]
-"""An operation's number, and which of its outputs."""
+"""An operation's number, and the index of its output."""
 
 
 class UnfollowableError(Exception):
-    """The graph does not tell how much memory it takes; the message says where."""
+    """The graph does not show how much memory it takes; the message says where."""
 
 
 @dataclass(slots=True)
 class FlatGraph:
-    """`compiled`: whether XLA is to compile a part of it, which it then lays out by itself."""
+    """A flattened graph. `compiled`: whether XLA compiles a part of it and plans that part's memory
+    itself."""
 
     held: list[Held] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
@@ -33,7 +35,8 @@ class FlatGraph:
 
 
 def flatten_graph(traced: Any, kinds: Mapping[int, Kind]) -> FlatGraph:
-    """`traced`: a concrete function; `kinds`: of variables, by the id of their handle."""
+    """Returns the flattened graph. `traced`: a concrete function. `kinds`: kinds of variables, by
+    the id of their handle."""
     made = _GraphFlattener()
     captured = {inner.name: outer for outer, inner in traced.graph.captures}
     given = []
@@ -53,7 +56,7 @@ class _GraphFlattener:
         self._variable: dict[Value, int] = {}
 
     def hold(self, inner: Any, outer: Any, kind: Kind) -> Value:
-        """What the function is given: a variable, a constant, a part of the batch."""
+        """Adds an input of the function: a variable, a constant, a part of the batch."""
         size = _tensor_bytes(
             inner if outer is None or inner.dtype != tf.resource else _variable_spec(outer)
         )
@@ -70,7 +73,8 @@ class _GraphFlattener:
     def graph(
         self, graph: Any, given: Sequence[Value], after: tuple[int, ...], prefix: str = ""
     ) -> tuple[list[Value], tuple[int, ...]]:
-        """What it gives, and what must be over when it is."""
+        """Adds the nodes of a graph; returns its outputs, and the nodes that must end before it
+        ends."""
         known = {tensor.name: value for tensor, value in zip(graph.inputs, given, strict=True)}
         ends: dict[str, tuple[int, ...]] = {}
         if loop := next((op for op in graph.get_operations() if op.type in LOOPS), None):
@@ -106,7 +110,7 @@ class _GraphFlattener:
         definition = function.cached_definition
         if "_XlaMustCompile" in definition.attr and definition.attr["_XlaMustCompile"].b:
             self.flat.compiled = True
-        inner = function.graph  # as it was traced: the definition has lost shapes of variables
+        inner = function.graph  # as traced: the definition has lost the shapes of variables
         values, over = self.graph(inner, inputs, waits, f"{prefix}{op.name}/")
         return values, over or tuple(number for number, _ in values)
 
@@ -129,8 +133,9 @@ class _GraphFlattener:
 
 
 def _assign_phases(nodes: Sequence[Node], weights: Collection[int]) -> list[Node]:
-    """What comes after backward is the optimizer's; what backward needs of forward are activations;
-    what the optimizer needs of backward, and is as large as a weight, are gradients."""
+    """Assigns phases and kinds. Everything after backward belongs to the optimizer. Outputs of
+    forward that backward needs are activations. Outputs of backward that the optimizer needs, and
+    that are as large as a weight, are gradients."""
     phased: list[Node] = []
     late: set[int] = set()
     for number, node in enumerate(nodes):
@@ -157,7 +162,7 @@ def _assign_phases(nodes: Sequence[Node], weights: Collection[int]) -> list[Node
 def _find_needed_by(
     nodes: Sequence[Node], phase: Phase, through: Collection[Use]
 ) -> Collection[int]:
-    """Operations whose outputs are used in that phase, directly or in the guise of another's."""
+    """Returns the operations whose outputs are used in a phase, directly or through an alias."""
     needed: set[int] = set()
     for number in range(len(nodes) - 1, -1, -1):
         node = nodes[number]
@@ -173,11 +178,11 @@ def _is_backward(name: str) -> bool:
 
 
 def _output_bytes(op: Any, tensor: Any) -> int:
-    """Bytes of an output. Raises UnfollowableError where its shape is not known."""
+    """Returns the bytes of an output. Raises UnfollowableError if its shape is unknown."""
     size = _tensor_bytes(tensor)
     if size is None:
         if tensor.dtype in (tf.int32, tf.int64) and (tensor.shape.rank or 1) < 2:
-            return 0  # the shape of something: on the host
+            return 0  # a shape: it is on the host
         raise UnfollowableError(f"the shape of a tensor is not known ({op.type}, {op.name})")
     small = size < SMALL and (op.type == "Const" or tensor.dtype in (tf.int32, tf.int64))
     return 0 if small else size
@@ -191,7 +196,7 @@ def _tensor_bytes(tensor: Any) -> int | None:
 
 
 def _variable_spec(handle: Any) -> Any:
-    """What a variable's handle says of the variable's shape and type."""
+    """Returns a variable's shape and type from its handle."""
     data = handle._handle_data
     shapes: Iterable[Any] = data.shape_and_type if data is not None and data.is_set else ()
     for each in shapes:
@@ -218,6 +223,6 @@ USES = {
 }
 CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 LOOPS = {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "Enter", "Merge"}
-"""Control flow: how often what is inside runs is not in the graph."""
+"""Control flow: the graph does not contain how often its body runs."""
 SMALL = 4096
-"""Constants and whole numbers of fewer bytes are folded away, or are on the host."""
+"""Constants and integers of fewer bytes are folded away, or are on the host."""

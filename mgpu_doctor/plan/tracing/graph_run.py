@@ -1,7 +1,7 @@
-"""A real step on the CPU, under the allocator that TensorFlow has for GPUs.
+"""Runs a real step on the CPU with TensorFlow's GPU allocator.
 
-`TF_CPU_ALLOCATOR_USE_BFC` puts it in charge of the host's memory; it must be set before TensorFlow
-is loaded (tracing_server.py).
+`TF_CPU_ALLOCATOR_USE_BFC` makes TensorFlow use it for host memory; it must be set before TensorFlow
+is imported (tracing_server.py).
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import tensorflow as tf
 from mgpu_doctor.analysis.memory.stream import Allocated, Event, Freed, Kind, Phase, Stream
 
 STEPS = 3
-"""The first finds nothing in its place; of the others the largest counts."""
+"""Number of runs. The first one allocates what later ones reuse; the largest of the others
+counts."""
 PARTS = 64
-"""What is not told apart is so many blocks: the allocator would be wasteful with one large one."""
+"""Allocations that are not itemized count as this many blocks: one large block would waste memory
+in the allocator."""
 
 
 def measure_peak(traced: Any, batch: Any) -> int:
-    """Bytes that the step takes beyond what is there before it."""
+    """Returns the peak bytes of the step beyond what was allocated before it."""
     given = [tf.convert_to_tensor(each) for each in tf.nest.flatten(batch)]
     most = 0
     for step in range(STEPS):
@@ -40,10 +42,10 @@ def measure_stream(
     samples: int,
     parameters: int,
 ) -> Stream:
-    """Variables, the batch, and all that the step takes beside them."""
+    """Returns the stream of variables, the batch, and everything else that the step allocates."""
     most = measure_peak(traced, batch)
     held = [(kind, each.name, _tensor_bytes(each)) for each, kind in kinds]
-    held.sort(key=lambda each: (each[0].value, each[2]))  # alike for any batch
+    held.sort(key=lambda each: (each[0].value, each[2]))  # the same order for any batch
     held += [(Kind.BATCH, "batch", _tensor_bytes(each)) for each in tf.nest.flatten(batch)]
     events: list[Event] = [
         Allocated(number, size, kind, Phase.SETUP, name)

@@ -1,7 +1,7 @@
 """A training step of a Keras model, or of the user's own, traced by TensorFlow or run.
 
-Also what the user's function returned, layers that recompute in backward, and variables without
-contents, so that a model of any size can be traced.
+Also reads what the user's function returned, makes layers recompute in backward, and makes
+variables without contents, so that a model of any size can be traced.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def trace(
     real: bool,
     order: liveness.Order = liveness.Order.BREADTH,
 ) -> Answer:
-    """The step that `function` describes.
+    """Returns the traced step that `function` describes.
 
-    `real`: run on the CPU, under TensorFlow's own GPU allocator (graph_run.py). Raises TargetError
-    if it describes no step, StepError if the step fails.
+    `real`: run it on the CPU with TensorFlow's GPU allocator (graph_run.py). Raises TargetError if
+    it describes no step, StepError if the step fails.
     """
     step: _GraphStep | None = None
     try:
@@ -79,7 +79,7 @@ def trace(
 
 
 class _GraphStep:
-    """Called with the parts of a batch, it does what is one step of training."""
+    """One training step, called with the parts of a batch."""
 
     def __init__(self, trained: Trained, settings: Settings) -> None:
         self.trained = trained
@@ -87,7 +87,7 @@ class _GraphStep:
         self._optimizer: Any = getattr(trained.model, "optimizer", None)
         self._shape: Any = None
         self._sums: dict[int, Any] = {}
-        """Of the gradients of earlier micro-batches, by the variable's id."""
+        """Accumulated gradients of earlier micro-batches, by the variable's id."""
         self._accumulate = settings.accumulate
         if trained.model is not None and settings.checkpointing is not Checkpointing.NONE:
             _apply_checkpointing(trained.model, settings.checkpointing)
@@ -99,7 +99,7 @@ class _GraphStep:
             self._make_variables(trained.model.trainable_variables)
 
     def batch(self, samples: int, *, real: bool) -> Any:
-        """Of a graph, where it can be made there: then it takes no memory."""
+        """Returns the batch, made inside a graph if possible, where it takes no memory."""
         if not real:
             try:
                 with tf.Graph().as_default():
@@ -132,7 +132,7 @@ class _GraphStep:
         return loss
 
     def parameters(self, traced: Any) -> int:
-        """Numbers that are trained."""
+        """The number of trained parameters."""
         if self.trained.model is not None:
             trained = self.trained.model.trainable_variables
         else:
@@ -144,8 +144,8 @@ class _GraphStep:
         return sum(_count_numbers(each) for each in trained)
 
     def kinds(self, traced: Any) -> list[tuple[Any, Kind]]:
-        """The variables of the step. What has the shape of a weight and is not trained is a state
-        of the optimizer, where the user's own step does not tell."""
+        """Returns the kinds of the step's variables. If the user's own step does not specify it, an
+        untrained variable with the shape of a weight is an optimizer state."""
         states = {id(each.value.handle) for each in getattr(self._optimizer, "variables", ())}
         sums = {id(each.handle) for each in self._sums.values()}
         shapes = {tuple(each.shape) for each in traced.graph.variables if each.trainable}
@@ -161,8 +161,8 @@ class _GraphStep:
         return tensors
 
     def _make_variables(self, trained: list[Any]) -> None:
-        """Before the step is traced, where the model's are there: TensorFlow traces a step that
-        makes variables a second time."""
+        """Makes the optimizer's variables before tracing, if the model's exist: TensorFlow traces a
+        step that makes variables twice."""
         if self._optimizer is not None and not self._optimizer.built and trained:
             self._optimizer.build(trained)
         if self._accumulate > 1:
@@ -191,7 +191,7 @@ class _GraphStep:
         return batch
 
     def _refuse(self, settings: Settings) -> None:
-        """What of the settings a step of the user's own does not take."""
+        """Refuses settings that the user's own step does not support."""
         asked = {
             "--accumulate": settings.accumulate > 1,
             "--optimizer": settings.optimizer is not Optimizer.ADAMW,
@@ -207,7 +207,7 @@ class _GraphStep:
 
 @contextmanager
 def _keras_precision(settings: Settings) -> Iterator[None]:
-    """Precision, which Keras settles while a model is built."""
+    """Sets the precision, which Keras fixes while a model is built."""
     before = keras.mixed_precision.dtype_policy()
     keras.mixed_precision.set_dtype_policy(_POLICY[settings.precision])
     try:
@@ -246,8 +246,8 @@ PROTOCOL = (
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """One of `loss` and `step` is there. `own`: model and optimizer are in a step of the user's,
-    or the model was compiled with an optimizer."""
+    """What is trained; it has either `loss` or `step`. `own`: whether model and optimizer are in
+    the user's own step, or the model was compiled with an optimizer."""
 
     model: Any
     batch: Callable[[int], Any]
@@ -256,7 +256,8 @@ class Trained:
 
 
 def read_target(returned: Any) -> Trained:
-    """Raises TargetError where it is something else."""
+    """Returns what the user's function returned, checked. Raises TargetError if it is something
+    else."""
     parts = returned if isinstance(returned, tuple) else (returned,)
     if len(parts) not in (2, 3) or not all(callable(part) for part in parts):
         what = ", ".join(type(part).__name__ for part in parts)
@@ -274,7 +275,7 @@ def read_target(returned: Any) -> Trained:
 
 
 def find_tensors(batch: Any) -> list[Any]:
-    """Raises TargetError where there are none."""
+    """Returns all tensors inside a batch. Raises TargetError if there are none."""
     tensors = [each for each in tf.nest.flatten(batch) if hasattr(each, "shape")]
     if not tensors:
         raise TargetError("the batch holds no tensors: let it be one, or a tuple or dict of some.")
@@ -282,8 +283,9 @@ def find_tensors(batch: Any) -> list[Any]:
 
 
 def recompute_layers(model: Any) -> bool:
-    """False: the model has no layer that can be. What counts batches or draws numbers (batch norm,
-    dropout) is left as it is: it would do so twice."""
+    """Makes layers recompute in backward; returns False if the model has no such layer. Layers that
+    count batches or draw random numbers (batch norm, dropout) are left unchanged: they would do so
+    twice."""
     wrapped = [
         layer
         for layer in model.layers
@@ -302,7 +304,7 @@ def _recomputing(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 SMALL_VARIABLE = 1 << 14
-"""Numbers. Variables of fewer are made as ever: counters and rates are looked at outside graphs."""
+"""Elements. Smaller variables are made as usual: counters and rates are read outside graphs."""
 
 
 @contextmanager
@@ -313,7 +315,7 @@ def variables_without_contents() -> Iterator[None]:
 
 def _make_empty(make: Any, **asked: Any) -> Any:
     value, shape = asked.get("initial_value"), asked.get("shape")
-    with tf.Graph().as_default():  # what it would be, without computing it
+    with tf.Graph().as_default():  # infers it without computing it
         made = tf.convert_to_tensor(value() if callable(value) else _as_graph_tensor(value))
     shape = tf.TensorShape(shape) if shape is not None else made.shape
     if not shape.is_fully_defined() or shape.num_elements() < SMALL_VARIABLE:
@@ -329,7 +331,7 @@ def _make_empty(make: Any, **asked: Any) -> Any:
 
 
 def _as_graph_tensor(value: Any) -> Any:
-    """An eager tensor as one of a graph."""
+    """Returns an eager tensor as a graph tensor."""
     if isinstance(value, tf.Tensor):
         return tf.compat.v1.placeholder(value.dtype, value.shape)
     return value

@@ -1,4 +1,4 @@
-"""Watches the storages of tensors come and go: what a caching allocator would be asked for."""
+"""Watches the storages of tensors being made and freed, as a caching allocator would see them."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ _SAME_WORK = {
         torch.ops.aten._scaled_dot_product_flash_attention_backward
     ),
 }
-"""What torch counts no work for, as what it does."""
+"""Operators without a FLOP formula in torch -> an equivalent one."""
 _LSTM = torch.ops.aten.mkldnn_rnn_layer.default
 LSTM = (
     "what an LSTM keeps inside its kernel for backward is not traced: the step needs more than is "
     "said"
 )
-"""Of a fake one the kernel's workspace has no bytes, and cuDNN's reserve space is another."""
+"""A fake LSTM has no workspace bytes, and cuDNN has another reserve space."""
 
 
 class UnfollowableError(Exception):
-    """The step does what cannot be traced; the message says what, as the end of a sentence."""
+    """The step does something that cannot be traced; the message says what, as the end of a
+    sentence."""
 
 
 class StorageWatcher(TorchDispatchMode):
-    """Every storage that an operator makes while this mode is on, from its birth to its death.
+    """Records every storage that an operator makes while this mode is active, until it is freed.
 
-    Sees what reaches the dispatcher: scratch inside a kernel does not. `fake`: values are unknown.
+    Sees what goes through the dispatcher, which scratch memory inside a kernel does not. `fake`:
+    whether values are unknown.
     """
 
     def __init__(self, *, fake: bool) -> None:
@@ -49,28 +51,28 @@ class StorageWatcher(TorchDispatchMode):
         self.phase = Phase.SETUP
         self.flops = 0
         self.values_read = 0
-        """How often the step asked for a number that a tensor holds; it was told 1."""
+        """How often the step read a number from a tensor; it got 1."""
         self.notes: tuple[str, ...] = ()
-        """What the stream does not hold of this step."""
+        """What the stream of this step does not include."""
         self._steps: list[int] = []
-        self._events: list[tuple[bool, int, Phase]] = []  # whether taken, block, when
+        self._events: list[tuple[bool, int, Phase]] = []  # allocated or freed, block, phase
         self._sizes: list[int] = []
         self._names: list[str] = []
         self._kinds: list[Kind | None] = []
         self._on_host: set[int] = set()
         self._block: dict[int, int] = {}  # of the storage at that address
-        self._deaths: dict[int, Any] = {}  # weak references, which tell of them
+        self._deaths: dict[int, Any] = {}  # weak references, whose callbacks report them
         self._forward_from = 0
         self._paused = False
         self._resize: Any = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether torch should guard this mode against being compiled, which takes time."""
+        """Returns whether torch should guard this mode against being compiled, which takes time."""
         return False
 
     def step(self) -> None:
-        """Another step begins."""
+        """Starts another step."""
         self._steps.append(len(self._events))
         self.flops = 0
 
@@ -79,28 +81,28 @@ class StorageWatcher(TorchDispatchMode):
         self._forward_from = len(self._sizes)
 
     def backward(self) -> None:
-        """What forward has left behind is there for backward."""
+        """Starts backward: what forward has left is kept for it."""
         for block in self._block.values():
             if block >= self._forward_from and self._kinds[block] is None:
                 self._kinds[block] = Kind.ACTIVATIONS
         self.phase = Phase.BACKWARD
 
     def label(self, tensor: torch.Tensor, kind: Kind) -> None:
-        """Say what a tensor is for; one that no operator has made here is taken now."""
+        """Sets a tensor's kind; a tensor that no operator made here counts as allocated now."""
         for storage in _storages(tensor):
             self._record_storage(storage, "")
             if (block := self._block.get(storage._cdata)) is not None:
                 self._kinds[block] = kind
 
     def stays_on_host(self, tensor: torch.Tensor) -> None:
-        """On a GPU this tensor would be in host memory: it is no part of the stream."""
+        """Excludes a tensor that, with a GPU, would be in host memory."""
         for storage in _storages(tensor):
             if (block := self._block.get(storage._cdata)) is not None:
                 self._on_host.add(block)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What is made meanwhile is seen only if `know` is told of it."""
+        """Pauses the recording: new storages are only recorded if passed to `label`."""
         self._paused = True
         try:
             yield
@@ -147,11 +149,11 @@ class StorageWatcher(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if self.fake and func is _DEVICE:
-            return args[0].fake_device  # asked for more often than all else together
+            return args[0].fake_device  # the most frequent call by far
         if self.fake and func is _VALUE:
             return self._value(args[0])
         if self.fake and _writes_lists(func._schema.name):
-            return None  # nothing is made, and asking would take most of a large model's time
+            return None  # nothing is made, and asking would take most of the time of a large model
         if self.fake and func is _LSTM:
             self.notes = (LSTM,)
         made = func(*args, **(kwargs or {}))
@@ -182,7 +184,7 @@ class StorageWatcher(TorchDispatchMode):
                 self._record_output(each, func)
 
     def _record_storage(self, storage: Any, name: str) -> None:
-        """Take note of a storage that is new, or has another size than when it was last seen."""
+        """Records a storage that is new or was resized."""
         address, size = storage._cdata, storage.nbytes()
         block = self._block.get(address)
         if block is not None:
@@ -214,7 +216,8 @@ def _writes_lists(name: str) -> bool:
 
 
 def _storages(tensor: torch.Tensor) -> Iterator[Any]:
-    """Of the tensors that really hold data, inside those that only wrap them (DTensor)."""
+    """Returns the storages of the tensors that contain the data, inside wrappers such as
+    DTensor."""
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
             yield from _storages(getattr(tensor, name))

@@ -1,6 +1,7 @@
 """A few training steps of a PyTorch model, watched: with fake tensors, or run on the CPU.
 
-Also what the user's function returned, and activation checkpointing of the blocks a model repeats.
+Also reads what the user's function returned, and sets up activation checkpointing of the blocks a
+model repeats.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from mgpu_doctor.plan.tracing.user_function import APART, StepError, TargetError
 from mgpu_doctor.plan.wire import Answer
 
 STEPS = 2
-"""The first makes the optimizer's states, the second finds them there."""
+"""Number of steps: the first makes the optimizer's states, the second reuses them."""
 
 _EVERY = {Checkpointing.FULL: 1, Checkpointing.HALF: 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """`flops`: of a step, matrix products and convolutions alone; `values_read`: numbers that the
-    step asked tensors for and that were made up; `notes`: what the stream does not hold."""
+    """A traced step. `flops`: of its matrix products and convolutions. `values_read`: numbers that
+    the step read from tensors, which were invented. `notes`: what the stream does not include."""
 
     stream: Stream
     flops: int
@@ -46,20 +47,20 @@ class Traced:
 
 
 def load() -> None:
-    """What is loaded with the first trace, torch._dynamo above all."""
+    """Imports what the first trace needs, mainly torch._dynamo."""
     FakeTensorMode()
 
 
 def answer(function: Callable[[], Any], settings: Settings, *, real: bool) -> Answer:
-    """As `trace`, to be sent."""
+    """Returns the result of `trace` as a message."""
     traced = trace(function, settings, real=real)
     return Answer(traced.stream, traced.flops, traced.values_read, notes=traced.notes)
 
 
 def trace(function: Callable[[], Any], settings: Settings, *, real: bool) -> Traced:
-    """The step that `function` describes; `real`: computed in earnest, on the CPU.
+    """Returns the traced step that `function` describes. `real`: really computed, on the CPU.
 
-    Raises TargetError where it describes none, StepError where it fails.
+    Raises TargetError if it describes no step, StepError if the step fails.
     """
     watcher = StorageWatcher(fake=not real)
     fake = nullcontext() if real else FakeTensorMode(allow_non_fake_inputs=True)
@@ -117,7 +118,7 @@ def _steps(
 
 
 def _backward(loss: torch.Tensor) -> None:
-    """As `loss.backward()`, which would run with `LikeCuda` switched off."""
+    """Runs backward. `loss.backward()` would run with `LikeCuda` switched off."""
     engine = torch.autograd.Variable._execution_engine
     engine.run_backward(
         (loss,),
@@ -131,7 +132,7 @@ def _backward(loss: torch.Tensor) -> None:
 
 
 def _next_batch(trained: Trained, watcher: StorageWatcher, samples: int) -> Any:
-    """A batch as it comes from the host: what making it took is not on the device."""
+    """Returns a batch as it comes from the host: memory used for making it is not on the device."""
     watcher.phase = Phase.FORWARD
     with watcher.paused():
         batch = trained.batch(samples)
@@ -165,7 +166,8 @@ def _prepare(model: nn.Module, settings: Settings) -> None:
 
 
 def _make_optimizer(model: nn.Module, which: Optimizer) -> torch.optim.Optimizer:
-    """With its lists of tensors in one go, as torch does on GPUs."""
+    """Returns the optimizer, which updates lists of tensors at once (foreach), as torch does on
+    GPUs."""
     trained = [each for each in model.parameters() if each.requires_grad]
     if which is Optimizer.SGD:
         return torch.optim.SGD(trained, lr=1e-3, foreach=True)
@@ -181,7 +183,7 @@ def _autocast(precision: Precision) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _garbage_collection_off() -> Iterator[None]:
-    """What only the garbage collector frees, it frees at a moment that nobody can foresee."""
+    """Disables the garbage collector, which frees memory at unpredictable moments."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -199,7 +201,7 @@ PROTOCOL = (
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a step is made of. `batch`: of so many samples; `loss`: a scalar."""
+    """The parts of a step. `batch`: makes a batch of this many samples. `loss`: a scalar."""
 
     model: nn.Module
     batch: Callable[[int], Any]
@@ -207,12 +209,12 @@ class Trained:
 
 
 def refuse_groups() -> None:
-    """What trains with others is planned alone."""
+    """Makes process groups fail: the plan is for a single rank."""
     torch.distributed.init_process_group = _refuse_group
 
 
 def read_target(returned: Any) -> Trained:
-    """What the function returned. Raises TargetError where it is something else."""
+    """Returns what the function returned, checked. Raises TargetError if it is something else."""
     parts = returned if isinstance(returned, tuple) else (returned,)
     if type(parts[0]).__module__.partition(".")[0] in ("keras", "tensorflow"):
         raise TargetError(
@@ -228,7 +230,7 @@ def read_target(returned: Any) -> Trained:
 
 
 def find_tensors(batch: Any) -> Iterable[torch.Tensor]:
-    """All tensors inside a batch, however it is nested."""
+    """Returns all tensors inside a batch, however it is nested."""
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, dict):
@@ -238,7 +240,7 @@ def find_tensors(batch: Any) -> Iterable[torch.Tensor]:
 
 
 def _model_loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    """Of a model that computes its loss by itself."""
+    """Returns the loss of a model that computes it itself."""
     if isinstance(batch, dict):
         made = model(**batch)
     else:
@@ -257,8 +259,8 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 def recompute_blocks(model: nn.Module, every: int) -> bool:
-    """Each so-manieth of the repeated blocks keeps its inputs alone, and computes the rest again
-    in backward. False: nothing in the model is repeated."""
+    """Checkpoints every n-th repeated block: it keeps only its inputs and recomputes the rest in
+    backward. Returns False if the model has no repeated blocks."""
     modules = list(find_repeated_blocks(model))
     for block in modules[::every]:
         again = partial(checkpoint, block.forward, use_reentrant=False)
@@ -267,10 +269,10 @@ def recompute_blocks(model: nn.Module, every: int) -> bool:
 
 
 def find_repeated_blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The members of containers that hold several modules of one kind, each of several layers.
+    """Returns the members of containers with several modules of one kind, each of several layers.
 
-    The outermost such containers; where their members are such containers (a ResNet's stages),
-    these.
+    Takes the outermost such containers, or their members if these are such containers (a ResNet's
+    stages).
     """
     members = list(module.children())
     alike = len(members) > 1 and len({type(member) for member in members}) == 1

@@ -1,9 +1,9 @@
-"""Loads torch or TensorFlow, whichever the target is about, and forks a process per connection.
+"""Imports torch or TensorFlow, as the target needs, and forks a process per connection.
 
     python -m mgpu_doctor.plan.tracing.tracing_server TARGET
 
-The children answer requests. The user's code is loaded in them alone: what it computes or starts
-would not survive a fork.
+The children answer requests. Only they load the user's code: what it computes or starts would not
+survive a fork.
 """
 
 from __future__ import annotations
@@ -24,28 +24,29 @@ from mgpu_doctor.plan.tracing import user_function
 
 Tracer = Callable[..., wire.Answer]
 ROOM_FAKE = 2 << 30
-"""Bytes that tracing may take beyond torch itself; a real step may take half of what is free."""
+"""Bytes that tracing may use beyond torch itself; a real step may use half of the free memory."""
 
 SWITCHES = {
     "KERAS_BACKEND": "tensorflow",
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    "TF_CPU_ALLOCATOR_USE_BFC": "1",  # the allocator that it has for GPUs (graph_run.py)
-    "TF_ENABLE_ONEDNN_OPTS": "0",  # its kernels keep what no GPU's do
+    "TF_CPU_ALLOCATOR_USE_BFC": "1",  # its GPU allocator (graph_run.py)
+    "TF_ENABLE_ONEDNN_OPTS": "0",  # its kernels keep buffers that GPU kernels do not
 }
 """Environment variables that TensorFlow reads when it is loaded."""
 
 
 def main(target: str) -> None:
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # nothing here may take a context on a GPU
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # no GPU context may be created here
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    gc.disable()  # looking for garbage takes a sixth of the time in which torch is loaded
+    gc.disable()  # garbage collection takes a sixth of torch's import time
     about = user_function.detect_framework(target)
     try:
         trace: Tracer | user_function.TargetError = _tracer(about)
     except ImportError as error:
         why = f"{about.value} is needed to trace a step and cannot be imported ({error})."
         trace = user_function.TargetError(why)
-    gc.freeze()  # what is there already is shared with the children, as long as nobody looks at it
+    # Keeps existing objects shared with the children: collecting would copy their pages.
+    gc.freeze()
     if (connection := serve_children()) is not None:
         _answer(connection, target, about, trace)
 
@@ -78,7 +79,7 @@ def _answer(
 
 
 def _tracer(about: Framework) -> Tracer:
-    """Raises ImportError where the framework is not installed."""
+    """Returns the function that traces. Raises ImportError if the framework is not installed."""
     if about is Framework.TENSORFLOW:
         os.environ |= SWITCHES
         from mgpu_doctor.plan.tracing import graph_step as graphs
@@ -119,9 +120,9 @@ END = b"end "
 def serve_children() -> socket.socket | None:
     """Forks a child for each connection that arrives on standard input, a socket.
 
-    With a connection comes a file for what the child prints. In the child this returns the
+    Each connection comes with a file for the child's output. In the child, this returns the
     connection; the parent answers with the child's pid. The answer to `end PID` is the exit code of
-    that child, which is over. Returns None in the parent once nobody asks any more.
+    that ended child. In the parent, returns None when the socket is closed.
     """
     control = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -138,18 +139,18 @@ def serve_children() -> socket.socket | None:
         child = os.fork()
         if not child:
             control.close()
-            os.setsid()  # what the user's code starts ends with it
+            os.setsid()  # processes that the user's code starts end with it
             os.close(begun)
             os.close(begins)
             os.dup2(printed, 1)
             os.dup2(printed, 2)
             os.close(printed)
-            os.dup(connection)  # never closed: whoever sees it end knows that the process is over
+            os.dup(connection)  # never closed: its end shows that the process has ended
             return socket.socket(fileno=connection)
         os.close(connection)
         os.close(printed)
         os.close(begins)
-        os.read(begun, 1)  # to the end: only a session that is there can be ended
+        os.read(begun, 1)  # to the end: the session must exist before it can be ended
         os.close(begun)
         control.sendall(b"%d" % child)
 

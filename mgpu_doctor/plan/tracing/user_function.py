@@ -1,4 +1,4 @@
-"""The function that the user points at, found; and which framework it is about."""
+"""Finds the function that the user names, and its framework."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from mgpu_doctor.analysis.memory.memory_plan import Framework
 
 DEFAULT = "plan"
-"""The function's name where none is given."""
+"""The function's default name."""
 APART = (
     "put what runs under `if __name__ == '__main__':`, or write a small file with a function that "
     "builds the model (docs/plan.md) and name that"
@@ -24,15 +24,15 @@ APART = (
 RETURNS = "return model, batch and loss as in docs/plan.md"
 _IMPORTS = re.compile(r"^[ \t]*(?:import|from)\s+(torch|tensorflow|keras)\b", re.MULTILINE)
 _MOST_SOURCE = 4 << 20
-"""Characters of a file in which imports are looked for."""
+"""Characters of a file that are searched for imports."""
 
 
 class TargetError(Exception):
-    """There is nothing to plan there; the message is one sentence that says what to do."""
+    """The target cannot be planned; the message is one sentence that says what to do."""
 
 
 class StepError(Exception):
-    """The step could not be run or followed; `parameters`: of the model, where it was built."""
+    """The step could not be run or traced. `parameters`: of the model, if it was built."""
 
     def __init__(self, why: str, parameters: int | None) -> None:
         super().__init__(why)
@@ -40,7 +40,7 @@ class StepError(Exception):
 
 
 def detect_framework(target: str) -> Framework:
-    """By what the file imports, so that the other one need not be loaded, nor be there."""
+    """Returns the framework that the file imports, so that the other one need not be installed."""
     place = target.partition(":")[0]
     try:
         path = Path(place) if place.endswith(".py") else _find_file(place)
@@ -52,7 +52,7 @@ def detect_framework(target: str) -> Framework:
 
 
 def find_function(target: str) -> Callable[[], Any]:
-    """The function at `module:function` or `script.py:function`. Raises TargetError."""
+    """Returns the function at `module:function` or `script.py:function`. Raises TargetError."""
     place, _, name = target.partition(":")
     name = name or DEFAULT
     try:
@@ -81,13 +81,13 @@ def find_function(target: str) -> Callable[[], Any]:
 
 
 def describe_error(error: BaseException) -> str:
-    """An exception on one line."""
+    """Returns an exception on one line."""
     first = (str(error).strip().splitlines() or [""])[0][:300]
     return f"{type(error).__name__}: {first}".rstrip(": ")
 
 
 def _find_file(module: str) -> Path | None:
-    """The file of a module; neither it nor the packages that it lies in are imported."""
+    """Returns the file of a module, without importing it or its packages."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     spec: ModuleSpec | None = None
@@ -127,5 +127,5 @@ def _check_arguments(function: Callable[..., Any], name: str) -> Callable[[], An
             f"{name} takes arguments: name a function that takes none; let it {RETURNS}."
         ) from None
     except ValueError:
-        pass  # a builtin tells no signature
+        pass  # a builtin has no signature
     return function
