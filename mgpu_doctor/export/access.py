@@ -45,8 +45,8 @@ def resolved(name: str, port: int) -> Address:
     try:
         addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "no valid name"
-        raise AddressError(f"{name} is no address of this machine ({reason})") from None
+        reason = getattr(error, "strerror", None) or "not a valid name"
+        raise AddressError(f"{name} is not an address of this machine ({reason})") from None
     family, _, _, _, place = addresses[0]
     return Address(str(place[0]), port, family)
 
@@ -97,7 +97,7 @@ def kept(home: Path) -> tuple[str, bool]:
         private_folder(home)
         write_whole(file, f"{token}\n".encode())
     except OSError as error:
-        raise TokenError(f"no token can be kept in {file} ({error.strerror})") from None
+        raise TokenError(f"a token cannot be stored in {file} ({error.strerror})") from None
     return token, True
 
 
@@ -116,14 +116,16 @@ def _own(file: Path) -> str:
         status = os.fstat(descriptor)
         private = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
         if not stat.S_ISREG(status.st_mode) or not private:
-            raise TokenError(f"others may read or change {file}; remove it, and a new one is made")
+            raise TokenError(
+                f"other users can read or change {file}; remove it to create a new one"
+            )
         return _checked(opened.read(MOST_BYTES + 1), file)
 
 
 def _checked(content: bytes, file: Path) -> str:
     token = content.strip()
     if len(content) > MOST_BYTES or len(token) < SHORTEST:
-        raise TokenError(f"{file} holds no token: {SHORTEST} to {MOST_BYTES} characters")
+        raise TokenError(f"{file} contains no token: {SHORTEST} to {MOST_BYTES} characters")
     if not all(0x21 <= character <= 0x7E for character in token):
-        raise TokenError(f"{file} holds no token: one line of ASCII without spaces is one")
+        raise TokenError(f"{file} contains no token: a token is one line of ASCII without spaces")
     return token.decode("ascii")

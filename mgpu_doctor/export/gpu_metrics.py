@@ -73,7 +73,7 @@ Read = Callable[[Device], float | None]
 GAUGES: tuple[tuple[str, str, Read], ...] = (
     (
         "mgpu_gpu_utilization_ratio",
-        "Share of time in which a kernel ran, also while it only waited in a collective.",
+        "Share of time in which a kernel was running, including kernels that wait in a collective.",
         lambda gpu: gpu.utilization,
     ),
     (
@@ -82,15 +82,15 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
         lambda gpu: gpu.memory_busy,
     ),
     ("mgpu_gpu_memory_used_bytes", "Device memory in use.", lambda gpu: gpu.memory_used),
-    ("mgpu_gpu_memory_size_bytes", "Device memory there is.", lambda gpu: gpu.memory_total),
+    ("mgpu_gpu_memory_size_bytes", "Total device memory.", lambda gpu: gpu.memory_total),
     ("mgpu_gpu_power_watts", "Power drawn.", lambda gpu: gpu.power_watts),
     ("mgpu_gpu_power_limit_watts", "Power limit in force.", lambda gpu: gpu.power_limit_watts),
     ("mgpu_gpu_temperature_celsius", "Temperature of the GPU.", lambda gpu: gpu.temperature),
-    ("mgpu_gpu_fan_ratio", "Fan speed as a share of its most.", lambda gpu: gpu.fan),
+    ("mgpu_gpu_fan_ratio", "Fan speed as a share of its maximum.", lambda gpu: gpu.fan),
     ("mgpu_gpu_sm_clock_hertz", "Clock of the cores.", lambda gpu: _hertz(gpu.sm_clock_mhz)),
     (
         "mgpu_gpu_sm_clock_most_hertz",
-        "The most that the clock of the cores can be.",
+        "Maximum clock of the cores.",
         lambda gpu: _hertz(gpu.max_sm_clock_mhz),
     ),
     (
@@ -100,12 +100,12 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
     ),
     (
         "mgpu_gpu_pcie_generation",
-        "PCIe generation of the link now; an idle link sleeps at 1.",
+        "Current PCIe generation of the link; idle links drop to 1.",
         lambda gpu: _pcie(gpu).generation,
     ),
     (
         "mgpu_gpu_pcie_generation_most",
-        "PCIe generation that GPU and slot can do together.",
+        "Maximum PCIe generation of GPU and slot.",
         lambda gpu: _pcie(gpu).generation_most,
     ),
     (
@@ -115,7 +115,7 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
     ),
     (
         "mgpu_gpu_pcie_width_most_lanes",
-        "PCIe lanes that GPU and slot can do together.",
+        "Maximum PCIe lanes of GPU and slot.",
         lambda gpu: _pcie(gpu).width_most,
     ),
     (
@@ -125,7 +125,7 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
     ),
     (
         "mgpu_gpu_remap_pending",
-        "1: a remap waits for a reset of the GPU.",
+        "1: a remap is pending until the GPU is reset.",
         lambda gpu: _ecc(gpu).pending,
     ),
     (
@@ -135,10 +135,10 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
     ),
     (
         "mgpu_gpu_readable",
-        "0: nothing of the GPU could be read.",
+        "0: the GPU could not be read.",
         lambda gpu: not _silent(gpu),
     ),
-    ("mgpu_gpu_lost", "1: the driver says that the GPU is lost.", _lost),
+    ("mgpu_gpu_lost", "1: the driver reports the GPU as lost.", _lost),
 )
 
 Split = Callable[[Device], Mapping[str, float | None]]
@@ -146,7 +146,7 @@ Split = Callable[[Device], Mapping[str, float | None]]
 SPLIT_GAUGES: tuple[tuple[str, str, str, Split], ...] = (
     (
         "mgpu_gpu_clock_limited",
-        "1: this keeps the clock below its most.",
+        "1: this keeps the clock below its maximum.",
         "reason",
         lambda gpu: (
             {}
@@ -162,7 +162,7 @@ SPLIT_GAUGES: tuple[tuple[str, str, str, Split], ...] = (
     ),
     (
         "mgpu_gpu_nvlink_bytes_per_second",
-        "Traffic on all NVLinks together.",
+        "Traffic on all NVLinks.",
         "direction",
         lambda gpu: {"sent": gpu.nvlink_sent, "received": gpu.nvlink_received},
     ),
@@ -190,7 +190,7 @@ SPLIT_COUNTERS: tuple[tuple[str, str, str, Split], ...] = (
     ),
     (
         "mgpu_gpu_nvlink_errors",
-        "Errors of all NVLinks together since the driver was loaded.",
+        "Errors of all NVLinks since the driver was loaded.",
         "kind",
         _link_errors,
     ),
@@ -214,7 +214,7 @@ def gpu_families(sample: DeviceSample | None, host: str) -> Iterator[Metric]:
             put(gauge, common, read(device))
         yield gauge
     listened = GaugeMetricFamily(
-        "mgpu_gpu_xids_heard", "0: the driver does not let XIDs be heard.", labels=("Hostname",)
+        "mgpu_gpu_xids_heard", "0: the driver does not report XIDs.", labels=("Hostname",)
     )
     if sample and devices:
         put(listened, (label(host),), sample.events_trouble is None)

@@ -107,7 +107,7 @@ class Request(BaseHTTPRequestHandler):
 
     def _check_target(self) -> Reply | None:
         if self.command != "GET":
-            sentence = "only GET is served"
+            sentence = "only GET is supported"
             return self.refuse(HTTPStatus.METHOD_NOT_ALLOWED, sentence, ("Allow", "GET"))
         if self.path == "/":
             return self._reply(HTTPStatus.OK, PLAIN, ABOUT.encode(), Answer.OK)
@@ -124,7 +124,7 @@ class Request(BaseHTTPRequestHandler):
         if kind.lower() == "bearer" and same:
             return None
         challenge = ("WWW-Authenticate", 'Bearer realm="mgpu-doctor"')
-        sentence = "bear the token: Authorization: Bearer TOKEN"
+        sentence = "send the token: Authorization: Bearer TOKEN"
         return self.refuse(HTTPStatus.UNAUTHORIZED, sentence, challenge, answer=Answer.UNAUTHORIZED)
 
     def _reply(

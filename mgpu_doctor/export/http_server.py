@@ -289,7 +289,7 @@ class Connections:
                 end(connection)
         for connection in list(islice(self._waiting, MOST_AT_ONCE, None)):
             if connection.since + SECONDS_FOR_A_PLACE <= now:
-                self._refuse(Answer.BUSY, connection, "too many ask at once")
+                self._refuse(Answer.BUSY, connection, "too many requests at once")
         slow = [each for each in self._taking if each.since + SECONDS_OF_GRACE <= now]
         for connection in nsmallest(len(slow) - MOST_TAKING, slow, attrgetter("taken")):
             self._drop(connection)

@@ -73,7 +73,7 @@ def host_families(sample: HostSample | None, host: str) -> Iterator[Metric]:
     labels = (label(host),)
     cpu = None if sample.cpu_percent is None else sample.cpu_percent / 100
     for name, help_text, value in (
-        ("mgpu_host_cpu_ratio", "Use of all cores together.", cpu),
+        ("mgpu_host_cpu_ratio", "Use of all cores.", cpu),
         ("mgpu_host_cores", "Cores that may be used.", sample.cores),
         ("mgpu_host_load1", "Load average over a minute.", sample.load1),
         ("mgpu_host_memory_used_bytes", "Memory in use.", sample.memory_used),
@@ -84,7 +84,7 @@ def host_families(sample: HostSample | None, host: str) -> Iterator[Metric]:
         yield gauge
     pressure = CounterMetricFamily(
         "mgpu_host_pressure_seconds",
-        "Time in which some task stood still for want of it.",
+        "Time in which some task was stalled waiting for it.",
         labels=("host", "resource"),
     )
     for resource, seconds in sample.pressure.items():
@@ -101,7 +101,7 @@ def job_families(diagnosis: Diagnosis, going: Progress) -> Iterator[Metric]:
     job = diagnosis.case.job
     yield InfoMetricFamily(
         "mgpu_job",
-        "The job that is watched. Its command is not told: commands hold secrets.",
+        "The observed job. Without its command, because commands may contain secrets.",
         value={
             "id": label(job.id),
             "framework": label(job.framework),
@@ -109,18 +109,20 @@ def job_families(diagnosis: Diagnosis, going: Progress) -> Iterator[Metric]:
             "launcher": label(job.launcher),
         },
     )
-    outcome = StateSetMetricFamily("mgpu_job_outcome", "How the job stands or ended.", labels=())
+    outcome = StateSetMetricFamily(
+        "mgpu_job_outcome", "State of the job, or how it ended.", labels=()
+    )
     outcome.add_metric((), {outcome.value: outcome is job.outcome for outcome in Outcome})
     yield outcome
     for name, help_text, value in (
         ("mgpu_job_world_size", "Ranks that the job should have.", job.world_size),
-        ("mgpu_job_start_time_seconds", "When it began, since the epoch.", job.started),
-        ("mgpu_job_steps_per_second", "Steps a second of late.", going.rate),
-        ("mgpu_job_samples_per_second", "Samples of all ranks a second, of late.", going.samples),
-        ("mgpu_job_tokens_per_second", "Tokens of all ranks a second, of late.", going.tokens),
-        ("mgpu_job_loss", "Mean loss of late; +Inf: it is no number.", going.loss),
+        ("mgpu_job_start_time_seconds", "Start time, since the epoch.", job.started),
+        ("mgpu_job_steps_per_second", "Recent steps per second.", going.rate),
+        ("mgpu_job_samples_per_second", "Recent samples per second of all ranks.", going.samples),
+        ("mgpu_job_tokens_per_second", "Recent tokens per second of all ranks.", going.tokens),
+        ("mgpu_job_loss", "Recent mean loss; +Inf: it is not a number.", going.loss),
         ("mgpu_job_probe_ratio", "Share of a step that the probe takes.", going.probe),
-        ("mgpu_job_step_seconds", "Time of a step, mean.", diagnosis.step_seconds),
+        ("mgpu_job_step_seconds", "Mean time of a step.", diagnosis.step_seconds),
         (
             "mgpu_job_ideal_step_seconds",
             "The same if every rank always worked like the median rank.",
@@ -128,7 +130,7 @@ def job_families(diagnosis: Diagnosis, going: Progress) -> Iterator[Metric]:
         ),
         (
             "mgpu_job_waste_ratio",
-            "Share of the time that goes into waiting for whoever is slowest.",
+            "Share of the time spent waiting for the slowest rank.",
             diagnosis.waste_fraction,
         ),
         (
@@ -161,7 +163,7 @@ def _findings(findings: Sequence[Finding]) -> Iterator[Metric]:
     )
     cost = GaugeMetricFamily(
         "mgpu_finding_cost_ratio",
-        "Share of step time that mending it would save; of several findings of a rule the most.",
+        "Share of step time that fixing it would save; the maximum of several findings of a rule.",
         labels=("rule",),
     )
     dearest: dict[str, float] = {}
@@ -206,7 +208,7 @@ class Answers:
     def family(self) -> Metric:
         family = CounterMetricFamily(
             "mgpu_exporter_requests",
-            "Requests answered so far; this one is not among them.",
+            "Requests answered so far, without this one.",
             labels=("answer",),
         )
         with self._lock:
@@ -217,11 +219,11 @@ class Answers:
 
 def exporter_families(sampler: Sampler, sample: Sample, answers: Answers) -> Iterator[Metric]:
     for name, help_text, value in (
-        ("mgpu_exporter_sample_seconds", "How long the sample took to make.", sample.took),
-        ("mgpu_exporter_sample_age_seconds", "How old the sample is.", sampler.age(sample)),
+        ("mgpu_exporter_sample_seconds", "Duration of making the sample.", sample.took),
+        ("mgpu_exporter_sample_age_seconds", "Age of the sample.", sampler.age(sample)),
         (
             "mgpu_exporter_sample_late_seconds",
-            "By how much it is older than the interval allows.",
+            "Time by which the sample is older than the interval allows.",
             sampler.late(sample),
         ),
     ):

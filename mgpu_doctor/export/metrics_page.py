@@ -41,12 +41,12 @@ def families(frame: Frame, here: str) -> Iterator[Metric]:
         yield from rank_metrics.rank_families(frame.diagnosis, frame.host, frame.devices, here)
         yield GaugeMetricFamily(
             "mgpu_diagnosis_age_seconds",
-            "How old the findings are; ranks and steps are newer.",
+            "Age of the findings; ranks and steps are newer.",
             value=frame.age,
         )
     yield GaugeMetricFamily(
         "mgpu_jobs_unwatched",
-        "Jobs under observation on this host of which this exporter does not tell.",
+        "Observed jobs on this host that this exporter does not report.",
         value=frame.others,
     )
 

@@ -64,7 +64,7 @@ def write_scalars(folder: Path, diagnosis: Diagnosis) -> tuple[int, int]:
     """Returns the number of ranks written and of all ranks. Raises `OSError`, also if the folder is
     not empty: TensorBoard would merge its content with this run."""
     if folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(17, "it holds something already; name a folder of its own")
+        raise FileExistsError(17, "it is not empty; name a new or empty folder")
     chosen, made = _chosen(diagnosis), not folder.exists()
     private_folder(folder)
     try:

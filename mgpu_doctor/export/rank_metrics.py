@@ -35,7 +35,7 @@ def rank_families(
     yield _states(diagnosis.ranks)
     yield GaugeMetricFamily(
         "mgpu_ranks_left_out",
-        f"Ranks without series of their own: beyond {MOST_RANKS}, or of unknown number.",
+        f"Ranks without series of their own: beyond {MOST_RANKS}, or with an unknown number.",
         value=len(diagnosis.ranks) - len(rank_summaries),
     )
     yield from _steps(rank_summaries)
@@ -66,15 +66,15 @@ def _states(ranks: Sequence[RankSummary]) -> Metric:
 
 
 def _steps(ranks: Sequence[RankSummary]) -> Iterator[Metric]:
-    done = CounterMetricFamily("mgpu_steps", "Steps that the rank finished.", labels=LABELS)
-    whole = GaugeMetricFamily("mgpu_step_seconds", "Time of a step, median.", labels=LABELS)
+    done = CounterMetricFamily("mgpu_steps", "Steps that the rank completed.", labels=LABELS)
+    whole = GaugeMetricFamily("mgpu_step_seconds", "Median time of a step.", labels=LABELS)
     own = GaugeMetricFamily(
         "mgpu_step_own_seconds",
-        "The rank's own work in a step: its phases but wait and communication, median.",
+        "Median of the rank's own work in a step: all phases except wait and communication.",
         labels=LABELS,
     )
     phase = GaugeMetricFamily(
-        "mgpu_step_phase_seconds", "Time of a step by phase, median.", labels=(*LABELS, "phase")
+        "mgpu_step_phase_seconds", "Median time of a step by phase.", labels=(*LABELS, "phase")
     )
     for rank in ranks:
         labels = _labels(rank)
@@ -93,7 +93,7 @@ def _steps(ranks: Sequence[RankSummary]) -> Iterator[Metric]:
 
 def _state(ranks: Sequence[RankSummary]) -> Metric:
     gauge = GaugeMetricFamily(
-        "mgpu_rank_state", "1 for the state that the rank is in.", labels=(*LABELS, "state")
+        "mgpu_rank_state", "1 for the rank's current state.", labels=(*LABELS, "state")
     )
     for rank in ranks:
         gauge.add_metric((*_labels(rank), label(rank.state)), 1)

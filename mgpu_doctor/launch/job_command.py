@@ -36,7 +36,7 @@ def find_program(name: str, environment: Mapping[str, str]) -> str:
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     if not present:
-        raise CannotStartError(f"{name}: there is no such command.", NOT_FOUND)
+        raise CannotStartError(f"{name}: command not found.", NOT_FOUND)
     if os.path.isdir(present[0]):
         raise CannotStartError(f"{name} is a folder, not a command.", NOT_EXECUTABLE)
     raise CannotStartError(f"{name} is not executable; try `chmod +x {name}`.", NOT_EXECUTABLE)

@@ -219,7 +219,7 @@ def _start_conduit(source: int, out: int, control: int, copy: Path) -> None:
         for ours, _ in safe:
             os.close(ours)
     if os.waitpid(starter, 0)[1]:
-        raise OSError(0, "the process that carries the output did not start")
+        raise OSError(0, "the process that forwards the output did not start")
 
 
 def _position(descriptor: int) -> int:

@@ -77,7 +77,7 @@ class Notebook:
             place = box_storage.boxes_place(folder, self.host)
         except box_storage.NoLocalStorageError:
             kind = box_storage.file_system_of(folder)
-            why = f"{folder} lies on a file system of type {kind}, and no local folder is known"
+            why = f"{folder} is on a file system of type {kind}, and no local folder is known"
             self._info |= {"probe": False, "no_probe": why}
             print_message(
                 f"the ranks' steps are not recorded: {why}. Set TMPDIR to a folder on a local disk "

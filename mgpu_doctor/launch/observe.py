@@ -132,7 +132,7 @@ def _connect(notebook: Notebook) -> Console:
     try:
         return connect(notebook.folder / layout.CONSOLE)
     except OSError as error:
-        print_message(f"what the job prints is not recorded ({error.strerror}).")
+        print_message(f"the job's output is not recorded ({error.strerror}).")
         return Console()
 
 

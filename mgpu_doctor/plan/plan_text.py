@@ -80,10 +80,10 @@ class _Page:
     def numbers(self, planned: Planned) -> Iterator[str]:
         prediction, device = planned.prediction, planned.device
         torch = prediction.plan.framework is Framework.TORCH
-        held = "what tensors take at most" if torch else "chunks in use, where there is room"
+        held = "peak of all tensors" if torch else "chunks in use, with enough memory"
         yield self._row("peak allocated", prediction.allocated, held)
-        yield self._row("smallest that survives", prediction.capacity, "what the allocator needs")
-        takes = "what it takes where there is room" if torch else "with memory growth, else all"
+        yield self._row("smallest that works", prediction.capacity, "what the allocator needs")
+        takes = "with enough free memory" if torch else "with memory growth, else all"
         yield self._row("peak reserved", prediction.reserved, takes)
         for constant in prediction.outside:
             yield self._row(
@@ -103,7 +103,7 @@ class _Page:
         if made.phase is None:
             return
         named = "in set-up" if made.phase.value == "setup" else f"in {made.phase.value}"
-        yield from self._wrapped(f"What the peak is made of; it lies {named}", _BOLD)
+        yield from self._wrapped(f"Composition of the peak, {named}", _BOLD)
         parts = [(kind, made.kinds[kind]) for kind in LETTERS if made.kinds.get(kind)]
         yield "".join(
             self._inked(LETTERS[kind] * cells, _INK[LETTERS[kind]])
@@ -122,7 +122,7 @@ class _Page:
             return
         if advice.offers:
             yield ""
-            yield from self._wrapped("What would help, the cheapest that fits first", _BOLD)
+            yield from self._wrapped("What would help; the cheapest that fits comes first", _BOLD)
         for number, offer in enumerate(advice.offers[:OFFERED], start=1):
             yield from self._offer(number, offer, planned)
         if (left := len(advice.offers) - OFFERED) > 0:
@@ -134,7 +134,7 @@ class _Page:
         followed = planned.followed
         basis = planned.prediction.basis
         way = followed.method.value if basis == "traced" else f"{followed.method.value}, {basis}"
-        yield from self._wrapped(f"How it is known: {way}.", _DIM)
+        yield from self._wrapped(f"Method: {way}.", _DIM)
         for reason in followed.reasons:
             yield from self._wrapped(f"  {text.line(reason)}.", _DIM)
         for note in planned.notes:
@@ -187,7 +187,7 @@ def _described(plan: Plan) -> str:
     settings = plan.settings
     parts = [f"batch {settings.batch}"]
     if settings.accumulate > 1:
-        parts.append(f"{settings.accumulate} micro-batches a step")
+        parts.append(f"{settings.accumulate} micro-batches per step")
     parts += [settings.precision.value, settings.optimizer.value]
     if settings.checkpointing is not Checkpointing.NONE:
         parts.append(f"checkpointing {settings.checkpointing.value}")

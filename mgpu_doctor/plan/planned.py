@@ -65,7 +65,9 @@ def make_plan(asked: PlanRequest, tell: Callable[[str], None]) -> Planned:
         wanted = plan_for(followed.framework, wanted)
         prediction = predict(wanted, followed.traces, device)
         if prediction is None:
-            raise CannotPlanError("the step was traced, but tells nothing of the batch asked for.")
+            raise CannotPlanError(
+                "the step was traced, but says nothing about the requested batch."
+            )
         planned = Planned(asked.subject, device, prediction, followed, None, None, _notes(followed))
         if planned.bound:
             return planned
@@ -76,7 +78,7 @@ def make_plan(asked: PlanRequest, tell: Callable[[str], None]) -> Planned:
         tell("looking for the largest batch that fits")
         planned = replace(planned, largest=largest_batch(wanted, followed.traces, device))
     if fixes:
-        tell("trying what would help")
+        tell("looking for what would help")
         planned = replace(planned, advice=advise(wanted, followed.traces, device))
     return planned
 
@@ -102,5 +104,5 @@ def _notes(followed: TracedSteps) -> tuple[str, ...]:
     if followed.values_read:
         notes.append("numbers that the step reads from tensors (.item()) were taken to be 1")
     if followed.method is Method.FORMULA:
-        notes.append("activations are not in it: the numbers are the least that is needed")
+        notes.append("activations are not included: the numbers are a lower bound")
     return tuple(notes)

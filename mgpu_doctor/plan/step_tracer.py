@@ -29,9 +29,9 @@ _FLOAT = 4
 
 class Method(Enum):
     FAKE = "traced with fake tensors"
-    GRAPH = "from the graph that TensorFlow makes of the step: each tensor's first and last use"
+    GRAPH = "from TensorFlow's graph of the step: each tensor's first and last use"
     REAL = "a small real run on the CPU"
-    FORMULA = "from the number of parameters alone"
+    FORMULA = "from the number of parameters only"
 
 
 _TRACED = {Framework.TORCH: Method.FAKE, Framework.TENSORFLOW: Method.GRAPH}
@@ -92,7 +92,7 @@ class StepTracer:
             return _traced_steps(_add_answers(answers, Traces({})), _TRACED[own.framework], (), own)
         if own.target:
             raise CannotPlanError(own.why)
-        reasons = [f"{_BEST[own.framework]} could not follow the step: {own.why.rstrip('.')}"]
+        reasons = [f"{_BEST[own.framework]} could not trace the step: {own.why.rstrip('.')}"]
         self._tell("running two small steps on the CPU")
         small = self._run_small(settings, own.framework)
         if isinstance(small, tuple):

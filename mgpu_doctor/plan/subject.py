@@ -47,8 +47,8 @@ STRATEGIES = {
 """How each trainer divides the model's memory among ranks."""
 
 ELSEWHERE = {
-    "tf-ps": "it computes on CPUs alone, so no GPU's memory limits it; tf-single plans its models",
-    "tf-tpu": "TPUs lay out memory by themselves; tf-single plans its models on a GPU",
+    "tf-ps": "it runs on CPUs only, so no GPU memory limits it; tf-single plans its models",
+    "tf-tpu": "TPUs manage memory themselves; tf-single plans its models on a GPU",
 }
 """Trainers whose GPU memory cannot be predicted: why, and what to plan instead."""
 
@@ -77,7 +77,7 @@ def find_subject(name: str, model: str | None) -> Subject:
     if ":" in name or name.endswith(".py"):
         return Subject(name, name)
     raise SubjectError(
-        f"{name!r} is no trainer and no model ({', '.join(BATCH)}): name your own as "
+        f"{name!r} is not a trainer or a model ({', '.join(BATCH)}): name your own as "
         "module:function or script.py:function."
     )
 

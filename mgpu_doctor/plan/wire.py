@@ -138,7 +138,7 @@ def read_answer(line: str | bytes) -> Answer | Refusal:
             tuple(str(note)[:300] for note in body["notes"][:MOST_NOTES]),
         )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        raise WireError("the tracing process answered with something else than a trace") from None
+        raise WireError("the tracing process did not answer with a trace") from None
 
 
 def _events(listed: Any, names: list[str]) -> list[Event]:

@@ -260,7 +260,7 @@ class BoxReader:
     def _header(self) -> bytes:
         header = read_at(self._fd, 0, layout.HEADER_SIZE)
         if len(header) < layout.HEADER_SIZE:
-            raise BadBox(f"{self.path} cannot be read: it was cut off while it was read")
+            raise BadBox(f"{self.path} cannot be read: it was truncated meanwhile")
         return header
 
     def _now(self, header: bytes) -> BoxNow | None:

@@ -95,11 +95,11 @@ def _checked(fields: tuple[int, ...]) -> Geometry:
     if not 0 < geometry.step_capacity <= MOST_RECORDS:
         raise BadBox(f"it says that it holds {geometry.step_capacity} steps")
     if max(geometry.event_capacity, geometry.history_capacity) > MOST_RECORDS:
-        raise BadBox("it says that it holds more events or history than any box does")
+        raise BadBox("it claims to contain more events or history than any box does")
     if geometry.device > MOST_OFFSET or geometry.device_capacity > MOST_RECORDS:
-        raise BadBox("it says that it holds more device times than any box does")
+        raise BadBox("it claims to contain more device times than any box does")
     if max(geometry.birth_slot, geometry.strings_size, geometry.words_size) > MOST_BYTES:
-        raise BadBox("it says that it holds more text than any box does")
+        raise BadBox("it claims to contain more text than any box does")
     last = layout.HEADER_SIZE
     for first, end in sorted(geometry.areas()):
         if first < last:
@@ -112,12 +112,14 @@ def _check_kind(header: bytes) -> None:
     if not header.strip(b"\x00"):
         raise BadBox("it is still being created or empty")
     if not header.startswith(layout.MAGIC[: len(header)]):
-        raise BadBox("it is no black box")
+        raise BadBox("it is not a black box")
     if len(header) < layout.HEADER_SIZE:
-        raise BadBox("it is cut off within its header")
+        raise BadBox("its header is truncated")
     _, major, _, mark, *_ = layout.IDENTITY.unpack_from(header)
     if mark != layout.BYTE_ORDER_MARK:
-        raise BadBox("it was written on a machine of another byte order; read it on such a one")
+        raise BadBox(
+            "it was written on a machine with another byte order; read it on such a machine"
+        )
     if major > layout.VERSION_MAJOR:
         raise BadBox(
             f"it was written by a newer version (format {major}, this one reads "

@@ -26,7 +26,7 @@ def create(folder: Path) -> None:
     try:
         os.close(os.open(folder / INFO, flags, 0o600))
     except FileExistsError:
-        raise OccupiedError(f"{folder} holds a recording already.") from None
+        raise OccupiedError(f"{folder} already contains a recording.") from None
 
 
 def make_empty(folder: Path) -> None:
@@ -39,7 +39,7 @@ def make_empty(folder: Path) -> None:
         if not folder.is_dir():
             raise OccupiedError(f"{folder} is not a folder.")
         if (folder / INFO).exists():
-            raise OccupiedError(f"{folder} holds a recording already.")
+            raise OccupiedError(f"{folder} already contains a recording.")
         if any(folder.iterdir()):
             raise OccupiedError(f"{folder} is not empty.")
         if folder.stat().st_uid != os.geteuid():

@@ -79,7 +79,7 @@ class _GraphFlattener:
         ends: dict[str, tuple[int, ...]] = {}
         if loop := next((op for op in graph.get_operations() if op.type in LOOPS), None):
             raise UnfollowableError(
-                f"it has control flow ({loop.type}, {loop.name}), of which the graph does not say "
+                f"it has control flow ({loop.type}, {loop.name}), and the graph does not say "
                 "how often it runs"
             )
         for op in graph.get_operations():

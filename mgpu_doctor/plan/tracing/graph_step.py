@@ -36,7 +36,9 @@ _OPTIMIZERS = {
     Optimizer.ADAM: keras.optimizers.Adam,
     Optimizer.SGD: keras.optimizers.SGD,
 }
-COMPILED = "XLA compiles a part of the step and lays that out by itself: counted as without it"
+COMPILED = (
+    "XLA compiles a part of the step and plans its memory itself; it is counted as without XLA"
+)
 OWN = "the step is your own: its optimizer is the one that you gave it"
 
 
@@ -120,14 +122,14 @@ class _GraphStep:
         with tf.GradientTape() as tape:
             loss = self.trained.loss(model, batch)
             if not isinstance(loss, tf.Tensor) or loss.shape.num_elements() != 1:
-                raise TargetError("the loss must be a tensor of one number.")
+                raise TargetError("the loss must be a scalar tensor.")
             part = loss / self._accumulate
         variables = model.trainable_variables
         if not variables:
             raise TargetError("the model has no parameters to train.")
         gradients = tape.gradient(part, variables)
         if all(gradient is None for gradient in gradients):
-            raise TargetError("the loss depends on no parameter of the model that is trained.")
+            raise TargetError("the loss does not depend on a trained parameter of the model.")
         self._update(variables, gradients)
         return loss
 
@@ -225,7 +227,7 @@ def _apply_checkpointing(model: Any, how: Checkpointing) -> None:
         raise TargetError("--checkpointing half is torch's: of TensorFlow, full can be planned.")
     if not recompute_layers(model):
         raise TargetError(
-            "no layer of the model can be computed again: build tf.recompute_grad into the model."
+            "no layer of the model can be recomputed: build tf.recompute_grad into the model."
         )
 
 
@@ -278,7 +280,9 @@ def find_tensors(batch: Any) -> list[Any]:
     """Returns all tensors inside a batch. Raises TargetError if there are none."""
     tensors = [each for each in tf.nest.flatten(batch) if hasattr(each, "shape")]
     if not tensors:
-        raise TargetError("the batch holds no tensors: let it be one, or a tuple or dict of some.")
+        raise TargetError(
+            "the batch contains no tensors: make it a tensor, or a tuple or dict of tensors."
+        )
     return tensors
 
 

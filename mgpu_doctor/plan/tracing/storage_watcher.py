@@ -27,8 +27,8 @@ _SAME_WORK = {
 """Operators without a FLOP formula in torch -> an equivalent one."""
 _LSTM = torch.ops.aten.mkldnn_rnn_layer.default
 LSTM = (
-    "what an LSTM keeps inside its kernel for backward is not traced: the step needs more than is "
-    "said"
+    "what an LSTM keeps inside its kernel for backward is not traced: the step needs more than "
+    "shown"
 )
 """A fake LSTM has no workspace bytes, and cuDNN has another reserve space."""
 
@@ -164,9 +164,7 @@ class StorageWatcher(TorchDispatchMode):
 
     def _value(self, tensor: torch.Tensor) -> int | float:
         if tensor.dtype == torch.bool:
-            raise UnfollowableError(
-                "it branches on what a tensor holds (an `if` on a tensor, .any())"
-            )
+            raise UnfollowableError("it branches on a tensor's value (an `if` on a tensor, .any())")
         self.values_read += self.phase is not Phase.OPTIMIZER  # which reads its count of steps
         return 1.0 if tensor.dtype.is_floating_point else 1
 

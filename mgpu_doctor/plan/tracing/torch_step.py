@@ -138,7 +138,9 @@ def _next_batch(trained: Trained, watcher: StorageWatcher, samples: int) -> Any:
         batch = trained.batch(samples)
     tensors = list(find_tensors(batch))
     if not tensors:
-        raise TargetError("the batch holds no tensors: let it be one, or a tuple or dict of some.")
+        raise TargetError(
+            "the batch contains no tensors: make it a tensor, or a tuple or dict of tensors."
+        )
     for tensor in tensors:
         watcher.label(tensor, Kind.BATCH)
     return batch
@@ -150,7 +152,7 @@ def _check_loss(loss: Any) -> None:
         what = f"one of shape {tuple(loss.shape)}" if known else type(loss).__name__
         raise TargetError(f"the loss must be a tensor of one number, not {what}.")
     if not loss.requires_grad:
-        raise TargetError("the loss depends on no parameter of the model that is trained.")
+        raise TargetError("the loss does not depend on a trained parameter of the model.")
 
 
 def _prepare(model: nn.Module, settings: Settings) -> None:
@@ -161,7 +163,7 @@ def _prepare(model: nn.Module, settings: Settings) -> None:
     ):
         raise TargetError(
             "nothing in the model is repeated (a ModuleList or Sequential of equal blocks), so "
-            "--checkpointing cannot tell what to compute again: build it into the model."
+            "--checkpointing does not know what to recompute: build it into the model."
         )
 
 
@@ -248,7 +250,7 @@ def _model_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     loss = made.get("loss") if isinstance(made, dict) else getattr(made, "loss", made)
     if isinstance(loss, torch.Tensor) and loss.ndim == 0:
         return loss
-    raise TargetError(f"the model gives no loss by itself; let the function {PROTOCOL}.")
+    raise TargetError(f"the model returns no loss itself; let the function {PROTOCOL}.")
 
 
 def _refuse_group(*_: Any, **__: Any) -> None:

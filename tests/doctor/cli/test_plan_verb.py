@@ -20,7 +20,7 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("resnet", "--gpu", "A100"), "is no trainer and no model"),
+        (("resnet", "--gpu", "A100"), "is not a trainer or a model"),
         (("resnet50", "--gpu", "C64"), "--gpu must be a size"),
         (("resnet50", "--precision", "fp8"), "--precision must be one of fp32, bf16"),
         (("resnet50", "--checkpointing", "some"), "--checkpointing must be one of"),

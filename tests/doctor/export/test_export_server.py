@@ -207,5 +207,5 @@ def test_addresses() -> None:
     assert resolved("::1", 1).is_loopback
     assert resolved("::1", 1).url == "http://[::1]:1/metrics"
     assert not resolved("0.0.0.0", 1).is_loopback
-    with pytest.raises(AddressError, match="no address of this machine"):
+    with pytest.raises(AddressError, match="not an address of this machine"):
         resolved("no such name", 1)

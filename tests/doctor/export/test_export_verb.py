@@ -163,7 +163,7 @@ def test_a_token_file_without_a_token(tmp_path: Path, content: bytes) -> None:
     file.write_bytes(content)
     done = export("--serve", "--port", "0", "--token-file", str(file))
     assert done.returncode == 3
-    assert "holds no token" in done.stderr
+    assert "contains no token" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -173,7 +173,7 @@ def test_a_kept_token_that_others_may_read_is_not_used(home: Path) -> None:
     kept.chmod(0o644)
     done = export("--serve", "--port", "0")
     assert done.returncode == 3
-    assert f"others may read or change {kept}" in done.stderr
+    assert f"other users can read or change {kept}" in done.stderr
     kept.unlink()
     kept.symlink_to(home / "elsewhere")
     assert export("--serve", "--port", "0").returncode == 3
@@ -197,7 +197,7 @@ def test_a_port_in_use() -> None:
         (("latest",), "choose a format: --timeline FILE"),
         (("--serve", "--listen", "0.0.0.0", "--no-token"), "only with a loopback address"),
         (("--serve", "--no-token", "--token-file", "x"), "cannot be used together"),
-        (("--serve", "--listen", "no such name"), "no address of this machine"),
+        (("--serve", "--listen", "no such name"), "not an address of this machine"),
         (("--serve", "--port", "65536"), "--port"),
         (("--serve", "--interval", "0"), "--interval"),
     ],

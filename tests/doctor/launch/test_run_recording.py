@@ -130,7 +130,7 @@ def test_a_recording_is_never_written_over(tmp_path: Path) -> None:
     before = (tmp_path / "r/recording.json").read_bytes()
     done = run(doctor(tmp_path / "r", "true"))
     assert done.returncode == 2
-    assert b"holds a recording" in done.stderr
+    assert b"already contains a recording" in done.stderr
     assert (tmp_path / "r/recording.json").read_bytes() == before
 
 
@@ -157,7 +157,7 @@ def test_of_two_runs_that_name_one_folder_one_is_refused(tmp_path: Path) -> None
     both = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
     said = [one.communicate()[1] for one in both]
     assert sorted(one.returncode for one in both) == [0, 2, 2, 2]
-    assert sum(b"holds a recording already" in one or b"not empty" in one for one in said) == 3
+    assert sum(b"already contains a recording" in one or b"not empty" in one for one in said) == 3
 
 
 def test_a_job_starts_though_chance_repeats_its_id(tmp_path: Path) -> None:

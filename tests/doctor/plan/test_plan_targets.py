@@ -148,7 +148,7 @@ def test_a_model_or_a_function_leaves_the_strategy_open() -> None:
     ("name", "model", "said"),
     [
         ("torch-pp", None, "cannot be planned yet"),
-        ("tf-ps", None, "on CPUs alone, .*; tf-single plans its models"),
+        ("tf-ps", None, "on CPUs only, .*; tf-single plans its models"),
         ("torch-ddp", "gpt-5", "--model must be one of"),
         ("resnet50", "gpt-nano", "is one itself"),
         ("mine:plan", "gpt-nano", "built-in trainer"),

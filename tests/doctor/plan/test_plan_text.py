@@ -74,7 +74,7 @@ def test_settings_that_are_not_usual_are_named() -> None:
     planned = _planned(1 << 40)
     asked = replace(ASKED, settings=replace(SETTINGS, accumulate=4))
     planned = replace(planned, prediction=replace(planned.prediction, plan=asked))
-    assert "4 micro-batches a step" in render(planned, width=80, colour=False, unicode=True)
+    assert "4 micro-batches per step" in render(planned, width=80, colour=False, unicode=True)
 
 
 @given(st.lists(st.integers(1, 1 << 40), min_size=1, max_size=7), st.integers(40, 100))

@@ -257,12 +257,12 @@ def test_a_model_in_another_type_keeps_the_weights_that_it_shares() -> None:
     [
         (lambda: nn.Linear(2, 2), "returned (Linear)"),
         (lambda: (nn.Linear(2, 2), torch.ones(2)), "must be functions"),
-        (lambda: (nn.Linear(2, 2), lambda _: "a"), "holds no tensors"),
-        (lambda: (nn.Linear(2, 2), lambda n: torch.ones(n, 2)), "gives no loss by itself"),
+        (lambda: (nn.Linear(2, 2), lambda _: "a"), "contains no tensors"),
+        (lambda: (nn.Linear(2, 2), lambda n: torch.ones(n, 2)), "returns no loss itself"),
         (lambda: (nn.Identity(), lambda n: torch.ones(n, 2)), "no parameters"),
         (lambda: _linear(lambda model, batch: model(batch)), "of shape (2, 256)"),
         (lambda: _linear(lambda *_: "x"), "not str"),
-        (lambda: _linear(lambda _, batch: batch.sum()), "depends on no parameter"),
+        (lambda: _linear(lambda _, batch: batch.sum()), "does not depend on a trained parameter"),
     ],
 )
 def test_what_describes_no_step_is_refused_with_a_sentence(returned: Any, said: str) -> None:

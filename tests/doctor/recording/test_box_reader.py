@@ -77,9 +77,9 @@ def test_steps_handed_out_do_not_change(box: Path) -> None:
     [
         (b"", "still being created or empty"),
         (bytes(8192), "still being created or empty"),
-        (b"\x7fELF" + bytes(8192), "no black box"),
-        (layout.MAGIC, "cut off within its header"),
-        (layout.MAGIC[:3], "cut off within its header"),
+        (b"\x7fELF" + bytes(8192), "not a black box"),
+        (layout.MAGIC, "its header is truncated"),
+        (layout.MAGIC[:3], "its header is truncated"),
     ],
 )
 def test_what_is_no_box_is_told_in_a_sentence(tmp_path: Path, content: bytes, said: str) -> None:
@@ -446,7 +446,7 @@ def test_a_box_that_is_cut_off_while_it_is_read(box: Path) -> None:
     with BoxReader(box) as reader:
         assert len(reader.poll().steps) == 20
         os.truncate(box, 1000)
-        with pytest.raises(BadBox, match="cut off"):
+        with pytest.raises(BadBox, match="truncated"):
             reader.poll()
 
 

@@ -87,7 +87,7 @@ def content(box: Box) -> list[object]:
 
 def check(files: list[BoxFile], found: list[Read]) -> None:
     """Each as if it had been read alone."""
-    assert "it is no black box" in str(found[4])
+    assert "it is not a black box" in str(found[4])
     assert found[9] == f"{files[9].path} cannot be read: No such file or directory"
     assert len(found) == COUNT
     for file, one in zip(files, found, strict=True):

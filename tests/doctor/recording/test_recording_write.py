@@ -33,7 +33,7 @@ def test_an_empty_folder_is_taken_and_made_private(tmp_path: Path) -> None:
 
 def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:
     (tmp_path / "recording.json").write_text("{}")
-    with pytest.raises(OccupiedError, match="holds a recording already"):
+    with pytest.raises(OccupiedError, match="already contains a recording"):
         create(tmp_path)
     (tmp_path / "recording.json").rename(tmp_path / "file")
     with pytest.raises(OccupiedError, match="not empty"):

@@ -129,7 +129,7 @@ def test_who_started_it_may_be_killed(begun: list[Started], tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (run_words(["no-such-command"]), "no-such-command: there is no such command."),
+        (run_words(["no-such-command"]), "no-such-command: command not found."),
         (("train", "nope", "--quiet"), "there is no trainer 'nope': choose one of torch-ddp"),
         (("run", "--dir", "/", "--quiet", "--", "true"), "/ is not empty. Name a new or empty"),
         (("train", "torch-ddp", "--ranks", "x"), "Invalid value for '--ranks'"),
