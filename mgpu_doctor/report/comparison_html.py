@@ -13,7 +13,7 @@ from mgpu_doctor.report.html.sections import MARKS, say
 
 
 def render_comparison_html(compared: Comparison) -> str:
-    """The whole document."""
+    """Returns the whole document."""
     conclusion = comparison_text.headline(compared)
     heading = (
         f'<h1><span class="mark">{MARKS[conclusion.tone]}</span> {say(conclusion.sentence)}</h1>'

@@ -25,7 +25,7 @@ def render(compared: Comparison) -> str:
 
 
 def document(compared: Comparison) -> dict[str, Any]:
-    """The object itself. Seconds, bytes, fractions 0..1; what is not known is None."""
+    """Returns the object itself. Seconds, bytes, fractions 0..1; unknown is None."""
     scaling, best = compared.scaling, compared.best
     made: dict[str, Any] = plain(
         {

@@ -1,5 +1,5 @@
-"""A comparison for a ticket: GitHub's Markdown. Host names and paths are not in it, but for what
-settings and names of runs hold.
+"""A comparison for a ticket: GitHub's Markdown. It contains no host names and paths, except those
+in settings and names of runs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _markdown_list(sentences: Iterable[str]) -> str:
 
 
 def _markdown_table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """Of cells that are escaped, or figures of ours."""
+    """Returns a table. Cells must be escaped, or our own numbers."""
     lines = [[cell or " " for cell in head], ["---"] * len(head)]
     lines += [list(row) for row in body]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

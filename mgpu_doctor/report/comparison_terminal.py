@@ -1,5 +1,5 @@
-"""A comparison for a terminal: who is faster, the figures, where the time goes, what more ranks
-would do. Only `Text` objects are printed, never markup.
+"""A comparison for a terminal: which run is faster, the figures, where the time goes, the effect of
+more ranks. Only `Text` objects are printed, never markup.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _sentences(console: Console, sentences: Iterable[str], style: str = "") -> N
 
 
 def _table(columns: Sequence[comparison_text.Column], width: int) -> list[Text]:
-    """A header and a line a run, with the columns that fit."""
+    """Yields a header and a line per run, with the columns that fit."""
     kept = list(columns)
     while sum(map(_size, kept)) + GAP * (len(kept) - 1) > width and len(kept) > 1:
         kept.remove(min(kept, key=lambda column: column.needed))
@@ -91,7 +91,7 @@ def _size(column: comparison_text.Column) -> int:
 
 
 def _spent(compared: Comparison, width: int) -> list[Text]:
-    """A bar of phases a run, all on one scale."""
+    """Yields a bar of phases per run, all on one scale."""
     spent = comparison_text.spent(compared)
     columns = [
         comparison_text.Column("", tuple(one.letter for one in spent), 9, number=False),

@@ -115,7 +115,7 @@ def letter(place: int) -> str:
 
 
 def headline(compared: Comparison) -> Verdict:
-    """The first line: of two runs their difference, of more the one to take."""
+    """Returns the first line: the difference of two runs, or the best of more."""
     if len(compared.pairs) == 1:
         return Verdict(TONES[compared.pairs[0].change], describe_pair(compared.pairs[0]))
     found = compared.best
@@ -181,7 +181,7 @@ def _best(compared: Comparison, found: Best) -> Verdict:
 
 
 def about(compared: Comparison) -> Iterator[tuple[str, str]]:
-    """Letter of each run, and its name with the settings that differ between runs."""
+    """Returns the letter of each run, and its name with the settings that differ between runs."""
     for place, run in enumerate(compared.runs):
         yield letter(place), "; ".join([text.line(run.name), *_settings(compared, run)])
 

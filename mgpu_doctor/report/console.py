@@ -1,4 +1,4 @@
-"""Where text for a terminal is put together: lines of a width, with or without colours."""
+"""Collects text for a terminal: lines of a fixed width, with or without colours."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from rich.console import Console
 
 
 def collecting(width: int, *, colour: bool) -> tuple[Console, io.StringIO]:
-    """A console and what is printed on it. It prints what it is given, whatever the terminal that
-    the doctor runs in: no markup, no emoji, nothing highlighted, nothing of the environment."""
+    """Returns a console and the buffer of its output. It is independent of the doctor's own
+    terminal and environment: no markup, no emoji, no highlighting."""
     out = io.StringIO()
     console = Console(
         file=out,

@@ -17,7 +17,7 @@ BOUND = {BoundBy.HOST: "host-bound: ", BoundBy.DEVICE: "device-bound: "}
 
 
 def format_run_ahead(lead: RunAhead | None) -> str:
-    """For tables: `23 ms`, `> 20 ms` or `< 2 ms`, as far as it is known."""
+    """Returns `23 ms`, `> 20 ms` or `< 2 ms` for tables, as far as known."""
     return _bounded(lead, "> ", "< ")
 
 
@@ -32,8 +32,8 @@ def _bounded(lead: RunAhead | None, at_least: str, at_most: str) -> str:
 
 
 def describe_timing(rank: RankSummary) -> str | None:
-    """What measured a rank's phases, and how far its host was ahead; None: it computes on the CPU,
-    or no step was recorded."""
+    """Returns what measured a rank's phases, and how far its host was ahead; None if it computes on
+    the CPU, or if no step was recorded."""
     if rank.clock is PhaseClock.HOST:
         return "phases unknown: the host's clock does not show what the GPU did"
     if rank.clock is not PhaseClock.DEVICE:
@@ -46,7 +46,8 @@ def describe_timing(rank: RankSummary) -> str | None:
 
 
 def name_clocks(ranks: Sequence[RankSummary]) -> str:
-    """`by the GPUs' own clocks`; of several clocks, on which ranks; empty if none is on a GPU."""
+    """Returns `by the GPUs' own clocks`, with the ranks of each clock if there are several; empty
+    if no clock is a GPU's."""
     by_clock: dict[PhaseClock, list[int]] = {}
     for rank in ranks:
         if rank.clock is not None and rank.rank is not None:
@@ -66,8 +67,8 @@ def name_clocks(ranks: Sequence[RankSummary]) -> str:
 
 
 def summarize_timing(ranks: Sequence[RankSummary]) -> str:
-    """Sentences: which ranks are host-bound and which device-bound, and whose GPUs are busy waiting
-    for whom; empty if nothing of this is known."""
+    """Returns sentences: which ranks are host-bound or device-bound, and which GPUs are busy
+    waiting for which ranks; empty if unknown."""
     bound = {
         side: [rank.rank for rank in ranks if rank.bound_by is side and rank.rank is not None]
         for side in BoundBy
@@ -94,8 +95,8 @@ def describe_busy_waiting(waiting: BusyWaiting) -> str:
 
 
 def summarize_busy_waiting(ranks: Sequence[RankSummary]) -> str:
-    """The same for the largest group of ranks that wait for one rank, with the least of their
-    values; empty: no GPU is busy waiting."""
+    """Returns the same for the largest group of ranks that wait for one rank, with the lowest of
+    their values; empty if no GPU is busy waiting."""
     groups: dict[int | None, list[RankSummary]] = {}
     for rank in ranks:
         if rank.busy_waiting is not None and rank.rank is not None:

@@ -151,8 +151,9 @@ def _fix(fix: Fix) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Only what JSON knows: enum members as their value, array scalars as Python's, NaN and
-    infinities as None, tuples as lists, undecodable bytes of file names as the sign for them."""
+    """Returns a value in JSON types: enum members as their value, array scalars as Python's, NaN
+    and infinities as None, tuples as lists, undecodable bytes of file names as replacement
+    characters."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -30,9 +30,10 @@ def events_of(
     followed: Sequence[Followed] = (),
     until: float = math.inf,
 ) -> Timeline:
-    """The newest events, up to `until` (seconds since the epoch).
+    """Returns the newest events up to `until` (seconds since the epoch).
 
-    `devices`: a sample newer than those of the job; `followed`: findings as they came and went.
+    `devices`: a sample newer than those of the job. `followed`: findings with the times at which
+    they appeared and resolved.
     """
     known = [
         event

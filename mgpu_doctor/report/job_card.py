@@ -1,4 +1,4 @@
-"""What ran, for whoever was not there: command, versions, devices, settings of the launch."""
+"""What ran: command, versions, devices, settings of the launch."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NOT_KNOWN = "not known"
 
 
 def facts(diagnosis: Diagnosis, hide: Redactor) -> dict[str, str]:
-    """Name -> value, anybody's words; what is not known says so, what a job need not have is left
-    out."""
+    """Returns name -> value, as untrusted text. An unknown fact is shown as unknown; a fact that
+    not every job has is left out."""
     case, job = diagnosis.case, diagnosis.case.job
     metadata = _metadata(case)
     known = {
@@ -49,7 +49,8 @@ def facts(diagnosis: Diagnosis, hide: Redactor) -> dict[str, str]:
 
 
 def _metadata(case: Case) -> ProcessMetadata:
-    """That of the first rank whose metadata is known: ranks are started alike."""
+    """Returns the metadata of the first rank where it is known: all ranks are started the same
+    way."""
     return next((rank.metadata for rank in case.ranks if rank.metadata != UNKNOWN), UNKNOWN)
 
 
@@ -78,7 +79,7 @@ def _device(rank: Rank) -> str | None:
 
 
 def _settings(metadata: ProcessMetadata) -> Iterator[tuple[str, str]]:
-    """Name and value of each setting that is known."""
+    """Returns name and value of each known setting."""
     if precision := _line(metadata.precision):
         yield "precision", precision
     threads, cores = metadata.threads, metadata.affinity
@@ -116,7 +117,7 @@ def _line(value: str | None) -> str | None:
 
 
 def _moment(at: float | None) -> str | None:
-    """UTC, to the second; None where it is not known or no moment of our calendar."""
+    """Returns UTC, to the second; None if unknown or not a valid date."""
     try:
         return (
             None

@@ -1,7 +1,7 @@
 """Events of ranks and of the job: joined, ended, checkpoints, evaluations, pauses. Pure.
 
-Similar events are merged: a job that saves every hundred steps is one line, and a save that took
-much longer than the others another.
+Similar events are merged: regular saves every hundred steps are one line, and a save that took much
+longer than the others is another.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 def quote(words: str) -> str:
-    """Text of a job (names, messages), made safe and short enough for a sentence."""
+    """Returns text of a job (names, messages), made safe and short enough for a sentence."""
     return text.cut(text.line(words), LONGEST)
 
 
@@ -123,7 +123,7 @@ def list_joins_and_ends(diagnosis: Diagnosis) -> Iterator[TimelineEvent]:
 
 
 def _how(rank: Rank) -> tuple[str, Tone]:
-    """How the rank ended, in words, and how bad that is."""
+    """Returns how the rank ended, in words, and how severe that is."""
     if rank.signal is not None:
         tone = Tone.INFO if rank.signal in ASKED else Tone.CRITICAL
         return f"ended by {format_signal(rank.signal)}", tone
@@ -155,8 +155,8 @@ MOST = 16
 
 
 def evaluations(rank: Rank) -> tuple[Event, ...]:
-    """The evaluations of a rank that records no such events, by its step records. Each ends with
-    the step that it is counted in."""
+    """Returns the evaluations of a rank without evaluation events, from its step records. Each ends
+    with the step that it is counted in."""
     names = rank.steps.dtype.names or ()
     if not len(rank.steps) or not {"phases", "end_ns", "step"} <= {*names}:
         return ()
@@ -231,7 +231,7 @@ def list_rank_events(case: Case) -> Iterator[TimelineEvent]:
 def _in_step(
     recorded: Sequence[tuple[Rank, list[Event]]], *, alike: bool
 ) -> Iterator[tuple[list[Rank], list[_Occurrence]]]:
-    """Ranks with the same events, and these events.
+    """Returns groups of ranks with the same events, and these events.
 
     `alike`: only ranks with events at the same steps are merged; else all ranks are.
     """

@@ -174,7 +174,8 @@ def _exited_with_error(rank_summary: RankSummary) -> bool:
 
 
 def _stopped(rank: Rank | None, failed: bool) -> float | None:
-    """When the rank stopped: its own failure, else since when it is in its place."""
+    """Returns when the rank stopped: its own failure, else since when it is at its current
+    place."""
     if rank is None:
         return None
     if failed and rank.error is not None and rank.error.at is not None:

@@ -29,7 +29,8 @@ SAME = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A GPU's event. `at` None: before the first sample; `index` None: only `where` is known."""
+    """A GPU's event. `at`: None if before the first sample. `index`: None if only `where` is
+    known."""
 
     at: float | None
     index: int | None
@@ -39,7 +40,7 @@ class _Found:
 
 
 def of_gpus(case: Case | None, newest: DeviceSample | None) -> Iterator[TimelineEvent]:
-    """Events of the GPUs. `newest`: a sample that is not among those of the job."""
+    """Returns the events of the GPUs. `newest`: a sample that is not among those of the job."""
     hosts = _samples(case, newest)
     users: Mapping[str, Sequence[int]] | None = None
     for host, samples in hosts.items():
@@ -59,7 +60,7 @@ def of_gpus(case: Case | None, newest: DeviceSample | None) -> Iterator[Timeline
 def _samples(
     case: Case | None, newest: DeviceSample | None
 ) -> Mapping[str | None, list[DeviceSample]]:
-    """Host -> the job's samples, then the screen's own."""
+    """Returns host -> the job's samples, then the screen's own."""
     found: dict[str | None, list[DeviceSample]] = defaultdict(list)
     for sample in case.device_samples if case is not None else ():
         found[sample.host].append(sample)
@@ -198,7 +199,7 @@ def signs(case: Case) -> Iterator[TimelineEvent]:
 
 
 def _raised(sign: LogMatch, case: Case) -> bool:
-    """Whether the line is the exception that the rank's own black box holds."""
+    """Returns whether the line is the exception in the rank's own black box."""
     return any(
         rank.error is not None
         and rank.error.message != ""
@@ -213,7 +214,8 @@ SAYS_WHEN = re.compile(r"from the (?:start|first step)|\bsteps? \d")
 
 
 def findings(diagnosis: Diagnosis, followed: Sequence[Followed]) -> Iterator[TimelineEvent]:
-    """When findings began and were resolved: by their first step, or when they were first seen."""
+    """Returns when findings began and were resolved, by their first step or by when they were first
+    seen."""
     ranks = diagnosis.case.ranks
     seen = {id(one.finding): one.appeared for one in followed}
     for finding in diagnosis.findings:

@@ -1,7 +1,7 @@
 """The diagnosis for a ticket: GitHub's Markdown, redacted by default.
 
-Other people's words are escaped so that they cannot open a tag, a link, a table cell, a mention or
-an issue reference; their code is in a fence that is longer than any in it.
+Untrusted text is escaped so that it cannot start a tag, a link, a table cell, a mention or an issue
+reference; untrusted code is in a fence that is longer than any in it.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ MARKS = {
 
 _SPECIAL = re.compile(r"[\\`*_\[\]#|~$]|:(?=//)|(?<=www)\.")
 _BEGINS = re.compile(r"^(?:[-+=]|\d+(?=[.)](?:\s|$)))")
-"""A list or a heading, where a line begins with it."""
+"""Characters that start a list or a heading at the beginning of a line."""
 _NOTHING = "<!-- -->"
-"""Between `@` and a name: no mention, and nothing to see."""
+"""An invisible character between `@` and a name prevents a mention."""
 _TAGS = re.compile("[<>&]")
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 
@@ -61,7 +61,7 @@ _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 def render(diagnosis: Diagnosis, *, redact: bool = True, home: str | None = None) -> str:
     """The text, ending in a newline. `home`: the user's home folder, which is redacted."""
     hide = redactor(diagnosis, home) if redact else as_it_is()
-    if redact:  # before anything is cut: half a name is not found
+    if redact:  # before text is cut: half a name would not be found
         diagnosis = redacted(diagnosis, hide)
     conclusion = verdict(diagnosis)
     lead = leading(diagnosis)
@@ -90,12 +90,12 @@ def render(diagnosis: Diagnosis, *, redact: bool = True, home: str | None = None
 
 
 def escape(words: str) -> str:
-    """One line of other people's words that means nothing to Markdown, HTML or GitHub."""
+    """Returns one line of untrusted text without meaning in Markdown, HTML or on GitHub."""
     return _BEGINS.sub(_disarmed, _within(words))
 
 
 def _within(words: str) -> str:
-    """The escaped words, for the inside of a line."""
+    """Returns the escaped text, for the middle of a line."""
     return _armless(text.cut(text.line(words), LONGEST))
 
 
@@ -111,7 +111,8 @@ def prose(words: str) -> str:
 
 
 def _span(code: str) -> str:
-    """Only what nothing could take for a tag, an end of a cell or a mention."""
+    """Returns a code span without anything that could be read as a tag, the end of a cell or a
+    mention."""
     return _armless(f"`{code}`") if re.search("[<>&|@]", code) else f"`{code}`"
 
 
@@ -123,7 +124,7 @@ def _disarmed(found: re.Match[str]) -> str:
 
 
 def fence(code: str) -> str:
-    """A code block that nothing in `code` can end."""
+    """Returns a code block that nothing in `code` can end."""
     code = text.cut(text.clean(code).strip("\n"), LONGEST_CODE)
     longest = max((len(run) for run in re.findall("`+", code)), default=0)
     bars = "`" * max(3, longest + 1)

@@ -1,6 +1,4 @@
-"""How the phases of a step are drawn: a letter and a colour each, and a bar per rank on one
-scale.
-"""
+"""Draws the phases of a step: a letter and a colour each, and a bar per rank on one scale."""
 
 from __future__ import annotations
 
@@ -22,9 +20,10 @@ from mgpu_doctor.report.rank_rows import Row, rows
 class Look(NamedTuple):
     letter: str
     colour: str
-    """Told apart by colour-blind readers (Okabe and Ito, 2008), greys for what is not work."""
+    """Colours that colour-blind readers can distinguish (Okabe and Ito, 2008); greys for anything
+    but work."""
     dark: bool = False
-    """Whether light text stands on it."""
+    """Whether text on it is light."""
 
 
 LOOKS: Mapping[str, Look] = {
@@ -42,7 +41,7 @@ LOOKS: Mapping[str, Look] = {
 
 
 def known(phases: Mapping[str, float | None]) -> dict[str, float]:
-    """The measured phases that took time, in the order of a step."""
+    """Returns the measured phases that took time, in the order of a step."""
     return {name: value for name in PHASES if (value := phases.get(name)) and value > 0}
 
 
@@ -66,7 +65,8 @@ SHORTEST_BAR = 16
 
 
 def rank_lines(diagnosis: Diagnosis, width: int) -> list[Text]:
-    """A header, a line a rank (or a group of ranks), and a legend, each at most `width` cells."""
+    """Returns a header, a line per rank (or group of ranks), and a legend, each at most `width`
+    cells."""
     table = rows(diagnosis, ROWS)
     columns = _columns(table, width)
     left = sum(size + 2 for size in columns.values()) + 2
@@ -94,15 +94,15 @@ def rank_lines(diagnosis: Diagnosis, width: int) -> list[Text]:
 
 
 def bar(spent: Mapping[str, float], scale: float, width: int) -> Text:
-    """The phases of a step, `width` cells for `scale` seconds. A segment is its letter repeated, on
-    its colour; waiting is dots on nothing."""
+    """Returns the phases of a step, `width` cells for `scale` seconds. A segment is its letter
+    repeated, on its colour; waiting is dots without colour."""
     drawn = Text(style="not bold default")
     for name, size in zip(spent, cells(list(spent.values()), scale, width), strict=True):
         style = LOOKS[name]
         if name == "wait":
             drawn.append(style.letter * size, style="not bold dim default")
         elif size:
-            # With colours one letter a segment is enough: the others are there for plain text.
+            # With colours, one letter per segment is enough: the others are for plain text.
             ink = "#ffffff" if style.dark else "#000000"
             drawn.append(style.letter, style=Style(color=ink, bgcolor=style.colour))
             same = Style(color=style.colour, bgcolor=style.colour)

@@ -17,7 +17,7 @@ from mgpu_doctor.report.verdict import leading
 
 TRACED = "traced"
 NO_PHASE = "other"
-"""The phase that says nothing about where a rank was."""
+"""The phase that does not say where a rank was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Row:
     """The last activity of a rank of a stopped job, shown instead of its phases; else None."""
     culprit: bool
     clock: PhaseClock | None = None
-    """What measured the phases; of a group, if it is the same of all."""
+    """What measured the phases; for a group, only if it is the same for all."""
     run_ahead: RunAhead | None = None
     """How far the host was ahead; of a group, medians."""
 
@@ -146,7 +146,7 @@ HEADS = ("measure", "value", "against", "where", "source")
 
 
 def evidence_table(evidence: Sequence[Evidence]) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows; anybody's words."""
+    """Returns heads and rows, as untrusted text."""
     rows = [
         (
             one.measure,

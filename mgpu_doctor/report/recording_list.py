@@ -1,4 +1,4 @@
-"""The recordings kept, as a table, as one's card, and as JSON."""
+"""The kept recordings as a table or JSON, and one recording as a card."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ SCHEMA = "mgpu-doctor/runs/1"
 
 
 def table(kept: Sequence[Kept], width: int) -> str:
-    """One line each, and what they take together. An id shows when the recording started."""
+    """Returns one line per recording, and their total size. An id shows when the recording
+    started."""
     rows = [
         (text.line(one.id), _lasted(one), one.state, str(one.boxes), format_bytes(one.size))
         for one in kept
@@ -38,7 +39,8 @@ def table(kept: Sequence[Kept], width: int) -> str:
 
 
 def card(kept: Kept, reference: str) -> str:
-    """All that is known without a diagnosis. `reference`: by which other verbs find it, too."""
+    """Returns all that is known without a diagnosis. `reference`: a name that other verbs
+    accept."""
     rows = (
         ("recording", str(kept.folder)),
         ("command", _command(kept)),

@@ -55,7 +55,7 @@ _fill = functools.partial(textwrap.fill, break_on_hyphens=False)
 
 
 def listed(rules: Iterable[Rule]) -> str:
-    """A line or two for each rule."""
+    """Returns one or two lines for each rule."""
     ordered = _ordered(rules)
     width = max(len(rule.code) for rule in ordered)
     indent = " " * (width + 2)
@@ -66,7 +66,7 @@ def listed(rules: Iterable[Rule]) -> str:
 
 
 def explained(rule: Rule) -> str:
-    """All that a rule says of itself."""
+    """Returns a rule's full explanation."""
     parts = [f"{rule.code} ({rule.family})\n{_fill(rule.summary, WIDTH)}"]
     for title, text in _sections(rule):
         parts.append(f"{title}\n{textwrap.indent(_fill(text, WIDTH - 2), '  ')}")
@@ -81,7 +81,7 @@ def explained(rule: Rule) -> str:
 
 
 def reference(rules: Sequence[Rule]) -> str:
-    """Every rule as Markdown."""
+    """Returns every rule as Markdown."""
     parts = [PREFACE]
     families = list(FAMILIES) + sorted({rule.family for rule in rules} - set(FAMILIES))
     for family in families:
@@ -117,7 +117,7 @@ def _limit(limit: Limit) -> str:
 
 
 def _default(limit: Limit) -> tuple[str, str]:
-    """As it is set, and its unit."""
+    """Returns the default value with its unit."""
     if limit.unit == "bytes":
         return f"{limit.default:.0f}", f"bytes: {format_bytes(limit.default)}"
     return f"{limit.default:g}", limit.unit

@@ -1,4 +1,4 @@
-"""The ranks' stacks as a tree of lines that fit: common calls once, then who parts where.
+"""The ranks' stacks as a tree of lines that fit: common calls once, then where ranks diverge.
 
 4 ranks  <module> train.py:90 → main train.py:81 → train train.py:60
 ├─ 0, 2-3  step train.py:48 → all_reduce torch/distributed/distributed_c10d.py:3252  (collective)
@@ -71,7 +71,7 @@ def _rails(tree: Sequence[Branch], at: int) -> str:
 
 
 def _goes_on(tree: Sequence[Branch], at: int, level: int) -> bool:
-    """Whether another branch of this depth follows from the same one."""
+    """Returns whether another branch of this depth follows from the same parent."""
     for later in tree[at + 1 :]:
         if later.depth <= level:
             return later.depth == level
@@ -98,7 +98,7 @@ def _ranks(branch: Branch) -> str:
 
 
 def _calls(calls: Sequence[str], room: int) -> str:
-    """The innermost calls that fit; what is left out before them is counted."""
+    """Returns the innermost calls that fit; omitted outer calls are counted."""
     shown: list[str] = []
     for at in range(len(calls) - 1, -1, -1):
         words = text.line(calls[at])

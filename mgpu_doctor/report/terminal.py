@@ -1,7 +1,7 @@
-"""The diagnosis for a terminal, read top-down in ten seconds: verdict, who, why, evidence, fix,
-gain; then the ranks, further findings, and what was not seen.
+"""The diagnosis for a terminal, read top-down in ten seconds: verdict, culprit, cause, evidence,
+fix, gain; then the ranks, further findings, and known gaps.
 
-Only `Text` objects are printed, never markup: names, messages and paths are other people's.
+Only `Text` objects are printed, never markup: names, messages and paths are untrusted.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ def _finding(page: _Page, diagnosis: Diagnosis, finding: Finding) -> None:
 def _evidence(
     evidence: Sequence[Evidence], culprits: Sequence[Culprit], width: int
 ) -> list[RenderableType]:
-    """A line each, the number first; a source that several share is named once, below."""
+    """Yields one line per evidence, the number first; a source shared by several is named once,
+    below."""
     shown = evidence[:EVIDENCE_LINES]
     facts = [_fact(one) for one in shown]
     short = [cell_len(fact) for fact in facts if cell_len(fact) <= QUOTED]
@@ -188,7 +189,7 @@ def _fact(evidence: Evidence) -> str:
 
 
 def _fix(page: _Page, fix: Fix, gained: str | None, *, first: bool) -> None:
-    """The first fix with what to type; of the others their summary."""
+    """Yields the first fix with its commands, and the summaries of the others."""
     page.labelled("fix" if first else "or", _prose(fix.summary, page.body))
     how = text.details(fix.how, fix.summary).splitlines() if first else []
     if how:
@@ -208,7 +209,7 @@ def _stacks(page: _Page, diagnosis: Diagnosis) -> None:
 
 
 def _rest(page: _Page, diagnosis: Diagnosis, lead: Finding | None, *, brief: bool) -> None:
-    """Further findings, the coverage, and what was not seen."""
+    """Yields further findings, the coverage, and known gaps."""
     further = [finding for finding in diagnosis.findings if finding is not lead]
     if not brief:
         page.gap()
@@ -264,7 +265,7 @@ def _coverage(diagnosis: Diagnosis) -> str:
 
 
 def _split(diagnosis: Diagnosis) -> str:
-    """Where the time of a healthy job goes, in one line."""
+    """Yields one line: where the time of a healthy job goes."""
     spent: dict[str, float] = {}
     for rank in diagnosis.ranks:
         for name, value in phase_bars.known(rank.phases).items():

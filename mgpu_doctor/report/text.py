@@ -1,4 +1,4 @@
-"""How numbers, rank lists and other people's words are written. Shared by every renderer."""
+"""Formats numbers, rank lists and untrusted text. Shared by every renderer."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ from mgpu_doctor.formatting import (
 )
 
 WIDEST_CODE = 100
-"""A single longer line is prose: in a block of code one would have to scroll sideways."""
+"""Characters from which a single line is prose: in a block of code it would need scrolling."""
 _SENTENCE = re.compile(r"^[A-Za-z]\w*(?:[,;]? \w[\w'-]*){2,}.*[a-z)]\.$")
-"""Words, and a full stop right behind the last one, which no command ends with."""
+"""Words ending with a full stop, which no command does."""
 
 
 def clean(text: str) -> str:
     """`text` without terminal escapes, control and invisible characters; newlines stay."""
-    if text.isprintable():  # as nearly always: nothing of the below is
+    if text.isprintable():  # the usual case: nothing to remove
         return text
     return foreign.clean(text.replace("\r\n", "\n").expandtabs(4))
 
 
 def details(how: str, summary: str) -> str:
-    """What to type, cleaned; empty where the summary says all of it."""
+    """Returns the commands of a fix, cleaned; empty if the summary contains them."""
     words = clean(how).strip("\n")
     return "" if line(words).rstrip(".") == line(summary).rstrip(".") else words
 
 
 def is_prose(how: str) -> bool:
-    """Whether it is a sentence, perhaps with `commands` in it, and no command to copy as it is."""
+    """Returns whether it is a sentence, perhaps with `commands` in it, and not a command to
+    copy."""
     if "\n" in how.strip():
         return False
     return "`" in how or len(how) > WIDEST_CODE or _SENTENCE.search(how) is not None
 
 
 def with_code(words: str, plain: Callable[[str], str], code: Callable[[str], str]) -> str:
-    """`words` with `code` applied to text between backticks and `plain` to all else."""
+    """Returns `words` with `code` applied to text between backticks and `plain` to the rest."""
     between = words.split("`")
     parts = []
     while between:
@@ -76,7 +77,7 @@ def cut_words(text: str, width: int) -> str:
 
 
 def quantity(value: float | int | str | None, unit: str) -> str:
-    """A measured value with its unit, as `Evidence` holds it."""
+    """Returns a measured value of an `Evidence` with its unit."""
     if value is None:
         return UNKNOWN
     if isinstance(value, str):

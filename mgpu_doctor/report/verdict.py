@@ -1,5 +1,5 @@
-"""The first sentence of every report, and the line about the job. Never "healthy" of a job that was
-just killed, never "nothing wrong" of what was not measured."""
+"""The first sentence of every report, and the line about the job. It never calls a killed job
+healthy, and never says "nothing wrong" about what was not measured."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Verdict:
 
 
 def leading(diagnosis: Diagnosis) -> Finding | None:
-    """The finding that the report is about; None where nothing is at warning or worse, unless what
-    was handed over is a picture of memory alone."""
+    """Returns the finding that the report is about; None if no finding is a warning or worse,
+    unless only a memory snapshot was given."""
     first = next(iter(diagnosis.findings), None)
     alone = diagnosis.case.snapshots and not diagnosis.case.ranks
     return first if first and (alone or first.severity is not Severity.INFO) else None
@@ -82,7 +82,7 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
 
 
 def _by_traces(diagnosis: Diagnosis) -> Verdict:
-    """The verdict on a job of which only profiler traces are known."""
+    """Returns the verdict on a job with nothing but profiler traces."""
     sentence = "nothing wrong found in the traces"
     if any(unexamined.gap is Gap.RANK_COMPARISON for unexamined in diagnosis.unexamined):
         return Verdict(Tone.UNKNOWN, f"{sentence}, but the ranks could not be compared")

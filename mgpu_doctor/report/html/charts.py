@@ -24,12 +24,13 @@ from mgpu_doctor.report.verdict import Tone
 Floats = npt.NDArray[np.float64]
 WIDTH, HEIGHT = 600, 90
 GRAPH_COLUMNS = 300
-"""Points of a curve."""
+"""Points per curve."""
 MOST_GPUS, MOST_HOSTS = 32, 4
 LEAST = 2
-"""Samples that make a curve."""
+"""The fewest samples that make a curve."""
 MOST_MARKS, LONGEST_MARK = 12, 80
-"""Of every curve, so that a page of many GPUs stays small; characters of a mark's text."""
+"""The most marks per curve, so that a page of many GPUs stays small; and characters of a mark's
+text."""
 GRAVE = (Tone.CRITICAL, Tone.WARNING)
 
 
@@ -47,7 +48,8 @@ class Curve:
 
 
 def graphs(case: Case, hide: Redactor | None = None, events: Sequence[TimelineEvent] = ()) -> str:
-    """The graphs as markup; empty without two samples. Grave `events` are vertical lines."""
+    """Returns the graphs as markup; empty with fewer than two samples. Severe `events` are vertical
+    lines."""
     curves = [*_steps(case), *_host(case), *_gpus(case)]
     if not curves:
         return ""
@@ -86,7 +88,7 @@ def _mark(timeline_event: TimelineEvent, start: float, end: float) -> str:
 
 
 def _steps(case: Case) -> Iterator[Curve]:
-    """Of the rank with the most steps: they end together."""
+    """Returns the curve of the rank with the most steps: all ranks end their steps together."""
     ranks = [
         rank
         for rank in case.ranks
@@ -97,7 +99,7 @@ def _steps(case: Case) -> Iterator[Curve]:
     rank = max(ranks, key=lambda rank: len(rank.steps))
     at = rank.steps["end_ns"] * 1e-9 + rank.clock_offset
     took = rank.steps["wall_ns"] * 1e-9
-    # One step of warm-up must not flatten all others.
+    # A warm-up step must not flatten all others.
     most = float(np.quantile(took, 0.99)) * 1.1
     if most > 0:
         yield Curve("time of a step", at, took, most, format_seconds(most), ranged=True)
@@ -117,7 +119,8 @@ def _host(case: Case) -> Iterator[Curve]:
 
 
 def _gpus(case: Case) -> Iterator[Curve]:
-    """Of several hosts only devices whose host is known: others would be drawn as one."""
+    """Returns the GPUs' curves. With several hosts, devices with an unknown host are left out: they
+    would be drawn as one."""
     hosts = {rank.host for rank in case.ranks} | {
         host_sample.host or "" for host_sample in case.host_samples
     }
@@ -170,12 +173,12 @@ def _graph(curve: Curve, start: float, end: float, marks: str) -> str:
 
 
 def _usual_gap(seen: npt.NDArray[np.intp]) -> int:
-    """Columns between two samples: a longer one is a gap."""
+    """Returns the usual number of columns between two samples: a longer distance is a gap."""
     return int(2 * np.median(np.diff(seen))) + 1 if len(seen) > 1 else 1
 
 
 def _bridged(means: Floats, reach: int) -> Mapping[int, float]:
-    """Column -> height; between columns no further apart than `reach` a line is drawn."""
+    """Returns column -> height, with lines between columns at most `reach` apart."""
     seen = np.flatnonzero(np.isfinite(means))
     found = {int(column): float(means[column]) for column in seen}
     for left, right in zip(seen[:-1].tolist(), seen[1:].tolist(), strict=True):
@@ -198,7 +201,7 @@ def _lines(heights: Mapping[int, float]) -> str:
 
 
 def _range(columns: npt.NDArray[np.int64], values: Floats) -> str:
-    """From the least to the most of each column."""
+    """Returns the minimum and maximum of each column."""
     low, high = np.full(GRAPH_COLUMNS, np.inf), np.full(GRAPH_COLUMNS, -np.inf)
     np.minimum.at(low, columns, values)
     np.maximum.at(high, columns, values)
@@ -237,7 +240,7 @@ class HeatMap:
 
 
 def heat_map(ranks: Sequence[Rank]) -> HeatMap | None:
-    """None where fewer than two steps of two ranks were recorded."""
+    """Returns the heat map as markup; None if fewer than two steps of two ranks were recorded."""
     timed = [on_one_clock(rank) for rank in ranks]
     recorded = [(rank.steps["step"].astype(np.int64), _own(rank)) for rank in timed]
     ends = [(int(step.min()), int(step.max())) for step, _ in recorded if step.size]
@@ -261,7 +264,7 @@ def _own(rank: Rank) -> Grid:
 
 
 def _buckets(step: npt.NDArray[np.int64], own: Grid, first: int, last: int, columns: int) -> Grid:
-    """Mean own work of the steps that share a column; NaN where there is none."""
+    """Returns the mean own work of the steps that share a column; NaN if unknown."""
     good = np.isfinite(own)
     column = (step[good] - first) * columns // (last - first + 1)
     many = np.bincount(column, minlength=columns)
@@ -271,7 +274,8 @@ def _buckets(step: npt.NDArray[np.int64], own: Grid, first: int, last: int, colu
 
 
 def _slowest(lines: Sequence[Grid]) -> Grid:
-    """The longest of several ranks that share a row: a slow one must not drown."""
+    """Returns the longest own work of the ranks that share a row, so that a slow rank stays
+    visible."""
     slowest: Grid = np.fmax.reduce(np.stack(lines))
     return slowest
 
@@ -285,7 +289,8 @@ def _against_median(grid: Grid) -> Grid:
 
 
 def _pixels(ratio: Grid) -> npt.NDArray[np.uint8]:
-    """RGBA: the opacity is the binary logarithm of the ratio, full at half and double."""
+    """Returns RGBA pixels: the opacity is the binary logarithm of the ratio, full at half and
+    double."""
     pixels = np.zeros((*ratio.shape, 4), np.uint8)
     known = np.isfinite(ratio)
     distance = np.log2(ratio, out=np.zeros_like(ratio), where=known)
@@ -296,7 +301,7 @@ def _pixels(ratio: Grid) -> npt.NDArray[np.uint8]:
 
 
 def _png(pixels: npt.NDArray[np.uint8]) -> bytes:
-    """The PNG format (W3C, third edition): signature, header, one data chunk, end."""
+    """Returns a PNG file (W3C, third edition): signature, header, one data chunk, end."""
     height, width = pixels.shape[:2]
     filtered = np.zeros((height, 1 + width * 4), np.uint8)
     filtered[:, 1:] = pixels.reshape(height, -1)

@@ -105,8 +105,8 @@ $body
 
 
 def page(title: str, tone: str, body: str) -> str:
-    """The whole document; `body` is markup, the rest is text. The policy lets in this style, by its
-    hash, and pictures that are part of the page."""
+    """Returns the whole document; `body` is markup, the rest is text. The policy allows only this
+    style, by its hash, and images embedded in the page."""
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     return _PAGE.substitute(
         policy=f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "

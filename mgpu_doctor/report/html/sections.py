@@ -50,7 +50,7 @@ MARKS = {
 
 
 def say(words: str) -> str:
-    """One line of anybody's words as markup."""
+    """Returns one line of untrusted text as markup."""
     return escape(text.cut(text.line(words), LONGEST))
 
 
@@ -206,8 +206,8 @@ def _evidence(evidence: Sequence[Evidence]) -> str:
 
 
 def folding(heads: Sequence[str], body: Iterable[tuple[str, Sequence[str]]]) -> str:
-    """A table whose rows become blocks on a phone: of each row its class, and its cells as markup;
-    a cell says then what its column says."""
+    """Returns a table whose rows become blocks on a phone, where each cell repeats its column's
+    title. A row is its class and its cells as markup."""
     lines = "\n".join(
         f"<tr{f' class={chr(34)}{kind}{chr(34)}' if kind else ''}>"
         + "".join(
@@ -286,7 +286,7 @@ MOST_EVENTS = 60
 
 
 def happened(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
-    """Markup; empty where nothing is known to have happened."""
+    """Returns the events as markup; empty if there are none."""
     found = shown(diagnosis, MOST_EVENTS)
     if not found.events:
         return ""
@@ -314,7 +314,7 @@ MOST_PRINTED = 4
 
 
 def the_last_minute(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
-    """Markup; empty where the job ended well or goes on."""
+    """Returns the last minute as markup; empty if the job ended well or still runs."""
     known = find_last_minute(diagnosis)
     if known is None:
         return ""
@@ -332,7 +332,7 @@ def the_last_minute(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
 
 
 def _tellers(shown: tuple[Stop, ...]) -> list[Stop]:
-    """Whose last words matter most, of those who printed any."""
+    """Returns the ranks whose last output matters most."""
     ordered = sorted(shown, key=lambda stop: not (stop.first or stop.culprit))
     return [one for one in ordered if one.printed][:MOST_PRINTED]
 

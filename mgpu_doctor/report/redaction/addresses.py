@@ -1,7 +1,7 @@
-"""Addresses of machines in text that anybody may have written.
+"""Hides addresses of machines in untrusted text.
 
-Regular expressions find candidates, in time that grows with the length of the text alone;
-`ipaddress` decides. What may be a version or an address counts as an address.
+Regular expressions find candidates, in time linear in the length of the text; `ipaddress` decides.
+What may be a version or an address counts as an address.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _VERSION = re.compile(
 
 
 def hide_addresses(words: str, labels: Mapping[Address, str]) -> str:
-    """Addresses of machines as their label or `address`; those that every machine has stay."""
+    """Returns text with addresses replaced by their label or `address`; addresses that every
+    machine has stay."""
 
     def hide(match: re.Match[str], address: Address) -> str:
         everywhere = address.is_loopback or address.is_unspecified
@@ -61,12 +62,12 @@ def hide_addresses(words: str, labels: Mapping[Address, str]) -> str:
 
 
 def parse_address(name: str) -> Address | None:
-    """None: it is no address."""
+    """Returns the address; None if it is not one."""
     return _ipv6(name.strip("[]").partition("%")[0]) or _ipv4(name)
 
 
 def _ipv4(words: str) -> IPv4Address | None:
-    """Zeros in front, as in `010.000.000.001`, are allowed."""
+    """Returns the IPv4 address. Leading zeros, as in `010.000.000.001`, are allowed."""
     with suppress(ValueError):
         return IPv4Address(".".join(str(int(part)) for part in words.split(".")))
     return None
@@ -80,19 +81,20 @@ def _ipv6(words: str) -> IPv6Address | None:
 
 
 def _is_version(match: re.Match[str], address: IPv4Address) -> bool:
-    """Whether four numbers are a version rather than an address, by what is around them."""
+    """Returns whether four numbers are a version rather than an address, judged by their
+    context."""
     words = match.string
     if re.match(r"[</]|\]?:\d", words[match.end() : match.end() + 3]):
         return False
     before = words[max(0, match.start() - 48) : match.start()]
-    if address.is_private:  # of which only those with 10 in front are versions of anything
+    if address.is_private:  # among these, only 10.x.x.x can be a version
         return str(address).startswith("10.") and _VERSION_OF.search(before) is not None
     return bool(_VERSION_OF.search(before) or _VERSION.search(before))
 
 
 def _find_bounds(match: re.Match[str]) -> Iterator[tuple[int, int]]:
-    """Where in a run of groups an address may begin and end, the longest first. Ports may be around
-    it, and words of which the first or last group is only a part."""
+    """Yields where in a sequence of groups an address may begin and end, longest first. Ports may
+    be around it, and words that the first or last group is part of."""
     run, words = match["run"], match.string
     begins, ends = [0], [len(run)]
     for _ in range(2):

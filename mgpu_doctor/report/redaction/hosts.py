@@ -1,8 +1,7 @@
-"""Names of hosts in text that anybody may have written, by where they come in it.
+"""Finds names of hosts in untrusted text by their context.
 
-Regular expressions find candidates; sets of words decide. Where it is not clear, a name counts as
-that of a host. Every repeat is bounded or begins at the start of a word: time grows with the length
-of a text alone.
+Regular expressions find candidates; sets of words decide. In doubt, a name counts as a host's.
+Every repeat is bounded or begins at the start of a word, so time is linear in the length of a text.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from mgpu_doctor.report.redaction.users import CODE, COMMON, fold, split_words
 _NAME = r"[A-Za-z0-9][\w.-]{0,252}"
 _LIST = r"[A-Za-z0-9][\w.:,@\[\]-]{0,512}"
 _ALONE = r"(?<![^\W_])"
-"""Behind neither a letter nor a digit."""
+"""Not preceded by a letter or a digit."""
 _NO_HOST = re.compile(
     r"(?:rank|default|gpu|cuda|cpu|device|step|epoch|task|thread|layer|stage|host-)\d+|0x[0-9a-f]+"
     r"|(?:eth|ib|bond|docker|mlx\d_|nvme|sd|lo)\d*"
@@ -28,9 +27,9 @@ _PUBLIC = re.compile(
     r"\.com|(?:nvcr|github|readthedocs|keras|docker|ray)\.io|(?:lightning|deepspeed)\.ai"
     r"|huggingface\.co)"
 )
-"""Sites that everybody reads."""
+"""Public sites."""
 _STORES = {"env", "file", "gs", "gcs", "s3", "hf", "local", "memory", "sqlite", "class", "models"}
-"""Schemes of URLs in which no host comes first."""
+"""Schemes of URLs that do not start with a host."""
 _INTERNAL = split_words("internal local lan localdomain intranet intra corp cluster")
 _WORLDWIDE = split_words("com org net edu gov mil")
 _COUNTRIES = split_words("de uk fr ch nl fi dk pl cz eu au jp cn kr br tw sg ie nz")
@@ -70,14 +69,14 @@ _DERIVED = re.compile(
     r"(\d{1,3}(?:[-_]\d{1,3}){3})|ip-[0-9A-Fa-f]{8})(?![^\W_])((?:\.[A-Za-z0-9-]{1,63}){0,8})",
     re.IGNORECASE,
 )
-"""What clouds call a machine, after its address."""
+"""Cloud names of machines, made from their addresses."""
 _QUALIFIED = re.compile(r"(?<![\w.-])(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,20}(?![\w(-]|\.\w)")
 _AT = re.compile(rf"[\w+-]@(?!plt\b|GLIBC|CXXABI|LIB)(?=[A-Za-z]\w)(?=({_NAME}))")
-"""Behind a user; but not the version of a symbol."""
+"""After a user's name, but not the version of a symbol."""
 
 
 def find_hosts(words: str) -> Iterator[str]:
-    """Names of machines in what frameworks, launchers and people write of them."""
+    """Returns the names of machines in texts of frameworks, launchers and people."""
     for match in _URL.finditer(words):
         if match[1].lower() not in _STORES:
             yield from _yield_host(match[2], sure=True)
@@ -154,15 +153,15 @@ def _find_host_with_port(match: re.Match[str]) -> Iterator[str]:
 
 
 def _yield_host(name: str, *, sure: bool) -> Iterator[str]:
-    """The name, if it can be that of a host. `sure`: by its place it is one, even if it looks like
-    code."""
+    """Yields the name, if it can be a host's. `sure`: it is one by its context, even if it looks
+    like code."""
     name = _AGENT.sub("", name).rstrip("._-")
     if may_be_host(name, code=sure):
         yield name
 
 
 def may_be_host(name: str, *, code: bool = False) -> bool:
-    """Whether it is no usual word, no number, no public site, and, unless `code`, no code."""
+    """Returns whether it is not a usual word, a number, a public site or, unless `code`, code."""
     folded = fold(name)
     if not 1 < len(name) < 254 or folded in COMMON or not any(letter.isalpha() for letter in name):
         return False
@@ -181,7 +180,7 @@ def _looks_like_host(name: str) -> bool:
 
 
 def _is_machine(name: str) -> bool:
-    """Whether a name with dots is that of a machine, of which nothing around it speaks."""
+    """Returns whether a name with dots is a machine's, without help from its context."""
     first, *rest = fold(name).split(".")
     numbered = any(letter.isdigit() or letter == "-" for letter in first)
     named = numbered and any(letter.isalpha() for letter in first)

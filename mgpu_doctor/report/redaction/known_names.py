@@ -1,4 +1,4 @@
-"""Names that are known to be private, hidden wherever they come in a text."""
+"""Hides names that are known to be private, wherever they occur in a text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reach(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Folded names, what comes in their place, and where."""
+    """Folded names, their replacements, and where to apply them."""
 
     labels: Mapping[str, str]
     reaches: Mapping[str, Reach]
@@ -41,12 +41,13 @@ class Names:
     stems: frozenset[str]
     """Names of hosts without their last number."""
     beginnings: frozenset[str]
-    """The first words of all names: a quick look at most texts is enough."""
+    """The first words of all names: a quick test that rules out most texts."""
     longest: int
     """Words of a name."""
 
     def hide(self, words: str) -> str:
-        """Time grows with the length of `words`, however many names there are."""
+        """Returns `words` without the names, in time linear in its length, however many names there
+        are."""
         if self.stems:
             words = _HOST_LIST.sub(self._without_list, words)
         return _TOKEN.sub(self._without_names, words) if self.labels else words
@@ -81,21 +82,22 @@ class Names:
 
 
 def _find_spans(token: str, longest: int) -> Iterator[tuple[int, list[int]]]:
-    """Where names may begin, and for each where it may end, the furthest first."""
+    """Yields where names may begin, and for each where it may end, furthest first."""
     spans = [match.span() for match in _ATOM.finditer(token)]
     for place, (start, _) in enumerate(spans):
         yield start, [end for _, end in reversed(spans[place : place + longest])]
 
 
 def is_plain(name: str) -> bool:
-    """Whether `Names` can find it: a name of words that are not too many."""
+    """Returns whether `Names` can find it: a name with few enough words."""
     return bool(_TOKEN.fullmatch(name)) and len(_ATOM.findall(name)) <= MOST_WORDS
 
 
 def make_names(
     hosts: Mapping[str, str], users: Mapping[str, bool], domains: Iterable[str]
 ) -> Names:
-    """`hosts`: name -> label; `users`: name -> whether it can be nothing else."""
+    """Returns the names to hide. `hosts`: name -> label. `users`: name -> whether it is surely a
+    name."""
     reaches: dict[str, Reach] = {}
     for name in hosts:
         if name in COMMON or (len(name) < 4 and name.isalpha()):
@@ -149,7 +151,8 @@ def find_domains(hosts: Iterable[str]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Relatives:
-    """Hosts that are numbered like known ones (`node08` beside `node07`) or have their domain."""
+    """Finds hosts that are numbered like known ones (`node08` if `node07` is known) or share their
+    domain."""
 
     patterns: frozenset[str]
     """Names with 0 for each number in them."""
@@ -181,6 +184,6 @@ def make_relatives(hosts: Iterable[str], domains: frozenset[str]) -> Relatives:
 
 
 def _is_numbered(name: str) -> bool:
-    """Whether it is a name of which the numbers can be told from the rest."""
+    """Returns whether a name's numbers can be separated from the other characters."""
     letters = sum(letter.isalpha() for letter in name)
     return letters > 2 and any(letter.isdigit() for letter in name)

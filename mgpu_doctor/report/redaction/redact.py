@@ -1,5 +1,5 @@
-"""A diagnosis that can be shown to strangers: no names of hosts and users, no addresses, no home
-and no working directory.
+"""Makes a diagnosis safe to publish: no names of hosts and users, no addresses, no home and no
+working directory.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from mgpu_doctor.report.redaction.users import COMMON, find_users, fold, hide_ho
 T = TypeVar("T")
 
 _SHOWN = ("job", "subject", "ranks", "earlier", "console", "signs", "endings", "unexamined")
-"""Parts of a case of which reports show words, beside samples."""
+"""Parts of a case whose text reports show, besides samples."""
 _OURS = {"code", "state", "unit", "kind", "doing"}
-"""Fields of dataclasses that hold words of the doctor alone."""
+"""Fields of dataclasses that contain only the doctor's own text."""
 _NO_WORDS = re.compile(r"(?:(?:int|float|bool|None|Records|Outcome|State|Severity)(?: \| )?)+")
 MOST_ODD = 64
-"""Hosts with names that no host has of which a text may hold more than the name."""
+"""The most hosts with invalid host names that are searched for."""
 
 
 class _Placed(Protocol):
@@ -43,7 +43,7 @@ class _Placed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Redactor:
-    """Hides in anything made of text, tuples, lists, mappings and dataclasses."""
+    """Redacts values made of text, tuples, lists, mappings and dataclasses."""
 
     _hide: Callable[[str], str]
 
@@ -53,15 +53,15 @@ class Redactor:
 
 
 def as_it_is() -> Redactor:
-    """Hides nothing."""
+    """Returns a redactor that hides nothing."""
     return Redactor(str)
 
 
 def redacted(diagnosis: Diagnosis, hide: Redactor | None = None) -> Diagnosis:
-    """The same in its judgement and in all that reports show of it, with hosts as `host-1`,
-    `host-2`, …, addresses as `address`, homes as `~`, the job's working directory as `.` and users
-    as `user`. Looks, dumps, traces and snapshots stay: reports show no words of them. `hide`: what
-    `redactor` gave, where it was asked before."""
+    """Returns the same diagnosis with hosts as `host-1`, `host-2`, …, addresses as `address`, homes
+    as `~`, the job's working directory as `.` and users as `user`. Stacks, dumps, traces and
+    snapshots stay unchanged: reports show none of their text. `hide`: the result of `redactor`, if
+    already made."""
     hide = hide or redactor(diagnosis)
     case = diagnosis.case
     shown: dict[str, Any] = {name: hide(getattr(case, name)) for name in _SHOWN}
@@ -91,8 +91,8 @@ def _redact_sample(sample: DeviceSample, hide: Redactor) -> DeviceSample:
 
 
 def redactor(diagnosis: Diagnosis, home: str | None = None) -> Redactor:
-    """Hides what must not be shown of a diagnosis that is not redacted yet. `home`: one that need
-    not look like a home."""
+    """Returns a redactor for an unredacted diagnosis. `home`: a home folder that may not look like
+    one."""
     texts = {text.clean(words) for words in _collect_texts(diagnosis)}
     recorded = _collect_hosts(diagnosis)
     named = {fold(name) for words in texts for name in find_hosts(hide_addresses(words, {}))}
@@ -129,14 +129,14 @@ def _select_odd(odd: Iterable[str]) -> list[str]:
 
 
 def _match_folder(path: str | None, sign: str) -> Iterator[tuple[re.Pattern[str], str]]:
-    """What finds a folder, and what comes in its place."""
+    """Returns the pattern of a folder, and its replacement."""
     folder = text.clean(path or "").rstrip("/")
     if folder:
         yield re.compile(rf"{re.escape(folder)}(?![\w.-])"), sign
 
 
 def _collect_hosts(diagnosis: Diagnosis) -> set[str]:
-    """Those that were recorded, folded."""
+    """Returns the recorded host names, folded."""
     case = diagnosis.case
     groups: Iterable[Iterable[_Placed]] = (
         *(case.ranks, case.earlier, case.host_samples, case.device_samples, case.endings),
@@ -150,7 +150,7 @@ def _collect_hosts(diagnosis: Diagnosis) -> set[str]:
 
 
 def _collect_users(diagnosis: Diagnosis, texts: Iterable[str], home: str | None) -> dict[str, bool]:
-    """Folded name -> whether it can be nothing else."""
+    """Returns folded user name -> whether it is surely a name."""
     snapshots = diagnosis.case.job_snapshots
     users = {(process.user or "", True) for snapshot in snapshots for process in snapshot.processes}
     users |= {((home or "").rstrip("/").rpartition("/")[2], True)}
@@ -174,7 +174,7 @@ def _collect_texts(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _walk_texts(value: Any) -> Iterator[str]:
-    """All in which `_map_texts` hides something."""
+    """Yields all texts that `_map_texts` would redact."""
     if isinstance(value, Enum):
         return
     if isinstance(value, str):
@@ -189,7 +189,8 @@ def _walk_texts(value: Any) -> Iterator[str]:
 
 
 def _map_texts(value: Any, hide: Callable[[str], str]) -> Any:
-    """The very same value where there is nothing to hide: most of a long run is numbers."""
+    """Returns the redacted value; the same object if there is nothing to hide, because most of a
+    long run is numbers."""
     if isinstance(value, Enum):
         return value
     if isinstance(value, str):

@@ -1,6 +1,6 @@
 """Words that are not redacted although hosts and users have such names.
 
-Names of users in text that anybody may have written: whose home a path leads to, who logs in.
+Names of users in untrusted text: owners of home folders in paths, and logins.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 def fold(name: str) -> str:
-    """The name in small letters, as long as before: `İ` alone would become two."""
+    """Returns the name in lower case with unchanged length: `İ` would become two characters."""
     return name.replace("İ", "I").lower()
 
 
@@ -59,11 +59,11 @@ _PART = re.compile(r"[^/\\]+")
 _HOMES = re.compile(r"(?:homes?\d*|[Uu]sers|jusers)")
 _WORKSPACES = re.compile(r"[a-z]{0,2}scratch\d*")
 _BETWEEN = re.compile(r"j?users|staff|students?|people|sd|\d+|[A-Z][A-Z0-9_-]+")
-"""Folders between that of all homes and a user's."""
+"""Folders between the parent of all homes and a user's home."""
 
 
 def find_users(words: str) -> Iterator[tuple[str, bool]]:
-    """Names of users, and whether they can be nothing else."""
+    """Returns names of users, and whether they are surely names."""
     for path in _PATH.finditer(words):
         owner = _find_owner(path)
         if owner is not None:
@@ -79,7 +79,7 @@ def find_users(words: str) -> Iterator[tuple[str, bool]]:
 
 
 def hide_homes(words: str) -> str:
-    """Homes as `~`, and whose folder it is in a workspace as `user`."""
+    """Returns text with homes as `~`, and owners of workspace folders as `user`."""
 
     def hidden(path: re.Match[str]) -> str:
         owner = _find_owner(path)
@@ -93,7 +93,7 @@ def hide_homes(words: str) -> str:
 
 
 def hide_logins(words: str) -> str:
-    """Users before an `@` and behind `USER=`, which may be called like anything."""
+    """Returns text without users before an `@` and after `USER=`, whatever their names."""
 
     def hidden(match: re.Match[str]) -> str:
         key, name = (match[1], match[2]) if match[2] else (match[3], match[4])
@@ -105,15 +105,15 @@ def hide_logins(words: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """Whose folder a path leads through; `start` and `end` of the part of the path to hide."""
+    """The owner of a folder in a path; `start` and `end` of the part of the path to hide."""
 
     name: str
     start: int
     end: int
     at_home: bool
-    """In the folder of all homes, not only in a workspace."""
+    """Whether it is in the parent folder of all homes, not only in a workspace."""
     is_whole: bool
-    """The path begins at the root."""
+    """Whether the path begins at the root."""
 
 
 def _find_owner(path: re.Match[str]) -> _Owner | None:
@@ -140,7 +140,7 @@ def _find_owner(path: re.Match[str]) -> _Owner | None:
 
 
 def _is_home(names: list[str], at: int, rooted: bool) -> bool:
-    """Whether it is the folder of all homes."""
+    """Returns whether it is the parent folder of all homes."""
     name = names[at]
     if name == "user":  # HDFS, AFS
         return rooted and (
@@ -150,6 +150,7 @@ def _is_home(names: list[str], at: int, rooted: bool) -> bool:
 
 
 def _is_between(name: str, following: str) -> bool:
-    """Whether it is a folder of some homes: of a group, or of users with one initial."""
+    """Returns whether it is a folder of some homes: of a group, or of users with the same
+    initial."""
     initial = len(name) < 3 and following.startswith(name) and following != name
     return initial or _BETWEEN.fullmatch(name) is not None
