@@ -131,10 +131,10 @@ class Measures:
     input_saved: float | None = None
     """Share of the step time that is saved if no rank waited for data."""
     run_ahead: Mapping[int, RunAhead] = field(default_factory=dict)
-    """Rank -> how far its host was ahead of its device; ranks of which it is not known are left
+    """Rank -> how far its host was ahead of its device; ranks for which this is unknown are left
     out."""
     bound_by: Mapping[int, BoundBy] = field(default_factory=dict)
-    """Rank -> whether it is host-bound or device-bound; ranks of which it is not known are left
+    """Rank -> whether it is host-bound or device-bound; ranks for which this is unknown are left
     out."""
     postmortem: PostMortem = field(default_factory=PostMortem)
     """Which ranks failed, and which failed first and why."""

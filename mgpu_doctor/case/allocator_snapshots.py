@@ -193,7 +193,7 @@ class Snapshot:
     pieces: int
     """Their number."""
     largest: int
-    """Of them."""
+    """The largest of these pieces."""
     holders: tuple[Holder, ...]
     """The largest holders, by the user's code that allocated the memory."""
     refused: tuple[Refused, ...]

@@ -84,7 +84,7 @@ class LimitedProcess:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Of a file system, for who is not root."""
+    """Free space of a file system for users other than root."""
 
     size: Whole
     free: Whole

@@ -283,7 +283,7 @@ class Case:
     """Oldest first."""
     flights: tuple[Flight, ...] = ()
     signs: tuple[LogMatch, ...] = ()
-    """In the order in which they were printed."""
+    """Signs, in the order in which they were printed."""
     endings: tuple[Ending, ...] = ()
     """The ending record of each host."""
     snapshots: tuple[Snapshot, ...] = ()

@@ -39,7 +39,7 @@ ENDED_BY_RAY = 1
 ALONE = "--standalone"
 """torchrun's option that says there is one host."""
 MOST_REST = 0.5
-"""Of the last step: with more that is in no phase, most of it belongs to no step. A choice."""
+"""Share of the last step outside all phases above which most of it is no step. A choice."""
 
 
 def outcome_of(end: JobEnd, ranks: list[Rank], launcher_alive: bool | None) -> Outcome:

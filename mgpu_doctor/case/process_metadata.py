@@ -272,13 +272,13 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class WorkerPace(Pace, frozen=True):
-    """Of a worker, with the closures that the chief of parameter servers gives it."""
+    """Times of a worker's closures from the chief of parameter servers."""
 
     index: Count = msgspec.field(name="worker")
 
 
 class ReplicaPace(Pace, frozen=True):
-    """Of a replica of a TensorFlow strategy, from the beginning of a step to its gradients."""
+    """Times of a TensorFlow strategy's replica, from the start of a step to its gradients."""
 
     index: Count = msgspec.field(name="replica")
 

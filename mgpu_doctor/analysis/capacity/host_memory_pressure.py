@@ -40,7 +40,7 @@ class FullHost:
 
 def find_full_hosts(case: Case, full: float) -> list[FullHost]:
     """Hosts that were full beyond this share in most samples since the job was warm. A sample that
-    does not tell what of it is page cache counts as not full."""
+    does not report its page cache counts as not full."""
     samples: dict[str | None, list[HostSample]] = defaultdict(list)
     for sample in case.host_samples:
         if sample.processes:

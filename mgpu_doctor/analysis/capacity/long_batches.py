@@ -25,7 +25,7 @@ from mgpu_doctor.case.process_metadata import MemoryPeak
 UNITS = ("tokens", "samples")
 """The first unit in which the peak is linear; tokens include padding."""
 NEWEST = 60
-"""Samples of a host or device that tell what it has left: the most that any of them leaves, so
+"""Samples of a host or device that show what it has left: the most that any of them leaves, so
 that what comes and goes is no alarm."""
 
 
@@ -39,7 +39,7 @@ class LongBatch:
     capacity: float
     """Bytes of this memory that the rank may hold."""
     largest: float
-    """So far."""
+    """The largest batch so far."""
     full: float
     """The smallest batch that does not fit, by the lower end of the interval."""
     fits: float
@@ -156,7 +156,7 @@ MASKED = 0.05
 before: loading, the first step, the launcher whose peak a process begins with."""
 LEAST_BATCHES = 150
 TAIL = 0.1
-"""The largest batches by which larger ones are foretold, as a share."""
+"""Share of the largest batches, from which larger ones are predicted."""
 BOUND = 3
 """The largest size must occur this often to count as a bound (`max_length`)."""
 

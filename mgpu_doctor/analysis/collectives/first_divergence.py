@@ -30,9 +30,9 @@ def diverged(flights: Iterable[Flight]) -> Divergence | None:
     clashes = [divergence for circle in around if (divergence := first_clash(circle)) is not None]
     if clashes:
         return _with_waits(min(clashes, key=_created), waits)
-    standing = in_ring(waits) or behind(waits) or undumped(around, waits) or apart(around, waits)
-    if standing is not None:
-        return standing
+    blocked = in_ring(waits) or behind(waits) or undumped(around, waits) or apart(around, waits)
+    if blocked is not None:
+        return blocked
     return next(
         (divergence for circle in around if (divergence := silent_shift(circle)) is not None), None
     )

@@ -30,7 +30,7 @@ from mgpu_doctor.case.rank_device import is_host_stamped
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of each rank at its largest; ranks of which nothing is known are left out."""
+    """Peak bytes of each rank; ranks with unknown memory are left out."""
 
     kind: str
     """`allocated on the device`, `used on the device`, `resident on the host`"""
@@ -42,7 +42,7 @@ class Memory:
 
 
 def memory_of(case: Case) -> Memory | str:
-    """By the step records, else by device samples, else by host samples; or why it is unknown."""
+    """Peak memory by step records, else by device or host samples; or why it is unknown."""
     sources = (
         ("allocated on the device", _allocated),
         ("used on the device", _on_devices),
@@ -52,7 +52,7 @@ def memory_of(case: Case) -> Memory | str:
         known = source(case)
         if known:
             return Memory(kind, known)
-    return "no step record tells of memory, and the recording has no sample of the ranks' processes"
+    return "no step record has memory, and the recording has no sample of the ranks' processes"
 
 
 def _allocated(case: Case) -> dict[int, int]:
@@ -338,7 +338,7 @@ def _lasting(ranks: Sequence[Rank]) -> list[tuple[Rank, Records]]:
 
 
 def _series(ranks: Sequence[tuple[Rank, Records]]) -> Floats:
-    """Seconds of each step, the mean of the ranks: they take as long on average, whoever waits."""
+    """Seconds of each step, as the mean of the ranks, which is the same whichever rank waits."""
     total = np.zeros(len(ranks[0][1]))
     for _, records in ranks:
         total += records["wall_ns"] * 1e-9
@@ -384,7 +384,7 @@ def _known_means(records: Records) -> Floats:
 
 def _divided(ranks: Sequence[Rank]) -> tuple[float, float] | None:
     """Wait and communication, seconds a step; None where only their sum is known: ranks that cannot
-    be compared, stages of a pipeline (what even the busiest stands is its bubble, too)."""
+    be compared, stages of a pipeline (the wait of even the busiest is bubble, too)."""
     if not structure_of(ranks).alike:
         return None
     try:

@@ -81,7 +81,7 @@ def pair(runs: Sequence[Run], first: int, second: int, unit: str) -> Pair:
     if whole is None:
         few = min(reference.steps, other.steps)
         reason = (
-            f"{few} steps after warm-up are too few to tell noise from a difference; "
+            f"{few} steps after warm-up are too few to separate noise from a difference; "
             f"{LEAST_STEPS} decide at the earliest"
         )
     return Pair(first, second, unit, whole, usual, reason)

@@ -23,14 +23,14 @@ from mgpu_doctor.analysis.steps.step_alignment import Floats
 LEAST_BATCHES, MOST_BATCHES = 10, 30
 STEPS_A_BATCH = 10
 ERROR_RATE = 0.01
-"""Equal runs that are told to differ, as a share of the pairs compared: both intervals of a pair
-together, by Bonferroni."""
+"""Equal runs that are reported to differ, as a share of the pairs compared: both intervals of a
+pair together, by Bonferroni."""
 LEAST_DIFFERENCE = 1e-3
 """A thousandth is no difference to anybody, however sure it is."""
 INTERVALS = 2
 """Per pair: one interval of the mean and one of the median step."""
 REACH = 1.5
-"""How far a bound reaches at most: so many times the farthest batch. In simulations that costs no
+"""Largest bound, as a multiple of the farthest batch's deviation. In simulations that costs no
 errors but where a run is no longer than its slow phases; their bounds would be absurd without."""
 LEAST_FREEDOM = 3.0
 """Fewer degrees of freedom would make the expansion below meaningless."""

@@ -16,7 +16,7 @@ from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import PhaseClock
 
 CROWDED = 0.5
-"""Threads beside the main one that stood ready without a core for this share of the time that
+"""Threads besides the main one that waited for a core for this share of the time that
 communication takes explain it: it is they who move data."""
 
 
@@ -49,8 +49,8 @@ class CoreContention:
     cores: int | None
     """Cores that these may use."""
     queueing: float | None = None
-    """Seconds a second in which the mean rank's threads beside the main one stood ready and no core
-    was free; None: not measured, so ranks and cores were counted; or these compute, too."""
+    """Seconds per second in which the mean rank's threads besides the main one were ready and no
+    core was free; None: not measured, so ranks and cores were counted; or these compute, too."""
     outside: float | None = None
     """Cores that were busy with other things than this job."""
     moving: float | None = None

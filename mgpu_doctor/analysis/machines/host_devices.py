@@ -16,7 +16,7 @@ from mgpu_doctor.case.model import Case, Outcome
 
 NEWEST = 120
 """Samples of a host that count while the job runs: two minutes at one a second. What is over is
-told no more, and a live view looks every second."""
+no longer reported, and a live view polls every second."""
 
 _Place = tuple[str | None, int]
 """Host and index of a device."""

@@ -341,7 +341,7 @@ def wanted_traces(plan: Plan) -> tuple[Settings, ...]:
     """The settings worth tracing besides the plan's own, the most useful first.
 
     First another batch, from which all batches follow, then what the fixes need. Two micro-batches
-    stand for any number of them. What is not traced is predicted by formula where there is one.
+    stand for any number of them. What is not traced is predicted by formula if one exists.
     """
     own = plan.settings
     wanted = [replace(own, batch=own.batch // 2 if own.batch > 1 else 2)]

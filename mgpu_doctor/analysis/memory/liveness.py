@@ -30,7 +30,8 @@ class Use(Enum):
     READS = "reads"
     """Its output is the variable's own buffer."""
     UPDATES = "updates"
-    """Changes a variable: in place, but in a copy while somebody still needs what it was."""
+    """Changes a variable: in place, but in a copy while another operation still needs the old
+    value."""
     ASSIGNS = "assigns"
     """The variable takes the buffer of the last input."""
 

@@ -33,7 +33,7 @@ class Stall:
 
 
 def find_dead_rank_stall(failed: tuple[RankFailure, ...], case: Case) -> Stall | None:
-    """The stall, where there is one: live, or until somebody ended the whole job. `failed`: the
+    """The stall, if any: live, or until the whole job was ended. `failed`: the
     first failures.
 
     Once the launcher itself has ended the job because of the death, the others wait no more.

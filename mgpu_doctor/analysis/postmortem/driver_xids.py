@@ -14,7 +14,7 @@ from mgpu_doctor.signatures.xid_codes import APPLICATION, signature_of
 
 BEFORE, AFTER = 60.0, 10.0
 """Seconds before and after a rank's end in which an XID of its device belongs to it: a rank notices
-an error at its next synchronization, and some XIDs tell of the end itself. A choice."""
+an error at its next synchronization, and some XIDs report the end itself. A choice."""
 WENT_ON = 10.0
 """Seconds after an XID at which a rank that still finishes steps was not stopped by it. A
 choice."""

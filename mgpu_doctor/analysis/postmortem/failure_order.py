@@ -54,7 +54,7 @@ def find_first_failures(
 def find_unordered_failures(
     rank_failures: tuple[RankFailure, ...], case: Case
 ) -> tuple[RankFailure, ...]:
-    """Ranks that failed by themselves in different ways, where nothing tells which was first: logs
+    """Ranks that failed by themselves in different ways, if it is unknown which was first: logs
     of several ranks without time stamps."""
     own = _own(rank_failures)
     return tuple(own) if _unordered(own, case) else ()
@@ -111,7 +111,7 @@ def _unordered(own: list[RankFailure], case: Case) -> bool:
 
 
 def _first_echo(rank_failures: tuple[RankFailure, ...], asked: str | None) -> list[RankFailure]:
-    """Among echoes alone only a signal that came before every other ending tells who was first, or
+    """Among echoes alone only a signal before every other ending shows which rank was first, or
     one that no launcher sends on its own account while it ends what is left of a job."""
     alone = [
         failure for failure in rank_failures if failure.signal in (signal.SIGHUP, signal.SIGINT)

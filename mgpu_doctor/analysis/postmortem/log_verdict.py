@@ -57,7 +57,7 @@ BETWEEN = frozenset({"hang-collective-mismatch", "hang-rank-behind", "failed-hor
 _TIME_OUTS = frozenset(
     one.id for one in SIGNATURES if one.code == "failed-nccl-timeout" or one.id == "gloo-timeout"
 )
-"""Signatures of ranks that waited in a collective for somebody who did not come."""
+"""Signatures of ranks that timed out in a collective waiting for another rank."""
 FEW = 0.25
 """Share of the ranks up to which those that did not time out are worth a look."""
 SYMPTOM_SHARE = 0.6
@@ -177,7 +177,7 @@ def _rest_of(sign: LogMatch) -> str:
 
 
 def _ended(sign: LogMatch, case: Case) -> bool:
-    """Whether something beside the sign tells that the job failed: some lines of progress may come
+    """Whether something besides the sign shows that the job failed: some lines of progress may come
     after the end of it, out of buffers."""
     return _known_to_have_ended(case) and (
         case.subject.kind != "log"

@@ -1,8 +1,8 @@
 """Whether host memory ran out: what the kernel and a process's own limits show of one failure.
 
 In this order: the kernel's log names the process; the counter of its control group rose; the
-machine's counter rose while nobody could read the log. Where the log was read and names others
-alone, the rank was killed by somebody else. Pure.
+machine's counter rose while the log was unreadable. If the log was read and names only others,
+another process killed the rank. Pure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mgpu_doctor.case.model import Case, Error
 
 BY_LOG, BY_GROUP, BY_MACHINE, BY_FULL = 0.99, 0.95, 0.85, 0.6
 """Confidence: the kernel's log names the pid; the counter of the very group that held it rose; the
-counter of the whole machine rose; its group was full in the last sample and nobody counted."""
+counter of the whole machine rose; its group was full in the last sample without a counter."""
 CLOCKS_DIFFER = 60.0
 """Seconds by which the kernel's clock may be behind: it is not corrected as ours is."""
 FULL = 0.95

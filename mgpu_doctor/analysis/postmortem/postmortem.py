@@ -117,7 +117,7 @@ def _find_culprits(first: tuple[RankFailure, ...], case: Case) -> tuple[RankFail
 
 def _killed_at_once(first: tuple[RankFailure, ...], case: Case) -> tuple[RankFailure, ...]:
     """The ranks of a job that was killed as a whole without being asked to end: a control group's
-    kill of all its processes looks like somebody's `kill -9` of the job."""
+    kill of all its processes looks like a `kill -9` of the job."""
     if case.job.outcome is not Outcome.KILLED or case.job.asked is not None:
         return ()
     killed = tuple(failure for failure in first if failure.kind is FailureKind.KILLED)

@@ -109,7 +109,7 @@ class RankFailure:
     inside: str | None = None
     """Where the error was raised, if not by the rank itself: `DataLoader worker process 0`."""
     order: int | None = None
-    """Place among what all ranks printed when they ended, where one text tells of all of them."""
+    """Position among all ranks' final output, if one text contains all of them."""
     aborted_leaving: bool = False
     """Native code aborted the process while its interpreter went down."""
     memory: OutOfMemory | None = None
@@ -151,7 +151,7 @@ def _has_failed(rank: Rank) -> bool:
 
 
 def _is_ending(end: LoggedEnd) -> bool:
-    """An ending of a known rank or process, not merely a traceback that somebody printed."""
+    """Whether it is the end of a known rank or process, not just a printed traceback."""
     labelled = end.rank is not None or end.pid is not None
     return labelled and bool(end.exit_code or end.signal or end.error)
 

@@ -61,7 +61,7 @@ def is_rendezvous_timeout(error: Error) -> bool:
 
 
 def find_aborts_for_others(case: Case) -> frozenset[int]:
-    """Ranks whose own text tells of nothing but others: torch's NCCL watchdog ends a process by
+    """Ranks whose own text reports only other ranks: torch's NCCL watchdog ends a process by
     SIGABRT when a collective was not answered, and so does a C++ exception of a lost peer."""
     causes: set[int] = set()
     symptoms: set[int] = set()

@@ -46,16 +46,16 @@ def find_early_exits(failed: Sequence[RankFailure], case: Case) -> tuple[Rank, .
         if failure.error is not None and failure.error.at is not None
     ]
     first = min(times, default=0.0)
-    stood = [rank for rank in case.ranks if not _in_order(rank)]
+    unclean = [rank for rank in case.ranks if not _in_order(rank)]
     # Who was in the collective that broke has left because of that, not before.
-    broken = min(map(_broken, stood), default=math.inf)
+    broken = min(map(_broken, unclean), default=math.inf)
     gone = [
         rank
         for rank in case.ranks
-        if rank not in stood and _left(rank) < first and _entered(rank) < broken
+        if rank not in unclean and _left(rank) < first and _entered(rank) < broken
     ]
-    known = len(gone) + len(stood) == (case.job.world_size or len(case.ranks)) == len(case.ranks)
-    return tuple(gone) if known and stood else ()
+    known = len(gone) + len(unclean) == (case.job.world_size or len(case.ranks)) == len(case.ranks)
+    return tuple(gone) if known and unclean else ()
 
 
 def find_killed_helper(
@@ -82,7 +82,7 @@ def find_killed_helper(
 
 def _in_order(rank: Rank) -> bool:
     """A launcher may have ended it on its way out: processes take seconds to end, in no order. Who
-    left its group and said goodbye did so in order, too, where nobody saw its exit code."""
+    left its group and shut down cleanly did so in order, too, if its exit code is unknown."""
     orderly = rank.state is State.EXITED and rank.exit_code == 0
     unseen = rank.state is State.EXITED and rank.exit_code is None
     overtaken = (rank.signal == signal.SIGTERM or unseen) and rank.error is None

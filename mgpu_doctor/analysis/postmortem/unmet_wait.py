@@ -48,7 +48,7 @@ class SplitWait:
     sides: tuple[tuple[Rank, ...], ...]
     """The ranks by the call in which they waited, the largest group first."""
     sites: tuple[str | None, ...]
-    """That call of each side, such as `all_reduce /home/u/train.py:22`; None: a wrapper's own."""
+    """The call of each side, such as `all_reduce /home/u/train.py:22`; None: a wrapper's own."""
     seconds: float
     threshold: float
 
@@ -145,7 +145,7 @@ def _waited(rank: Rank) -> float:
 
 
 def _stayed_away(rank: Rank, seconds: float) -> bool:
-    """Whether the rank did one thing for so long before it ended, and waited for nobody."""
+    """Whether the rank did one thing for so long before it ended, and waited for no rank."""
     if rank.error is not None or rank.now is None or rank.ended is None:
         return False
     return rank.now.phase != _WAIT and rank.ended - rank.now.since >= seconds

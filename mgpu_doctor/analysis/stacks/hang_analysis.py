@@ -137,8 +137,8 @@ def _with_devices(hang: Hang, followed: JobProgress, devices: Mapping[int, Devic
 
 
 def _is_open(hang: Hang) -> bool:
-    """Whether the stacks leave open who is waited for: nobody, or ranks in code in C that waits for
-    something unknown, as `tensor.item()` does for the device."""
+    """Whether the stacks leave open which rank is waited for: none, or ranks in C code that waits
+    for something unknown, as `tensor.item()` does for the device."""
     if hang.kind is Kind.BEHIND:
         return all(_is_unknown_wait(progress.state) for progress in hang.culprits)
     return hang.kind in (Kind.TOGETHER, Kind.APART) and not hang.culprits
@@ -165,7 +165,7 @@ def _classify_blocked(
 
 def _find_working(followed: JobProgress) -> list[RankProgress]:
     """The ranks that compute in one call of the user's while all other ranks have not run for long,
-    in collectives in which the host sleeps; empty: there are none."""
+    in collectives in which the host sleeps; empty if none."""
     working = [progress for progress in followed.ranks if progress.computing]
     rest = [progress for progress in followed.ranks if not progress.computing]
     if followed.snapshots < LEAST_SNAPSHOTS or not working or not rest:

@@ -30,9 +30,9 @@ class Doing(str, Enum):
     CHECKPOINT = "checkpoint"
     SLEEPING = "sleeping"
     PROMPT = "prompt"
-    """Waits for somebody to type."""
+    """Waits for keyboard input."""
     NATIVE = "native"
-    """In a C function that waits and holds Python's lock meanwhile."""
+    """In a C function that waits while holding the GIL."""
     OWN = "own"
     IMPORTING = "importing"
     COMPILING = "compiling"
@@ -157,7 +157,7 @@ def leaf(process: Process, stack: Stack | None, by_calls: Leaf | None) -> Leaf:
 
 
 def by_calls(trail: Sequence[Frame]) -> Leaf | None:
-    """What the innermost frames tell; None where they are of the user's own code alone, or of a
+    """What the innermost frames show; None if they are only the user's own code, or of a
     library that says nothing of it. `trail`: a stack, made comparable."""
     called = frames.inner(trail)
     asked = (ask(called) for ask in (_joining, _ending, _collective, _by_library, _generic))

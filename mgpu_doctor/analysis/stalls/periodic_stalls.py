@@ -1,6 +1,6 @@
 """Stalls now and then: on which rank, how often, how long, in what, and what they cost.
 
-What a probe saw itself (the garbage collector, a checkpoint, an evaluation) is told by its cost
+What a probe saw itself (the garbage collector, a checkpoint, an evaluation) is reported by its cost
 alone. A stall that nothing explains needs more: see `sporadic`.
 """
 

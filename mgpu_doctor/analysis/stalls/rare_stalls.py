@@ -1,4 +1,4 @@
-"""What comes too seldom for the step records to hold three of it, found in the whole run's history.
+"""Stalls too rare to occur three times in the step records, found in the whole run's history.
 
 A checkpoint every ten thousand steps, or an evaluation at the end of long epochs, may still cost a
 tenth of the time.
@@ -21,7 +21,7 @@ LONGER = 1.5
 RECURS = 3
 """Windows of time in which a rank did it."""
 OUTLIER = 4.0
-"""The third longest window stands for all: longer ones count 4 times as much at most."""
+"""The third longest window is the reference: longer ones count at most 4 times as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class RareStalls:
     seconds: float
     """Median length of one."""
     steps_seen: tuple[int, ...]
-    """Of those of which events are still on record."""
+    """Value for the stalls whose events are still on record."""
     period: Period | None
 
 

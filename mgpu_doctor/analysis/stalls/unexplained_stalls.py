@@ -32,7 +32,7 @@ of a stall at most. Else its level wavers about a limit, or rises, and nothing s
 RECURS = 3
 """Least number of stalls that form a pattern."""
 OUTLIER = 4.0
-"""The third longest stands for all: longer ones count 4 times as much at most, so that one or two
+"""The third longest is the reference: longer ones count at most 4 times as much, so that one or two
 long ones are not taken for what recurs."""
 CULPRIT = 0.5
 """Ranks with this share of the most seconds are culprits, too."""
@@ -50,7 +50,7 @@ FETCHING = 0.25
 for processes that can be interrupted, too."""
 MANY_CELLS = 1_000_000
 SAMPLED = 256
-"""Of so many cells, the levels of ranks are estimated from so many steps, drawn at random."""
+"""From this many cells on, the levels of ranks are estimated from a random sample of steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def _beyond_usual(grounds: ComparedSteps) -> tuple[Floats, npt.NDArray[np.bool_]
     slow, and the least that counts as slow.
 
     What is usual is taken from the quiet half of the steps, so that a stall in every second step
-    stays one. A step that is slow for the others, too, is nobody's; nor is a rank slow that only
+    stays one. A step that is slow for the others, too, does not count; nor is a rank slow that only
     was not slow when the other was.
     """
     own = grounds.own
@@ -239,9 +239,9 @@ def find_struck_phase(phases: Floats, runs: Runs, columns: Indices) -> tuple[str
 
 
 def measure_wait(in_collectives: Floats, runs: Runs) -> float | None:
-    """Median seconds that the others stood longer in collectives than the rank that stalled, in
+    """Median additional seconds of the others in collectives, compared with the stalled rank, in
     the same step or (where it stalled after its collectives) in the next one; None where that is
-    not comparable with the stalls: then nobody waited for them."""
+    not comparable with the stalls: then no rank waited for them."""
     gap = median_of_others(in_collectives) - in_collectives
     gap = gap - np.quantile(_sample(gap), 0.25, axis=0)
     last = len(in_collectives) - 1
@@ -254,5 +254,5 @@ def measure_wait(in_collectives: Floats, runs: Runs) -> float | None:
 
 
 def happens_by_chance(chance: float) -> bool:
-    """Whether a machine does it too often to blame anybody."""
+    """Whether a machine does it too often to blame a rank."""
     return chance > FALSE_ALARMS

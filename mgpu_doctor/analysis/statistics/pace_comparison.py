@@ -53,7 +53,7 @@ class SlowPace:
 
 def measure_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
     """Of ranks that do not wait for each other: what is left of their newest steps without waiting
-    (for a server) and moving data. Ranks of which that is not known are left out."""
+    (for a server) and moving data. Ranks for which that is unknown are left out."""
     paces = []
     for rank in ranks:
         steps = after_warm_up(on_one_clock(rank).steps)[-NEWEST:]
@@ -96,8 +96,8 @@ def throughput_lost(paces: Sequence[Pace], slow: SlowPace) -> float:
     others and each goes on by itself."""
     rates = {pace.index: 1 / pace.middle for pace in paces if pace.middle > 0}
     now = sum(rates.values())
-    mended = now - rates[slow.index] + 1 / slow.of_others
-    return 1 - now / mended
+    fixed = now - rates[slow.index] + 1 / slow.of_others
+    return 1 - now / fixed
 
 
 def _error(pace: Pace) -> float:

@@ -172,7 +172,7 @@ class Period:
 def period(starts: Ints) -> Period | None:
     """The period of what begins at these step numbers (ascending); None where it has none.
 
-    At random moments gaps are geometrically distributed, which tells how often one is within the
+    At random moments gaps are geometrically distributed, which gives how often one is within the
     tolerance by chance. One gap sets the median and proves nothing.
     """
     gaps = np.diff(starts)
@@ -222,7 +222,7 @@ def signed_rank(series: Floats) -> float:
 
 
 def last_so_often(times: int, of: int, ranks: int) -> float:
-    """Chance that a given one of `ranks` comes last so many times or more."""
+    """Chance that a given one of `ranks` ranks comes last at least that often."""
     share = 1 / ranks
     return sum(
         math.comb(of, number) * share**number * (1 - share) ** (of - number)

@@ -44,7 +44,7 @@ def run_ahead(rank: Rank) -> RunAhead | None:
 def find_bounds(
     ranks: Sequence[Rank], leads: Mapping[int, RunAhead], step: float | None
 ) -> dict[int, BoundBy]:
-    """Rank -> what it is bound by; ranks of which it is unknown are left out. `leads`: how far
+    """Rank -> what it is bound by; ranks for which it is unknown are left out. `leads`: how far
     hosts are ahead; `step`: mean seconds."""
     found = {}
     for rank in ranks:

@@ -138,7 +138,7 @@ def without_load(joined: Joined, own: Floats) -> Floats:
 
 
 def _loads(joined: Joined) -> Iterator[tuple[str, Floats]]:
-    """Unit and (T, R) loads, of which steps that are not known count as equal. None of those that
+    """Unit and (T, R) loads; in unknown steps, all ranks count as equal. None of those that
     are the same everywhere: they explain nothing."""
     for unit, load in (("tokens", joined.tokens), ("samples", joined.samples)):
         known = np.asarray(~np.isnan(load).any(axis=1))

@@ -110,11 +110,11 @@ def measure_stages(joined: Joined, attribution: Attribution, structure: Structur
     saved = like_others = more = None
     if m is not None:
         equal = np.repeat(work.mean(axis=1, keepdims=True), len(levels), axis=1)
-        mended = work.copy()
-        mended[:, slowest] = np.median(np.delete(work, slowest, axis=1), axis=1)
+        equalized = work.copy()
+        equalized[:, slowest] = np.median(np.delete(work, slowest, axis=1), axis=1)
         now = pipeline_seconds(work, m)
         saved = _share(now - pipeline_seconds(equal, m), step)
-        like_others = _share(now - pipeline_seconds(mended, m), step)
+        like_others = _share(now - pipeline_seconds(equalized, m), step)
         more = _share(now - pipeline_seconds(work, 2 * m), step)
     return Stages(
         ranks=structure.stages,

@@ -44,7 +44,7 @@ class Replicas:
     all are equal."""
     jumped: tuple[int, ...] = ()
     """The ranks whose weights left those of the majority, which stayed equal to the last bit;
-    empty: unknown. Of two ranks, nobody can tell which one left: one may have stopped learning."""
+    empty: unknown. With two ranks, it is unknown which one left: one may have stopped learning."""
     distance: float | None = None
     """Relative difference between the largest and the smallest sum of the sampled weights then."""
 

@@ -1,6 +1,6 @@
 """Collectives of several traces, joined by group and number, without comparing clocks.
 
-All ranks leave a collective together, so what a rank stood in it beyond the one that came last is
+All ranks leave a collective together, so a rank's time in it beyond that of the last arrival is
 waiting.
 """
 

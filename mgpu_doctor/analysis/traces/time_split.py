@@ -86,7 +86,7 @@ class Idle:
     """Between two kernels that were both waiting."""
     other: float
     short: float
-    """Of the host's, in gaps of at most 200 µs."""
+    """Idle time caused by the host, in gaps of at most 200 µs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,9 @@ class Split:
     why_idle: Idle | None
     """Idle time by reason; None: not on a device."""
     kernels: int
-    """That compute."""
+    """Number of kernels that compute."""
     kernel: float | None
-    """Median of theirs; None: there are none."""
+    """Median duration of these kernels; None if none."""
     fetching: float
     """The loop asked its loader for a batch and waited, and nothing computed or moved."""
     parts: dict[str, float]

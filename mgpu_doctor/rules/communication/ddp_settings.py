@@ -293,7 +293,7 @@ RULES = (
         code="unused-parameter-scan",
         family="slow",
         summary="DistributedDataParallel searches for unused parameters in every pass, although "
-        "there are none.",
+        "all are used.",
         measured="The flag, the result of the search (torch's own log, and whether the set ever "
         "changed), and the search time. The cost is the time on the rank where it is shortest, as "
         "all ranks search at once. On a rank with a GPU it is known only if the run-ahead is: "

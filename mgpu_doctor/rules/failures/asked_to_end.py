@@ -1,4 +1,4 @@
-"""The job was asked to end: by a terminal that closed, or by somebody's Ctrl-C."""
+"""The job was asked to end: its terminal closed, or it was interrupted with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _interrupted(measures: Measures, _: Limits) -> Iterable[Finding]:
             severity=Severity.INFO,
             confidence=0.97,
             title="The job was interrupted",
-            cause="Somebody pressed Ctrl-C or sent SIGINT. No rank caused this.",
+            cause="A user pressed Ctrl-C, or a process sent SIGINT. No rank caused this.",
             evidence=(_signal(signal.SIGINT),),
             fixes=(
                 Fix(
@@ -111,7 +111,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="failed-interrupted",
         family="failed",
-        summary="Somebody interrupted the job (Ctrl-C). For information only: nothing is wrong.",
+        summary="The job was interrupted (Ctrl-C). For information only: nothing is wrong.",
         measured="`run` or the launcher reported SIGINT for the whole job.",
         thresholds="No threshold: what the system itself says decides.",
         fixes="Resume from the newest whole checkpoint.",

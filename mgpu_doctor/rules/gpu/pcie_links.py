@@ -97,9 +97,9 @@ def _finding(
     *,
     usual: bool,
 ) -> Finding:
-    evidence, told_ = [], []
+    evidence, faults = [], []
     if slow is not None:
-        told_.append(
+        faults.append(
             f"runs at generation {slow.generation} x{slow.width} under load, instead of generation "
             f"{slow.generation_most} x{slow.width_most}"
         )
@@ -124,7 +124,7 @@ def _finding(
             )
         )
     if replays is not None:
-        told_.append(f"repeats {replays:.0f} packets per minute")
+        faults.append(f"repeats {replays:.0f} packets per minute")
         evidence.append(
             Evidence("replays per minute", replays, "1/min", limits["replays"], "NVML", where(gpu))
         )
@@ -140,7 +140,7 @@ def _finding(
         code=CODE,
         severity=Severity.INFO if usual and replays is None else Severity.WARNING,
         confidence=SURE,
-        title=f"The PCIe link of {named(gpu)} {' and '.join(told_)}",
+        title=f"The PCIe link of {named(gpu)} {' and '.join(faults)}",
         cause=cause,
         culprits=culprits(measures, (gpu,)),
         evidence=tuple(evidence),

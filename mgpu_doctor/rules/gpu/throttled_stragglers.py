@@ -143,34 +143,34 @@ def _fixes(slowed: _Slowed) -> list[Fix]:
     gpu, first = slowed.own.index, next(iter(slowed.reasons), None)
     own, usual = slowed.own.power_limit, slowed.power_limit_of_others
     if first in ("hw_thermal", "sw_thermal"):
-        mend = Fix(
+        fix = Fix(
             "cool-device",
             f"Cool GPU {gpu}",
             f"nvidia-smi -i {gpu} -q -d TEMPERATURE,PERFORMANCE shows the temperature and its "
             "limits: check fans, airflow, dust and inlet air; move the job meanwhile.",
         )
     elif first == "power_cap" and own is not None and usual is not None and own < usual:
-        mend = Fix(
+        fix = Fix(
             "raise-power-limit",
             f"Give GPU {gpu} the power limit of the others",
             f"As root: nvidia-smi -i {gpu} -pl {usual:.0f} (it is {own:.0f} W now). If it was "
             "set on purpose, set all GPUs to the same limit.",
         )
     elif first == "clocks_setting":
-        mend = Fix(
+        fix = Fix(
             "reset-clocks",
             f"Reset the clock setting of GPU {gpu}",
             f"As root: nvidia-smi -i {gpu} -rgc and nvidia-smi -i {gpu} -rac",
         )
     else:
-        mend = Fix(
+        fix = Fix(
             "replace-device",
             f"Have the power and cooling of GPU {gpu} checked, or the card replaced",
             f"nvidia-smi -i {gpu} -q -d PERFORMANCE,POWER,CLOCK shows the reason, if there is one. "
             "A power brake comes from the host's supply. If it stays slow without heat, return it "
             "to the vendor (RMA).",
         )
-    return [mend]
+    return [fix]
 
 
 RULES = (

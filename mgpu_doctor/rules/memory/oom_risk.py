@@ -159,8 +159,8 @@ RULES: tuple[Rule, ...] = (
         "Also, whether the job runs or is over: how often torch flushed its allocator cache.",
         thresholds="Full within a day; later is leak-device or leak-host. The interval is that of "
         "the slope (Sen, 95 %) and does not cover other events. For a long batch: at least five "
-        "peaks of four sizes that differ by a fifth, of which a line explains 95 %; 150 batches; "
-        "and the largest size did not occur three times (that would be a maximum length).",
+        "peaks of four sizes that differ by a fifth, with a linear fit that explains 95 %; 150 "
+        "batches; and the largest size did not occur three times (that would be a maximum length).",
         fixes="Detach what is kept from step to step; save a checkpoint before memory is full; "
         "make room.",
         examine=_find_growth,

@@ -120,7 +120,7 @@ def _alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _is_extra_work(stalls: Stalls) -> bool:
-    """Whether this is work that somebody gave to one rank: it evaluates, or it is rank 0, which
+    """Whether this is work assigned to one rank: it evaluates, or it is rank 0, which
     scripts choose for that, at regular intervals."""
     if stalls.phase == "evaluation":
         return True
