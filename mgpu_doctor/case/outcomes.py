@@ -39,7 +39,8 @@ ENDED_BY_RAY = 1
 ALONE = "--standalone"
 """torchrun's option that says there is one host."""
 MOST_REST = 0.5
-"""Share of the last step outside all phases above which most of it is no step. A choice."""
+"""If more of the last step than this share is outside all phases, that time is left out. A
+choice."""
 
 
 def outcome_of(end: JobEnd, ranks: list[Rank], launcher_alive: bool | None) -> Outcome:

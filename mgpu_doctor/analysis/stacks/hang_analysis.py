@@ -137,7 +137,7 @@ def _with_devices(hang: Hang, followed: JobProgress, devices: Mapping[int, Devic
 
 
 def _is_open(hang: Hang) -> bool:
-    """Whether the stacks leave open which rank is waited for: none, or ranks in C code that waits
+    """Whether the stacks do not show a culprit: they name none, or only ranks in C code that waits
     for something unknown, as `tensor.item()` does for the device."""
     if hang.kind is Kind.BEHIND:
         return all(_is_unknown_wait(progress.state) for progress in hang.culprits)

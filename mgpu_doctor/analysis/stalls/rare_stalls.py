@@ -38,7 +38,7 @@ class RareStalls:
     seconds: float
     """Median length of one."""
     steps_seen: tuple[int, ...]
-    """Value for the stalls whose events are still on record."""
+    """Steps of the stalls whose events are still on record."""
     period: Period | None
 
 
