@@ -77,7 +77,7 @@ def _program(text: str) -> tuple[str, ...]:
     ("text", "limit", "said"),
     [
         ("asked.recv(9999), asked.recv(9999)", 1, "more than 1 s"),
-        ("asked.recv(9999), asked.sendall(b'[]\\n')", 60, "something else than a trace"),
+        ("asked.recv(9999), asked.sendall(b'[]\\n')", 60, "did not answer with a trace"),
         ("raise SystemExit('no more memory')", 60, "exit code 1 (no more memory)"),
         ("import os; os.abort()", 60, "ended by SIGABRT"),
         ("import subprocess; subprocess.run(['sh', '-c', 'kill $PPID'])", 60, "ended by SIGTERM"),

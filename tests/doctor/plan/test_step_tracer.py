@@ -77,7 +77,7 @@ def test_what_can_be_traced_is_with_what_would_help() -> None:
 def test_what_branches_on_a_tensor_is_run_small_and_known_at_any_batch() -> None:
     followed = _follow("branching")
     assert followed.method is Method.REAL
-    assert "branches on what a tensor holds" in followed.reasons[0]
+    assert "branches on a tensor's value" in followed.reasons[0]
     found = followed.traces.find(WANTED)
     traced = _follow("good").traces.find(WANTED)
     assert replay(found.stream).peak_allocated == replay(traced.stream).peak_allocated

@@ -226,7 +226,7 @@ def test_a_step_that_branches_on_a_tensor_is_left_to_a_real_run() -> None:
         made = _squares(model, batch)
         return made if made > 0 else -made
 
-    with pytest.raises(StepError, match="branches on what a tensor holds") as caught:
+    with pytest.raises(StepError, match="branches on a tensor's value") as caught:
         trace(lambda: _linear(loss), Settings(2), real=False)
     assert caught.value.parameters == WIDTH * WIDTH
     assert trace(lambda: _linear(loss), Settings(2), real=True).stream.parameters == WIDTH * WIDTH
