@@ -132,7 +132,7 @@ def test_an_empty_file_is_empty(tmp_path: Path) -> None:
 )
 def test_what_is_no_text_is_refused(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "x.log").write_bytes(raw)
-    with pytest.raises(UnreadableLog, match=r"x\.log is no text"):
+    with pytest.raises(UnreadableLog, match=r"x\.log is not text"):
         content(tmp_path / "x.log")
 
 

@@ -186,7 +186,7 @@ def test_another_daemon_is_left_alone_and_a_dead_one_s_place_is_taken(tmp_path: 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(place)
         with (
-            pytest.raises(OccupiedError, match="runs here already"),
+            pytest.raises(OccupiedError, match="already runs here"),
             kineto_daemon._listening(str(tmp_path)),
         ):
             pass

@@ -38,7 +38,7 @@ class Asked:
         (Asked(scope="2"), "only root", "as root"),
         (Asked(euid=0, effective=ALL, scope="3"), "until it is restarted", "mgpu-doctor run"),
         (Asked(scope="1", undumpable=True), "PR_SET_DUMPABLE", "as root"),
-        (Asked(its_permitted=1 << 12), "capabilities that you have not", "as root"),
+        (Asked(its_permitted=1 << 12), "capabilities that you lack", "as root"),
         (Asked(scope="0"), "security policy", "seccomp=unconfined"),
         (Asked(euid=0, effective=ALL), "security policy", "seccomp=unconfined"),
         (Asked(scope="nonsense"), "security policy", "seccomp=unconfined"),

@@ -198,7 +198,7 @@ def test_nonsense_is_read_again_and_then_given_up(instead: Callable[[str], Path]
         if nonsense.startswith("[{"):
             assert main_thread(found)["frames"] == [["?", "?", None]]
             continue
-        assert found == Failure(Kind.TORN, "it told no frames")
+        assert found == Failure(Kind.TORN, "its stacks had no frames")
         made = calls.read_text().splitlines()[before:]
         assert ["--nonblocking" in one for one in made] == [True, True, True, False]
 

@@ -31,7 +31,7 @@ class MemoryLimit(NamedTuple):
     active_key: str = "active_file"
 
     def used(self) -> tuple[int | None, int | None]:
-        """Bytes in use without inactive page cache, and how many of them are active page cache;
+        """Bytes in use, without inactive page cache, and the bytes of active page cache among them;
         None if unknown."""
         usage = _number(self.usage_file)
         if usage is None:
@@ -137,8 +137,8 @@ def _folders(root: Path, controller: str, pid: int | str = "self") -> Iterator[P
     """The group's folder and those above it, up to the mount point.
 
     `controller` is empty for version 2. In a container the path that the kernel names may lie
-    outside of what is mounted: then the mount point alone is looked at, unless the process is in
-    a group beside ours (`/../NAME`), of which nothing can be seen.
+    outside of what is mounted: then only the mount point is returned, or nothing if the process is
+    in a sibling group (`/../NAME`), which is invisible from here.
     """
     for line in _text(root / f"proc/{pid}/cgroup").splitlines():
         _, _, rest = line.partition(":")
@@ -193,10 +193,10 @@ def _named(folders: Iterable[tuple[int, Path]], root: Path) -> dict[str, tuple[i
 
 
 def read_memory_counters(version: int, folder: Path) -> Json:
-    """One group now, ready for JSON: `limit`, `swap_limit`, `used`, `peak` (bytes), `killed`
-    (processes of this group, on older kernels also of those below) and `refused` (times that the
-    limit was reached with nothing left to reclaim). Unreadable values and missing limits are
-    null."""
+    """The group's current counters, ready for JSON: `limit`, `swap_limit`, `used`, `peak` (bytes),
+    `killed` (processes of this group, on older kernels also of those below) and `refused` (times
+    that the limit was reached with nothing left to reclaim). Unreadable values and missing limits
+    are null."""
     return _version_2(folder) if version == 2 else _version_1(folder)
 
 
@@ -230,7 +230,7 @@ def _version_1(folder: Path) -> Json:
 
 
 def _keyed(path: Path) -> dict[str, int]:
-    """`key number` lines of a flat file."""
+    """The `key number` lines of a flat file, as a dictionary."""
     values = {}
     for line in _bounded_text(path).splitlines():
         key, _, value = line.partition(" ")

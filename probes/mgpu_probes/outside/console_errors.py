@@ -1,9 +1,9 @@
 """Failures in a job's console output: tracebacks of ranks, and what launchers report of them.
 
-Understood, each from the real text of torch 2.13 (tests/recorded/console): Python tracebacks,
+It parses, each tested with real text of torch 2.13 (tests/recorded/console): Python tracebacks,
 also of several ranks interleaved behind `[rank2]:` and torchrun's `[default2]:`; torchrun's
 failure summary and log lines; `torch.multiprocessing.spawn`'s reports; faulthandler; a launcher
-that was asked to end. The text is untrusted: lines and counts are bounded.
+that a signal stopped. The text is untrusted: lines and counts are bounded.
 
 Sources: torch/distributed/elastic/multiprocessing/errors (ChildFailedError.format_msg) and
 torch/multiprocessing/spawn.py, torch 2.13; versions since 1.9 print the same form."""
@@ -57,10 +57,11 @@ LAUNCHER_EXCEPTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The failure of a child as its launcher reports it. `signal` or `exit_code`, not both.
+    """The failure of a child as its launcher reports it. At most one of `signal` and
+    `exit_code` is set.
 
-    `first`: the launcher calls it the first or root failure, which it often gets wrong: it is the
-    first one that it *noticed*. `at`: number of the line, from 0.
+    `first`: the launcher calls it the first or root failure. That is often wrong: it is the first
+    one that the launcher *noticed*. `at`: number of the line, from 0.
     """
 
     rank: int | None = None
@@ -148,7 +149,7 @@ class LauncherReport:
             self._keep(_ended(int(ended[2]), int(ended[1]), source="mp.spawn", at=traceback.at))
 
     def failures(self) -> tuple[Failure, ...]:
-        """Everything reported, root causes first; log lines only for pids not in a summary."""
+        """The failures, root causes first; from log lines only for pids not in a summary."""
         self._close()
         reported = {failure.pid for failure in self._failures}
         logged = [failure for failure in self._logged if failure.pid not in reported]
@@ -219,7 +220,7 @@ class LauncherReport:
 def _ended(
     code: int, local_rank: int | None = None, pid: int | None = None, source: str = "", at: int = 0
 ) -> Failure:
-    """A failure from a launcher's code, in which a signal is negative."""
+    """A failure from the exit code that a launcher prints; a signal is negative."""
     return Failure(
         local_rank=local_rank,
         pid=pid,
@@ -240,7 +241,7 @@ def _signal_number(name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class PrintedTraceback:
-    """A traceback and whose it is, as far as the text says. In the order in which they ended."""
+    """A traceback and the rank that printed it, if the text says which."""
 
     rank: int | None
     local_rank: int | None
@@ -252,7 +253,7 @@ class ConsoleFacts:
     tracebacks: tuple[PrintedTraceback, ...] = ()
     failures: tuple[Failure, ...] = ()
     asked: int | None = None
-    """The signal by which somebody asked the launcher to end."""
+    """The signal that stopped the launcher."""
 
 
 Stream = tuple[int | None, int | None]
@@ -293,7 +294,7 @@ def parse_console(lines: Iterable[str]) -> ConsoleFacts:
 
 
 def _split(line: str) -> tuple[Stream, str]:
-    """Takes the prefixes off that torch and torchrun put before a rank's lines."""
+    """Splits off the prefixes that torch and torchrun put before a rank's lines."""
     rank = local = None
     while line.startswith("["):
         if rank is None and (match := _RANK.match(line)):

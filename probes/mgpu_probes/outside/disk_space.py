@@ -14,7 +14,7 @@ from typing import Any
 Json = dict[str, Any]
 
 MOST_FILES = 256
-"""Open files of one process that are looked at."""
+"""Most open files of one process that are checked."""
 _LONGEST = 500
 _OCTAL = re.compile(r"\\([0-7]{3})")
 """How /proc/self/mounts writes a blank (`\\040`) and such."""
@@ -27,8 +27,8 @@ _NO_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:")
 
 
 def measure_disk_space(path: str) -> Json | None:
-    """`size`, `free` (bytes, for who is not root), `inodes`, `inodes_free` (null where the file
-    system does not count them) and `device` of the file system there; None: it cannot be seen."""
+    """`size`, `free` (bytes, for users other than root), `inodes`, `inodes_free` (null if the file
+    system does not count them) and `device` of the path's file system; None: not accessible."""
     try:
         file_system = os.statvfs(path)
         device = os.stat(path).st_dev
@@ -44,8 +44,8 @@ def measure_disk_space(path: str) -> Json | None:
 
 
 def list_local_mounts(root: Path = Path("/")) -> list[str]:
-    """Where local file systems that may be written to are mounted, as this process sees them. The
-    first MOST_MOUNTS; not those of the kernel and the system itself."""
+    """Mount points of writable local file systems, as this process sees them: the first
+    MOST_MOUNTS, without those of the kernel and the system."""
     try:
         with (root / "proc/self/mounts").open("rb") as file:
             text = file.read(1 << 20).decode("utf-8", "replace")
@@ -63,8 +63,8 @@ def list_local_mounts(root: Path = Path("/")) -> list[str]:
 
 
 def find_root_prefix(pid: int, root: Path = Path("/")) -> str:
-    """What to put before a path of the process so that we see what it sees there: empty unless it
-    lives in a mount namespace of its own, as in a container."""
+    """The prefix of a path of the process under which we see the same file: empty unless the
+    process has its own mount namespace, as in a container."""
     try:
         own = os.readlink(root / "proc/self/ns/mnt")
         return "" if os.readlink(root / f"proc/{pid}/ns/mnt") == own else f"/proc/{pid}/root"
@@ -73,7 +73,7 @@ def find_root_prefix(pid: int, root: Path = Path("/")) -> str:
 
 
 def list_written_files(pid: int, root: Path = Path("/")) -> Iterator[str]:
-    """Regular files that the process has open for writing: their paths, as it sees them."""
+    """Paths, as the process sees them, of regular files that it has open for writing."""
     folder = root / f"proc/{pid}/fd"
     try:
         with os.scandir(folder) as entries:
@@ -88,7 +88,7 @@ def list_written_files(pid: int, root: Path = Path("/")) -> Iterator[str]:
             if len(target) <= _LONGEST and _writes(root / f"proc/{pid}/fdinfo/{name}"):
                 yield target.removesuffix(" (deleted)")
         except OSError:
-            continue  # closed meanwhile, or not ours to see
+            continue  # closed meanwhile, or not accessible
 
 
 def _writes(info: Path) -> bool:

@@ -1,6 +1,7 @@
 """What this machine records about failed processes: OOM kills, full disks, process limits.
 
-One object per host: the state when watching began, the state now, and the worst in between."""
+One object per host: the state at the start of observation, the current state, and the worst in
+between."""
 
 from __future__ import annotations
 
@@ -23,15 +24,15 @@ MOST_PROCESSES = 512
 MOST_GROUPS = 64
 MOST_PLACES = 48
 WRITERS = 16
-"""Processes a look whose open files are looked at, in turn."""
+"""Processes whose open files are checked in one poll; each poll continues with the next ones."""
 _MOST_BYTES = 16_384
 
 
 class ExitEvidence:
-    """Remembers the state of this machine from its making on. For one thread.
+    """Collects the state of this machine from its creation on. For one thread.
 
-    `folders`: what a job is known to use, by role: {"cwd": "/home/me", "tmp": "/tmp"}. `history`:
-    take in the kills that the kernel's log still remembers, too, for who comes afterwards.
+    `folders`: folders that the job is known to use, by role: {"cwd": "/home/me", "tmp": "/tmp"}.
+    `history`: also include earlier kills that the kernel's log still holds, for a job that ended.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class ExitEvidence:
         self._join("self")
 
     def poll(self, pids: Iterable[int] = (), *, closely: bool = True) -> None:
-        """Read the counters, the places and the kernel's log; where it looks closely also what is
-        known of these processes. A file system that is away may hold it up for long."""
+        """Reads the counters, the file systems and the kernel's log; with `closely`, also these
+        processes. A file system that does not respond may block it for long."""
         if closely:
             alive = list(pids)
             for pid in alive[:MOST_PROCESSES]:
@@ -72,7 +73,7 @@ class ExitEvidence:
         now = time.time()
         booted = now - time.monotonic()
         for kill in self._log.new_kills():
-            # The kernel's clock drifts by seconds a day; our own looks bound that.
+            # The kernel's clock drifts by seconds per day; the times of our polls bound that.
             at = min(now, max(self._looked, booted + kill.since_boot))
             self._kills.append({**asdict(kill), "at": at})
             if kill.limited is not None:
@@ -108,7 +109,7 @@ class ExitEvidence:
         for name, group in self._groups.items():
             counters = cgroups.read_memory_counters(*self._folders[name])
             if all(value is None for value in counters.values()):
-                continue  # the group is gone: what was read last stays
+                continue  # the group is gone: keep the last values
             if counters["killed"] != group["now"]["killed"]:
                 group["at"] = now
             group["now"] = counters
@@ -131,12 +132,12 @@ class ExitEvidence:
         }
 
     def _make_room(self) -> None:
-        """What was seen longest ago goes first: that process is most likely gone in good order."""
+        """Drops the process that was seen longest ago: it most likely ended normally."""
         while len(self._processes) >= MOST_PROCESSES:
             del self._processes[next(iter(self._processes))]
 
     def _join(self, pid: int | str) -> str | None:
-        """The memory group of a process; it and those above it are read at once if new."""
+        """The memory group of a process; new groups and their parents are read immediately."""
         text = self._read(f"proc/{pid}/cgroup")
         if text and text not in self._innermost and len(self._innermost) < MOST_GROUPS:
             memory_groups = cgroups.find_memory_groups(pid, self._root)
@@ -163,12 +164,12 @@ class ExitEvidence:
             try:
                 self._place("cwd", os.readlink(self._root / f"proc/{pid}/cwd"), before)
             except OSError:
-                continue  # gone, or not ours to see
+                continue  # gone, or not accessible
             for path in disk_space.list_written_files(pid, self._root):
                 self._place("written", os.path.dirname(path), before)
 
     def _place(self, role: str, path: str, before: str = "") -> None:
-        """The file system there; the first path names it."""
+        """Adds the path's file system, which is named by the first path in it."""
         space = disk_space.measure_disk_space(before + path)
         if space is None:
             return
@@ -184,7 +185,7 @@ class ExitEvidence:
     def _measure(self, device: int, place: Json, now: float) -> None:
         space = disk_space.measure_disk_space(self._ways[device])
         if space is None or space.pop("device") != device:
-            return  # it was unmounted, or who saw it is gone
+            return  # it was unmounted, or the process that had it mounted is gone
         place["now"] = space
         least = place["least"]
         if space["free"] < least["free"] or _fewer(space["inodes_free"], least["inodes_free"]):

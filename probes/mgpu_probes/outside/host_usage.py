@@ -18,10 +18,10 @@ from mgpu_probes.outside.process_limits import measure_memory_headroom
 Json = dict[str, Any]
 
 THREADS = 32
-"""Most threads of one process that are looked at: a look costs some 10 µs each."""
+"""Most threads of one process that are read: each costs about 10 µs."""
 THREADS_IN_ALL = 512
 RENEWED_EVERY = 8
-"""Looks after which the control groups of a process are read anew: they seldom change."""
+"""Polls after which the control groups of a process are read again: they rarely change."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LONGEST = 500
 _MOST = 16_384
@@ -30,24 +30,24 @@ _NANO = 1e-9
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _IDLE = (3, 4)  # columns of /proc/stat: idle, iowait
 _LEAST_TICKS = 20
-"""Of all cores together. A share of fewer is noise: the kernel counts whole ticks of 10 ms."""
+"""Fewest ticks, over all cores, for a CPU share: fewer are noise, since a tick is 10 ms."""
 _IOWAIT, _STEAL = 4, 7
-_COLUMNS = 8  # those after them repeat time that `user` and `nice` already hold
+_COLUMNS = 8  # the later ones repeat time that is already in `user` and `nice`
 _PRESSURES = ("cpu", "io", "memory")
 CLOSE_LOOKS = 30
-"""So many samples look at the tasks, then each tenth: rates over minutes need no more."""
+"""The first samples, which all read the tasks; later only every tenth does."""
 THEN_EACH = 10
 
 
 def read_stat(proc: Path, pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; empty where there is no such process."""
-    # The name, in brackets, may hold anything: what follows the last bracket counts.
+    """The fields of /proc/PID/stat from the state on; empty if there is no such process."""
+    # The name, in brackets, may contain anything, so use what follows the last bracket.
     fields = read_proc_file(f"{proc}/{pid}/stat").rpartition(")")[2].split()
     return fields if len(fields) >= 22 else []
 
 
 class _Limits(NamedTuple):
-    """The quotas above a process. `looks`: how often this has been used."""
+    """The CPU quotas of a process's groups. `looks`: how often this has been used."""
 
     started: str
     quotas: tuple[cgroups.Quota, ...] | None
@@ -55,7 +55,7 @@ class _Limits(NamedTuple):
 
 
 class Tasks:
-    """Remembers what seldom changes. For one thread."""
+    """Samples tasks, and caches what rarely changes. For one thread."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
@@ -65,14 +65,13 @@ class Tasks:
     def sample(self, pids: Iterable[int]) -> Json:
         """`tasks` ({pid as text: {…}}) and `groups`, ready for JSON.
 
-        Of a task: `parent`, `state` (letter of its main thread), `threads`, `age` (seconds since
-        it started), `faults` (pages so far that the kernel had to give it anew) and `kernel`
-        (seconds so far in the kernel) of all its threads, `ran` and `queued` (seconds so far of its
-        main thread on a core, and ready without one), `all_queued` (the latter of its first threads
-        together), `cores` (list, as the kernel writes it), `limits` (its control groups that have a
-        CPU quota, the innermost first), `room` (bytes that its limits of memory leave it).
-        Of a group: `quota` (cores), `throttled` (seconds so far, of all cores). What cannot be read
-        is left out."""
+        A task has `parent`, `state` (letter of its main thread), `threads`, `age` (seconds since it
+        started), `faults` (page faults so far) and `kernel` (seconds so far in the kernel) of all
+        its threads, `ran` and `queued` (seconds so far that its main thread ran on a core, and
+        waited for one), `all_queued` (the latter summed over its oldest threads), `cores` (list, as
+        the kernel writes it), `limits` (its control groups with a CPU quota, innermost first),
+        `room` (bytes left below its memory limits). A group has `quota` (cores) and `throttled`
+        (seconds so far, summed over cores). Unreadable values are left out."""
         tasks: Json = {}
         groups: dict[str, cgroups.Quota] = {}
         limits: dict[int, _Limits] = {}
@@ -121,8 +120,8 @@ class Tasks:
         return known._replace(samples=known.samples + 1)
 
     def _others(self, pid: int, most: int) -> tuple[float, int]:
-        """Seconds that threads beside the main one stood ready without a core; how many these
-        are: the oldest, which are those that compute, rather than those that come and go."""
+        """Seconds that threads other than the main one waited for a core, and how many threads
+        were read: the oldest ones, which are more likely to compute than short-lived ones."""
         if most <= 0:
             return 0.0, 0
         folder = f"{self._proc}/{pid}/task"
@@ -136,7 +135,7 @@ class Tasks:
 
 
 def _schedstat(path: str) -> tuple[float, float] | None:
-    """Seconds on a core, and ready without one; None where the kernel does not count."""
+    """Seconds on a core, and waiting for one; None if the kernel does not count them."""
     fields = read_proc_file(path).split()
     if len(fields) < 2 or not (fields[0].isdigit() and fields[1].isdigit()):
         return None
@@ -152,7 +151,7 @@ def _allowed_cores(status: str) -> str | None:
 
 
 def read_proc_file(path: str) -> str:
-    """The first 16 KiB of a file of /proc; empty where it cannot be read."""
+    """The first 16 KiB of a file of /proc; empty if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -166,10 +165,10 @@ def read_proc_file(path: str) -> str:
 
 
 class HostUsage:
-    """The machine and its cgroup's limits. Remembers the last CPU counters, to take differences.
+    """Samples the machine and its control group's limits. Keeps the last CPU counters.
 
-    `closely`: also what the scheduler and the control groups did to the processes, now and then;
-    `standstill`: at each sample how long tasks stood still.
+    `closely`: also read scheduling and control groups of the processes, in some of the samples.
+    `standstill`: also read in each sample how long tasks were stalled.
     """
 
     def __init__(
@@ -187,13 +186,13 @@ class HostUsage:
         """One reading, ready for JSON: `at` (seconds since the epoch), `host` (its name),
         `cpu_percent` (0..100 of all cores since the last sample), `cores` (that this process may
         use), `load1`, `memory_used` and `memory_total` (bytes; of the control group where it has a
-        limit), `processes` ({pid as text: [CPU seconds, resident bytes]}, without those that are
-        gone). What cannot be read is null.
+        limit), `processes` ({pid as text: [CPU seconds, resident bytes]}, without ended ones).
+        Unreadable values are null.
 
-        Where it looks closely also `tasks` and `groups` (see `Tasks.sample`); there and for
-        `standstill` `busy`, `iowait` and `steal` (seconds since boot, of all cores together) and
-        `pressure` ({cpu, io, memory: seconds since boot in which some task stood still for want
-        of it})."""
+        With `closely`, some samples also have `tasks` and `groups` (see `Tasks.sample`). These, and
+        all samples with `standstill`, have `busy`, `iowait` and `steal` (seconds since boot, summed
+        over cores) and `pressure` ({cpu, io, memory: seconds since boot in which some task was
+        stalled for lack of it})."""
         pids = tuple(pids)
         used, total, cache = self._memory()
         before, self._before = self._before, self._ticks()
@@ -235,8 +234,8 @@ class HostUsage:
         return facts
 
     def _ticks(self) -> list[int]:
-        """Of all cores since boot, by column of /proc/stat; empty where it cannot be read. Once a
-        sample: the kernel counts every interrupt for it."""
+        """Ticks of all cores since boot, by column of /proc/stat; empty if it cannot be read.
+        Called once per sample, because the kernel sums up all interrupts for it."""
         fields = self._read("stat").partition("\n")[0].split()[1 : _COLUMNS + 1]
         return [int(field) for field in fields] if len(fields) == _COLUMNS else []
 
@@ -258,7 +257,7 @@ class HostUsage:
             return used, self._limit.limit, cache
         if total is None or available is None:
             return None, total, None
-        return total - available, total, 0  # what is available includes what could be dropped
+        return total - available, total, 0  # `available` includes droppable page cache
 
     def _process(self, pid: int) -> list[float | int] | None:
         fields = read_stat(self._proc, pid)
@@ -282,6 +281,6 @@ def _cpu_percent(before: list[int], now: list[int]) -> float | None:
 
 
 def _usable_cores(quota: int | None) -> int | None:
-    # Which cores: the scheduler's answer where there is one (Linux), else all of them.
+    # The cores that the scheduler allows (Linux), else all of them.
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(filter(None, (usable, quota)), default=None)

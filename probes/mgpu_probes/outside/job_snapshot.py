@@ -23,19 +23,19 @@ from mgpu_probes.outside.stacks.stack_reader import Aid, Reading
 Json = dict[str, Any]
 
 _RAY_WORKER = "ray::RayTrainWo"
-"""What the kernel calls the process: 15 characters."""
+"""The kernel's name of the process, cut to 15 characters."""
 _THREAD_START = ("_run_target", "worker_group/thread_runner.py")
-"""Function and file in which the thread begins (Ray 2.60)."""
+"""Function and file in which the training thread begins (Ray 2.60)."""
 
 MOST_STACKS = 4_096
 MOST_WORDS = 64
 MOST_TEXT = 400
 _READERS = min(32, 4 * (os.cpu_count() or 1))
-"""py-spy waits little and computes some milliseconds."""
+"""Parallel readings: py-spy hardly waits and computes for some milliseconds."""
 
 
 def find_training_thread(proc: Path, pid: int, name: str) -> int | None:
-    """Its number, if the process of that name has such a thread."""
+    """The thread id of the training thread, if this is a worker of Ray Train; None otherwise."""
     if name != _RAY_WORKER:
         return None
     folder = proc / str(pid) / "task"
@@ -47,7 +47,7 @@ def find_training_thread(proc: Path, pid: int, name: str) -> int | None:
 
 
 def put_training_thread_first(stack: Json) -> Json:
-    """The stack with the thread that trains as the main one, if it is there."""
+    """The stack with the training thread as the main thread, if there is one."""
     threads = stack["threads"]
     training = next(
         (thread for thread in threads if any(map(_starts_thread, thread["frames"]))), None
@@ -78,12 +78,12 @@ def take_snapshot(
     timeout: float = 5.0,
     aids: Mapping[int, Aid] | None = None,
 ) -> Json:
-    """One look, as the JSON that `looks.jsonl` holds. It tolerates whatever ends meanwhile.
+    """A snapshot, as the JSON in `looks.jsonl`. Processes may end meanwhile.
 
-    Without `stacks` it costs some 100 µs a process. `loaders`: the stacks of data-loader workers
-    too, after those of the ranks. `native`: pids whose C functions are wanted too; each of them is
-    paused for up to 1.2 seconds. `timeout`: seconds after which no more stacks are read. `aids`: by
-    pid, what instrumented ranks have promised.
+    Without `stacks` it costs about 100 µs per process. `loaders`: also read the stacks of
+    data-loader workers, after those of the ranks. `native`: pids whose C functions are also read;
+    each is paused for up to 1.2 seconds. `timeout`: seconds after which no more stacks are read.
+    `aids`: pid -> what an instrumented rank offers.
     """
     at, end = time.time(), time.monotonic() + timeout
     holders = Holders()

@@ -1,7 +1,7 @@
 """The kernel's log: its new lines, and the processes that its OOM killer killed. Never blocks.
 
-Records of /dev/kmsg: the kernel's Documentation/ABI/testing/dev-kmsg. Where it cannot be read,
-the system logger may have written the same lines to a file that can. Lines of kills:
+Records of /dev/kmsg: the kernel's Documentation/ABI/testing/dev-kmsg. If it cannot be read,
+the system logger may have written the same lines to a readable file. Lines of kills:
 mm/oom_kill.c of Linux 3.10 to 6.18. For one thread."""
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 
 KMSG = Path("/dev/kmsg")
 LOG_FILES = tuple(map(Path, ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")))
-"""Where rsyslog and syslog-ng write the kernel's messages on Debian, Red Hat and their like."""
+"""Where rsyslog and syslog-ng write the kernel's messages on Debian, Red Hat and others."""
 MOST_RECORDS = 20_000
-"""Read at once; a busy log must not hold the reader up."""
+"""Most records of one read, so that a busy log does not block the reader."""
 MOST_BYTES = 1 << 20
-"""The same of a file; what a busier one held before is left out."""
+"""Most bytes of one read of a file; older ones are skipped."""
 _RECORD_BYTES = 8192
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 MOST_KILLS = 64
@@ -38,8 +38,8 @@ _RESIDENT = re.compile(r"(?:anon|file|shmem)-rss:(\d{1,15})kB")
 
 
 class Records:
-    """Reads what the kernel logs from now on. `trouble`: why it cannot; None where it can.
-    `history`: also what it still remembers."""
+    """Reads new records of the kernel's log. `trouble`: why it cannot, or None. `history`: also
+    the records that the kernel still holds."""
 
     def __init__(self, path: Path = KMSG, *, history: bool = False) -> None:
         self.trouble: str | None = None
@@ -53,7 +53,7 @@ class Records:
             self.trouble = f"{path} cannot be read: {error.strerror or error}"
 
     def new(self) -> list[tuple[float, str]]:
-        """Seconds since boot, by the kernel's own clock, and the first line of each new record."""
+        """New records: seconds since boot by the kernel's clock, and the first line."""
         lines: list[tuple[float, str]] = []
         for _ in range(MOST_RECORDS):
             if self._descriptor is None:
@@ -63,15 +63,14 @@ class Records:
             except BlockingIOError:
                 break
             except BrokenPipeError:
-                continue  # records were overwritten before we came; the next read goes on after
+                continue  # records were overwritten before they were read
             except OSError as error:
                 self.close()
                 self.trouble = f"the kernel's log cannot be read: {error.strerror or error}"
                 break
             if not read:
                 break
-            # The device gives a record a read: one line, then lines of facts that begin with a
-            # space.
+            # A read returns one record: one line, then lines of facts that begin with a space.
             for record in read.decode("utf-8", "replace").split("\n"):
                 if record and not record.startswith(" "):
                     lines.append(_taken_apart(record))
@@ -85,7 +84,7 @@ class Records:
 
 class LogFile:
     """Follows a file of the system logger from its end on, also when it is rotated. Raises
-    `OSError` where there is none that may be read."""
+    `OSError` if it cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -94,7 +93,7 @@ class LogFile:
         os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def new(self) -> list[str]:
-        """The lines written since the call before."""
+        """The lines written since the previous call."""
         whole = self._rest + self._read()
         try:
             if self._is_rotated():
@@ -122,7 +121,7 @@ class LogFile:
 
 
 def first_readable(paths: Iterable[Path] = LOG_FILES) -> LogFile | None:
-    """The first of these files that may be read."""
+    """The first readable one of these files; None if there is none."""
     for path in paths:
         try:
             return LogFile(path)
@@ -148,25 +147,25 @@ def _taken_apart(record: str) -> tuple[float, str]:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One process that the kernel killed for want of memory. `pid` as the kernel numbers it, which
-    inside a container is another one. `limited`: the group whose limit was reached; None: no
-    group's, or not told (before Linux 4.19)."""
+    """A process that the OOM killer killed. `pid`: in the kernel's numbering, which differs inside
+    a container. `limited`: the group whose limit was reached; None: no group's, or not reported
+    (before Linux 4.19)."""
 
     pid: int
     since_boot: float
-    """Seconds, by the kernel's own clock, which a machine that slept leaves behind."""
+    """Seconds since boot by the kernel's clock, which stops while the machine sleeps."""
     name: str
     resident: int | None
-    """Bytes: of its own, of mapped files and shared."""
+    """Bytes: anonymous, of mapped files, and shared."""
     group: str | None
     limited: str | None
     constraint: str | None
-    """`CONSTRAINT_MEMCG`: a group's limit; `CONSTRAINT_NONE`: the whole machine was out of it."""
+    """`CONSTRAINT_MEMCG`: a group's limit; `CONSTRAINT_NONE`: the machine ran out of memory."""
 
 
 class KernelLog:
-    """Reads what the kernel logs from now on. `trouble`: why it cannot; None where it can.
-    Never blocks. For one thread. `history`: also what it still remembers."""
+    """Reads new kills from the kernel's log. `trouble`: why it cannot, or None. Never blocks.
+    For one thread. `history`: also kills that the log still holds."""
 
     def __init__(self, path: Path = KMSG, *, history: bool = False) -> None:
         self._records = Records(path, history=history)
@@ -177,7 +176,7 @@ class KernelLog:
         return self._records.trouble
 
     def new_kills(self) -> list[Kill]:
-        """Those logged since the last call, the newest MOST_KILLS of them."""
+        """Kills logged since the last call, at most the latest MOST_KILLS."""
         kills: list[Kill] = []
         for since_boot, text in self._records.new():
             if chosen := _CHOSEN.match(text):

@@ -18,7 +18,7 @@ LIMITS = {
     "Max processes": "processes",
     "Max core file size": "core",
 }
-"""Name in /proc/PID/limits -> ours. Bytes, but for files, seconds and processes."""
+"""Name in /proc/PID/limits -> our name. In bytes, except files, seconds and processes."""
 MOST_LISTED = 20_000
 _MOST_BYTES = 8192
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -27,8 +27,8 @@ _USED = {"address_space": 0, "data": 5}
 
 
 def read_limits(pid: int, root: Path = Path("/")) -> dict[str, list[int | None]]:
-    """{name: [soft, hard]} of a process, without those that are unlimited; None stands for
-    unlimited in one that is set. Empty also where it is gone, or not ours to see."""
+    """{name: [soft, hard]} of a process, without unlimited limits; None means that only one of
+    the two is unlimited. Empty also if the process is gone or not accessible."""
     try:
         with (root / f"proc/{pid}/limits").open("rb") as file:
             text = file.read(_MOST_BYTES).decode("ascii", "replace")
@@ -38,8 +38,8 @@ def read_limits(pid: int, root: Path = Path("/")) -> dict[str, list[int | None]]
 
 
 def measure_memory_headroom(pid: int, root: Path = Path("/")) -> int | None:
-    """Bytes that `ulimit -v` and `-d` leave the process; None: it has neither, is gone, or is not
-    ours to see."""
+    """Bytes left below the process's `ulimit -v` and `-d`; None: it has no such limit, is gone,
+    or is not accessible."""
     limits = read_limits(pid, root)
     bounds = {column: limits[name][0] for name, column in _USED.items() if name in limits}
     if all(bound is None for bound in bounds.values()):
@@ -54,7 +54,7 @@ def measure_memory_headroom(pid: int, root: Path = Path("/")) -> int | None:
 
 @lru_cache(64)
 def _parsed(text: str) -> tuple[tuple[str, int | None, int | None], ...]:
-    """Processes of a job mostly have the same limits, so the same text."""
+    """The limits in the text, cached: the processes of a job mostly have the same text."""
     found = []
     for line in text.splitlines():
         for title, name in LIMITS.items():
@@ -67,8 +67,8 @@ def _parsed(text: str) -> tuple[tuple[str, int | None, int | None], ...]:
 
 
 def count_open_files(pid: int, root: Path = Path("/")) -> int | None:
-    """How many files the process has open, at most MOST_LISTED; None: it is gone, or not ours to
-    see. Since Linux 6.2 the folder's size tells without a listing."""
+    """Number of files that the process has open, at most MOST_LISTED; None: it is gone, or not
+    accessible. Since Linux 6.2, the folder's size is that number, so nothing is listed."""
     folder = root / f"proc/{pid}/fd"
     try:
         if size := folder.stat().st_size if root == Path("/") else 0:

@@ -1,4 +1,4 @@
-"""Processes of this machine: state, parent, exit status, and whose they are. Linux only.
+"""Processes of this machine: state, parent, exit status and owner. Linux only.
 
 Files: proc(5), cgroups(7). Every function tolerates a process that ends while it is read."""
 
@@ -29,7 +29,7 @@ _LONG_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 
 
 class Process(NamedTuple):
-    """One process. `find_start_ticks`: clock ticks since boot, which tells a reused pid apart."""
+    """One process. `find_start_ticks`: clock ticks since boot, which identify a reused pid."""
 
     pid: int
     parent: int
@@ -39,13 +39,13 @@ class Process(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """True for a zombie: it runs no more, only its parent has not asked for its exit code."""
+        """Whether it is a zombie: it has ended, but its parent has not read its exit code."""
         return self.state in _GONE
 
 
 def split_stat(text: str) -> tuple[str, list[str]]:
-    """The name in /proc/PID/stat, and its fields from the state on; no fields: it is damaged."""
-    # The name stands in parentheses and may itself contain parentheses and spaces.
+    """The name in /proc/PID/stat, and the fields from the state on; no fields if damaged."""
+    # The name is in parentheses and may itself contain parentheses and spaces.
     opening, closing = text.find("("), text.rfind(")")
     if opening < 0 or closing < opening:
         return "", []
@@ -53,7 +53,7 @@ def split_stat(text: str) -> tuple[str, list[str]]:
 
 
 def read_process(pid: int, proc: Path = PROC) -> Process | None:
-    """The process with this pid, a zombie too; None where there is none."""
+    """The process with this pid, or zombie; None if there is none."""
     try:
         with open(f"{proc}/{pid}/stat", "rb", buffering=0) as file:
             text = file.read(_MOST).decode("utf-8", "replace")
@@ -75,14 +75,14 @@ def read_process(pid: int, proc: Path = PROC) -> Process | None:
 
 
 def find_start_ticks(pid: int, proc: Path = PROC) -> int | None:
-    """When the process started, in clock ticks since boot; None where there is none."""
+    """When the process started, in clock ticks since boot; None if there is no such process."""
     process = read_process(pid, proc)
     return None if process is None else process.start_ticks
 
 
 def is_alive(pid: int, started: int | None = None, proc: Path = PROC) -> bool:
-    """Whether this very process still runs. `started`: its start ticks, against a reused pid;
-    None or 0: unknown, then the pid alone decides. A zombie is not alive."""
+    """Whether this process still runs. `started`: its start ticks, to detect a reused pid; None
+    or 0: unknown, so only the pid is checked. A zombie is not alive."""
     process = read_process(pid, proc)
     if process is None or process.ended:
         return False
@@ -90,8 +90,8 @@ def is_alive(pid: int, started: int | None = None, proc: Path = PROC) -> bool:
 
 
 def find_uid(pid: int, proc: Path = PROC) -> int | None:
-    """The user whose process this is; root for one that hides itself from others. None where there
-    is none."""
+    """The uid of the process's user; root for a process that is not dumpable. None if there is no
+    such process."""
     try:
         return (proc / str(pid)).stat().st_uid
     except OSError:
@@ -99,9 +99,9 @@ def find_uid(pid: int, proc: Path = PROC) -> int | None:
 
 
 def read_wait_status(pid: int, started: int | None = None, proc: Path = PROC) -> int | None:
-    """How a process ended that its parent has not waited for, as waitpid(2) would tell it; None
-    where it still runs, is gone, is not the one that `started` then (clock ticks), or somebody
-    else's: of those the kernel says 0, whatever happened."""
+    """The status of an ended process that its parent has not waited for, as waitpid(2) would
+    return it. None if it still runs, is gone, did not start at `started` (clock ticks), or is not
+    accessible: for those the kernel always reports 0."""
     process = read_process(pid, proc)
     if process is None or not process.ended or started not in (None, 0, process.start_ticks):
         return None
@@ -115,7 +115,7 @@ def read_wait_status(pid: int, started: int | None = None, proc: Path = PROC) ->
 
 
 def boot_id(proc: Path = PROC) -> str | None:
-    """The kernel's random id of this boot, a UUID in lower case; None where unknown."""
+    """The kernel's random id of this boot, a UUID in lower case; None if unknown."""
     try:
         text = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -145,7 +145,7 @@ def list_descendants(pid: int, proc: Path = PROC) -> tuple[Process, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """None, or no words: not known."""
+    """The owner of a process. None or empty: unknown."""
 
     pid: int
     user: str | None = None
@@ -154,15 +154,15 @@ class Owner:
 
 
 def find_owners(pids: Iterable[int], root: Path = Path("/")) -> tuple[Owner, ...] | None:
-    """Of the first of these processes, which are numbered as the host does; None: this is a
-    container, in which those numbers are somebody else's or nobody's."""
+    """The owners of the first of these processes, given by host pids; None: this is a container,
+    in which host pids mean other processes or none."""
     if not sees_own_pids(root):
         return None
     return tuple(_owner(pid, root / "proc" / str(pid)) for pid in list(pids)[:MOST_PROCESSES])
 
 
 def find_container(cgroup: str) -> str | None:
-    """The id (its first 12 digits) or name of the container; None: in none, or in ours."""
+    """The id (first 12 digits) or name of the container; None: no container, or our own."""
     for line in cgroup.splitlines():
         path = line.rpartition(":")[2]
         if long := _LONG_ID.findall(path):
@@ -174,7 +174,7 @@ def find_container(cgroup: str) -> str | None:
 
 @lru_cache(maxsize=256)
 def name_user(uid: int) -> str:
-    """Their name; the number itself where they have none."""
+    """The user's name; the uid itself if it has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -197,4 +197,4 @@ def _read_text(path: Path) -> str:
         with open(path, "rb", buffering=0) as file:
             return (file.read(MOST_BYTES) or b"").decode("utf-8", "replace")
     except OSError:
-        return ""  # it ended meanwhile, or may not be read
+        return ""  # it ended meanwhile, or is not readable

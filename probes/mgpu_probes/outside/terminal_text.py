@@ -9,41 +9,40 @@ from __future__ import annotations
 import re
 
 _SEQUENCES = r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,4}[@-~]|\x1b[ -/]{0,4}[0-~]?"
-"""ECMA-48: control sequences, and of other ones how they begin."""
+"""ECMA-48: control sequences, and the beginnings of other sequences."""
 _STRINGS = re.compile(
     r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,300}(?:\x07|\x1b\\|\x9c)"
 )
-"""ECMA-48: titles, hyperlinks and device strings, with their end."""
+"""ECMA-48: complete titles, hyperlinks and device strings."""
 _CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-"""Control characters but tab and newline."""
+"""Control characters except tab and newline."""
 _INVISIBLE = (
     r"[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     r"\U000e0000-\U000e007f]"
 )
-"""Also the marks that turn the direction of text around."""
+"""Invisible characters, including marks that change the direction of text."""
 _HARMFUL = re.compile(f"{_SEQUENCES}|{_CONTROLS}|{_INVISIBLE}")
 _UNUSUAL = re.compile(r"[^\t\n -~]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 def harmless(words: str) -> str:
-    """`words` without escape sequences, control characters and invisible marks; tabs and newlines
-    stay. Bytes of a file's name that are no text become U+FFFD."""
+    """`words` without escape sequences, control characters and invisible marks, but with tabs and
+    newlines. Bytes of a file name that are not text become U+FFFD."""
     if not _UNUSUAL.search(words):  # as nearly always
         return words
     return _SURROGATES.sub("\ufffd", _HARMFUL.sub("", words))
 
 
 def clean(text: str, limit: int | None = None) -> str:
-    """`harmless(text)`, without what escape sequences carry along, and of `limit` characters at
-    most."""
+    """`harmless(text)` without the text inside escape sequences, cut to `limit` characters."""
     cut = text if limit is None else text[: 4 * limit]
-    if cut.isprintable():  # as nearly always: nothing of the below is
+    if cut.isprintable():  # nearly always: nothing else is left to do
         return cut[:limit]
     return harmless(_STRINGS.sub("", cut))[:limit]
 
 
 def clean_line(text: str, limit: int) -> str:
-    """One line as a terminal would show it: what stands after its last carriage return."""
+    """One line as a terminal shows it: the text after its last carriage return."""
     shown = text.rstrip("\r\n").rpartition("\r")[2]
     return clean(shown, limit).replace("\n", " ")

@@ -218,7 +218,7 @@ def test_what_cannot_be_read_is_listed_and_the_rest_examined(tmp_path: Path) -> 
     told = [one.reason for one in case.unexamined]
     assert len(told) == 3
     assert "cut short" in told[0]
-    assert "is no text" in told[1]
+    assert "is not text" in told[1]
     assert "does not exist" in told[2]
 
 

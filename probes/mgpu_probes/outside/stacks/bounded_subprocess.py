@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import IO
 
 GRACE = 0.5
-"""Seconds that a killed program has to end. One in an uninterruptible system call ends later: it
-is not waited for."""
+"""Seconds that a killed program has to end. A program in an uninterruptible system call ends later,
+without being waited for."""
 _PIECE = 1 << 16
 
 

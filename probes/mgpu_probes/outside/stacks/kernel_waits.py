@@ -1,7 +1,7 @@
 """What the kernel says about a process without stopping it: state, CPU time, what it waits for.
 
-Sources: proc_pid_stat(5), proc_pid_wchan(5), proc_pid_syscall(5), all from /proc: touching the
-file itself could hang where its file system does. Numbers of system calls: the kernel's tables
+Sources: proc_pid_stat(5), proc_pid_wchan(5), proc_pid_syscall(5), all from /proc: accessing the
+file itself could hang with its file system. Numbers of system calls: the kernel's tables
 `arch/x86/entry/syscalls/syscall_64.tbl` and `include/uapi/asm-generic/unistd.h` (for aarch64).
 
 `se.exec_start` in /proc/PID/sched (kernel/sched/debug.c) is when the thread last ran, by the
@@ -54,11 +54,11 @@ ON_A_DESCRIPTOR = (
     | {"connect", "accept", "accept4", "sendto", "sendmsg", "recvfrom", "recvmsg", "recvmmsg"}
     | {"fcntl", "flock"}
 )
-"""Their first argument is a file descriptor that tells what is waited for."""
+"""System calls whose first argument is the file descriptor that they wait for."""
 PIPE = "pipe:["
 MOST_PROCESSES = 4_096
 MOST_DESCRIPTORS = 65_536
-"""In all; each costs about 2 µs."""
+"""Most descriptors that are read in total; each costs about 2 µs."""
 MOST_TOLD = 3
 _TICKS = os.sysconf("SC_CLK_TCK")
 _NANO = 1e-9
@@ -70,20 +70,20 @@ _CORE = 36
 
 
 def name_syscall(number: int, machine: str | None = None) -> str:
-    """The call's name; `syscall N` where it is none of the known. `machine`: as `uname -m`."""
+    """The call's name; `syscall N` if it is unknown. `machine`: as `uname -m`."""
     table = TABLES.get(machine or platform.machine(), {})
     return table.get(number, f"syscall {number}")
 
 
 class Holders:
-    """As of one moment: what is looked up is looked up once. For one thread."""
+    """Finds the holders of pipes and locks. Caches every lookup, for one moment and one thread."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self.proc = proc
 
     def of_pipe(self, target: str, pid: int, *, writing: bool) -> tuple[str, ...]:
-        """The processes that can write into the pipe, or read from it, for the one that waits.
-        `target`: `pipe:[INODE]`."""
+        """The other processes that can write into the pipe, or read from it. `pid`: the waiting
+        one; `target`: `pipe:[INODE]`."""
         wanted = stat.S_IWUSR if writing else stat.S_IRUSR
         ends = self._pipes.get(target, ())
         found = dict.fromkeys(other for other, mode in ends if mode & wanted)
@@ -111,8 +111,8 @@ class Holders:
 
     @cached_property
     def _pipes(self) -> dict[str, list[tuple[int, int]]]:
-        """Of each pipe, which processes have it open, and for what: the modes of the links that
-        stand for their descriptors (proc_pid_fd(5))."""
+        """Pipe -> the processes that have it open, and their access: the mode of the descriptor's
+        link (proc_pid_fd(5))."""
         found: dict[str, list[tuple[int, int]]] = {}
         left = MOST_DESCRIPTORS
         for pid in self._pids():
@@ -129,7 +129,7 @@ class Holders:
         return found
 
     def _pids(self) -> list[int]:
-        """Those that started last come first."""
+        """The pids, highest first: these started last."""
         try:
             found = [int(name) for name in os.listdir(self.proc) if name.isdecimal()]
         except OSError:
@@ -138,7 +138,7 @@ class Holders:
 
     def _file(self, pid: int, descriptor: int) -> str | None:
         """`MAJOR:MINOR:INODE` as the kernel writes it in its list of locks; None before Linux 5.14,
-        which did not tell the inode."""
+        which does not report the inode."""
         lines = _text(self.proc / str(pid) / "fdinfo" / str(descriptor)).split("\n")
         facts = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
         mount, inode = facts.get("mnt_id"), facts.get("ino")
@@ -167,10 +167,10 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KernelState:
-    """None: could not be read. All None: the process is gone."""
+    """A process's state. None: not readable. All None: the process is gone."""
 
     state: str | None = None
-    """Letter of proc(5)."""
+    """The state's letter in proc(5)."""
     cpu_seconds: float | None = None
     """Of all its threads."""
     main_cpu_seconds: float | None = None
@@ -187,9 +187,9 @@ def read_kernel_state(
     holders: Holders | None = None,
     thread: int | None = None,
 ) -> KernelState:
-    """The process now. `started`: its start ticks, against a pid that was given away anew.
-    `holders`: shared by all that is looked at in one moment. `thread`: the one that counts as its
-    main thread, if that is another."""
+    """The process's current state. `started`: its start ticks, to detect a reused pid. `holders`:
+    shared by all processes of one snapshot. `thread`: the thread to treat as its main thread, if
+    it is another one."""
     holders = holders or Holders()
     proc = holders.proc
     fields = host_usage.read_stat(proc, pid)
@@ -215,13 +215,13 @@ def _main_cpu(main: Path) -> float | None:
 
 
 def _wchan(main: Path) -> str | None:
-    """The kernel writes 0 for one that runs, and where it does not tell."""
+    """The kernel's function; None for a running thread, or if the kernel does not report it."""
     found = _stripped(main / "wchan")
     return found if found not in ("", "0") else None
 
 
 def _syscall(holders: Holders, pid: int, main: Path) -> str | None:
-    """None for one that runs, and where it may not be seen."""
+    """The system call of the main thread; None if the thread runs or it is not accessible."""
     words = _stripped(main / "syscall").split()
     if len(words) < 3 or not words[0].isdigit():
         return None
@@ -245,7 +245,7 @@ def _about(holders: Holders, pid: int, name: str, first: int, second: int) -> st
 
 
 def _describe_file(holders: Holders, pid: int, name: str, descriptor: int) -> str | None:
-    """The file behind a descriptor, and who else holds what is waited for."""
+    """The file behind a descriptor, and other processes that hold its pipe or lock."""
     try:
         target = os.readlink(holders.proc / str(pid) / "fd" / str(descriptor))[:_MOST_PATH]
     except OSError:
@@ -269,8 +269,8 @@ def _stripped(path: Path) -> str:
 
 
 def measure_idle_seconds(pids: Iterable[int], proc: Path = PROC) -> dict[int, float]:
-    """pid -> seconds for which its main thread has not run; those that run, and of which it is not
-    told, are left out."""
+    """pid -> seconds for which its main thread has not run; running and unknown ones are left
+    out."""
     last: dict[int, tuple[float, int]] = {}
     for pid in pids:
         fields, ran = host_usage.read_stat(proc, pid), _last_ran(proc / str(pid))
@@ -284,7 +284,7 @@ def measure_idle_seconds(pids: Iterable[int], proc: Path = PROC) -> dict[int, fl
 
 
 def _clock(core: int, proc: Path) -> float | None:
-    """What a core's clock says now, in seconds; None where we may not run on it."""
+    """The time of a core's clock, in seconds; None if we may not run on that core."""
     allowed = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {core})  # of this thread alone

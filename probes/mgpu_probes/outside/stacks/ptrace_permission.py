@@ -17,7 +17,7 @@ _RUN = "start the job with `mgpu-doctor run -- COMMAND`"
 
 
 def explain_denial(pid: int, proc: Path = PROC, euid: int | None = None) -> tuple[str, str]:
-    """Reason and remedy, for a process that could not be read. `euid`: of whoever asks."""
+    """Reason and remedy for a process that could not be read. `euid`: the reader's user."""
     me = os.geteuid() if euid is None else euid
     mine, its = _status(proc / "self"), _status(proc / str(pid))
     capable = bool(_hex(mine, "CapEff") >> CAP_SYS_PTRACE & 1)
@@ -51,7 +51,7 @@ def explain_denial(pid: int, proc: Path = PROC, euid: int | None = None) -> tupl
         ),
         (
             not capable and _hex(its, "CapPrm") & ~_hex(mine, "CapPrm") != 0,
-            "it holds capabilities that you have not",
+            "it holds capabilities that you lack",
             f"run `mgpu-doctor` as root, or {_RUN}",
         ),
         (
@@ -70,7 +70,7 @@ def explain_denial(pid: int, proc: Path = PROC, euid: int | None = None) -> tupl
 
 
 def name_user(uid: int | None) -> str:
-    """The user's name, or `uid N` where the machine knows none."""
+    """The user's name, or `uid N` if the machine knows no name."""
     if uid is None:
         return "another user"
     try:
@@ -84,7 +84,7 @@ def _status(folder: Path) -> dict[str, str]:
         text = (folder / "status").read_text("utf-8", "replace")
     except OSError:
         return {}
-    # Not splitlines(): a process's name may hold what that takes for the end of a line.
+    # Not splitlines(): a process's name may contain characters that it treats as line ends.
     pairs = (line.partition(":") for line in text.split("\n"))
     return {key: value.strip() for key, _, value in pairs}
 
@@ -102,7 +102,7 @@ def _owner(status: dict[str, str]) -> int | None:
 
 
 def _folder_owner(folder: Path) -> int | None:
-    """The kernel gives the folder of a process that is not dumpable to root: proc(5)."""
+    """The owner of a folder in /proc; root if the process is not dumpable: proc(5)."""
     try:
         return folder.stat().st_uid
     except OSError:

@@ -1,4 +1,4 @@
-"""What `py-spy dump --json` prints, as threads."""
+"""Stacks of a process by `py-spy dump --json`."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ SOURCE = "py-spy"
 NATIVE = "py-spy --native"
 MOST_OUTPUT = 8 << 20
 PATIENCE = 2.5
-"""Seconds for one reading; twice that for native frames. Measured with PyTorch: 12 to 60 ms, 0.2 to
-1.2 s, and more on a machine that is overloaded."""
+"""Seconds for one reading; twice that for native frames. Measured with PyTorch: 12 to 60 ms, native
+0.2 to 1.2 s, and more on an overloaded machine."""
 READINGS = 3
-"""Of a process that computes in Python, one reading in forty fails: so one in 60,000 pauses it."""
+"""Attempts without a pause. If a process computes in Python, 1 in 40 fails, so 1 in 60,000 pauses."""
 _SETTLING = 0.25
 _NO_BACKTRACE = {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
 
 
 def parse_dump(raw: bytes, pid: int) -> list[Json]:
-    """The threads in what `py-spy dump --json` prints; empty where it is no such thing."""
+    """The threads in the output of `py-spy dump --json`; empty if it is something else."""
     try:
         listed = json.loads(raw)
     except (ValueError, RecursionError):
@@ -54,8 +54,8 @@ def parse_dump(raw: bytes, pid: int) -> list[Json]:
 
 
 def is_complete(stack: Json) -> bool:
-    """Whether the main thread's stack reaches down to where Python starts a program. One that does
-    not is torn, or of a Python inside another program."""
+    """Whether the main thread's stack reaches the function in which Python starts a program.
+    Otherwise it is torn, or Python is embedded in another program."""
     first = stack["threads"][0]
     return bool(
         first["main"] and first["frames"] and first["frames"][-1][0] in stack_threads.STARTS
@@ -63,8 +63,8 @@ def is_complete(stack: Json) -> bool:
 
 
 def _main(items: list[dict[str, Any]], pid: int) -> dict[str, Any] | None:
-    """The thread that Python calls so. Where no name could be read, the one with the id of its
-    process, unless that is another one in a container."""
+    """The thread that Python names the main thread. If no name is readable, the thread with the id
+    of its process, unless ids differ because of a container."""
     named = [item for item in items if item.get("thread_name") == "MainThread"]
     if len(named) == 1:
         return named[0]
@@ -111,7 +111,7 @@ class Kind(Enum):
 
 
 _LASTING = frozenset({Kind.ABSENT, Kind.UNSTARTED, Kind.DENIED, Kind.GONE, Kind.LATE})
-"""Trying again changes nothing, or takes as long again."""
+"""For these, trying again changes nothing or takes as long again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Failure:
 
 @cache
 def find_pyspy() -> str | None:
-    """The py-spy that was installed beside this Python or for this user, or else one on PATH."""
+    """The path of the py-spy of this Python environment or user, else of one on PATH."""
     schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
     beside = (os.path.join(sysconfig.get_path("scripts", scheme), "py-spy") for scheme in schemes)
     installed = next((one for one in beside if os.access(one, os.X_OK)), None)
@@ -132,7 +132,7 @@ def find_pyspy() -> str | None:
 
 
 def read_stack(pid: int, end: float) -> Json | Failure:
-    """The process's Python stacks. `end`: by this time of the monotonic clock."""
+    """The process's Python stacks. `end`: deadline on the monotonic clock, in seconds."""
     best: Json | Failure = Failure(Kind.LATE)
     for _ in range(READINGS):
         found = run_dump(pid, end)
@@ -150,7 +150,7 @@ def read_stack(pid: int, end: float) -> Json | Failure:
 
 
 def read_native_stack(pid: int, end: float) -> Json | Failure:
-    """The same with the C functions between. Pauses the process for 0.2 to 1.2 seconds."""
+    """Its stacks with the C functions between. Pauses the process for 0.2 to 1.2 seconds."""
     if _stopped(pid):
         return Failure(Kind.TORN, "native frames of a stopped process cannot be read")
     return run_dump(pid, end, pausing=True, native=True)
@@ -159,7 +159,7 @@ def read_native_stack(pid: int, end: float) -> Json | Failure:
 def run_dump(
     pid: int, end: float, *, pausing: bool = False, native: bool = False
 ) -> Json | Failure:
-    """One reading."""
+    """The result of one run of py-spy."""
     py_spy = find_pyspy()
     if py_spy is None:
         return Failure(Kind.ABSENT)
@@ -182,7 +182,7 @@ def run_dump(
         return _failure(pid, ran)
     threads = parse_dump(ran.out, pid)
     if not any(thread["frames"] for thread in threads):
-        return Failure(Kind.TORN, "it told no frames")
+        return Failure(Kind.TORN, "its stacks had no frames")
     source = NATIVE if native else SOURCE
     return stack_threads.make_stack(pid, at, source, known_threads.settle_threads(threads, pid))
 
@@ -202,7 +202,7 @@ def _failure(pid: int, ran: bounded_subprocess.BoundedRun) -> Failure:
 
 
 def _summary(said: str) -> str:
-    """The error and its innermost cause, of py-spy's report over many lines."""
+    """The error and its innermost cause, from py-spy's report of many lines."""
     lines = [line.strip() for line in said.partition("Stack backtrace")[0].splitlines()]
     told = [re.sub(r"^(Error:|\d+:)\s*", "", line) for line in lines if line]
     told = [line for line in told if line != "Caused by:"]
@@ -215,9 +215,9 @@ def _stopped(pid: int) -> bool:
 
 
 def _let_go(pid: int) -> None:
-    """A py-spy that is killed while it attaches may leave the process stopped: PTRACE_ATTACH
-    sends SIGSTOP, which may arrive when the tracer is gone (ptrace(2)). Nobody else has stopped
-    it: that was looked at before. SIGCONT does nothing to a process that runs."""
+    """Continues a process that a killed py-spy left stopped: PTRACE_ATTACH sends SIGSTOP, which
+    may arrive when the tracer is gone (ptrace(2)). The caller has checked that the process was not
+    stopped before. SIGCONT does nothing to a running process."""
     end = time.monotonic() + _SETTLING
     while time.monotonic() < end:
         if _stopped(pid):

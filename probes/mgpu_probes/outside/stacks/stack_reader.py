@@ -1,4 +1,4 @@
-"""Stacks of one process by the best way available, and why better ways failed."""
+"""Stacks of one process from the best source available, and why better sources failed."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from mgpu_probes.outside.stacks.stack_threads import Json
 WORKER = "worker socket"
 FAULTHANDLER = "faulthandler"
 _SHARE = 1.0
-"""Seconds for a way that answers in milliseconds or not at all: Python's lock may be held."""
+"""Seconds for a source that answers in milliseconds or never, if Python's lock is held."""
 _REST = 60.0
-"""Seconds for which a socket that did not answer is left alone."""
-_INSTRUMENT = "start the job with `mgpu-doctor run -- COMMAND`: then its ranks tell by themselves"
-_PERMIT = "let py-spy read the process instead: `mgpu-doctor check` tells what that takes"
+"""Seconds until a socket that did not answer is queried again."""
+_INSTRUMENT = "start the job with `mgpu-doctor run -- COMMAND`: then its ranks show their stacks"
+_PERMIT = "let py-spy read the process instead: see what it needs with `mgpu-doctor check`"
 
 
 @dataclass(frozen=True, slots=True)
 class Aid:
-    """What an instrumented rank has promised in its process metadata."""
+    """How to read an instrumented rank's stacks, as its process metadata says."""
 
     worker_socket: str | None = None
     """Path of its worker server's unix socket."""
     dump_file: str | None = None
-    """Where it writes its stacks when `dump_signal` comes."""
+    """File into which it writes its stacks on `dump_signal`."""
     dump_signal: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`stacks`: as JSON; two where native frames were asked for."""
+    """`stacks`: as JSON; two if native frames were requested."""
 
     stacks: tuple[Json, ...] = ()
     unread: tuple[UnreadSource, ...] = ()
@@ -54,9 +54,10 @@ def read_stacks(
     aid: Aid | None = None,
     started: int | None = None,
 ) -> Reading:
-    """`end`: by this time of the monotonic clock. `started`: the process's start ticks.
+    """The stacks of a process. `end`: deadline on the monotonic clock, in seconds. `started`: the
+    process's start ticks.
 
-    A process that has ended, and one that runs no Python, give nothing; only the latter is told.
+    There are no stacks of a process that has ended or runs no Python; only the latter is reported.
     """
     found = pyspy_stacks.read_stack(pid, end)
     if not isinstance(found, pyspy_stacks.Failure):
@@ -76,7 +77,7 @@ def read_stacks(
             continue
         if threads:
             return Reading((stack_threads.make_stack(pid, at, source, threads),), tuple(unread))
-        unread.append(UnreadSource(pid, source, "it told no frames", remedy))
+        unread.append(UnreadSource(pid, source, "its stacks had no frames", remedy))
     return Reading(unread=tuple(unread))
 
 
@@ -85,12 +86,12 @@ def _other_ways(
 ) -> Iterator[tuple[str, Callable[[], list[Json]]]]:
     def by_socket() -> list[Json]:
         if aid.worker_socket is None:
-            raise OSError("the process has opened none that is known")
+            raise OSError("the process has no known socket")
         return _traceback(aid.worker_socket, _left(end))
 
     def by_signal() -> list[Json]:
         if aid.dump_file is None or aid.dump_signal is None:
-            raise OSError("the process has not said that it answers to a signal")
+            raise OSError("the process has not announced a signal for its stacks")
         by = time.monotonic() + _left(end)
         return faulthandler_stacks.request_stacks(
             pid, aid.dump_file, aid.dump_signal, by, started=started
@@ -101,8 +102,8 @@ def _other_ways(
 
 
 _SILENT: dict[str, float] = {}
-"""Sockets that gave no traceback, and when: Python's lock is held there. A request that waits for
-it keeps the server's thread, or one of its few, from answering anything else."""
+"""Sockets that returned no traceback, and when: Python's lock is held there. A waiting request
+keeps the server's thread, or one of its few threads, from answering anything else."""
 
 
 def _traceback(socket_path: str, seconds: float) -> list[Json]:
@@ -118,7 +119,7 @@ def _traceback(socket_path: str, seconds: float) -> list[Json]:
 
 
 def _left(end: float) -> float:
-    """Seconds for one way. Raises TimeoutError where none are left."""
+    """Seconds for one source. Raises TimeoutError if none are left."""
     left = min(_SHARE, end - time.monotonic())
     if left <= 0:
         raise TimeoutError("there was no time left for it")
@@ -145,9 +146,9 @@ def _unread(pid: int, source: str, failure: pyspy_stacks.Failure) -> UnreadSourc
 _REMEDIES = {
     Kind.ABSENT: "`pip install py-spy` into the Python that runs `mgpu-doctor`",
     Kind.UNSTARTED: "see whether `py-spy --version` works, and what `ulimit -a` allows",
-    Kind.FOREIGN: "look again once it has started, or with a newer py-spy: `pip install -U py-spy`",
-    Kind.LATE: "look again when the machine is less busy",
-    Kind.TORN: "look again; if it stays so, `pip install -U py-spy`",
+    Kind.FOREIGN: "try again once it has started, or with a newer py-spy: `pip install -U py-spy`",
+    Kind.LATE: "try again when the machine is less busy",
+    Kind.TORN: "try again; if it still fails, `pip install -U py-spy`",
 }
 
 

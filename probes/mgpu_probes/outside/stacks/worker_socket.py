@@ -2,7 +2,7 @@
 
 PyTorch's (`torch._C._distributed_c10d._WorkerServer`, torch >= 2.4) answers HTTP in a thread of
 its own. Its handlers in C++ (`ping`, `fr_trace_json`) answer even while Python's lock is held;
-`dump_traceback` needs that lock. What listens in an instrumented rank answers alike, all of it
+`dump_traceback` needs that lock. The server in an instrumented rank answers the same queries, all
 in Python."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _body(answer: bytes) -> bytes:
     head, _, body = answer.partition(b"\r\n\r\n")
     words = head.partition(b"\r\n")[0].split()
     if len(words) < 2 or not words[0].startswith(b"HTTP/1."):
-        raise OSError("what answered on the socket is no worker server")
+        raise OSError("the answer on the socket is not from a worker server")
     if words[1] != b"200" or b"transfer-encoding" in head.lower():
         said = body[:200].decode("utf-8", "replace")
         raise OSError(f"the worker server answered {words[1].decode('ascii', 'replace')}: {said}")
