@@ -126,7 +126,7 @@ def test_what_is_not_told_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     device = told["devices"][0]
     known = {name for name, value in device.items() if value not in (None, [], False)}
     assert known == {"vendor", "temperature", "trouble"}
-    assert device["trouble"] == "not told by amdsmi: utilization, memory, processes"
+    assert device["trouble"] == "not reported by amdsmi: utilization, memory, processes"
 
 
 @pytest.mark.parametrize(

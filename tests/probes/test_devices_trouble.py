@@ -222,4 +222,4 @@ def test_xids_that_are_denied_have_a_reason(nvml: PretendNvml, tmp_path: Path) -
     box = machine("no_permission")
     *_, last = nvml.samples(tmp_path / "state", box, box)
     assert last["events"] == []
-    assert last["events_trouble"] == "XIDs cannot be heard: Insufficient Permissions"
+    assert last["events_trouble"] == "XIDs cannot be received: Insufficient Permissions"

@@ -163,7 +163,7 @@ def test_a_file_of_others_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(UnreadableLog, match="may not be read by you"):
+    with pytest.raises(UnreadableLog, match="You may not read"):
         open_log(tmp_path / "x.log")
 
 

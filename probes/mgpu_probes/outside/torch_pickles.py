@@ -20,12 +20,12 @@ from mgpu_probes.outside.untrusted_files import OverBudgetError, open_named, wit
 
 MOST_BYTES = 256 << 20
 MOST_INT_BYTES = 16
-"""The longest integer that torch writes takes 8."""
+"""Most bytes of an integer; torch writes at most 8."""
 MOST_DIGITS = 40
 
 
 class NotAFlightError(Exception):
-    """What was read is no dump of a flight recorder; the message says why in a sentence."""
+    """The input is not a flight-recorder dump; the message says why in a sentence."""
 
 
 def unpickle(raw: bytes, *, later: bool = False) -> Any:
@@ -38,8 +38,8 @@ def unpickle(raw: bytes, *, later: bool = False) -> Any:
         raise NotAFlightError(f"it is longer than {MOST_BYTES >> 20} MiB")
     try:
         with within_budget() as budget:
-            # Lists, dictionaries, tuples, marks and things to return to: a byte of the file, a
-            # hundred of memory. The other values take some bytes for each of the file.
+            # Lists, dictionaries, tuples, marks and memoized values: 1 byte of the file takes 100
+            # bytes of memory. Other values take a few bytes per byte of the file.
             budget.take(sum(map(raw.count, _MAKING)) + len(raw) / _PLAIN)
             return _Reader(raw, later).read()
     except OverBudgetError as error:
@@ -47,12 +47,12 @@ def unpickle(raw: bytes, *, later: bool = False) -> Any:
     except (IndexError, struct.error):
         raise NotAFlightError("it is cut short or damaged") from None
     except (KeyError, TypeError, ValueError, UnicodeError, AttributeError):
-        raise NotAFlightError("it is no pickle, or a damaged one") from None
+        raise NotAFlightError("it is not a pickle, or it is damaged") from None
 
 
 class Later:
-    """A list that is made when it is wanted. Call stacks take most of a memory snapshot, and hardly
-    any of them is looked at."""
+    """A list that is built on demand. Call stacks are most of a memory snapshot, and hardly any of
+    them is read."""
 
     __slots__ = ("_at", "_end", "_reader")
 
@@ -60,7 +60,7 @@ class Later:
         self._reader, self._at, self._end = reader, at, end
 
     def items(self) -> list[Any]:
-        """What it holds; nothing where it is damaged."""
+        """The list's items; empty if it is damaged."""
         try:
             return list(self._reader.values(self._at, self._end))
         except KeyError:
@@ -73,13 +73,13 @@ _VALUE = rb"h.|j.{4}|J.{4}|K.|M..|\x8a(?:\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8})"
 _EACH = re.compile(_VALUE, re.DOTALL)
 _SEVERAL = re.compile(rb"(?:" + _VALUE + rb"){1,512}", re.DOTALL)
 _STACK = re.compile(rb"\]\x94\(((?:h.|j.{4}){1,512})e", re.DOTALL)
-"""`_VALUE` is BINGET, LONG_BINGET, BININT, BININT1, BININT2 or LONG1: a memory snapshot consists of
-them. Its call stacks are lists of frames that were written before: EMPTY_LIST, MEMOIZE, MARK,
-`_VALUE`s of the first two kinds, APPENDS. The bounds keep the matcher's own memory small."""
+"""`_VALUE` is BINGET, LONG_BINGET, BININT, BININT1, BININT2 or LONG1, the opcodes that make up a
+memory snapshot. Its call stacks are lists of frames that were written before: EMPTY_LIST, MEMOIZE,
+MARK, `_VALUE`s of the first two kinds, APPENDS. The bounds keep the matcher's own memory small."""
 
 
 class _Known(dict[bytes, Any]):
-    """The value of each opcode of `_VALUE` with its argument; those that return often are kept."""
+    """The value of each `_VALUE` opcode with its argument; frequent ones are cached."""
 
     def __init__(self, memo: dict[int, Any]) -> None:
         self.memo = memo
@@ -105,13 +105,13 @@ class _Reader:
         self.at = 0
         self.stack: list[Any] = []
         self.below: list[list[Any]] = []
-        """The stacks that marks have put aside: a list, tuple or dictionary begins on a new one."""
+        """The stacks saved by marks: each list, tuple or dictionary begins on a new stack."""
         self.memo: dict[int, Any] = {}
         self.known = _Known(self.memo).__getitem__
         self.later = later
 
     def read(self) -> Any:
-        """A large snapshot has 30 million opcodes, so what it consists of is read in this loop."""
+        """The pickled value. A large snapshot has 30 million opcodes, so this loop reads most."""
         raw, operations, later = self.raw, _OPERATIONS, self.later
         several, stack = _SEVERAL.match, _STACK.match
         at = 0
@@ -143,7 +143,7 @@ class _Reader:
         return value
 
     def values(self, at: int, end: int) -> Iterator[Any]:
-        """Of the opcodes between two places, each of which is a `_VALUE`."""
+        """The values of the opcodes between two positions, all of them `_VALUE`s."""
         return map(self.known, _EACH.findall(self.raw, at, end))
 
     def take(self, count: int) -> bytes:
@@ -183,11 +183,11 @@ def _refusal(code: int) -> str:
         return "it is cut short"
     if code in _DANGEROUS:
         return "it is a pickle that wants to load or call code, which plain data never does"
-    return "it is no pickle of plain values"
+    return "it is not a pickle of plain values"
 
 
 _CUT_SHORT = frozenset(b"hjJKM")
-"""Those of `_VALUE`, without their argument."""
+"""Opcodes of `_VALUE`, without their argument."""
 _DANGEROUS = frozenset(b"cRoi\x81\x92\x93PQb\x82\x83\x84\x97\x98")
 """GLOBAL, REDUCE, OBJ, INST, NEWOBJ, NEWOBJ_EX, STACK_GLOBAL, PERSID, BINPERSID, BUILD, EXT1-4,
 NEXT_BUFFER, READONLY_BUFFER."""
@@ -226,7 +226,7 @@ def _dict(value: Any) -> dict[Any, Any]:
 
 
 def _key(value: Any) -> str:
-    """torch writes no other keys; hashing what a stranger nests or chooses might not end."""
+    """A key as torch writes it. Hashing other, untrusted keys might never end."""
     if type(value) is not str:
         raise NotAFlightError("it is a pickle of something else")
     return value
@@ -322,27 +322,27 @@ _OPERATIONS: dict[int, Callable[[_Reader], None]] = {
 
 
 def _nothing(_: int) -> None:
-    """The protocol's number and frame lengths tell nothing that is needed."""
+    """Ignores the protocol's number and frame lengths: they are not needed."""
 
 
 class NotASnapshotError(Exception):
-    """What was read is no memory snapshot; the message says why in a sentence."""
+    """The input is not a memory snapshot; the message says why in a sentence."""
 
 
 def read_memory_snapshot(path: Path) -> dict[str, Any]:
-    """Its `segments` and `device_traces` as they are, unchecked below that; call stacks are
+    """The file's `segments` and `device_traces`, whose contents are unchecked; call stacks are
     `Later`. Raises NotASnapshotError."""
     try:
         with open(open_named(path), "rb") as file:
             if os.fstat(file.fileno()).st_size > MOST_BYTES:
-                raise NotASnapshotError(f"{path} is no file of at most {MOST_BYTES >> 20} MiB")
+                raise NotASnapshotError(f"{path} is not a file of at most {MOST_BYTES >> 20} MiB")
             raw = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise NotASnapshotError(f"{path} cannot be read ({error.strerror})") from None
     try:
         found = unpickle(raw, later=True)
     except NotAFlightError as error:
-        raise NotASnapshotError(f"{path} is no memory snapshot: {error}") from None
+        raise NotASnapshotError(f"{path} is not a memory snapshot: {error}") from None
     if not isinstance(found, dict) or not isinstance(found.get("segments"), list):
-        raise NotASnapshotError(f"{path} is no memory snapshot: it holds no segments")
+        raise NotASnapshotError(f"{path} is not a memory snapshot: it holds no segments")
     return found

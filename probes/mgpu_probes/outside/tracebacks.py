@@ -1,6 +1,6 @@
 """Python tracebacks in lines of text, one source of lines at a time. Facts only.
 
-Understood: tracebacks with chained exceptions (the last one is the raised one), syntax errors of
+It parses tracebacks with chained exceptions (the last one is the raised one), syntax errors of
 the script itself (they have no header), and faulthandler's `Fatal Python error` reports.
 Formats: the standard library's `traceback` and `faulthandler`."""
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 MOST_FRAMES = 200
 MOST_LINES = 400
 MOST_NOISE = 50
-"""Foreign lines inside a traceback after which it is given up."""
+"""Foreign lines inside a traceback after which it is dropped."""
 MOST_MESSAGE_LINES = 40
 
 _HEADER = re.compile(r"^\s*Traceback \(most recent call last\):\s*$")
@@ -26,14 +26,14 @@ _CHAINED = re.compile(
     r"|During handling of the above exception, another exception occurred):\s*$"
 )
 _WRAPPED = re.compile(r"Caught [\w.]{1,100} in [\w ]{1,60}\.$")
-"""torch re-raises what a loader worker or replica raised; its traceback follows as the message."""
+"""torch re-raises the exception of a loader worker or replica; its message is the traceback."""
 _ASIDE = re.compile(
     r"^(?:Exception ignored |--- Logging error ---|Exception in thread )"
     r"|Task exception was never retrieved"
 )
-"""Before tracebacks of what ended no process: a finalizer, a log handler, a thread, a task."""
+"""Lines before tracebacks that ended no process: of finalizers, log handlers, threads, tasks."""
 _ASIDE_LINES = 3
-"""Over which a terminal may have broken such a line."""
+"""Most lines over which a terminal may have broken such a line."""
 _FATAL = re.compile(r"^Fatal Python error: (?P<message>.*)$")
 _THREAD = re.compile(
     r"^(?P<current>Current t|T)hread 0x[0-9a-f]{1,16}\b.{0,200}?\(most recent call first\):\s*$"
@@ -80,7 +80,7 @@ class _Open:
 
 
 def _is_exception_name(name: str) -> bool:
-    """Tells `ValueError` and `queue.Empty` from `INFO` and `loss`."""
+    """Whether the name is like `ValueError` or `queue.Empty`, not like `INFO` or `loss`."""
     last = name.rpartition(".")[2]
     if last.isupper():
         return False
@@ -88,10 +88,10 @@ def _is_exception_name(name: str) -> bool:
 
 
 class TracebackReader:
-    """Feed it the lines of one source in order; `found` holds the tracebacks that are complete.
+    """Parses the lines of one source, fed in order; `found` holds the complete tracebacks.
 
-    `labelled`: every line is known to come from one process (a `[rank2]:` prefix), so lines that
-    follow the exception's first one belong to its message; else only those that are indented.
+    `labelled`: all lines are known to come from one process (a `[rank2]:` prefix), so lines after
+    the exception's first one belong to its message; otherwise only indented ones do.
     """
 
     def __init__(self, *, labelled: bool) -> None:
@@ -124,7 +124,7 @@ class TracebackReader:
         self._aside = _ASIDE_LINES if _ASIDE.search(line) else max(0, self._aside - 1)
 
     def finish(self, number: int) -> None:
-        """No more lines will come. An exception that was never named is dropped."""
+        """Ends the input. A traceback without its exception is dropped."""
         self._close_fatal(number)
         self._open = None
 
@@ -134,7 +134,7 @@ class TracebackReader:
             self._message_lines = 0
             self._open = _Open(lines=[line], frames=[_frame(frame)])
         elif self._indented_alone and (frame or not line[:1].isspace()):
-            self._message_lines = 0  # somebody else's line
+            self._message_lines = 0  # a line of another process
         elif self._message_lines > 0 and self.tracebacks:
             self._message_lines -= 1
             last = self.tracebacks[-1]
@@ -194,7 +194,7 @@ class TracebackReader:
             self._open = None
 
     def _add(self, tb: Traceback) -> None:
-        """Keeps it; an exception that it was raised from stays in its text only."""
+        """Adds a traceback; its chained exceptions remain only in its text."""
         if self._chained and self.tracebacks:
             cause = self.tracebacks.pop()
             text = f"{cause.text}\n\n(which led to)\n\n{tb.text}"

@@ -1,13 +1,13 @@
-"""Opens files that a stranger may have written, and pays for reading them out of one budget.
+"""Opens untrusted files, and limits what reading them may cost by one budget.
 
-Confinement: nothing below a folder that the user named leads out of it. Paths are walked folder
-by folder from an open one, no link is followed, and only regular files are opened, without
-waiting.
+Confinement: no path below a folder that the user named leads out of it. Paths are opened folder
+by folder from an open descriptor, no link is followed, and only regular files are opened, without
+blocking.
 
-Budget: what is read may be small on disk and large in memory (a gzip file, a pickle whose lists
-are shared, JSON of empty lists). So every byte on disk earns a number of Python objects and some
-time, for all files of a command together, on top of a fixed start; reading that needs more ends
-with a sentence. A file that is there under several names earns once."""
+Budget: a file may be small on disk and large in memory (a gzip file, a pickle whose lists are
+shared, JSON of empty lists). So every byte on disk adds Python objects and time to the budget of
+the command, on top of a fixed amount. Reading that exceeds it is refused with a sentence. A file
+with several names adds to it once."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 FIRST_OBJECTS = 1_000_000
-"""Python objects that may be made of files of any size: about 100 MB of them."""
+"""Python objects that are allowed whatever the files' size: about 100 MB."""
 BYTES_AN_OBJECT = 4
-"""Bytes on disk that earn one more. JSON that torch and the doctor write has 6 to 10 bytes for
-each of its values."""
+"""Bytes on disk that add one object. JSON from torch and the doctor has 6 to 10 bytes per
+value."""
 FIRST_SECONDS = 5.0
 BYTES_A_SECOND = 1 << 20
-"""Bytes on disk that earn a second more: the slowest reader takes 5 MB/s (benchmarks/traces.py)."""
+"""Bytes on disk that add one second: the slowest reader reads 5 MB/s (benchmarks/traces.py)."""
 UNPACKED = 32
-"""A compressed file earns as if it were at most this many times as large: text shrinks to a
-twentieth (benchmarks/logs.py); what shrinks to less holds little."""
+"""A compressed file counts as what it unpacks to, at most this many times its size: text shrinks to
+a twentieth (benchmarks/logs.py); a file that shrinks more holds little information."""
 UNPACKED_BYTES_A_SECOND = 2 << 20
-"""Unpacked bytes that earn a second more. Less than on disk: a quarter of a megabyte must not take
-longer than ten seconds."""
+"""Unpacked bytes that add one second. They add less than bytes on disk: a quarter of a megabyte
+must not take longer than ten seconds."""
 MOST_AT_ONCE = 24 << 20
-"""Bytes that a small file may unpack to where all of it is held in memory; a larger one may by
-`UNPACKED`."""
+"""Bytes that a small file may unpack to if all of it is held in memory; `UNPACKED` limits larger
+files."""
 LEAST_DISK = 1 << 16
-"""Bytes that any file earns for: file systems keep small ones without blocks."""
+"""Bytes that every file counts for at least: file systems store small files without blocks."""
 MOST_ENTRIES = 1 << 17
-"""Of one folder."""
+"""Most entries of one folder."""
 
 
 class OverBudgetError(OSError):
@@ -50,15 +50,15 @@ class OverBudgetError(OSError):
 
 @dataclass(slots=True)
 class Budget:
-    """What reading may still cost. `deadline`: by `time.thread_time`, since waiting for a slow
-    disk, or for a job that is looked at, is nobody's attack."""
+    """What reading may still cost. `deadline`: in seconds of `time.thread_time`, because waiting
+    for a slow disk or a running job is no attack."""
 
     objects: float = FIRST_OBJECTS
     deadline: float = field(default_factory=lambda: time.thread_time() + FIRST_SECONDS)
     known: set[tuple[int, int]] = field(default_factory=set)
 
     def admit(self, status: os.stat_result) -> int:
-        """Earns for a file that was opened; the bytes that it takes on disk."""
+        """Adds an opened file to the budget; returns its bytes on disk."""
         disk = min(status.st_size, max(512 * status.st_blocks, LEAST_DISK))
         identity = status.st_dev, status.st_ino
         if identity not in self.known:
@@ -67,32 +67,32 @@ class Budget:
         return disk
 
     def earn(self, count: int, bytes_a_second: int = BYTES_A_SECOND) -> None:
-        """For so many bytes."""
+        """Adds `count` bytes to the budget."""
         self.objects += count / BYTES_AN_OBJECT
         self.deadline += count / bytes_a_second
 
     def take(self, objects: float) -> None:
-        """Pays for so many objects. Raises OverBudgetError."""
+        """Charges `objects` Python objects. Raises OverBudgetError."""
         if objects > self.objects:
             raise OverBudgetError(0, "it unpacks to far more than its size on disk justifies")
         self.objects -= objects
         self.check_time()
 
     def take_json(self, raw: bytes) -> None:
-        """Pays for the values that JSON text can hold at most. Raises OverBudgetError."""
+        """Charges the most values that this JSON text can hold. Raises OverBudgetError."""
         self.take(len(raw) - len(raw.translate(None, b",:[{")) + 1)
 
     def unpacked(
         self, disk: int, before: int, count: int, bytes_a_second: int = UNPACKED_BYTES_A_SECOND
     ) -> None:
-        """Earns for `count` more bytes that a file of `disk` bytes unpacked to, after `before`."""
+        """Adds `count` more bytes that a file of `disk` bytes unpacked to, after `before` bytes."""
         most = UNPACKED * disk
         more = max(0, min(before + count, most) - max(disk, min(before, most)))
         self.earn(more, bytes_a_second)
         self.check_time()
 
     def check_time(self) -> None:
-        """Raises OverBudgetError when the time is over."""
+        """Raises OverBudgetError if the time is over."""
         if time.thread_time() > self.deadline:
             raise OverBudgetError(0, "it takes far longer to read than its size on disk justifies")
 
@@ -102,8 +102,8 @@ _CURRENT: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 @contextmanager
 def within_budget() -> Iterator[Budget]:
-    """The budget of the command that runs; a new one where none is in force. Each thread and each
-    process that reads has its own."""
+    """The budget of the running command, or a new one if there is none. Each reading thread and
+    process has its own."""
     known = _CURRENT.get()
     if known is not None:
         yield known
@@ -128,7 +128,7 @@ def open_below(root: str | os.PathLike[str], path: str | os.PathLike[str]) -> in
 
 
 def open_any_below(root: str | os.PathLike[str], path: str | os.PathLike[str], flags: int) -> int:
-    """The same of anything that is there, opened in another way. Raises OSError."""
+    """A descriptor of anything below `root`, opened with other flags. Raises OSError."""
     *folders, name = _parts(root, path) or (".",)
     folder = _open_folder(root, folders)
     try:
@@ -138,7 +138,7 @@ def open_any_below(root: str | os.PathLike[str], path: str | os.PathLike[str], f
 
 
 class Entry(NamedTuple):
-    """Of a folder. Links, pipes and the like are neither a file nor a folder."""
+    """An entry of a folder. Links, pipes and the like are neither file nor folder."""
 
     name: str
     path: Path
@@ -148,8 +148,8 @@ class Entry(NamedTuple):
 
 
 def entries_below(root: str | os.PathLike[str], path: str | os.PathLike[str]) -> list[Entry]:
-    """What the folder `path` holds, which is `root` or lies below it, through no link; sorted by
-    name. Empty where it cannot be read."""
+    """The entries of the folder `path`, which is `root` or below it through no link, sorted by
+    name. Empty if it cannot be read."""
     place = Path(path)
     try:
         folder = open_any_below(root, path, os.O_RDONLY | os.O_DIRECTORY)
@@ -191,7 +191,7 @@ def _all_parts(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def _open_folder(root: str | os.PathLike[str], parts: Sequence[str]) -> int:
-    """A descriptor of the folder so many steps below `root`, for names in it to be opened."""
+    """A descriptor of the folder `root`/`parts`, for opening names in it."""
     folder = os.open(root, _STEP & ~os.O_NOFOLLOW)
     try:
         for part in parts:

@@ -47,5 +47,5 @@ def test_a_log_that_was_read_or_is_told_of_already_is_not_told_of() -> None:
 def test_of_all_hosts_it_is_told_once_with_what_is_known_instead() -> None:
     (heard,) = unread_log([sample(h, kernel_log_trouble=DENIED) for h in "ab"], ())
     assert heard.reason.endswith("only those the driver reports (NVML)")
-    deaf = sample(kernel_log_trouble=DENIED, events_trouble="XIDs cannot be heard: no support")
-    assert "nor from the driver: XIDs cannot be heard" in unread_log([deaf], ())[0].reason
+    deaf = sample(kernel_log_trouble=DENIED, events_trouble="XIDs cannot be received: no support")
+    assert "nor from the driver: XIDs cannot be received" in unread_log([deaf], ())[0].reason

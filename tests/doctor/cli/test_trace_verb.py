@@ -37,7 +37,7 @@ def test_a_pid_of_nobody() -> None:
 
 
 def test_a_process_that_trains_nothing() -> None:
-    refused(ran(str(os.getpid())), "is no part of a training job")
+    refused(ran(str(os.getpid())), "is not part of a training job")
 
 
 def test_what_is_no_job(tmp_path: Path) -> None:

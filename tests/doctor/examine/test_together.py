@@ -87,7 +87,7 @@ def test_progress_is_told_while_it_looks(ranks: list[int]) -> None:
 
 
 def test_a_process_that_is_no_job_is_named() -> None:
-    assert refused(os.getpid()).startswith(f"process {os.getpid()} is no part of a training job")
+    assert refused(os.getpid()).startswith(f"process {os.getpid()} is not part of a training job")
     assert "no process 999999999" in refused(999999999)
 
 

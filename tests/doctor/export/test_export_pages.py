@@ -283,7 +283,7 @@ def test_xids_are_counted_from_sample_to_sample() -> None:
     assert made.of("mgpu_gpu_xid_events_total", gpu="2", UUID="GPU-2", xid="79") == [2]
     assert made.of("mgpu_gpu_xid_events_total", gpu="", xid="31") == [2]
     assert made.of("mgpu_gpu_xids_heard", Hostname=HERE) == [1]
-    deaf = replace(unnamed, events_trouble="XIDs cannot be heard: no permission")
+    deaf = replace(unnamed, events_trouble="XIDs cannot be received: no permission")
     assert written(frames.frame(None, devices=deaf)).of("mgpu_gpu_xids_heard") == [0]
 
 

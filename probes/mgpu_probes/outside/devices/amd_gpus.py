@@ -110,7 +110,7 @@ def _device(smi: Any, index: int, handle: Any) -> Json:
         "ecc": _ecc(_object(_tried(lambda: smi.amdsmi_get_gpu_total_ecc_count(handle)))),
         "pids": [process["pid"] for process in processes or []],
         "processes": processes or [],
-        "trouble": f"not told by amdsmi: {', '.join(troubles)}" if troubles else None,
+        "trouble": f"not reported by amdsmi: {', '.join(troubles)}" if troubles else None,
     }
 
 

@@ -123,7 +123,7 @@ class XidListener:
             pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
         except (pynvml.NVMLError, AttributeError) as error:
             if getattr(error, "value", None) not in LOST_ERRORS:
-                self.trouble = f"XIDs cannot be heard: {describe_error(error)}"
+                self.trouble = f"XIDs cannot be received: {describe_error(error)}"
                 self._known[index] = None  # a second attempt would be denied too
         else:
             self._known[index] = _address(handle)
@@ -138,10 +138,10 @@ class XidListener:
                 if error.value in LOST_ERRORS:  # one device is lost: the others still report
                     self._over.wait(_WAIT_MS / 1000)
                     continue
-                self.trouble = f"XIDs cannot be heard: {describe_error(error)}"
+                self.trouble = f"XIDs cannot be received: {describe_error(error)}"
                 break
             except AttributeError as error:
-                self.trouble = f"XIDs cannot be heard: {describe_error(error)}"
+                self.trouble = f"XIDs cannot be received: {describe_error(error)}"
                 break
             if event.eventType & pynvml.nvmlEventTypeXidCriticalError:
                 self._events.append(

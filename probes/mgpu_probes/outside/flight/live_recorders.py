@@ -102,10 +102,10 @@ def find_pipe(
 
 
 def ask_by_pipe(pipe: Pipe, timeout: float = 20.0) -> dict[str, Any]:
-    """The plain form of the dump that a rank writes when it is asked through its pipe.
+    """The plain form of the dump that a rank writes on a request through its pipe.
 
-    `timeout`: seconds; torch looks at the pipe about once a second, and its first dump takes some
-    seconds. Raises NotAFlightError where none comes.
+    `timeout`: seconds; torch polls the pipe about once per second, and its first dump takes some
+    seconds. Raises NotAFlightError if there is no dump.
     """
     before = {path: _mark(path, pipe) for path in pipe.dumps}
     at = time.time()
@@ -123,7 +123,7 @@ def ask_by_pipe(pipe: Pipe, timeout: float = 20.0) -> dict[str, Any]:
                 with suppress(NotAFlightError):
                     read = read_dump(path, pipe.root)
                     return {**read, "rank": pipe.rank, "at": at, "slack": 0.0}
-    raise NotAFlightError(f"rank {pipe.rank} wrote no dump within {timeout:.0f} s of being asked")
+    raise NotAFlightError(f"rank {pipe.rank} wrote no dump within {timeout:.0f} s of the request")
 
 
 def _knock(pipe: Pipe) -> None:
@@ -133,16 +133,16 @@ def _knock(pipe: Pipe) -> None:
         flags = os.O_WRONLY | os.O_NONBLOCK
         descriptor = open_any_below(pipe.root or path.parent, path, flags)
     except OSError as error:
-        raise NotAFlightError(f"nobody listens at {path}: {error.strerror or error}") from None
+        raise NotAFlightError(f"no process reads {path}: {error.strerror or error}") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISFIFO(status.st_mode):
             raise NotAFlightError(f"{path} is no pipe")
         if pipe.user not in (None, status.st_uid):
-            raise NotAFlightError(f"{path} is no pipe of the rank's user")
+            raise NotAFlightError(f"{path} is not a pipe of the rank's user")
         os.write(descriptor, b"1")
     except OSError as error:
-        raise NotAFlightError(f"nobody listens at {path}: {error.strerror or error}") from None
+        raise NotAFlightError(f"no process reads {path}: {error.strerror or error}") from None
     finally:
         os.close(descriptor)
 
@@ -193,7 +193,7 @@ def gather_recorders(
 def _ask(
     found_process: JobProcess, own: str | None, timeout: float, proc: Path
 ) -> dict[str, Any] | UnreadSource:
-    reason = "it was not prepared to be asked"
+    reason = "its flight recorder cannot be queried"
     for way in _ways(found_process, own, timeout, proc):
         try:
             return {**way(), "pid": found_process.pid}

@@ -110,7 +110,7 @@ def unseen(pid: int, proc: Path = PROC) -> str:
     if pid <= 0:
         return f"{pid} is no process id"
     if (proc / str(pid)).exists():
-        return f"process {pid} is no part of a training job"
+        return f"process {pid} is not part of a training job"
     try:
         os.kill(pid, 0)  # 0 sends nothing: kill(2)
     except ProcessLookupError:

@@ -151,8 +151,8 @@ def _find_lightning_mains(
 
 
 def _only_starts_ranks(machine: Machine, pid: int, ranks: Mapping[int, Place]) -> bool:
-    """Whether it is a script that starts the ranks and is none: its own place comes from Slurm, for
-    example, and theirs from the job."""
+    """Whether it is a script that starts the ranks without being one: its own place comes from
+    Slurm, for example, and theirs from the job."""
     place = ranks[pid]
     others = [
         below for below in machine.descendants(pid) if below in ranks and ranks[below] != place

@@ -1,6 +1,6 @@
 """Messages that are broken over lines: by a terminal's width, a mail program, an indentation.
 
-Nothing tells for sure where a line was broken, so each run of lines is joined in three ways: with
+It is not certain where a line was broken, so each run of lines is joined in three ways: with
 nothing after lines as wide as the widest and a blank after narrower ones (a terminal cuts at its
 width, and a blank there is lost), with nothing, and with blanks."""
 
@@ -17,15 +17,15 @@ from mgpu_probes.outside.logs.log_shapes import Shapes
 LEAST_WIDTH = 20
 """Characters of a line from which it may have been broken: a shorter one ended by itself."""
 LEAST_TERMINAL, LEAST_CUT, CUT_SHARE = 60, 3, 0.04
-"""Columns of a terminal, and lines of just its width, also as a share, that tell it cut a text."""
+"""Least columns of a terminal, lines of exactly its width, and their share, if it cut a text."""
 MOST_LINES = 16
-"""Over which one message is broken."""
+"""Most lines over which one message is broken."""
 LOOK_BEHIND = 3
 LOOK_AHEAD = 1600
 MOST_WIDTH = 400
 """Characters of a line from which no terminal or mail program broke it."""
 MOST_PLACES = 8
-"""At which a literal is looked up in one run of lines."""
+"""Most places at which a literal is looked up in one run of lines."""
 MOST_SEARCHES = 500
 """Literals looked up in joined lines of one log: anyone may write a log that holds all of them."""
 
@@ -96,8 +96,8 @@ class Joined:
 
 
 def breaks_of(widths: Sequence[int]) -> list[str | None]:
-    """For each line of a text what a terminal took out behind it, nothing or a blank; None: the
-    line ended there, as all do in a text that no terminal cut at its width."""
+    """For each line of a text, what a terminal removed after it: nothing or a blank. None: the
+    line ended there, as all lines do if no terminal cut the text."""
     width = max(widths, default=0)
     cut = widths.count(width)
     if width < LEAST_TERMINAL or cut < max(LEAST_CUT, CUT_SHARE * len(widths)):
@@ -107,7 +107,7 @@ def breaks_of(widths: Sequence[int]) -> list[str | None]:
 
 
 def runs_of(lines: Iterable[Physical]) -> Iterator[list[Physical]]:
-    """Neighbouring lines that one process may have printed: a label ends what another began."""
+    """Neighbouring lines that one process may have printed; another label ends a run."""
     run: list[Physical] = []
     for line in lines:
         if not line.text.strip() or line.width > MOST_WIDTH:
@@ -176,8 +176,8 @@ class Sought:
 def find_broken_messages(
     lines: Iterable[Physical], sought: Sequence[Sought], shapes: Shapes, known: Container[int]
 ) -> Iterator[BrokenMessage]:
-    """The messages that no line holds, but joined ones: each once for a label, by the pattern if it
-    matches, else by the head.
+    """The messages in joined lines that no single line holds: each once per label, by the pattern
+    if it matches, else by the head.
 
     `shapes`: knows the literals of `sought`, by the same numbers. `known`: what was found before.
     """

@@ -29,8 +29,8 @@ OVERLAP = 1 << 10
 MOST_BYTES = 1 << 36
 """Decompressed bytes of a log that are read; a note reports that the rest was left out."""
 UNPACKED_A_SECOND = 16 << 20
-"""Unpacked bytes that earn a second of the budget: what is read most slowly, tracebacks, is read at
-this rate (benchmarks/logs.py). A megabyte on disk must not take longer than ten seconds."""
+"""Unpacked bytes that add a second to the budget: tracebacks, which are read most slowly, are read
+at this rate (benchmarks/logs.py). A megabyte on disk must not take longer than ten seconds."""
 HEAD = 1 << 16
 STDIN = "-"
 
@@ -108,7 +108,7 @@ def open_log(path: Path | str, *, root: Path | None = None) -> Log:
     except FileNotFoundError:
         raise UnreadableLog(f"{name} does not exist.") from None
     except PermissionError:
-        raise UnreadableLog(f"{name} may not be read by you: ask its owner for access.") from None
+        raise UnreadableLog(f"You may not read {name}: ask its owner for access.") from None
     except (OSError, ValueError) as error:
         raise UnreadableLog(f"{name} cannot be opened ({_reason(error)}).") from None
     status = os.fstat(descriptor)
@@ -133,7 +133,7 @@ def _decompressed(file: BinaryIO, name: str) -> BinaryIO:
         if head.startswith(magic):
             file.close()
             raise UnreadableLog(
-                f"{name} is compressed in a way that is not read here: pipe it in by "
+                f"{name} has a compression that cannot be read here: pipe it in with "
                 f"`{tool} {name} | mgpu-doctor diagnose -`."
             )
     if head.startswith(b"\x1f\x8b"):
@@ -190,7 +190,7 @@ def _as_utf8(log: Log) -> Iterator[bytes]:
     )
     if encoding == "utf-8":
         if not _is_text(head):
-            raise NoText(f"{log.name} is no text: name a console log.")
+            raise NoText(f"{log.name} is not text: name a console log.")
         yield head[len(mark) :]
         yield from chunks
         return

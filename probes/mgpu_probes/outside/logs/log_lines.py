@@ -1,6 +1,6 @@
 """A line of a log, split into rank, time stamp and text.
 
-Before the text may stand, several of them in any order: torch's `[rank2]:`, torchrun's
+These prefixes may precede the text, in any order: torch's `[rank2]:`, torchrun's
 `[default2]:` and `[trainer2]:`, mpirun's `[1,2]<stderr>:`, Horovod's `[2]<stdout>:`, srun's `2:
 `, Hydra's `[2] `, kubectl's `[pod/name/container]`, docker compose's `name-1  | `, the container
 runtime's `stderr F `, a mail's `> `, journalctl's `host unit[pid]: `, Ray's `(name pid=1, ip=…)`,
@@ -131,7 +131,7 @@ def numbered_style(lines: Iterable[str]) -> str | None:
 
 
 def indentation_of(lines: Iterable[str]) -> int:
-    """How many blanks all lines of a text begin with: somebody indented it."""
+    """The number of blanks with which all lines of an indented text begin."""
     blanks = (len(text) - len(text.lstrip(" ")) for text in lines if text.strip())
     return min(blanks, default=0)
 

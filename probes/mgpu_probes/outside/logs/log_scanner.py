@@ -56,7 +56,7 @@ class Form(str, Enum):
     JOINED = "joined"
     """By its pattern, in lines that were joined: the message is broken over them."""
     HEAD = "head"
-    """By its head alone: the rest is cut off or worded otherwise. There are no values."""
+    """By its head alone: the rest is cut off or has another wording. It has no values."""
 
 
 class Wanted(Protocol):
@@ -157,7 +157,7 @@ LEVEL_LIMIT = 200
 _MILD = re.compile(
     rb"(?<!NCCL )\b(?:[A-Za-z]{0,40}Warning|WARN|WARNING|INFO|DEBUG)\b|(?:^|[\s\[])[WI](?: |\d{4} )"
 )
-"""The level of a line that tells of no failure: by word, or by letter as glog, absl and torch."""
+"""Log levels that report no failure: by word, or by letter as in glog, absl and torch."""
 
 Key = tuple[int, int | None, int | None]
 """The index of what was searched for, rank and local rank."""
@@ -258,8 +258,8 @@ class _Scanner:
         yield from (hit for hit in joined if hit.signature not in known)
 
     def _joined_hits(self, pieces: Sequence[bytes], lines: Sequence[Line]) -> list[Hit]:
-        """Of messages that no line holds, but several that are joined. `pieces` and `lines`: the
-        last ones; lines near failures that are kept are searched, too."""
+        """Hits of messages that only joined lines hold. `pieces` and `lines`: the last ones; kept
+        lines near failures are searched, too."""
         engine = self._engine
         first = self._lines + 2 - len(pieces)
         kept = {
@@ -385,8 +385,7 @@ class _Scanner:
         return True
 
     def _take_head(self, number: int, block: Block, position: int, line: Line) -> None:
-        """Counts a line in which a head stands and no pattern matches, unless it calls itself a
-        warning."""
+        """Counts a line that contains a head and matches no pattern, unless it is a warning."""
         if _MILD.search(block.pieces[position][:LEVEL_LIMIT]):
             return
         wanted = self._engine.messages[number].wanted
@@ -445,8 +444,8 @@ class _Scanner:
         return None if found is None else found[1]
 
     def _stamp_of(self, block: Block, position: int) -> float | None:
-        """Like `_stamp_before`, for positions of one block in ascending order: each line is looked
-        at once, however many hits come after it."""
+        """Like `_stamp_before`, for positions of one block in ascending order: each line is read
+        once, however many hits follow it."""
         begin = max(0, position - LOOK_BACK)
         found = self._last_stamp(block.pieces, max(begin, self._looked), position)
         self._looked, self._stamped = position, found or self._stamped

@@ -1,11 +1,11 @@
 """Selects the lines of a block that need a search, which makes 100 MB per second possible.
 
-A log repeats a few sentences with other numbers. Without digits, the bars of progress meters and
-what stands between words such lines are equal byte for byte: their shape. Shapes are told apart
-in C, and only one that was never seen is taken apart into words, which C looks up again: a
-needle's longest run of letters must stand in one of them. So a needle costs something per new
-word, not per line (measured, benchmarks/logs.py: 300 MB a second and more of what ranks log;
-plain searches for 400 needles read 12 MB, one regular expression of all of them 1.4 MB)."""
+A log repeats a few sentences with other numbers. Without digits, progress bars and the characters
+between words, such lines are equal byte for byte: their shape. C code compares shapes. Only a new
+shape is split into words, which C code looks up again: one of them must contain a needle's longest
+run of letters. So a needle costs time per new word, not per line (measured, benchmarks/logs.py:
+300 MB/s and more for logs of ranks; plain searches for 400 needles read 12 MB/s, one regular
+expression of all of them 1.4 MB/s)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ PATIENCE = 2.5
 """Seconds for one reading; twice that for native frames. Measured with PyTorch: 12 to 60 ms, native
 0.2 to 1.2 s, and more on an overloaded machine."""
 READINGS = 3
-"""Attempts without a pause. If a process computes in Python, 1 in 40 fails, so 1 in 60,000 pauses."""
+"""Attempts without a pause. If a process computes in Python, 1 in 40 fails: 1 in 60,000 pauses."""
 _SETTLING = 0.25
 _NO_BACKTRACE = {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
 

@@ -49,7 +49,7 @@ EVENT = 16
 100 bytes for each, so that an honest file earns 25."""
 MOST_THREADS = 1 << 16
 LAST, LONGEST = 9e15, 1e12
-"""Microseconds: a time since the epoch, and a length, beyond which they are made up."""
+"""Microseconds: the latest plausible time since the epoch, and the longest plausible duration."""
 MOST_HELD = 2 << 20
 """Bytes."""
 MOST_AFTER = 4096
@@ -110,11 +110,11 @@ def events_of(raw: bytes) -> list[Event]:
 
 
 def one_by_one(raw: bytes) -> Iterator[Event | None]:
-    """The same, of which some are damaged: None for each of these."""
+    """The events of a piece with damaged events: None for each of those."""
     held: bytes | None = None
     for part in _BETWEEN.split(raw):
         if held is not None:
-            # What looks like the border of two events may stand in a name of one.
+            # The name of an event may contain what looks like the border of two events.
             whole = _event_of(held + b"," + part)
             yield whole
             held = None
@@ -130,7 +130,7 @@ def one_by_one(raw: bytes) -> Iterator[Event | None]:
 
 
 def _event_of(part: bytes) -> Event | None:
-    """Bytes that are no text are replaced: names of a stranger's kernels may hold any."""
+    """The event. Bytes that are not text are replaced: names of kernels may hold any bytes."""
     try:
         return _event.decode(part.decode("utf-8", "replace").encode())
     except WRONG:
@@ -138,8 +138,8 @@ def _event_of(part: bytes) -> Event | None:
 
 
 def read_trace(path: Path, root: Path | None = None) -> RawTrace:
-    """`root`: the folder that the user named, if not the file. Raises NotATraceError, also where it
-    cannot be opened."""
+    """The events of a trace file. `root`: the folder that the user named, if not the file. Raises
+    NotATraceError, also if it cannot be opened."""
     try:
         with within_budget() as budget:
             return _read(Pieces(path, root), budget)
@@ -186,7 +186,7 @@ def _split_end(piece: bytes) -> tuple[bytes, bytes | None]:
 
 
 class _Names(dict[str, int]):
-    """Places in the order of appearance; the first one for all beyond the bound."""
+    """Indices of names, in order of appearance; the first one for all beyond the bound."""
 
     def __missing__(self, name: str) -> int:
         name = name[:MOST_NAME]
@@ -199,7 +199,7 @@ class _Names(dict[str, int]):
 
 
 class _Threads(dict[int | str, int]):
-    """The same."""
+    """Numbers of threads, in order of appearance; the first one for all beyond the bound."""
 
     def __missing__(self, thread: int | str) -> int:
         found = len(self) if len(self) < MOST_THREADS else 0
@@ -209,7 +209,7 @@ class _Threads(dict[int | str, int]):
 
 
 class _Columns:
-    """Grows by a piece at a time."""
+    """The columns of a trace, extended by one piece at a time."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -225,8 +225,8 @@ class _Columns:
         return self._count >= MOST_EVENTS
 
     def add_piece(self, raw: bytes) -> None:
-        """A piece that cannot be understood waits for the next one: it may end in the middle of an
-        event, where a name holds what looks like a border."""
+        """Adds the events of a piece. A malformed piece is kept and joined with the next: it may end
+        in the middle of an event whose name looks like a border."""
         whole = raw if self._held is None else self._held + b"," + raw
         self._held = None
         try:
@@ -286,7 +286,7 @@ class _Columns:
 
 
 def _numbers(values: list[int], most: int) -> npt.NDArray[np.int64]:
-    """-1 for what is beyond reason."""
+    """The numbers as an array, with -1 for values out of range."""
     try:
         found = np.array(values, np.int64)
     except OverflowError:

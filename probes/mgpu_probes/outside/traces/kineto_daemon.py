@@ -1,13 +1,12 @@
-"""Traces of ranks that nothing of ours is in, by the daemon protocol of Kineto, torch's
-profiler.
+"""Traces of ranks without our probe, by the daemon protocol of Kineto, torch's profiler.
 
-A process that was started with KINETO_USE_DAEMON=1 asks a daemon (dynolog) every five seconds,
-ten where it finds none, whether it is to trace: a datagram to a unix socket in the abstract
-namespace or, with KINETO_IPC_SOCKET_DIR, in a folder. For the time of a trace we are that
-daemon. All ranks are told the same moment to begin; Kineto writes the files by itself.
+A process that was started with KINETO_USE_DAEMON=1 asks a daemon (dynolog) every five seconds, or
+every ten if there is no daemon, whether to trace: a datagram to a unix socket in the abstract
+namespace or, with KINETO_IPC_SOCKET_DIR, in a folder. During a trace we act as that daemon. All
+ranks receive the same start time; Kineto writes the files by itself.
 (libkineto, `IpcFabricConfigClient`; checked with torch 2.13 on CPUs.)
 
-Every user of the machine can send to a socket in the abstract namespace. The kernel says who
+Every user of the machine can send to a socket in the abstract namespace. The kernel reports who
 sent a message; only processes of this user and of root get an answer."""
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ NAME = "dynolog"
 AHEAD = 14.0
 """Seconds until the trace starts: each rank polls at least once in ten."""
 SECONDS = 3.0
-"""Of a trace, if no others are wanted; Kineto can count steps, too, but only an optimizer's."""
+"""Default length of a trace. Kineto can also count steps, but only those of an optimizer."""
 WRITING = 60.0
 """Seconds that a rank has to write its trace."""
 POLL = 0.2
 LONGEST = 4096
-"""Bytes of a message. A request has some 70, and four for each process above the rank."""
+"""Most bytes of a message. A request has about 70, plus four per ancestor of the rank."""
 _HEAD = struct.Struct("=Q32s")
-"""Bytes that follow, what they are. ipcfabric/FabricManager.h."""
+"""Length in bytes and type of the rest. ipcfabric/FabricManager.h."""
 _ASKED = struct.Struct("=iiq")
-"""What kind of trace it could make, how many pids follow, a job's number. The first pid is that
-of the process itself, then those above it."""
+"""Kind of trace that the rank offers, number of pids that follow, job number. The first pid is the
+process's own, the others are its ancestors'."""
 _ACTIVITIES = 2
 """Flag of the kind."""
 _CREDENTIALS = struct.Struct("=iII")
@@ -62,8 +61,8 @@ class Sender:
 
 @dataclass(slots=True)
 class Daemon:
-    """What it answers: a configuration once to each of `ranks`, that there is none to other
-    processes of `user` and of root, and nothing to other users."""
+    """Answers each of `ranks` once with a configuration, other processes of `user` and root with
+    an empty one, and other users not at all."""
 
     ranks: frozenset[int]
     configuration: bytes
@@ -116,7 +115,7 @@ def trace_by_kineto(
 
 def _how_far(daemon: Daemon, ahead: float, seconds: float) -> str:
     if ahead > 0:
-        heard = f"{len(daemon.given)} of {len(daemon.ranks)} ranks have heard"
+        heard = f"{len(daemon.given)} of {len(daemon.ranks)} ranks are ready"
         return f"{heard}; tracing begins in {ahead:.0f} s"
     return f"tracing for {seconds:.0f} s" if -ahead < seconds else "the ranks write their traces"
 
@@ -130,10 +129,10 @@ def _why_not(pid: int, daemon: Daemon) -> str:
 
 
 def _configuration(folder: Path, begin: float, seconds: float) -> bytes:
-    """Kineto adds `_PID` to the file's name."""
+    """Kineto's configuration of a trace. Kineto adds `_PID` to the file's name."""
     where = str(folder.resolve() / "kineto.json")
     if not where.isprintable():
-        raise OccupiedError(f"Kineto cannot be told of the folder {where!r}: name another")
+        raise OccupiedError(f"Kineto cannot write to the folder {where!r}: name another one")
     return (
         f"PROFILE_START_TIME={int(begin * 1000)}\n"
         f"ACTIVITIES_LOG_FILE={where}\n"
@@ -186,7 +185,7 @@ def explain_unsafe_folder(folder: os.stat_result, user: int) -> str | None:
 
 
 def _remove_left_over(path: str) -> None:
-    """Makes room where a daemon of this user listened that is gone. Raises OccupiedError."""
+    """Removes the socket of an ended daemon of this user. Raises OccupiedError."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -198,7 +197,7 @@ def _remove_left_over(path: str) -> None:
     if _is_listened_to(path):
         return  # `_bind` says so
     if status.st_uid != os.geteuid():
-        raise OccupiedError(f"{path} is a socket of another user, to which nobody listens")
+        raise OccupiedError(f"{path} is an unused socket of another user")
     _remove(path, status)
 
 
@@ -222,8 +221,8 @@ def _remove(path: str, known: os.stat_result) -> None:
 
 
 def _bind(listening: socket.socket, path: str | None) -> None:
-    """Raises OccupiedError. Kineto refuses answers from any other spelling of `path`, such as one
-    through a descriptor of its folder."""
+    """Binds the socket. Raises OccupiedError. Kineto refuses answers from any other spelling of
+    `path`, such as one through a descriptor of its folder."""
     usual = os.umask(0o077)  # only the user may use the socket
     try:
         listening.bind(path or f"\0{NAME}\0".encode())
@@ -231,7 +230,7 @@ def _bind(listening: socket.socket, path: str | None) -> None:
         if error.errno != errno.EADDRINUSE:
             raise OccupiedError(f"{path or NAME} cannot be bound ({error.strerror})") from None
         raise OccupiedError(
-            "a daemon for Kineto runs here already: ask it, as with `dyno gputrace --pids PID "
+            "a daemon for Kineto already runs here: use it, as with `dyno gputrace --pids PID "
             "--log-file FILE`, or try again when another `mgpu-doctor trace` is done"
         ) from None
     finally:

@@ -2,7 +2,7 @@
 
 Each rank is asked through its socket for its step count and pace, and is then given the step at
 which to begin, far enough ahead that all ranks have received it. The probe bounds its own work,
-`inprocess/frameworks/torch/on_demand_trace.py`: whoever asks may go away at any time."""
+`inprocess/frameworks/torch/on_demand_trace.py`: the client may go away at any time."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ AHEAD = 1.0
 """Seconds within which all ranks have received a request."""
 POLL = 0.2
 STILL = 90.0
-"""Seconds without any news from any rank, after which nothing is expected any more: a rank ends a
-trace in the midst of a step after so long by itself."""
+"""Seconds without progress of any rank after which tracing gives up: a rank ends a trace within a
+step by itself after that time."""
 PATIENCE = 3.0
 """Seconds to wait for an answer; a rank that writes its trace does not answer."""
 MOST_ANSWER = 4096
 SUFFIXES = (".sock", ".trace.json")
 _OVER = ("done", "failed")
 TIME_OVER = "the time was over"
-"""As a rank says it."""
+"""A rank's reason for ending a trace early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def trace_ranks(
     begun = time.time()
     with ThreadPoolExecutor(min(32, len(asks) or 1), "trace") as pool:
         try:
-            tell("asking the ranks how far they are")
+            tell("querying the ranks' steps")
             ranks, refused = _first(asks, pool)
             refused |= _begin(asks, ranks, wanted, pool)
             begun_ranks = {pid: after for pid, (_, after) in ranks.items() if pid not in refused}
@@ -100,7 +100,7 @@ def ask_trace_state(path: str, handler: str) -> State | None:
         old = "404" in str(error)
         raise RefusedError("its probe knows no traces" if old else f"{error}") from None
     except (ValueError, RecursionError):
-        raise RefusedError("it answered what no probe of ours does") from None
+        raise RefusedError("its answer is not that of a probe") from None
     return _state(said if isinstance(said, dict) else {})
 
 
@@ -175,8 +175,8 @@ def _steps(wanted: TraceRequest) -> int:
 
 
 def choose_first_step(before: Iterable[int], after: Iterable[int]) -> int:
-    """The step that no rank will have come to when it hears of it. `before`, `after`: the ranks'
-    steps, `APART`."""
+    """The first step that no rank has begun when it receives the request. `before`, `after`: the
+    ranks' steps, `APART` seconds apart."""
     last = [*after]
     fastest = max((now - then for then, now in zip(before, last, strict=True)), default=0)
     return max(last, default=0) + 2 + math.ceil(max(0, fastest) / APART * AHEAD)
@@ -189,7 +189,7 @@ def _follow(
     tell: Tell,
     pool: ThreadPoolExecutor,
 ) -> dict[int, State]:
-    """The last state of each rank; `why` is None of one that has not come to an end."""
+    """The last state of each rank; `why` is None if its trace has not ended."""
     # Their answers about an earlier trace do not count.
     states = {pid: State(one.rank, one.told, "asked", None, 0) for pid, one in ranks.items()}
     news = time.monotonic()
@@ -231,6 +231,5 @@ def _left_behind(file: Path, pid: int, since: float) -> bool:
 
 def _still(pid: int) -> str:
     return (
-        f"it came to the end of no step in {STILL:.0f} s: whether it stands, `mgpu-doctor diagnose "
-        f"{pid}` tells"
+        f"it finished no step in {STILL:.0f} s: `mgpu-doctor diagnose {pid}` shows whether it hangs"
     )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 
 class NotATraceError(Exception):
-    """What was read is no profiler trace; the message says why in a sentence."""
+    """The input is not a profiler trace; the message says why in a sentence."""
 
 
 class Kind(IntEnum):

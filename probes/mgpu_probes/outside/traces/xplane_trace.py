@@ -172,7 +172,7 @@ def _plane(data: bytes, part: Part, budget: Budget) -> Plane:
 
 
 def _entry(data: bytes, part: Part) -> tuple[int, str]:
-    """Of a table: the id, and the name of what it stands for."""
+    """An entry of a table: id and name."""
     key, name = 0, ""
     for number, value in fields(data, *part):
         if number == 1 and isinstance(value, int):
