@@ -136,7 +136,7 @@ def test_a_pipe_and_a_dump_of_another_user_are_left_alone(tmp_path: Path) -> Non
     with rank_with_pipe(tmp_path) as environ:
         other = find_pipe(environ, 3, user=os.geteuid() + 1)
         assert other is not None
-        with pytest.raises(NotAFlightError, match="no pipe of the rank's user"):
+        with pytest.raises(NotAFlightError, match="not a pipe of the rank's user"):
             ask_by_pipe(other)
         own = find_pipe(environ, 3, user=os.geteuid())
         assert own is not None

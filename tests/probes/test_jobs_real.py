@@ -183,7 +183,7 @@ def test_this_test_and_a_shell_are_no_jobs() -> None:
     assert sleep is not None
     with subprocess.Popen([sleep, "600"]) as other:
         assert jobs.find(other.pid) is None
-        assert "no part" in jobs.unseen(other.pid)
+        assert "not part" in jobs.unseen(other.pid)
         other.kill()
 
 

@@ -421,7 +421,7 @@ def test_processes_that_vanish_or_are_hidden_are_tolerated(table: ProcTable) -> 
 
 
 def test_why_a_pid_is_no_job_is_told(table: ProcTable) -> None:
-    assert "no part" in jobs.unseen(10, table.proc)
+    assert "not part" in jobs.unseen(10, table.proc)
     assert "no process" in jobs.unseen(4_194_304 + 1, table.proc)
     assert "no process id" in jobs.unseen(1 << 70, table.proc)
     assert "no process id" in jobs.unseen(-1, table.proc)

@@ -126,8 +126,8 @@ def test_the_request_and_a_long_path(folder: Path) -> None:
     ("reply", "said"),
     [
         (answer(b"sh: py-spy: not found", "500 Internal Server Error"), "answered 500: sh: py-spy"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "no worker server"),
-        (b"", "no worker server"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "not a worker server"),
+        (b"", "not a worker server"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na", "answered 200"),
         (answer(bytes(5_000)), "longer than 4096 bytes"),
     ],

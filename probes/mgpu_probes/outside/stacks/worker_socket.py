@@ -78,7 +78,7 @@ def _body(answer: bytes) -> bytes:
     head, _, body = answer.partition(b"\r\n\r\n")
     words = head.partition(b"\r\n")[0].split()
     if len(words) < 2 or not words[0].startswith(b"HTTP/1."):
-        raise OSError("the answer on the socket is not from a worker server")
+        raise OSError("the process on the socket is not a worker server")
     if words[1] != b"200" or b"transfer-encoding" in head.lower():
         said = body[:200].decode("utf-8", "replace")
         raise OSError(f"the worker server answered {words[1].decode('ascii', 'replace')}: {said}")

@@ -225,7 +225,7 @@ class _Columns:
         return self._count >= MOST_EVENTS
 
     def add_piece(self, raw: bytes) -> None:
-        """Adds the events of a piece. A malformed piece is kept and joined with the next: it may end
+        """Adds the events of a piece. A malformed piece is joined with the next one: it may end
         in the middle of an event whose name looks like a border."""
         whole = raw if self._held is None else self._held + b"," + raw
         self._held = None
