@@ -23,7 +23,7 @@ CHECKS: tuple[Check, ...] = (
 def check_all(
     machine: CheckedMachine, checks: Iterable[Check] = CHECKS
 ) -> tuple[CheckedResult, ...]:
-    """Run the checks; their results in the same order."""
+    """Runs the checks; returns their results in the same order."""
     return tuple(CheckedResult(check, check.run(machine)) for check in checks)
 
 
@@ -54,7 +54,7 @@ def render_text(
 
 
 def render_json(results: Sequence[CheckedResult], more: Mapping[str, Any] | None = None) -> str:
-    """One object; `more`: further keys of it."""
+    """Returns one JSON object. `more`: further keys of it."""
     listed = [
         {
             "id": each.check.id,

@@ -1,4 +1,4 @@
-"""Whether steps are timed right on this machine's GPU, without the training being disturbed.
+"""Tests whether steps are timed right on this machine's GPU, without disturbing the training.
 
 A short training runs twice in a process of its own (`device_workload`): bare, and with the probe as
 under `mgpu-doctor run`. What the probe recorded is compared with what the training measured itself
@@ -32,15 +32,15 @@ PATIENCE = 120.0
 """Seconds for one run of the workload, which usually takes five; the first use of torch or of the
 device on a machine may take a minute."""
 RECORD_SECONDS = 3e-6
-"""From here on fewer steps are timed than the doctor was designed for; a choice."""
+"""Beyond this, fewer steps are timed than the doctor was designed for; a choice."""
 ERROR_SECONDS, ERROR_SHARE = 50e-6, 0.02
-"""What a phase may differ: the larger of the two. Events have a resolution of 0.5 µs, and launches
-of a few µs lie between the marks of two clocks; a choice."""
+"""How much a phase may differ: the larger of the two. Events have a resolution of 0.5 µs, and the
+marks of the two clocks are launches of a few µs apart; a choice."""
 GATES_MISSED = 1
 """Gated steps that may fail more than in the bare run: a busy machine may stop the host for as
 long as a gate."""
 FEWEST = 3
-"""Timed steps of a kind that are compared."""
+"""The fewest timed steps of a kind that are compared."""
 REPORT = (
     "report it with the output of `mgpu-doctor check --gpu --json`; until then, do not rely on "
 )
@@ -94,7 +94,7 @@ class SelfTest:
 
     @property
     def headline(self) -> str:
-        """What holds, in one sentence."""
+        """Returns the outcome in one sentence."""
         wrong = sum(each.is_improvable for each in self.results)
         tested = sum(each.result.level is not Level.NOTE for each in self.results)
         if wrong:
@@ -225,7 +225,7 @@ def _timed(_: WorkloadRun, probed: WorkloadRun, measured: dict[str, float | None
 
 
 def _of_kind(run: WorkloadRun, kind: str) -> list[int]:
-    """Numbers of the timed steps of a kind."""
+    """Returns the numbers of the timed steps of a kind."""
     return [number for number in run.phases if run.steps[number]["kind"] == kind]
 
 
@@ -237,7 +237,7 @@ def _is_close(error: float, seconds: float) -> bool:
 
 
 def _phases(_: WorkloadRun, probed: WorkloadRun, measured: dict[str, float | None]) -> Result:
-    """Against events that the training set itself."""
+    """Compares the phases with events that the training recorded itself."""
     steps = _of_kind(probed, PLAIN)
     if len(steps) < FEWEST:
         return TOO_FEW
@@ -256,7 +256,7 @@ def _phases(_: WorkloadRun, probed: WorkloadRun, measured: dict[str, float | Non
 
 
 def _kernels(_: WorkloadRun, probed: WorkloadRun, measured: dict[str, float | None]) -> Result:
-    """Against the kernels in the profiler's trace."""
+    """Compares the phases with the kernels in the profiler's trace."""
     traced = [number for number in _of_kind(probed, TRACED) if number in probed.trace.phases]
     errors: dict[str, list[float]] = {}
     lengths: dict[str, list[float]] = {}

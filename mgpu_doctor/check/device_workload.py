@@ -1,8 +1,9 @@
-"""A short training on this machine's accelerator, which measures itself what it does on the device.
+"""A short training on this machine's accelerator that measures its own work on the device.
 
     python device_workload.py FOLDER
 
-A program of its own, so that the doctor imports no torch; it needs nothing but torch. It runs once
+A separate program, so that the doctor does not import torch; it needs nothing but torch. It runs
+once
 bare and once with the probe, and writes FOLDER/workload.json; where torch's profiler records the
 kernels of the device, FOLDER/kernels.json is its trace of a few steps. The work is a stack of
 square layers, each of which takes the device at least 0.2 ms, so that the host runs ahead.
@@ -20,23 +21,23 @@ from typing import Any
 
 WORKLOAD, TRACE = "workload.json", "kernels.json"
 LEAST_UNIT = 0.2e-3
-"""Seconds that one matrix product takes on the device, at least: much more than its launch."""
+"""Minimum seconds of one matrix product on the device: much more than its launch."""
 SMALLEST, LARGEST = 64, 4096
 LAYERS = 6
 EXTRA_UNITS = 8
-"""Products by which a planted fault makes a step longer."""
+"""Products that a planted fault adds to a step."""
 GATE_SECONDS = 0.1
-"""Work that is queued before a gated step: the host must be through the step long before."""
+"""Work queued before a gated step: the host must finish the step long before the device."""
 MOST_QUEUED = 600
-"""Products of a gate; with those of a step fewer than 1,024 launches, which CUDA queues."""
+"""Products of a gate. With those of a step, fewer than the 1,024 launches that CUDA queues."""
 WARM_UP, CYCLES, PROFILED, GATED = 10, 20, 8, 10
 PLAIN, SLOW_FORWARD, SLOW_STREAM, TRACED, GATE = "plain", "forward", "stream", "traced", "gate"
 EVENTS, ROUNDS = 256, 9
 
 
 def plan() -> list[str]:
-    """The kind of each step. Plain and planted ones take turns, so that a device whose clock
-    changes meanwhile changes all alike."""
+    """Returns the kind of each step. Plain steps and steps with planted work alternate, so that a
+    change of the device's clock affects both equally."""
     return [
         *["warm-up"] * WARM_UP,
         *[PLAIN, SLOW_FORWARD, SLOW_STREAM] * CYCLES,
@@ -46,7 +47,7 @@ def plan() -> list[str]:
 
 
 def find_kind(torch: Any) -> str | None:
-    """The kind of device that torch computes on beside the CPU; None: there is none."""
+    """Returns the kind of torch's accelerator; None if there is none."""
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is not None:  # since torch 2.6
         device = accelerator.current_accelerator()
@@ -59,7 +60,7 @@ def find_kind(torch: Any) -> str | None:
 
 
 def describe(torch: Any, kind: str, module: Any) -> dict[str, Any]:
-    """The device and what drives it."""
+    """Returns the device and its driver."""
     name = getattr(module, "get_device_name", None)
     return {
         "kind": kind,
@@ -70,7 +71,7 @@ def describe(torch: Any, kind: str, module: Any) -> dict[str, Any]:
 
 
 class Workload:
-    """The training, and events of its own around what it does."""
+    """The training, with its own events around each phase."""
 
     def __init__(self, torch: Any, kind: str, module: Any) -> None:
         self.torch, self.module, self.device = torch, module, torch.device(kind)
@@ -93,7 +94,8 @@ class Workload:
         return event
 
     def _measure_unit(self) -> tuple[float, int]:
-        """Seconds of one product on the device, and the size at which it takes long enough."""
+        """Returns the seconds of one product on the device, and the size at which it takes long
+        enough."""
         size = SMALLEST
         while True:
             left = self.torch.randn(size, size, device=self.device)
@@ -110,12 +112,12 @@ class Workload:
             size *= 2
 
     def work(self, units: int) -> None:
-        """Queues so many products in the current stream."""
+        """Queues this many products in the current stream."""
         for _ in range(units):
             self.torch.mm(self.left, self.left, out=self.result)
 
     def train(self) -> None:
-        """All steps of the plan, each a batch that is on the device already."""
+        """Runs all steps of the plan, each on a batch that is already on the device."""
         kinds = plan()
         loader = self.torch.utils.data.DataLoader([self.left] * len(kinds), batch_size=None)
         gate = None
@@ -165,7 +167,7 @@ class Workload:
         return [begin, self._event()]
 
     def _slow_stream(self) -> list[Any]:
-        """Work in another stream, for which the one that computes waits."""
+        """Runs work in another stream, which the computing stream waits for."""
         home = self.module.current_stream()
         self.side.wait_stream(home)
         with self.module.stream(self.side):
@@ -178,7 +180,7 @@ class Workload:
     # --- the trace ----------------------------------------------------------------------------
 
     def _annotated(self, kind: str, name: str) -> Any:
-        """Marks the span on the host in the trace, and nothing while there is none."""
+        """Marks the span on the host in the trace; does nothing without a trace."""
         profiler = self.torch.autograd.profiler
         return profiler.record_function(f"mgpu-doctor {name}" if kind == TRACED else "untraced")
 
@@ -201,8 +203,7 @@ class Workload:
 
 
 def _measure(step: dict[str, Any]) -> None:
-    """Replaces the events of a step by seconds: of forward, backward and optimizer, and of what
-    was planted."""
+    """Replaces a step's events by seconds: of forward, backward, optimizer and planted work."""
     events = step.pop("events")
     step["phases"] = [earlier.elapsed_time(other) * 1e-3 for earlier, other in pairwise(events)]
     extra = step.pop("extra_events", None)
@@ -211,7 +212,7 @@ def _measure(step: dict[str, Any]) -> None:
 
 
 def measure_events(workload: Workload) -> dict[str, float]:
-    """Seconds on the host that each call costs while the device is busy; medians."""
+    """Returns the median seconds on the host that each call costs while the device is busy."""
     module = workload.module
     stream = module.current_stream()
     rounds: dict[str, list[float]] = {"record": [], "query": [], "elapsed_time": []}
@@ -238,8 +239,8 @@ def measure_events(workload: Workload) -> dict[str, float]:
 
 
 def run() -> dict[str, Any]:
-    """What was measured; `trouble`: why nothing could be, `no-torch`, `no-device` or `no-events`,
-    and `said`."""
+    """Returns the measurements; `trouble`: why there are none, `no-torch`, `no-device` or
+    `no-events`, with the message `said`."""
     try:
         import torch
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""The phases of a step by the kernels that ran in it, from a trace of torch's profiler. Pure.
+"""Times the phases of a step by their kernels, from a trace of torch's profiler. Pure.
 
 The workload annotates its phases on the host. A kernel belongs to the phase in which it was
-launched, by whatever thread: autograd launches the kernels of a backward pass in one of its own.
+launched, by any thread: autograd launches the kernels of a backward pass in its own thread.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _WAITS = re.compile(r"(Synchronize|^(cuda|hip)Memcpy)(?!.*Async)")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Seconds that a phase took on the device, at least and at most. Between the last kernel of a
-    phase and the first of the next one nothing shows to which the time belongs."""
+    """Minimum and maximum seconds of a phase on the device. The time between the last kernel of a
+    phase and the first of the next one may belong to either."""
 
     least: float
     most: float
 
     def error(self, seconds: float) -> float:
-        """By how much a measurement lies outside; 0: it can be right."""
+        """Returns by how many seconds a measurement is outside the bounds; 0: it can be right."""
         return max(self.least - seconds, seconds - self.most, 0.0)
 
 
@@ -84,7 +84,7 @@ def read_trace(trace: Mapping[str, Any]) -> TracedSteps:
 def _bounds(
     kernels: Mapping[tuple[int, str], list[float]], steps: Iterable[int]
 ) -> dict[int, dict[str, Bounds]]:
-    """Of the steps whose neighbours are in the trace, too."""
+    """Returns the bounds of the steps whose neighbours are in the trace, too."""
     order = [(step, phase) for step in steps for phase in PHASES if (step, phase) in kernels]
     bounds: dict[int, dict[str, Bounds]] = {}
     for at in range(1, len(order) - 1):
