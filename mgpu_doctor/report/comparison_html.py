@@ -25,8 +25,8 @@ def render_comparison_html(compared: Comparison) -> str:
         f"<h2>Figures</h2>\n{_html_figures(compared)}",
         f"<h2>Where a step's time goes</h2>\n{_html_phases(compared)}",
         _html_list("Differences", pairs),
-        _html_list("What it costs and gains", comparison_text.gains(compared)),
-        _html_list("To keep in mind", comparison_text.notes(compared)),
+        _html_list("Costs and gains", comparison_text.gains(compared)),
+        _html_list("Caveats", comparison_text.notes(compared)),
     ]
     title = f"{text.cut(conclusion.sentence, 80)} – mgpu-doctor"
     return page(title, conclusion.tone.value, "\n".join(section for section in sections if section))

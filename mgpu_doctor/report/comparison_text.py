@@ -255,12 +255,12 @@ def laws(compared: Comparison) -> Iterator[str]:
         letters = ", ".join(letter(place) for place in fitted.places)
         if fitted.law is None:
             if len({run.ranks for run in runs}) > 2:
-                yield f"no law of scaling for {letters}: {fitted.reason}"
+                yield f"no scaling law for {letters}: {fitted.reason}"
             continue
         law = fitted.law
         if law.margin > WORTHLESS:
             yield (
-                f"no law of scaling fits {letters}: it misses one of them by "
+                f"no scaling law fits {letters}: it misses one of them by "
                 f"{format_share(law.margin)}, so it predicts nothing for more ranks"
             )
             continue
@@ -272,7 +272,7 @@ def laws(compared: Comparison) -> Iterator[str]:
         )
         place = " on cores that ranks share" if any(run.shared for run in runs) else ""
         yield (
-            f"if it goes on so{place} ({scaled} scaling, fitted to {letters}, within "
+            f"if the trend continues{place} ({scaled} scaling, fitted to {letters}, within "
             f"{format_share(law.margin)}): {ahead}"
         )
 
@@ -328,15 +328,15 @@ def notes(compared: Comparison) -> Iterator[str]:
     unsteady = [letter(place) for place, run in enumerate(compared.runs) if _unsteady(run)]
     if unsteady:
         yield (
-            f"the steps of {', '.join(unsteady)} were longer for some time than at others, which "
-            "makes the bounds wide: more steps narrow them, and a machine with nothing else to do"
+            f"the steps of {', '.join(unsteady)} were longer at some times than at others, which "
+            "widens the bounds: run more steps, or use an otherwise idle machine"
         )
     for place, run in enumerate(compared.runs):
         if run.echoing:
             verb = "sees" if run.echoing == 1 else "see"
             yield (
                 f"{letter(place)}: {run.echoing} of {format_count(run.ranks, 'rank')} {verb} the "
-                "batches of another one: such samples count once"
+                "same batches as another one: such samples count once"
             )
     if compared.scaling.reason:
         yield f"no speed-up is computed: {compared.scaling.reason}"
@@ -344,7 +344,7 @@ def notes(compared: Comparison) -> Iterator[str]:
         if run.in_collectives_reason:
             yield f"{letter(place)}: {run.in_collectives_reason}"
     for reason in dict.fromkeys(r.memory_reason for r in compared.runs if r.memory_reason):
-        yield f"memory is not known: {reason}"
+        yield f"memory is unknown: {reason}"
     kinds = {run.memory.kind for run in compared.runs if run.memory is not None}
     if kinds:
         yield f"memory: the largest of any rank, {', '.join(sorted(kinds))}"
@@ -352,11 +352,11 @@ def notes(compared: Comparison) -> Iterator[str]:
         yield f"{text.line(one.name)} is left out: {one.reason}"
     if compared.spread is None:
         yield (
-            "bounds are of the noise within a run; on a shared machine two runs of one script can "
-            "differ by more: compare two of each to see by how much"
+            "bounds cover only the noise within a run. On a shared machine, two runs of the same "
+            "script can differ by more: compare two runs of each to see by how much"
         )
     else:
         yield (
-            f"runs of equal settings differ by up to {format_share(compared.spread)}: smaller "
-            "differences between others may be chance"
+            f"runs with equal settings differ by up to {format_share(compared.spread)}: smaller "
+            "differences between other runs may be chance"
         )

@@ -130,7 +130,7 @@ def _how(rank: Rank) -> tuple[str, Tone]:
     if rank.exit_code:
         return f"ended with exit code {rank.exit_code}", Tone.CRITICAL
     if rank.state is State.DEAD:
-        return "died for an unknown reason", Tone.CRITICAL
+        return "ended for an unknown reason", Tone.CRITICAL
     return "ended normally", Tone.GOOD
 
 

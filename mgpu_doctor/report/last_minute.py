@@ -241,7 +241,7 @@ def describe_first_stop(known: LastMinute) -> str:
     if not first:
         return f"Which rank stopped first is unknown.{clocks}"
     numbers = [one.rank for one in first if one.rank is not None]
-    who = format_ranks(numbers) if numbers else "a process that is no rank"
+    who = format_ranks(numbers) if numbers else "a process that is not a rank"
     when = _before(first[0].before_end)
     if not first[0].failed:
         blame = "" if any(one.culprit for one in first) else "; it is not necessarily the culprit"

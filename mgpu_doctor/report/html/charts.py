@@ -62,13 +62,11 @@ def graphs(case: Case, hide: Redactor | None = None, events: Sequence[TimelineEv
     lines = _marks([mark for mark in marks if start <= (mark.at or 0.0) <= end], start, end)
     drawn = "\n".join(_graph(replace(c, title=hide(c.title)), start, end, lines) for c in curves)
     across = (
-        " Lines across: since when a finding holds, and what is marked ! or ✗ below."
-        if lines
-        else ""
+        " Vertical lines: first steps of findings, and events marked ! or ✗ below." if lines else ""
     )
     return (
         f'<h2>The whole run</h2>\n<div class="graphs">{drawn}</div>\n'
-        f'<p class="soft small">Each from the first sign of life to the last, '
+        f'<p class="soft small">Each from the first recorded moment to the last, '
         f"{escape(format_seconds(end - start))} later. A gap: not sampled.{across}</p>"
     )
 

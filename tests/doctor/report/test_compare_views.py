@@ -65,7 +65,7 @@ ALL = {"counts": counts(), "strategies": strategies(), "unknown": unknown()}
 def test_ranks_that_were_fed_alike_are_told_as_their_samples_count_once() -> None:
     runs = [run(name, step_times(200, seed), ranks=2, samples=32) for seed, name in enumerate("ab")]
     told = list(comparison_text.notes(compared([runs[0], replace(runs[1], echoing=1)])))
-    sentence = "1 of 2 ranks sees the batches of another one: such samples count once"
+    sentence = "1 of 2 ranks sees the same batches as another one: such samples count once"
     assert [note for note in told if "samples" in note] == [f"B: {sentence}"]
 
 

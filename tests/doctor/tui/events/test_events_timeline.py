@@ -58,7 +58,7 @@ def test_ranks_join_fall_and_are_started_again() -> None:
 def test_how_ranks_end() -> None:
     ends = {
         "ended by SIGKILL": rank(0, state=State.DEAD, signal=9, ended=AT - 40),
-        "died for an unknown reason": rank(1, state=State.DEAD, ended=AT - 30),
+        "ended for an unknown reason": rank(1, state=State.DEAD, ended=AT - 30),
         "ended normally": rank(2, state=State.EXITED, exit_code=0, ended=AT - 20),
     }
     made = frame(case([*ends.values(), rank(3, ended=None)], outcome=Outcome.FAILED, ended=AT - 10))
