@@ -24,8 +24,8 @@ SIGNATURES: tuple[Signature, ...] = (
         id="fsdp-mixed-requires-grad",
         code="failed-fsdp",
         role=Role.CAUSE,
-        needle="Must flatten tensors with uniform `requires_grad`",
-        pattern=r"Must flatten tensors with uniform `requires_grad` when `use_orig_params=False`",
+        needle="Must flatten tensors with uniform ",
+        pattern=r"Must flatten tensors with uniform `?requires_grad`? when `?use_orig_params=False",
         meaning="One FSDP module holds frozen and trained parameters together.",
         fix="Use `FullyShardedDataParallel(..., use_orig_params=True)`, or wrap the frozen part "
         "by itself.",

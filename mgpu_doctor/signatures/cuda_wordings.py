@@ -1,0 +1,259 @@
+"""What old torch, other frameworks and other devices print of errors of CUDA, HIP and SYCL."""
+
+from __future__ import annotations
+
+from mgpu_doctor.signatures.signature import Role, Signature
+
+SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        id="cuda-runtime-assert",
+        code="failed-device-assert",
+        role=Role.CAUSE,
+        needle="cuda runtime error (",
+        pattern=r"\bcuda runtime error \((?:59|710)\) ?: ",
+        meaning=(
+            "A kernel's assertion failed: nearly always an index or a class label out of range."
+        ),
+        fix=(
+            "Run with `CUDA_LAUNCH_BLOCKING=1`; check that labels are in 0..classes-1 and "
+            "token ids below the vocabulary's size."
+        ),
+        example=(
+            "RuntimeError: cuda runtime error (59) : device-side assert triggered at "
+            "aten/src/THC/generic/THCTensorMath.cu:41"
+        ),
+        origin="source: aten/src/THC/THCGeneral.cpp of torch 1.4",
+        weight=0.9,
+        needle_tells=False,
+    ),
+    Signature(
+        id="cuda-runtime-memory",
+        code="oom-device",
+        role=Role.CAUSE,
+        needle="cuda runtime error (",
+        pattern=r"\bcuda runtime error \(2\) ?: out of memory",
+        meaning="The GPU's memory is full.",
+        fix=(
+            "Use a smaller batch, activation checkpointing or sharding; `nvidia-smi` shows "
+            "other processes on the GPU."
+        ),
+        example=(
+            "RuntimeError: cuda runtime error (2) : out of memory at "
+            "aten/src/THC/generic/THCStorage.cu:66"
+        ),
+        origin="source: aten/src/THC/THCGeneral.cpp of torch 1.4",
+        weight=0.9,
+        needle_tells=False,
+    ),
+    Signature(
+        id="cuda-runtime-access",
+        code="failed-illegal-access",
+        role=Role.CAUSE,
+        needle="cuda runtime error (",
+        pattern=r"\bcuda runtime error \((?:4|7[0-9]|700|71[4-9])\) ?: ",
+        meaning="A kernel read or wrote memory that is not its own, or failed while running.",
+        fix=(
+            "Run with `CUDA_LAUNCH_BLOCKING=1` or `compute-sanitizer` to find the kernel; "
+            "update its library."
+        ),
+        example=(
+            "RuntimeError: cuda runtime error (77) : an illegal memory access was "
+            "encountered at aten/src/THC/THCGeneral.cpp:50"
+        ),
+        origin="source: aten/src/THC/THCGeneral.cpp of torch 1.4",
+        weight=0.85,
+        needle_tells=False,
+    ),
+    Signature(
+        id="cuda-runtime-device",
+        code="failed-visible-devices",
+        role=Role.CAUSE,
+        needle="cuda runtime error (",
+        pattern=r"\bcuda runtime error \((?:10|101|38|100|46)\) ?: ",
+        meaning=(
+            "The device number does not exist among the visible GPUs, or a GPU is not available."
+        ),
+        fix=(
+            "Start as many ranks as there are GPUs in CUDA_VISIBLE_DEVICES; use "
+            "`local_rank`, not `rank`, as device number."
+        ),
+        example=(
+            "RuntimeError: cuda runtime error (10) : invalid device ordinal at "
+            "torch/csrc/cuda/Module.cpp:37"
+        ),
+        origin="source: torch/csrc/cuda/Module.cpp of torch 1.4",
+        weight=0.85,
+        needle_tells=False,
+    ),
+    Signature(
+        id="cuda-runtime-architecture",
+        code="failed-no-kernel-image",
+        role=Role.CAUSE,
+        needle="cuda runtime error (",
+        pattern=r"\bcuda runtime error \((?:8|48|98|209)\) ?: ",
+        meaning="This build has no kernels for this GPU.",
+        fix="Install a build for this GPU's compute capability.",
+        example=(
+            "RuntimeError: cuda runtime error (48) : no kernel image is available for "
+            "execution on the device at aten/src/THC/THCTensorCopy.cu:20"
+        ),
+        origin="source: aten/src/THC/THCGeneral.cpp of torch 1.4",
+        weight=0.85,
+        needle_tells=False,
+    ),
+    Signature(
+        id="driver-too-old-assertion",
+        code="failed-driver-too-old",
+        role=Role.CAUSE,
+        needle="The NVIDIA driver on your system is too old",
+        pattern=(
+            r"^The NVIDIA driver on your system is too old \(found version "
+            r"(?P<version>\d{1,9})\)"
+        ),
+        meaning="The driver (version {version}) is older than this torch build needs.",
+        fix="Update the driver, or install a torch build for an older CUDA.",
+        example="The NVIDIA driver on your system is too old (found version 9010).",
+        origin="source: torch/cuda/__init__.py of torch 1.2",
+        weight=0.9,
+        needle_tells=False,
+    ),
+    Signature(
+        id="cuda-initialisation-error",
+        code="failed-exception",
+        role=Role.CAUSE,
+        needle=" error: initialization error",
+        pattern=r"(?:CUDA|HIP) error: initialization error",
+        meaning=(
+            "CUDA was used before the processes were forked: a child cannot use the "
+            "parent's context."
+        ),
+        fix=(
+            "Start the processes with `spawn`, and touch no GPU (`torch.cuda…`, `.cuda()`) "
+            "before that, also not in earlier notebook cells."
+        ),
+        example="RuntimeError: CUDA error: initialization error",
+        origin="source: driver_types.h of CUDA 12",
+        weight=0.75,
+    ),
+    Signature(
+        id="notebook-used-cuda",
+        code="failed-exception",
+        role=Role.CAUSE,
+        needle="To launch a multi-GPU training from your notebook",
+        pattern=r"ValueError: To launch a multi-GPU training from your notebook, you need to ",
+        meaning=(
+            "The notebook used CUDA before it forked the training processes, so they cannot use it."
+        ),
+        fix=(
+            "Restart the kernel; let no cell before `notebook_launcher` use `torch.cuda` or "
+            "build an `Accelerator`."
+        ),
+        example=(
+            "ValueError: To launch a multi-GPU training from your notebook, you need to "
+            "avoid running any instruction"
+        ),
+        origin="source: accelerate/launchers.py of accelerate 0.30",
+        weight=0.9,
+    ),
+    Signature(
+        id="hip-check-failed",
+        code="failed-illegal-access",
+        role=Role.CAUSE,
+        needle="== hipSuccess",
+        pattern=r"Check failed: \w{1,40} == hipSuccess \((?P<error>\d{1,5}) vs\. 0\)",
+        meaning="A HIP call failed with code {error}.",
+        fix=(
+            "Run with `AMD_SERIALIZE_KERNEL=3` to find the kernel; check that the ROCm "
+            "build fits this GPU."
+        ),
+        example=(
+            "F ./tensorflow/core/util/gpu_launch_config.h:170] Check failed: err == "
+            "hipSuccess (98 vs. 0)"
+        ),
+        origin="source: tensorflow/core/util/gpu_launch_config.h of TensorFlow 2.12",
+        weight=0.6,
+        needle_tells=False,
+    ),
+    Signature(
+        id="sycl-device-lost",
+        code="gpu-lost",
+        role=Role.CAUSE,
+        needle="_RESULT_ERROR_DEVICE_LOST",
+        pattern=r"\b(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST\b",
+        meaning="The Intel GPU was lost: a kernel hung, or the driver reset the device.",
+        fix=(
+            "`dmesg | grep -i -e xe -e i915` shows the reset; update the GPU driver and firmware."
+        ),
+        example=(
+            "RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)"
+        ),
+        origin="source: ur_api.h of oneAPI Unified Runtime",
+        weight=0.8,
+        needle_tells=False,
+    ),
+    Signature(
+        id="sycl-out-of-resources",
+        code="oom-device",
+        role=Role.CAUSE,
+        needle="ERROR_OUT_OF_",
+        pattern=r"\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)\b",
+        meaning="The Intel GPU has no memory or no other resource left.",
+        fix="Use a smaller batch; `xpu-smi dump -m 18` shows the memory of each GPU.",
+        example="RuntimeError: UR error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)",
+        origin="source: ur_api.h of oneAPI Unified Runtime",
+        weight=0.7,
+        needle_tells=False,
+    ),
+    Signature(
+        id="paddle-out-of-memory",
+        code="oom-device",
+        role=Role.CAUSE,
+        needle="Out of memory error on GPU ",
+        pattern=(
+            r"Out of memory error on GPU (?P<device>\d{1,4})\. Cannot allocate "
+            r"(?P<size>[\d.]{1,20} ?[KMGT]?i?B)"
+        ),
+        meaning="Allocating {size} on GPU {device} failed.",
+        fix="Use a smaller batch; `nvidia-smi` shows other processes on the GPU.",
+        example=(
+            "ResourceExhaustedError: Out of memory error on GPU 3. Cannot allocate "
+            "256.000000MB memory on GPU 3, 31.2GB memory has been allocated"
+        ),
+        origin="source: paddle/fluid/memory/allocation/cuda_allocator.cc of Paddle 2.6",
+        weight=0.9,
+    ),
+    Signature(
+        id="cupy-out-of-memory",
+        code="oom-device",
+        role=Role.CAUSE,
+        needle="OutOfMemoryError: Out of memory allocating ",
+        pattern=r"OutOfMemoryError: Out of memory allocating (?P<bytes>[\d,]{1,30}) bytes",
+        meaning="Allocating {bytes} bytes on the GPU failed.",
+        fix=(
+            "Use smaller arrays, or free CuPy's pool: "
+            "`cupy.get_default_memory_pool().free_all_blocks()`."
+        ),
+        example=(
+            "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 4,096,000 bytes "
+            "(allocated so far: 8,192 bytes)."
+        ),
+        origin="source: cupy/cuda/memory.pyx of CuPy 13",
+        weight=0.9,
+    ),
+    Signature(
+        id="mpi-not-cuda-aware",
+        code="failed-device-mismatch",
+        role=Role.CAUSE,
+        needle="CUDA-aware MPI support",
+        pattern=r"CUDA tensor detected and the MPI used doesn't have CUDA-aware MPI support",
+        meaning="The MPI backend got a tensor on the GPU, and this MPI cannot read GPU memory.",
+        fix="Use the nccl backend for GPU tensors, or an MPI that is built with CUDA.",
+        example=(
+            "RuntimeError: CUDA tensor detected and the MPI used doesn't have CUDA-aware "
+            "MPI support"
+        ),
+        origin="source: torch/csrc/distributed/c10d/ProcessGroupMPI.cpp of torch 2.13",
+        weight=0.95,
+        needle_tells=False,
+    ),
+)
