@@ -36,7 +36,7 @@ class RanksPanel(Panel):
     ]
 
     class Chosen(Message):
-        """This rank is selected from now on; `opened`: its page is wanted."""
+        """This rank was selected. `opened`: open its page."""
 
         def __init__(self, who: Who, opened: bool = False) -> None:
             super().__init__()
@@ -48,7 +48,7 @@ class RanksPanel(Panel):
         before = self._view
         super().show(frame, view)
         if (before.order, before.reversed) != (view.order, view.reversed):
-            self.border_title = _by(view)  # which paints the whole panel anew
+            self.border_title = _by(view)  # which repaints the whole panel
 
     def on_focus(self, _event: Focus) -> None:
         if self._view.rank is None:
@@ -64,7 +64,7 @@ class RanksPanel(Panel):
         self._choose(0, opened=True)
 
     def on_key(self, event: Key) -> None:
-        """What is typed digit by digit is a rank's number, as far as there is such a rank."""
+        """Selects a rank by its number, typed digit by digit, if there is such a rank."""
         if event.character is None or event.character not in "0123456789":
             return
         ranks = {rank.rank: rank for rank in self._ranks}
@@ -84,7 +84,7 @@ class RanksPanel(Panel):
             self._say(self._ranks[place], opened=event.chain > 1)
 
     def _choose(self, by: int, *, opened: bool = False) -> None:
-        """The rank so many rows below the one that is selected."""
+        """Selects the rank this many rows below the selected one."""
         ranks = self._ranks
         if not ranks:
             return
@@ -133,7 +133,7 @@ class GpusPanel(Panel):
     ]
 
     class Chosen(Message):
-        """This GPU is selected from now on; `opened`: its page is wanted."""
+        """This GPU was selected. `opened`: open its page."""
 
         def __init__(self, which: GpuKey, opened: bool = False) -> None:
             super().__init__()
@@ -164,7 +164,7 @@ class GpusPanel(Panel):
             self.post_message(self.Chosen(rows[place][0].which, event.chain > 1))
 
     def _choose(self, by: int, *, opened: bool = False) -> None:
-        """The GPU so many below the one that is selected."""
+        """Selects the GPU this many rows below the selected one."""
         there = [gpu.which for gpu in self._gpus]
         if not there or self._shown is None:
             return

@@ -1,7 +1,7 @@
 """Dark, light, or without any colour: bold, underlined and reversed text alone.
 
-Panels colour their text by hand and widgets by the style sheet; so colour is taken away where both
-have become lines of the terminal.
+Panels colour their text themselves and widgets by the style sheet, so colour is removed from the
+finished lines of the terminal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROUND = ("textual-dark", "textual-light", MONOCHROME.name)
 
 
 class NoColour(LineFilter):
-    """Takes every colour away; what stood on a colour of its own is reversed."""
+    """Removes every colour; text with a background colour is reversed."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         del background
@@ -59,7 +59,8 @@ NO_COLOUR = NoColour()
 
 
 class ThemedApp(App[None]):
-    """An app that goes round these themes. With NO_COLOR in its environment it starts without any
+    """An app that cycles through these themes. With NO_COLOR in its environment it starts without
+    any
     colour, and the other two themes are greys."""
 
     def __init__(self) -> None:
@@ -69,11 +70,11 @@ class ThemedApp(App[None]):
             self.theme = MONOCHROME.name
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Of every line that is drawn, the last word."""
+        """Returns the filters of every drawn line, applied last."""
         filters = super().get_line_filters()
         return [NO_COLOUR] if self.theme == MONOCHROME.name else filters
 
     def action_next_theme(self) -> None:
-        """The theme after this one; from any other, the first."""
+        """Switches to the next theme; from an unknown one, to the first."""
         place = ROUND.index(self.theme) + 1 if self.theme in ROUND else 0
         self.theme = ROUND[place % len(ROUND)]

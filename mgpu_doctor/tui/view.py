@@ -26,7 +26,7 @@ class Order(str, Enum):
 
 
 class Who(NamedTuple):
-    """A rank, in whatever row it stands. `pid`: only where its number is not known."""
+    """A rank, whatever its row. `pid`: only if its number is unknown."""
 
     rank: int | None
     host: str
@@ -38,7 +38,7 @@ class Who(NamedTuple):
 
 
 class View(NamedTuple):
-    """Panels draw a frame under a view."""
+    """What the user selected; panels draw a frame according to it."""
 
     order: Order = Order.RANK
     finding: int = 0
@@ -46,7 +46,7 @@ class View(NamedTuple):
     filter: Filter | None = None
     """Which ranks and GPUs are shown; None: all."""
     reversed: bool = False
-    """The order turned round; what is not known stays last."""
+    """Whether the order is reversed; unknown values stay last."""
     rank: Who | None = None
     """Which rank is selected; None: none yet."""
     gpu: GpuKey | None = None

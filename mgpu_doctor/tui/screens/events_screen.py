@@ -165,10 +165,10 @@ __all__ = ["MOST", "Timeline", "timeline"]
 
 
 def timeline(frame: Frame) -> Timeline:
-    """The newest events of a frame. A replay tells none that is yet to come."""
+    """Returns the newest events of a frame. A replay shows no later events."""
     until = frame.at if frame.replay is not None else math.inf
     devices = frame.devices
-    if devices is not None and frame.xids:  # a sample itself tells those since the one before
+    if devices is not None and frame.xids:  # a sample contains those since the previous one
         devices = replace(devices, events=frame.xids)
     return events_of(frame.diagnosis, devices, frame.followed, until)
 
@@ -186,10 +186,10 @@ class Sheet(DrawnLines):
     """Says when its size is another one, and when the wheel turns."""
 
     class Sized(Message):
-        """The lines are to be drawn anew."""
+        """Requests a redraw."""
 
     class Wheel(Message):
-        """By so many events."""
+        """Scrolls by this many events."""
 
         def __init__(self, by: int) -> None:
             super().__init__()
@@ -289,8 +289,8 @@ class EventsScreen(FollowingScreen):
 
 
 def _news(old: Frame, new: Frame) -> bool:
-    """Whether something may have happened: a case of hundreds of ranks is looked through only when
-    it was loaded anew."""
+    """Returns whether something may have happened: a case of hundreds of ranks is only searched
+    after a reload."""
     if new.diagnosis is None or new.diagnosis is not old.diagnosis:
         return True
     return new.followed != old.followed or bool(new.devices and new.devices.events)

@@ -54,7 +54,7 @@ def gpu_page_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
 
 
 def gpu_of(frame: Frame, view: View) -> HostGpu | None:
-    """The GPU that is selected; None where the frame does not have it."""
+    """Returns the selected GPU; None if it is not in the frame."""
     return next((gpu for gpu in gpus(frame) if gpu.which == view.gpu), None)
 
 
@@ -71,7 +71,7 @@ def _who(gpu: HostGpu, *, several: bool) -> Text:
 
 
 def _findings(frame: Frame, gpu: HostGpu, *, several: bool) -> Sequence[Finding]:
-    """A GPU with a rank on it is accused by that rank, any other by its number."""
+    """Returns the findings about a GPU: by its ranks, or by its number if it has none."""
     here = {rank.rank for rank in ranks_on(frame).get(gpu.which, ()) if rank.rank is not None}
     own = f"GPU {gpu.device.index}"
 
@@ -270,7 +270,8 @@ def _rows(
     ranks: Sequence[RankSummary],
     owners: dict[int, Owner],
 ) -> Iterator[Text]:
-    """A rank that the driver does not list is there all the same: it names the device itself."""
+    """Returns the processes. A rank that the driver does not list is included, because it reports
+    its device itself."""
     of = {rank.pid: rank for rank in ranks if rank.pid is not None}
     uses = {process.pid: process for process in device.processes}
     for pid in dict.fromkeys((*listed, *of)):

@@ -1,4 +1,4 @@
-"""The page of one GPU: all that it tells, and the processes on it."""
+"""The page of one GPU: all its values, and the processes on it."""
 
 from __future__ import annotations
 

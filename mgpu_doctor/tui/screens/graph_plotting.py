@@ -34,7 +34,7 @@ TICK_ROOM = 12
 
 
 def bounds(measure: Measure, drawn: list[Columns]) -> tuple[float, float]:
-    """Bottom and top of the axis, the same for graphs that stand together."""
+    """Returns bottom and top of the axis, the same for graphs shown together."""
     highs = [float(np.nanmax(columns.high)) for columns in drawn if np.isfinite(columns.high).any()]
     lows = [float(np.nanmin(point.low)) for point in drawn if np.isfinite(point.low).any()]
     if not highs:
@@ -49,7 +49,7 @@ def bounds(measure: Measure, drawn: list[Columns]) -> tuple[float, float]:
 
 
 def nice(value: float, base: float = 1000.0) -> float:
-    """The next number that is easily read; 1 for nothing."""
+    """Returns the next round number; 1 for 0."""
     if not value > 0:
         return 1.0
     scale = base ** math.floor(math.log(value, base))
@@ -80,7 +80,7 @@ PART = 8
 
 
 def bars(columns: Columns, bottom: float, top: float, height: int) -> list[Text]:
-    """So many lines, the upper one first."""
+    """Returns the lines, top first."""
     low, mean, high = (
         _eighths(value, bottom, top, height) for value in (columns.low, columns.mean, columns.high)
     )
@@ -224,7 +224,7 @@ class Missing:
 
 
 def missing(graph: Graph) -> Missing:
-    """What is missing in the window, and since when."""
+    """Returns what is missing in the window, and since when."""
     start, stop = graph.window
     column = (stop - start) / max(1, len(graph.columns.mean))
     bounds = gaps(graph.spans, start, stop, column)

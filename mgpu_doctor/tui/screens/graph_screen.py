@@ -40,7 +40,7 @@ from mgpu_doctor.tui.screens.graph_selection import (
 )
 
 LEAST_FOCUS = 6
-"""Lines of the graph that stands out."""
+"""Lines of the selected graph."""
 MOST_EACH = 12
 VALUE = 10
 """Cells for a value with its unit."""
@@ -96,8 +96,8 @@ def draw(
 
 
 def _heights(count: int, focus: int | None, room: int) -> tuple[list[int], int]:
-    """Lines of each graph that is shown, and which is the first; `focus`: the one that stands
-    out, and is always shown."""
+    """Returns the lines of each graph shown, and the first one shown. `focus`: the selected graph,
+    always shown."""
     if focus is None:
         each = max(1, min(MOST_EACH, room // max(1, count)))
         return [each] * min(count, room), 0
@@ -283,8 +283,8 @@ class Graphs(DrawnLines):
     """Draws what is chosen of a frame's history."""
 
     class Wheel(Message):
-        """The mouse wheel: the window shall be so many bases longer, with what is under the
-        pointer, at a share of the width, where it is."""
+        """The mouse wheel: zooms out by this many bases, around the pointer at a share of the
+        width."""
 
         def __init__(self, by: int, share: float) -> None:
             super().__init__()

@@ -76,7 +76,7 @@ class Lane:
 
 
 def subjects(history: History) -> tuple[Subject, ...]:
-    """Those that there are, in the order in which one goes through them."""
+    """Returns all subjects, in the order of the keys."""
     several = len(_hosts(history)) > 1
     gpus = [Subject(Kind.GPU, index, host if several else None) for host, index in history.devices]
     hosts = [Subject(Kind.HOST, host=host if several else None) for host in _hosts(history)]
@@ -92,7 +92,7 @@ def subjects(history: History) -> tuple[Subject, ...]:
 
 
 def lanes(history: History, subject: Subject, measure: Measure) -> list[Lane]:
-    """The graphs of a subject: one a measure, or `measure` of each of many."""
+    """Returns the graphs of a subject: one per measure, or `measure` of each of many."""
     if not subject.is_many:
         return [Lane(subject, measure, measure.name) for measure in subject.measures]
     single = Kind.GPU if subject.kind is Kind.GPUS else Kind.RANK
@@ -104,7 +104,7 @@ def lanes(history: History, subject: Subject, measure: Measure) -> list[Lane]:
 
 
 def spans(history: History, lane: Lane) -> Spans:
-    """What is known of it up to the moment shown."""
+    """Returns what is known of a graph up to the moment shown."""
     return _all(history, lane.subject, lane.measure).until(history.at)
 
 
@@ -171,8 +171,8 @@ class Window:
         return end - self.length, end
 
     def zoom(self, by: int, now: float, first: float | None, share: float = 0.5) -> Window:
-        """So many bases longer. What is at the `share` of the width stays there, unless the
-        present is followed."""
+        """Zooms out by this many bases. The time at the `share` of the width stays there, unless
+        the present is followed."""
         base = max(0, min(len(LENGTHS) - 1, self.base + by))
         if self.end is None:
             return replace(self, base=base)
@@ -181,12 +181,12 @@ class Window:
         return Window(base, still + (1 - share) * LENGTHS[base]).clamped(now, first)
 
     def pan(self, by: float, now: float, first: float | None) -> Window:
-        """So many steps later (or earlier)."""
+        """Moves this many steps later (or earlier)."""
         _, end = self.span(now)
         return replace(self, end=end + by * PAN * self.length).clamped(now, first)
 
     def follow(self) -> Window:
-        """The present again."""
+        """Follows the present again."""
         return replace(self, end=None)
 
     def clamped(self, now: float, first: float | None) -> Window:
@@ -213,12 +213,12 @@ class Choice:
         return self.subject if self.subject in there and self.subject else there[0]
 
     def measured(self, history: History) -> Measure:
-        """The measure that stands out."""
+        """The selected measure."""
         measures = self.shown(history).measures
         return measures[self.measure % len(measures)]
 
     def turned(self, history: History, by: int) -> Choice:
-        """So many subjects on; round the corner."""
+        """Moves this many subjects on, with wrap-around."""
         there = subjects(history)
         return self.on(there[(there.index(self.shown(history)) + by) % len(there)])
 
@@ -233,7 +233,7 @@ class Choice:
         return subject.measures.index(measure) if measure in subject.measures else 0
 
     def next_measure(self, history: History, by: int) -> Choice:
-        """So many measures on; round the corner."""
+        """Moves this many measures on, with wrap-around."""
         count = len(self.shown(history).measures)
         return replace(self, measure=(self.measure + by) % count, scrolled=0)
 
@@ -246,5 +246,5 @@ class Choice:
         return replace(self, subject=shown, measure=shown.measures.index(lane.measure), scrolled=0)
 
     def scrolled_by(self, by: int, most: int) -> Choice:
-        """So many graphs down, `most` at most."""
+        """Scrolls this many graphs down, `most` at most."""
         return replace(self, scrolled=max(0, min(most, self.scrolled + by)))

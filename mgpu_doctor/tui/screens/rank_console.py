@@ -26,7 +26,7 @@ LEAST = 8
 
 
 def output_lines(output: Output, width: int, *, follow: bool) -> Rows:
-    """`follow`: the last line shall be on the screen."""
+    """Returns the output's lines. `follow`: whether to keep the last line on screen."""
     shown: list[tuple[str, str]] = []
     if output.reason is not None:
         shown = [(piece, DIM) for piece in _folded(output.reason, width)]
@@ -47,7 +47,7 @@ def output_lines(output: Output, width: int, *, follow: bool) -> Rows:
 
 
 def _folded(words: str, width: int) -> list[str]:
-    """Indents are kept: they are what makes a traceback readable."""
+    """Wraps lines and keeps indents, which make a traceback readable."""
     return chop_cells(text.clean(words).replace("\n", " "), max(LEAST, width)) or [""]
 
 
@@ -139,7 +139,7 @@ def _without_wrappers(thread: Thread) -> Sequence[Frame]:
 
 
 def _frames(listed: Sequence[Frame], most: int) -> Iterator[Text]:
-    """Innermost first; the code that is trained with stands out."""
+    """Yields the frames, innermost first; the user's training code is highlighted."""
     for frame in listed[:most]:
         yield _frame(frame)
     if len(listed) > most:

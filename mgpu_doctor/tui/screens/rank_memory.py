@@ -23,11 +23,12 @@ from mgpu_doctor.tui.rank_order import memory_of
 
 BAR = 16
 OTHERS = "▒"
-"""What others hold of the same memory."""
+"""Bytes that others use of the same memory."""
 
 
 def memory_lines(frame: Frame, rank: RankSummary, known: Rank | None) -> Iterator[Text]:
-    """What it holds, and of what; then what its framework made of that, where it tells."""
+    """Yields the memory in use and its place; then the framework's own figures, if it reports
+    them."""
     own = memory_of(frame)(rank)
     taken, whole, where = _place(frame, rank)
     if own is None and taken is None:
@@ -52,7 +53,7 @@ def memory_lines(frame: Frame, rank: RankSummary, known: Rank | None) -> Iterato
 
 
 def _place(frame: Frame, rank: RankSummary) -> tuple[float | None, float | None, str]:
-    """Bytes in use by anybody, bytes there are, and of what."""
+    """Returns bytes in use by all processes, total bytes, and the place."""
     diagnosis, host, there = frame.diagnosis, frame.host, gpus(frame)
     placed = used(frame)
     if diagnosis is not None and placed:
@@ -89,8 +90,8 @@ CODES = ("oom-risk", "leak-device", "leak-host")
 
 
 def forecast_lines(diagnosis: Diagnosis, known: Rank | None) -> Iterator[Text]:
-    """What is foretold of all ranks alike (what a rank is blamed for is shown elsewhere), and the
-    largest batch that will fit where peaks follow batches."""
+    """Yields the forecast for all ranks (findings about this rank are shown elsewhere), and the
+    largest batch that will fit if peaks grow with batches."""
     for finding in diagnosis.findings:
         if finding.code in CODES and not finding.culprits:
             yield Text(f"       {text.line(finding.title)}", style="yellow")
@@ -111,7 +112,7 @@ def forecast_lines(diagnosis: Diagnosis, known: Rank | None) -> Iterator[Text]:
 
 INDENT = 7
 WIDEST = 100
-"""Cells of the bar: wider ones tell no more."""
+"""The most cells of the bar: a wider one shows no more."""
 LOOKS = {
     "weights": ("W", "#0072b2"),
     "gradients": ("G", "#d55e00"),
@@ -129,7 +130,7 @@ WORDS = {
 
 
 def peak_lines(rank: Rank | None, width: int) -> Iterator[Text]:
-    """A bar and what its letters mean, or why there is none."""
+    """Yields a bar and the meaning of its letters, or why there is none."""
     if rank is None:
         return
     made = find_makeup(rank)
@@ -155,7 +156,7 @@ def _peak_bar(made: PeakMakeup, width: int) -> Text:
 
 
 def _legend(made: PeakMakeup, width: int) -> Iterator[Text]:
-    """As many entries a line as there is room for."""
+    """Yields the legend, with as many entries per line as fit."""
     line = Text(" " * INDENT)
     for name, size in made.parts.items():
         letter, colour = LOOKS[name]

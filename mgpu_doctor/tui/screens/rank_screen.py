@@ -84,7 +84,8 @@ class RankScreen(SubjectScreen):
             self.who, self.output = who, output
 
     class Stood(Message):
-        """`who`: the rank whose stack it is, None: of all. `done`: else it is only said."""
+        """Stacks or a progress message. `who`: the rank; None: all ranks. `done`: whether these are
+        the stacks."""
 
         def __init__(self, who: Who | None, page: Told, done: bool) -> None:
             super().__init__()
@@ -134,7 +135,7 @@ class RankScreen(SubjectScreen):
     def _read_output(self, diagnosis: Diagnosis, rank: RankSummary, replayed: bool) -> None:
         try:
             output = self._read(diagnosis.case, rank, replayed)
-        except Exception as error:  # told, never fatal: the dashboard goes on
+        except Exception as error:  # shown, never fatal: the dashboard goes on
             output = Output(reason=f"It cannot be read ({type(error).__name__}: {error}).")
         self.post_message(self.Printed(Who.of(rank), output))
 
@@ -161,7 +162,7 @@ class RankScreen(SubjectScreen):
         tell(f"reading the stack{'' if alone else 's of all ranks'}…")
         try:
             standing = self._look(frame, rank, alone, tell)
-        except Exception as error:  # told, never fatal: the dashboard goes on
+        except Exception as error:  # shown, never fatal: the dashboard goes on
             standing = f"The stacks cannot be read ({type(error).__name__}: {error})."
         self.post_message(self.Stood(who, standing, done=True))
 
