@@ -36,8 +36,8 @@ def on_a_gpu(**birth: Any) -> Rank:
 @pytest.mark.parametrize(
     ("birth", "why"),
     [
-        ({"memory_parts": None}, "no optimizer has told"),
-        ({"memory_parts": [diagnoses.HOSTILE]}, "no optimizer has told"),
+        ({"memory_parts": None}, "no optimizer has reported"),
+        ({"memory_parts": [diagnoses.HOSTILE]}, "no optimizer has reported"),
         ({"memory_parts": {**PARTS, "on": "cpu"}}, "not kept where it computes"),
         ({"device_memory": {}}, "its highest memory is not known"),
         ({"memory_parts": {**PARTS, "weights": 99 * GIB}}, "exceed its peak"),
