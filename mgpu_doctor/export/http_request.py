@@ -17,7 +17,7 @@ MOST_HEAD = 16 << 10
 WORTH_PACKING = 1024
 """Minimum bytes of a page for which gzip pays."""
 PLAIN = "text/plain; charset=utf-8"
-ABOUT = "mgpu-doctor tells Prometheus at /metrics what it sees of this machine's training.\n"
+ABOUT = "mgpu-doctor exports metrics of this machine's training for Prometheus at /metrics.\n"
 
 
 @dataclass(frozen=True, slots=True)

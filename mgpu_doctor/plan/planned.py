@@ -93,7 +93,7 @@ def plan_for(framework: Framework, plan: Plan) -> Plan:
     if strategy is not Strategy.SINGLE and tensorflow is not (strategy is Strategy.MIRRORED):
         theirs = "single and mirrored" if tensorflow else "single, ddp, zero1 and fsdp"
         raise CannotPlanError(
-            f"--strategy {strategy.value} is not {framework.value}'s, of which {theirs} can be "
+            f"--strategy {strategy.value} is not available for {framework.value}: {theirs} can be "
             "planned."
         )
     return replace(plan, framework=framework, strategy=strategy)
