@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: the quick ones, one after the other. Nothing else should run beside them.
+"""`python -m benchmarks`: runs the quick benchmarks in turn. Nothing else should run meanwhile.
 
 The blame matrix (about an hour) and the thousand kills are started by name.
 """

@@ -5,7 +5,7 @@
 
 Parts: `matrix` (every place × script × size), `causes` (what surrounds a slow rank, settings,
 data), `healthy`. A fault counts as found if the first finding with a culprit (or the first at all,
-where nobody is to blame) has the right code and ranks; an abstention is a miss. On a healthy job
+if no rank is at fault) has the right code and ranks; an abstention is a miss. On a healthy job
 any finding at warning or worse is a false alarm. Where the fault costs 15 % or more, what the
 finding promises is compared with the healthy twin's step. Nothing else should run meanwhile: the
 whole takes about an hour on two cores.

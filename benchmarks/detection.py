@@ -1,4 +1,4 @@
-"""How soon a slow rank is named, how often a healthy one is, and what a look costs, in simulation.
+"""How soon a slow rank is named, how often a healthy one is, and what a diagnosis costs, simulated.
 
     python -m benchmarks.detection [--quick] [--ranks 64 512] [--runs 30] [--seed 1]
 
@@ -8,8 +8,8 @@ warm-up and 20 that must be compared before anything is said.
 False alarms: healthy jobs of 1,000 steps looked at every ten steps (once a second, with steps of
 0.1 s), both at all their steps so far and at the newest ones as the live view does; every rank
 named at any look counts.
-`saved` is what mending the rank would gain of the step time: among many noisy ranks some other one
-is late in most steps anyway.
+`saved` is the share of the step time that fixing the rank would save: with many noisy ranks,
+another rank is late in most steps anyway.
 """
 
 from __future__ import annotations

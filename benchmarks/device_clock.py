@@ -77,7 +77,7 @@ def marks_of_a_turn() -> list[Mark]:
 
 
 def microseconds_per_turn(*, timed: bool) -> float:
-    """Host time of the marks of a turn, all of which are timed or none."""
+    """Host microseconds of the marks of one turn, with or without device timing."""
     device_clock.FREE_NS = 10**18  # ns: all turns are timed, whatever that costs
     device = NoDevice()
     rank = ProbedRank(device, host_clock=time.perf_counter_ns)  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def _turns(value: float) -> str:
 
 
 def report_events() -> None:
-    """Host time of CUDA events beside a stream that is busy all the while."""
+    """Prints the host time of CUDA events while a stream is busy."""
     print("\nevents of CUDA")
     try:
         import torch

@@ -1,4 +1,4 @@
-"""Whether mending a straggler gains what the doctor promises.
+"""Whether fixing a straggler gains what the doctor predicts.
 
     python -m benchmarks.gains [--ms 20 40] [--only TEXT]
 

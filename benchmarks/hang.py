@@ -1,15 +1,15 @@
-"""How long until a hung job that nobody prepared is understood.
+"""How long it takes to diagnose a hung job that was started without preparation.
 
     python -m benchmarks.hang [--ranks 2 4 8] [--times 5] [--how lock]
 
-Starts `tests/jobs/hangs.py` without the doctor, waits until it stands, and measures in one process:
-finding the job, the first look at all ranks, the confirmed verdict; and the whole command
+Starts `tests/jobs/hangs.py` without the doctor, waits until it hangs, and measures in one process:
+finding the job, the first snapshot of all ranks, the confirmed verdict; and the whole command
 `mgpu-doctor diagnose PID` with its start. Then the merge of synthetic stacks into one tree.
 
     python -m benchmarks.hang --timeout 12 [--ranks 2 3] [--times 5] [--load 2]
 
 The same jobs under `mgpu-doctor run`, with a time-out of the collective that ends them: how often
-the rank is named, and how often with its line. `--load`: so many processes keep cores busy.
+the rank is named, and how often with its line. `--load`: number of processes that keep cores busy.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.examine.live_targets import examine_target, target_of_pid
 
 STARTS = 180.0
-"""Seconds that a job may take to come to stand: eight imports of torch on two cores."""
+"""Seconds until a job must hang: eight imports of torch on two cores."""
 SYNTHETIC = (1_024, 10_240)
 DEPTH = 26
 
 
 @contextmanager
 def hung(ranks: int, how: str) -> Iterator[int]:
-    """The launcher's pid of a job that stands."""
+    """The launcher's pid of a hung job."""
     script = (str(JOBS / "hangs.py"), how, "--life", "900")
     command = [*TORCHRUN, str(ranks), *script]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -66,7 +66,7 @@ def hung(ranks: int, how: str) -> Iterator[int]:
         end = time.monotonic() + STARTS
         while not _stands(job.pid, ranks):
             if time.monotonic() > end or job.poll() is not None:
-                raise SystemExit(f"the job of {ranks} ranks did not come to stand")
+                raise SystemExit(f"the job of {ranks} ranks did not hang")
         yield job.pid
     finally:
         found = jobs.find(job.pid)
@@ -119,7 +119,7 @@ def measured(ranks: int, how: str, times: int) -> None:
 
 
 def timed_out(ranks: int, how: str, times: int, timeout: float) -> None:
-    """Right rank and line, of so many jobs that the time-out ended."""
+    """Prints how often rank and line are right, over `times` jobs that the time-out ended."""
     named = placed = 0
     for _ in range(times):
         with tempfile.TemporaryDirectory() as folder:
@@ -145,7 +145,7 @@ def timed_out(ranks: int, how: str, times: int, timeout: float) -> None:
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """So many processes keep cores busy meanwhile."""
+    """Keeps cores busy with this number of processes."""
     command = [sys.executable, "-c", "while True: pass"]
     running = [subprocess.Popen(command) for _ in range(processes)]
     try:

@@ -111,7 +111,7 @@ KINDS: dict[str, Callable[[int, random.Random], Iterator[str]]] = {
 
 
 def written(folder: Path, kind: str, megabytes: int) -> Path:
-    """A log of at least so many megabytes, ever new."""
+    """The path of a new log of at least `megabytes` MB."""
     path = folder / f"{kind.replace(' ', '-')}.log"
     chance, size = random.Random(SEED), 0
     with path.open("wb") as file:

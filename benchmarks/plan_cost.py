@@ -1,5 +1,5 @@
 """What `plan` takes, with and without all the fixes: wall seconds of the whole command. (Its CPU
-seconds are not all seen from here: processes that trace are ended before anybody asks.)
+seconds cannot all be measured from here: tracing processes end before they are polled.)
 
 python -m benchmarks.plan_cost
 """

@@ -1,11 +1,11 @@
-"""What the probe costs a rank: microseconds a step, in paired blocks.
+"""What the probe costs a rank: microseconds per step, in paired blocks.
 
     python -m benchmarks.probe_cost [--blocks 40] [--steps 200]
 
 Two processes run the same data-parallel loop (loader, forward, backward, optimizer) in turn, never
 at once: one bare, one under the probe. Each block of one is compared with the neighbouring block
 of the other, so that a machine that drifts slows both. The process group is torch's `fake` one of
-two ranks: all hooks of a distributed step run, nobody is waited for.
+two ranks: all hooks of a distributed step run, without waiting for other ranks.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 Makes the recording (benchmarks/fleet_recording.py; some minutes, 1.5 GB, not counted) where
 `--recording` names none, reads it once, so that the disk is out of the figures, and runs `diagnose`
-and `report` on it as anybody would. CPU seconds stand beside wall seconds: on a busy machine the
-latter are its neighbours', too.
+and `report` on it as a user would. It prints CPU and wall seconds, because other work on a busy
+machine lengthens the latter.
 
-What is loaded is told apart from what is needed beyond it: the analysis may take 300 MB, the number
-of records is the job's. A step takes 128 bytes of its box, and in memory only what differs from
-the rank's other steps.
+Loaded memory and additional memory are printed separately: the analysis may take 300 MB; the number
+of records depends on the job. A step takes 128 bytes of its box, and in memory only what differs
+from the rank's other steps.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m benchmarks.scaling [--ranks 1 2 4] [--strategies torch-ddp torch-fsdp] [--steps 100]
                                  [--strong SAMPLES]
 
-Each rank has a batch of its own (weak scaling); with `--strong` all ranks divide so many samples.
+Each rank has a batch of its own (weak scaling); with `--strong` all ranks divide one batch.
 The first run of a strategy is run once more at the end: how much two equal runs differ by. Nothing
 else should run meanwhile.
 """

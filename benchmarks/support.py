@@ -23,8 +23,8 @@ STEADY = (
     ("MALLOC_TRIM_THRESHOLD_", str(1 << 30)),
     ("MALLOC_MMAP_THRESHOLD_", str(32 << 20)),
 )
-"""Without the latter two, glibc makes some processes slower than others by chance (it gives memory
-back and takes it anew in every step): a defect of its own, which the doctor names."""
+"""Without the latter two, glibc makes some processes slower than others by chance (it returns
+memory and requests it again in every step): a defect of its own, which the doctor names."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Run:
 
 
 def machine() -> str:
-    """One line that says on what the figures were measured."""
+    """One line that describes the machine of the measurement."""
     model = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -50,7 +50,7 @@ def machine() -> str:
 
 
 def timed(command: Sequence[str], *, cwd: Path | None = None) -> Run:
-    """Runs a command to its end, its output thrown away. Nothing else may run beside it: the CPU
+    """Runs a command to its end and discards its output. Nothing else may run meanwhile: the CPU
     seconds are those of all children that ended meanwhile."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()

@@ -1,10 +1,10 @@
-"""What `plan` predicts of TensorFlow's steps against what its own allocator took for them.
+"""Memory that `plan` predicts for TensorFlow steps, compared with its own allocator's.
 
     python -m benchmarks.tf_plan [--quick]
 
-The allocator that TensorFlow has for GPUs is put in charge of the host's memory, so that it tells
-the true peak of a real step without a GPU. Convolutions on a CPU need scratch memory that none on
-a GPU does, so the peak without it stands beside the whole one: the error is against that.
+TensorFlow's GPU allocator manages the host's memory here, so that it reports the true peak of a
+real step without a GPU. Convolutions on a CPU need scratch memory that they do not need on a GPU,
+so the peak without it is also printed: the error is relative to that.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def _case(model: str, batch: int, precision: str, accumulate: int) -> dict[str, 
 
 
 def _recorded(traced: Any, batch: Any) -> tuple[int, int]:
-    """Bytes in use at the peak of a step, the data set beside the model left out; and those
-    without the scratch memory of convolutions."""
+    """Bytes in use at the peak of a step, without the data set; and those without the scratch
+    memory of convolutions."""
     import tensorflow as tf
 
     given = [tf.convert_to_tensor(each) for each in tf.nest.flatten(batch)]

@@ -1,4 +1,4 @@
-"""What the live screen costs beside nvitop: CPU, memory, the time to its first frame, `--once`.
+"""What the live screen costs, compared with nvitop: CPU, memory, time to first frame, `--once`.
 
     python -m benchmarks.top_cost [--seconds 30] [--runs 3] [--interval 1] [--nvitop PATH]
 
@@ -155,7 +155,7 @@ def judged(what: str, ours: float, most: float, unit: str) -> None:
 
 @contextlib.contextmanager
 def gpus(folder: Path, count: int) -> Iterator[dict[str, str]]:
-    """What shows a process so many pretend GPUs, all busy, with processes that are there."""
+    """Environment variables with which a process sees `count` pretend GPUs, all busy."""
     sleepers = [subprocess.Popen(["sleep", "infinity"]) for _ in range(PROCESSES)]
     library = folder / f"nvml{count}"
     build(library, optimise=2)
@@ -233,9 +233,9 @@ def main() -> None:
             measure("top, 4 ranks, no GPU", top, few)
         with gpus(home, 64) as many, job(home, 256, args) as ranks:
             large = measure("top, 64 GPUs, 256 ranks", top, {**many, **ranks})
-    judged("CPU beside nvitop's, 8 GPUs", 100 * ours.cpu, 100 * theirs.cpu, "% of a core")
+    judged("CPU, compared with nvitop's, 8 GPUs", 100 * ours.cpu, 100 * theirs.cpu, "% of a core")
     judged("first frame", first, 1.3 * bare, "s")
-    judged("--once beside nvitop's, 8 GPUs", our_once, their_once, "CPU-s")
+    judged("--once, compared with nvitop's, 8 GPUs", our_once, their_once, "CPU-s")
     judged("64 GPUs, 256 ranks", 100 * large.cpu, 2.0, "% of a core")
 
 

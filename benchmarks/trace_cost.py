@@ -1,8 +1,8 @@
-"""What a trace on demand costs the job that is traced: its steps before, while and after.
+"""What a trace on demand costs the traced job: its steps before, during and after the trace.
 
     python -m benchmarks.trace_cost [--ranks 2] [--steps 20]
 
-`train torch-ddp` runs, `mgpu-doctor trace` traces some of its steps, and its own black boxes tell
+`train torch-ddp` runs, `mgpu-doctor trace` traces some of its steps, and its own black boxes show
 how long every step took. The longest step after warm-up is the one in which the traces were
 written; those before it were traced.
 """
@@ -22,7 +22,7 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.examine.case_sources import load_cases
 
 WARM_UP = 20
-"""Steps before the trace is asked for."""
+"""Steps before the trace is requested."""
 PATIENCE = 120.0
 NOWHERE = subprocess.DEVNULL
 
@@ -33,7 +33,7 @@ def recorded(folder: Path) -> Case:
 
 
 def traced(folder: Path, traces: Path, ranks: int, steps: int) -> Case:
-    """The recording of a job of which some steps were traced."""
+    """The recording of a job with some traced steps."""
     options = ["--ranks", str(ranks), "--steps", "100000", "--quiet", "--dir", str(folder)]
     command = [*DOCTOR, "train", "torch-ddp", *options]
     job = subprocess.Popen(command, stdout=NOWHERE, stderr=NOWHERE)

@@ -1,4 +1,4 @@
-"""Profiler traces, beside HolisticTraceAnalysis 0.5 on the same files: seconds, memory, sums.
+"""Profiler traces, compared with HolisticTraceAnalysis 0.5 on the same files: time, memory, sums.
 
     python -m venv HTA && HTA/bin/pip install HolisticTraceAnalysis==0.5.0 'pandas<3'
     python -m benchmarks.traces --peer HTA/bin/python [--folder TRACES]

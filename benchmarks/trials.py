@@ -26,7 +26,7 @@ accumulation, FSDP2, a Trainer-style loop."""
 SIZES = ("20ms", "5%", "10%", "30%", "50%", "100%")
 """Planted slowness: of every step, or as a share of the rank's own step."""
 FEWEST_RANKS_ONLY = ("5%",)
-"""Sizes that are asked for with two ranks alone: four on two cores wait for cores by more."""
+"""Sizes for two ranks only: four ranks on two cores wait longer than that for cores."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def test_without_the_server_it_is_over(capsys: pytest.CaptureFixture[str]) -> No
     code, told = watched(capsys, Child(-11), Child(1))
     assert code == -11
     assert told == (
-        "trainer: rank 0, the server, was killed by SIGSEGV; without it nobody can learn\n"
+        "trainer: rank 0, the server, was killed by SIGSEGV; training cannot continue\n"
     )
 
 
@@ -89,7 +89,7 @@ def test_it_ends_as_rank_0_did_and_leaves_nobody(tmp_path: Path) -> None:
     )
     assert ended.returncode == 128 + 9, ended.stderr
     assert ended.stderr.splitlines() == [
-        "program: rank 0, the server, was killed by SIGKILL; without it nobody can learn"
+        "program: rank 0, the server, was killed by SIGKILL; training cannot continue"
     ]
     assert [one.name for one in tmp_path.iterdir() if one.is_dir() and one.name[0] != "_"] == []
     pids = [int(line) for line in ended.stdout.split()]

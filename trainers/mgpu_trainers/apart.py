@@ -85,7 +85,7 @@ def wait_for_server(name: str, children: Sequence[Child]) -> int:
         if children[0].poll() is not None:
             if 0 in dead:
                 end = _describe_end(dead[0])
-                _report(f"{name}: rank 0, the server, {end}; without it nobody can learn")
+                _report(f"{name}: rank 0, the server, {end}; training cannot continue")
             return children[0].returncode
         for rank in dead.keys() - reported:
             _report(f"{name}: rank {rank} {_describe_end(dead[rank])}; the others go on")

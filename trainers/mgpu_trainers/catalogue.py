@@ -204,7 +204,7 @@ _HOROVOD = (
 
 
 def find(name: str) -> Trainer:
-    """The trainer of that name; raises UsageError for a name that is none."""
+    """The trainer of that name; raises UsageError for an unknown name."""
     for trainer in TRAINERS:
         if trainer.name == name:
             return trainer
@@ -221,7 +221,7 @@ def _suggest_option(given: str, known: Iterable[str]) -> str:
 
 
 def missing(trainer: Trainer) -> str | None:
-    """What the trainer needs and is not installed here, as the rest of a sentence."""
+    """What the trainer needs but is not installed, as the rest of a sentence; None: nothing."""
     framework = trainer.framework.value
     if importlib.util.find_spec(framework) is None:
         extra = f"'mgpu-doctor[{framework}]'"
@@ -250,7 +250,7 @@ def command(trainer: Trainer, ranks: int | None, options: Mapping[str, object]) 
 
 
 def _launch(trainer: Trainer, ranks: int, values: Mapping[str, Value | None]) -> list[str]:
-    """What stands between the interpreter's `-m` and the trainer's module."""
+    """The words between the interpreter's `-m` and the trainer's module."""
     number = str(ranks)
     return {
         Launcher.PYTHON: [],

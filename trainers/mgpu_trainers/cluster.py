@@ -1,4 +1,4 @@
-"""The processes of a TensorFlow cluster: what TF_CONFIG tells each, and the folder each works in.
+"""The processes of a TensorFlow cluster: their TF_CONFIG, and the folder each works in.
 
 Graphs that run on a worker come from the chief and hold no Python; they can read a file in the
 worker's folder. Imports no framework.
@@ -50,12 +50,12 @@ class Cluster:
         ]
 
     def config(self, task: Task) -> str:
-        """What TF_CONFIG is for that task."""
+        """The TF_CONFIG of a task."""
         whole = {role: list(addresses) for role, addresses in self.addresses.items()}
         return json.dumps({"cluster": whole, "task": {"type": task.role, "index": task.index}})
 
     def place(self, task: Task) -> int:
-        """Which one the task is among those of its role on its host; the first is 0."""
+        """The task's index, from 0, among those of its role on its host."""
         hosts = [address.rpartition(":")[0] for address in self.addresses[task.role]]
         return hosts[: task.index].count(hosts[task.index])
 
@@ -76,7 +76,7 @@ def local_cluster(workers: int, servers: int) -> Cluster:
 
 
 def count_workers() -> int | None:
-    """How many workers TF_CONFIG names; None: it does not."""
+    """The number of workers in TF_CONFIG; None if it is missing."""
     try:
         return len(json.loads(os.environ[VARIABLE])["cluster"]["worker"])
     except (KeyError, ValueError, TypeError):

@@ -36,7 +36,7 @@ KINDS: dict[str, type[Fault]] = {kind.kind: kind for kinds in GROUPS.values() fo
 
 
 def parse(texts: Iterable[str], ranks: int) -> tuple[Fault, ...]:
-    """The faults that the texts ask for in a job of so many ranks.
+    """The faults that the texts describe, in a job of `ranks` ranks.
 
     Raises SpecError for a text that cannot be read, and for a rank that the job does not have.
     """
@@ -106,7 +106,7 @@ def _find_obstacle(fault: Fault, trainer: Trainer, ranks: int, values: Values) -
 
 
 def _find_server_obstacle(fault: Fault, trainer: Trainer, ranks: int) -> str | None:
-    """The same where workers get their graphs from a chief, and servers only hold weights."""
+    """Why a fault is impossible with a chief, workers and parameter servers; None: possible."""
     if isinstance(fault, failure_faults.Kill):
         return None
     if fault.rank == ALL or fault.rank >= ranks:

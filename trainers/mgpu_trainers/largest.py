@@ -2,7 +2,7 @@
 
     python -m mgpu_trainers.largest torch-ddp --ranks 2 -- COMMAND --batch auto …
 
-Batches are tried in a process of its own, limited to a rank's share of the free memory. Imports no
+Batches are tried in a separate process, limited to a rank's share of the free memory. Imports no
 framework.
 """
 
@@ -30,7 +30,7 @@ LONG_STEP = 4.0
 
 
 CLOSE_ENOUGH = 8
-"""The search ends when the smallest size that did not fit is larger by one part in so many."""
+"""The search ends if the smallest size that did not fit is larger by at most 1/CLOSE_ENOUGH."""
 
 
 @dataclass(frozen=True, slots=True)

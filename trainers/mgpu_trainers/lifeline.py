@@ -45,8 +45,8 @@ def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
 def end_with(launcher: int) -> None:
     """The same by SIGTERM, for the pid of the parent as it was when this process began.
 
-    The parent may be gone already: a torchrun that is asked to end while it starts its ranks
-    forgets those it has.
+    The parent may be gone already: if torchrun is stopped while it starts ranks, it does not end
+    the ranks that it has started.
     """
     end_with_parent(signal.SIGTERM)
     if os.getppid() != launcher:

@@ -1,7 +1,7 @@
 """What one planted fault is, and the faults of one rank while it trains.
 
 A fault sits where a real one would: in the fetch of a batch, in a hook inside the model, inside the
-optimizer's step. Where none is asked for, nothing is attached and nothing is paid. Imports no
+optimizer's step. Without faults, nothing is attached and nothing costs time. Imports no
 framework.
 """
 
@@ -124,7 +124,7 @@ class DelayFault(Fault):
 
 
 class Planted:
-    """The faults of one rank; every method is next to free where there are none."""
+    """The faults of one rank; without faults, every method costs next to nothing."""
 
     model: "nn.Module"
     optimizer: "torch.optim.Optimizer"

@@ -35,7 +35,7 @@ def make_table(name: str) -> str:
 
 
 def fill_tables(page: str) -> str:
-    """The text of a page with its tables made anew."""
+    """The text of a page with its tables regenerated."""
     return _TABLE.sub(lambda found: f"{found[1]}{make_table(found[2])}{found[3]}", page)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 BETWEEN_STEPS = "other"
-"""The phase that is none of a step's own."""
+"""The phase of time between steps."""
 LEARNING_PHASES = ("input", "forward", "backward")
 """Phases that a parameter server does not have."""
 

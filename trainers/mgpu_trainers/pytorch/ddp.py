@@ -33,7 +33,7 @@ class Ddp(Strategy):
         return wrapped
 
     def settings(self, model: nn.Module) -> dict[str, Any]:
-        """Of DistributedDataParallel, where they are not its own."""
+        """Settings of DistributedDataParallel that differ from its defaults."""
         megabytes = self.args.bucket_mb
         if self.place.device.type == "cpu" and getattr(self.args, "compress", "") == "powersgd":
             # With several buckets gloo aborts: their parts may be sent in another order elsewhere.

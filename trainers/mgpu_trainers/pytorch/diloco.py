@@ -1,9 +1,9 @@
-"""Data-parallel training that hardly talks: DiLoCo (Douillard et al. 2023, arXiv 2311.08105).
+"""Data-parallel training, little communication: DiLoCo (Douillard et al. 2023, arXiv 2311.08105).
 
     torchrun --nproc-per-node 4 -m mgpu_trainers.pytorch.diloco --sync-every 20
 
-Each rank learns by itself with AdamW. Every so many steps the way that the ranks went, on average,
-is the gradient of a second optimizer, whose weights are everybody's.
+Each rank trains by itself with AdamW. Every `--sync-every` steps, the ranks' average change of the
+weights is the gradient of a second optimizer, and all ranks continue with its weights.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from mgpu_trainers.pytorch.common.torch_loop import main
 from mgpu_trainers.pytorch.common.torch_strategy import Strategy
 
 RATE, MOMENTUM = 0.7, 0.9
-"""Of the outer optimizer, as in the paper."""
+"""Learning rate and momentum of the outer optimizer, as in the paper."""
 
 
 class Diloco(Strategy):
@@ -40,7 +40,7 @@ class Diloco(Strategy):
             self.meet(model)
 
     def meet(self, model: nn.Module) -> None:
-        """Everybody's weights take a step, and each rank goes on from there."""
+        """Updates the shared weights, from which each rank continues."""
         self.shared.grad = self.shared - parameters_to_vector(model.parameters()).detach()
         dist.all_reduce(self.shared.grad, dist.ReduceOp.AVG)
         self.outer.step()
@@ -60,7 +60,7 @@ class Diloco(Strategy):
 
 @torch.no_grad()
 def set_weights(model: nn.Module, weights: torch.Tensor) -> None:
-    """Takes weights that stand in one row."""
+    """Copies weights from a flat tensor into the model."""
     parameters = list(model.parameters())
     parts = weights.split([parameter.numel() for parameter in parameters])
     for own, part in zip(parameters, parts, strict=True):

@@ -1,9 +1,9 @@
-"""Data-parallel training that talks seldom: post-local SGD (Lin et al. 2018, arXiv 1808.07217).
+"""Data-parallel training, rare communication: post-local SGD (Lin et al. 2018, arXiv 1808.07217).
 
     torchrun --nproc-per-node 4 -m mgpu_trainers.pytorch.localsgd --sync-every 8
 
-Gradients are averaged in each of the first steps; then each rank learns by itself, and only the
-weights are averaged, every so many steps.
+Gradients are averaged in each of the first steps. Then each rank trains by itself, and only the
+weights are averaged, every `--sync-every` steps.
 """
 
 from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
     python -m mgpu_trainers.pytorch.mp --stages 2
 
-While one GPU computes, the others stand: it makes large models fit, not small ones fast.
+While one GPU computes, the others are idle: this makes large models fit, not small ones fast.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ class Mp(Single):
     name = "torch-mp"
 
     def devices(self) -> list[torch.device]:
-        """Of each stage."""
+        """The device of each stage."""
         here = self.place.device
         if here.type == "cpu":
             return [here] * self.args.stages
@@ -47,7 +47,7 @@ class Mp(Single):
 
 
 def move_to(part: nn.Module, device: torch.device) -> None:
-    """There, and what comes into it, too."""
+    """Moves the part and its inputs to the device."""
 
     def follow(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(each.to(device, non_blocking=True) for each in inputs)

@@ -79,7 +79,7 @@ class Pp(Strategy):
         return torch.stack(losses).mean() if losses else None
 
     def state(self, _model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
-        """As one process would have it."""
+        """Weights and optimizer states, as of a single process."""
         kept = optimizer.state_dict()
         own = [_on_cpu(each) for each in kept["state"].values()]
         states = dict(zip(self.pipeline.names(), own, strict=True))
@@ -107,9 +107,9 @@ class Pp(Strategy):
 
 
 class Pipeline(nn.Module):
-    """The stages of this rank. Called by all ranks, it takes a batch through everybody's.
+    """The stages of this rank. If all ranks call it, a batch passes through all stages.
 
-    That is for validation, where batches have sizes of their own and nothing is learned.
+    Used for validation, where batch sizes differ and nothing is trained.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Pipeline(nn.Module):
         return list(self.stages.children())
 
     def names(self) -> list[str]:
-        """Of the weights of this rank, in the order in which its optimizer has them."""
+        """Names of this rank's weights, in the order of its optimizer."""
         return [name for part in self.parts() for name, _ in part.named_parameters()]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -141,8 +141,8 @@ class Pipeline(nn.Module):
 def buffers_kept(model: nn.Module) -> Iterator[None]:
     """Leaves what batch norm has counted as it was.
 
-    To know the shapes between stages, a schedule's first step begins with a batch of memory that
-    nobody has filled (torch 2.13), and batch norm would count that, too.
+    To find the shapes between stages, a schedule's first step begins with a batch of uninitialized
+    memory (torch 2.13), which batch norm would count, too.
     """
     before = [buffer.clone() for buffer in model.buffers()]
     yield

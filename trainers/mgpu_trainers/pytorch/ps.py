@@ -1,10 +1,10 @@
-"""Training with an asynchronous parameter server: nobody waits for a slower worker.
+"""Training with an asynchronous parameter server: no worker waits for a slower one.
 
     python -m mgpu_trainers.apart --ranks 3 mgpu_trainers.pytorch.ps --steps 100
 
 Rank 0 has the weights and the optimizer. Each of the others sends it the gradients of a batch, and
-gets the current weights, with what others have learned meanwhile. A worker that dies stops nobody;
-without the server nobody learns.
+gets the current weights, with the other workers' updates. If a worker dies, the others continue;
+without the server, training ends.
 
 A worker's message is one row of numbers: its loss, its learning rate, the gradients, and batch
 norm's running statistics. The answer is the weights, as a row.

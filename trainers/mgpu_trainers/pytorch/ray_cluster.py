@@ -2,7 +2,7 @@
 
     python -m mgpu_trainers.pytorch.ray_cluster --ranks 2 mgpu_trainers.pytorch.ray_ddp --steps 200
 
-Nobody else can reach it: it listens on the loopback interface alone and wants a token that only
+No other user can reach it: it listens on loopback only and requires a token that only
 this user can read. What it keeps lies in a temporary folder.
 """
 

@@ -1,4 +1,4 @@
-"""Training without anybody else: one process, one device.
+"""Training with one process on one device.
 
 python -m mgpu_trainers.pytorch.single --model cnn-nano --steps 200
 """

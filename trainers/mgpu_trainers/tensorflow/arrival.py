@@ -1,5 +1,5 @@
-"""Workers that do not come: TensorFlow waits for them without an end, does not say for whom, and
-lets no thread of Python run meanwhile. So another process looks who is there.
+"""Reports missing workers: TensorFlow waits for them forever, does not name them, and lets no
+Python thread run meanwhile. So another process checks which workers answer.
 
     python -m mgpu_trainers.tensorflow.arrival NAME SECONDS     (and TF_CONFIG)
 """
@@ -18,8 +18,8 @@ from mgpu_trainers import cluster
 from mgpu_trainers.cluster import Cluster
 
 LONGEST = 600.0
-"""Seconds within which all must be there, where nobody says otherwise: they may be started by hand,
-one host after the other."""
+"""Default seconds in which all workers must arrive: they may be started by hand, one host after the
+other."""
 KNOCK, GRACE = 2.0, 4.0
 """Seconds for an address to answer, and until the process ends that waited."""
 MOST = 8
@@ -56,7 +56,7 @@ def describe_absent(whole: Cluster, seconds: float, answers: Callable[[str], boo
 
 
 def answers(address: str) -> bool:
-    """Whether anybody listens there."""
+    """Whether a process listens at the address."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), KNOCK).close()

@@ -151,7 +151,7 @@ class RemoteFaults:
 
 
 def _spin(seconds: Any) -> Any:
-    """0.0, after computing for so many seconds."""
+    """0.0, after computing for `seconds`."""
     end = tf.timestamp() + seconds
     turns = tf.while_loop(lambda _: tf.timestamp() < end, lambda turns: (turns + 1,), (0.0,))
     return tf.minimum(turns[0], 0.0)

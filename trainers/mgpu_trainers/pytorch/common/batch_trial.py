@@ -1,4 +1,4 @@
-"""Takes batches of the sizes that are asked for on standard input, to see which fit.
+"""Tries batches of the sizes given on standard input, to see which fit.
 
 A process of its own, so that what does not fit ends nothing else. For each size one line of JSON:
 `fits`, and if so `seconds` of a step and `bytes` of memory at most so far. The first line, before
@@ -83,7 +83,7 @@ def limit_memory(device: str, room: int) -> None:
     status = Path("/proc/self/status").read_text()
     known = dict(line.split(":", 1) for line in status.splitlines())
     resident, private = (int(known[name].split()[0]) * 1024 for name in ("VmRSS", "VmData"))
-    # Memory that is asked for counts, if it is used or not: the kernel refuses what goes beyond.
+    # Requested memory counts, used or not: the kernel refuses requests beyond the limit.
     limit = private + max(0, room - resident)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 

@@ -57,7 +57,7 @@ def join_group(
 
 @contextmanager
 def run_alone(name: str, wanted: str, _timeout: float | None) -> Iterator[Place]:
-    """The only process; the first GPU stands for all that it drives."""
+    """The only process; its device is the first of the GPUs that it drives."""
     yield Place(0, 1, choose_device(name, wanted, torch.cuda.is_available(), 0))
 
 

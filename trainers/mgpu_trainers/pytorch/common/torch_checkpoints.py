@@ -59,7 +59,7 @@ class Checkpoint:
             os.replace(part, file)
 
     def resume(self, folder: str) -> int:
-        """The step that the checkpoint was saved after; 0: there is none.
+        """The step after which the checkpoint was saved; 0: no checkpoint.
 
         Ends the process with one sentence if it cannot be read or is of another model.
         """

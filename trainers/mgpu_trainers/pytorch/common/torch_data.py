@@ -70,7 +70,7 @@ def load_digits() -> Data:
 
 
 def load_data(model: str) -> Data:
-    """The data for the model of that name; raises KeyError for a name that is none."""
+    """The data for the model of that name; raises KeyError for an unknown name."""
     return {"gpt-nano": load_text, "cnn-nano": load_digits}[model]()
 
 

@@ -111,7 +111,7 @@ class CnnNano(nn.Module):
 
 
 def stage(model: nn.Module, number: int, stages: int, heavy: int | None = None) -> nn.Module:
-    """A copy of one of so many parts of `model`, the first being 0; weights keep their names.
+    """A copy of one part of `model`, counted from 0; weights keep their names.
     `heavy`: the part that has all blocks but one of each other, where they are not even."""
     assert isinstance(model, GptNano | CnnNano)
     part = copy.deepcopy(model)
@@ -132,7 +132,7 @@ def _owners(blocks: int, stages: int, heavy: int | None) -> list[int]:
 
 
 def build(name: str, classes: int) -> nn.Module:
-    """The model of that name; raises KeyError for a name that is none."""
+    """The model of that name; raises KeyError for an unknown name."""
     kinds: dict[str, type[GptNano] | type[CnnNano]] = {"gpt-nano": GptNano, "cnn-nano": CnnNano}
     return kinds[name](classes)
 

@@ -1,6 +1,6 @@
 """What a PyTorch strategy may do differently from one process that trains alone.
 
-A strategy is one file beside this package with a subclass; the loop calls its methods.
+A strategy is a file with a subclass in the parent package; the loop calls its methods.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from mgpu_trainers.pytorch.common.torch_checkpoints import Checkpoint
 
 
 class Strategy:
-    """The methods stand in the order in which the loop calls them."""
+    """The methods are in the order in which the loop calls them."""
 
     name: ClassVar[str]
     join: Callable[..., AbstractContextManager[Place]] = staticmethod(process_group.join_group)

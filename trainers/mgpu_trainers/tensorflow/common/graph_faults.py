@@ -66,7 +66,7 @@ class PlantedInGraph(Planted):
 
 
 class Replica:
-    """Where the faults of one replica take hold; free where there are none."""
+    """Plants the faults of one replica; costs nothing if there are none."""
 
     def __init__(self, job: PlantedInGraph, planted: Sequence[Fault]) -> None:
         self._job = job

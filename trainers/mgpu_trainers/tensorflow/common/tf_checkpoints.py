@@ -21,12 +21,12 @@ class Checkpoint:
         self._whole = tf.train.Checkpoint(step=self._step, model=model, optimizer=optimizer)
 
     def save(self, step: int) -> None:
-        """Over the checkpoint before."""
+        """Replaces the previous checkpoint."""
         self._step.assign(step)
         self._manager.save(checkpoint_number=step)
 
     def resume(self, folder: str) -> int:
-        """The step that the checkpoint there was saved after; 0: there is none.
+        """The step after which the checkpoint was saved; 0: no checkpoint.
 
         Ends the process with one sentence where it cannot be read, or is of another model.
         """
@@ -40,7 +40,7 @@ class Checkpoint:
         if kind != self._kind:
             self._give_up(f"{latest} is of {kind}, not of {self._kind}")
         try:
-            # Only what is asked of it afterwards decides; unasked it would warn of each weight.
+            # The checks below decide; without this, TensorFlow would warn about each weight.
             self._whole.restore(latest).expect_partial().assert_existing_objects_matched()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             why = type(error).__name__

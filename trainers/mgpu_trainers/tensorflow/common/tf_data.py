@@ -21,7 +21,7 @@ class Data:
 
 
 def load_data(model: str) -> Data:
-    """The data for the model of that name; raises KeyError for a name that is none."""
+    """The data for the model of that name; raises KeyError for an unknown name."""
     return {"gpt-nano": _load_text, "cnn-nano": _load_digits}[model]()
 
 

@@ -45,5 +45,5 @@ def cnn_nano(classes: int, channels: int = 32) -> Any:
 
 
 def build(name: str, classes: int) -> Any:
-    """The model of that name; raises KeyError for a name that is none."""
+    """The model of that name; raises KeyError for an unknown name."""
     return {"gpt-nano": gpt_nano, "cnn-nano": cnn_nano}[name](classes)

@@ -1,6 +1,6 @@
 """What a TensorFlow strategy may do differently from one process on one device.
 
-A strategy is one file beside this package with a subclass. Devices are settled here before
+A strategy is a file with a subclass in the parent package. Devices are settled here before
 TensorFlow creates them.
 """
 
