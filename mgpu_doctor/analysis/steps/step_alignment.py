@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from mgpu_probes.inprocess.layout import WARM_UP
+from mgpu_probes.inprocess.layout import CHECKPOINT, EVALUATION, OTHER, WARM_UP
 
+from mgpu_doctor.analysis.statistics.medians import median_of_others
 from mgpu_doctor.analysis.steps.step_cells import Cells, Floats, Ints, Phases, Rows
 from mgpu_doctor.case.device_times import DEVICE_TIMED
 from mgpu_doctor.case.model import Rank, Records
@@ -20,10 +21,13 @@ __all__ = ["Floats", "Ints", "Joined", "UnjoinableError", "join", "warming_up"]
 Result = TypeVar("Result")
 
 FIRST_STEPS = 5
-"""The first steps of a run fill caches and compile; they are never compared."""
+"""The first steps of a run fill caches and compile; they are not compared, unless `EXPLAINED`."""
 LEADING = 20
 LEADING_FACTOR = 5.0
 """Among the first 20 steps, one longer than 5 times the median is still warming up."""
+EXPLAINED = 0.8
+"""A long step is no warm-up if checkpoints, evaluation or what only one rank does outside the other
+phases take this share of it. A choice."""
 MATCHED = 0.5
 """Share of the shortest rank's steps that every rank must have for a valid join."""
 IN_STEP = 0.8
@@ -254,7 +258,9 @@ def _assemble(
         np.maximum(longest, record["wall_ns"][row], out=longest)
         flags |= record["flags"][row]
     longest *= 1e-9
-    kept = np.flatnonzero(~warming_up(steps, longest, flags))
+    cut = warming_up(steps, longest, flags)
+    cut[_explained(records, rows, longest, flags)] = False
+    kept = np.flatnonzero(~cut)
     if not len(kept):
         raise UnjoinableError("every step that the ranks have in common belongs to the warm-up")
     cells = Cells(records, _each_once(rows, lambda row: _as_slice(row[kept])), len(kept))
@@ -269,6 +275,26 @@ def _assemble(
         cells=cells,
         offsets=tuple(offsets),
     )
+
+
+def _explained(
+    records: Sequence[Records], rows: Sequence[Ints], longest: Floats, flags: Ints
+) -> Ints:
+    """Indices of long steps near the start that are no warm-up: on some rank, most of the time is a
+    checkpoint, an evaluation, or work in `other` that the other ranks do not do. Steps that the
+    probes flag as warm-up are not among them."""
+    is_long = longest[:LEADING] > LEADING_FACTOR * np.median(longest)
+    chosen = np.flatnonzero(is_long & (flags[:LEADING] & WARM_UP == 0))
+    if not len(chosen):
+        return chosen
+    phases = np.stack(
+        [record[row[chosen]]["phases"] for record, row in zip(records, rows, strict=True)], axis=1
+    )
+    other = phases[:, :, OTHER]
+    alone = np.nan_to_num(np.maximum(other - median_of_others(other), 0))
+    known = np.nan_to_num(phases[:, :, [CHECKPOINT, EVALUATION]]).sum(axis=2) + alone
+    explained: Ints = chosen[known.max(axis=1) >= EXPLAINED * longest[chosen]]
+    return explained
 
 
 def _as_slice(row: Ints) -> Rows:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from mgpu_probes.inprocess.layout import WARM_UP
+from mgpu_probes.inprocess.layout import PHASES, WARM_UP
 
 from mgpu_doctor.analysis.steps.step_alignment import CELLS, UnjoinableError, join
 from mgpu_doctor.case.model import Rank, Records
@@ -67,6 +67,43 @@ def test_warm_up_is_left_out() -> None:
     joined = join(ranks_of(steps))
     assert joined.steps[0] == 9
     assert 12 not in joined.steps
+
+
+@pytest.mark.parametrize(
+    ("phases", "kept"),
+    [
+        pytest.param({0: {"checkpoint": 0.85, "forward": 0.15}}, True, id="a checkpoint"),
+        pytest.param({0: {"checkpoint": 0.75, "forward": 0.25}}, False, id="mostly a checkpoint"),
+        pytest.param({0: {"evaluation": 0.5, "checkpoint": 0.35}}, True, id="both"),
+        pytest.param({0: {"other": 0.9}, 1: {"other": 0.05}}, True, id="other, on one rank"),
+        pytest.param({0: {"other": 0.9}, 1: {"other": 0.15}}, False, id="other, on all ranks"),
+        pytest.param({0: {"other": 0.9}, 1: {"other": np.nan}}, False, id="other, unknown"),
+        pytest.param({0: {"forward": 1.0}}, False, id="forward, on one rank"),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 4, 19])
+def test_a_long_step_that_is_no_warm_up_is_kept(
+    step: int, phases: dict[int, dict[str, float]], kept: bool
+) -> None:
+    steps = records(Synthetic(ranks=2))
+    for number, one in enumerate(steps):
+        one["wall_ns"][step] = 3 * 10**9
+        one["phases"][step] = 0.0
+        for phase, share in phases.get(number, {"wait": 1.0}).items():
+            one["phases"][step, PHASES.index(phase)] = 3 * share
+    assert (step in join(ranks_of(steps)).steps) is kept
+    steps[1]["flags"][step] |= WARM_UP
+    assert step not in join(ranks_of(steps)).steps
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(0.16, True), (0.1, False)])
+def test_a_short_first_step_is_warm_up_whatever_it_does(seconds: float, kept: bool) -> None:
+    steps = records(Synthetic(ranks=2, noise=0.0, spikes=0.0))
+    for one in steps:
+        one["wall_ns"][3] = seconds * 1e9
+        one["phases"][3] = 0.0
+    steps[0]["phases"][3, PHASES.index("checkpoint")] = seconds
+    assert (3 in join(ranks_of(steps)).steps) is kept
 
 
 def test_missing_records_and_unequal_lengths() -> None:

@@ -19,6 +19,7 @@ JOBS = {
     "straggler": Synthetic(faults=[Fault(2, "forward", 6.0)]),
     "late data": Synthetic(faults=[Fault(1, "input", 8.0, start=40)]),
     "stalls": Synthetic(faults=[Fault(0, "other", 90.0, start=10, every=15)]),
+    "early stalls": Synthetic(faults=[Fault(0, "checkpoint", 900.0, start=3, every=50)]),
     "many": Synthetic(ranks=40, faults=[Fault(33, "backward", 4.0)]),
 }
 

@@ -141,8 +141,8 @@ def test_each_fix_of_a_checkpoint_has_its_figure() -> None:
     (found,) = loud(stalled("checkpoint", 0))
     background, seldom, sharded = found.fixes
     assert "async_save" in background.how
-    assert seldom.summary == "Save every 930 steps instead of every 20"
-    assert "% 930 == 0" in seldom.how
+    assert seldom.summary == "Save every 1100 steps instead of every 20"
+    assert "% 1100 == 0" in seldom.how
     assert "1.0 % of the time" in seldom.how
     assert "dcp.save" in sharded.how
     ratios = [fix.predicted.step_time_ratio for fix in found.fixes if fix.predicted]
