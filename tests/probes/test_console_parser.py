@@ -94,10 +94,11 @@ def test_a_summary_whose_head_is_cut_off_names_its_rank() -> None:
         "  exitcode  : -11 (pid: 4711)",
         "  error_file: <N/A>",
         "  traceback : Signal 11 (SIGSEGV) received by PID 4711",
-        "=" * 60,
     ]
-    (failure,) = parse_console(lines).failures
-    assert (failure.rank, failure.local_rank, failure.signal) == (3, 1, 11)
+    (last,) = parse_console([*lines, "=" * 60]).failures
+    assert (last.rank, last.local_rank, last.signal, last.first) == (3, 1, 11, True)
+    (listed,) = parse_console([*lines, "-" * 60]).failures
+    assert (listed.rank, listed.first) == (3, False)
 
 
 def test_a_traceback_without_the_name_of_its_module_is_read() -> None:

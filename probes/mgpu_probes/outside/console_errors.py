@@ -82,6 +82,8 @@ class Failure:
 class _Entry:
     first: bool
     at: int
+    headless: bool = False
+    """It stood in a report whose head is cut off."""
     fields: dict[str, str] = field(default_factory=dict)
     body: list[str] = field(default_factory=list)
 
@@ -114,7 +116,7 @@ class LauncherReport:
                 self._closed.add(int(closing[1]))
             return True
         if not self._inside and _CUT_ENTRY.match(line):
-            self._inside, self._entry = True, _Entry(self._first, number)
+            self._inside, self._entry = True, _Entry(False, number, headless=True)
         return self._inside and self._in_report(line, number)
 
     def spawned_child(self, index: int) -> None:
@@ -163,6 +165,8 @@ class LauncherReport:
 
     def _in_report(self, line: str, number: int) -> bool:
         if _RULE.match(line):
+            if self._entry and self._entry.headless and line.startswith("="):
+                self._entry.first = True  # a report ends with the root cause
             self._close()
             self._inside = not line.startswith("=")
         elif _ENTRY.match(line):
