@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mgpu_doctor.signatures import (
     accelerate,
+    ascend,
     checkpoint,
     compiling,
     crashes,
@@ -13,6 +14,7 @@ from mgpu_doctor.signatures import (
     ddp,
     deepspeed,
     exceptions,
+    failed_processes,
     fsdp,
     gloo,
     hardware,
@@ -38,12 +40,14 @@ from mgpu_doctor.signatures import (
     tensorflow_cluster,
     tensorflow_gpu,
     tensorflow_strategies,
+    torch_messages,
     xid_codes,
 )
 from mgpu_doctor.signatures.signature import Signature
 
 SIGNATURES: tuple[Signature, ...] = (
     *accelerate.SIGNATURES,
+    *ascend.SIGNATURES,
     *checkpoint.SIGNATURES,
     *compiling.SIGNATURES,
     *crashes.SIGNATURES,
@@ -53,6 +57,7 @@ SIGNATURES: tuple[Signature, ...] = (
     *ddp.SIGNATURES,
     *deepspeed.SIGNATURES,
     *exceptions.SIGNATURES,
+    *failed_processes.SIGNATURES,
     *fsdp.SIGNATURES,
     *gloo.SIGNATURES,
     *hardware.SIGNATURES,
@@ -78,5 +83,6 @@ SIGNATURES: tuple[Signature, ...] = (
     *tensorflow_cluster.SIGNATURES,
     *tensorflow_gpu.SIGNATURES,
     *tensorflow_strategies.SIGNATURES,
+    *torch_messages.SIGNATURES,
     *xid_codes.SIGNATURES,
 )

@@ -1,0 +1,123 @@
+"""What launchers and operators print when one of their processes failed: they do not know why."""
+
+from __future__ import annotations
+
+from mgpu_doctor.signatures.signature import Role, Signature
+
+SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        id="paddle-container-failed",
+        code="failed-exception",
+        role=Role.SYMPTOM,
+        needle="LAUNCH ERROR",
+        pattern=r"\bLAUNCH ERROR \d{4}-\d\d-\d\d [\d:,]{1,14} Container failed !!!",
+        meaning="Paddle's launcher reports that a process of this host failed.",
+        fix=(
+            "Look for the first error of that process, above this line or in its own log. "
+            "Its text is in log/workerlog.N."
+        ),
+        example="LAUNCH ERROR 2024-03-01 10:20:30,400 Container failed !!!",
+        origin="source: python/paddle/distributed/launch/controllers/controller.py of Paddle 2.6",
+        weight=0.5,
+        needle_tells=False,
+        wrapper=True,
+    ),
+    Signature(
+        id="operator-pod-exited",
+        code="failed-exception",
+        role=Role.SYMPTOM,
+        needle=" exited with code ",
+        pattern=r"\bPod: (?P<pod>[\w.-]{1,253}) exited with code (?P<exitcode>[1-9]\d{0,2})\b",
+        meaning="The pod {pod} ended with exit code {exitcode}.",
+        fix="Read its text: `kubectl logs POD --previous`.",
+        example="Pod: research.bert-worker-3 exited with code 1",
+        origin="source: pkg/controller.v1 of Kubeflow's training operator 1.7",
+        weight=0.5,
+        needle_tells=False,
+        wrapper=True,
+    ),
+    Signature(
+        id="operator-pod-error",
+        code="failed-exception",
+        role=Role.SYMPTOM,
+        needle="Error pod ",
+        pattern=(
+            r"\bError pod (?P<pod>[\w.-]{1,253}) container (?P<container>[\w.-]{1,253}) "
+            r"exitCode: (?P<exitcode>[1-9]\d{0,2})\b"
+        ),
+        meaning="The container {container} of pod {pod} ended with exit code {exitcode}.",
+        fix="Read its text: `kubectl logs POD --previous`.",
+        example="Error pod bert-worker-3 container pytorch exitCode: 1 terminated message:",
+        origin="source: pkg/controller.v1 of Kubeflow's training operator 1.7",
+        weight=0.5,
+        needle_tells=False,
+        wrapper=True,
+    ),
+    Signature(
+        id="mpirun-primary-job",
+        code="failed-exception",
+        role=Role.SYMPTOM,
+        needle="Primary job ",
+        pattern=r"\bPrimary job {1,2}terminated normally, but \d{1,6} process(?:es)? returned",
+        meaning="mpirun stopped the job because a process ended with an error.",
+        fix=(
+            "Look for the first error of that process, above this line or in its own log. "
+            "`mpirun --tag-output` shows which rank prints what."
+        ),
+        example="Primary job  terminated normally, but 1 process returned",
+        origin="source: help-plm-base.txt of Open MPI 4.1",
+        weight=0.5,
+        needle_tells=False,
+        wrapper=True,
+    ),
+    Signature(
+        id="hydra-bad-termination",
+        code="failed-exception",
+        role=Role.SYMPTOM,
+        needle="BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+        pattern=r"BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+        meaning="mpiexec stopped the job because a process crashed or ended with an error.",
+        fix=(
+            "Look for the first error of that process, above this line or in its own log. "
+            "The lines below name its rank and exit code."
+        ),
+        example="=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+        origin="source: hydra of MPICH 4.1",
+        weight=0.5,
+        wrapper=True,
+    ),
+    Signature(
+        id="orte-daemon-not-started",
+        code="failed-rendezvous",
+        role=Role.CAUSE,
+        needle="ORTE was unable to reliably start one or more daemons",
+        pattern=r"ORTE was unable to reliably start one or more daemons",
+        meaning=(
+            "mpirun could not start its helper on another host: no ssh without a password, "
+            "a missing orted, or a firewall."
+        ),
+        fix=(
+            "Try `ssh HOST orted --version` from this host; give the path with `mpirun --prefix`."
+        ),
+        example="ORTE was unable to reliably start one or more daemons.",
+        origin="source: help-errmgr-base.txt of Open MPI 4.1",
+        weight=0.9,
+    ),
+    Signature(
+        id="xla-device-exception",
+        code="failed-exception",
+        role=Role.SYMPTOM,
+        needle="Exception in device=",
+        pattern=r"\bException in device=(?P<device>[A-Z]{2,6}:\d{1,5}): ",
+        meaning="The process of device {device} failed.",
+        fix="Look for the first error of that process, above this line or in its own log.",
+        example=(
+            "Exception in device=TPU:5: Cannot replicate if number of devices (1) is "
+            "different from 8"
+        ),
+        origin="source: torch_xla/distributed/xla_multiprocessing.py of torch_xla 1.8",
+        weight=0.6,
+        needle_tells=False,
+        wrapper=True,
+    ),
+)
