@@ -104,6 +104,29 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.9,
     ),
     Signature(
+        id="composer-rank-crashed",
+        code="failed-exception",
+        role=Role.SYMPTOM,
+        needle="crashed with exit code",
+        pattern=(
+            r"composer\.cli\.launcher.{0,20}?Rank (?P<rank>\d{1,6}) crashed with exit code "
+            r"(?P<exitcode>-?\d{1,3})"
+        ),
+        meaning=(
+            "Composer's launcher reports that rank {rank} ended with {exitcode}; a negative "
+            "number is a signal."
+        ),
+        fix=(
+            "Look for the first error of that process, above this line or in its own log. "
+            "For -7 (bus error) give the container more shared memory: `--shm-size=16g`."
+        ),
+        example="ERROR:composer.cli.launcher:Rank 5 crashed with exit code -11.",
+        origin="source: composer/cli/launcher.py of Composer 0.20",
+        weight=0.5,
+        needle_tells=False,
+        wrapper=True,
+    ),
+    Signature(
         id="xla-device-exception",
         code="failed-exception",
         role=Role.SYMPTOM,

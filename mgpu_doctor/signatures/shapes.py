@@ -285,7 +285,7 @@ SIGNATURES: tuple[Signature, ...] = (
         id="devices-input-weight",
         code="failed-device-mismatch",
         role=Role.CAUSE,
-        needle=" should be the same or input should be a MKLDNN tensor",
+        needle=") and weight type (",
         pattern=r"Input type \((?P<first>[\w.]+)\) and weight type \((?P<second>[\w.]+)\) should "
         r"be the same",
         meaning="The batch is {first}, the model's weights are {second}: another device or another "
