@@ -46,7 +46,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="torch._dynamo.exc.Unsupported: ",
         pattern=r"^torch\._dynamo\.exc\.Unsupported: (?P<what>.{1,200})",
         meaning="`torch.compile(fullgraph=True)` met code that it cannot trace ({what}).",
-        fix="Mend the line below `from user code`, or drop `fullgraph=True`. " + _WITHOUT,
+        fix="Fix the line below `from user code`, or drop `fullgraph=True`. " + _WITHOUT,
         example="torch._dynamo.exc.Unsupported: Failed to trace builtin operator",
         origin="made: a print in a function compiled with fullgraph=True, torch 2.13",
     ),

@@ -115,7 +115,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle=" death signal, shutting down workers",
         pattern=r"Received (?:2|Signals\.SIGINT) death signal, shutting down workers",
         meaning="Somebody interrupted the job (Ctrl-C, SIGINT).",
-        fix="Nothing to mend if that was meant.",
+        fix="Nothing to fix if that was meant.",
         example="W1121 19:02:43.047000 19633 torch/distributed/elastic/agent/server/api.py:753] "
         "Received 2 death signal, shutting down workers",
         origin="made: torchrun that was sent SIGINT, torch 2.13",
@@ -128,7 +128,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="KeyboardInterrupt",
         pattern=r"^KeyboardInterrupt\s*$",
         meaning="Somebody interrupted the process (Ctrl-C, SIGINT).",
-        fix="Nothing to mend if that was meant; the traceback above shows where it was then.",
+        fix="Nothing to fix if that was meant; the traceback above shows where it was then.",
         example="KeyboardInterrupt",
         origin="made: torchrun's workers that were sent SIGINT, torch 2.13",
         severity="info",

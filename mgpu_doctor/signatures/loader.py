@@ -114,7 +114,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"process (?P<worker>\d+)\.",
         meaning="The data set raised {inner} in worker {worker}; the traceback that follows names "
         "the line.",
-        fix="Mend the line that `Original Traceback` ends with, or skip bad samples there; "
+        fix="Fix the line that `Original Traceback` ends with, or skip bad samples there; "
         "`num_workers=0` shows it without the detour.",
         example="KeyError: Caught KeyError in DataLoader worker process 1.",
         origin="made: a data set that raises for one sample, torch 2.13",

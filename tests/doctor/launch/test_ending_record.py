@@ -74,7 +74,7 @@ class Held:
         self.asked.set()
         self.released.wait()
 
-    def told(self) -> dict[str, object]:
+    def evidence(self) -> dict[str, object]:
         return {}
 
     def close(self) -> None:
