@@ -109,6 +109,50 @@ SIGNATURES: tuple[Signature, ...] = (
         needle_tells=False,
     ),
     Signature(
+        id="zero-ranks-disagree",
+        code="hang-collective-mismatch",
+        role=Role.CAUSE,
+        needle="disagreement between rank",
+        pattern=(
+            r"RuntimeError: disagreement between rank(?P<first>\d{1,6}) and "
+            r"rank(?P<second>\d{1,6}): "
+        ),
+        meaning=(
+            "ZeRO-3 found that rank {first} and rank {second} run other parts of the model, "
+            "so their collectives do not fit."
+        ),
+        fix=(
+            "Let every rank run the same modules in each step: a batch without images, or "
+            "an expert without tokens, still needs a dummy pass."
+        ),
+        example=(
+            "RuntimeError: disagreement between rank0 and rank3: rank0: [12, 44], rank3: [12, 45]"
+        ),
+        origin="source: deepspeed/runtime/zero/utils.py of DeepSpeed 0.14",
+        weight=0.9,
+        needle_tells=False,
+        mutual=True,
+    ),
+    Signature(
+        id="lightning-sigterm-exception",
+        code="failed-killed",
+        role=Role.SYMPTOM,
+        needle="SIGTERMException",
+        pattern=r"^(?:\w{1,40}\.){1,6}SIGTERMException\b",
+        meaning=(
+            "Lightning stopped because somebody asked the job to end (SIGTERM): the "
+            "scheduler at a limit, or a person."
+        ),
+        fix=(
+            "Look at the scheduler's reason (`scontrol show job`, `kubectl describe pod`); "
+            "save checkpoints on SIGTERM."
+        ),
+        example="lightning.fabric.utilities.exceptions.SIGTERMException",
+        origin="source: lightning/pytorch/trainer/connectors/signal_connector.py of Lightning 2.4",
+        weight=0.6,
+        needle_tells=False,
+    ),
+    Signature(
         id="leaf-modified-in-place",
         code="failed-exception",
         role=Role.CAUSE,
