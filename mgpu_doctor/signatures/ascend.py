@@ -20,7 +20,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "EI0002: [PID: 4711] The wait execution of the Notify register times out. "
             "Reason: The Notify register has not received"
         ),
-        origin="source: error codes of CANN 8",
+        origin="recalled: error codes of CANN 8",
         weight=0.6,
         needle_tells=False,
     ),
@@ -39,7 +39,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "EI0006: [PID: 4711] Getting socket times out. Reason: Remote Rank did not send "
             "the data in time"
         ),
-        origin="source: error codes of CANN 8",
+        origin="recalled: error codes of CANN 8",
         weight=0.6,
         needle_tells=False,
     ),
@@ -58,7 +58,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "RuntimeError: [ERROR] HCCL error in: "
             "torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:88"
         ),
-        origin="source: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp of torch_npu 2.1",
+        origin="recalled: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp of torch_npu 2.1",
         weight=0.5,
         needle_tells=False,
     ),
@@ -77,7 +77,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "RuntimeError: NPU out of memory. Tried to allocate 512.00 MiB (NPU 1; 29.50 "
             "GiB total capacity)"
         ),
-        origin="source: torch_npu/csrc/core/npu/NPUCachingAllocator.cpp of torch_npu 2.1",
+        origin="recalled: torch_npu/csrc/core/npu/NPUCachingAllocator.cpp of torch_npu 2.1",
         weight=0.9,
     ),
     Signature(
@@ -99,7 +99,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "did not come to the collective."
         ),
         example="rtDeviceSynchronize execute failed, reason=[stream sync timeout]",
-        origin="source: error codes of CANN 8",
+        origin="recalled: error codes of CANN 8",
         weight=0.5,
         needle_tells=False,
     ),
@@ -115,7 +115,7 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="A kernel on the NPU failed ({why}).",
         fix=("Run with `ASCEND_LAUNCH_BLOCKING=1` to find the operator, and check its inputs."),
         example="rtStreamSynchronize execute failed, reason=[vector core exception]",
-        origin="source: error codes of CANN 8",
+        origin="recalled: error codes of CANN 8",
         weight=0.7,
         needle_tells=False,
     ),

@@ -112,7 +112,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Use the CUDA toolkit of torch's own version (`torch.version.cuda`), or set "
         "TORCH_CUDA_ARCH_LIST to what it knows.",
         example="nvcc fatal   : Unsupported gpu architecture 'compute_120'",
-        origin="source: nvcc of CUDA 12",
+        origin="recalled: nvcc of CUDA 12",
         weight=0.95,
     ),
     Signature(
@@ -126,7 +126,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Use a newer Triton or torch, or set `TRITON_PTXAS_PATH` to the ptxas of a newer CUDA "
         "toolkit.",
         example="ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'",
-        origin="source: ptxas of CUDA 12",
+        origin="recalled: ptxas of CUDA 12",
         weight=0.95,
     ),
 )

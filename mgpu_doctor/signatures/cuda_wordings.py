@@ -22,7 +22,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "RuntimeError: cuda runtime error (59) : device-side assert triggered at "
             "aten/src/THC/generic/THCTensorMath.cu:41"
         ),
-        origin="source: aten/src/THC/THCGeneral.cpp of torch 1.4",
+        origin="recalled: aten/src/THC/THCGeneral.cpp of torch 1.4",
         weight=0.9,
         needle_tells=False,
     ),
@@ -41,7 +41,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "RuntimeError: cuda runtime error (2) : out of memory at "
             "aten/src/THC/generic/THCStorage.cu:66"
         ),
-        origin="source: aten/src/THC/THCGeneral.cpp of torch 1.4",
+        origin="recalled: aten/src/THC/THCGeneral.cpp of torch 1.4",
         weight=0.9,
         needle_tells=False,
     ),
@@ -60,7 +60,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "RuntimeError: cuda runtime error (77) : an illegal memory access was "
             "encountered at aten/src/THC/THCGeneral.cpp:50"
         ),
-        origin="source: aten/src/THC/THCGeneral.cpp of torch 1.4",
+        origin="recalled: aten/src/THC/THCGeneral.cpp of torch 1.4",
         weight=0.85,
         needle_tells=False,
     ),
@@ -81,7 +81,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "RuntimeError: cuda runtime error (10) : invalid device ordinal at "
             "torch/csrc/cuda/Module.cpp:37"
         ),
-        origin="source: torch/csrc/cuda/Module.cpp of torch 1.4",
+        origin="recalled: torch/csrc/cuda/Module.cpp of torch 1.4",
         weight=0.85,
         needle_tells=False,
     ),
@@ -97,7 +97,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "RuntimeError: cuda runtime error (48) : no kernel image is available for "
             "execution on the device at aten/src/THC/THCTensorCopy.cu:20"
         ),
-        origin="source: aten/src/THC/THCGeneral.cpp of torch 1.4",
+        origin="recalled: aten/src/THC/THCGeneral.cpp of torch 1.4",
         weight=0.85,
         needle_tells=False,
     ),
@@ -124,15 +124,15 @@ SIGNATURES: tuple[Signature, ...] = (
         needle=" error: initialization error",
         pattern=r"(?:CUDA|HIP) error: initialization error",
         meaning=(
-            "CUDA was used before the processes were forked: a child cannot use the "
-            "parent's context."
+            "CUDA cannot start in this process. The most common cause: it was used before "
+            "the processes were forked, and a child cannot use the parent's context."
         ),
         fix=(
             "Start the processes with `spawn`, and touch no GPU (`torch.cuda…`, `.cuda()`) "
             "before that, also not in earlier notebook cells."
         ),
         example="RuntimeError: CUDA error: initialization error",
-        origin="source: driver_types.h of CUDA 12",
+        origin="recalled: driver_types.h of CUDA 12",
         weight=0.75,
     ),
     Signature(
@@ -170,7 +170,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "F ./tensorflow/core/util/gpu_launch_config.h:170] Check failed: err == "
             "hipSuccess (98 vs. 0)"
         ),
-        origin="source: tensorflow/core/util/gpu_launch_config.h of TensorFlow 2.12",
+        origin="recalled: tensorflow/core/util/gpu_launch_config.h of TensorFlow 2.12",
         weight=0.6,
         needle_tells=False,
     ),
@@ -187,7 +187,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example=(
             "RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)"
         ),
-        origin="source: ur_api.h of oneAPI Unified Runtime",
+        origin="recalled: ur_api.h of oneAPI Unified Runtime",
         weight=0.8,
         needle_tells=False,
     ),
@@ -200,7 +200,7 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="The Intel GPU has no memory or no other resource left.",
         fix="Use a smaller batch; `xpu-smi dump -m 18` shows the memory of each GPU.",
         example="RuntimeError: UR error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)",
-        origin="source: ur_api.h of oneAPI Unified Runtime",
+        origin="recalled: ur_api.h of oneAPI Unified Runtime",
         weight=0.7,
         needle_tells=False,
     ),
@@ -219,7 +219,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "ResourceExhaustedError: Out of memory error on GPU 3. Cannot allocate "
             "256.000000MB memory on GPU 3, 31.2GB memory has been allocated"
         ),
-        origin="source: paddle/fluid/memory/allocation/cuda_allocator.cc of Paddle 2.6",
+        origin="recalled: paddle/fluid/memory/allocation/cuda_allocator.cc of Paddle 2.6",
         weight=0.9,
     ),
     Signature(
@@ -237,7 +237,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 4,096,000 bytes "
             "(allocated so far: 8,192 bytes)."
         ),
-        origin="source: cupy/cuda/memory.pyx of CuPy 13",
+        origin="recalled: cupy/cuda/memory.pyx of CuPy 13",
         weight=0.9,
     ),
     Signature(
@@ -252,7 +252,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "RuntimeError: CUDA tensor detected and the MPI used doesn't have CUDA-aware "
             "MPI support"
         ),
-        origin="source: torch/csrc/distributed/c10d/ProcessGroupMPI.cpp of torch 2.13",
+        origin="recalled: torch/csrc/distributed/c10d/ProcessGroupMPI.cpp of torch 2.13",
         weight=0.95,
         needle_tells=False,
     ),

@@ -17,7 +17,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "Its text is in log/workerlog.N."
         ),
         example="LAUNCH ERROR 2024-03-01 10:20:30,400 Container failed !!!",
-        origin="source: python/paddle/distributed/launch/controllers/controller.py of Paddle 2.6",
+        origin="recalled: python/paddle/distributed/launch/controllers/controller.py of Paddle 2.6",
         weight=0.5,
         needle_tells=False,
         wrapper=True,
@@ -31,7 +31,7 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="The pod {pod} ended with exit code {exitcode}.",
         fix="Read its text: `kubectl logs POD --previous`.",
         example="Pod: research.bert-worker-3 exited with code 1",
-        origin="source: pkg/controller.v1 of Kubeflow's training operator 1.7",
+        origin="recalled: pkg/controller.v1 of Kubeflow's training operator 1.7",
         weight=0.5,
         needle_tells=False,
         wrapper=True,
@@ -48,7 +48,7 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="The container {container} of pod {pod} ended with exit code {exitcode}.",
         fix="Read its text: `kubectl logs POD --previous`.",
         example="Error pod bert-worker-3 container pytorch exitCode: 1 terminated message:",
-        origin="source: pkg/controller.v1 of Kubeflow's training operator 1.7",
+        origin="recalled: pkg/controller.v1 of Kubeflow's training operator 1.7",
         weight=0.5,
         needle_tells=False,
         wrapper=True,
@@ -65,7 +65,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "`mpirun --tag-output` shows which rank prints what."
         ),
         example="Primary job  terminated normally, but 1 process returned",
-        origin="source: help-plm-base.txt of Open MPI 4.1",
+        origin="recalled: help-plm-base.txt of Open MPI 4.1",
         weight=0.5,
         needle_tells=False,
         wrapper=True,
@@ -82,7 +82,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "The lines below name its rank and exit code."
         ),
         example="=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
-        origin="source: hydra of MPICH 4.1",
+        origin="recalled: hydra of MPICH 4.1",
         weight=0.5,
         wrapper=True,
     ),
@@ -100,7 +100,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "Try `ssh HOST orted --version` from this host; give the path with `mpirun --prefix`."
         ),
         example="ORTE was unable to reliably start one or more daemons.",
-        origin="source: help-errmgr-base.txt of Open MPI 4.1",
+        origin="recalled: help-errmgr-base.txt of Open MPI 4.1",
         weight=0.9,
     ),
     Signature(
@@ -121,7 +121,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "For -7 (bus error) give the container more shared memory: `--shm-size=16g`."
         ),
         example="ERROR:composer.cli.launcher:Rank 5 crashed with exit code -11.",
-        origin="source: composer/cli/launcher.py of Composer 0.20",
+        origin="recalled: composer/cli/launcher.py of Composer 0.20",
         weight=0.5,
         needle_tells=False,
         wrapper=True,
@@ -138,7 +138,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "Exception in device=TPU:5: Cannot replicate if number of devices (1) is "
             "different from 8"
         ),
-        origin="source: torch_xla/distributed/xla_multiprocessing.py of torch_xla 1.8",
+        origin="recalled: torch_xla/distributed/xla_multiprocessing.py of torch_xla 1.8",
         weight=0.6,
         needle_tells=False,
         wrapper=True,

@@ -248,7 +248,7 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="A container crashed with SIGSEGV.",
         fix="Run it with PYTHONFAULTHANDLER=1 to get the Python stack of the crash.",
         example="      Exit Code:    139",
-        origin="source: `kubectl describe pod` of Kubernetes 1.31",
+        origin="recalled: `kubectl describe pod` of Kubernetes 1.31",
         weight=0.5,
     ),
 )

@@ -22,7 +22,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example=(
             "RuntimeError: world_size (12) is not divisible by tensor_model_parallel_size (8)"
         ),
-        origin="source: megatron/core/parallel_state.py of Megatron Core 0.9",
+        origin="recalled: megatron/core/parallel_state.py of Megatron Core 0.9",
         weight=0.95,
         needle_tells=False,
     ),
@@ -44,7 +44,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "AssertionError: global batch size (20) is not divisible by micro batch size "
             "(8) times data parallel size (4)"
         ),
-        origin="source: megatron/core/num_microbatches_calculator.py of Megatron Core 0.9",
+        origin="recalled: megatron/core/num_microbatches_calculator.py of Megatron Core 0.9",
         weight=0.95,
         needle_tells=False,
     ),
@@ -65,7 +65,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "it has none."
         ),
         example="AssertionError: Loading a checkpoint for MP=4 but world size is 2",
-        origin="source: llama/generation.py of llama 2",
+        origin="recalled: llama/generation.py of llama 2",
         weight=0.95,
         needle_tells=False,
     ),
@@ -84,7 +84,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "AssertionError: First dimension of the tensor should be divisible by tensor "
             "parallel size"
         ),
-        origin="source: megatron/core/tensor_parallel/mappings.py of Megatron Core 0.9",
+        origin="recalled: megatron/core/tensor_parallel/mappings.py of Megatron Core 0.9",
         weight=0.95,
     ),
     Signature(
@@ -102,7 +102,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "of that step."
         ),
         example="FloatingPointError: Loss became infinite or NaN at iteration=512!",
-        origin="source: detectron2/engine/train_loop.py of detectron2 0.6",
+        origin="recalled: detectron2/engine/train_loop.py of detectron2 0.6",
         weight=0.95,
     ),
     Signature(
@@ -117,7 +117,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "FloatingPointError: Minimum loss scale reached (0.0002). Your loss is probably "
             "exploding."
         ),
-        origin="source: fairseq/optim/dynamic_loss_scaler.py of fairseq 0.12",
+        origin="recalled: fairseq/optim/dynamic_loss_scaler.py of fairseq 0.12",
         weight=0.95,
     ),
     Signature(
@@ -135,7 +135,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "AssertionError: Rank 6: found NaN in local grad norm in backward pass before "
             "data-parallel communication collective"
         ),
-        origin="source: megatron/core/distributed/param_and_grad_buffer.py of Megatron Core 0.9",
+        origin="recalled: megatron/core/distributed/param_and_grad_buffer.py of Megatron Core 0.9",
         weight=0.95,
         needle_tells=False,
     ),
@@ -148,7 +148,7 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="The loss is not a finite number, and the script stopped.",
         fix="Lower the learning rate, clip gradients, and check the batch.",
         example="Loss is nan, stopping training",
-        origin="source: engine.py of torchvision's reference scripts",
+        origin="recalled: engine.py of torchvision's reference scripts",
         weight=0.95,
     ),
     Signature(
@@ -178,7 +178,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. "
             "Barrier_id: PjRT_Client_Connect."
         ),
-        origin="source: xla/tsl/distributed_runtime/coordination/coordination_service.cc of XLA",
+        origin="recalled: xla/tsl/distributed_runtime/coordination/coordination_service.cc of XLA",
         weight=0.7,
     ),
     Signature(

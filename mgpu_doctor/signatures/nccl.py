@@ -252,7 +252,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Leave 1 to 2 GiB for NCCL: a smaller batch, fewer process groups, or a smaller "
         "`NCCL_BUFFSIZE` (`export NCCL_BUFFSIZE=2097152`).",
         example="Failed to CUDA calloc async 608 bytes",
-        origin="source: src/include/alloc.h of NCCL 2.19",
+        origin="recalled: src/include/alloc.h of NCCL 2.19",
         weight=0.8,
     ),
     Signature(
@@ -266,7 +266,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "`/dev/shm/nccl-*` that dead jobs left.",
         example="node01:984:1021 [0] misc/shmutils.cc:72 NCCL WARN Call to posix_fallocate "
         "failed : No space left on device",
-        origin="source: src/misc/shmutils.cc of NCCL 2.19",
+        origin="recalled: src/misc/shmutils.cc of NCCL 2.19",
     ),
     Signature(
         id="nccl-invalid-usage",
@@ -279,7 +279,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Each rank must `torch.cuda.set_device(local_rank)` before its first collective. "
         + _MORE,
         example="ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
-        origin="source: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
+        origin="recalled: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
         weight=0.55,
     ),
 )

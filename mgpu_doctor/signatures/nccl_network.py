@@ -173,7 +173,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix=_FIRST + " If none has one: " + _INTERFACE,
         example="socketPollConnect: connect to 10.1.0.7<51234> returned Connection timed out, "
         "exceeded error retry count (35)",
-        origin="source: src/misc/socket.cc of NCCL 2.23, as torch prints it under `Last error:`",
+        origin="recalled: src/misc/socket.cc of NCCL 2.23, as torch prints it under `Last error:`",
         weight=0.6,
     ),
 )

@@ -24,7 +24,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "RuntimeError: NCCL error in: torch/lib/c10d/ProcessGroupNCCL.cpp:911, "
             "unhandled cuda error, NCCL version 2.10.3"
         ),
-        origin="source: torch/lib/c10d/NCCLUtils.hpp of torch 1.8",
+        origin="recalled: torch/lib/c10d/NCCLUtils.hpp of torch 1.8",
         weight=0.6,
         needle_tells=False,
     ),
@@ -46,7 +46,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "RuntimeError: NCCL error in: torch/lib/c10d/ProcessGroupNCCL.cpp:911, "
             "unhandled system error, NCCL version 2.10.3"
         ),
-        origin="source: torch/lib/c10d/NCCLUtils.hpp of torch 1.8",
+        origin="recalled: torch/lib/c10d/NCCLUtils.hpp of torch 1.8",
         weight=0.6,
         needle_tells=False,
     ),
@@ -71,7 +71,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "RuntimeError: NCCL error in: torch/lib/c10d/ProcessGroupNCCL.cpp:911, internal "
             "error, NCCL version 2.10.3"
         ),
-        origin="source: torch/lib/c10d/NCCLUtils.hpp of torch 1.8",
+        origin="recalled: torch/lib/c10d/NCCLUtils.hpp of torch 1.8",
         weight=0.55,
         needle_tells=False,
     ),
@@ -97,7 +97,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "RuntimeError: NCCL error in: torch/lib/c10d/ProcessGroupNCCL.cpp:911, invalid "
             "usage, NCCL version 2.10.3"
         ),
-        origin="source: torch/lib/c10d/NCCLUtils.hpp of torch 1.8",
+        origin="recalled: torch/lib/c10d/NCCLUtils.hpp of torch 1.8",
         weight=0.55,
         needle_tells=False,
     ),
@@ -117,7 +117,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, remote process exited "
             "or there was a network error, NCCL version 2.18.1"
         ),
-        origin="source: torch/csrc/distributed/c10d/NCCLUtils.hpp of torch 2.1",
+        origin="recalled: torch/csrc/distributed/c10d/NCCLUtils.hpp of torch 2.1",
         weight=0.5,
     ),
     Signature(
@@ -141,7 +141,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "node01:811:902 [3] proxy.cc:1485 NCCL WARN [Service thread] Error encountered "
             "progressing operation=Connect, res=3, closing connection"
         ),
-        origin="source: src/proxy.cc of NCCL 2.19",
+        origin="recalled: src/proxy.cc of NCCL 2.19",
         weight=0.5,
     ),
     Signature(
@@ -162,7 +162,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "node01:15:91 [2] include/socket.h:403 NCCL WARN Call to recv failed : "
             "Connection reset by peer"
         ),
-        origin="source: src/include/socket.h of NCCL 2.7",
+        origin="recalled: src/include/socket.h of NCCL 2.7",
         weight=0.5,
         needle_tells=False,
     ),
@@ -183,7 +183,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "node01:39:75 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to "
             "192.0.2.7<40001> failed : Software caused connection abort"
         ),
-        origin="source: src/misc/socket.cc of NCCL 2.19",
+        origin="recalled: src/misc/socket.cc of NCCL 2.19",
         weight=0.6,
         needle_tells=False,
     ),
@@ -205,7 +205,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "node01:73:95 [0] transport/net_ib.cc:845 NCCL WARN NET/IB : Got completion "
             "with error 12, opcode 129, len 0, vendor err 129"
         ),
-        origin="source: src/transport/net_ib.cc of NCCL 2.10",
+        origin="recalled: src/transport/net_ib.cc of NCCL 2.10",
         weight=0.6,
         needle_tells=False,
     ),
@@ -230,7 +230,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "node01:69:85 [0] bootstrap.cc:131 NCCL WARN Bootstrap Root : rank 3 of 16 "
             "ranks has already checked in"
         ),
-        origin="source: src/bootstrap.cc of NCCL 2.10",
+        origin="recalled: src/bootstrap.cc of NCCL 2.10",
         weight=0.9,
     ),
 )

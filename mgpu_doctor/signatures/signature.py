@@ -46,8 +46,9 @@ class Signature:
     """What to do or to type. May name groups."""
     example: str
     origin: str
-    """Where the example comes from: `made: HOW` where we made the failure happen, or
-    `source: FILE of torch 2.13` where it is the framework's own text."""
+    """Where the example comes from: `made: HOW` if we made the failure happen, `source: FILE of
+    torch 2.13` if the framework's own text was read there, `recalled: FILE of …` if it should be
+    there and nobody has checked."""
     severity: str = "critical"
     """`critical`, `warning` or `info`: of the finding."""
     least: int = 1

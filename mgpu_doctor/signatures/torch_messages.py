@@ -26,7 +26,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up "
             "environment"
         ),
-        origin="source: c10/cuda/CUDAFunctions.cpp of torch 2.13",
+        origin="recalled: c10/cuda/CUDAFunctions.cpp of torch 2.13",
         weight=0.8,
         needle_tells=False,
     ),
@@ -46,7 +46,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "at `dmesg | grep -i xid` first."
         ),
         example="RuntimeError: CUDA error: invalid configuration argument",
-        origin="source: driver_types.h of CUDA 12",
+        origin="recalled: driver_types.h of CUDA 12",
         weight=0.6,
         needle_tells=False,
     ),
@@ -62,7 +62,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "`PYTORCH_ROCM_ARCH` for ROCm)."
         ),
         example="RuntimeError: HIP error: invalid device function",
-        origin="source: driver_types.h of CUDA 12",
+        origin="recalled: driver_types.h of CUDA 12",
         weight=0.85,
         needle_tells=False,
     ),
@@ -128,7 +128,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example=(
             "RuntimeError: disagreement between rank0 and rank3: rank0: [12, 44], rank3: [12, 45]"
         ),
-        origin="source: deepspeed/runtime/zero/utils.py of DeepSpeed 0.14",
+        origin="recalled: deepspeed/runtime/zero/utils.py of DeepSpeed 0.14",
         weight=0.9,
         needle_tells=False,
         mutual=True,
@@ -198,7 +198,7 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="The file of the weights is damaged or cut off.",
         fix="Compare its size with the source and copy or download it again.",
         example="OSError: Unable to load weights from pytorch checkpoint file for '/models/a'",
-        origin="source: transformers/modeling_utils.py of transformers 4.40",
+        origin="recalled: transformers/modeling_utils.py of transformers 4.40",
         weight=0.9,
         needle_tells=False,
     ),
@@ -273,7 +273,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "InternalError: Blas GEMM launch failed : a.shape=(32, 10), b.shape=(10, 20), "
             "m=32, n=20, k=10"
         ),
-        origin="source: tensorflow/core/kernels/matmul_op.cc of TensorFlow 1.15",
+        origin="recalled: tensorflow/core/kernels/matmul_op.cc of TensorFlow 1.15",
         weight=0.75,
         needle_tells=False,
     ),
@@ -287,7 +287,8 @@ SIGNATURES: tuple[Signature, ...] = (
             r"'(?P<file>[^']{1,300})' -> '(?P<target>[^']{1,300}\.(?:pt|pth|ckpt|tar|"
             r"pth\.tar|safetensors|bin|h5))'"
         ),
-        meaning="Several processes rename or link the same checkpoint {target}.",
+        meaning="The checkpoint {target} could not be renamed or linked, mostly because several "
+        "processes do it at once.",
         fix=("Let only global rank 0 save (`RANK`, not `LOCAL_RANK`), with a barrier after it."),
         example=(
             "FileNotFoundError: [Errno 2] No such file or directory: 'run1/tmp.pth.tar' -> "
@@ -316,7 +317,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "triton.runtime.errors.OutOfResources: out of resource: shared memory, "
             "Required: 147456, Hardware limit: 101376."
         ),
-        origin="source: python/triton/runtime/errors.py of Triton 3.2",
+        origin="recalled: python/triton/runtime/errors.py of Triton 3.2",
         weight=0.95,
         needle_tells=False,
     ),

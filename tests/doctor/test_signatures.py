@@ -39,7 +39,7 @@ def test_it_is_declared_as_the_house_does(signature: Signature) -> None:
     assert signature.severity in ("critical", "warning", "info")
     assert 0 < signature.weight < 1
     assert signature.role is Role.CAUSE or signature.weight <= 0.9
-    assert re.match(r"(?:made|source): \S", signature.origin)
+    assert re.match(r"(?:made|source|recalled): \S", signature.origin)
     assert "\n" not in signature.example
 
 
