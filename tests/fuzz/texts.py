@@ -78,7 +78,8 @@ def _lines(data: bytes, hostile: Hostile) -> bytes:
     kind = rng.randrange(5)
     at = rng.randrange(len(lines))
     if kind == 0:
-        lines[at:at] = [lines[at]] * rng.choice((5, 2000, 20_000))
+        most = LONGEST // len(lines[at])
+        lines[at:at] = [lines[at]] * min(rng.choice((5, 2000, 20_000)), most)
     elif kind == 1:
         lines[at] = lines[at][: rng.randrange(len(lines[at]) + 1)]
     elif kind == 2:

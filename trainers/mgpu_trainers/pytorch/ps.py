@@ -61,6 +61,10 @@ def _float_buffers(model: nn.Module) -> list[torch.Tensor]:
     return [each for each in model.buffers() if each.is_floating_point()]
 
 
+_TIMED_OUT = ("Timed out", "Application timeout")
+"""Gloo says the latter where another thread of this process has noticed the time-out first."""
+
+
 class RemoteOptimizer(torch.optim.Optimizer):
     """The server's optimizer as a worker sees it: sends gradients, receives weights."""
 
@@ -80,7 +84,7 @@ class RemoteOptimizer(torch.optim.Optimizer):
             dist.send(make_message(self.model, self.loss, self.param_groups[0]["lr"]), SERVER)
             dist.recv(self.weights, SERVER)
         except RuntimeError as error:
-            if "Timed out" in str(error):
+            if any(words in str(error) for words in _TIMED_OUT):
                 raise
             raise SystemExit(1) from None
         unflatten_into(self.weights, list(self.model.parameters()))
