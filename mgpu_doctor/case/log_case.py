@@ -85,8 +85,8 @@ def _read(names: Mapping[str, Path | None]) -> _LogSources:
         found.fresh |= log.modified is not None and time.time() - log.modified < FRESH
     if len(found.unexamined) > MOST_TOLD:
         more = len(found.unexamined) - MOST_TOLD
-        told = _unread(f"{more} more logs could not be read whole")
-        found.unexamined = [*found.unexamined[:MOST_TOLD], told]
+        more_unread = _unread(f"{more} more logs could not be read whole")
+        found.unexamined = [*found.unexamined[:MOST_TOLD], more_unread]
     return found
 
 
@@ -106,16 +106,18 @@ def _case(subjects: Sequence[str], found: _LogSources) -> Case:
     logs = with_ranks(scanned, world_size)
     signs = _signs(logs)
     seen = ranks_seen(logs)
-    told = endings_of(logs, max(world_size or 0, len(seen), 1))
-    signs = tuple(sign for sign in signs if not _was_caught(sign, told.caught))
-    told.ends = with_joined_messages(told.ends, signs)
-    job = job_of_logs(scanned, told.ends, told.asked, world_size)
+    endings = endings_of(logs, max(world_size or 0, len(seen), 1))
+    signs = tuple(sign for sign in signs if not _was_caught(sign, endings.caught))
+    endings.ends = with_joined_messages(endings.ends, signs)
+    job = job_of_logs(scanned, endings.ends, endings.asked, world_size)
     return Case(
         subject=Subject("log", _reference(subjects)),
         job=job,
         observed=job.ended or time.time(),
-        ranks=ranks_of_logs(seen, told.ends, told.hosts, job, alive=found.fresh and not signs),
-        console=Console(_tail(scanned), tuple(told.ends)),
+        ranks=ranks_of_logs(
+            seen, endings.ends, endings.hosts, job, alive=found.fresh and not signs
+        ),
+        console=Console(_tail(scanned), tuple(endings.ends)),
         signs=signs,
         unexamined=tuple(found.unexamined),
     )

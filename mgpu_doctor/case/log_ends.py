@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from mgpu_probes.outside import console_errors as parser
 from mgpu_probes.outside.console_errors import ConsoleFacts, Failure, PrintedTraceback
 from mgpu_probes.outside.jobs.launchers import WRAPPER_FOLDERS
-from mgpu_probes.outside.logs.log_scanner import Form, Told
+from mgpu_probes.outside.logs.log_scanner import Form, KeptLine
 
 from mgpu_doctor.case.captured_console import error_of
 from mgpu_doctor.case.log_matches import LogMatch, went_on
@@ -42,36 +42,38 @@ class Endings:
 def endings_of(logs: Sequence[Whose], ranks: int) -> Endings:
     """Endings by tracebacks and launchers' reports. Exceptions that were caught and printed, or
     after which training continued, ended no process. `ranks`: the least number of ranks."""
-    told = Endings()
-    parsed = [(log, parser.parse_console(line.text for line in log.scanned.told)) for log in logs]
-    parsed = [(log, facts) for log, facts in parsed if not _all_past(log.scanned.told, ranks)]
+    endings = Endings()
+    parsed = [
+        (log, parser.parse_console(line.text for line in log.scanned.kept_lines)) for log in logs
+    ]
+    parsed = [(log, facts) for log, facts in parsed if not _all_past(log.scanned.kept_lines, ranks)]
     reported = any(facts.failures for _, facts in parsed)
     printed: list[tuple[int, LoggedEnd]] = []
     for log, facts in parsed:
-        told.asked = told.asked or facts.asked
+        endings.asked = endings.asked or facts.asked
         for failure in facts.failures:
             if _went_on(_line(log, failure.at), ranks):
                 continue
             end = _reported(failure, log)
-            told.ends.append(end)
+            endings.ends.append(end)
             if end.rank is not None and failure.host:
-                told.hosts[end.rank] = failure.host
+                endings.hosts[end.rank] = failure.host
         for number, raised in _tracebacks(log, facts, ranks, reported):
             if raised is None:
-                told.caught.add((log.scanned.source, number))
+                endings.caught.add((log.scanned.source, number))
             else:
                 printed.append((number, raised))
     if len(logs) == 1:  # otherwise the order is unknown
         printed = [(number, replace(end, order=number)) for number, end in printed]
-    told.ends += [end for _, end in printed]
-    return told
+    endings.ends += [end for _, end in printed]
+    return endings
 
 
 def _tracebacks(
     log: Whose, facts: ConsoleFacts, ranks: int, reported: bool
 ) -> Iterable[tuple[int, LoggedEnd | None]]:
     """Exceptions with the numbers of their lines; None: it ended no process."""
-    hydra = any(_PRINTED_BY_HYDRA in line.text for line in log.scanned.told)
+    hydra = any(_PRINTED_BY_HYDRA in line.text for line in log.scanned.kept_lines)
     for traceback in facts.tracebacks:
         line = _line(log, traceback.traceback.at)
         if _is_launchers(traceback):
@@ -112,16 +114,16 @@ def _is_launchers(printed: PrintedTraceback) -> bool:
     return bool(frames) and any(place in frames[-1].file for place in _LAUNCHER_FILES)
 
 
-def _line(log: Whose, at: int) -> Told:
-    lines = log.scanned.told
+def _line(log: Whose, at: int) -> KeptLine:
+    lines = log.scanned.kept_lines
     return lines[min(at, len(lines) - 1)]
 
 
-def _went_on(line: Told, ranks: int) -> bool:
+def _went_on(line: KeptLine, ranks: int) -> bool:
     return went_on(line.after, ranks, line.later)
 
 
-def _all_past(lines: Sequence[Told], ranks: int) -> bool:
+def _all_past(lines: Sequence[KeptLine], ranks: int) -> bool:
     return not lines or _went_on(lines[-1], ranks)
 
 

@@ -127,5 +127,5 @@ def _rank(number: int, ends: Sequence[LoggedEnd], host: str, job: Job, *, alive:
 
 
 def _kept_lines(scanned: Scanned) -> Iterable[str]:
-    yield from (line.text for line in scanned.told)
+    yield from (line.text for line in scanned.kept_lines)
     yield from scanned.tail

@@ -56,7 +56,7 @@ def _arrays(columns: dict[str, Column]) -> dict[str, Any]:
 
 
 MOST_RANKS = 64
-"""The most ranks: more curves cannot be told apart. Culprits of findings come first."""
+"""The most ranks: more curves cannot be distinguished. Culprits of findings come first."""
 LEFT_OUT = ("step", "ended", "warm_up", "collectives", "micro_batches", "clock")
 
 

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mgpu_doctor.signatures.signature import Role, Signature
 
 _STACK = "Run with PYTHONFAULTHANDLER=1 to get the Python stack of the crash."
 _SHELL = r"^(?:\S{1,200}: line \d+: +(?P<pid>\d+) )?"
 """What bash writes before the name of a signal: nothing, or where it was."""
+
+_EXIT_TEXTS = (
+    ("exit-code", "exit code {}", "Process finished with exit code {}"),
+    ("exit-status", "exit status {}", "make: train failed with exit status {}"),
+    ("exit-exited", "exited with code {}", "worker-2 exited with code {}"),
+)
+"""ID, text and example of what shells and launchers print."""
+
+
+def _by_exit_code(number: int, *, code: str, meaning: str, fix: str) -> Iterator[Signature]:
+    """A signature per text that reports an exit code."""
+    for name, text, example in _EXIT_TEXTS:
+        yield Signature(
+            id=f"{name}-{number}",
+            code=code,
+            role=Role.SYMPTOM,
+            needle=text.format(number),
+            pattern=rf"\b{text.format(number)}\b",
+            meaning=meaning,
+            fix=fix,
+            example=example.format(number),
+            origin="source: the convention of shells for exit codes",
+            weight=0.5,
+            needle_tells=False,
+        )
+
 
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
@@ -125,82 +153,16 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="made: a C++ program that frees twice, glibc 2.36",
         weight=0.8,
     ),
-    Signature(
-        id="exit-code-139",
+    *_by_exit_code(
+        139,
         code="failed-signal",
-        role=Role.SYMPTOM,
-        needle="exit code 139",
-        pattern=r"\bexit code 139\b",
         meaning="A process crashed with SIGSEGV: exit code 139 is 128 and the signal's number.",
         fix="A C or CUDA extension crashed. " + _STACK,
-        example="Process finished with exit code 139",
-        origin="source: the convention of shells for exit codes",
-        weight=0.5,
-        needle_tells=False,
     ),
-    Signature(
-        id="exit-status-139",
-        code="failed-signal",
-        role=Role.SYMPTOM,
-        needle="exit status 139",
-        pattern=r"\bexit status 139\b",
-        meaning="A process crashed with SIGSEGV: exit code 139 is 128 and the signal's number.",
-        fix="A C or CUDA extension crashed. " + _STACK,
-        example="make: train failed with exit status 139",
-        origin="source: the convention of shells for exit codes",
-        weight=0.5,
-        needle_tells=False,
-    ),
-    Signature(
-        id="exit-exited-139",
-        code="failed-signal",
-        role=Role.SYMPTOM,
-        needle="exited with code 139",
-        pattern=r"\bexited with code 139\b",
-        meaning="A process crashed with SIGSEGV: exit code 139 is 128 and the signal's number.",
-        fix="A C or CUDA extension crashed. " + _STACK,
-        example="worker-2 exited with code 139",
-        origin="source: the convention of shells for exit codes",
-        weight=0.5,
-        needle_tells=False,
-    ),
-    Signature(
-        id="exit-code-137",
+    *_by_exit_code(
+        137,
         code="failed-killed",
-        role=Role.SYMPTOM,
-        needle="exit code 137",
-        pattern=r"\bexit code 137\b",
         meaning="A process was killed with SIGKILL: exit code 137 is 128 and the signal's number.",
         fix="Look for `Out of memory` in `dmesg`, and in the scheduler's log.",
-        example="Process finished with exit code 137",
-        origin="source: the convention of shells for exit codes",
-        weight=0.5,
-        needle_tells=False,
-    ),
-    Signature(
-        id="exit-status-137",
-        code="failed-killed",
-        role=Role.SYMPTOM,
-        needle="exit status 137",
-        pattern=r"\bexit status 137\b",
-        meaning="A process was killed with SIGKILL: exit code 137 is 128 and the signal's number.",
-        fix="Look for `Out of memory` in `dmesg`, and in the scheduler's log.",
-        example="make: train failed with exit status 137",
-        origin="source: the convention of shells for exit codes",
-        weight=0.5,
-        needle_tells=False,
-    ),
-    Signature(
-        id="exit-exited-137",
-        code="failed-killed",
-        role=Role.SYMPTOM,
-        needle="exited with code 137",
-        pattern=r"\bexited with code 137\b",
-        meaning="A process was killed with SIGKILL: exit code 137 is 128 and the signal's number.",
-        fix="Look for `Out of memory` in `dmesg`, and in the scheduler's log.",
-        example="worker-2 exited with code 137",
-        origin="source: the convention of shells for exit codes",
-        weight=0.5,
-        needle_tells=False,
     ),
 )

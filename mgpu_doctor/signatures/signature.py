@@ -61,11 +61,11 @@ class Signature:
     more_heads: tuple[str, ...] = ()
     """Other texts of three words and more, of which each does."""
     wrapper: bool = False
-    """It only says that another process or thread raised something: what that says outranks it."""
+    """It only repeats that another process or thread raised something: that text outranks it."""
     needs_failure: bool = False
-    """It is harmless unless the text tells of a failure, too."""
+    """It is harmless unless the text also reports a failure."""
     mutual: bool = False
-    """It tells that ranks disagree: who prints it is no more to blame than the others."""
+    """It says that ranks disagree: the rank that prints it is no more the culprit than the others."""
 
     @property
     def heads(self) -> tuple[str, ...]:

@@ -179,7 +179,7 @@ def test_the_last_lines_are_kept_clean(tmp_path: Path) -> None:
 def test_recorded_endings_are_told_in_full(path: Path) -> None:
     """What is kept of a log tells the same as all of it."""
     whole = console_errors.parse_console(path.read_text(encoding="utf-8").split("\n"))
-    kept = console_errors.parse_console(line.text for line in scanned(path).told)
+    kept = console_errors.parse_console(line.text for line in scanned(path).kept_lines)
     brief = [(one.rank, one.traceback.type, one.traceback.frames) for one in whole.tracebacks]
     assert [(o.rank, o.traceback.type, o.traceback.frames) for o in kept.tracebacks] == brief
     assert [(f.rank, f.pid, f.exit_code, f.signal, f.first) for f in kept.failures] == [
@@ -191,7 +191,7 @@ def test_recorded_endings_are_told_in_full(path: Path) -> None:
 def test_an_ending_amid_megabytes_is_found(tmp_path: Path) -> None:
     report = (RECORDED / "console/torchrun-raise.txt").read_text(encoding="utf-8").split("\n")
     path = write(tmp_path / "x.log", [*progress(50_000), *report, *["idle"] * 50_000])
-    kept = console_errors.parse_console(line.text for line in scanned(path).told)
+    kept = console_errors.parse_console(line.text for line in scanned(path).kept_lines)
     assert [one.rank for one in kept.tracebacks] == [2, 1, 3]
     assert kept.failures[0].rank == 2
 
@@ -199,7 +199,9 @@ def test_an_ending_amid_megabytes_is_found(tmp_path: Path) -> None:
 def test_endings_behind_container_stamps_and_srun_labels() -> None:
     report = (RECORDED / "console/torchrun-raise.txt").read_text(encoding="utf-8").split("\n")
     stamped = [f"2026-01-02T03:04:05.123456789Z stderr F {line}" for line in report]
-    kept = console_errors.parse_console(line.text for line in scanned_text("\n".join(stamped)).told)
+    kept = console_errors.parse_console(
+        line.text for line in scanned_text("\n".join(stamped)).kept_lines
+    )
     first = kept.tracebacks[0]
     assert (first.rank, first.traceback.type) == (2, "ValueError")
     assert kept.failures[0].pid == 6515
@@ -207,7 +209,7 @@ def test_endings_behind_container_stamps_and_srun_labels() -> None:
 
 def test_tracebacks_without_end_stay_bounded() -> None:
     noise = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\nValueError: 1\n'
-    assert len(scanned_text(noise * 30_000).told) <= 20_000
+    assert len(scanned_text(noise * 30_000).kept_lines) <= 20_000
 
 
 def test_a_needle_must_have_letters() -> None:

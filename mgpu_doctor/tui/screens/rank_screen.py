@@ -37,20 +37,20 @@ KEYS = (
 READING = Output(reason="reading…")
 
 Read = Callable[[Case, RankSummary, bool], Output]
-Told = Standing | str
+Page = Standing | str
 
 
 class Look(Protocol):
     def __call__(
         self, frame: Frame, rank: RankSummary, alone: bool, tell: Callable[[str], None]
-    ) -> Told: ...
+    ) -> Page: ...
 
 
 def _read(case: Case, rank: RankSummary, replayed: bool) -> Output:
     return output_of(case, rank, replayed=replayed)
 
 
-def _look(frame: Frame, rank: RankSummary, alone: bool, tell: Callable[[str], None]) -> Told:
+def _look(frame: Frame, rank: RankSummary, alone: bool, tell: Callable[[str], None]) -> Page:
     diagnosis = frame.diagnosis
     assert diagnosis is not None  # it has the rank
     return stand(
@@ -87,15 +87,15 @@ class RankScreen(SubjectScreen):
         """Stacks or a progress message. `who`: the rank; None: all ranks. `done`: whether these are
         the stacks."""
 
-        def __init__(self, who: Who | None, page: Told, done: bool) -> None:
+        def __init__(self, who: Who | None, page: Page, done: bool) -> None:
             super().__init__()
-            self.who, self.told, self.done = who, page, done
+            self.who, self.page, self.done = who, page, done
 
     def __init__(self, frame: Frame, view: View, *, read: Read = _read, look: Look = _look) -> None:
         super().__init__(frame, view)
         self._read, self._look = read, look
         self._output = READING
-        self._told: Told | None = None
+        self._page: Page | None = None
         self._reading = self._looking = False
 
     def compose(self) -> ComposeResult:
@@ -126,7 +126,7 @@ class RankScreen(SubjectScreen):
             panel.show(self._frame, self.view)
 
     def _stack_lines(self, _frame: Frame, width: int, _view: View) -> Sequence[Text]:
-        return [] if self._told is None else rank_console.stack_lines(self._told, width)
+        return [] if self._page is None else rank_console.stack_lines(self._page, width)
 
     def _output_lines(self, _frame: Frame, width: int, _view: View) -> Sequence[Text]:
         return rank_console.output_lines(self._output, width, follow=self.query_one(Tail).follows)
@@ -172,7 +172,7 @@ class RankScreen(SubjectScreen):
     def on_rank_screen_stood(self, message: Stood) -> None:
         self._looking = self._looking and not message.done
         if message.who in (None, self.view.rank):
-            self._told = message.told
+            self._page = message.page
             self._draw()
             if message.done:
                 self.query_one("#stacks").focus()
@@ -184,7 +184,7 @@ class RankScreen(SubjectScreen):
             return
         following = ranks[0 if place is None else (place + by) % len(ranks)]
         self.view = self.view._replace(rank=Who.of(following))
-        if not (isinstance(self._told, Standing) and self._told.pid is None):
-            self._told = None
+        if not (isinstance(self._page, Standing) and self._page.pid is None):
+            self._page = None
         self._output = READING
         self.show(self._frame)

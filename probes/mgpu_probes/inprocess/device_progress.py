@@ -1,10 +1,10 @@
-"""How far the device got, while the host stands still: the newest mark that it has passed.
+"""How far the device got while the host is blocked: the newest mark that it has passed.
 
-In a hang on GPUs all hosts usually stand in the same call and wait for their own device. What tells
-them apart is which device waits for other ranks and which one still works. So a thread of the
-probe's own looks at the marks of the `DeviceTimer` once a second. While the training sets marks, it
-does nothing; if none was set since its last look, it asks the device which of their events have
-completed, which waits for nothing, and writes the answer into the header of the box.
+In a hang on GPUs, all hosts usually wait for their own device in the same call. The devices differ:
+most wait for other ranks, and one still works. So a thread of the probe polls the marks of the
+`DeviceTimer` once a second. While the training sets marks, it does nothing. If no mark was set since
+the last poll, it asks the device which of their events have completed, without waiting, and writes
+the answer into the header of the box.
 
 Only turns that the device times have marks in its queue; between them nothing is known.
 """

@@ -45,7 +45,7 @@ class TimingState:
     """A rank's answer."""
 
     rank: int | None
-    told: int
+    steps: int
     """Steps so far."""
     why: str | None
     """Why it does not time its collectives."""
@@ -93,10 +93,12 @@ def _ask(handler: str, path: str) -> TimingState:
         answer = None
     if not isinstance(answer, dict):
         return TimingState(None, 0, "its answer is not that of a probe")
-    rank, told, why = (answer.get(name) for name in ("rank", "told", "why"))
+    rank, steps, why = (answer.get(name) for name in ("rank", "told", "why"))
+    if not isinstance(steps, int) or not 0 <= steps < 1 << 60:
+        return TimingState(None, 0, "its answer is not that of a probe")
     return TimingState(
         rank=rank if isinstance(rank, int) and 0 <= rank < 1 << 20 else None,
-        told=told if isinstance(told, int) and 0 <= told < 1 << 60 else 0,
+        steps=steps,
         why=why[:300] if isinstance(why, str) else None,
     )
 
@@ -133,7 +135,7 @@ def _wait(
     while time.monotonic() < end and all(map(processes.is_alive, sockets)):
         time.sleep(POLL)
         now = dict(_ask_all(sockets, HANDLER))
-        steps = min(max(0, state.told - begun[pid].told) for pid, state in now.items())
+        steps = min(max(0, state.steps - begun[pid].steps) for pid, state in now.items())
         tell(f"timing collectives: {steps} steps" + (f" of {most_steps}" if most_steps else ""))
         if most_steps is not None and steps >= most_steps:
             break

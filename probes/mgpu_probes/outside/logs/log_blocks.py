@@ -47,7 +47,7 @@ class Block:
         """`lines` and `counted`: totals of all earlier blocks."""
         return cls(pieces, _numbers(block, pieces, lines), counting, counted)
 
-    def told(self, position: int) -> tuple[int, bytes, int]:
+    def locate(self, position: int) -> tuple[int, bytes, int]:
         piece = self.pieces[position][:TOLD_LIMIT]
         return self.numbers[position], piece, self.counted_until(position)
 

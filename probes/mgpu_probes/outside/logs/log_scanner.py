@@ -96,7 +96,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class KeptLine:
     """A line near a failure, with its rank in torch's form (`[rank2]: `)."""
 
     number: int
@@ -114,7 +114,7 @@ class Scanned:
     source: str
     lines: int
     hits: tuple[Hit, ...]
-    told: tuple[Told, ...]
+    kept_lines: tuple[KeptLine, ...]
     tail: tuple[str, ...]
     ranks: frozenset[int]
     """Ranks that label its first and last lines."""
@@ -183,8 +183,8 @@ class _Scanner:
         self._counted = 0
         self._hits: dict[Key, _Seen] = {}
         self._partial: dict[Key, _Seen] = {}
-        self._first_told: list[tuple[int, bytes, int]] = []
-        self._last_told: deque[tuple[int, bytes, int]] = deque(maxlen=MOST_TOLD)
+        self._first_lines: list[tuple[int, bytes, int]] = []
+        self._last_lines: deque[tuple[int, bytes, int]] = deque(maxlen=MOST_TOLD)
         self._following = 0
         self._first: list[str] | None = None
         self._last = b""
@@ -204,7 +204,7 @@ class _Scanner:
         shapes = self._engine.shapes.of(block)
         hot = self._engine.shapes.hot(shapes)
         ends = block.count(b"\n")
-        if hot or self._following or self._hits or self._partial or self._first_told:
+        if hot or self._following or self._hits or self._partial or self._first_lines:
             pieces = pieces_of(block)
             counting = self._engine.shapes.progress(shapes, pieces)
             self._look(Block.of(block, pieces, counting, self._lines, self._counted), hot)
@@ -228,7 +228,7 @@ class _Scanner:
                 *(hit for hit in joined if hit.form is Form.JOINED),
                 *self._partial_hits(joined),
             ),
-            told=tuple(self._told()),
+            kept_lines=tuple(self._kept_lines()),
             tail=tuple(tail[-TAIL_LINES:]),
             ranks=frozenset(line.rank for line in self._seen if line.rank is not None),
             local_ranks=frozenset(
@@ -265,7 +265,7 @@ class _Scanner:
         kept = {
             number: (self._line(decoded(piece)), len(piece), counted)
             for number, piece, counted in chain(
-                self._first_told[:SAMPLE], list(self._last_told)[-SAMPLE:]
+                self._first_lines[:SAMPLE], list(self._last_lines)[-SAMPLE:]
             )
             if number < first
         }
@@ -306,14 +306,14 @@ class _Scanner:
         shapes = [self._engine.shapes.of(piece)[0] for piece in pieces]
         return len(self._engine.shapes.progress(shapes, pieces))
 
-    def _told(self) -> Iterator[Told]:
-        kept = [*self._first_told, *self._last_told]
+    def _kept_lines(self) -> Iterator[KeptLine]:
+        kept = [*self._first_lines, *self._last_lines]
         lines = [self._line(decoded(piece)) for _, piece, _ in kept]
         breaks = breaks_of([len(piece) for _, piece, _ in kept])
         if not any(breaks):
             breaks = breaks_of([len(line.text) for line in lines])
         at: float | None = None
-        whole: Told | None = None
+        whole: KeptLine | None = None
         lost: str | None = None
         for (number, _, counted), line, after in zip(kept, lines, breaks, strict=True):
             at = line.at if line.at is not None else at
@@ -323,7 +323,7 @@ class _Scanner:
                 if whole is not None:
                     yield whole
                 left, later = self._counted - counted, self._later(at)
-                whole = Told(number, _labelled(line), left, later, at)
+                whole = KeptLine(number, _labelled(line), left, later, at)
             lost = after
         if whole is not None:
             yield whole
@@ -435,9 +435,9 @@ class _Scanner:
             positions += range(max(start - BEFORE, until, 0), min(start + FOLLOWING, end))
             until = max(until, start + FOLLOWING)
         self._following = max(0, until - end)
-        room = MOST_TOLD - len(self._first_told)
-        self._first_told += [block.told(position) for position in positions[:room]]
-        self._last_told += [block.told(position) for position in positions[room:][-MOST_TOLD:]]
+        room = MOST_TOLD - len(self._first_lines)
+        self._first_lines += [block.locate(position) for position in positions[:room]]
+        self._last_lines += [block.locate(position) for position in positions[room:][-MOST_TOLD:]]
 
     def _stamp_before(self, pieces: Sequence[bytes], position: int) -> float | None:
         found = self._last_stamp(pieces, max(0, position - LOOK_BACK), position)

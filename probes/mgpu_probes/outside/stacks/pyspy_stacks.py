@@ -204,9 +204,9 @@ def _failure(pid: int, ran: bounded_subprocess.BoundedRun) -> Failure:
 def _summary(said: str) -> str:
     """The error and its innermost cause, from py-spy's report of many lines."""
     lines = [line.strip() for line in said.partition("Stack backtrace")[0].splitlines()]
-    told = [re.sub(r"^(Error:|\d+:)\s*", "", line) for line in lines if line]
-    told = [line for line in told if line != "Caused by:"]
-    return ": ".join(dict.fromkeys([*told[:1], *told[-1:]]))[: stack_threads.MOST_TEXT // 2]
+    messages = [re.sub(r"^(Error:|\d+:)\s*", "", line) for line in lines if line]
+    messages = [line for line in messages if line != "Caused by:"]
+    return ": ".join(dict.fromkeys([*messages[:1], *messages[-1:]]))[: stack_threads.MOST_TEXT // 2]
 
 
 def _stopped(pid: int) -> bool:

@@ -74,10 +74,10 @@ def settle_threads(threads: Iterable[Json], pid: int, proc: Path = PROC) -> list
 
 
 def _settle(thread: Json, pid: int, ids: Mapping[int, int], proc: Path) -> Json:
-    told = thread["id"]
-    if told is not None and ids.get(told) == told:
+    thread_id = thread["id"]
+    if thread_id is not None and ids.get(thread_id) == thread_id:
         return thread
-    id = pid if thread["main"] else ids.get(told)
+    id = pid if thread["main"] else ids.get(thread_id)
     fields = [] if id is None else host_usage.read_stat(proc / str(pid) / "task", id)
     return {**thread, "id": id, "active": fields[0] == "R" if fields else None}
 

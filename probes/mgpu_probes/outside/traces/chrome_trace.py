@@ -166,8 +166,8 @@ def _read(pieces: Pieces, budget: Budget) -> RawTrace:
         if after is None:
             cut = cut or "the file ends early"
         elif head.distributed is None:
-            told = head_of(b"{" + after.lstrip(b" \t\r\n,"))
-            head = Head(told.distributed, told.host or head.host)
+            later = head_of(b"{" + after.lstrip(b" \t\r\n,"))
+            head = Head(later.distributed, later.host or head.host)
     return columns.trace(head, cut)
 
 
@@ -272,13 +272,13 @@ class _Columns:
             self._salvage(self._held)
         events = np.concatenate(self._parts) if self._parts else np.empty(0, EVENT_DTYPE)
         self._parts.clear()
-        told = head.distributed
+        distributed = head.distributed
         return RawTrace(
             names=tuple(self._names),
             events=events[np.argsort(events["start"], kind="stable")],
-            rank=told.rank if told else None,
-            world_size=told.world_size if told else None,
-            backend=told.backend if told else None,
+            rank=distributed.rank if distributed else None,
+            world_size=distributed.world_size if distributed else None,
+            backend=distributed.backend if distributed else None,
             host=head.host,
             cut=cut,
             damaged=self._damaged,

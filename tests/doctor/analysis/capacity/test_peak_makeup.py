@@ -10,19 +10,8 @@ import pytest
 from mgpu_doctor.analysis.capacity.peak_makeup import PeakMakeup, find_makeup
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import UNKNOWN
+from tests.support.memory_makeup import DDP, GIB, PARTS, TORCH, on_a_gpu
 from tests.support.metadata import with_metadata
-from tests.support.synthetic import Synthetic, synthetic_case
-
-GIB = 1 << 30
-PARTS = {"on": "cuda", "weights": 2 * GIB, "gradients": 2 * GIB, "optimizer": 4 * GIB}
-DDP = {"gradient_as_bucket_view": False, "buckets": [GIB, GIB]}
-TORCH = {"allocated": 8 * GIB, "allocated_peak": 20 * GIB, "reserved_peak": 24 * GIB}
-BIRTH = {"memory_parts": PARTS, "ddp": DDP, "device_memory": TORCH}
-
-
-def on_a_gpu(**birth: Any) -> Rank:
-    (rank,) = synthetic_case(Synthetic(ranks=1, steps=1)).ranks
-    return with_metadata(replace(rank, device="cuda:0"), **{**BIRTH, **birth})
 
 
 def made_of(rank: Rank) -> dict[str, float]:

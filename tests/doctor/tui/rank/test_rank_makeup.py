@@ -9,7 +9,7 @@ import pytest
 from textual.app import App
 
 from mgpu_doctor.case.host_samples import HostSample
-from mgpu_doctor.case.model import Outcome, Rank
+from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.rank_output import Output
@@ -18,19 +18,10 @@ from mgpu_doctor.tui.screens.rank_screen import RankScreen
 from mgpu_doctor.tui.view import View, Who
 from tests.support import diagnoses
 from tests.support.frames import GIB, STRAGGLER, eight_gpus
+from tests.support.memory_makeup import BIRTH, PARTS, on_a_gpu
 from tests.support.metadata import with_metadata
 from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 from tests.support.synthetic import Synthetic, synthetic_case
-
-PARTS = {"on": "cuda", "weights": 2 * GIB, "gradients": 2 * GIB, "optimizer": 4 * GIB}
-DDP = {"gradient_as_bucket_view": False, "buckets": [GIB, GIB]}
-TORCH = {"allocated": 8 * GIB, "allocated_peak": 20 * GIB, "reserved_peak": 24 * GIB}
-BIRTH = {"memory_parts": PARTS, "ddp": DDP, "device_memory": TORCH}
-
-
-def on_a_gpu(**birth: Any) -> Rank:
-    (rank,) = synthetic_case(Synthetic(ranks=1, steps=1)).ranks
-    return with_metadata(replace(rank, device="cuda:0"), **{**BIRTH, **birth})
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def refusal() -> str | None:
 
 
 def _answer(why: str | None, groups: int) -> bytes:
-    """`told`: steps of this rank so far."""
+    """The reply as JSON. `told`: the steps of this rank so far; the key is part of the protocol."""
     state = {"rank": probe.rank, "told": probe.recorded, "why": why, "groups": groups}
     return json.dumps(state).encode()
 
