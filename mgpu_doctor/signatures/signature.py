@@ -65,7 +65,7 @@ class Signature:
     needs_failure: bool = False
     """It is harmless unless the text also reports a failure."""
     mutual: bool = False
-    """It says that ranks disagree: the rank that prints it is no more the culprit than the others."""
+    """It says that ranks disagree, so printing it makes no rank the culprit."""
 
     @property
     def heads(self) -> tuple[str, ...]:

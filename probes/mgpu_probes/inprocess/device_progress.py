@@ -2,9 +2,9 @@
 
 In a hang on GPUs, all hosts usually wait for their own device in the same call. The devices differ:
 most wait for other ranks, and one still works. So a thread of the probe polls the marks of the
-`DeviceTimer` once a second. While the training sets marks, it does nothing. If no mark was set since
-the last poll, it asks the device which of their events have completed, without waiting, and writes
-the answer into the header of the box.
+`DeviceTimer` once a second. While the training sets marks, it does nothing. If no mark was set
+since the last poll, it asks the device which of their events have completed, without waiting, and
+writes the answer into the header of the box.
 
 Only turns that the device times have marks in its queue; between them nothing is known.
 """
