@@ -107,14 +107,17 @@ def test_its_style_is_let_in_by_its_own_policy(
 def test_the_first_screen_tells_who_why_and_what_to_do(
     browser: Browser, page: Callable[[str], Path]
 ) -> None:
-    browser.open(page("recording"), "desk")
+    at = page("recording")
+    worst = diagnose(load_recording(at.parent / "slow")).findings[0]
+    browser.open(at, "desk")
     words = browser.value(
         '[...document.querySelectorAll("h1, dd, .card")]'
         ".filter((one) => one.getBoundingClientRect().bottom <= innerHeight)"
         '.map((one) => one.innerText).join("\\n")'
     )
-    assert "Rank 2 is slowing down the other ranks" in words
-    assert "Fetching a batch explains" in words
+    assert worst.title in words
+    assert worst.cause.partition(":")[0] in words
+    assert worst.fixes[0].summary in words
     assert re.search(r"^Fix ", words, re.M)
     assert "per step instead of" in words
 

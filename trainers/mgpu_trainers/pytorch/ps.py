@@ -61,8 +61,8 @@ def _float_buffers(model: nn.Module) -> list[torch.Tensor]:
     return [each for each in model.buffers() if each.is_floating_point()]
 
 
-_TIMED_OUT = ("Timed out", "Application timeout")
-"""Gloo says the latter where another thread of this process has noticed the time-out first."""
+_SERVER_DIED = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused")
+"""What gloo says of a peer whose process has ended: its sockets are closed."""
 
 
 class RemoteOptimizer(torch.optim.Optimizer):
@@ -77,16 +77,16 @@ class RemoteOptimizer(torch.optim.Optimizer):
         self.weights = flatten(*model.parameters())
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's is generic
-        """Raises SystemExit if the server is dead, which the launcher reports; raises torch's error
-        if it does not answer in time, which nothing else reports."""
+        """Raises SystemExit if the server is dead, which the launcher reports; raises every other
+        error of torch, such as that it does not answer in time, which nothing else reports."""
         assert closure is None
         try:
             dist.send(make_message(self.model, self.loss, self.param_groups[0]["lr"]), SERVER)
             dist.recv(self.weights, SERVER)
         except RuntimeError as error:
-            if any(words in str(error) for words in _TIMED_OUT):
-                raise
-            raise SystemExit(1) from None
+            if any(words in str(error) for words in _SERVER_DIED):
+                raise SystemExit(1) from None
+            raise
         unflatten_into(self.weights, list(self.model.parameters()))
 
     def leave(self) -> None:
