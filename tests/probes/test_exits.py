@@ -120,7 +120,28 @@ def test_another_exception_or_one_after_more_steps_ended_no_wait(
     box: Writer, exits: ExitRecorder, tmp_path: Path
 ) -> None:
     caught = raise_in_a_wait(box, exits)
-    assert exits._context.find_interrupted_wait(ValueError("another")) is None
+    assert exits._context.find_failed_wait(ValueError("another")) is None
     exits._context.recorded += 1
     exits.record(caught, None)
     assert "wait" not in last_words(exits, tmp_path)
+
+
+@pytest.mark.parametrize("by_call", [False, True])
+def test_a_failed_wait_that_the_script_catches_before_it_exits_is_kept(
+    box: Writer, exits: ExitRecorder, leave: Leave, tmp_path: Path, by_call: bool
+) -> None:
+    """`raise SystemExit` calls no hook at all, `sys.exit` says no more than the code."""
+    raise_in_a_wait(box, exits)
+    if by_call:
+        leave(1)
+    words = last_words(exits, tmp_path)
+    assert (words["type"], words["message"]) == ("RuntimeError", "timed out")
+    assert words["wait"]["site"] == "all_reduce train.py:87"
+
+
+def test_a_failed_wait_after_which_another_collective_began_ended_nothing(
+    box: Writer, exits: ExitRecorder, tmp_path: Path
+) -> None:
+    raise_in_a_wait(box, exits)
+    exits._context.sequence = lambda: 1
+    assert last_words(exits, tmp_path) == {}

@@ -127,7 +127,15 @@ _TALK = (
     "selectors.py",
     "multiprocessing/connection.py",
 )
-_ENDS = (("threading.py", "_shutdown"), ("multiprocessing/util.py", "_exit_function"))
+_ENDS = (
+    ("threading.py", "_shutdown"),
+    ("multiprocessing/util.py", "_exit_function"),
+    ("weakref.py", "_exitfunc"),
+    ("concurrent/futures/thread.py", "_python_exit"),
+    ("concurrent/futures/process.py", "_python_exit"),
+    ("logging/__init__.py", "shutdown"),
+)
+"""What the interpreter calls at its end (CPython's `threading` and `atexit` callbacks)."""
 
 _CALLS = {
     **dict.fromkeys(("futex", "semop", "semtimedop", "flock"), Doing.LOCK),

@@ -71,12 +71,17 @@ class ExitRecorder:
         return 0 if self._context.box is None else self._context.box.written
 
     def _tell_exit(self) -> None:
-        """Last words of a process that may end by `sys.exit`: its exit code tells whether it does.
-        Where training went on after the call, somebody caught it."""
-        if not self._context.on or self._context.box is None or self._recorded or not self._asked:
+        """Last words of a process that may end by `sys.exit`, or by `SystemExit` after a wait that
+        failed: its exit code tells whether it does. Where training went on, somebody caught it."""
+        if not self._context.on or self._context.box is None or self._recorded:
             return
-        steps, words = self._asked[0]
-        if steps == self._steps():
+        words: dict[str, Any] = {}
+        if self._asked and self._asked[0][0] == self._steps():
+            words = self._asked[0][1]
+        wait = self._context.find_failed_wait()
+        if wait is not None:
+            words |= {"type": wait.type, "message": wait.message, "wait": wait.as_words()}
+        if words:
             self._context.box.last_words(words)
 
     def record(self, error: BaseException, trace: TracebackType | None) -> None:
@@ -103,9 +108,9 @@ class ExitRecorder:
             "function": where.name if where else None,
             "traceback": text,
         }
-        wait = self._context.find_interrupted_wait(error)
+        wait = self._context.find_failed_wait(error)
         if wait is not None:
-            words["wait"] = wait
+            words["wait"] = wait.as_words()
         if self._context.box is not None:
             self._context.box.last_words(words)
             self._context.box.state(layout.FAILED)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from . import BOXES_VARIABLE, device_progress, layout
 from .blackbox import Writer
 from .device_clock import DeviceStep, DeviceTimer
+from .failed_waits import FailedWait
 from .memory_samples import Memory
 from .phase_ledger import NOWHERE, PHASE_WORD, SINCE_WORD, Ledger
 from .step_engine import Steps
@@ -44,8 +45,6 @@ _COLD = 6
 """A hook between the operations of a step finds the caches cold, and costs this many times what it
 does in a row (benchmarks/probe_cost.py against `_calibrate`, torch 2.13, CPU: a step's record is in
 it). A machine with other caches differs; what the hooks displace from them is left out."""
-_MOST_CAUSES = 16
-"""Exceptions that are followed to what caused them."""
 _CALIBRATIONS, _CALIBRATION_ROUNDS = 5, 20
 """The quickest counts: in the midst of the others the machine may have run something else."""
 
@@ -130,8 +129,7 @@ class ProbeContext:
         """What the probe has cost beside its marks."""
         self.trained = False
         self.in_backward = False
-        self._interrupted: tuple[int, dict[str, Any]] | None = None
-        """The identity of an exception that ended a wait for other ranks, and the wait."""
+        self._failed_wait: FailedWait | None = None
         self.batch_ready = False
         self.ledger = Ledger(self.clock())
         self.fast_path = StepFastPath(self.ledger, self.record_step, self._facts)
@@ -257,29 +255,23 @@ class ProbeContext:
         words, box = self.ledger.words, self.box
         if box is None or words[PHASE_WORD] & 0xFF != layout.WAIT or not self.mine():
             return
-        wait = {
-            "since": words[SINCE_WORD],
-            "until": self.clock(),
-            "site": box.text_of_site(words[layout.NOW_SITE // 8]),
-            "sequence": self.sequence(),
-            "step": self.recorded,
-        }
-        self._interrupted = id(error), wait
+        self._failed_wait = FailedWait.ended_by(
+            error,
+            since=words[SINCE_WORD],
+            until=self.clock(),
+            site=box.text_of_site(words[layout.NOW_SITE // 8]),
+            sequence=self.sequence(),
+            step=self.recorded,
+        )
 
-    def find_interrupted_wait(self, error: BaseException) -> dict[str, Any] | None:
-        """The wait for other ranks that ended because of `error` or of what caused it; None: it
-        came from elsewhere, or training went on after it."""
-        if self._interrupted is None:
+    def find_failed_wait(self, error: BaseException | None = None) -> FailedWait | None:
+        """The wait for other ranks that ended because of `error` or of what caused it; without
+        `error`: the last wait. None: there is none, or training went on after it."""
+        wait = self._failed_wait
+        if wait is None or wait.step != self.recorded:
             return None
-        identity, wait = self._interrupted
-        cause: BaseException | None = error
-        for _ in range(_MOST_CAUSES):
-            if cause is None or wait["step"] != self.recorded:
-                return None
-            if id(cause) == identity:
-                return wait
-            cause = cause.__cause__ or cause.__context__
-        return None
+        ended = wait.sequence == self.sequence() if error is None else wait.caused(error)
+        return wait if ended else None
 
     def fail(self, trouble: Exception) -> None:
         """Something of the probe's own went wrong: it stops, and says so in the box."""

@@ -166,6 +166,11 @@ CASES = {
         Doing.ENDING,
         None,
     ),
+    "finalizer at exit": (
+        Seen(("_exitfunc weakref.py:666", "_del_library torch/library.py:662")),
+        Doing.ENDING,
+        None,
+    ),
     "stopped": (Seen(looking.collective(), state="T"), Doing.STOPPED, None),
     "zombie": (Seen(state="Z"), Doing.DEAD, None),
     "gone": (Seen(state=None), Doing.DEAD, None),
