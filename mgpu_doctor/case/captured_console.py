@@ -48,7 +48,10 @@ def console(streams: Mapping[str, list[str]], ranks: Iterable[Rank]) -> tuple[Co
     for lines in streams.values():
         facts = parser.parse_console(lines)
         asked = facts.asked or asked
-        ends += [_failure(failure, known) for failure in facts.failures]
+        ends += [
+            logged_end(failure, known.rank(failure.rank, failure.local_rank, failure.pid))
+            for failure in facts.failures
+        ]
         ends += [
             LoggedEnd(
                 rank=known.rank(printed.rank, printed.local_rank, None),
@@ -116,9 +119,10 @@ class _Known:
         return self._by_local.get(local_rank, local_rank) if self._one_host else None
 
 
-def _failure(failure: Failure, known: _Known) -> LoggedEnd:
+def logged_end(failure: Failure, rank: int | None) -> LoggedEnd:
+    """An ending as a launcher reports it. `rank`: of the process that ended; None: unknown."""
     return LoggedEnd(
-        rank=known.rank(failure.rank, failure.local_rank, failure.pid),
+        rank=rank,
         pid=failure.pid,
         exit_code=failure.exit_code,
         signal=failure.signal,

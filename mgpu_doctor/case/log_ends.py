@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from mgpu_probes.outside import console_errors as parser
-from mgpu_probes.outside.console_errors import ConsoleFacts, Failure, PrintedTraceback
+from mgpu_probes.outside.console_errors import ConsoleFacts, PrintedTraceback
 from mgpu_probes.outside.jobs.launchers import WRAPPER_FOLDERS
 from mgpu_probes.outside.logs.log_scanner import Form, KeptLine
 
-from mgpu_doctor.case.captured_console import error_of
+from mgpu_doctor.case.captured_console import error_of, logged_end
 from mgpu_doctor.case.log_matches import LogMatch, went_on
 from mgpu_doctor.case.log_sources import Whose
 from mgpu_doctor.case.model import LoggedEnd
@@ -54,7 +54,7 @@ def endings_of(logs: Sequence[Whose], ranks: int) -> Endings:
         for failure in facts.failures:
             if _went_on(_line(log, failure.at), ranks):
                 continue
-            end = _reported(failure, log)
+            end = logged_end(failure, log.of(failure.rank, failure.local_rank))
             endings.ends.append(end)
             if end.rank is not None and failure.host:
                 endings.hosts[end.rank] = failure.host
@@ -89,19 +89,6 @@ def _tracebacks(
             source="traceback",
         )
         yield line.number, None if shown or _went_on(line, ranks) else end
-
-
-def _reported(failure: Failure, log: Whose) -> LoggedEnd:
-    return LoggedEnd(
-        rank=log.of(failure.rank, failure.local_rank),
-        pid=failure.pid,
-        exit_code=failure.exit_code,
-        signal=failure.signal,
-        first=failure.first,
-        error=error_of(failure.traceback) if failure.traceback else None,
-        source=failure.source,
-        sent_by_launcher=failure.sent_by_launcher,
-    )
 
 
 def _is_outermost(printed: PrintedTraceback) -> bool:
