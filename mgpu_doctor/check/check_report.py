@@ -47,8 +47,8 @@ def render_text(
     """One line per check, with its remedy below; ends in a newline. Each level has its own mark."""
     width = max(NARROWEST, min(width, WIDEST))
     lines = [*_wrapped(headline or _headline(results), width), ""]
-    for each in results:
-        lines += _lines(each, width, colour)
+    for checked in results:
+        lines += _lines(checked, width, colour)
     printed = "".join(f"{line}\n" for line in lines)
     return printed if unicode else printed.translate(_ASCII).encode("ascii", "replace").decode()
 
@@ -57,21 +57,21 @@ def render_json(results: Sequence[CheckedResult], more: Mapping[str, Any] | None
     """Returns one JSON object. `more`: further keys of it."""
     listed = [
         {
-            "id": each.check.id,
-            "title": each.check.title,
-            "level": each.result.level.value,
-            "said": each.result.message,
-            "remedy": each.result.remedy or None,
+            "id": checked.check.id,
+            "title": checked.check.title,
+            "level": checked.result.level.value,
+            "said": checked.result.message,
+            "remedy": checked.result.remedy or None,
         }
-        for each in results
+        for checked in results
     ]
-    improvable = sum(each.is_improvable for each in results)
-    whole = {"schema": SCHEMA, "improvable": improvable, "checks": listed, **(more or {})}
-    return json.dumps(whole, indent=2) + "\n"
+    improvable = sum(checked.is_improvable for checked in results)
+    document = {"schema": SCHEMA, "improvable": improvable, "checks": listed, **(more or {})}
+    return json.dumps(document, indent=2) + "\n"
 
 
 def _headline(results: Sequence[CheckedResult]) -> str:
-    improvable = sum(each.is_improvable for each in results)
+    improvable = sum(checked.is_improvable for checked in results)
     if not improvable:
         return "Everything that mgpu-doctor can observe is available on this machine."
     return f"{improvable} of {len(results)} checks can be improved; → says how."
@@ -90,10 +90,10 @@ def _lines(result: CheckedResult, width: int, colour: bool) -> list[str]:
     return lines
 
 
-def _wrapped(words: str, width: int) -> list[str]:
+def _wrapped(message: str, width: int) -> list[str]:
     # People copy options and package names, so these must not be broken.
-    return textwrap.wrap(text.line(words), width, break_on_hyphens=False)
+    return textwrap.wrap(text.line(message), width, break_on_hyphens=False)
 
 
-def _style(words: str, code: str, colour: bool) -> str:
-    return f"\x1b[{code}m{words}\x1b[0m" if colour else words
+def _style(label: str, code: str, colour: bool) -> str:
+    return f"\x1b[{code}m{label}\x1b[0m" if colour else label

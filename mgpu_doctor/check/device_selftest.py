@@ -95,8 +95,8 @@ class SelfTest:
     @property
     def headline(self) -> str:
         """Returns the outcome in one sentence."""
-        wrong = sum(each.is_improvable for each in self.results)
-        tested = sum(each.result.level is not Level.NOTE for each in self.results)
+        wrong = sum(checked.is_improvable for checked in self.results)
+        tested = sum(checked.result.level is not Level.NOTE for checked in self.results)
         if wrong:
             return f"{wrong} of {tested} tests failed on this GPU."
         return f"All {tested} tests passed: steps are timed right on this GPU."
@@ -207,7 +207,7 @@ def _cost(bare: WorkloadRun, _: WorkloadRun, measured: dict[str, float | None]) 
     measured.update({f"event_{call}_seconds": seconds for call, seconds in events.items()})
     named = {"record": "recording", "query": "asking for", "elapsed_time": "comparing"}
     costs = ", ".join(
-        f"{words} {format_seconds(round(events[key], 8))}" for key, words in named.items()
+        f"{event_name} {format_seconds(round(events[key], 8))}" for key, event_name in named.items()
     )
     message = f"per event: {costs}"
     if events["record"] > RECORD_SECONDS:
@@ -242,11 +242,13 @@ def _phases(_: WorkloadRun, probed: WorkloadRun, measured: dict[str, float | Non
     if len(steps) < FEWEST:
         return TOO_FEW
     errors, close = {}, True
-    for at, phase in enumerate(("forward", "backward", "optimizer")):
-        own = [probed.steps[number]["phases"][at] for number in steps]
-        seen = [probed.phases[number][PHASES.index(phase)] for number in steps]
-        errors[phase] = median(abs(a - b) for a, b in zip(own, seen, strict=True))
-        close = close and _is_close(errors[phase], median(own))
+    for position, phase in enumerate(("forward", "backward", "optimizer")):
+        probe_seconds = [probed.steps[number]["phases"][position] for number in steps]
+        device_seconds = [probed.phases[number][PHASES.index(phase)] for number in steps]
+        errors[phase] = median(
+            abs(a - b) for a, b in zip(probe_seconds, device_seconds, strict=True)
+        )
+        close = close and _is_close(errors[phase], median(probe_seconds))
         measured[f"{phase}_error_seconds"] = errors[phase]
     text = ", ".join(
         f"{phase} {format_seconds(round(error, 7))}" for phase, error in errors.items()
@@ -288,31 +290,33 @@ def _slow_stream(_: WorkloadRun, probed: WorkloadRun, measured: dict[str, float 
 
 
 def _planted(
-    probed: WorkloadRun, kind: str, phase: str, what: str, measured: dict[str, float | None]
+    probed: WorkloadRun, kind: str, phase: str, fault: str, measured: dict[str, float | None]
 ) -> Result:
     """Whether planted work shows in its phase, with its length, and in no other."""
     plain, slow = _of_kind(probed, PLAIN), _of_kind(probed, kind)
     if min(len(plain), len(slow)) < FEWEST:
         return TOO_FEW
     planted = median(probed.steps[number]["extra"] for number in slow)
-    more = {}
-    for at, name in enumerate(PHASES):
+    increases = {}
+    for position, name in enumerate(PHASES):
         usual, longer = (
-            median(_known(probed.phases[number][at]) for number in steps) for steps in (plain, slow)
+            median(_zero_if_unknown(probed.phases[number][position]) for number in steps)
+            for steps in (plain, slow)
         )
-        more[name] = longer - usual
-    seen = more.pop(phase)
+        increases[name] = longer - usual
+    phase_increase = increases.pop(phase)
     measured[f"slow_{kind}_planted_seconds"] = planted
-    measured[f"slow_{kind}_seen_seconds"] = seen
+    measured[f"slow_{kind}_seen_seconds"] = phase_increase
     name = "waiting" if phase == PHASES[WAIT] else phase
-    message = f"{what}: {format_seconds(planted)} planted, {format_seconds(seen)} more {name} seen"
-    others = max(more.values(), key=abs)
-    if _is_close(abs(seen - planted), planted) and _is_close(abs(others), planted):
+    seen = f"{format_seconds(phase_increase)} more {name} seen"
+    message = f"{fault}: {format_seconds(planted)} planted, {seen}"
+    largest_other = max(increases.values(), key=abs)
+    if _is_close(abs(phase_increase - planted), planted) and _is_close(abs(largest_other), planted):
         return Result(Level.PASS, message)
     return Result(Level.FAIL, message, SLOW_RANKS)
 
 
-def _known(seconds: float) -> float:
+def _zero_if_unknown(seconds: float) -> float:
     return 0.0 if isnan(seconds) else seconds
 
 

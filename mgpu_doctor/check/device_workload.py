@@ -28,7 +28,7 @@ EXTRA_UNITS = 8
 """Products that a planted fault adds to a step."""
 GATE_SECONDS = 0.1
 """Work queued before a gated step: the host must finish the step long before the device."""
-MOST_QUEUED = 600
+MAX_QUEUED = 600
 """Products of a gate. With those of a step, fewer than the 1,024 launches that CUDA queues."""
 WARM_UP, CYCLES, PROFILED, GATED = 10, 20, 8, 10
 PLAIN, SLOW_FORWARD, SLOW_STREAM, TRACED, GATE = "plain", "forward", "stream", "traced", "gate"
@@ -98,12 +98,12 @@ class Workload:
         enough."""
         size = SMALLEST
         while True:
-            left = self.torch.randn(size, size, device=self.device)
+            matrix = self.torch.randn(size, size, device=self.device)
             seconds = []
             for _ in range(3):
                 begin = self._event()
                 for _ in range(20):
-                    self.torch.mm(left, left)
+                    self.torch.mm(matrix, matrix)
                 end = self._event()
                 self.module.synchronize()
                 seconds.append(begin.elapsed_time(end) * 1e-3 / 20)
@@ -122,14 +122,14 @@ class Workload:
         loader = self.torch.utils.data.DataLoader([self.left] * len(kinds), batch_size=None)
         gate = None
         for number, (kind, batch) in enumerate(zip(kinds, loader, strict=True)):
-            before = kinds[number - 1] if number else None
-            if kind == TRACED and before != TRACED:
+            previous_kind = kinds[number - 1] if number else None
+            if kind == TRACED and previous_kind != TRACED:
                 self._begin_trace()
-            if kind == GATE and before == TRACED:
+            if kind == GATE and previous_kind == TRACED:
                 self._end_trace()
             if kind == GATE:
                 self.module.synchronize()
-                self.work(min(MOST_QUEUED, round(GATE_SECONDS / self.unit_seconds)))
+                self.work(min(MAX_QUEUED, round(GATE_SECONDS / self.unit_seconds)))
                 gate = self._event()
             began = time.perf_counter()
             step = self._step(number, kind, batch)
@@ -205,7 +205,7 @@ class Workload:
 def _measure(step: dict[str, Any]) -> None:
     """Replaces a step's events by seconds: of forward, backward, optimizer and planted work."""
     events = step.pop("events")
-    step["phases"] = [earlier.elapsed_time(other) * 1e-3 for earlier, other in pairwise(events)]
+    step["phases"] = [earlier.elapsed_time(later) * 1e-3 for earlier, later in pairwise(events)]
     extra = step.pop("extra_events", None)
     if extra is not None:
         step["extra"] = extra[0].elapsed_time(extra[1]) * 1e-3
@@ -226,14 +226,14 @@ def measure_events(workload: Workload) -> dict[str, float]:
         recorded = time.perf_counter()
         for event in events:
             event.query()
-        asked = time.perf_counter()
+        queried = time.perf_counter()
         module.synchronize()
         waited = time.perf_counter()
         for earlier, later in pairwise(events):
             earlier.elapsed_time(later)
         ended = time.perf_counter()
         rounds["record"].append((recorded - began) / EVENTS)
-        rounds["query"].append((asked - recorded) / EVENTS)
+        rounds["query"].append((queried - recorded) / EVENTS)
         rounds["elapsed_time"].append((ended - waited) / (EVENTS - 1))
     return {call: median(seconds[1:]) for call, seconds in rounds.items()}
 

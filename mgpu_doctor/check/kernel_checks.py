@@ -112,10 +112,10 @@ def check_clock(machine: CheckedMachine) -> Result:
 def _clock_state() -> int | None:
     """What adjtimex(2) returns when nothing is set; None if it fails."""
     try:
-        answer = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     except (OSError, AttributeError):
         return None
-    return int(answer) if answer >= 0 else None
+    return int(state) if state >= 0 else None
 
 
 CHECKS = (

@@ -64,10 +64,10 @@ def read_trace(trace: Mapping[str, Any]) -> TracedSteps:
     calls = [event for event in events if event.get("cat") in _ON_HOST]
     waits = 0
     for call in calls:
-        at = bisect_right(begins, float(call["ts"])) - 1
-        if at < 0 or float(call["ts"]) > spans[at][1]:
+        position = bisect_right(begins, float(call["ts"])) - 1
+        if position < 0 or float(call["ts"]) > spans[position][1]:
             continue
-        launches[int(call["args"]["correlation"])] = spans[at][2:]
+        launches[int(call["args"]["correlation"])] = spans[position][2:]
         waits += is_wait(call)
     for event in events:
         phase = (
@@ -87,9 +87,14 @@ def _bounds(
     """Returns the bounds of the steps whose neighbours are in the trace, too."""
     order = [(step, phase) for step in steps for phase in PHASES if (step, phase) in kernels]
     bounds: dict[int, dict[str, Bounds]] = {}
-    for at in range(1, len(order) - 1):
-        begin, end = min(kernels[order[at]]), max(kernels[order[at]])
-        before, after = max(kernels[order[at - 1]]), min(kernels[order[at + 1]])
-        step, phase = order[at]
-        bounds.setdefault(step, {})[phase] = Bounds((end - begin) * 1e-6, (after - before) * 1e-6)
+    for position in range(1, len(order) - 1):
+        begin, end = min(kernels[order[position]]), max(kernels[order[position]])
+        previous_end, next_begin = (
+            max(kernels[order[position - 1]]),
+            min(kernels[order[position + 1]]),
+        )
+        step, phase = order[position]
+        bounds.setdefault(step, {})[phase] = Bounds(
+            (end - begin) * 1e-6, (next_begin - previous_end) * 1e-6
+        )
     return bounds

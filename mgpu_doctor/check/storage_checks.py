@@ -120,8 +120,8 @@ def check_terminal(machine: CheckedMachine) -> Result:
     if machine.environment.get("NO_COLOR"):
         return Result(Level.PASS, f"{kind}, Unicode, no colours (NO_COLOR is set)")
     true = machine.environment.get("COLORTERM") in ("truecolor", "24bit")
-    many = "16 million" if true else "256" if "256" in kind else "16"
-    return Result(Level.PASS, f"{kind}, Unicode, {many} colours")
+    colours = "16 million" if true else "256" if "256" in kind else "16"
+    return Result(Level.PASS, f"{kind}, Unicode, {colours} colours")
 
 
 CHECKS = (

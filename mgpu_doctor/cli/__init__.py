@@ -61,16 +61,16 @@ class Verbs(click.Group):
                 raise
             raise click.UsageError(f"{error.message} Did you mean '{near[0]}'?", ctx) from None
 
-    def main(self, *args: Any, **more: Any) -> Any:
+    def main(self, *args: Any, **options: Any) -> Any:
         undo = guard_streams()
         try:
-            return super().main(*args, **more)
+            return super().main(*args, **options)
         finally:
             undo()
 
-    def make_context(self, *args: Any, **more: Any) -> click.Context:
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
         with _errors_on_one_line():
-            return super().make_context(*args, **more)
+            return super().make_context(*args, **options)
 
     def invoke(self, ctx: click.Context) -> object:
         try:

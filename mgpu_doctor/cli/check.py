@@ -51,7 +51,9 @@ def check(tests_gpu: bool, as_json: bool) -> None:
         if as_json
         else check_report.render_text(results, **display_of(sys.stdout))
     )
-    raise click.exceptions.Exit(IMPROVABLE if any(each.is_improvable for each in results) else 0)
+    raise click.exceptions.Exit(
+        IMPROVABLE if any(checked.is_improvable for checked in results) else 0
+    )
 
 
 def _test_gpu(as_json: bool) -> None:
@@ -70,5 +72,5 @@ def _test_gpu(as_json: bool) -> None:
             test.results, headline=test.headline, **display_of(sys.stdout)
         )
     )
-    wrong = any(each.is_improvable for each in test.results)
+    wrong = any(checked.is_improvable for checked in test.results)
     raise click.exceptions.Exit(IMPROVABLE if wrong else 0)

@@ -179,9 +179,11 @@ def _find_folders(references: Sequence[str]) -> list[Path]:
 def _explain_no_comparison(left_out: tuple[LeftOut, ...]) -> str:
     from mgpu_doctor.report.text import line
 
-    reasons = "; ".join(f"{line(each.name)}: {line(each.reason)}" for each in left_out[:3])
-    more = f"; and {len(left_out) - 3} more" if left_out[3:] else ""
-    return f"fewer than two of the runs can be compared ({reasons.rstrip('.')}{more})."
+    reasons = "; ".join(
+        f"{line(unusable.name)}: {line(unusable.reason)}" for unusable in left_out[:3]
+    )
+    rest = f"; and {len(left_out) - 3} more" if left_out[3:] else ""
+    return f"fewer than two of the runs can be compared ({reasons.rstrip('.')}{rest})."
 
 
 def _render(comparison: Comparison, ending: str) -> str:

@@ -33,11 +33,11 @@ def explain(code: str | None, markdown: bool) -> None:
     from mgpu_doctor.rules.catalogue import OWN, catalogue
 
     if markdown:
-        print_text(rule_reference.reference(OWN))
+        print_text(rule_reference.reference_page(OWN))
         return
     rules = {rule.code: rule for rule in catalogue().rules}
     if code is None:
-        print_text(f"{rule_reference.listed(rules.values())}\n")
+        print_text(f"{rule_reference.list_rules(rules.values())}\n")
         return
     if code not in rules:
         near = difflib.get_close_matches(code, rules, n=3, cutoff=0.4)
@@ -45,4 +45,4 @@ def explain(code: str | None, markdown: bool) -> None:
             f"Did you mean {', '.join(near)}?" if near else "`mgpu-doctor explain` lists all codes."
         )
         exit_with(WRONG_USAGE, f"no finding has the code {code}. {hint}")
-    print_text(f"{rule_reference.explained(rules[code])}\n")
+    print_text(f"{rule_reference.explain_rule(rules[code])}\n")

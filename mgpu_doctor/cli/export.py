@@ -109,8 +109,8 @@ def _write_parquet(path: Path, diagnosis: Diagnosis) -> str:
 def _write_tensorboard(path: Path, diagnosis: Diagnosis) -> str:
     from mgpu_doctor.export import optional_formats
 
-    written, known = optional_formats.write_scalars(path, diagnosis)
-    return f"{written} of {known} ranks; show it with `tensorboard --logdir {path}`"
+    written, measured = optional_formats.write_scalars(path, diagnosis)
+    return f"{written} of {measured} ranks; show it with `tensorboard --logdir {path}`"
 
 
 def _format_size(count: int) -> str:
@@ -279,12 +279,12 @@ def _make_server(
     from mgpu_doctor.live.frame_source import FrameOptions
     from mgpu_doctor.live.live_jobs import LiveJobs
 
-    here = os.uname().nodename
+    host = os.uname().nodename
     live = LiveJobs(job, settings=settings(), wanted=FrameOptions(heat=False, history=False))
-    watching = Watching(live, here, fixed=job is not None)
+    watching = Watching(live, host, fixed=job is not None)
     sampler = Sampler(watching.text, interval)
     try:
-        return Server(address, sampler, token=token, names=(here, listen))
+        return Server(address, sampler, token=token, names=(host, listen))
     except OSError as error:
         where = f"{address.host} port {address.port}"
         exit_with(

@@ -109,9 +109,9 @@ def _make_alarm(on_hang: OnHang, quiet: bool, recording: Path, pid: int) -> Alar
             return
         diagnosis = _diagnose(recording)
         findings = diagnosis.findings if diagnosis is not None else ()
-        what = f": {findings[0].title[:1].lower()}{findings[0].title[1:]}" if findings else ""
+        cause = f": {findings[0].title[:1].lower()}{findings[0].title[1:]}" if findings else ""
         print_message(
-            f"the job has made no progress for {seconds:.0f} s{what} "
+            f"the job has made no progress for {seconds:.0f} s{cause} "
             f"(details: `mgpu-doctor diagnose {recording}`)."
         )
 

@@ -16,8 +16,8 @@ _AFTER_DASHES = "mgpu_doctor.cli.after_dashes"
 class Argument(click.Argument):
     """An argument with a text for the help."""
 
-    def __init__(self, param_decls: Sequence[str], *, help_text: str, **more: Any) -> None:
-        super().__init__(param_decls, **more)
+    def __init__(self, param_decls: Sequence[str], *, help_text: str, **options: Any) -> None:
+        super().__init__(param_decls, **options)
         self._help_text = help_text
 
     @property
@@ -53,8 +53,8 @@ class Dashed(Verb):
 
 def words_after_dashes(context: click.Context) -> tuple[str, ...] | None:
     """The words after `--`; None without `--`."""
-    words = context.meta.get(_AFTER_DASHES)
-    return words if isinstance(words, tuple) else None
+    command = context.meta.get(_AFTER_DASHES)
+    return command if isinstance(command, tuple) else None
 
 
 class Between(click.FloatRange):

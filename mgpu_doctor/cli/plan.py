@@ -205,9 +205,9 @@ def _make_plan(
     return Plan(settings, chosen, number)
 
 
-def _parse_choice(kind: type[Choice], option: str, given: str) -> Choice:
+def _parse_choice(kind: type[Choice], option: str, value: str) -> Choice:
     try:
-        return kind(given)
+        return kind(value)
     except ValueError:
-        known = ", ".join(each.value for each in kind)
-        exit_with(WRONG_USAGE, f"--{option} must be one of {known}, not {given}.")
+        choices = ", ".join(choice.value for choice in kind)
+        exit_with(WRONG_USAGE, f"--{option} must be one of {choices}, not {value}.")

@@ -60,7 +60,9 @@ def runs(context: click.Context, *, match: str | None, failed: bool, as_json: bo
     from mgpu_doctor.recording.kept_recordings import all_kept
     from mgpu_doctor.report import recording_list as views
 
-    recordings = [kept for kept in all_kept() if _matches(kept, match, failed=failed)]
+    recordings = [
+        recording for recording in all_kept() if _matches(recording, match, failed=failed)
+    ]
     if as_json:
         print_text(views.as_json(recordings))
     elif recordings:
@@ -127,21 +129,21 @@ def prune(*, older: str | None, most: str | None, keep: int | None, yes: bool) -
     if not yes and not _confirm(len(removable)):
         print_text("Nothing was removed.\n")
         return
-    removed, left = retention.remove(removable)
-    freed = format_bytes(sum(each.size for each in removed))
+    removed, not_removed = retention.remove(removable)
+    freed = format_bytes(sum(recording.size for recording in removed))
     print_text(f"{format_count(len(removed), 'recording')} removed, {freed} freed.\n")
-    if left:
-        first, why = left[0]
+    if not_removed:
+        first, why = not_removed[0]
         exit_with(
             NOTHING_EXAMINED,
-            f"{format_count(len(left), 'recording')} could not be removed, such as "
+            f"{format_count(len(not_removed), 'recording')} could not be removed, such as "
             f"{first.id} ({why}).",
         )
 
 
-def _matches(kept: Kept, match: str | None, *, failed: bool) -> bool:
-    searched = f"{kept.id} {' '.join(kept.command)}"
-    return (match is None or match in searched) and (kept.failed or not failed)
+def _matches(recording: Kept, match: str | None, *, failed: bool) -> bool:
+    searched = f"{recording.id} {' '.join(recording.command)}"
+    return (match is None or match in searched) and (recording.failed or not failed)
 
 
 def _explain_empty() -> str:

@@ -49,11 +49,11 @@ class PlannedRun:
         from mgpu_doctor.recording import home
 
         if directory is None:
-            now = time.time()
+            created = time.time()
             try:
-                return home.new_recording(self.label, now)
+                return home.new_recording(self.label, created)
             except OSError:  # `train` reports this and runs without a recording
-                return home.runs() / home.new_id(self.label, now)
+                return home.runs() / home.new_id(self.label, created)
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", self.label).strip("-")[:60]
         return directory / f"{place + 1:02d}-{slug}"
 
@@ -79,8 +79,8 @@ def run_sweep(
         took: list[float] = []
         for place, run in enumerate(planned):
             if not quiet:
-                left = _estimate_time_left(took, len(planned))
-                print_message(f"run {place + 1} of {len(planned)}: {run.label}{left}")
+                time_left = _estimate_time_left(took, len(planned))
+                print_message(f"run {place + 1} of {len(planned)}: {run.label}{time_left}")
             began = time.monotonic()
             recordings.append(run.recording(directory, place))
             command = [sys.executable, "-m", "mgpu_doctor", "train", *run.words]
@@ -107,10 +107,10 @@ def axes(sweeps: Sequence[str]) -> dict[str, list[str]]:
     """Keys and their different values from texts `KEY=A,B`; exits with code 2 for anything else."""
     values_of: dict[str, list[str]] = {}
     for sweep in sweeps:
-        key, given, values = sweep.partition("=")
+        key, separator, values = sweep.partition("=")
         key = key.strip().removeprefix("--")
         different = list(dict.fromkeys(value.strip() for value in values.split(",")))
-        if not (key and given and all(different)):
+        if not (key and separator and all(different)):
             refuse(f"--sweep takes a name and values such as ranks=1,2,4, not {sweep!r}.")
         if key in values_of:
             refuse(f"--sweep {key} is given twice: put its values into one list.")
@@ -128,11 +128,11 @@ def plan(
         names.insert(0, name)
     if not names:
         refuse("which trainer? Name one, or compare several with --sweep strategy=A,B.")
-    others = {key: values for key, values in swept.items() if key != STRATEGY}
+    swept_options = {key: values for key, values in swept.items() if key != STRATEGY}
     runs: dict[tuple[str, ...], PlannedRun] = {}
     for trainer in names:
-        for values in itertools.product(*others.values()):
-            chosen = dict(zip(others, values, strict=True))
+        for values in itertools.product(*swept_options.values()):
+            chosen = dict(zip(swept_options, values, strict=True))
             run = _plan_run(trainer, chosen, ranks, options)
             runs.setdefault(run.words, run)
     if len(runs) > MAX_RUNS:
@@ -151,17 +151,17 @@ def _plan_run(name: str, chosen: dict[str, str], ranks: int | None, options: Opt
         wanted = ranks if count is None else int(catalogue.RANKS.read(count))
         if trainer.launcher == "python":
             wanted = None  # it is one process
-        given = {**options, **{key: [value] for key, value in chosen.items()}}
-        catalogue.command(trainer, wanted, given)
+        all_options = {**options, **{key: [value] for key, value in chosen.items()}}
+        catalogue.command(trainer, wanted, all_options)
     except catalogue.UsageError as error:
         refuse(f"{str(error).rstrip('.')}.")
     if why := catalogue.missing(trainer):
         refuse(f"{name} {why}.")
-    words = [name] if wanted is None else [name, "--ranks", str(wanted)]
-    words += [f"--{key}={value}" for key, values in given.items() for value in values]
-    many = "" if wanted is None else f", {wanted} {'rank' if wanted == 1 else 'ranks'}"
-    more = "".join(f", {key} {value}" for key, value in chosen.items())
-    return PlannedRun(f"{name}{many}{more}", tuple(words))
+    arguments = [name] if wanted is None else [name, "--ranks", str(wanted)]
+    arguments += [f"--{key}={value}" for key, values in all_options.items() for value in values]
+    rank_count = "" if wanted is None else f", {wanted} {'rank' if wanted == 1 else 'ranks'}"
+    choices = "".join(f", {key} {value}" for key, value in chosen.items())
+    return PlannedRun(f"{name}{rank_count}{choices}", tuple(arguments))
 
 
 def _make_folder(directory: Path) -> None:
@@ -189,7 +189,9 @@ def _report_comparison(recordings: Sequence[Path], json_out: Path | None) -> Non
 
     comparison = compare.compare_recordings(recordings)
     if isinstance(comparison, tuple):
-        why = "; ".join(f"{line(each.name)}: {line(each.reason)}" for each in comparison)
+        why = "; ".join(
+            f"{line(unusable.name)}: {line(unusable.reason)}" for unusable in comparison
+        )
         print_message(f"fewer than two runs can be compared{f' ({why})' if why else ''}.")
     else:
         print_text(compare.render_text(comparison))

@@ -32,13 +32,13 @@ class SafeStream:
     def __init__(self, inner: TextIO) -> None:
         self.inner = inner
 
-    def write(self, words: str) -> int:
-        parts = _STYLES.split(words)
+    def write(self, text: str) -> int:
+        parts = _STYLES.split(text)
         parts[::2] = map(harmless, parts[::2])
         if not has_colour(self.inner):
             del parts[1::2]
         self.inner.write(_encodable("".join(parts), self.inner))
-        return len(words)
+        return len(text)
 
     def writelines(self, lines: list[str]) -> None:
         for line in lines:
@@ -61,9 +61,9 @@ class _Bytes(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        words = bytes(data)
-        self._stream.write(words.decode("utf-8", "replace"))
-        return len(words)
+        encoded = bytes(data)
+        self._stream.write(encoded.decode("utf-8", "replace"))
+        return len(encoded)
 
     def flush(self) -> None:
         self._stream.flush()
@@ -71,11 +71,11 @@ class _Bytes(io.RawIOBase):
 
 def guard_streams() -> Callable[[], None]:
     """Filter standard output and standard error; returns a function that undoes it."""
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (_guarded(stream) for stream in before)
+    originals = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (_guarded(stream) for stream in originals)
 
     def undo() -> None:
-        sys.stdout, sys.stderr = before
+        sys.stdout, sys.stderr = originals
 
     return undo
 
@@ -85,20 +85,20 @@ def _guarded(stream: Any) -> Any:
     return stream if stream is None or isinstance(stream, SafeStream) else SafeStream(stream)
 
 
-def write_control_text(words: str) -> None:
+def write_control_text(text: str) -> None:
     """Write text that moves the cursor to standard error. It must contain no foreign text."""
     stream = sys.stderr
     if stream is not None:
         inner = stream.inner if isinstance(stream, SafeStream) else stream
-        inner.write(_encodable(words, inner))
+        inner.write(_encodable(text, inner))
         inner.flush()
 
 
-def _encodable(words: str, stream: TextIO) -> str:
+def _encodable(text: str, stream: TextIO) -> str:
     """With `?` for what the stream cannot encode, instead of an error."""
-    if words.isascii() or not stream.encoding:
-        return words
-    return words.encode(stream.encoding, "replace").decode(stream.encoding)
+    if text.isascii() or not stream.encoding:
+        return text
+    return text.encode(stream.encoding, "replace").decode(stream.encoding)
 
 
 def terminal_width(stream: TextIO) -> int:
@@ -138,10 +138,10 @@ def display_of(stream: TextIO) -> Display:
     }
 
 
-def print_text(words: str) -> None:
+def print_text(text: str) -> None:
     """Write to standard output. A reader that stops reading (`| head`) is not an error."""
     try:
-        sys.stdout.write(words)
+        sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         # The rest of the buffer must not be flushed into the closed pipe at exit.
@@ -161,7 +161,7 @@ def exit_with(code: int, sentence: str, details: str = "") -> NoReturn:
     raise click.exceptions.Exit(code)
 
 
-def save_text(file: Path, text: str, what: str) -> None:
+def save_text(file: Path, text: str, label: str) -> None:
     """Write `text` to `file` and say that `what` is there; exits with code 2 if that fails."""
     from mgpu_doctor.recording.write import write_whole
 
@@ -169,7 +169,7 @@ def save_text(file: Path, text: str, what: str) -> None:
         write_whole(file, text.encode())
     except OSError as error:
         exit_with(WRONG_USAGE, f"{file} cannot be written ({error.strerror}).")
-    print_message(f"{what} is in {file}")
+    print_message(f"{label} is in {file}")
 
 
 ERASE = "\r\x1b[K"
@@ -179,22 +179,22 @@ ERASE = "\r\x1b[K"
 def progress_line() -> Iterator[Callable[[str], None]]:
     """Yields a function that shows its argument on standard error instead of the text before;
     it shows nothing if that is not a terminal. The line is erased at the end."""
-    shown = False
+    was_printed = False
 
     def show(sentence: str) -> None:
-        nonlocal shown
+        nonlocal was_printed
         if sys.stderr is not None and sys.stderr.isatty():
             from mgpu_doctor.report.text import cut
 
             # Text longer than a line could not be erased.
             line = cut(f"mgpu-doctor: {make_one_line(sentence)} …", terminal_width(sys.stderr) - 1)
             write_control_text(ERASE + line)
-            shown = True
+            was_printed = True
 
     try:
         yield show
     finally:
-        if shown:
+        if was_printed:
             write_control_text(ERASE)
 
 

@@ -215,8 +215,8 @@ def _make_source(
         from mgpu_doctor.live.frame_source import ALL_OPTIONS
         from mgpu_doctor.live.live_jobs import LiveJobs
 
-        given = None if job is None else find_recording(job)
-        return LiveJobs(given, settings=chosen, recorder=recorder, wanted=wanted or ALL_OPTIONS)
+        recording = None if job is None else find_recording(job)
+        return LiveJobs(recording, settings=chosen, recorder=recorder, wanted=wanted or ALL_OPTIONS)
     from mgpu_doctor.case.recording_case import NotARecording
     from mgpu_doctor.live.replay import Replay
 

@@ -123,8 +123,8 @@ def _trace_steps(
 
     folder = _make_folder(output)
     with progress_line() as report_progress:
-        taken = take_traces(route, wanted, folder, report_progress)
-    _require_any(taken, folder)
+        traces = take_traces(route, wanted, folder, report_progress)
+    _require_any(traces, folder)
     try:
         case = case_of_traces([folder])
     except (NotATraceError, OSError) as error:
@@ -151,8 +151,8 @@ def _time_collectives(
     folder = _make_folder(output)
     print_message(TIMING_STAYS_ON)
     with progress_line() as report_progress:
-        taken = take_collective_times(route, wanted, folder, report_progress)
-    _require_any(taken, folder)
+        traces = take_collective_times(route, wanted, folder, report_progress)
+    _require_any(traces, folder)
     try:
         flights = read_flights(folder)
     except NotAFlightError as error:
@@ -171,10 +171,10 @@ def _time_collectives(
     )
 
 
-def _require_any(taken: Sequence[TakenTrace], folder: Path) -> None:
+def _require_any(traces: Sequence[TakenTrace], folder: Path) -> None:
     """Prints what is missing; exits with code 3 if all is."""
-    _report_failures(taken)
-    if not any(trace.path is not None for trace in taken):
+    _report_failures(traces)
+    if not any(trace.path is not None for trace in traces):
         _remove_if_empty(folder)
         raise click.exceptions.Exit(NOTHING_EXAMINED)
 
@@ -200,23 +200,23 @@ def _remove_if_empty(folder: Path) -> None:
         return  # it is not empty
 
 
-def _report_failures(taken: Sequence[TakenTrace]) -> None:
+def _report_failures(traces: Sequence[TakenTrace]) -> None:
     """Print each reason for a missing or short trace once, with its ranks."""
     from mgpu_doctor.report.text import line
 
     reasons: dict[str, list[str]] = {}
-    for taken_trace in taken:
+    for taken_trace in traces:
         if taken_trace.why is not None:
-            who = (
+            rank_label = (
                 f"rank {taken_trace.rank}"
                 if taken_trace.rank is not None
                 else f"process {taken_trace.pid}"
             )
-            what = "no trace" if taken_trace.path is None else "a short trace"
-            reasons.setdefault(f"{what} ({line(taken_trace.why)})", []).append(who)
+            shortfall = "no trace" if taken_trace.path is None else "a short trace"
+            reasons.setdefault(f"{shortfall} ({line(taken_trace.why)})", []).append(rank_label)
     for reason, ranks in reasons.items():
-        more = f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
-        print_message(f"{', '.join(ranks[:4])}{more}: {reason}.")
+        further = f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
+        print_message(f"{', '.join(ranks[:4])}{further}: {reason}.")
 
 
 def _print_diagnosis(case: Case, *, as_json: bool) -> None:

@@ -35,7 +35,7 @@ def render_trainer_help(name: str) -> str | None:
     """The help page of a trainer; None if there is no trainer of this name."""
     from mgpu_trainers import catalogue
 
-    trainer = next((each for each in catalogue.TRAINERS if each.name == name), None)
+    trainer = next((candidate for candidate in catalogue.TRAINERS if candidate.name == name), None)
     if trainer is None:
         return None
     ranks = [trainer.ranks] if trainer.launcher != "python" else []
@@ -64,13 +64,13 @@ def _describe(option: Option) -> str:
 
 def _describe_takers(option: Option, trainers: Sequence[Trainer]) -> str:
     takers = [trainer.name for trainer in trainers if option in trainer.options]
-    others = [trainer.name for trainer in trainers if option not in trainer.options]
-    if not others:
+    non_takers = [trainer.name for trainer in trainers if option not in trainer.options]
+    if not non_takers:
         return ""
     if takers == [trainer.name for trainer in trainers if trainer.framework == "torch"]:
         return " [all PyTorch trainers]"
-    if len(others) < len(takers) / 2:
-        return f" [not {', '.join(others)}]"
+    if len(non_takers) < len(takers) / 2:
+        return f" [not {', '.join(non_takers)}]"
     return f" [{', '.join(takers)}]"
 
 
@@ -176,8 +176,8 @@ def _parse_options(arguments: Sequence[str]) -> dict[str, list[str]]:
     for argument in rest:
         if not argument.startswith("--"):
             refuse(f"unexpected argument {argument!r}: options of a trainer look like --steps 100.")
-        key, given, value = argument[2:].partition("=")
-        if not given:
+        key, separator, value = argument[2:].partition("=")
+        if not separator:
             value = next(rest, "")
             if not value or value.startswith("--"):
                 refuse(f"--{key} needs a value.")

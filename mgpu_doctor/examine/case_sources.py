@@ -40,10 +40,10 @@ MAX_NAMES = 3
 """Subjects named on the progress line."""
 
 
-def load_cases(words: Sequence[str], tell: Tell) -> list[Case]:
+def load_cases(names: Sequence[str], tell: Tell) -> list[Case]:
     """The cases that `words` name; without words, of every job that is running here. Raises
     UnknownSubject."""
-    if not words:
+    if not names:
         targets = find_running_targets()
         if not targets:
             raise UnknownSubject(
@@ -52,15 +52,17 @@ def load_cases(words: Sequence[str], tell: Tell) -> list[Case]:
             )
         return _examine_all(targets, tell)
     with within_budget():
-        return _load_named(words, tell)
+        return _load_named(names, tell)
 
 
-def _load_named(words: Sequence[str], tell: Tell) -> list[Case]:
-    subjects = [recognize(word) for word in words]
-    tell(f"reading {', '.join(Path(word).name or word for word in words[:MAX_NAMES])}")
-    targets = _find_targets([each for each in subjects if isinstance(each, Pid | Recording)])
-    logs = [each.path for each in subjects if isinstance(each, Log)]
-    dumps = [each.path for each in subjects if isinstance(each, Flights)]
+def _load_named(names: Sequence[str], tell: Tell) -> list[Case]:
+    subjects = [recognize(word) for word in names]
+    tell(f"reading {', '.join(Path(word).name or word for word in names[:MAX_NAMES])}")
+    targets = _find_targets(
+        [subject for subject in subjects if isinstance(subject, Pid | Recording)]
+    )
+    logs = [subject.path for subject in subjects if isinstance(subject, Log)]
+    dumps = [subject.path for subject in subjects if isinstance(subject, Flights)]
     flights = _load_flights(dumps)
     if len(targets) > 1 and (logs or flights):
         raise UnknownSubject(
@@ -70,8 +72,10 @@ def _load_named(words: Sequence[str], tell: Tell) -> list[Case]:
     if logs:
         log = _load_logs(logs)
         cases = [_with_log(case, log) for case in cases] or [_require_text(log)]
-    memory = _load_snapshots([each.path for each in subjects if isinstance(each, MemorySnapshot)])
-    traced = _load_traces([each.path for each in subjects if isinstance(each, Traces)])
+    memory = _load_snapshots(
+        [subject.path for subject in subjects if isinstance(subject, MemorySnapshot)]
+    )
+    traced = _load_traces([subject.path for subject in subjects if isinstance(subject, Traces)])
     snapshots = memory.snapshots if memory is not None else ()
     if not (cases or flights):
         if traced is not None:

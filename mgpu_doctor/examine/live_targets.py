@@ -76,9 +76,11 @@ def target_of_recording(folder: Path) -> Target:
 
 def find_running_targets() -> list[Target]:
     """Every job that is running here, recorded jobs first."""
-    known = list(_recorded_targets())
-    others = [job for job in jobs.find_all() if not any(_same(target.job, job) for target in known)]
-    return [*known, *(Target(job) for job in others)]
+    recorded = list(_recorded_targets())
+    unrecorded = [
+        job for job in jobs.find_all() if not any(_same(target.job, job) for target in recorded)
+    ]
+    return [*recorded, *(Target(job) for job in unrecorded)]
 
 
 class JobEnded(Exception):  # noqa: N818 - says what happened
@@ -142,13 +144,13 @@ def _recorded_targets(folders: Iterable[Path] | None = None) -> Iterator[Target]
             continue
         pids = [rank.pid for rank in case.ranks if rank.pid is not None and rank.is_here]
         running = map(jobs.find, pids)
-        own = (job for job in running if job is not None and _has_one_of(job, pids))
-        yield Target(next(own, None), folder)
+        observed_jobs = (job for job in running if job is not None and _has_one_of(job, pids))
+        yield Target(next(observed_jobs, None), folder)
 
 
-def _same(found_job: RunningJob | None, other: RunningJob) -> bool:
+def _same(found_job: RunningJob | None, running_job: RunningJob) -> bool:
     return found_job is not None and _has_one_of(
-        found_job, (process.pid for process in other.processes)
+        found_job, (process.pid for process in running_job.processes)
     )
 
 
@@ -171,8 +173,8 @@ def _take_snapshots(
     first = _describe_first(snapshots)
     tell(f"{first}; taking a second sample")
     suspects: tuple[int, ...] = ()
-    for at in CONFIRM_AFTER:
-        time.sleep(max(0.0, started + at - time.monotonic()))
+    for seconds in CONFIRM_AFTER:
+        time.sleep(max(0.0, started + seconds - time.monotonic()))
         snapshots.append(_take_snapshot(job, aids, suspects))
         if analyse_hang(snapshots) is None:
             if len(snapshots) < samples:

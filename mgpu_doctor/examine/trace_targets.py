@@ -46,7 +46,9 @@ def find_trace_route(word: str) -> TraceRoute:
         owner = foreign.user or "another user"
         raise UnknownSubject(f"the job belongs to {owner}: run `mgpu-doctor trace` as {owner}.")
     environments = {rank.pid: read_environment(rank.pid, processes.PROC) for rank in ranks}
-    paths = {pid: _find_socket(pid, each.get(BOXES)) for pid, each in environments.items()}
+    paths = {
+        pid: _find_socket(pid, environment.get(BOXES)) for pid, environment in environments.items()
+    }
     sockets = {pid: str(path) for pid, path in paths.items() if path is not None}
     if sockets:
         return TraceRoute(sockets)
@@ -134,7 +136,7 @@ def _explain_no_route(
         )
     if maps and "libtorch" not in maps:
         return "no rank of this job has loaded PyTorch yet, and only PyTorch jobs can be traced."
-    if any(each.get(BOXES) for each in environments.values()):
+    if any(environment.get(BOXES) for environment in environments.values()):
         return (
             "the ranks of this job cannot be traced yet: they can when they have joined their "
             "process group or, in a job of one rank, after 20 steps. Try again."

@@ -25,16 +25,16 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RankStacks:
     """The stacks of ranks at one moment. `pid`: the only rank sampled; None: all ranks, as
     `tree`."""
 
-    look: JobSnapshot
+    snapshot: JobSnapshot
     pid: int | None
     tree: tuple[Branch, ...] = ()
 
 
-def stand(
+def read_rank_stacks(
     case: Case,
     ranks: Sequence[RankSummary],
     findings: Sequence[Finding] = (),
@@ -42,7 +42,7 @@ def stand(
     alone: bool,
     replayed: bool = False,
     tell: Tell = lambda _: None,
-) -> Standing | str:
+) -> RankStacks | str:
     """Returns the stacks now, or those recorded by the moment of a replay, or why there are none.
     `ranks`: all ranks, or with `alone` a single one with its data-loader workers. `tell`: called
     with progress messages."""
@@ -52,7 +52,7 @@ def stand(
     here = {rank.pid for rank in case.ranks if rank.is_here}
     reachable = next((rank for rank in ranks if _unreachable(rank, here) is None), None)
     if reachable is None or reachable.pid is None:
-        return known if isinstance(known, Standing) else _unreachable(ranks[0], here) or known
+        return known if isinstance(known, RankStacks) else _unreachable(ranks[0], here) or known
     running_job = jobs.find(reachable.pid)
     if running_job is None:
         return f"{jobs.unseen(reachable.pid)}."
@@ -62,7 +62,7 @@ def stand(
             for process in running_job.processes
             if reachable.pid in (process.pid, _loads_for(process))
         )
-        return Standing(
+        return RankStacks(
             _read_snapshot(replace(running_job, processes=tuple(whose)), case), reachable.pid
         )
     snapshots: list[JobSnapshot] = []
@@ -74,7 +74,7 @@ def stand(
 
 def _recorded(
     case: Case, rank: RankSummary, findings: Sequence[Finding], *, alone: bool
-) -> Standing | str:
+) -> RankStacks | str:
     """Returns the newest snapshot of the recording."""
     snapshots = [snapshot for snapshot in case.job_snapshots if snapshot.stacks]
     if alone:
@@ -83,10 +83,10 @@ def _recorded(
         ]
     if not snapshots:
         return NOT_RECORDED
-    return Standing(snapshots[-1], rank.pid) if alone else merged(case, snapshots[-1:], findings)
+    return RankStacks(snapshots[-1], rank.pid) if alone else merged(case, snapshots[-1:], findings)
 
 
-def merged(case: Case, snapshots: Sequence[JobSnapshot], findings: Sequence[Finding]) -> Standing:
+def merged(case: Case, snapshots: Sequence[JobSnapshot], findings: Sequence[Finding]) -> RankStacks:
     """Returns the snapshots of parts of one job merged into one."""
     job_snapshot = replace(
         snapshots[0],
@@ -94,7 +94,7 @@ def merged(case: Case, snapshots: Sequence[JobSnapshot], findings: Sequence[Find
         stacks=tuple(stack for snapshot in snapshots for stack in snapshot.stacks),
         untold=tuple(dict.fromkeys(unread for snapshot in snapshots for unread in snapshot.untold)),
     )
-    return Standing(
+    return RankStacks(
         job_snapshot, None, build_branches(replace(case, job_snapshots=(job_snapshot,)), findings)
     )
 

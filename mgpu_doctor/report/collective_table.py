@@ -26,9 +26,9 @@ HEADINGS = ("collective", "transfer", "longest", "arrived last", "waited longest
 def render_collectives(times: CollectiveTimes) -> str:
     """Groups with most time in collectives first, and in each the longest collectives first."""
     blocks = ["\n".join(_group_lines(group)) for group in times.groups[:MOST_GROUPS]]
-    left = len(times.groups) - MOST_GROUPS
-    if left > 0:
-        blocks.append(f"{format_count(left, 'group')} more with less time in collectives.")
+    left_out = len(times.groups) - MOST_GROUPS
+    if left_out > 0:
+        blocks.append(f"{format_count(left_out, 'group')} more with less time in collectives.")
     if times.unmatched:
         blocks.append(
             f"{format_count(times.unmatched, 'group')} not shown: no collective was timed on all "
@@ -57,8 +57,8 @@ def _group_lines(group: GroupTimes) -> Iterator[str]:
 
 def _amount(seconds: float, share: float | None) -> str:
     """Seconds, and their share of the time if that is known."""
-    known = format_seconds(seconds)
-    return known if share is None else f"{known} ({format_share(share)} of the time)"
+    duration = format_seconds(seconds)
+    return duration if share is None else f"{duration} ({format_share(share)} of the time)"
 
 
 def _row(timed: TimedCollective) -> tuple[str, ...]:

@@ -9,15 +9,14 @@ from mgpu_doctor.analysis.comparing.comparison import Comparison
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.report import comparison_text, phase_bars, text
 from mgpu_doctor.report.html.page import page
-from mgpu_doctor.report.html.sections import MARKS, say
+from mgpu_doctor.report.html.sections import MARKS, escape_line
 
 
 def render_comparison_html(compared: Comparison) -> str:
     """Returns the whole document."""
     conclusion = comparison_text.headline(compared)
-    heading = (
-        f'<h1><span class="mark">{MARKS[conclusion.tone]}</span> {say(conclusion.sentence)}</h1>'
-    )
+    mark = f'<span class="mark">{MARKS[conclusion.tone]}</span>'
+    heading = f"<h1>{mark} {escape_line(conclusion.sentence)}</h1>"
     pairs = map(comparison_text.describe_pair, compared.pairs) if len(compared.pairs) > 1 else ()
     sections = [
         f"<header>{heading}</header>",
@@ -34,7 +33,8 @@ def render_comparison_html(compared: Comparison) -> str:
 
 def _about(compared: Comparison) -> str:
     pairs = (
-        f"<dt>{name}</dt><dd>{say(facts)}</dd>" for name, facts in comparison_text.about(compared)
+        f"<dt>{name}</dt><dd>{escape_line(facts)}</dd>"
+        for name, facts in comparison_text.describe_runs(compared)
     )
     return f"<dl>{''.join(pairs)}</dl>"
 
@@ -43,28 +43,31 @@ def _html_figures(compared: Comparison) -> str:
     columns = comparison_text.columns(compared)
     kinds = [' class="number"' if column.number else "" for column in columns]
     heads = "".join(
-        f"<th{kind}>{say(column.head)}</th>" for kind, column in zip(kinds, columns, strict=True)
+        f"<th{kind}>{escape_line(column.head)}</th>"
+        for kind, column in zip(kinds, columns, strict=True)
     )
     rows = (
-        "".join(f"<td{kind}>{say(cell)}</td>" for kind, cell in zip(kinds, cells, strict=True))
+        "".join(
+            f"<td{kind}>{escape_line(cell)}</td>" for kind, cell in zip(kinds, cells, strict=True)
+        )
         for cells in zip(*(column.cells for column in columns), strict=True)
     )
     return _html_table(heads, rows)
 
 
 def _html_phases(compared: Comparison) -> str:
-    spent = comparison_text.spent(compared)
-    scale = max(sum(one.phases.values()) for one in spent)
+    spent = comparison_text.time_spent(compared)
+    scale = max(sum(run.phases.values()) for run in spent)
     heads = (
         '<th></th><th class="number">waits</th><th class="number">memory</th>'
-        f"<th>0 to {say(format_seconds(scale))}</th>"
+        f"<th>0 to {escape_line(format_seconds(scale))}</th>"
     )
     rows = (
-        f'<td>{one.letter}</td><td class="number">{say(one.in_collectives)}</td>'
-        f'<td class="number">{say(one.memory)}</td><td class="bar">{_bar(one, scale)}</td>'
-        for one in spent
+        f'<td>{run.letter}</td><td class="number">{escape_line(run.in_collectives)}</td>'
+        f'<td class="number">{escape_line(run.memory)}</td><td class="bar">{_bar(run, scale)}</td>'
+        for run in spent
     )
-    used = [name for name in phase_bars.LOOKS if any(name in one.phases for one in spent)]
+    used = [name for name in phase_bars.PHASE_STYLES if any(name in run.phases for run in spent)]
     legend = "".join(f"<span>{_swatch(name)}{escape(name)}</span>" for name in used)
     return f'{_html_table(heads, rows, "ranks")}\n<p class="legend small">{legend}</p>'
 
@@ -77,22 +80,22 @@ def _html_table(heads: str, rows: Iterable[str], kind: str = "") -> str:
     )
 
 
-def _bar(spent: comparison_text.Spent, scale: float) -> str:
+def _bar(spent: comparison_text.RunTimes, scale: float) -> str:
     if scale <= 0:
         return ""
-    at = 0.0
+    x = 0.0
     drawn = []
     for name, seconds in spent.phases.items():
         width = seconds / scale * 1000
         drawn.append(
-            f'<rect class="{name}" x="{at:.1f}" y="0" width="{width:.1f}" height="16">'
+            f'<rect class="{name}" x="{x:.1f}" y="0" width="{width:.1f}" height="16">'
             f"<title>{escape(name)} {escape(format_seconds(seconds))}</title></rect>"
         )
-        at += width
-    spoken = ", ".join(f"{name} {format_seconds(value)}" for name, value in spent.phases.items())
+        x += width
+    label = ", ".join(f"{name} {format_seconds(value)}" for name, value in spent.phases.items())
     return (
         '<svg viewBox="0 0 1000 16" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(spoken)}">{"".join(drawn)}</svg>'
+        f'aria-label="{escape(label)}">{"".join(drawn)}</svg>'
     )
 
 
@@ -104,5 +107,5 @@ def _swatch(name: str) -> str:
 
 
 def _html_list(title: str, sentences: Iterable[str]) -> str:
-    items = "\n".join(f"<li>{say(sentence)}</li>" for sentence in sentences)
+    items = "\n".join(f"<li>{escape_line(sentence)}</li>" for sentence in sentences)
     return f"<h2>{title}</h2>\n<ul>{items}</ul>" if items else ""

@@ -27,14 +27,14 @@ def render(compared: Comparison) -> str:
 def document(compared: Comparison) -> dict[str, Any]:
     """Returns the object itself. Seconds, bytes, fractions 0..1; unknown is None."""
     scaling, best = compared.scaling, compared.best
-    made: dict[str, Any] = plain(
+    report: dict[str, Any] = plain(
         {
             "schema": SCHEMA,
             "verdict": comparison_text.headline(compared).sentence,
             "unit": compared.unit,
             "error_rate": ERROR_RATE,
             "runs": [_run(compared, place, run) for place, run in enumerate(compared.runs)],
-            "left_out": [{"name": one.name, "reason": one.reason} for one in compared.left_out],
+            "left_out": [{"name": run.name, "reason": run.reason} for run in compared.left_out],
             "differs": compared.differs,
             "pairs": [_pair(pair) for pair in compared.pairs],
             "scaling": {
@@ -51,10 +51,10 @@ def document(compared: Comparison) -> dict[str, Any]:
             "laws": [_law(law) for law in compared.laws],
             "spread": compared.spread,
             "loss": compared.loss,
-            "notes": list(comparison_text.further(compared)),
+            "notes": list(comparison_text.further_sentences(compared)),
         }
     )
-    return made
+    return report
 
 
 def _run(compared: Comparison, place: int, run: Run) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _run(compared: Comparison, place: int, run: Run) -> dict[str, Any]:
         "seconds_to_loss": None
         if compared.loss is None or run.losses is None
         else run.losses.seconds_to(compared.loss),
-        "shared_cores": [asdict(one) for one in run.shared],
+        "shared_cores": [asdict(shared_cores) for shared_cores in run.shared],
     }
 
 
@@ -122,7 +122,7 @@ def _law(fitted: Fitted) -> dict[str, Any]:
         "waiting": None if law is None else law.waiting,
         "moving": None if law is None else law.moving,
         "margin": None if law is None else law.margin,
-        "predicted": [] if law is None else [_point(one) for one in law.predicted],
+        "predicted": [] if law is None else [_point(point) for point in law.predicted],
     }
 
 

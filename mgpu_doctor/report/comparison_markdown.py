@@ -18,7 +18,7 @@ def render_comparison_markdown(compared: Comparison) -> str:
     parts = [
         f"## {MARKS[conclusion.tone]} {escape(conclusion.sentence)}",
         _markdown_list(
-            f"**{name}** {escape(facts)}" for name, facts in comparison_text.about(compared)
+            f"**{name}** {escape(facts)}" for name, facts in comparison_text.describe_runs(compared)
         ),
         _markdown_figures(compared),
         _markdown_phases(compared),
@@ -27,7 +27,7 @@ def render_comparison_markdown(compared: Comparison) -> str:
         parts.append(
             _markdown_list(escape(comparison_text.describe_pair(pair)) for pair in compared.pairs)
         )
-    further = comparison_text.further(compared)
+    further = comparison_text.further_sentences(compared)
     parts.append(_markdown_list(escape(sentence) for sentence in further))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -42,12 +42,12 @@ def _markdown_figures(compared: Comparison) -> str:
 
 
 def _markdown_phases(compared: Comparison) -> str:
-    spent = comparison_text.spent(compared)
-    used = [name for name in phase_bars.LOOKS if any(name in one.phases for one in spent)]
+    spent = comparison_text.time_spent(compared)
+    used = [name for name in phase_bars.PHASE_STYLES if any(name in run.phases for run in spent)]
     rows = (
-        [one.letter, one.in_collectives, one.memory]
-        + [format_seconds(one.phases[name]) if name in one.phases else "" for name in used]
-        for one in spent
+        [run.letter, run.in_collectives, run.memory]
+        + [format_seconds(run.phases[name]) if name in run.phases else "" for name in used]
+        for run in spent
     )
     return _markdown_table(["", "waits", "memory", *used], rows)
 

@@ -33,7 +33,7 @@ def render_comparison(
     conclusion = comparison_text.headline(compared)
     mark, style = MARKS[conclusion.tone]
     _item(console, Text(mark, style=style), conclusion.sentence, "bold")
-    for name, facts in comparison_text.about(compared):
+    for name, facts in comparison_text.describe_runs(compared):
         _item(console, Text(f"  {name}"), facts, "dim")
     _lines(console, _table(comparison_text.columns(compared), width - 2))
     _lines(console, _spent(compared, width - 2))
@@ -69,12 +69,12 @@ def _sentences(console: Console, sentences: Iterable[str], style: str = "") -> N
 
 def _table(columns: Sequence[comparison_text.Column], width: int) -> list[Text]:
     """Yields a header and a line per run, with the columns that fit."""
-    kept = list(columns)
-    while sum(map(_size, kept)) + GAP * (len(kept) - 1) > width and len(kept) > 1:
-        kept.remove(min(kept, key=lambda column: column.needed))
-    lines = [Text(_row([column.head for column in kept], kept), style="dim")]
-    for cells in zip(*(column.cells for column in kept), strict=True):
-        lines.append(Text(_row(cells, kept)))
+    fitting = list(columns)
+    while sum(map(_size, fitting)) + GAP * (len(fitting) - 1) > width and len(fitting) > 1:
+        fitting.remove(min(fitting, key=lambda column: column.needed))
+    lines = [Text(_row([column.head for column in fitting], fitting), style="dim")]
+    for cells in zip(*(column.cells for column in fitting), strict=True):
+        lines.append(Text(_row(cells, fitting)))
     return lines
 
 
@@ -87,29 +87,29 @@ def _row(cells: Sequence[str], columns: Sequence[comparison_text.Column]) -> str
 
 
 def _size(column: comparison_text.Column) -> int:
-    return max(cell_len(one) for one in (column.head, *column.cells))
+    return max(cell_len(cell) for cell in (column.head, *column.cells))
 
 
 def _spent(compared: Comparison, width: int) -> list[Text]:
     """Yields a bar of phases per run, all on one scale."""
-    spent = comparison_text.spent(compared)
+    spent = comparison_text.time_spent(compared)
     columns = [
-        comparison_text.Column("", tuple(one.letter for one in spent), 9, number=False),
-        comparison_text.Column("waits", tuple(one.in_collectives for one in spent), 3),
-        comparison_text.Column("memory", tuple(one.memory for one in spent), 2),
+        comparison_text.Column("", tuple(run.letter for run in spent), 9, number=False),
+        comparison_text.Column("waits", tuple(run.in_collectives for run in spent), 3),
+        comparison_text.Column("memory", tuple(run.memory for run in spent), 2),
     ]
     room = width - sum(map(_size, columns)) - GAP * len(columns)
-    scale = max(sum(one.phases.values()) for one in spent)
+    scale = max(sum(run.phases.values()) for run in spent)
     head = Text(_row([column.head for column in columns], columns), style="dim")
     lines = [head.append(f"{' ' * GAP}where a step's time goes" if scale else "")]
-    for one, cells in zip(spent, zip(*(c.cells for c in columns), strict=True), strict=True):
+    for run, cells in zip(spent, zip(*(c.cells for c in columns), strict=True), strict=True):
         line = Text(f"{_row(cells, columns)}{' ' * GAP}")
-        line.append_text(bar(one.phases, scale, room))
+        line.append_text(bar(run.phases, scale, room))
         line.truncate(width)
         lines.append(line)
-    used = [name for name in phase_bars.LOOKS if any(name in one.phases for one in spent)]
+    used = [name for name in phase_bars.PHASE_STYLES if any(name in run.phases for run in spent)]
     legend = Text(
-        "  ".join(f"{phase_bars.LOOKS[name].letter} {name}" for name in used), style="dim"
+        "  ".join(f"{phase_bars.PHASE_STYLES[name].letter} {name}" for name in used), style="dim"
     )
     return [*lines, legend] if used else lines
 

@@ -34,7 +34,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class RunTimes:
     """How a run's step time is spent."""
 
     letter: str
@@ -48,34 +48,35 @@ def columns(compared: Comparison) -> tuple[Column, ...]:
     """The columns of a table with one row per run, without facts that all runs share."""
     runs, scaled = compared.runs, compared.scaling.runs
     several = len({run.ranks for run in runs}) > 1
-    found = [Column("", tuple(letter(place) for place in range(len(runs))), 9, number=False)]
+    table = [Column("", tuple(letter(place) for place in range(len(runs))), 9, number=False)]
     if several:
-        found.append(Column("ranks", tuple(str(run.ranks) for run in runs), 8))
+        table.append(Column("ranks", tuple(str(run.ranks) for run in runs), 8))
     if "strategy" in compared.differs:
         names = (text.line(run.settings.get("strategy", UNKNOWN)) for run in runs)
-        found.append(Column("strategy", tuple(text.cut(name, 14) for name in names), 5, False))
-    found.append(Column("usual step", tuple(format_seconds(run.median.seconds) for run in runs), 2))
-    found.append(Column("mean step", tuple(_bounded(run.mean) for run in runs), 7))
+        table.append(Column("strategy", tuple(text.cut(name, 14) for name in names), 5, False))
+    table.append(Column("usual step", tuple(format_seconds(run.median.seconds) for run in runs), 2))
+    table.append(Column("mean step", tuple(_bounded(run.mean) for run in runs), 7))
     rates = tuple(_rate(run, compared.unit) for run in runs)
-    found.append(Column(f"{compared.unit}/s", rates, 6))
+    table.append(Column(f"{compared.unit}/s", rates, 6))
     speed_ups = tuple(
-        UNKNOWN if one.speed_up is None else f"{one.speed_up.ratio:.3g}" for one in scaled
+        UNKNOWN if scaled_run.speed_up is None else f"{scaled_run.speed_up.ratio:.3g}"
+        for scaled_run in scaled
     )
-    found.append(Column("speed-up", speed_ups, 4))
+    table.append(Column("speed-up", speed_ups, 4))
     if several:
-        reached = tuple(format_share(one.efficiency) for one in scaled)
-        found.append(Column("of ideal", reached, 3))
-    return tuple(found)
+        reached = tuple(format_share(scaled_run.efficiency) for scaled_run in scaled)
+        table.append(Column("of ideal", reached, 3))
+    return tuple(table)
 
 
-def spent(compared: Comparison) -> tuple[Spent, ...]:
+def time_spent(compared: Comparison) -> tuple[RunTimes, ...]:
     return tuple(
-        Spent(
+        RunTimes(
             letter=letter(place),
             in_collectives=format_share(run.in_collectives),
             memory=UNKNOWN if run.memory is None else format_bytes(run.memory.most),
             seconds=run.mean.seconds,
-            phases=phase_bars.known(run.phases),
+            phases=phase_bars.measured_phases(run.phases),
         )
         for place, run in enumerate(compared.runs)
     )
@@ -110,18 +111,18 @@ SHOWN = 64
 
 def letter(place: int) -> str:
     """A, B, …, Z, AA, …"""
-    more, last = divmod(place, 26)
-    return (letter(more - 1) if more else "") + chr(ord("A") + last)
+    prefix, last = divmod(place, 26)
+    return (letter(prefix - 1) if prefix else "") + chr(ord("A") + last)
 
 
 def headline(compared: Comparison) -> Verdict:
     """Returns the first line: the difference of two runs, or the best of more."""
     if len(compared.pairs) == 1:
         return Verdict(TONES[compared.pairs[0].change], describe_pair(compared.pairs[0]))
-    found = compared.best
-    if found is None:
+    best = compared.best
+    if best is None:
         return Verdict(Tone.UNKNOWN, compared.scaling.reason or "which run is best is unknown")
-    return _best(compared, found)
+    return _describe_best(compared, best)
 
 
 def describe_pair(pair: Pair) -> str:
@@ -129,19 +130,19 @@ def describe_pair(pair: Pair) -> str:
     first, second = letter(pair.first), letter(pair.second)
     if pair.whole is None:
         return f"{second} and {first} cannot be compared: {pair.reason}"
-    what = "a step" if pair.unit == STEPS else "for the same work"
+    extent = "per step" if pair.unit == STEPS else "for the same work"
     if pair.change is Change.NONE:
         low, high = _signed(pair.whole.low), _signed(pair.whole.high)
-        return f"no difference shown between {first} and {second} ({low} to {high} time {what})"
-    shown = pair.decided
-    assert shown is not None
-    sentence = f"{second} is {pair.change.value} than {first}: {_change(shown)} time {what}"
-    if shown is not pair.whole:
+        return f"no difference shown between {first} and {second} ({low} to {high} time {extent})"
+    interval = pair.decided
+    assert interval is not None
+    sentence = f"{second} is {pair.change.value} than {first}: {_change(interval)} time {extent}"
+    if interval is not pair.whole:
         return (
-            f"{sentence} in the usual step ({_range(shown)}); pauses hide it in the whole time "
+            f"{sentence} in the usual step ({_range(interval)}); pauses hide it in the whole time "
             f"({_signed(pair.whole.low)} to {_signed(pair.whole.high)})"
         )
-    return f"{sentence} ({_range(shown)})"
+    return f"{sentence} ({_range(interval)})"
 
 
 def _change(interval: Interval) -> str:
@@ -149,52 +150,52 @@ def _change(interval: Interval) -> str:
 
 
 def _range(interval: Interval) -> str:
-    ends = sorted((abs(interval.low - 1), abs(interval.high - 1)))
-    return f"{format_share(ends[0]).removesuffix(' %')} to {format_share(ends[1])}"
+    changes = sorted((abs(interval.low - 1), abs(interval.high - 1)))
+    return f"{format_share(changes[0]).removesuffix(' %')} to {format_share(changes[1])}"
 
 
 def _signed(ratio: float) -> str:
     return f"{'+' if ratio >= 1 else '-'}{format_share(abs(ratio - 1))}"
 
 
-def _named(compared: Comparison, place: int) -> str:
+def _name_run(compared: Comparison, place: int) -> str:
     run = compared.runs[place]
-    if len({one.ranks for one in compared.runs}) > 1:
+    if len({run.ranks for run in compared.runs}) > 1:
         return f"{letter(place)} ({format_count(run.ranks, 'rank')})"
     return letter(place)
 
 
-def _best(compared: Comparison, found: Best) -> Verdict:
+def _describe_best(compared: Comparison, best: Best) -> Verdict:
     """The best run, and whether noise could explain it."""
     reference, unit = compared.scaling.reference, compared.unit
-    named, other = _named(compared, found.place), _named(compared, found.fastest)
-    speed_up = compared.scaling.runs[found.place].speed_up
-    if found.place == reference or speed_up is None:
+    named, fastest = _name_run(compared, best.place), _name_run(compared, best.fastest)
+    speed_up = compared.scaling.runs[best.place].speed_up
+    if best.place == reference or speed_up is None:
         return Verdict(Tone.INFO, f"no run is shown to do more {unit} a second than {named}")
     times = format_number(speed_up.ratio)
-    sentence = f"{named} does {times} times the {unit} a second of {_named(compared, reference)}"
-    if found.place != found.fastest:
-        sentence += f", and {other} is not shown to do more"
+    sentence = f"{named} does {times} times the {unit} a second of {_name_run(compared, reference)}"
+    if best.place != best.fastest:
+        sentence += f", and {fastest} is not shown to do more"
     if speed_up.shown:
         return Verdict(Tone.GOOD, sentence)
     return Verdict(Tone.INFO, f"{sentence}; noise may explain it")
 
 
-def about(compared: Comparison) -> Iterator[tuple[str, str]]:
+def describe_runs(compared: Comparison) -> Iterator[tuple[str, str]]:
     """Returns the letter of each run, and its name with the settings that differ between runs."""
     for place, run in enumerate(compared.runs):
         yield letter(place), "; ".join([text.line(run.name), *_settings(compared, run)])
 
 
 def _settings(compared: Comparison, run: Run) -> Iterator[str]:
-    counts = {one.ranks for one in compared.runs}
+    counts = {run.ranks for run in compared.runs}
     if len(counts) > 1:
         yield format_count(run.ranks, "rank")
     in_columns = {"strategy", "program"} if "strategy" in compared.differs else set()
     for name in (name for name in compared.differs if name not in in_columns):  # shown in a column
         value = run.settings.get(name)
-        shown = "not set" if value is None else text.cut(text.line(value), SHOWN)
-        yield f"{text.cut(text.line(name), SHOWN)} {shown}"
+        value_text = "not set" if value is None else text.cut(text.line(value), SHOWN)
+        yield f"{text.cut(text.line(name), SHOWN)} {value_text}"
 
 
 def costs(compared: Comparison) -> Iterator[str]:
@@ -202,21 +203,21 @@ def costs(compared: Comparison) -> Iterator[str]:
     reference = compared.scaling.reference
     if len({run.ranks for run in compared.runs}) < 2:
         return
-    before = _parts(compared.runs[reference])
+    before = _phase_seconds(compared.runs[reference])
     for place, run in enumerate(compared.runs):
         efficiency = compared.scaling.runs[place].efficiency
         times = run.ranks / compared.runs[reference].ranks
         if times == 1 or efficiency is None:
             continue
-        after = _parts(run)
+        phases = _phase_seconds(run)
         grown = [
-            f"{name} from {format_seconds(before[name])} to {format_seconds(after[name])}"
-            for name in after
-            if name in before and abs(after[name] - before[name]) > 0.02 * run.mean.seconds
+            f"{name} from {format_seconds(before[name])} to {format_seconds(phases[name])}"
+            for name in phases
+            if name in before and abs(phases[name] - before[name]) > 0.02 * run.mean.seconds
         ]
         lost = f"; a step's {', '.join(grown)}" if grown else ""
         yield (
-            f"{_named(compared, place)} reaches {format_share(efficiency)} of what "
+            f"{_name_run(compared, place)} reaches {format_share(efficiency)} of what "
             f"{format_number(times)} times the ranks of "
             f"{letter(reference)} could do{lost}"
         )
@@ -227,14 +228,14 @@ def loss(compared: Comparison) -> Iterator[str]:
     target = compared.loss
     if target is None:
         return
-    found = [run.losses.seconds_to(target) if run.losses else None for run in compared.runs]
-    reached = ", ".join(
-        f"{letter(place)} after {format_seconds(seconds)}" for place, seconds in enumerate(found)
+    reached = [run.losses.seconds_to(target) if run.losses else None for run in compared.runs]
+    by_run = ", ".join(
+        f"{letter(place)} after {format_seconds(seconds)}" for place, seconds in enumerate(reached)
     )
-    yield f"a loss of {format_number(target)} is reached by {reached} (of one run each)"
+    yield f"a loss of {format_number(target)} is reached by {by_run} (of one run each)"
 
 
-def _parts(run: Run) -> dict[str, float]:
+def _phase_seconds(run: Run) -> dict[str, float]:
     """Part of a step -> seconds, as far as known."""
     wait, moving = run.phases.get("wait"), run.phases.get("communication")
     if run.in_collectives is None:
@@ -288,19 +289,22 @@ def _rate_ahead(
     return f", {format_number(work / seconds)} {compared.unit}/s"
 
 
-def _shared(runs: Sequence[Run]) -> Iterator[str]:
+def _shared_cores(runs: Sequence[Run]) -> Iterator[str]:
     """Runs whose ranks share cores, equal ones in one sentence."""
-    alike: dict[str, list[str]] = {}
+    letters_by_sentence: dict[str, list[str]] = {}
     for place, run in enumerate(runs):
-        for one in run.shared:
-            ranks, threads = format_count(one.ranks, "rank"), format_count(one.threads, "thread")
-            words = f"{ranks} with {threads} share {format_number(one.cores)} cores"
-            alike.setdefault(words, []).append(letter(place))
-    for words, letters in alike.items():
+        for crowd in run.shared:
+            ranks, threads = (
+                format_count(crowd.ranks, "rank"),
+                format_count(crowd.threads, "thread"),
+            )
+            crowding = f"{ranks} with {threads} share {format_number(crowd.cores)} cores"
+            letters_by_sentence.setdefault(crowding, []).append(letter(place))
+    for crowding, letters in letters_by_sentence.items():
         subject = "its step time shows" if len(letters) == 1 else "their step times show"
         yield (
-            f"{', '.join(letters)}: {words}: {subject} the limits of this machine, not how the job "
-            "scales if each rank has its own device"
+            f"{', '.join(letters)}: {crowding}: {subject} the limits of this machine, not how the "
+            "job scales if each rank has its own device"
         )
 
 
@@ -309,7 +313,7 @@ def _unsteady(run: Run) -> bool:
     return bound is not None and bound > WIDE
 
 
-def further(compared: Comparison) -> Iterator[str]:
+def further_sentences(compared: Comparison) -> Iterator[str]:
     """All sentences below the figures."""
     yield from gains(compared)
     yield from notes(compared)
@@ -324,7 +328,7 @@ def gains(compared: Comparison) -> Iterator[str]:
 
 def notes(compared: Comparison) -> Iterator[str]:
     """Caveats: noise, shared cores, and what this comparison cannot show."""
-    yield from _shared(compared.runs)
+    yield from _shared_cores(compared.runs)
     unsteady = [letter(place) for place, run in enumerate(compared.runs) if _unsteady(run)]
     if unsteady:
         yield (
@@ -348,8 +352,8 @@ def notes(compared: Comparison) -> Iterator[str]:
     kinds = {run.memory.kind for run in compared.runs if run.memory is not None}
     if kinds:
         yield f"memory: the largest of any rank, {', '.join(sorted(kinds))}"
-    for one in compared.left_out:
-        yield f"{text.line(one.name)} is left out: {one.reason}"
+    for excluded in compared.left_out:
+        yield f"{text.line(excluded.name)} is left out: {excluded.reason}"
     if compared.spread is None:
         yield (
             "bounds cover only the noise within a run. On a shared machine, two runs of the same "

@@ -54,15 +54,15 @@ def name_clocks(ranks: Sequence[RankSummary]) -> str:
             by_clock.setdefault(rank.clock, []).append(rank.rank)
     if {*by_clock} <= {PhaseClock.CPU}:
         return ""
-    words = {
+    clock_names = {
         PhaseClock.DEVICE: "by the GPUs' own clocks",
         PhaseClock.CPU: "by the host's clock",
         PhaseClock.HOST: "unknown, as only the host's clock measured them,",
     }
     if len(by_clock) == 1:
-        return words[next(iter(by_clock))].rstrip(",")
+        return clock_names[next(iter(by_clock))].rstrip(",")
     return ", ".join(
-        f"{words[clock]} on {format_ranks(numbers)}" for clock, numbers in by_clock.items()
+        f"{clock_names[clock]} on {format_ranks(numbers)}" for clock, numbers in by_clock.items()
     )
 
 
@@ -76,9 +76,9 @@ def summarize_timing(ranks: Sequence[RankSummary]) -> str:
     sentences = []
     if slow := bound[BoundBy.HOST]:
         verb, gpus = ("is", "its GPU waits") if len(slow) == 1 else ("are", "their GPUs wait")
-        whose = "its host" if len(slow) == 1 else "their hosts"
-        who = format_ranks(slow).capitalize()
-        sentences.append(f"{who} {verb} host-bound: {gpus} for {whose}.")
+        owner = "its host" if len(slow) == 1 else "their hosts"
+        subject = format_ranks(slow).capitalize()
+        sentences.append(f"{subject} {verb} host-bound: {gpus} for {owner}.")
     if busy := bound[BoundBy.DEVICE]:
         verb = "is" if len(busy) == 1 else "are"
         sentences.append(f"{format_ranks(busy).capitalize()} {verb} device-bound.")
@@ -89,9 +89,9 @@ def summarize_timing(ranks: Sequence[RankSummary]) -> str:
 
 def describe_busy_waiting(waiting: BusyWaiting) -> str:
     """`100 % busy, but at least 60 % of it waiting for rank 3`."""
-    whom = "other ranks" if waiting.waits_for is None else f"rank {waiting.waits_for}"
+    awaited = "other ranks" if waiting.waits_for is None else f"rank {waiting.waits_for}"
     part = f"at least {format_share(waiting.waiting)}" if waiting.waiting < 1 else "all"
-    return f"{format_share(waiting.utilization)} busy, but {part} of it waiting for {whom}"
+    return f"{format_share(waiting.utilization)} busy, but {part} of it waiting for {awaited}"
 
 
 def summarize_busy_waiting(ranks: Sequence[RankSummary]) -> str:
@@ -104,12 +104,12 @@ def summarize_busy_waiting(ranks: Sequence[RankSummary]) -> str:
     if not groups:
         return ""
     largest = max(groups.values(), key=len)
-    known = [rank.busy_waiting for rank in largest if rank.busy_waiting is not None]
+    busy_waits = [rank.busy_waiting for rank in largest if rank.busy_waiting is not None]
     least = BusyWaiting(
-        known[0].gpu,
-        min(one.utilization for one in known),
-        min(one.waiting for one in known),
-        known[0].waits_for,
+        busy_waits[0].gpu,
+        min(wait.utilization for wait in busy_waits),
+        min(wait.waiting for wait in busy_waits),
+        busy_waits[0].waits_for,
     )
     numbers = [rank.rank for rank in largest if rank.rank is not None]
     gpus = "The GPU" if len(numbers) == 1 else "The GPUs"

@@ -24,7 +24,7 @@ def render(diagnosis: Diagnosis) -> str:
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
     """The object itself, of plain JSON types. Seconds, bytes, fractions 0..1; unknown is None."""
     case = diagnosis.case
-    made: dict[str, Any] = plain(
+    report: dict[str, Any] = plain(
         {
             "schema": SCHEMA,
             "subject": {"kind": case.subject.kind, "ref": case.subject.ref},
@@ -44,7 +44,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
             "stacks": [_branch(branch) for branch in diagnosis.tree],
         }
     )
-    return made
+    return report
 
 
 def _job(job: Job) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.findings import Diagnosis, Followed
 from mgpu_doctor.formatting import UNKNOWN, format_seconds
 from mgpu_doctor.report.job_events import Kind, TimelineEvent, list_joins_and_ends, list_rank_events
-from mgpu_doctor.report.machine_events import exceptions, findings, of_gpus, signs
+from mgpu_doctor.report.machine_events import exceptions, findings, log_messages, of_gpus
 
-MOST = 500
+MOST_EVENTS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ def events_of(
     `devices`: a sample newer than those of the job. `followed`: findings with the times at which
     they appeared and resolved.
     """
-    known = [
+    events = [
         event
         for event in _all(diagnosis, devices, followed)
         if event.at is None or event.at <= until
     ]
-    known.sort(key=_newest_first)
-    return Timeline(tuple(known[:MOST]), max(0, len(known) - MOST))
+    events.sort(key=_newest_first)
+    return Timeline(tuple(events[:MOST_EVENTS]), max(0, len(events) - MOST_EVENTS))
 
 
 def _newest_first(event: TimelineEvent) -> tuple[float, bool]:
@@ -60,27 +60,27 @@ def _all(
         yield from of_gpus(case, devices)
         yield from list_joins_and_ends(diagnosis)
         yield from exceptions(case)
-        yield from signs(case)
+        yield from log_messages(case)
         yield from list_rank_events(case)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class NewestEvents:
     events: tuple[TimelineEvent, ...]
     left_out: int
     """Earlier events."""
 
 
-def shown(diagnosis: Diagnosis, most: int) -> Shown:
+def newest_events(diagnosis: Diagnosis, most: int) -> NewestEvents:
     """The newest events for a report, without findings, which have their own sections."""
-    known = [event for event in events_of(diagnosis).events if event.kind is not Kind.FINDINGS]
-    return Shown(tuple(known[:most][::-1]), max(0, len(known) - most))
+    events = [event for event in events_of(diagnosis).events if event.kind is not Kind.FINDINGS]
+    return NewestEvents(tuple(events[:most][::-1]), max(0, len(events) - most))
 
 
-def since(at: float | None, started: float | None) -> str:
+def format_moment(moment: float | None, started: float | None) -> str:
     """`+12 s` after the start; the UTC time if the start is unknown."""
-    if at is None:
+    if moment is None:
         return UNKNOWN
     if started is None:
-        return time.strftime("%H:%M:%S", time.gmtime(at)) + " UTC"
-    return f"+{format_seconds(max(0.0, at - started))}"
+        return time.strftime("%H:%M:%S", time.gmtime(moment)) + " UTC"
+    return f"+{format_seconds(max(0.0, moment - started))}"

@@ -26,7 +26,7 @@ def facts(diagnosis: Diagnosis, hide: Redactor) -> dict[str, str]:
     not every job has is left out."""
     case, job = diagnosis.case, diagnosis.case.job
     metadata = _metadata(case)
-    known = {
+    job_facts = {
         "command": shlex.join(job.command),
         "in": job.cwd,
         "framework": _framework(job.framework, metadata),
@@ -38,14 +38,17 @@ def facts(diagnosis: Diagnosis, hide: Redactor) -> dict[str, str]:
         "devices": _devices(case),
     }
     settings = dict(_settings(metadata))
-    over = {
+    end_facts = {
         "started": _moment(job.started),
         "ended": _moment(job.ended),
         "outcome": outcome(diagnosis).removeprefix("is ").removeprefix("was "),
         "id": job.id,
         "recording": case.subject.ref,
     }
-    return {name: hide(value or NOT_KNOWN) for name, value in {**known, **settings, **over}.items()}
+    return {
+        name: hide(value or NOT_KNOWN)
+        for name, value in {**job_facts, **settings, **end_facts}.items()
+    }
 
 
 def _metadata(case: Case) -> ProcessMetadata:
@@ -62,16 +65,20 @@ def _framework(name: str | None, metadata: ProcessMetadata) -> str:
 
 
 def _ranks(case: Case) -> str | None:
-    world, seen = case.job.world_size, len(case.ranks)
+    world, rank_count = case.job.world_size, len(case.ranks)
     if world is None:
-        return str(seen) if seen else None
-    return str(world) if seen >= world or not seen else f"{world}, {seen} of them seen"
+        return str(rank_count) if rank_count else None
+    return (
+        str(world)
+        if rank_count >= world or not rank_count
+        else f"{world}, {rank_count} of them seen"
+    )
 
 
 def _devices(case: Case) -> str | None:
     """`4 x cpu`, `8 x NVIDIA H200`."""
     kinds = Counter(kind for rank in case.ranks if (kind := _device(rank)))
-    return ", ".join(f"{many} × {kind}" for kind, many in kinds.most_common(MOST_DEVICES))
+    return ", ".join(f"{count} × {kind}" for kind, count in kinds.most_common(MOST_DEVICES))
 
 
 def _device(rank: Rank) -> str | None:
@@ -84,8 +91,8 @@ def _settings(metadata: ProcessMetadata) -> Iterator[tuple[str, str]]:
         yield "precision", precision
     threads, cores = metadata.threads, metadata.affinity
     if threads is not None:
-        on = f", on {format_count(cores, 'core')}" if cores is not None else ""
-        yield "threads", f"{threads} a rank{on}"
+        core_count = f", on {format_count(cores, 'core')}" if cores is not None else ""
+        yield "threads", f"{threads} a rank{core_count}"
     if metadata.loaders:
         loader = metadata.loader
         yield (
@@ -116,13 +123,13 @@ def _line(value: str | None) -> str | None:
     return None if value is None else text.cut(text.line(value), LONGEST)
 
 
-def _moment(at: float | None) -> str | None:
+def _moment(moment: float | None) -> str | None:
     """Returns UTC, to the second; None if unknown or not a valid date."""
     try:
         return (
             None
-            if at is None
-            else f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+            if moment is None
+            else f"{datetime.fromtimestamp(moment, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
         )
     except (ValueError, OverflowError, OSError):
         return None

@@ -41,7 +41,7 @@ class TimelineEvent:
 LONGEST = 400
 """Characters of a sentence."""
 
-TOGETHER = 5.0
+SAME_MOMENT = 5.0
 """Seconds between two ranks' events of the same kind that are one event."""
 
 
@@ -60,36 +60,38 @@ class Kind(str, Enum):
 T = TypeVar("T")
 
 
-def quote(words: str) -> str:
+def quote(message: str) -> str:
     """Returns text of a job (names, messages), made safe and short enough for a sentence."""
-    return text.cut(text.line(words), LONGEST)
+    return text.cut(text.line(message), LONGEST)
 
 
-def together(moments: Iterable[tuple[float, T]], gap: float = TOGETHER) -> Iterator[list[T]]:
+def group_by_moment(
+    moments: Iterable[tuple[float, T]], gap: float = SAME_MOMENT
+) -> Iterator[list[T]]:
     """Groups of items whose moments follow each other within `gap` seconds."""
     group: list[T] = []
     last = 0.0
-    for at, what in sorted(moments, key=lambda moment: moment[0]):
-        if group and at - last > gap:
+    for moment, item in sorted(moments, key=lambda moment: moment[0]):
+        if group and moment - last > gap:
             yield group
             group = []
-        group.append(what)
-        last = at
+        group.append(item)
+        last = moment
     if group:
         yield group
 
 
-ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+END_REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that ask a process to end: mostly by its launcher, because another rank failed."""
 
 
-def named(ranks: Iterable[Rank], hosts: int = 1) -> str:
+def name_ranks(ranks: Iterable[Rank], hosts: int = 1) -> str:
     """`ranks 0-3`, with their host if the job has several and they share one."""
     ranks = list(ranks)
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
-    who = format_ranks(numbers, limit=3) if numbers else f"pid {ranks[0].pid}"
-    on = {line(rank.host) for rank in ranks}
-    return f"{who} {on.pop()}" if hosts > 1 and len(on) == 1 else who
+    subject = format_ranks(numbers, limit=3) if numbers else f"pid {ranks[0].pid}"
+    hosts_here = {line(rank.host) for rank in ranks}
+    return f"{subject} {hosts_here.pop()}" if hosts > 1 and len(hosts_here) == 1 else subject
 
 
 def hosts_of(case: Case) -> int:
@@ -107,25 +109,27 @@ def list_joins_and_ends(diagnosis: Diagnosis) -> Iterator[TimelineEvent]:
         if rank.started is not None:
             joined[rank.attempt].append((rank.started, rank))
         if rank.ended is not None and rank.state in (State.EXITED, State.DEAD):
-            ended[_how(rank)].append((failed_at.get((rank.rank, rank.pid), rank.ended), rank))
+            ended[_describe_end(rank)].append(
+                (failed_at.get((rank.rank, rank.pid), rank.ended), rank)
+            )
     first = min(joined, default=0)
     for attempt, moments in joined.items():
         restart = f", restart {attempt - first}" if attempt > first else ""
-        for group in together(moments):
-            at = max(rank.started or 0.0 for rank in group)
-            yield TimelineEvent(Kind.RANKS, at, named(group, hosts), f"joined{restart}")
+        for group in group_by_moment(moments):
+            moment = max(rank.started or 0.0 for rank in group)
+            yield TimelineEvent(Kind.RANKS, moment, name_ranks(group, hosts), f"joined{restart}")
     for (how, tone), moments in ended.items():
-        when = {id(rank): at for at, rank in moments}
-        for group in together(moments):
-            at = min(when[id(rank)] for rank in group)
-            yield TimelineEvent(Kind.RANKS, at, named(group, hosts), how, tone)
+        when = {id(rank): moment for moment, rank in moments}
+        for group in group_by_moment(moments):
+            moment = min(when[id(rank)] for rank in group)
+            yield TimelineEvent(Kind.RANKS, moment, name_ranks(group, hosts), how, tone)
     yield from _job(case)
 
 
-def _how(rank: Rank) -> tuple[str, Tone]:
+def _describe_end(rank: Rank) -> tuple[str, Tone]:
     """Returns how the rank ended, in words, and how severe that is."""
     if rank.signal is not None:
-        tone = Tone.INFO if rank.signal in ASKED else Tone.CRITICAL
+        tone = Tone.INFO if rank.signal in END_REQUESTS else Tone.CRITICAL
         return f"ended by {format_signal(rank.signal)}", tone
     if rank.exit_code:
         return f"ended with exit code {rank.exit_code}", Tone.CRITICAL
@@ -141,10 +145,10 @@ def _job(case: Case) -> Iterator[TimelineEvent]:
         yield TimelineEvent(Kind.RANKS, job.started, "the job", f"was started: {command}")
     if job.ended is not None and job.outcome is not Outcome.RUNNING:
         code = "" if job.exit_code is None else f", exit code {job.exit_code}"
-        asked = f", asked by {line(job.asked)}" if job.asked else ""
-        good = job.outcome is Outcome.COMPLETED
-        tone = Tone.GOOD if good else Tone.INFO if job.asked else Tone.CRITICAL
-        how = f"ended: {job.outcome.value}{code}{asked}"
+        requester = f", asked by {line(job.asked)}" if job.asked else ""
+        completed = job.outcome is Outcome.COMPLETED
+        tone = Tone.GOOD if completed else Tone.INFO if job.asked else Tone.CRITICAL
+        how = f"ended: {job.outcome.value}{code}{requester}"
         yield TimelineEvent(Kind.RANKS, job.ended, "the job", how, tone)
 
 
@@ -161,18 +165,18 @@ def evaluations(rank: Rank) -> tuple[Event, ...]:
     if not len(rank.steps) or not {"phases", "end_ns", "step"} <= {*names}:
         return ()
     seconds = rank.steps["phases"][:, EVALUATION]
-    found = np.flatnonzero(np.nan_to_num(seconds) >= LEAST)[-MOST:].tolist()
-    ends = rank.steps["end_ns"]
+    places = np.flatnonzero(np.nan_to_num(seconds) >= LEAST)[-MOST:].tolist()
+    end_times = rank.steps["end_ns"]
     return tuple(
         Event(
             "evaluation",
-            float(ends[place]) * 1e-9 + rank.clock_offset,
+            float(end_times[place]) * 1e-9 + rank.clock_offset,
             int(rank.steps["step"][place]),
             float(seconds[place]),
             0.0,
             "",
         )
-        for place in found
+        for place in places
     )
 
 
@@ -209,27 +213,29 @@ def list_rank_events(case: Case) -> Iterator[TimelineEvent]:
     """Checkpoints, evaluations, pauses, compilations and notes that the ranks recorded."""
     by_kind: dict[str, list[tuple[Rank, list[Event]]]] = defaultdict(list)
     for rank in (*case.earlier, *case.ranks):
-        own: dict[str, list[Event]] = defaultdict(list)
+        events_by_kind: dict[str, list[Event]] = defaultdict(list)
         for event in rank.events:
             if event.kind not in ELSEWHERE and (event.kind != "gc" or event.seconds >= LONG_PAUSE):
-                own[event.kind].append(event)
-        if "evaluation" not in own and (seen := evaluations(rank)):
-            own["evaluation"] = list(seen)
-        for kind, events in own.items():
+                events_by_kind[event.kind].append(event)
+        if "evaluation" not in events_by_kind and (measured := evaluations(rank)):
+            events_by_kind["evaluation"] = list(measured)
+        for kind, events in events_by_kind.items():
             by_kind[kind].append((rank, events))
     hosts = hosts_of(case)
     for kind, recorded in by_kind.items():
         if kind in WORDS:
-            for ranks, occurrences in _in_step(recorded, alike=kind != "gc"):
-                yield from _series(kind, named(ranks, hosts), occurrences, _is_cut(kind, ranks))
+            for ranks, occurrences in _in_step(recorded, same_step=kind != "gc"):
+                yield from _series(
+                    kind, name_ranks(ranks, hosts), occurrences, _is_cut(kind, ranks)
+                )
         else:
             about = _compiled if kind == "recompile" else _other
             for rank, events in recorded:
-                yield from about(named([rank], hosts), events)
+                yield from about(name_ranks([rank], hosts), events)
 
 
 def _in_step(
-    recorded: Sequence[tuple[Rank, list[Event]]], *, alike: bool
+    recorded: Sequence[tuple[Rank, list[Event]]], *, same_step: bool
 ) -> Iterator[tuple[list[Rank], list[_Occurrence]]]:
     """Returns groups of ranks with the same events, and these events.
 
@@ -237,27 +243,30 @@ def _in_step(
     """
     groups: dict[tuple[int, ...], list[tuple[Rank, list[Event]]]] = defaultdict(list)
     for rank, events in recorded:
-        steps = [event.step for event in events] if alike else []
+        steps = [event.step for event in events] if same_step else []
         same = (rank.attempt, *steps)
         groups[same].append((rank, events))
     for members in groups.values():
         ranks = [rank for rank, _ in members]
-        if alike:
+        if same_step:
             rows = zip(*(events for _, events in members), strict=True)
             occurrences = [
                 _Occurrence(
-                    max(one.at for one in row), row[0].step, max(one.seconds for one in row)
+                    max(event.at for event in row), row[0].step, max(event.seconds for event in row)
                 )
                 for row in rows
             ]
         else:
-            each = (event for _, events in members for event in events)
-            occurrences = [_Occurrence(one.at, one.step, one.seconds) for one in each]
+            occurrences = [
+                _Occurrence(event.at, event.step, event.seconds)
+                for _, events in members
+                for event in events
+            ]
         yield ranks, sorted(occurrences, key=lambda occurrence: occurrence.at)
 
 
 def _series(
-    kind: str, who: str, occurrences: Sequence[_Occurrence], cut: bool
+    kind: str, subject: str, occurrences: Sequence[_Occurrence], cut: bool
 ) -> Iterator[TimelineEvent]:
     about, once, often = WORDS[kind]
     usual = median(occurrence.took for occurrence in occurrences)
@@ -271,10 +280,10 @@ def _series(
         beside = f", usually {format_seconds(usual)}" if len(occurrences) > ALONE else ""
         sentence = f"{once}: {format_seconds(occurrence.took)} at step {occurrence.step}{beside}"
         yield TimelineEvent(
-            about, occurrence.at, who, sentence, Tone.WARNING if beside else Tone.INFO
+            about, occurrence.at, subject, sentence, Tone.WARNING if beside else Tone.INFO
         )
     if len(occurrences) > ALONE:
-        many = f"at least {len(occurrences)}" if cut else str(len(occurrences))
+        count = f"at least {len(occurrences)}" if cut else str(len(occurrences))
         longest = max(occurrence.took for occurrence in occurrences)
         took = (
             f"the longest {format_seconds(longest)}, "
@@ -282,12 +291,12 @@ def _series(
             if kind == "gc"
             else f"{format_seconds(usual)} each{_every(occurrences)}"
         )
-        sentence = f"{often.format(many)}, {took}, the last at step {occurrences[-1].step}"
-        yield TimelineEvent(about, occurrences[-1].at, who, sentence)
+        sentence = f"{often.format(count)}, {took}, the last at step {occurrences[-1].step}"
+        yield TimelineEvent(about, occurrences[-1].at, subject, sentence)
 
 
 def _every(occurrences: Sequence[_Occurrence]) -> str:
-    gaps = {after.step - before.step for before, after in pairwise(occurrences)}
+    gaps = {later.step - earlier.step for earlier, later in pairwise(occurrences)}
     return f", every {format_count(gaps.pop(), 'step')}" if len(gaps) == 1 and min(gaps) > 0 else ""
 
 
@@ -299,7 +308,7 @@ def _is_cut(kind: str, ranks: Iterable[Rank]) -> bool:
     )
 
 
-def _compiled(who: str, events: Sequence[Event]) -> Iterator[TimelineEvent]:
+def _compiled(subject: str, events: Sequence[Event]) -> Iterator[TimelineEvent]:
     """Compilations by function. An event's text is `name file:line: reason`."""
     functions: dict[str, list[Event]] = defaultdict(list)
     for event in events:
@@ -310,18 +319,18 @@ def _compiled(who: str, events: Sequence[Event]) -> Iterator[TimelineEvent]:
         spent = format_seconds(sum(time.seconds for time in times))
         often = "" if len(times) == 1 else f" {len(times)} times"
         reason = f", the last time because {why}" if why else f", the last at step {last.step}"
-        what = name or "a function"
-        sentence = quote(f"torch compiled {what}{often}, {spent}{reason}")
+        function = name or "a function"
+        sentence = quote(f"torch compiled {function}{often}, {spent}{reason}")
         tone = Tone.WARNING if len(times) > ALONE else Tone.INFO
-        yield TimelineEvent(Kind.COMPILING, last.at, who, sentence, tone)
+        yield TimelineEvent(Kind.COMPILING, last.at, subject, sentence, tone)
 
 
-def _other(who: str, events: Sequence[Event]) -> Iterator[TimelineEvent]:
+def _other(subject: str, events: Sequence[Event]) -> Iterator[TimelineEvent]:
     """Notes, memory pressure and kinds of newer probes."""
     texts: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for event in events:
         texts[event.kind, event.text].append(event)
-    for (kind, words), times in texts.items():
+    for (kind, message), times in texts.items():
         often = "" if len(times) == 1 else f", {len(times)} times"
-        sentence = quote(f"{kind}: {words}{often}" if words else f"{kind}{often}")
-        yield TimelineEvent(Kind.PAUSES, times[-1].at, who, sentence)
+        sentence = quote(f"{kind}: {message}{often}" if message else f"{kind}{often}")
+        yield TimelineEvent(Kind.PAUSES, times[-1].at, subject, sentence)

@@ -22,7 +22,7 @@ from mgpu_doctor.report.verdict import leading
 MINUTE = 60.0
 LINES, UNLABELLED_LINES = 5, 12
 """Last lines of each rank, and last lines that name no rank."""
-APART = 0.5
+CLEARLY_FIRST = 0.5
 """Seconds between the first and the second rank to stop, from which the first is named: ranks that
 wait for each other may stop in any order."""
 WIDEST = 240
@@ -79,7 +79,7 @@ class LastMinute:
         """At most `most` stops, in order: the first, the culprits, then others."""
         if len(self.stops) <= most:
             return self.stops
-        marked = [place for place, one in enumerate(self.stops) if one.first or one.culprit]
+        marked = [place for place, stop in enumerate(self.stops) if stop.first or stop.culprit]
         rest = [place for place in range(len(self.stops)) if place not in {*marked}]
         return tuple(self.stops[place] for place in sorted([*marked, *rest][:most]))
 
@@ -90,21 +90,21 @@ def find_last_minute(diagnosis: Diagnosis) -> LastMinute | None:
     if case.job.outcome not in SHOWN_OUTCOMES:
         return None
     facts = {(rank.rank, rank.pid): rank for rank in case.ranks}
-    pairs = [(one, facts.get((one.rank, one.pid))) for one in diagnosis.ranks]
+    pairs = [(summary, facts.get((summary.rank, summary.pid))) for summary in diagnosis.ranks]
     failed_ranks = {(failure.rank, failure.pid) for failure in diagnosis.first_failures}
     ended = diagnosis.latest_ends
-    failed = {id(one) for one, _ in pairs if (one.rank, one.pid) in failed_ranks}
+    failed = {id(summary) for summary, _ in pairs if (summary.rank, summary.pid) in failed_ranks}
     stopped = {
-        id(one): ended.get((one.rank, one.pid), _stopped(rank, id(one) in failed))
-        for one, rank in pairs
+        id(summary): ended.get((summary.rank, summary.pid), _stopped(rank, id(summary) in failed))
+        for summary, rank in pairs
     }
-    if all(at is None for at in stopped.values()):
+    if all(moment is None for moment in stopped.values()):
         return None
     end = case.job.ended if case.job.ended is not None else case.observed
-    own, unlabelled = _printed(case)
+    printed_lines, unlabelled = _printed(case)
     resident = _resident(case)
     lead = leading(diagnosis)
-    blamed = {one.rank for one in lead.culprits} if lead is not None else set()
+    blamed = {culprit.rank for culprit in lead.culprits} if lead is not None else set()
     first = failed or _find_first_blocked(stopped)
     pairs.sort(key=lambda pair: (id(pair[0]) not in first, *_order(stopped[id(pair[0])])))
     stops = tuple(
@@ -114,7 +114,7 @@ def find_last_minute(diagnosis: Diagnosis) -> LastMinute | None:
             stopped[id(summary)],
             end,
             resident.get((rank.host if rank is not None else summary.host, summary.pid)),
-            printed=tuple(own.get(summary.rank, ())),
+            printed=tuple(printed_lines.get(summary.rank, ())),
             first=id(summary) in first,
             failed=id(summary) in failed,
             culprit=summary.rank is not None and summary.rank in blamed,
@@ -141,8 +141,8 @@ def _stop(
     took = on_device = steps = blocked = None
     if rank is not None and records is not None and {"end_ns", "wall_ns"} <= names:
         took = float(records["wall_ns"][-1]) * 1e-9
-        ends = records["end_ns"] * 1e-9 + rank.clock_offset
-        steps = int(np.count_nonzero(ends > end - MINUTE))
+        end_times = records["end_ns"] * 1e-9 + rank.clock_offset
+        steps = int(np.count_nonzero(end_times > end - MINUTE))
     if records is not None and "device_bytes" in names:
         on_device = int(records["device_bytes"][-1]) or None
     if records is not None and resident is None and "resident_bytes" in names:
@@ -191,9 +191,11 @@ def _stopped(rank: Rank | None, failed: bool) -> float | None:
 
 def _find_first_blocked(stopped: Mapping[int, float | None]) -> set[int]:
     """The first rank that stopped; empty if that is unclear, or unknown for a rank."""
-    known = sorted((at, who) for who, at in stopped.items() if at is not None)
-    clear = len(known) == len(stopped) > 1 and known[1][0] - known[0][0] >= APART
-    return {known[0][1]} if clear else set()
+    stop_times = sorted((moment, key) for key, moment in stopped.items() if moment is not None)
+    clear = (
+        len(stop_times) == len(stopped) > 1 and stop_times[1][0] - stop_times[0][0] >= CLEARLY_FIRST
+    )
+    return {stop_times[0][1]} if clear else set()
 
 
 def _order(stopped: float | None) -> tuple[bool, float]:
@@ -202,12 +204,12 @@ def _order(stopped: float | None) -> tuple[bool, float]:
 
 def _resident(case: Case) -> Mapping[tuple[str, int | None], int]:
     """(host, pid) -> newest resident bytes above 0: a zombie has none."""
-    found: dict[tuple[str, int | None], int] = {}
+    memory: dict[tuple[str, int | None], int] = {}
     for sample in case.host_samples:
         for pid, (_, resident) in sample.processes.items():
             if resident:
-                found[sample.host or "", pid] = resident
-    return found
+                memory[sample.host or "", pid] = resident
+    return memory
 
 
 def _printed(case: Case) -> tuple[Mapping[int | None, Sequence[str]], Sequence[str]]:
@@ -215,38 +217,44 @@ def _printed(case: Case) -> tuple[Mapping[int | None, Sequence[str]], Sequence[s
     lines = case.console.tail
     style = numbered_style(lines)
     alone = case.ranks[0].rank if len(case.ranks) == 1 else None
-    local = _by_local_rank(case.ranks)
-    own: dict[int | None, list[str]] = defaultdict(list)
+    local = _ranks_by_local_rank(case.ranks)
+    lines_by_rank: dict[int | None, list[str]] = defaultdict(list)
     for line in lines:
         label = split_line(line, style)
         rank = label.rank if label.rank is not None else local.get(label.local_rank, alone)
-        own[rank].append(text.cut(text.clean(line).replace("\n", " ").rstrip(), WIDEST))
-    unlabelled = own.pop(None, [])[-UNLABELLED_LINES:]
-    return {rank: printed[-LINES:] for rank, printed in own.items()}, unlabelled
+        lines_by_rank[rank].append(text.cut(text.clean(line).replace("\n", " ").rstrip(), WIDEST))
+    unlabelled = lines_by_rank.pop(None, [])[-UNLABELLED_LINES:]
+    return {rank: printed[-LINES:] for rank, printed in lines_by_rank.items()}, unlabelled
 
 
-def _by_local_rank(ranks: Iterable[Rank]) -> Mapping[int | None, int | None]:
-    known = [rank for rank in ranks if rank.local_rank is not None]
-    return {one.local_rank: one.rank for one in known} if len({o.host for o in known}) == 1 else {}
+def _ranks_by_local_rank(ranks: Iterable[Rank]) -> Mapping[int | None, int | None]:
+    local_ranks = [rank for rank in ranks if rank.local_rank is not None]
+    return (
+        {rank.local_rank: rank.rank for rank in local_ranks}
+        if len({o.host for o in local_ranks}) == 1
+        else {}
+    )
 
 
 TITLE = "The last minute"
 HEADS = ("rank", "state", "stopped", "last steps", "where", "memory")
 
 
-def describe_first_stop(known: LastMinute) -> str:
+def describe_first_stop(last_minute: LastMinute) -> str:
     """Which rank stopped first, in a sentence or two."""
-    first = known.first
-    clocks = f" Times are by the clocks of {known.hosts} hosts." if known.hosts > 1 else ""
+    first = last_minute.first
+    clocks = (
+        f" Times are by the clocks of {last_minute.hosts} hosts." if last_minute.hosts > 1 else ""
+    )
     if not first:
         return f"Which rank stopped first is unknown.{clocks}"
-    numbers = [one.rank for one in first if one.rank is not None]
-    who = format_ranks(numbers) if numbers else "a process that is not a rank"
-    when = _before(first[0].before_end)
+    numbers = [stop.rank for stop in first if stop.rank is not None]
+    subject = format_ranks(numbers) if numbers else "a process that is not a rank"
+    when = _format_before_end(first[0].before_end)
     if not first[0].failed:
-        blame = "" if any(one.culprit for one in first) else "; it is not necessarily the culprit"
-        return f"The first rank to stop was {who}, {when}{blame}.{clocks}"
-    return f"{who.capitalize()} failed first ({first[0].how}), {when}.{clocks}"
+        blame = "" if any(stop.culprit for stop in first) else "; it is not necessarily the culprit"
+        return f"The first rank to stop was {subject}, {when}{blame}.{clocks}"
+    return f"{subject.capitalize()} failed first ({first[0].how}), {when}.{clocks}"
 
 
 def cells(stop: Stop, *, several: bool) -> tuple[str, ...]:
@@ -258,7 +266,7 @@ def cells(stop: Stop, *, several: bool) -> tuple[str, ...]:
     return (
         f"{name} ({', '.join(notes)})" if notes else name,
         stop.how,
-        _before(stop.before_end),
+        _format_before_end(stop.before_end),
         _steps(stop),
         _where(stop),
         _memory(stop),
@@ -267,15 +275,15 @@ def cells(stop: Stop, *, several: bool) -> tuple[str, ...]:
 
 def title_output(stop: Stop) -> str:
     """The title of the lines that the rank printed last."""
-    who = "A process" if stop.rank is None else f"Rank {stop.rank}"
-    return f"{who} printed last"
+    subject = "A process" if stop.rank is None else f"Rank {stop.rank}"
+    return f"{subject} printed last"
 
 
-def _before(seconds: float | None) -> str:
+def _format_before_end(seconds: float | None) -> str:
     if seconds is None:
         return "time unknown"
-    shown = round(seconds, 1) if seconds < MINUTE else seconds
-    return f"{format_seconds(shown)} before the end" if shown else "at the end"
+    rounded = round(seconds, 1) if seconds < MINUTE else seconds
+    return f"{format_seconds(rounded)} before the end" if rounded else "at the end"
 
 
 def _steps(stop: Stop) -> str:
@@ -298,8 +306,8 @@ def _where(stop: Stop) -> str:
 
 
 def _memory(stop: Stop) -> str:
-    known = (
+    amounts = (
         (f"{format_bytes(stop.on_device)} on the device", stop.on_device),
         (f"{format_bytes(stop.resident)} resident", stop.resident),
     )
-    return ", ".join(words for words, value in known if value is not None) or UNKNOWN
+    return ", ".join(amount for amount, value in amounts if value is not None) or UNKNOWN

@@ -15,7 +15,14 @@ from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, Error, Rank
 from mgpu_doctor.findings import Diagnosis, Finding, Followed
 from mgpu_doctor.formatting import format_ranks, format_seconds
-from mgpu_doctor.report.job_events import Kind, TimelineEvent, hosts_of, named, quote, together
+from mgpu_doctor.report.job_events import (
+    Kind,
+    TimelineEvent,
+    group_by_moment,
+    hosts_of,
+    name_ranks,
+    quote,
+)
 from mgpu_doctor.report.text import line
 from mgpu_doctor.report.verdict import Tone
 from mgpu_doctor.rules.gpu.lost_gpus import is_lost
@@ -23,12 +30,12 @@ from mgpu_doctor.signatures.xid_codes import APPLICATION, signature_of
 
 BURST = 60.0
 """Seconds between XIDs of one number on one device that are one event."""
-SAME = 5.0
+SAME_XID = 5.0
 """Seconds between two reports of one XID, by the recording and by the machine sampler."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _GpuEvent:
     """A GPU's event. `at`: None if before the first sample. `index`: None if only `where` is
     known."""
 
@@ -44,49 +51,59 @@ def of_gpus(case: Case | None, newest: DeviceSample | None) -> Iterator[Timeline
     hosts = _samples(case, newest)
     users: Mapping[str, Sequence[int]] | None = None
     for host, samples in hosts.items():
-        found = [*_xids(samples), *_losses(samples)]
-        if found and users is None:
-            users = _users(case) if case is not None else {}
+        gpu_events = [*_xids(samples), *_losses(samples)]
+        if gpu_events and users is None:
+            users = _ranks_by_device(case) if case is not None else {}
         last = {device.index: key_of(device) for sample in samples for device in sample.devices}
-        for one in found:
-            key = last.get(one.index, "") if one.index is not None else ""
+        for gpu_event in gpu_events:
+            key = last.get(gpu_event.index, "") if gpu_event.index is not None else ""
             ranks = (users or {}).get(key, ())
-            on = f" {line(host)}" if host and len(hosts) > 1 else ""
-            gpu = f"{one.where or 'a GPU'}{on}" if one.index is None else f"GPU {one.index}{on}"
-            who = f"{gpu}, {format_ranks(ranks, limit=3)}" if ranks else gpu
-            yield TimelineEvent(Kind.GPUS, one.at, who, quote(one.sentence), one.tone)
+            host_suffix = f" {line(host)}" if host and len(hosts) > 1 else ""
+            gpu = (
+                f"{gpu_event.where or 'a GPU'}{host_suffix}"
+                if gpu_event.index is None
+                else f"GPU {gpu_event.index}{host_suffix}"
+            )
+            subject = f"{gpu}, {format_ranks(ranks, limit=3)}" if ranks else gpu
+            yield TimelineEvent(
+                Kind.GPUS, gpu_event.at, subject, quote(gpu_event.sentence), gpu_event.tone
+            )
 
 
 def _samples(
     case: Case | None, newest: DeviceSample | None
 ) -> Mapping[str | None, list[DeviceSample]]:
     """Returns host -> the job's samples, then the screen's own."""
-    found: dict[str | None, list[DeviceSample]] = defaultdict(list)
+    by_host: dict[str | None, list[DeviceSample]] = defaultdict(list)
     for sample in case.device_samples if case is not None else ():
-        found[sample.host].append(sample)
+        by_host[sample.host].append(sample)
     if newest is not None:
-        own = found[newest.host]
-        known = [event for sample in own for event in sample.events]
-        events = tuple(one for one in newest.events if not any(_same(one, two) for two in known))
-        if not own or newest.at > own[-1].at:
-            own.append(replace(newest, events=events))
-    return found
+        earlier = by_host[newest.host]
+        recorded = [event for sample in earlier for event in sample.events]
+        events = tuple(
+            event
+            for event in newest.events
+            if not any(_is_same_xid(event, two) for two in recorded)
+        )
+        if not earlier or newest.at > earlier[-1].at:
+            earlier.append(replace(newest, events=events))
+    return by_host
 
 
-def _same(xid_event: XidEvent, other: XidEvent) -> bool:
-    return (xid_event.index, xid_event.number) == (other.index, other.number) and (
-        abs(xid_event.at - other.at) <= SAME
+def _is_same_xid(xid_event: XidEvent, recorded: XidEvent) -> bool:
+    return (xid_event.index, xid_event.number) == (recorded.index, recorded.number) and (
+        abs(xid_event.at - recorded.at) <= SAME_XID
     )
 
 
-def _users(case: Case) -> Mapping[str, Sequence[int]]:
-    found: dict[str, list[int]] = defaultdict(list)
+def _ranks_by_device(case: Case) -> Mapping[str, Sequence[int]]:
+    ranks_by_device: dict[str, list[int]] = defaultdict(list)
     for number, placement in placements(case).items():
-        found[placement.device].append(number)
-    return found
+        ranks_by_device[placement.device].append(number)
+    return ranks_by_device
 
 
-def _xids(samples: Iterable[DeviceSample]) -> Iterator[_Found]:
+def _xids(samples: Iterable[DeviceSample]) -> Iterator[_GpuEvent]:
     heard: dict[tuple[int | None, str | None, int], dict[XidEvent, str | None]] = defaultdict(dict)
     for sample in samples:
         for event in sample.events:
@@ -97,11 +114,11 @@ def _xids(samples: Iterable[DeviceSample]) -> Iterator[_Found]:
             heard[event.index, unlisted, event.number][event] = bus or event.bus_id
     for (index, unlisted, number), events in heard.items():
         where = f"GPU at {line(unlisted)}" if unlisted else ""
-        for burst in together(((one.at, one) for one in events), BURST):
+        for burst in group_by_moment(((event.at, event) for event in events), BURST):
             often = f", {len(burst)} times" if len(burst) > 1 else ""
             tone = Tone.WARNING if number in APPLICATION else Tone.CRITICAL
             bus = events[burst[-1]] or f"index {index}"
-            yield _Found(burst[-1].at, index, _meaning(number, bus) + often, tone, where)
+            yield _GpuEvent(burst[-1].at, index, _meaning(number, bus) + often, tone, where)
 
 
 def _meaning(number: int, bus: str) -> str:
@@ -109,47 +126,49 @@ def _meaning(number: int, bus: str) -> str:
     signature = signature_of(number)
     if signature is None:
         return f"XID {number}"
-    whole = signature.meaning.replace("{pci}", bus).replace("{xid}", str(number))
-    return whole.partition(". ")[0].rstrip(".")
+    meaning = signature.meaning.replace("{pci}", bus).replace("{xid}", str(number))
+    return meaning.partition(". ")[0].rstrip(".")
 
 
-def _losses(samples: Iterable[DeviceSample]) -> Iterator[_Found]:
+def _losses(samples: Iterable[DeviceSample]) -> Iterator[_GpuEvent]:
     """When GPUs were lost and came back. Samples of several unnamed hosts come host by host."""
-    gone: dict[int, str] = {}
-    there: set[int] = set()
-    before = 0.0
+    lost_before: dict[int, str] = {}
+    listed_before: set[int] = set()
+    previous_time = 0.0
     for sample in samples:
-        if sample.at < before:
-            gone, there = {}, set()
-        before = sample.at
+        if sample.at < previous_time:
+            lost_before, listed_before = {}, set()
+        previous_time = sample.at
         lost = {
-            device.index: _why(device)
+            device.index: _trouble_of(device)
             for device in sample.devices
             if device.trouble and is_lost(device)
         }
-        if sample.devices and len(sample.devices) < len(there):
-            listed = {one.index for one in sample.devices}
-            lost.update(dict.fromkeys(there - listed, "it is not listed any more"))
-        for index in lost.keys() - gone.keys():
-            at, verb = (sample.at, "was") if there else (None, "is")
-            yield _Found(at, index, f"{verb} lost: {lost[index]}", Tone.CRITICAL)
-        if gone:
-            back = {one.index for one in sample.devices if _answers(one)} - lost.keys()
-            for index in gone.keys() & back:
-                yield _Found(sample.at, index, "answers again", Tone.GOOD)
-            lost = {**{i: why for i, why in gone.items() if i not in back}, **lost}
-        gone = lost
-        if len(sample.devices) > len(there):
-            there = there | {one.index for one in sample.devices}
+        if sample.devices and len(sample.devices) < len(listed_before):
+            listed = {device.index for device in sample.devices}
+            lost.update(dict.fromkeys(listed_before - listed, "it is not listed any more"))
+        for index in lost.keys() - lost_before.keys():
+            moment, verb = (sample.at, "was") if listed_before else (None, "is")
+            yield _GpuEvent(moment, index, f"{verb} lost: {lost[index]}", Tone.CRITICAL)
+        if lost_before:
+            back = {
+                device.index for device in sample.devices if _has_readings(device)
+            } - lost.keys()
+            for index in lost_before.keys() & back:
+                yield _GpuEvent(sample.at, index, "answers again", Tone.GOOD)
+            lost = {**{i: why for i, why in lost_before.items() if i not in back}, **lost}
+        lost_before = lost
+        if len(sample.devices) > len(listed_before):
+            listed_before = listed_before | {device.index for device in sample.devices}
 
 
-def _answers(device: Device) -> bool:
+def _has_readings(device: Device) -> bool:
     """Whether the device reports any value."""
-    known = (device.utilization, device.memory_used, device.power_watts, device.temperature)
-    return device.trouble is None or any(one is not None for one in known)
+    readings = (device.utilization, device.memory_used, device.power_watts, device.temperature)
+    return device.trouble is None or any(reading is not None for reading in readings)
 
 
-def _why(device: Device) -> str:
+def _trouble_of(device: Device) -> str:
     return line(device.trouble or "")
 
 
@@ -162,21 +181,25 @@ def exceptions(case: Case) -> Iterator[TimelineEvent]:
     hosts = hosts_of(case)
     raised: dict[str, list[tuple[float, Rank]]] = defaultdict(list)
     for rank in (*case.earlier, *case.ranks):
-        own = [event for event in rank.events if event.kind == "exception"]
+        logged = [event for event in rank.events if event.kind == "exception"]
         if rank.error is not None:
-            at = rank.error.at if rank.error.at is not None else rank.ended
-            words = _sentence(rank.error)
-            if at is None:
-                yield TimelineEvent(Kind.ERRORS, None, named([rank], hosts), words, Tone.CRITICAL)
+            moment = rank.error.at if rank.error.at is not None else rank.ended
+            sentence = _sentence(rank.error)
+            if moment is None:
+                yield TimelineEvent(
+                    Kind.ERRORS, None, name_ranks([rank], hosts), sentence, Tone.CRITICAL
+                )
             else:
-                raised[words].append((at, rank))
-        elif own:
-            raised[quote(own[-1].text) or "an exception"].append((own[-1].at, rank))
-    for words, moments in raised.items():
-        first = {id(rank): at for at, rank in moments}
-        for group in together(moments):
-            at = min(first[id(rank)] for rank in group)
-            yield TimelineEvent(Kind.ERRORS, at, named(group, hosts), words, Tone.CRITICAL)
+                raised[sentence].append((moment, rank))
+        elif logged:
+            raised[quote(logged[-1].text) or "an exception"].append((logged[-1].at, rank))
+    for sentence, moments in raised.items():
+        first = {id(rank): moment for moment, rank in moments}
+        for group in group_by_moment(moments):
+            moment = min(first[id(rank)] for rank in group)
+            yield TimelineEvent(
+                Kind.ERRORS, moment, name_ranks(group, hosts), sentence, Tone.CRITICAL
+            )
 
 
 def _sentence(error: Error) -> str:
@@ -185,16 +208,16 @@ def _sentence(error: Error) -> str:
     return quote(f"{error.type}: {error.message}{place}" if error.message else error.type + place)
 
 
-def signs(case: Case) -> Iterator[TimelineEvent]:
+def log_messages(case: Case) -> Iterator[TimelineEvent]:
     """Console lines of known failures, except exceptions that the ranks recorded themselves."""
     for sign in case.signs:
         if _raised(sign, case):
             continue
-        who = "the console" if sign.rank is None else f"rank {sign.rank}"
+        subject = "the console" if sign.rank is None else f"rank {sign.rank}"
         often = "" if sign.count == 1 else f", {sign.count} times"
-        words = _LOGGER.sub("", sign.text)
+        message = _LOGGER.sub("", sign.text)
         yield TimelineEvent(
-            Kind.ERRORS, sign.at, who, quote(f"printed: {words}{often}"), Tone.WARNING
+            Kind.ERRORS, sign.at, subject, quote(f"printed: {message}{often}"), Tone.WARNING
         )
 
 
@@ -217,18 +240,18 @@ def findings(diagnosis: Diagnosis, followed: Sequence[Followed]) -> Iterator[Tim
     """Returns when findings began and were resolved, by their first step or by when they were first
     seen."""
     ranks = diagnosis.case.ranks
-    seen = {id(one.finding): one.appeared for one in followed}
+    appearances = {id(finding.finding): finding.appeared for finding in followed}
     for finding in diagnosis.findings:
         at, since = _moment(finding, ranks), _since(finding)
-        if at is None and id(finding) in seen:
-            at, since = seen[id(finding)], f"{since}, first seen then"
+        if at is None and id(finding) in appearances:
+            at, since = appearances[id(finding)], f"{since}, first seen then"
         yield _event(finding, at, f"{finding.title}{since}")
     for past in followed:
         if past.resolved is not None:
             yield _event(past.finding, past.appeared, past.finding.title)
-            after = format_seconds(max(0.0, past.resolved - past.appeared))
-            went = f"gone after {after}: {past.finding.title}"
-            yield _event(past.finding, past.resolved, went, Tone.GOOD)
+            duration = format_seconds(max(0.0, past.resolved - past.appeared))
+            resolved = f"gone after {duration}: {past.finding.title}"
+            yield _event(past.finding, past.resolved, resolved, Tone.GOOD)
 
 
 def _since(finding: Finding) -> str:
@@ -240,12 +263,14 @@ def _since(finding: Finding) -> str:
 
 
 def _event(
-    finding: Finding, at: float | None, words: str, tone: Tone | None = None
+    finding: Finding, moment: float | None, message: str, tone: Tone | None = None
 ) -> TimelineEvent:
     numbers = [culprit.rank for culprit in finding.culprits if culprit.rank is not None]
-    who = format_ranks(numbers, limit=3) if numbers else ""
-    sentence = quote(f"{finding.code}: {words}")
-    return TimelineEvent(Kind.FINDINGS, at, who, sentence, tone or Tone(finding.severity.value))
+    subject = format_ranks(numbers, limit=3) if numbers else ""
+    sentence = quote(f"{finding.code}: {message}")
+    return TimelineEvent(
+        Kind.FINDINGS, moment, subject, sentence, tone or Tone(finding.severity.value)
+    )
 
 
 def _moment(finding: Finding, ranks: Iterable[Rank]) -> float | None:

@@ -18,8 +18,8 @@ from mgpu_doctor.report.device_timing import (
     name_clocks,
     summarize_timing,
 )
-from mgpu_doctor.report.event_timeline import shown as shown_events
-from mgpu_doctor.report.event_timeline import since
+from mgpu_doctor.report.event_timeline import format_moment
+from mgpu_doctor.report.event_timeline import newest_events as shown_events
 from mgpu_doctor.report.job_card import facts
 from mgpu_doctor.report.last_minute import (
     HEADS,
@@ -30,9 +30,14 @@ from mgpu_doctor.report.last_minute import (
     title_output,
 )
 from mgpu_doctor.report.rank_rows import Row, evidence_table, rows
-from mgpu_doctor.report.redaction.redact import Redactor, as_it_is, redacted, redactor
+from mgpu_doctor.report.redaction.redact import (
+    Redactor,
+    make_redactor,
+    no_redaction,
+    redact_diagnosis,
+)
 from mgpu_doctor.report.stack_tree import tree_lines
-from mgpu_doctor.report.verdict import Tone, cost, gains, job_line, leading, verdict, who
+from mgpu_doctor.report.verdict import Tone, cost, gains, job_line, leading, name_culprits, verdict
 
 RANK_ROWS = 64
 MINUTE_ROWS, EVENT_ROWS, LONGEST_CELL = 12, 40, 160
@@ -52,7 +57,7 @@ MARKS = {
 _SPECIAL = re.compile(r"[\\`*_\[\]#|~$]|:(?=//)|(?<=www)\.")
 _BEGINS = re.compile(r"^(?:[-+=]|\d+(?=[.)](?:\s|$)))")
 """Characters that start a list or a heading at the beginning of a line."""
-_NOTHING = "<!-- -->"
+_INVISIBLE = "<!-- -->"
 """An invisible character between `@` and a name prevents a mention."""
 _TAGS = re.compile("[<>&]")
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
@@ -60,9 +65,9 @@ _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 
 def render(diagnosis: Diagnosis, *, redact: bool = True, home: str | None = None) -> str:
     """The text, ending in a newline. `home`: the user's home folder, which is redacted."""
-    hide = redactor(diagnosis, home) if redact else as_it_is()
+    hide = make_redactor(diagnosis, home) if redact else no_redaction()
     if redact:  # before text is cut: half a name would not be found
-        diagnosis = redacted(diagnosis, hide)
+        diagnosis = redact_diagnosis(diagnosis, hide)
     conclusion = verdict(diagnosis)
     lead = leading(diagnosis)
     parts = [
@@ -77,50 +82,52 @@ def render(diagnosis: Diagnosis, *, redact: bool = True, home: str | None = None
     if diagnosis.ranks:
         parts.append(_folded("Ranks", _ranks(rows(diagnosis, RANK_ROWS))))
     parts += _last_minute(diagnosis, hide)
-    parts += _happened(diagnosis, hide)
+    parts += _events(diagnosis, hide)
     if diagnosis.tree:
         lines = [line.text for line in tree_lines(diagnosis.tree, TREE_WIDTH, TREE_HEIGHT)]
         parts.append(_folded("Stacks", fence("\n".join(lines))))
     parts.append(_coverage(diagnosis))
     if diagnosis.unexamined:
         nothing = not diagnosis.findings and not diagnosis.ranks  # then it says what to do
-        parts.append(_folded("Not examined", "\n".join(_gaps(diagnosis)), shown=nothing))
+        parts.append(_folded("Not examined", "\n".join(_gaps(diagnosis)), is_open=nothing))
     parts.append(_folded("Job", _table(("", ""), facts(diagnosis, hide).items())))
     return "\n\n".join(parts) + "\n"
 
 
-def escape(words: str) -> str:
+def escape(message: str) -> str:
     """Returns one line of untrusted text without meaning in Markdown, HTML or on GitHub."""
-    return _BEGINS.sub(_disarmed, _within(words))
+    return _BEGINS.sub(_escape_match, _escape_inline(message))
 
 
-def _within(words: str) -> str:
+def _escape_inline(message: str) -> str:
     """Returns the escaped text, for the middle of a line."""
-    return _armless(text.cut(text.line(words), LONGEST))
+    return _escape_special(text.cut(text.line(message), LONGEST))
 
 
-def _armless(words: str) -> str:
-    words = _SPECIAL.sub(_disarmed, _TAGS.sub(lambda found: _ENTITIES[found.group()], words))
-    return words.replace("@", f"@{_NOTHING}")
+def _escape_special(message: str) -> str:
+    message = _SPECIAL.sub(
+        _escape_match, _TAGS.sub(lambda match: _ENTITIES[match.group()], message)
+    )
+    return message.replace("@", f"@{_INVISIBLE}")
 
 
-def prose(words: str) -> str:
+def prose(message: str) -> str:
     """The escaped line, in which text between backticks is code."""
-    shown = text.cut(text.line(words), LONGEST)
-    return _BEGINS.sub(_disarmed, text.with_code(shown, _armless, _span))
+    shortened = text.cut(text.line(message), LONGEST)
+    return _BEGINS.sub(_escape_match, text.with_code(shortened, _escape_special, _span))
 
 
 def _span(code: str) -> str:
     """Returns a code span without anything that could be read as a tag, the end of a cell or a
     mention."""
-    return _armless(f"`{code}`") if re.search("[<>&|@]", code) else f"`{code}`"
+    return _escape_special(f"`{code}`") if re.search("[<>&|@]", code) else f"`{code}`"
 
 
-def _disarmed(found: re.Match[str]) -> str:
-    mark = found.group()
+def _escape_match(match: re.Match[str]) -> str:
+    mark = match.group()
     if mark[0].isdigit():  # "1. " begins a list
-        return f"{mark}{_NOTHING}"
-    return f"\\#{_NOTHING}" if mark == "#" else f"\\{mark}"
+        return f"{mark}{_INVISIBLE}"
+    return f"\\#{_INVISIBLE}" if mark == "#" else f"\\{mark}"
 
 
 def fence(code: str) -> str:
@@ -132,7 +139,7 @@ def fence(code: str) -> str:
 
 
 def _finding(diagnosis: Diagnosis, finding: Finding) -> list[str]:
-    facts = [f"**Finding** {_name(finding)}", f"**Who** {escape(who(finding))}"]
+    facts = [f"**Finding** {_name(finding)}", f"**Who** {escape(name_culprits(finding))}"]
     if finding.victims:
         facts.append(f"**Affects** {escape(format_ranks(finding.victims))}")
     if finding.cause:
@@ -177,11 +184,11 @@ def _evidence(evidence: Sequence[Evidence]) -> str:
 def _ranks(table: Sequence[Row]) -> str:
     measured = [
         name
-        for name in phase_bars.LOOKS
-        if any(phase_bars.known(r.phases).get(name) for r in table)
+        for name in phase_bars.PHASE_STYLES
+        if any(phase_bars.measured_phases(r.phases).get(name) for r in table)
     ]
     several = len({row.host for row in table}) > 1
-    seen = ["last seen"] if any(row.where for row in table) else []
+    last_seen = ["last seen"] if any(row.where for row in table) else []
     on_gpus = any(row.clock not in (None, PhaseClock.CPU) for row in table)
     clock = ["clock", "host ahead"] if on_gpus else []
     return _table(
@@ -190,10 +197,10 @@ def _ranks(table: Sequence[Row]) -> str:
             *(["host"] if several else []),
             "state",
             "step",
-            "a step",
+            "per step",
             *clock,
             *measured,
-            *seen,
+            *last_seen,
         ),
         (
             (
@@ -205,7 +212,7 @@ def _ranks(table: Sequence[Row]) -> str:
                 *([row.clock.value if row.clock else UNKNOWN] if clock else []),
                 *([format_run_ahead(row.run_ahead)] if clock else []),
                 *(format_seconds(row.phases.get(name)) for name in measured),
-                *([row.where or ""] if seen else []),
+                *([row.where or ""] if last_seen else []),
             )
             for row in table
         ),
@@ -213,46 +220,46 @@ def _ranks(table: Sequence[Row]) -> str:
 
 
 def _last_minute(diagnosis: Diagnosis, hide: Redactor) -> list[str]:
-    known = find_last_minute(diagnosis)
-    if known is None:
+    last_minute = find_last_minute(diagnosis)
+    if last_minute is None:
         return []
-    known = hide(known)
-    shown = known.newest(MINUTE_ROWS)
-    several = known.hosts > 1
+    last_minute = hide(last_minute)
+    stops = last_minute.newest(MINUTE_ROWS)
+    several = last_minute.hosts > 1
     rows = (
-        [text.cut(cell, LONGEST_CELL) for cell in cells(stop, several=several)] for stop in shown
+        [text.cut(cell, LONGEST_CELL) for cell in cells(stop, several=several)] for stop in stops
     )
-    parts = [escape(describe_first_stop(known)), _table(HEADS, rows)]
-    left = len(known.stops) - len(shown)
-    parts += [f"{format_count(left, 'more rank')}."] if left else []
-    spoke = [(title_output(one), one.printed) for one in known.first[:1] if one.printed]
-    for title, lines in (*spoke, ("The job printed last", known.printed)):
+    parts = [escape(describe_first_stop(last_minute)), _table(HEADS, rows)]
+    left_out = len(last_minute.stops) - len(stops)
+    parts += [f"{format_count(left_out, 'more rank')}."] if left_out else []
+    spoke = [(title_output(stop), stop.printed) for stop in last_minute.first[:1] if stop.printed]
+    for title, lines in (*spoke, ("The job printed last", last_minute.printed)):
         parts += [f"{title}:", fence("\n".join(lines))] if lines else []
     return [_folded(TITLE, "\n\n".join(parts))]
 
 
-def _happened(diagnosis: Diagnosis, hide: Redactor) -> list[str]:
-    found = shown_events(diagnosis, EVENT_ROWS)
-    if not found.events:
+def _events(diagnosis: Diagnosis, hide: Redactor) -> list[str]:
+    newest = shown_events(diagnosis, EVENT_ROWS)
+    if not newest.events:
         return []
     started = diagnosis.case.job.started
     rows = (
-        (since(one.at, started), one.who, text.cut(one.sentence, LONGEST_CELL))
-        for one in hide(found.events)
+        (format_moment(event.at, started), event.who, text.cut(event.sentence, LONGEST_CELL))
+        for event in hide(newest.events)
     )
     table = _table(("when", "who", "what"), rows)
-    more = f"{format_count(found.left_out, 'earlier event')} left out.\n\n" * bool(found.left_out)
-    return [_folded("What happened", more + table)]
+    note = f"{format_count(newest.left_out, 'earlier event')} left out.\n\n" * bool(newest.left_out)
+    return [_folded("What happened", note + table)]
 
 
 def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head)]
-    lines += [[_within(cell) for cell in row] for row in body]
+    lines += [[_escape_inline(cell) for cell in row] for row in body]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _folded(title: str, body: str, *, shown: bool = False) -> str:
-    return f"<details{' open' * shown}>\n<summary>{title}</summary>\n\n{body}\n\n</details>"
+def _folded(title: str, body: str, *, is_open: bool = False) -> str:
+    return f"<details{' open' * is_open}>\n<summary>{title}</summary>\n\n{body}\n\n</details>"
 
 
 def _coverage(diagnosis: Diagnosis) -> str:

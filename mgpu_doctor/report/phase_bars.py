@@ -17,7 +17,7 @@ from mgpu_doctor.report.device_timing import format_run_ahead
 from mgpu_doctor.report.rank_rows import Row, rows
 
 
-class Look(NamedTuple):
+class PhaseStyle(NamedTuple):
     letter: str
     colour: str
     """Colours that colour-blind readers can distinguish (Okabe and Ito, 2008); greys for anything
@@ -26,37 +26,37 @@ class Look(NamedTuple):
     """Whether text on it is light."""
 
 
-LOOKS: Mapping[str, Look] = {
-    "input": Look("i", "#e69f00"),
-    "transfer": Look("t", "#cc79a7"),
-    "forward": Look("f", "#56b4e9"),
-    "backward": Look("b", "#0072b2", dark=True),
-    "wait": Look("·", "#c8c8c8"),
-    "communication": Look("c", "#d55e00", dark=True),
-    "optimizer": Look("o", "#009e73", dark=True),
-    "checkpoint": Look("k", "#f0e442"),
-    "evaluation": Look("e", "#8c6bb1", dark=True),
-    "other": Look("-", "#808080", dark=True),
+PHASE_STYLES: Mapping[str, PhaseStyle] = {
+    "input": PhaseStyle("i", "#e69f00"),
+    "transfer": PhaseStyle("t", "#cc79a7"),
+    "forward": PhaseStyle("f", "#56b4e9"),
+    "backward": PhaseStyle("b", "#0072b2", dark=True),
+    "wait": PhaseStyle("·", "#c8c8c8"),
+    "communication": PhaseStyle("c", "#d55e00", dark=True),
+    "optimizer": PhaseStyle("o", "#009e73", dark=True),
+    "checkpoint": PhaseStyle("k", "#f0e442"),
+    "evaluation": PhaseStyle("e", "#8c6bb1", dark=True),
+    "other": PhaseStyle("-", "#808080", dark=True),
 }
 
 
-def known(phases: Mapping[str, float | None]) -> dict[str, float]:
+def measured_phases(phases: Mapping[str, float | None]) -> dict[str, float]:
     """Returns the measured phases that took time, in the order of a step."""
     return {name: value for name in PHASES if (value := phases.get(name)) and value > 0}
 
 
-def cells(values: Sequence[float], scale: float, width: int) -> list[int]:
+def bar_cells(values: Sequence[float], scale: float, width: int) -> list[int]:
     """Cells for each value when `scale` is `width` cells; the largest remainders are rounded up,
     so that a bar is as long as its sum."""
     if scale <= 0 or width <= 0:
         return [0] * len(values)
     exact = [value / scale * width for value in values]
-    whole = [int(part) for part in exact]
-    missing = min(width, round(sum(exact))) - sum(whole)
-    by_remainder = sorted(range(len(exact)), key=lambda i: whole[i] - exact[i])
+    sizes = [int(part) for part in exact]
+    missing = min(width, round(sum(exact))) - sum(sizes)
+    by_remainder = sorted(range(len(exact)), key=lambda i: sizes[i] - exact[i])
     for i in by_remainder[: max(0, missing)]:
-        whole[i] += 1
-    return whole
+        sizes[i] += 1
+    return sizes
 
 
 ROWS = 16
@@ -69,27 +69,27 @@ def rank_lines(diagnosis: Diagnosis, width: int) -> list[Text]:
     cells."""
     table = rows(diagnosis, ROWS)
     columns = _columns(table, width)
-    left = sum(size + 2 for size in columns.values()) + 2
-    room = max(0, width - left)
-    scale = max((sum(known(row.phases).values()) for row in table), default=0.0)
+    fixed_width = sum(size + 2 for size in columns.values()) + 2
+    room = max(0, width - fixed_width)
+    scale = max((sum(measured_phases(row.phases).values()) for row in table), default=0.0)
     header = Text("  " + _line({name: name for name in columns}, columns), style="dim")
     header.append("where a step's time goes" if scale else "")
     lines = [header]
     used: set[str] = set()
     for row in table:
-        shown = Text("▸ " if row.culprit else "  ", style="bold red")
+        row_text = Text("▸ " if row.culprit else "  ", style="bold red")
         style = "bold default" if row.culprit else "not bold default"
-        shown.append(_line(_facts(row), columns), style=style)
+        row_text.append(_line(_facts(row), columns), style=style)
         if row.where:
-            shown.append(text.cut(f"in {row.where}", room), style="not bold yellow")
+            row_text.append(text.cut(f"in {row.where}", room), style="not bold yellow")
         else:
-            spent = known(row.phases)
+            spent = measured_phases(row.phases)
             used.update(spent)
-            shown.append(bar(spent, scale, room))
-        shown.truncate(width)
-        lines.append(shown)
+            row_text.append(bar(spent, scale, room))
+        row_text.truncate(width)
+        lines.append(row_text)
     if used:
-        lines += _legend([name for name in LOOKS if name in used], width)
+        lines += _legend([name for name in PHASE_STYLES if name in used], width)
     return lines
 
 
@@ -97,8 +97,8 @@ def bar(spent: Mapping[str, float], scale: float, width: int) -> Text:
     """Returns the phases of a step, `width` cells for `scale` seconds. A segment is its letter
     repeated, on its colour; waiting is dots without colour."""
     drawn = Text(style="not bold default")
-    for name, size in zip(spent, cells(list(spent.values()), scale, width), strict=True):
-        style = LOOKS[name]
+    for name, size in zip(spent, bar_cells(list(spent.values()), scale, width), strict=True):
+        style = PHASE_STYLES[name]
         if name == "wait":
             drawn.append(style.letter * size, style="not bold dim default")
         elif size:
@@ -113,7 +113,7 @@ def bar(spent: Mapping[str, float], scale: float, width: int) -> Text:
 def _legend(names: Sequence[str], width: int) -> list[Text]:
     lines = [Text("  ")]
     for name in names:
-        style = LOOKS[name]
+        style = PHASE_STYLES[name]
         entry = Text(
             f"{style.letter} ", style="dim" if name == "wait" else Style(color=style.colour)
         )
@@ -134,7 +134,7 @@ def _facts(row: Row) -> dict[str, str]:
         "host": row.host,
         "state": row.state,
         "step": UNKNOWN if row.step is None else str(row.step),
-        "a step": format_seconds(row.seconds),
+        "per step": format_seconds(row.seconds),
         HOST_AHEAD: format_run_ahead(row.run_ahead),
     }
 
@@ -151,16 +151,16 @@ def _columns(table: Sequence[Row], width: int) -> dict[str, int]:
         del sizes[HOST_AHEAD]
     if len({row.host for row in table}) < 2:
         del sizes["host"]
-    for name in ("host", "step", HOST_AHEAD, "a step"):
+    for name in ("host", "step", HOST_AHEAD, "per step"):
         if sum(size + 2 for size in sizes.values()) + 2 + SHORTEST_BAR > width:
             sizes.pop(name, None)
     return sizes
 
 
 def _line(facts: Mapping[str, str], columns: Mapping[str, int]) -> str:
-    left = {"host", "state"}
+    left_aligned = {"host", "state"}
     parts = []
     for name, size in columns.items():
         fact = text.cut(facts[name], size)
-        parts.append(set_cell_size(fact, size) if name in left else fact.rjust(size))
+        parts.append(set_cell_size(fact, size) if name in left_aligned else fact.rjust(size))
     return "".join(f"{part}  " for part in parts)

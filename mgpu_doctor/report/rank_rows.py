@@ -40,12 +40,12 @@ class Row:
 def rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
     """One row per rank. Beyond `limit` ranks: the culprits and ranks in an unusual state (at most
     `limit`), then one row of medians per state for all others."""
-    found = _rows(diagnosis, limit)
+    table = _rows(diagnosis, limit)
     if diagnosis.case.subject.kind != "trace":
-        return found
+        return table
     # A trace does not show what a rank is doing now.
     return tuple(
-        replace(row, state=TRACED if row.state == "running" else row.state) for row in found
+        replace(row, state=TRACED if row.state == "running" else row.state) for row in table
     )
 
 
@@ -59,26 +59,26 @@ def _rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
         return rank.rank in ranks if rank.rank is not None else (None, rank.pid) in blamed
 
     if len(diagnosis.ranks) <= limit:
-        return tuple(_single(rank, guilty(rank), halted) for rank in diagnosis.ranks)
+        return tuple(_row_of_rank(rank, guilty(rank), halted) for rank in diagnosis.ranks)
     states: dict[str, list[RankSummary]] = {}
     for rank in diagnosis.ranks:
         states.setdefault(state(rank), []).append(rank)
     usual = max(states.values(), key=len)
-    shown = [rank for rank in diagnosis.ranks if guilty(rank)][:limit]
-    shown += [
+    listed = [rank for rank in diagnosis.ranks if guilty(rank)][:limit]
+    listed += [
         rank
         for group in states.values()
         if group is not usual
         for rank in group
         if not guilty(rank)
-    ][: limit - len(shown)]
-    alone = {id(rank) for rank in shown}
+    ][: limit - len(listed)]
+    alone = {id(rank) for rank in listed}
     folded = (
-        _many([rank for rank in group if id(rank) not in alone], halted)
+        _row_of_group([rank for rank in group if id(rank) not in alone], halted)
         for group in states.values()
     )
     return tuple(
-        _single(rank, guilty(rank), halted) for rank in diagnosis.ranks if id(rank) in alone
+        _row_of_rank(rank, guilty(rank), halted) for rank in diagnosis.ranks if id(rank) in alone
     ) + tuple(row for row in folded if row)
 
 
@@ -94,7 +94,7 @@ def _is_stopped(rank: RankSummary) -> bool:
     return rank.state not in {"running", "exited"} or bool(rank.exit_code)
 
 
-def _single(rank: RankSummary, guilty: bool, halted: bool) -> Row:
+def _row_of_rank(rank: RankSummary, guilty: bool, halted: bool) -> Row:
     return Row(
         label=UNKNOWN if rank.rank is None else str(rank.rank),
         host=text.line(rank.host),
@@ -111,10 +111,10 @@ def _single(rank: RankSummary, guilty: bool, halted: bool) -> Row:
     )
 
 
-def _many(group: Sequence[RankSummary], halted: bool) -> Row | None:
+def _row_of_group(group: Sequence[RankSummary], halted: bool) -> Row | None:
     if not group:
         return None
-    first = _single(group[0], False, halted)
+    first = _row_of_rank(group[0], False, halted)
     places = {rank.where for rank in group}
     clocks = {rank.clock for rank in group}
     hosts = {rank.host for rank in group}
@@ -138,8 +138,8 @@ def _median_lead(leads: Sequence[RunAhead]) -> RunAhead | None:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    measured = [value for value in values if value is not None]
+    return median(measured) if measured else None
 
 
 HEADS = ("measure", "value", "against", "where", "source")
@@ -149,13 +149,13 @@ def evidence_table(evidence: Sequence[Evidence]) -> tuple[list[str], list[list[s
     """Returns heads and rows, as untrusted text."""
     rows = [
         (
-            one.measure,
-            text.quantity(one.value, one.unit),
-            "" if one.baseline is None else text.quantity(one.baseline, one.unit),
-            one.where or "",
-            one.source,
+            item.measure,
+            text.quantity(item.value, item.unit),
+            "" if item.baseline is None else text.quantity(item.baseline, item.unit),
+            item.where or "",
+            item.source,
         )
-        for one in evidence
+        for item in evidence
     ]
     used = [place for place in range(len(HEADS)) if any(row[place] for row in rows)]
     return [HEADS[place] for place in used], [[row[place] for place in used] for row in rows]

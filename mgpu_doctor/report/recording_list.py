@@ -17,86 +17,94 @@ from mgpu_doctor.report import text
 SCHEMA = "mgpu-doctor/runs/1"
 
 
-def table(kept: Sequence[Kept], width: int) -> str:
+def table(recordings: Sequence[Kept], width: int) -> str:
     """Returns one line per recording, and their total size. An id shows when the recording
     started."""
     rows = [
-        (text.line(one.id), _lasted(one), one.state, str(one.boxes), format_bytes(one.size))
-        for one in kept
+        (
+            text.line(recording.id),
+            _format_duration(recording),
+            recording.state,
+            str(recording.boxes),
+            format_bytes(recording.size),
+        )
+        for recording in recordings
     ]
     head = ("recording", "took", "ended", "boxes", "size")
     widths = [max(map(cell_len, column)) for column in zip(head, *rows, strict=True)]
     lines = []
-    for row, one in zip([head, *rows], [None, *kept], strict=True):
+    for row, recording in zip([head, *rows], [None, *recordings], strict=True):
         cells = "  ".join(
             cell + " " * (wide - cell_len(cell)) for cell, wide in zip(row, widths, strict=True)
         )
-        what = "command" if one is None else _command(one, short=True)
+        command = "command" if recording is None else _command(recording, short=True)
         room = width - sum(widths) - 2 * len(widths)
-        lines.append(f"{cells}  {text.cut(what, room)}".rstrip() if room >= 8 else cells.rstrip())
-    lines.append(f"{format_count(len(kept), 'recording')}, {_together(kept)}")
+        lines.append(
+            f"{cells}  {text.cut(command, room)}".rstrip() if room >= 8 else cells.rstrip()
+        )
+    lines.append(f"{format_count(len(recordings), 'recording')}, {_total_size(recordings)}")
     return "\n".join(lines) + "\n"
 
 
-def card(kept: Kept, reference: str) -> str:
+def card(recording: Kept, reference: str) -> str:
     """Returns all that is known without a diagnosis. `reference`: a name that other verbs
     accept."""
     rows = (
-        ("recording", str(kept.folder)),
-        ("command", _command(kept)),
-        ("in", kept.cwd or UNKNOWN),
-        ("host", kept.host or UNKNOWN),
-        ("started", _clock(kept.started)),
-        ("took", _lasted(kept)),
-        ("ended", kept.state),
-        ("boxes", str(kept.boxes)),
-        ("size", format_bytes(kept.size)),
+        ("recording", str(recording.folder)),
+        ("command", _command(recording)),
+        ("in", recording.cwd or UNKNOWN),
+        ("host", recording.host or UNKNOWN),
+        ("started", _format_time(recording.started)),
+        ("took", _format_duration(recording)),
+        ("ended", recording.state),
+        ("boxes", str(recording.boxes)),
+        ("size", format_bytes(recording.size)),
     )
     facts = "".join(f"{name:<11}{text.line(value)}\n" for name, value in rows)
     name = text.line(shlex.quote(reference))
     return f"{facts}\nmgpu-doctor diagnose {name}\nmgpu-doctor top --replay {name}\n"
 
 
-def as_json(kept: Sequence[Kept]) -> str:
+def as_json(recordings: Sequence[Kept]) -> str:
     """One object: `schema` and `runs`, newest first; null is unknown."""
     listed = [
         {
-            "id": one.id,
-            "folder": str(one.folder),
-            "kind": one.kind,
-            "command": list(one.command),
-            "cwd": one.cwd,
-            "host": one.host,
-            "started": one.started,
-            "ended": one.ended,
-            "exit_code": one.exit_code,
-            "signal": one.signal,
-            "running": one.alive,
-            "boxes": one.boxes,
-            "bytes": one.size,
+            "id": recording.id,
+            "folder": str(recording.folder),
+            "kind": recording.kind,
+            "command": list(recording.command),
+            "cwd": recording.cwd,
+            "host": recording.host,
+            "started": recording.started,
+            "ended": recording.ended,
+            "exit_code": recording.exit_code,
+            "signal": recording.signal,
+            "running": recording.alive,
+            "boxes": recording.boxes,
+            "bytes": recording.size,
         }
-        for one in kept
+        for recording in recordings
     ]
     return json.dumps({"schema": SCHEMA, "runs": listed}, indent=2) + "\n"
 
 
-def _together(kept: Sequence[Kept]) -> str:
-    return f"{format_bytes(sum(one.size for one in kept))} on the disk"
+def _total_size(recordings: Sequence[Kept]) -> str:
+    return f"{format_bytes(sum(recording.size for recording in recordings))} on the disk"
 
 
-def _command(kept: Kept, *, short: bool = False) -> str:
+def _command(recording: Kept, *, short: bool = False) -> str:
     """`short`: without the program's folder, to save room."""
-    if not kept.command:
-        return "GPUs and host" if kept.kind == "watch" else UNKNOWN
-    program = os.path.basename(kept.command[0]) if short else kept.command[0]
-    return text.line(shlex.join([program, *kept.command[1:]]))
+    if not recording.command:
+        return "GPUs and host" if recording.kind == "watch" else UNKNOWN
+    program = os.path.basename(recording.command[0]) if short else recording.command[0]
+    return text.line(shlex.join([program, *recording.command[1:]]))
 
 
-def _clock(at: float | None) -> str:
-    return UNKNOWN if at is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+def _format_time(moment: float | None) -> str:
+    return UNKNOWN if moment is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
 
 
-def _lasted(kept: Kept) -> str:
-    if kept.started is None or kept.ended is None:
+def _format_duration(recording: Kept) -> str:
+    if recording.started is None or recording.ended is None:
         return UNKNOWN
-    return format_seconds(max(0.0, kept.ended - kept.started))
+    return format_seconds(max(0.0, recording.ended - recording.started))

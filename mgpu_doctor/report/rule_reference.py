@@ -54,7 +54,7 @@ CLOCK = (
 _fill = functools.partial(textwrap.fill, break_on_hyphens=False)
 
 
-def listed(rules: Iterable[Rule]) -> str:
+def list_rules(rules: Iterable[Rule]) -> str:
     """Returns one or two lines for each rule."""
     ordered = _ordered(rules)
     width = max(len(rule.code) for rule in ordered)
@@ -65,7 +65,7 @@ def listed(rules: Iterable[Rule]) -> str:
     )
 
 
-def explained(rule: Rule) -> str:
+def explain_rule(rule: Rule) -> str:
     """Returns a rule's full explanation."""
     parts = [f"{rule.code} ({rule.family})\n{_fill(rule.summary, WIDTH)}"]
     for title, text in _sections(rule):
@@ -80,7 +80,7 @@ def explained(rule: Rule) -> str:
     return "\n\n".join(parts)
 
 
-def reference(rules: Sequence[Rule]) -> str:
+def reference_page(rules: Sequence[Rule]) -> str:
     """Returns every rule as Markdown."""
     parts = [PREFACE]
     families = list(FAMILIES) + sorted({rule.family for rule in rules} - set(FAMILIES))

@@ -28,51 +28,54 @@ class Line:
 def tree_lines(tree: Sequence[Branch], width: int, height: int = HEIGHT) -> list[Line]:
     """At most `height` lines of at most `width` characters. What does not fit is counted; the
     culprits' branches, and those that lead there, are kept first."""
-    kept = _kept(tree, height)
+    branches = _select_branches(tree, height)
     lines = []
-    for at, branch in enumerate(kept):
-        start = "" if not branch.depth else _rails(kept, at)
+    for index, branch in enumerate(branches):
+        start = "" if not branch.depth else _rails(branches, index)
         lines.append(Line(_line(branch, start, width), branch.culprit))
-    left_out = len(tree) - len(kept)
+    left_out = len(tree) - len(branches)
     if left_out:
         lines.append(Line(text.cut(f"… {left_out} more branches", width), False))
     return lines
 
 
-def _kept(tree: Sequence[Branch], height: int) -> list[Branch]:
+def _select_branches(tree: Sequence[Branch], height: int) -> list[Branch]:
     if len(tree) <= height:
         return list(tree)
     wanted: set[int] = set()
-    for at in sorted(range(len(tree)), key=lambda at: (not tree[at].culprit, tree[at].depth, at)):
-        way = _way(tree, at) - wanted
+    for index in sorted(
+        range(len(tree)), key=lambda index: (not tree[index].culprit, tree[index].depth, index)
+    ):
+        way = _find_ancestors(tree, index) - wanted
         if len(wanted) + len(way) < height:
             wanted |= way
-    return [branch for at, branch in enumerate(tree) if at in wanted]
+    return [branch for index, branch in enumerate(tree) if index in wanted]
 
 
-def _way(tree: Sequence[Branch], at: int) -> set[int]:
+def _find_ancestors(tree: Sequence[Branch], index: int) -> set[int]:
     """The branch and those that lead to it."""
-    found = {at}
-    depth = tree[at].depth
-    for earlier in range(at - 1, -1, -1):
+    ancestors = {index}
+    depth = tree[index].depth
+    for earlier in range(index - 1, -1, -1):
         if tree[earlier].depth < depth:
-            found.add(earlier)
+            ancestors.add(earlier)
             depth = tree[earlier].depth
-    return found
+    return ancestors
 
 
-def _rails(tree: Sequence[Branch], at: int) -> str:
-    branch = tree[at]
+def _rails(tree: Sequence[Branch], index: int) -> str:
+    branch = tree[index]
     rails = "".join(
-        "│  " if _goes_on(tree, at, level) else "   " for level in range(1, branch.depth)
+        "│  " if _has_later_sibling(tree, index, level) else "   "
+        for level in range(1, branch.depth)
     )
-    corner = "├" if _goes_on(tree, at, branch.depth) else "└"
+    corner = "├" if _has_later_sibling(tree, index, branch.depth) else "└"
     return f"{rails}{corner}{'▸' if branch.culprit else '─'} "
 
 
-def _goes_on(tree: Sequence[Branch], at: int, level: int) -> bool:
+def _has_later_sibling(tree: Sequence[Branch], index: int, level: int) -> bool:
     """Returns whether another branch of this depth follows from the same parent."""
-    for later in tree[at + 1 :]:
+    for later in tree[index + 1 :]:
         if later.depth <= level:
             return later.depth == level
     return False
@@ -80,8 +83,8 @@ def _goes_on(tree: Sequence[Branch], at: int, level: int) -> bool:
 
 def _line(branch: Branch, start: str, width: int) -> str:
     label = text.cut(_ranks(branch), LONGEST_LABEL)
-    what = branch.operation if branch.doing == "collective" else branch.doing
-    end = f"  ({text.cut(text.line(what), 32)})" if what else ""
+    operation = branch.operation if branch.doing == "collective" else branch.doing
+    end = f"  ({text.cut(text.line(operation), 32)})" if operation else ""
     room = width - len(start) - len(label) - 2 - len(end)
     if room < 12 or not branch.calls:
         return text.cut(f"{start}{label}{end}", width)
@@ -99,12 +102,12 @@ def _ranks(branch: Branch) -> str:
 
 def _calls(calls: Sequence[str], room: int) -> str:
     """Returns the innermost calls that fit; omitted outer calls are counted."""
-    shown: list[str] = []
-    for at in range(len(calls) - 1, -1, -1):
-        words = text.line(calls[at])
-        before = f"… {at} more{ARROW}" if at else ""
-        trial = ARROW.join([words, *shown])
-        if shown and len(before) + len(trial) > room:
-            return text.cut(f"… {at + 1} more{ARROW}{ARROW.join(shown)}", room)
-        shown.insert(0, words)
-    return text.cut(ARROW.join(shown), room)
+    newest: list[str] = []
+    for index in range(len(calls) - 1, -1, -1):
+        call = text.line(calls[index])
+        ellipsis = f"… {index} more{ARROW}" if index else ""
+        trial = ARROW.join([call, *newest])
+        if newest and len(ellipsis) + len(trial) > room:
+            return text.cut(f"… {index + 1} more{ARROW}{ARROW.join(newest)}", room)
+        newest.insert(0, call)
+    return text.cut(ARROW.join(newest), room)

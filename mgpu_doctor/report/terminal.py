@@ -22,7 +22,7 @@ from mgpu_doctor.report.console import collecting
 from mgpu_doctor.report.device_timing import name_clocks, summarize_timing
 from mgpu_doctor.report.phase_bars import rank_lines
 from mgpu_doctor.report.stack_tree import tree_lines
-from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verdict, who
+from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, name_culprits, verdict
 
 NARROWEST, WIDEST = 40, 120
 QUOTED = 60
@@ -30,7 +30,7 @@ QUOTED = 60
 EVIDENCE_LINES = 6
 FIX_LINES = 14
 FURTHER = 5
-WORTH_TELLING = 0.05
+WORTH_SHOWING = 0.05
 """Share of the time that waiting for slower ranks costs, from which it is shown."""
 UNEXAMINED = 6
 LABEL = 9
@@ -114,8 +114,8 @@ def _grid(first: int, gap: int = 1) -> Table:
     return grid
 
 
-def _prose(words: str, width: int, style: str = "", longest: int = 600) -> Text:
-    return Text(text.cut_words(text.cut(text.line(words), longest), width), style=style)
+def _prose(message: str, width: int, style: str = "", longest: int = 600) -> Text:
+    return Text(text.cut_words(text.cut(text.line(message), longest), width), style=style)
 
 
 def _code_line(finding: Finding) -> str:
@@ -127,7 +127,7 @@ def _code_line(finding: Finding) -> str:
 
 
 def _finding(page: _Page, diagnosis: Diagnosis, finding: Finding) -> None:
-    page.labelled("who", _prose(who(finding), page.body, "bold"))
+    page.labelled("who", _prose(name_culprits(finding), page.body, "bold"))
     if finding.victims:
         page.labelled("affects", _prose(format_ranks(finding.victims), page.body))
     if finding.cause:
@@ -150,32 +150,32 @@ def _evidence(
 ) -> list[RenderableType]:
     """Yields one line per evidence, the number first; a source shared by several is named once,
     below."""
-    shown = evidence[:EVIDENCE_LINES]
-    facts = [_fact(one) for one in shown]
+    listed = evidence[:EVIDENCE_LINES]
+    facts = [_fact(item) for item in listed]
     short = [cell_len(fact) for fact in facts if cell_len(fact) <= QUOTED]
     column = min(width * 2 // 5, max(short, default=0))
-    sources = {one.source for one in shown}
+    sources = {item.source for item in listed}
     obvious = {f"rank {culprit.rank}" for culprit in culprits}
     lines: list[RenderableType] = []
-    for fact, one in zip(facts, shown, strict=True):
+    for fact, item in zip(facts, listed, strict=True):
         room = width - column - 2
-        words = text.line(one.measure)
-        if one.where and one.where not in obvious:
-            words += f", {text.line(one.where)}"
+        label = text.line(item.measure)
+        if item.where and item.where not in obvious:
+            label += f", {text.line(item.where)}"
         if cell_len(fact) > QUOTED:
-            lines.append(_prose(f"{words}:", width))
+            lines.append(_prose(f"{label}:", width))
             lines.append(Padding(_prose(fact, width - 2, "bold", longest=240), (0, 0, 0, 2)))
             continue
-        about = Text(text.cut_words(words, room))
-        if one.source and len(sources) > 1:
-            about.append(text.cut_words(f"  {text.line(one.source)}", room), style="dim")
+        about = Text(text.cut_words(label, room))
+        if item.source and len(sources) > 1:
+            about.append(text.cut_words(f"  {text.line(item.source)}", room), style="dim")
         grid = _grid(column, gap=2)
         grid.add_row(Text(text.cut_words(fact, column), style="bold"), about)
         lines.append(grid)
-    if len(sources) == 1 and shown[0].source:
-        lines.append(_prose(f"({shown[0].source})", width, "dim"))
-    if len(evidence) > len(shown):
-        lines.append(Text(f"… and {len(evidence) - len(shown)} more", style="dim"))
+    if len(sources) == 1 and listed[0].source:
+        lines.append(_prose(f"({listed[0].source})", width, "dim"))
+    if len(evidence) > len(listed):
+        lines.append(Text(f"… and {len(evidence) - len(listed)} more", style="dim"))
     return lines
 
 
@@ -193,7 +193,7 @@ def _fix(page: _Page, fix: Fix, gained: str | None, *, first: bool) -> None:
     page.labelled("fix" if first else "or", _prose(fix.summary, page.body))
     how = text.details(fix.how, fix.summary).splitlines() if first else []
     if how:
-        lines = [Text(one, style="bold cyan") for one in how[:FIX_LINES]]
+        lines = [Text(instruction, style="bold cyan") for instruction in how[:FIX_LINES]]
         if len(how) > FIX_LINES:
             lines.append(Text(f"… {len(how) - FIX_LINES} lines more in the report", style="dim"))
         page.labelled("", *(Padding(line, (0, 0, 0, 2)) for line in lines))
@@ -228,8 +228,8 @@ def _rest(page: _Page, diagnosis: Diagnosis, lead: Finding | None, *, brief: boo
     if timing := summarize_timing(diagnosis.ranks):
         page.labelled("", _prose(timing, page.body, "dim"))
     for i, gap in enumerate(gaps[:UNEXAMINED]):
-        words = f"{gap.probe}: {gap.reason}" + (f"; {gap.remedy}" if gap.remedy else "")
-        page.labelled("" if i else "not seen", _prose(words, page.body, "dim", 240))
+        sentence = f"{gap.probe}: {gap.reason}" + (f"; {gap.remedy}" if gap.remedy else "")
+        page.labelled("" if i else "not seen", _prose(sentence, page.body, "dim", 240))
     if len(gaps) > UNEXAMINED:
         page.labelled("", Text(f"… and {len(gaps) - UNEXAMINED} more", style="dim"))
 
@@ -256,7 +256,7 @@ def _coverage(diagnosis: Diagnosis) -> str:
     timed = f", timed {clocks}," if clocks else ""
     explained = f"the phases{timed} explain {format_share(diagnosis.coverage)} of the time"
     waste = diagnosis.waste_fraction
-    if waste is None or waste < WORTH_TELLING:
+    if waste is None or waste < WORTH_SHOWING:
         return explained
     return (
         f"{explained}; with even ranks a step would take "
@@ -268,7 +268,7 @@ def _split(diagnosis: Diagnosis) -> str:
     """Yields one line: where the time of a healthy job goes."""
     spent: dict[str, float] = {}
     for rank in diagnosis.ranks:
-        for name, value in phase_bars.known(rank.phases).items():
+        for name, value in phase_bars.measured_phases(rank.phases).items():
             spent[name] = spent.get(name, 0.0) + value
     total = sum(spent.values())
     largest = sorted(spent, key=lambda name: -spent[name])[:3]

@@ -30,8 +30,8 @@ def clean(text: str) -> str:
 
 def details(how: str, summary: str) -> str:
     """Returns the commands of a fix, cleaned; empty if the summary contains them."""
-    words = clean(how).strip("\n")
-    return "" if line(words).rstrip(".") == line(summary).rstrip(".") else words
+    instructions = clean(how).strip("\n")
+    return "" if line(instructions).rstrip(".") == line(summary).rstrip(".") else instructions
 
 
 def is_prose(how: str) -> bool:
@@ -42,9 +42,9 @@ def is_prose(how: str) -> bool:
     return "`" in how or len(how) > WIDEST_CODE or _SENTENCE.search(how) is not None
 
 
-def with_code(words: str, plain: Callable[[str], str], code: Callable[[str], str]) -> str:
+def with_code(message: str, plain: Callable[[str], str], code: Callable[[str], str]) -> str:
     """Returns `words` with `code` applied to text between backticks and `plain` to the rest."""
-    between = words.split("`")
+    between = message.split("`")
     parts = []
     while between:
         parts.append(plain(between.pop(0)))
@@ -82,8 +82,8 @@ def quantity(value: float | int | str | None, unit: str) -> str:
         return UNKNOWN
     if isinstance(value, str):
         return line(value)  # its unit only says what kind of text it is
-    known = _UNITS.get(unit)
-    return known(value) if known else f"{format_number(value)} {line(unit)}".strip()
+    formatter = _UNITS.get(unit)
+    return formatter(value) if formatter else f"{format_number(value)} {line(unit)}".strip()
 
 
 _UNITS: dict[str, Callable[[float], str]] = {

@@ -50,9 +50,9 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
     times = [diagnosis.step_seconds, *(rank.step_seconds_median for rank in diagnosis.ranks)]
     if all(time is None for time in times):
         return _without_steps(diagnosis)
-    good = _nothing_wrong(diagnosis.case.job)
-    if good:
-        return Verdict(Tone.GOOD, good)
+    praise = _nothing_wrong(diagnosis.case.job)
+    if praise:
+        return Verdict(Tone.GOOD, praise)
     return Verdict(Tone.UNKNOWN, f"the job {outcome(diagnosis)}, and nothing recorded says why")
 
 
@@ -61,8 +61,8 @@ def _without_steps(diagnosis: Diagnosis) -> Verdict:
         return Verdict(Tone.UNKNOWN, "no known failure found in this log")
     if not diagnosis.ranks:
         return Verdict(Tone.UNKNOWN, f"no training rank was seen; the job {outcome(diagnosis)}")
-    seen = format_count(len(diagnosis.ranks), "rank")
-    sentence = f"{seen} seen, but no step was measured; the job {outcome(diagnosis)}"
+    rank_count = format_count(len(diagnosis.ranks), "rank")
+    sentence = f"{rank_count} seen, but no step was measured; the job {outcome(diagnosis)}"
     return _by_stacks(diagnosis) or Verdict(Tone.UNKNOWN, sentence)
 
 
@@ -130,32 +130,34 @@ def _lasted(start: float | None, end: float | None) -> str | None:
 def job_line(diagnosis: Diagnosis) -> str:
     """`torch, ddp under torchrun; 4 ranks on node-a; 400 steps of 66 ms; completed after 26 s`."""
     job = diagnosis.case.job
-    what = ", ".join(
+    description = ", ".join(
         text.cut(text.line(part), 40) for part in (job.framework, job.strategy) if part
     )
     if job.launcher:
         launcher = text.cut(text.line(job.launcher), 40)
-        what = f"{what} under {launcher}" if what else launcher
-    parts = [what] if what else []
+        description = f"{description} under {launcher}" if description else launcher
+    parts = [description] if description else []
     if diagnosis.ranks:
         where = f" on {text.line(job.hosts[0])}" if len(job.hosts) == 1 else ""
         if len(job.hosts) > 1:
             where = f" on {len(job.hosts)} hosts"
-        world, seen = job.world_size, len(diagnosis.ranks)
-        many = f"{seen} of {world} ranks" if world and seen < world else format_count(seen, "rank")
-        parts.append(many + where)
-    seen = _steps(diagnosis)
-    if seen:
-        steps = format_count(seen, "step")
-        each = diagnosis.step_seconds
-        parts.append(steps if each is None else f"{steps}, {format_seconds(each)} each")
+        world, rank_count = job.world_size, len(diagnosis.ranks)
+        counted = format_count(rank_count, "rank")
+        if world and rank_count < world:
+            counted = f"{rank_count} of {world} ranks"
+        parts.append(counted + where)
+    step_count = _steps(diagnosis)
+    if step_count:
+        steps = format_count(step_count, "step")
+        seconds = diagnosis.step_seconds
+        parts.append(steps if seconds is None else f"{steps}, {format_seconds(seconds)} each")
     # A trace holds a few steps, not the end of the job.
     if job.outcome is not Outcome.UNKNOWN or diagnosis.case.subject.kind != "trace":
         parts.append(outcome(diagnosis).removeprefix("is ").removeprefix("was "))
     return "; ".join(parts)
 
 
-def who(finding: Finding, *, limit: int = 6) -> str:
+def name_culprits(finding: Finding, *, limit: int = 6) -> str:
     """The culprits: `rank 2 (node-a, pid 4711, cuda:2)`, `ranks 0-3, 9`."""
     culprits = finding.culprits
     if not culprits:
@@ -215,22 +217,24 @@ def gain(predicted: Predicted | None, step_seconds: float | None) -> str | None:
 def gains(diagnosis: Diagnosis, finding: Finding, fix: Fix) -> list[str]:
     """The gain of a fix, per step and for the run; `the same gain` if an earlier fix has it."""
     both = [gain(fix.predicted, diagnosis.step_seconds), whole_run(diagnosis, fix.predicted)]
-    first = next(one for one in finding.fixes if one.predicted == fix.predicted)
-    known = [one for one in both if one]
-    return ["the same gain"] if known and first is not fix else known
+    first = next(
+        alternative for alternative in finding.fixes if alternative.predicted == fix.predicted
+    )
+    gain_texts = [gain_text for gain_text in both if gain_text]
+    return ["the same gain"] if gain_texts and first is not fix else gain_texts
 
 
 def whole_run(diagnosis: Diagnosis, predicted: Predicted | None) -> str | None:
     """`this run's 400 steps in 14.6 s instead of 26.4 s`; None if the job runs or gains nothing."""
-    each, seen = diagnosis.step_seconds, _steps(diagnosis)
+    seconds, step_count = diagnosis.step_seconds, _steps(diagnosis)
     ratio = predicted.step_time_ratio if predicted is not None else None
-    over = diagnosis.case.job.outcome is not Outcome.RUNNING
-    if each is None or seen < 2 or ratio is None or ratio >= 1 or not over:
+    is_over = diagnosis.case.job.outcome is not Outcome.RUNNING
+    if seconds is None or step_count < 2 or ratio is None or ratio >= 1 or not is_over:
         return None
-    took = each * seen
-    whose = "these" if diagnosis.case.subject.kind == "trace" else "this run's"
+    took = seconds * step_count
+    owner = "these" if diagnosis.case.subject.kind == "trace" else "this run's"
     return (
-        f"{whose} {format_count(seen, 'step')} in {format_seconds(took * ratio)} instead of "
+        f"{owner} {format_count(step_count, 'step')} in {format_seconds(took * ratio)} instead of "
         f"{format_seconds(took)}"
     )
 
@@ -246,6 +250,6 @@ def _steps(diagnosis: Diagnosis) -> int:
         for rank in diagnosis.case.ranks
         if len(rank.steps) and rank.rank not in diagnosis.servers
     ]
-    whole = trained and not any(rank.lost_records for rank in trained)
-    first = min(int(rank.steps["step"].min()) for rank in trained) if whole else 0
+    is_complete = trained and not any(rank.lost_records for rank in trained)
+    first = min(int(rank.steps["step"].min()) for rank in trained) if is_complete else 0
     return last + 1 - first

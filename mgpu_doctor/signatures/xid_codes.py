@@ -257,4 +257,4 @@ SIGNATURES: tuple[Signature, ...] = (
 def signature_of(number: int) -> Signature | None:
     """What is known of an XID that the driver told by its number alone."""
     line = f"NVRM: Xid (PCI:0000:00:00): {number}, "
-    return next((one for one in SIGNATURES if re.match(one.pattern, line)), None)
+    return next((signature for signature in SIGNATURES if re.match(signature.pattern, line)), None)

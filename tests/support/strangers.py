@@ -9,7 +9,7 @@ from dataclasses import replace
 from mgpu_doctor.case.model import Console
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import markdown
-from mgpu_doctor.report.redaction.redact import redacted
+from mgpu_doctor.report.redaction.redact import redact_diagnosis
 from tests.support import diagnoses
 
 
@@ -23,7 +23,7 @@ def make_diagnosis(words: str, *, command: tuple[str, ...] = ("torchrun", "train
 
 def redact_words(words: str, *, command: tuple[str, ...] = ("torchrun", "train.py")) -> str:
     """What is left of the cause."""
-    return redacted(make_diagnosis(words, command=command)).findings[0].cause
+    return redact_diagnosis(make_diagnosis(words, command=command)).findings[0].cause
 
 
 def render_page(diagnosis: Diagnosis) -> str:

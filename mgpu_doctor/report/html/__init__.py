@@ -6,32 +6,32 @@ from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import text
 from mgpu_doctor.report.event_timeline import events_of
 from mgpu_doctor.report.html import sections
-from mgpu_doctor.report.html.charts import graphs
+from mgpu_doctor.report.html.charts import render_graphs
 from mgpu_doctor.report.html.page import page
-from mgpu_doctor.report.html.sections import happened, the_last_minute
-from mgpu_doctor.report.redaction.redact import as_it_is, redacted, redactor
+from mgpu_doctor.report.html.sections import event_section, last_minute_section
+from mgpu_doctor.report.redaction.redact import make_redactor, no_redaction, redact_diagnosis
 from mgpu_doctor.report.verdict import leading, verdict
 
 
 def render(diagnosis: Diagnosis, *, redact: bool = False) -> str:
     """The whole document. Host names and paths stay unless `redact`."""
-    hide = redactor(diagnosis) if redact else as_it_is()
+    hide = make_redactor(diagnosis) if redact else no_redaction()
     if redact:
-        diagnosis = redacted(diagnosis)
+        diagnosis = redact_diagnosis(diagnosis)
     conclusion = verdict(diagnosis)
     lead = leading(diagnosis)
     further = [finding for finding in diagnosis.findings if finding is not lead]
     parts = [
         sections.header(diagnosis, conclusion),
         sections.main_finding(diagnosis, lead) if lead else "",
-        the_last_minute(diagnosis, hide),
+        last_minute_section(diagnosis, hide),
         sections.rank_table(diagnosis),
         sections.stacks(diagnosis),
         sections.heat(diagnosis),
-        graphs(diagnosis.case, hide, events_of(diagnosis).events),
-        happened(diagnosis, hide),
+        render_graphs(diagnosis.case, hide, events_of(diagnosis).events),
+        event_section(diagnosis, hide),
         sections.further(diagnosis, further),
-        sections.unseen(diagnosis),
+        sections.gap_section(diagnosis),
         sections.job_card(diagnosis, hide),
     ]
     title = f"{text.cut(conclusion.sentence.replace('`', ''), 80)} – mgpu-doctor"

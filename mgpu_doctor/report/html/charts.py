@@ -18,7 +18,7 @@ from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.report import text
 from mgpu_doctor.report.job_events import TimelineEvent
-from mgpu_doctor.report.redaction.redact import Redactor, as_it_is
+from mgpu_doctor.report.redaction.redact import Redactor, no_redaction
 from mgpu_doctor.report.verdict import Tone
 
 Floats = npt.NDArray[np.float64]
@@ -47,18 +47,20 @@ class Curve:
     ranged: bool = False
 
 
-def graphs(case: Case, hide: Redactor | None = None, events: Sequence[TimelineEvent] = ()) -> str:
+def render_graphs(
+    case: Case, hide: Redactor | None = None, events: Sequence[TimelineEvent] = ()
+) -> str:
     """Returns the graphs as markup; empty with fewer than two samples. Severe `events` are vertical
     lines."""
     curves = [*_steps(case), *_host(case), *_gpus(case)]
     if not curves:
         return ""
     start = min(float(curve.at[0]) for curve in curves)
-    end = max(float(one.at[-1]) for one in curves)
+    end = max(float(curve.at[-1]) for curve in curves)
     if not end > start:
         return ""
-    hide = hide or as_it_is()
-    marks = [one for one in hide(tuple(events)) if one.tone in GRAVE and one.at is not None]
+    hide = hide or no_redaction()
+    marks = [event for event in hide(tuple(events)) if event.tone in GRAVE and event.at is not None]
     lines = _marks([mark for mark in marks if start <= (mark.at or 0.0) <= end], start, end)
     drawn = "\n".join(_graph(replace(c, title=hide(c.title)), start, end, lines) for c in curves)
     across = (
@@ -95,25 +97,25 @@ def _steps(case: Case) -> Iterator[Curve]:
     if not ranks:
         return
     rank = max(ranks, key=lambda rank: len(rank.steps))
-    at = rank.steps["end_ns"] * 1e-9 + rank.clock_offset
+    moments = rank.steps["end_ns"] * 1e-9 + rank.clock_offset
     took = rank.steps["wall_ns"] * 1e-9
     # A warm-up step must not flatten all others.
     most = float(np.quantile(took, 0.99)) * 1.1
     if most > 0:
-        yield Curve("time of a step", at, took, most, format_seconds(most), ranged=True)
+        yield Curve("time of a step", moments, took, most, format_seconds(most), ranged=True)
 
 
 def _host(case: Case) -> Iterator[Curve]:
     by_host: dict[str, list[tuple[float, float | None, float | None]]] = {}
     for host_sample in case.host_samples:
-        used, whole = host_sample.memory_used, host_sample.memory_total
-        share = used / whole if used is not None and whole else None
+        used, total = host_sample.memory_used, host_sample.memory_total
+        share = used / total if used is not None and total else None
         cpu = None if host_sample.cpu_percent is None else host_sample.cpu_percent / 100
         by_host.setdefault(host_sample.host or "", []).append((host_sample.at, cpu, share))
     for host, rows in sorted(by_host.items())[:MOST_HOSTS]:
         name = f"host {host}" if host else "host"
-        yield from _shares(f"{name}: cores in use", [(at, cpu) for at, cpu, _ in rows])
-        yield from _shares(f"{name}: memory in use", [(at, share) for at, _, share in rows])
+        yield from _shares(f"{name}: cores in use", [(moment, cpu) for moment, cpu, _ in rows])
+        yield from _shares(f"{name}: memory in use", [(moment, share) for moment, _, share in rows])
 
 
 def _gpus(case: Case) -> Iterator[Curve]:
@@ -133,8 +135,8 @@ def _gpus(case: Case) -> Iterator[Curve]:
             continue
         for device in sample.devices:
             key = (sample.host if several and sample.host else "", device.index)
-            used, whole = device.memory_used, device.memory_total
-            share = used / whole if used is not None and whole else None
+            used, total = device.memory_used, device.memory_total
+            share = used / total if used is not None and total else None
             busy.setdefault(key, []).append((sample.at, device.utilization))
             memory.setdefault(key, []).append((sample.at, share))
     for host, index in sorted(busy)[:MOST_GPUS]:
@@ -146,19 +148,19 @@ def _gpus(case: Case) -> Iterator[Curve]:
 def _shares(title: str, rows: Sequence[tuple[float, float | None]]) -> Iterator[Curve]:
     values = np.array([np.nan if value is None else value for _, value in rows])
     if np.isfinite(values).sum() >= LEAST:
-        yield Curve(title, np.array([at for at, _ in rows]), values, 1.0, "100 %")
+        yield Curve(title, np.array([moment for moment, _ in rows]), values, 1.0, "100 %")
 
 
 def _graph(curve: Curve, start: float, end: float, marks: str) -> str:
     columns = np.minimum(
         (curve.at - start) / (end - start) * GRAPH_COLUMNS, GRAPH_COLUMNS - 1
     ).astype(int)
-    good = np.isfinite(curve.values) & (columns >= 0)
-    columns, values = columns[good], np.clip(curve.values[good] / curve.most, 0.0, 1.0)
-    many = np.bincount(columns, minlength=GRAPH_COLUMNS)
+    drawable = np.isfinite(curve.values) & (columns >= 0)
+    columns, values = columns[drawable], np.clip(curve.values[drawable] / curve.most, 0.0, 1.0)
+    counts = np.bincount(columns, minlength=GRAPH_COLUMNS)
     sums = np.bincount(columns, values, GRAPH_COLUMNS)
-    means = np.divide(sums, many, out=np.full(GRAPH_COLUMNS, np.nan), where=many > 0)
-    parts = [_lines(_bridged(means, _usual_gap(np.flatnonzero(many))))]
+    means = np.divide(sums, counts, out=np.full(GRAPH_COLUMNS, np.nan), where=counts > 0)
+    parts = [_lines(_bridged(means, _usual_gap(np.flatnonzero(counts))))]
     if curve.ranged:
         parts.insert(0, _range(columns, values))
     label = f"{curve.title}, at most {curve.top_label} at the top"
@@ -170,32 +172,32 @@ def _graph(curve: Curve, start: float, end: float, marks: str) -> str:
     )
 
 
-def _usual_gap(seen: npt.NDArray[np.intp]) -> int:
+def _usual_gap(columns: npt.NDArray[np.intp]) -> int:
     """Returns the usual number of columns between two samples: a longer distance is a gap."""
-    return int(2 * np.median(np.diff(seen))) + 1 if len(seen) > 1 else 1
+    return int(2 * np.median(np.diff(columns))) + 1 if len(columns) > 1 else 1
 
 
 def _bridged(means: Floats, reach: int) -> Mapping[int, float]:
     """Returns column -> height, with lines between columns at most `reach` apart."""
-    seen = np.flatnonzero(np.isfinite(means))
-    found = {int(column): float(means[column]) for column in seen}
-    for left, right in zip(seen[:-1].tolist(), seen[1:].tolist(), strict=True):
+    filled = np.flatnonzero(np.isfinite(means))
+    heights = {int(column): float(means[column]) for column in filled}
+    for left, right in zip(filled[:-1].tolist(), filled[1:].tolist(), strict=True):
         if right - left <= reach:
             for column in range(left + 1, right):
                 share = (column - left) / (right - left)
-                found[column] = float(means[left] * (1 - share) + means[right] * share)
-    return dict(sorted(found.items()))
+                heights[column] = float(means[left] * (1 - share) + means[right] * share)
+    return dict(sorted(heights.items()))
 
 
 def _lines(heights: Mapping[int, float]) -> str:
     runs = groupby(enumerate(heights), key=lambda pair: pair[1] - pair[0])
-    made = []
+    elements = []
     for _, run in runs:
         points = [f"{_x(column)},{_y(heights[column])}" for _, column in run]
         if len(points) == 1:
             points.append(points[0])
-        made.append(f'<polyline points="{" ".join(points)}"/>')
-    return "".join(made)
+        elements.append(f'<polyline points="{" ".join(points)}"/>')
+    return "".join(elements)
 
 
 def _range(columns: npt.NDArray[np.int64], values: Floats) -> str:
@@ -224,7 +226,7 @@ SLOW, FAST, GAP = (0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2), (0x80, 0x80, 0x80)
 GAP_ALPHA = 60
 
 Grid = npt.NDArray[np.float64]
-_OWN = [i for i in range(len(PHASES)) if i not in (WAIT, COMMUNICATION)]
+_OWN_PHASES = [i for i in range(len(PHASES)) if i not in (WAIT, COMMUNICATION)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,34 +242,40 @@ class HeatMap:
 def heat_map(ranks: Sequence[Rank]) -> HeatMap | None:
     """Returns the heat map as markup; None if fewer than two steps of two ranks were recorded."""
     timed = [on_one_clock(rank) for rank in ranks]
-    recorded = [(rank.steps["step"].astype(np.int64), _own(rank)) for rank in timed]
-    ends = [(int(step.min()), int(step.max())) for step, _ in recorded if step.size]
-    if len(ends) < 2:
+    recorded = [(rank.steps["step"].astype(np.int64), _own_seconds(rank)) for rank in timed]
+    step_ranges = [(int(step.min()), int(step.max())) for step, _ in recorded if step.size]
+    if len(step_ranges) < 2:
         return None
-    first, last = min(start for start, _ in ends), max(end for _, end in ends)
+    first, last = min(start for start, _ in step_ranges), max(end for _, end in step_ranges)
     if last <= first:
         return None
     columns = min(HEATMAP_COLUMNS, last - first + 1)
-    each = -(-len(ranks) // ROWS)
-    lines = [_buckets(step, own, first, last, columns) for step, own in recorded]
-    grid = np.stack([_slowest(lines[i : i + each]) for i in range(0, len(lines), each)])
-    return HeatMap(_png(_pixels(_against_median(grid))), len(grid), columns, each, first, last)
+    ranks_per_row = -(-len(ranks) // ROWS)
+    lines = [_buckets(step, own_seconds, first, last, columns) for step, own_seconds in recorded]
+    grid = np.stack(
+        [_slowest(lines[i : i + ranks_per_row]) for i in range(0, len(lines), ranks_per_row)]
+    )
+    return HeatMap(
+        _png(_pixels(_against_median(grid))), len(grid), columns, ranks_per_row, first, last
+    )
 
 
-def _own(rank: Rank) -> Grid:
-    phases = rank.steps["phases"][:, _OWN].astype(np.float64)
-    own: Grid = np.nansum(phases, axis=1)
-    own[np.isnan(phases).all(axis=1) | (own <= 0)] = np.nan
-    return own
+def _own_seconds(rank: Rank) -> Grid:
+    phases = rank.steps["phases"][:, _OWN_PHASES].astype(np.float64)
+    seconds: Grid = np.nansum(phases, axis=1)
+    seconds[np.isnan(phases).all(axis=1) | (seconds <= 0)] = np.nan
+    return seconds
 
 
-def _buckets(step: npt.NDArray[np.int64], own: Grid, first: int, last: int, columns: int) -> Grid:
+def _buckets(
+    step: npt.NDArray[np.int64], seconds: Grid, first: int, last: int, columns: int
+) -> Grid:
     """Returns the mean own work of the steps that share a column; NaN if unknown."""
-    good = np.isfinite(own)
-    column = (step[good] - first) * columns // (last - first + 1)
-    many = np.bincount(column, minlength=columns)
-    total = np.bincount(column, weights=own[good], minlength=columns)
-    mean: Grid = np.divide(total, many, out=np.full(columns, np.nan), where=many > 0)
+    valid = np.isfinite(seconds)
+    column = (step[valid] - first) * columns // (last - first + 1)
+    counts = np.bincount(column, minlength=columns)
+    total = np.bincount(column, weights=seconds[valid], minlength=columns)
+    mean: Grid = np.divide(total, counts, out=np.full(columns, np.nan), where=counts > 0)
     return mean
 
 
@@ -279,9 +287,9 @@ def _slowest(lines: Sequence[Grid]) -> Grid:
 
 
 def _against_median(grid: Grid) -> Grid:
-    known = np.isfinite(grid).any(axis=0)
+    measured = np.isfinite(grid).any(axis=0)
     median = np.full(grid.shape[1], np.nan)
-    median[known] = np.nanmedian(grid[:, known], axis=0)
+    median[measured] = np.nanmedian(grid[:, measured], axis=0)
     ratio: Grid = grid / median
     return ratio
 
@@ -290,11 +298,11 @@ def _pixels(ratio: Grid) -> npt.NDArray[np.uint8]:
     """Returns RGBA pixels: the opacity is the binary logarithm of the ratio, full at half and
     double."""
     pixels = np.zeros((*ratio.shape, 4), np.uint8)
-    known = np.isfinite(ratio)
-    distance = np.log2(ratio, out=np.zeros_like(ratio), where=known)
+    measured = np.isfinite(ratio)
+    distance = np.log2(ratio, out=np.zeros_like(ratio), where=measured)
     pixels[..., :3] = np.where((distance >= 0)[..., None], SLOW, FAST)
     pixels[..., 3] = np.clip(np.abs(distance), 0, 1) * 255
-    pixels[~known] = (*GAP, GAP_ALPHA)
+    pixels[~measured] = (*GAP, GAP_ALPHA)
     return pixels
 
 

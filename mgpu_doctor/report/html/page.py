@@ -80,7 +80,7 @@ footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .6rem
   svg, .heat { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
 _COLOURS = "".join(
-    f".{name} {{ fill: {look.colour}; }}\n" for name, look in phase_bars.LOOKS.items()
+    f".{name} {{ fill: {look.colour}; }}\n" for name, look in phase_bars.PHASE_STYLES.items()
 )
 _DARK_WAIT = "@media (prefers-color-scheme: dark) { .wait { fill: #4a515b; } }\n"
 STYLE = f"{_STYLE}{_COLOURS}{_DARK_WAIT}"

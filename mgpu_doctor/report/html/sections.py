@@ -15,7 +15,7 @@ from mgpu_doctor.report.device_timing import (
     name_clocks,
     summarize_timing,
 )
-from mgpu_doctor.report.event_timeline import shown, since
+from mgpu_doctor.report.event_timeline import format_moment, newest_events
 from mgpu_doctor.report.html.charts import heat_map
 from mgpu_doctor.report.job_card import facts
 from mgpu_doctor.report.job_events import TimelineEvent
@@ -29,9 +29,9 @@ from mgpu_doctor.report.last_minute import (
     title_output,
 )
 from mgpu_doctor.report.rank_rows import Row, evidence_table, rows
-from mgpu_doctor.report.redaction.redact import Redactor, as_it_is
+from mgpu_doctor.report.redaction.redact import Redactor, no_redaction
 from mgpu_doctor.report.stack_tree import tree_lines
-from mgpu_doctor.report.verdict import Tone, Verdict, cost, gains, job_line, who
+from mgpu_doctor.report.verdict import Tone, Verdict, cost, gains, job_line, name_culprits
 
 RANK_ROWS = 64
 LONGEST = 4000
@@ -49,22 +49,22 @@ MARKS = {
 }
 
 
-def say(words: str) -> str:
+def escape_line(message: str) -> str:
     """Returns one line of untrusted text as markup."""
-    return escape(text.cut(text.line(words), LONGEST))
+    return escape(text.cut(text.line(message), LONGEST))
 
 
-def prose(words: str) -> str:
+def prose(message: str) -> str:
     """The escaped line, in which text between backticks is code."""
-    shown = text.cut(text.line(words), LONGEST)
-    return text.with_code(shown, escape, lambda code: f"<code>{escape(code)}</code>")
+    shortened = text.cut(text.line(message), LONGEST)
+    return text.with_code(shortened, escape, lambda code: f"<code>{escape(code)}</code>")
 
 
 def header(diagnosis: Diagnosis, conclusion: Verdict) -> str:
     mark, sentence = MARKS[conclusion.tone], prose(conclusion.sentence)
     return (
         f'<header><h1><span class="mark">{mark}</span> {sentence}</h1>\n'
-        f'<p class="soft">{say(job_line(diagnosis))}</p></header>'
+        f'<p class="soft">{escape_line(job_line(diagnosis))}</p></header>'
     )
 
 
@@ -88,7 +88,7 @@ def further(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
         evidence = _evidence(finding.evidence) if finding.evidence else ""
         folded.append(
             f'<details class="{escape(finding.severity.value)}"><summary>'
-            f'<span class="mark">{mark}</span> {say(finding.title)}</summary>\n'
+            f'<span class="mark">{mark}</span> {escape_line(finding.title)}</summary>\n'
             f'<div class="card">{_facts(finding)}{evidence}{fixes}</div></details>'
         )
     return "<h2>Also found</h2>\n" + "\n".join(folded)
@@ -99,22 +99,24 @@ def rank_table(diagnosis: Diagnosis) -> str:
     if not table:
         return ""
     several = len({row.host for row in table}) > 1
-    scale = max(sum(phase_bars.known(row.phases).values()) for row in table)
+    scale = max(sum(phase_bars.measured_phases(row.phases).values()) for row in table)
     heads = ['<th class="number">rank</th>', "<th>host</th>" if several else "", "<th>state</th>"]
-    heads += ['<th class="number step">last step</th>', '<th class="number">a step</th>']
+    heads += ['<th class="number step">last step</th>', '<th class="number">per step</th>']
     on_gpus = any(row.clock not in (None, PhaseClock.CPU) for row in table)
     if on_gpus:
         heads += ["<th>clock</th>", '<th class="number">host ahead</th>']
     heads.append(f"<th>where a step's time goes{_up_to(scale)}</th>")
     body = "\n".join(_rank(row, scale, several=several, on_gpus=on_gpus) for row in table)
     used = [
-        name for name in phase_bars.LOOKS if any(name in phase_bars.known(r.phases) for r in table)
+        name
+        for name in phase_bars.PHASE_STYLES
+        if any(name in phase_bars.measured_phases(r.phases) for r in table)
     ]
     legend = "".join(f"<span>{_swatch(name)}{escape(name)}</span>" for name in used)
     return (
         f'<h2>Ranks</h2>\n<div class="wide"><table class="ranks"><thead><tr>{"".join(heads)}</tr>'
         f'</thead>\n<tbody>{body}</tbody></table></div>\n<p class="legend small">{legend}</p>\n'
-        f'<p class="soft small">{say(_coverage(diagnosis))}</p>'
+        f'<p class="soft small">{escape_line(_coverage(diagnosis))}</p>'
     )
 
 
@@ -149,11 +151,11 @@ def stacks(diagnosis: Diagnosis) -> str:
     return f'<h2>Where the ranks were</h2>\n<div class="wide"><pre>{tree}</pre></div>'
 
 
-def unseen(diagnosis: Diagnosis) -> str:
+def gap_section(diagnosis: Diagnosis) -> str:
     if not diagnosis.unexamined:
         return ""
     items = "\n".join(
-        f"<li><strong>{say(gap.probe)}</strong>: {prose(gap.reason)}"
+        f"<li><strong>{escape_line(gap.probe)}</strong>: {prose(gap.reason)}"
         + (f'<br><span class="soft">{prose(gap.remedy)}</span>' if gap.remedy else "")
         + "</li>"
         for gap in diagnosis.unexamined
@@ -167,19 +169,19 @@ def job_card(diagnosis: Diagnosis, hide: Redactor) -> str:
 
 def _facts(finding: Finding) -> str:
     since = f", since step {finding.since_step}" if finding.since_step else ""
-    known = {
-        "who": who(finding),
+    facts = {
+        "who": name_culprits(finding),
         "affects": format_ranks(finding.victims) if finding.victims else "",
         "why": finding.cause,
         "costs": cost(finding.cost) or "",
         "finding": f"{finding.code}, {finding.severity.value}, "
         f"confidence {format_share(finding.confidence)}{since}",
     }
-    return _definitions({name: fact for name, fact in known.items() if fact})
+    return _definitions({name: fact for name, fact in facts.items() if fact})
 
 
-def _definitions(known: dict[str, str]) -> str:
-    pairs = (f"<dt>{escape(name)}</dt><dd>{prose(fact)}</dd>" for name, fact in known.items())
+def _definitions(facts: dict[str, str]) -> str:
+    pairs = (f"<dt>{escape(name)}</dt><dd>{prose(fact)}</dd>" for name, fact in facts.items())
     return f"<dl>{''.join(pairs)}</dl>"
 
 
@@ -192,17 +194,17 @@ def _fixes(diagnosis: Diagnosis, finding: Finding) -> str:
 
 def _fix(fix: Fix, label: str, gained: Sequence[str]) -> str:
     how = text.cut(text.details(fix.how, fix.summary), LONGEST)
-    shown = f"<p>{prose(how)}</p>" if text.is_prose(how) else f"<pre>{escape(how)}</pre>"
-    code = shown if how.strip() else ""
-    good = "".join(f'<p class="gain">{say(one)}</p>' for one in gained)
+    instructions = f"<p>{prose(how)}</p>" if text.is_prose(how) else f"<pre>{escape(how)}</pre>"
+    code = instructions if how.strip() else ""
+    gains = "".join(f'<p class="gain">{escape_line(gain)}</p>' for gain in gained)
     return (
-        f'<div class="card"><p><strong>{label}</strong> {prose(fix.summary)}</p>{code}{good}</div>'
+        f'<div class="card"><p><strong>{label}</strong> {prose(fix.summary)}</p>{code}{gains}</div>'
     )
 
 
 def _evidence(evidence: Sequence[Evidence]) -> str:
     heads, body = evidence_table(evidence)
-    return folding(heads, [("", [say(cell) for cell in row]) for row in body])
+    return folding(heads, [("", [escape_line(cell) for cell in row]) for row in body])
 
 
 def folding(heads: Sequence[str], body: Iterable[tuple[str, Sequence[str]]]) -> str:
@@ -226,34 +228,39 @@ def folding(heads: Sequence[str], body: Iterable[tuple[str, Sequence[str]]]) -> 
 
 def _rank(row: Row, scale: float, *, several: bool, on_gpus: bool) -> str:
     kind = ' class="culprit"' if row.culprit else ""
-    host = f"<td>{say(text.cut(row.host, 24))}</td>" if several else ""
+    host = f"<td>{escape_line(text.cut(row.host, 24))}</td>" if several else ""
     step = UNKNOWN if row.step is None else str(row.step)
     label = f"▸ {row.label}" if row.culprit else row.label
     clock = row.clock.value if row.clock else UNKNOWN
     ahead = format_run_ahead(row.run_ahead)
-    timing = f'<td>{clock}</td><td class="number">{say(ahead)}</td>' if on_gpus else ""
-    where = f'<span class="small">in {say(text.cut(row.where, 200))}</span>' if row.where else ""
+    timing = f'<td>{clock}</td><td class="number">{escape_line(ahead)}</td>' if on_gpus else ""
+    where = (
+        f'<span class="small">in {escape_line(text.cut(row.where, 200))}</span>'
+        if row.where
+        else ""
+    )
     return (
-        f'<tr{kind}><td class="number">{say(label)}</td>{host}<td>{say(row.state)}</td>'
+        f'<tr{kind}><td class="number">{escape_line(label)}</td>{host}'
+        f"<td>{escape_line(row.state)}</td>"
         f'<td class="number step">{step}</td><td class="number">{format_seconds(row.seconds)}</td>'
         f'{timing}<td class="bar">{_bar(row, scale)}{where}</td></tr>'
     )
 
 
 def _bar(row: Row, scale: float) -> str:
-    spent = phase_bars.known(row.phases)
+    spent = phase_bars.measured_phases(row.phases)
     if not spent or scale <= 0:
         return ""
-    at = 0.0
+    x = 0.0
     rects = []
     for name, value in spent.items():
         width = value / scale * 1000
         tip = f"{name} {format_seconds(value)}"
         rects.append(
-            f'<rect class="{name}" x="{at:.1f}" y="0" width="{width:.1f}" height="16">'
+            f'<rect class="{name}" x="{x:.1f}" y="0" width="{width:.1f}" height="16">'
             f"<title>{escape(tip)}</title></rect>"
         )
-        at += width
+        x += width
     label = ", ".join(f"{name} {format_seconds(value)}" for name, value in spent.items())
     return (
         f'<svg viewBox="0 0 1000 16" preserveAspectRatio="none" role="img" '
@@ -285,25 +292,27 @@ def _coverage(diagnosis: Diagnosis) -> str:
 MOST_EVENTS = 60
 
 
-def happened(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
+def event_section(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
     """Returns the events as markup; empty if there are none."""
-    found = shown(diagnosis, MOST_EVENTS)
-    if not found.events:
+    newest = newest_events(diagnosis, MOST_EVENTS)
+    if not newest.events:
         return ""
-    events = (hide or as_it_is())(found.events)
+    events = (hide or no_redaction())(newest.events)
     rows = "\n".join(_event_row(event, diagnosis.case.job.started) for event in events)
-    left = found.left_out
-    more = f'<p class="soft small">{format_count(left, "earlier event")} left out.</p>' * bool(left)
+    left_out = newest.left_out
+    note = f'<p class="soft small">{format_count(left_out, "earlier event")} left out.</p>' * bool(
+        left_out
+    )
     table = f'<table class="events"><tbody>{rows}</tbody></table>'
-    return f'<h2>What happened</h2>\n{more}<div class="wide">{table}</div>'
+    return f'<h2>What happened</h2>\n{note}<div class="wide">{table}</div>'
 
 
 def _event_row(event: TimelineEvent, started: float | None) -> str:
-    tone = escape(event.tone.value)
+    tone, moment = escape(event.tone.value), format_moment(event.at, started)
     return (
-        f'<tr class="{tone}"><td class="number soft">{say(since(event.at, started))}</td>'
-        f'<td class="mark">{MARKS[event.tone]}</td><td class="who">{say(event.who)}</td>'
-        f'<td class="long">{say(event.sentence)}</td></tr>'
+        f'<tr class="{tone}"><td class="number soft">{escape_line(moment)}</td>'
+        f'<td class="mark">{MARKS[event.tone]}</td><td class="who">{escape_line(event.who)}</td>'
+        f'<td class="long">{escape_line(event.sentence)}</td></tr>'
     )
 
 
@@ -313,35 +322,36 @@ MOST_PRINTED = 4
 """Ranks whose last lines are shown."""
 
 
-def the_last_minute(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
+def last_minute_section(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
     """Returns the last minute as markup; empty if the job ended well or still runs."""
-    known = find_last_minute(diagnosis)
-    if known is None:
+    last_minute = find_last_minute(diagnosis)
+    if last_minute is None:
         return ""
-    known = (hide or as_it_is())(known)
-    shown = known.newest(MOST_RANKS)
-    rows = [_last_minute_row(stop, several=known.hosts > 1) for stop in shown]
-    left = len(known.stops) - len(shown)
-    more = f'<p class="soft small">{format_count(left, "more rank")}.</p>' if left else ""
-    printed = [(title_output(one), one.printed) for one in _tellers(shown)]
-    printed.append(("The job printed last", known.printed))
+    last_minute = (hide or no_redaction())(last_minute)
+    stops = last_minute.newest(MOST_RANKS)
+    rows = [_last_minute_row(stop, several=last_minute.hosts > 1) for stop in stops]
+    left_out = len(last_minute.stops) - len(stops)
+    note = f'<p class="soft small">{format_count(left_out, "more rank")}.</p>' if left_out else ""
+    printed = [(title_output(stop), stop.printed) for stop in _stops_with_output(stops)]
+    printed.append(("The job printed last", last_minute.printed))
     return (
-        f"<h2>{TITLE}</h2>\n<p>{say(describe_first_stop(known))}</p>\n"
-        f"{folding(HEADS, rows)}\n{more}" + "\n".join(_block(*one) for one in printed if one[1])
+        f"<h2>{TITLE}</h2>\n<p>{escape_line(describe_first_stop(last_minute))}</p>\n"
+        f"{folding(HEADS, rows)}\n{note}"
+        + "\n".join(_block(*block) for block in printed if block[1])
     )
 
 
-def _tellers(shown: tuple[Stop, ...]) -> list[Stop]:
+def _stops_with_output(stops: tuple[Stop, ...]) -> list[Stop]:
     """Returns the ranks whose last output matters most."""
-    ordered = sorted(shown, key=lambda stop: not (stop.first or stop.culprit))
-    return [one for one in ordered if one.printed][:MOST_PRINTED]
+    ordered = sorted(stops, key=lambda stop: not (stop.first or stop.culprit))
+    return [stop for stop in ordered if stop.printed][:MOST_PRINTED]
 
 
 def _last_minute_row(stop: Stop, *, several: bool) -> tuple[str, list[str]]:
     kind = "culprit" if stop.culprit or stop.first else ""
-    return kind, [say(cell) for cell in cells(stop, several=several)]
+    return kind, [escape_line(cell) for cell in cells(stop, several=several)]
 
 
 def _block(title: str, lines: tuple[str, ...]) -> str:
-    shown = "\n".join(escape(text.line(line)) for line in lines)
-    return f"<details><summary>{escape(title)}</summary><pre>{shown}</pre></details>"
+    printed = "\n".join(escape(text.line(line)) for line in lines)
+    return f"<details><summary>{escape(title)}</summary><pre>{printed}</pre></details>"

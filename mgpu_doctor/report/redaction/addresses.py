@@ -35,7 +35,7 @@ _VERSION = re.compile(
 )
 
 
-def hide_addresses(words: str, labels: Mapping[Address, str]) -> str:
+def hide_addresses(message: str, labels: Mapping[Address, str]) -> str:
     """Returns text with addresses replaced by their label or `address`; addresses that every
     machine has stay."""
 
@@ -45,20 +45,20 @@ def hide_addresses(words: str, labels: Mapping[Address, str]) -> str:
 
     def four(match: re.Match[str]) -> str:
         address = _ipv4(match[1])
-        known = address is None or _is_version(match, address)
-        return match.group() if address is None or known else hide(match, address)
+        is_version = address is None or _is_version(match, address)
+        return match.group() if address is None or is_version else hide(match, address)
 
     def six(match: re.Match[str]) -> str:
         run = match["run"]
-        for left, right in _find_bounds(match):
-            address = _ipv6(run[left:right])
+        for start, stop in _find_bounds(match):
+            address = _ipv6(run[start:stop])
             if address is not None:
                 hidden = hide(match, address.ipv4_mapped or address)
-                kept = hidden == match.group() or _is_code(match, address)
-                return match.group() if kept else f"{run[:left]}{hidden}{run[right:]}"
+                unchanged = hidden == match.group() or _is_code(match, address)
+                return match.group() if unchanged else f"{run[:start]}{hidden}{run[stop:]}"
         return match.group()
 
-    return _IPV4.sub(four, _MAC.sub("address", _IPV6.sub(six, words)))
+    return _IPV4.sub(four, _MAC.sub("address", _IPV6.sub(six, message)))
 
 
 def parse_address(name: str) -> Address | None:
@@ -66,43 +66,43 @@ def parse_address(name: str) -> Address | None:
     return _ipv6(name.strip("[]").partition("%")[0]) or _ipv4(name)
 
 
-def _ipv4(words: str) -> IPv4Address | None:
+def _ipv4(digits: str) -> IPv4Address | None:
     """Returns the IPv4 address. Leading zeros, as in `010.000.000.001`, are allowed."""
     with suppress(ValueError):
-        return IPv4Address(".".join(str(int(part)) for part in words.split(".")))
+        return IPv4Address(".".join(str(int(part)) for part in digits.split(".")))
     return None
 
 
-def _ipv6(words: str) -> IPv6Address | None:
+def _ipv6(digits: str) -> IPv6Address | None:
     with suppress(ValueError):
-        head, colon, last = words.rpartition(":")
-        return IPv6Address(f"{head}{colon}{_ipv4(last)}" if "." in last else words)
+        head, colon, last = digits.rpartition(":")
+        return IPv6Address(f"{head}{colon}{_ipv4(last)}" if "." in last else digits)
     return None
 
 
 def _is_version(match: re.Match[str], address: IPv4Address) -> bool:
     """Returns whether four numbers are a version rather than an address, judged by their
     context."""
-    words = match.string
-    if re.match(r"[</]|\]?:\d", words[match.end() : match.end() + 3]):
+    message = match.string
+    if re.match(r"[</]|\]?:\d", message[match.end() : match.end() + 3]):
         return False
-    before = words[max(0, match.start() - 48) : match.start()]
+    preceding = message[max(0, match.start() - 48) : match.start()]
     if address.is_private:  # among these, only 10.x.x.x can be a version
-        return str(address).startswith("10.") and _VERSION_OF.search(before) is not None
-    return bool(_VERSION_OF.search(before) or _VERSION.search(before))
+        return str(address).startswith("10.") and _VERSION_OF.search(preceding) is not None
+    return bool(_VERSION_OF.search(preceding) or _VERSION.search(preceding))
 
 
 def _find_bounds(match: re.Match[str]) -> Iterator[tuple[int, int]]:
     """Yields where in a sequence of groups an address may begin and end, longest first. Ports may
     be around it, and words that the first or last group is part of."""
-    run, words = match["run"], match.string
-    begins, ends = [0], [len(run)]
+    run, message = match["run"], match.string
+    begins, stops = [0], [len(run)]
     for _ in range(2):
         begins.append(run.find(":", begins[-1]) + 1 or len(run))
-        ends.append(max(0, run.rfind(":", 0, ends[-1])))
+        stops.append(max(0, run.rfind(":", 0, stops[-1])))
     begins = begins[1:] if _get_character_before(match).isalnum() else begins
-    ends = ends[1:] if words[match.end("run") : match.end("run") + 1].isalnum() else ends
-    yield from ((left, right) for left in begins for right in ends)
+    stops = stops[1:] if message[match.end("run") : match.end("run") + 1].isalnum() else stops
+    yield from ((begin, stop) for begin in begins for stop in stops)
 
 
 def _get_character_before(match: re.Match[str]) -> str:
@@ -111,9 +111,9 @@ def _get_character_before(match: re.Match[str]) -> str:
 
 def _is_code(match: re.Match[str], address: IPv6Address) -> bool:
     """Whether the text is code such as `x[1::2]` or `add::c10`, not an address."""
-    words, end = match.string, match.end()
-    bracketed = _get_character_before(match) == "[" and words[end : end + 2] == "]:"
-    if match["zone"] or bracketed or re.match(r"/\d", words[end : end + 2]):
+    message, end = match.string, match.end()
+    bracketed = _get_character_before(match) == "[" and message[end : end + 2] == "]:"
+    if match["zone"] or bracketed or re.match(r"/\d", message[end : end + 2]):
         return False
     few = sum(map(bool, match["run"].split(":"))) <= 3
     return few and address.is_reserved and address.ipv4_mapped is None

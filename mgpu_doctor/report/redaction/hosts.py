@@ -75,50 +75,50 @@ _AT = re.compile(rf"[\w+-]@(?!plt\b|GLIBC|CXXABI|LIB)(?=[A-Za-z]\w)(?=({_NAME}))
 """After a user's name, but not the version of a symbol."""
 
 
-def find_hosts(words: str) -> Iterator[str]:
+def find_hosts(message: str) -> Iterator[str]:
     """Returns the names of machines in texts of frameworks, launchers and people."""
-    for match in _URL.finditer(words):
+    for match in _URL.finditer(message):
         if match[1].lower() not in _STORES:
             yield from _yield_host(match[2], sure=True)
-    yield from _find_keyed_hosts(words)
-    for match in _PORT.finditer(words):
+    yield from _find_keyed_hosts(message)
+    for match in _PORT.finditer(message):
         yield from _find_host_with_port(match)
-    for match in _LOGGED.finditer(words):
+    for match in _LOGGED.finditer(message):
         yield from _split_hosts(next(filter(None, match.groups())), sure=True)
-    for match in _DERIVED.finditer(words):
+    for match in _DERIVED.finditer(message):
         prefix, numbers, domain = match.groups()
         if numbers is None or ((prefix or domain) and _is_address(re.sub("[-_]", ".", numbers))):
             name = match.group()
             yield from (name.removesuffix(domain), name) if prefix or not numbers else (name,)
-    for match in _QUALIFIED.finditer(words):
+    for match in _QUALIFIED.finditer(message):
         if _is_machine(match.group()):
             yield from _yield_host(match.group(), sure=False)
-    for match in _AT.finditer(words):
+    for match in _AT.finditer(message):
         yield from _yield_host(match[1], sure=False)
 
 
-def _is_address(words: str) -> bool:
+def _is_address(name: str) -> bool:
     with suppress(ValueError):
-        return bool(IPv4Address(words))
+        return bool(IPv4Address(name))
     return False
 
 
-def _find_keyed_hosts(words: str) -> Iterator[str]:
+def _find_keyed_hosts(message: str) -> Iterator[str]:
     """`--rdzv_endpoint=node07:29500`, `MASTER_ADDR=node07`, `Local host: node07`, `-H a:4,b:4`."""
-    for match in _KEY.finditer(words):
+    for match in _KEY.finditer(message):
         vague, sign, value = match.group("vague", "sign", "value")
-        after = words[match.end("value") : match.end("value") + 1]
-        if after in {"=", "("} or (after == "/" and value.endswith(":")):
+        following = message[match.end("value") : match.end("value") + 1]
+        if following in {"=", "("} or (following == "/" and value.endswith(":")):
             value = value.rpartition(",")[0]  # the last is a name of something else
-        if _OPTION.search(words[max(0, match.start() - 42) : match.start()]):
+        if _OPTION.search(message[max(0, match.start() - 42) : match.start()]):
             chosen = (vague or "").lower() not in {"include", "exclude"}
             yield from _split_hosts(value, sure=chosen or "@" in value, code=False)
         elif "=" in sign:
             yield from _split_hosts(value, sure=not vague or vague.isupper())
         else:
-            alone = ":" in sign and after not in {" ", "\t"}
+            alone = ":" in sign and following not in {" ", "\t"}
             yield from _split_hosts(value, sure=alone and not vague)
-    for match in _DASH.finditer(words):
+    for match in _DASH.finditer(message):
         yield from _split_hosts(match[2], sure=match[1] != "w")
 
 
@@ -135,18 +135,18 @@ def _split_hosts(value: str, *, sure: bool, code: bool = True) -> Iterator[str]:
 
 def _find_host_with_port(match: re.Match[str]) -> Iterator[str]:
     name, bracket, port = match.groups()
-    words, start, end = match.string, match.start(), match.end()
-    before, after = words[max(0, start - 1) : start], words[end : end + 1]
+    message, start, end = match.string, match.start(), match.end()
+    preceding, following = message[max(0, start - 1) : start], message[end : end + 1]
     if bracket:
-        if before == "[":
+        if preceding == "[":
             yield from _yield_host(name, sure=True)
         return
     plain = "_" not in name
-    quoted = before in {'"', "'"} and after in {'"', "'", "\\"} and len(port) > 2
-    if quoted and "cluster" in words:
+    quoted = preceding in {'"', "'"} and following in {'"', "'", "\\"} and len(port) > 2
+    if quoted and "cluster" in message:
         yield from _yield_host(name, sure=True)
     elif plain and (
-        _REACHES.search(words[max(0, start - 24) : start])
+        _REACHES.search(message[max(0, start - 24) : start])
         or (_looks_like_host(name) and (quoted or len(port) > 3))
     ):
         yield from _yield_host(name, sure=False)

@@ -45,12 +45,12 @@ class Names:
     longest: int
     """Words of a name."""
 
-    def hide(self, words: str) -> str:
+    def hide(self, message: str) -> str:
         """Returns `words` without the names, in time linear in its length, however many names there
         are."""
         if self.stems:
-            words = _HOST_LIST.sub(self._without_list, words)
-        return _TOKEN.sub(self._without_names, words) if self.labels else words
+            message = _HOST_LIST.sub(self._without_list, message)
+        return _TOKEN.sub(self._without_names, message) if self.labels else message
 
     def _without_list(self, match: re.Match[str]) -> str:
         return "hosts" if fold(match[1]) in self.stems else match.group()
@@ -60,15 +60,15 @@ class Names:
         folded = fold(token)
         if not self.beginnings.intersection(_ATOM.findall(folded)):
             return token
-        parts, done = [], 0
+        parts, copied = [], 0
         for start, ends in _find_spans(folded, self.longest):
-            for end in ends if start >= done else ():
+            for end in ends if start >= copied else ():
                 label = self.labels.get(folded[start:end])
                 if label is not None and self._is_reached(match, start, end):
-                    parts += [token[done:start], label]
-                    done = end
+                    parts += [token[copied:start], label]
+                    copied = end
                     break
-        return "".join([*parts, token[done:]])
+        return "".join([*parts, token[copied:]])
 
     def _is_reached(self, match: re.Match[str], start: int, end: int) -> bool:
         reach = self.reaches.get(fold(match.group()[start:end]), Reach.ANYWHERE)
@@ -76,8 +76,8 @@ class Names:
             return True
         if (start, end) != (0, len(match.group())):
             return False
-        words, first, last = match.string, match.start(), match.end()
-        in_path = words[first - 1 : first] in {"/", "\\", "~"} or words[last : last + 1] == "@"
+        message, first, last = match.string, match.start(), match.end()
+        in_path = message[first - 1 : first] in {"/", "\\", "~"} or message[last : last + 1] == "@"
         return reach is Reach.ALONE or in_path
 
 
@@ -118,17 +118,17 @@ def make_names(
     )
 
 
-def number_hosts(recorded: Iterable[str], others: Iterable[str]) -> dict[str, str]:
+def number_hosts(recorded: Iterable[str], further_hosts: Iterable[str]) -> dict[str, str]:
     """Name -> `host-1`, …: of folded names, those that were recorded first. A host and
     its name without the domain have one label."""
     first = sorted({*recorded})
-    order = [*first, *sorted({*others}.difference(first))]
+    order = [*first, *sorted({*further_hosts}.difference(first))]
     qualified: dict[str, str] = {}
     for name in order:
         if "." in name:
             qualified.setdefault(name.partition(".")[0], name)
     labels: dict[str, str] = {}
-    unused = (label for at in count(1) if (label := f"host-{at}") not in {*order})
+    unused = (label for number in count(1) if (label := f"host-{number}") not in {*order})
     for name in order:
         same = qualified.get(name, name)
         labels[name] = labels.get(same) or next(unused)
@@ -145,7 +145,7 @@ def find_domains(hosts: Iterable[str]) -> frozenset[str]:
     for name in hosts:
         labels = name.split(".")
         if labels[-1].isalpha():
-            domains |= {".".join(labels[at:]) for at in range(1, len(labels) - 1)}
+            domains |= {".".join(labels[level:]) for level in range(1, len(labels) - 1)}
     return frozenset(domains)
 
 
@@ -160,8 +160,8 @@ class Relatives:
     beginnings: frozenset[str]
     longest: int
 
-    def find(self, words: str) -> Iterator[str]:
-        for match in _TOKEN.finditer(fold(words)):
+    def find(self, message: str) -> Iterator[str]:
+        for match in _TOKEN.finditer(fold(message)):
             token = match.group()
             if self.beginnings.isdisjoint(_ATOM.findall(_NUMBER.sub("0", token))):
                 continue

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _SHOWN = ("job", "subject", "ranks", "earlier", "console", "signs", "endings", "unexamined")
 """Parts of a case whose text reports show, besides samples."""
-_OURS = {"code", "state", "unit", "kind", "doing"}
+_OUR_FIELDS = {"code", "state", "unit", "kind", "doing"}
 """Fields of dataclasses that contain only the doctor's own text."""
 _NO_WORDS = re.compile(r"(?:(?:int|float|bool|None|Records|Outcome|State|Severity)(?: \| )?)+")
 MOST_ODD = 64
@@ -52,23 +52,23 @@ class Redactor:
         return hidden
 
 
-def as_it_is() -> Redactor:
+def no_redaction() -> Redactor:
     """Returns a redactor that hides nothing."""
     return Redactor(str)
 
 
-def redacted(diagnosis: Diagnosis, hide: Redactor | None = None) -> Diagnosis:
+def redact_diagnosis(diagnosis: Diagnosis, hide: Redactor | None = None) -> Diagnosis:
     """Returns the same diagnosis with hosts as `host-1`, `host-2`, …, addresses as `address`, homes
     as `~`, the job's working directory as `.` and users as `user`. Stacks, dumps, traces and
     snapshots stay unchanged: reports show none of their text. `hide`: the result of `redactor`, if
     already made."""
-    hide = hide or redactor(diagnosis)
+    hide = hide or make_redactor(diagnosis)
     case = diagnosis.case
-    shown: dict[str, Any] = {name: hide(getattr(case, name)) for name in _SHOWN}
-    shown["host_samples"] = tuple(
+    redacted_fields: dict[str, Any] = {name: hide(getattr(case, name)) for name in _SHOWN}
+    redacted_fields["host_samples"] = tuple(
         replace(host_sample, host=hide(host_sample.host)) for host_sample in case.host_samples
     )
-    shown["device_samples"] = tuple(
+    redacted_fields["device_samples"] = tuple(
         _redact_sample(device_sample, hide) for device_sample in case.device_samples
     )
     return replace(
@@ -79,52 +79,56 @@ def redacted(diagnosis: Diagnosis, hide: Redactor | None = None) -> Diagnosis:
         tree=hide(diagnosis.tree),
         coverage_reason=hide(diagnosis.coverage_reason),
         efficiency_reason=hide(diagnosis.efficiency_reason),
-        case=replace(case, **shown),
+        case=replace(case, **redacted_fields),
     )
 
 
 def _redact_sample(sample: DeviceSample, hide: Redactor) -> DeviceSample:
     devices = sample.devices
     if any(device.trouble for device in devices):
-        devices = tuple(replace(one, trouble=hide(one.trouble)) for one in devices)
+        devices = tuple(replace(device, trouble=hide(device.trouble)) for device in devices)
     return replace(sample, host=hide(sample.host), trouble=hide(sample.trouble), devices=devices)
 
 
-def redactor(diagnosis: Diagnosis, home: str | None = None) -> Redactor:
+def make_redactor(diagnosis: Diagnosis, home: str | None = None) -> Redactor:
     """Returns a redactor for an unredacted diagnosis. `home`: a home folder that may not look like
     one."""
-    texts = {text.clean(words) for words in _collect_texts(diagnosis)}
+    texts = {text.clean(message) for message in _collect_texts(diagnosis)}
     recorded = _collect_hosts(diagnosis)
-    named = {fold(name) for words in texts for name in find_hosts(hide_addresses(words, {}))}
+    named = {fold(name) for message in texts for name in find_hosts(hide_addresses(message, {}))}
     hosts = {name for name in named if is_plain(name)} | recorded
     domains = find_domains(hosts)
     relatives = make_relatives(hosts, domains)
-    hosts |= {name for words in texts for name in relatives.find(words)}
+    hosts |= {name for message in texts for name in relatives.find(message)}
     labels = number_hosts(recorded, hosts)
-    addresses = {at: label for name, label in labels.items() if (at := parse_address(name))}
+    addresses = {
+        address: label for name, label in labels.items() if (address := parse_address(name))
+    }
     plain = {name: label for name, label in labels.items() if is_plain(name)}
-    odd = {name: label for name, label in labels.items() if name not in plain}
-    parts = [(re.compile(re.escape(name), re.IGNORECASE), odd[name]) for name in _select_odd(odd)]
+    unusual = {name: label for name, label in labels.items() if name not in plain}
+    parts = [
+        (re.compile(re.escape(name), re.IGNORECASE), unusual[name]) for name in _select_odd(unusual)
+    ]
     names = make_names(plain, _collect_users(diagnosis, texts, home), domains - plain.keys())
     folders = [*_match_folder(diagnosis.case.job.cwd, "."), *_match_folder(home, "~")]
 
     @cache
-    def hide(words: str) -> str:
-        words = text.clean(words)
-        if label := odd.get(fold(words)):
+    def hide(message: str) -> str:
+        message = text.clean(message)
+        if label := unusual.get(fold(message)):
             return label
         for folder, sign in folders:
-            words = folder.sub(sign, words)
-        words = hide_homes(words)
+            message = folder.sub(sign, message)
+        message = hide_homes(message)
         for part, label in parts:
-            words = part.sub(label, words)
-        return hide_logins(hide_addresses(names.hide(words), addresses))
+            message = part.sub(label, message)
+        return hide_logins(hide_addresses(names.hide(message), addresses))
 
     return Redactor(hide)
 
 
-def _select_odd(odd: Iterable[str]) -> list[str]:
-    names = (name for name in odd if parse_address(name) is None)
+def _select_odd(unusual: Iterable[str]) -> list[str]:
+    names = (name for name in unusual if parse_address(name) is None)
     return sorted(names, key=len, reverse=True)[:MOST_ODD]
 
 
@@ -146,7 +150,9 @@ def _collect_hosts(diagnosis: Diagnosis) -> set[str]:
     hosts = {*case.job.hosts, *(fact.host or "" for group in groups for fact in group)}
     names = {fold(text.line(host)) for host in hosts} - {"", "localhost"}
     addresses = {name: parse_address(name) for name in names}
-    return {name for name, at in addresses.items() if at is None or not at.is_loopback}
+    return {
+        name for name, address in addresses.items() if address is None or not address.is_loopback
+    }
 
 
 def _collect_users(diagnosis: Diagnosis, texts: Iterable[str], home: str | None) -> dict[str, bool]:
@@ -154,7 +160,7 @@ def _collect_users(diagnosis: Diagnosis, texts: Iterable[str], home: str | None)
     snapshots = diagnosis.case.job_snapshots
     users = {(process.user or "", True) for snapshot in snapshots for process in snapshot.processes}
     users |= {((home or "").rstrip("/").rpartition("/")[2], True)}
-    users |= {user for words in texts for user in find_users(words)}
+    users |= {user for message in texts for user in find_users(message)}
     folded = sorted((fold(name), sure) for name, sure in users)
     private = {name: sure for name, sure in folded if name not in COMMON and not name.isdigit()}
     return {name: sure for name, sure in private.items() if is_plain(name)}
@@ -215,5 +221,5 @@ def _list_text_fields(kind: type) -> tuple[str, ...]:
     return tuple(
         field.name
         for field in fields(kind)
-        if field.name not in _OURS and not _NO_WORDS.fullmatch(str(field.type))
+        if field.name not in _OUR_FIELDS and not _NO_WORDS.fullmatch(str(field.type))
     )

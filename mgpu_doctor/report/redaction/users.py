@@ -15,9 +15,9 @@ def fold(name: str) -> str:
     return name.replace("İ", "I").lower()
 
 
-def split_words(words: str) -> frozenset[str]:
+def split_words(listed: str) -> frozenset[str]:
     """The words between blanks."""
-    return frozenset(words.split())
+    return frozenset(listed.split())
 
 
 COMMON = split_words(
@@ -62,23 +62,23 @@ _BETWEEN = re.compile(r"j?users|staff|students?|people|sd|\d+|[A-Z][A-Z0-9_-]+")
 """Folders between the parent of all homes and a user's home."""
 
 
-def find_users(words: str) -> Iterator[tuple[str, bool]]:
+def find_users(message: str) -> Iterator[tuple[str, bool]]:
     """Returns names of users, and whether they are surely names."""
-    for path in _PATH.finditer(words):
+    for path in _PATH.finditer(message):
         owner = _find_owner(path)
         if owner is not None:
             yield owner.name, owner.at_home
-    for match in _TILDE.finditer(words):
+    for match in _TILDE.finditer(message):
         yield match[1], True
-    for match in _OWNER.finditer(words):
+    for match in _OWNER.finditer(message):
         name = match[2] or match[4]
         if not CODE.fullmatch(name):
             yield name.rstrip("."), True
-    for match in _AT.finditer(words):
+    for match in _AT.finditer(message):
         yield match[1], False
 
 
-def hide_homes(words: str) -> str:
+def hide_homes(message: str) -> str:
     """Returns text with homes as `~`, and owners of workspace folders as `user`."""
 
     def hidden(path: re.Match[str]) -> str:
@@ -89,18 +89,18 @@ def hide_homes(words: str) -> str:
             return f"~{path.group()[owner.end :]}"
         return f"{path.group()[: owner.start]}user{path.group()[owner.end :]}"
 
-    return _TILDE.sub("~", _PATH.sub(hidden, words))
+    return _TILDE.sub("~", _PATH.sub(hidden, message))
 
 
-def hide_logins(words: str) -> str:
+def hide_logins(message: str) -> str:
     """Returns text without users before an `@` and after `USER=`, whatever their names."""
 
     def hidden(match: re.Match[str]) -> str:
         key, name = (match[1], match[2]) if match[2] else (match[3], match[4])
         return match.group() if fold(name) in COMMON or CODE.fullmatch(name) else f"{key}user"
 
-    words = _LOGIN.sub("user", _OWNER.sub(hidden, words))
-    return _AT.sub(lambda match: match.group() if fold(match[1]) in COMMON else "user@", words)
+    message = _LOGIN.sub("user", _OWNER.sub(hidden, message))
+    return _AT.sub(lambda match: match.group() if fold(match[1]) in COMMON else "user@", message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,36 +117,38 @@ class _Owner:
 
 
 def _find_owner(path: re.Match[str]) -> _Owner | None:
-    before = path.string[max(0, path.start() - 1) : path.start()]
+    preceding = path.string[max(0, path.start() - 1) : path.start()]
     behind = _BEHIND.search(path.string[max(0, path.start() - 7) : path.start()])
-    rooted = behind is not None or not (before.isalnum() or before in {".", "_", "-", "~", "*"})
-    whole = rooted and not path.group().startswith("//") and not before.isdigit()
+    rooted = behind is not None or not (
+        preceding.isalnum() or preceding in {".", "_", "-", "~", "*"}
+    )
+    from_root = rooted and not path.group().startswith("//") and not preceding.isdigit()
     parts = [*_PART.finditer(path.group())]
     names = [part.group() for part in parts]
     if names[0] == "root" and rooted:
-        return _Owner("root", 1, parts[0].end(), True, whole)
-    for at, name in enumerate(names[:-1]):
-        home = _is_home(names, at, rooted)
-        workspace = _WORKSPACES.fullmatch(name) or (at == 0 and name == "work")
+        return _Owner("root", 1, parts[0].end(), True, from_root)
+    for index, name in enumerate(names[:-1]):
+        home = _is_home(names, index, rooted)
+        workspace = _WORKSPACES.fullmatch(name) or (index == 0 and name == "work")
         if not home and not (rooted and workspace):
             continue
-        place = at + 1
+        place = index + 1
         while place < len(names) - 1 and _is_between(names[place], names[place + 1]):
             place += 1
         if home or names[place] not in COMMON:
             part = parts[place]
-            return _Owner(names[place], part.start(), part.end(), home, whole)
+            return _Owner(names[place], part.start(), part.end(), home, from_root)
     return None
 
 
-def _is_home(names: list[str], at: int, rooted: bool) -> bool:
+def _is_home(names: list[str], index: int, rooted: bool) -> bool:
     """Returns whether it is the parent folder of all homes."""
-    name = names[at]
+    name = names[index]
     if name == "user":  # HDFS, AFS
         return rooted and (
-            at == 0 or _is_between(names[at + 1], (names[at + 2 : at + 3] or [""])[0])
+            index == 0 or _is_between(names[index + 1], (names[index + 2 : index + 3] or [""])[0])
         )
-    return (name == "u" and at == 0 and rooted) or _HOMES.fullmatch(name) is not None
+    return (name == "u" and index == 0 and rooted) or _HOMES.fullmatch(name) is not None
 
 
 def _is_between(name: str, following: str) -> bool:

@@ -15,7 +15,7 @@ from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
 from mgpu_doctor.live.finding_history import select_recent
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
-from mgpu_doctor.report.verdict import Tone, cost, gain, who
+from mgpu_doctor.report.verdict import Tone, cost, gain, name_culprits
 from mgpu_doctor.tui.filter.matching import kept
 from mgpu_doctor.tui.panels.job_summary import TONE_MARKS
 from mgpu_doctor.tui.panels.table_cells import DIM, ends
@@ -121,7 +121,7 @@ def _head(finding: Finding, width: int) -> Iterator[Text]:
 
 def _body(finding: Finding, width: int) -> Iterator[Text]:
     victims = format_ranks(finding.victims) if finding.victims else ""
-    yield from _labelled("who", who(finding), width)
+    yield from _labelled("who", name_culprits(finding), width)
     yield from _labelled("affects", victims, width)
     yield from _labelled("why", finding.cause, width)
     yield from _labelled("costs", cost(finding.cost) or "", width)

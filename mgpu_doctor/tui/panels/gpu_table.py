@@ -281,7 +281,7 @@ def _share(rank_summary: RankSummary, rank: Rank | None, at: float) -> float | N
         return None
     from mgpu_doctor.report import phase_bars  # not needed on a machine without a job
 
-    spent = phase_bars.known(rank_summary.phases)
+    spent = phase_bars.measured_phases(rank_summary.phases)
     total = sum(spent.values())
     return spent.get("wait", 0.0) / total if total else None
 

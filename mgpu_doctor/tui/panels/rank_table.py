@@ -33,7 +33,7 @@ COLUMNS = (
     Column("pid", 7, right=True, rank=4),
     Column("state", 9, rank=1),
     Column("step", 7, right=True),
-    Column("a step", 7, right=True, rank=2),
+    Column("per step", 8, right=True, rank=2),
     AHEAD,
     Column("memory", 8, right=True),
 )
@@ -86,7 +86,7 @@ def rank_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
 @kept
 def _spent(ranks: Sequence[RankSummary]) -> tuple[frozenset[str], float]:
     """Returns the phases that occur, and the longest step in seconds."""
-    spent = [phase_bars.known(rank.phases) for rank in ranks]
+    spent = [phase_bars.measured_phases(rank.phases) for rank in ranks]
     return frozenset(name for phases in spent for name in phases), max(
         sum(phases.values()) for phases in spent
     )
@@ -126,7 +126,7 @@ def row_of_culprit(diagnosis: Diagnosis, ranks: Sequence[RankSummary]) -> int | 
 def legend(used: Set[str], width: int) -> Text:
     """Returns the letters and colours of the phases that occur, as many as fit."""
     shown = Text()
-    for name, snapshot in phase_bars.LOOKS.items():
+    for name, snapshot in phase_bars.PHASE_STYLES.items():
         if name in used:
             shown.append(
                 snapshot.letter, style=DIM if name == "wait" else Style(color=snapshot.colour)
@@ -189,7 +189,7 @@ class _Sheet:
             "pid": "-" if rank.pid is None else str(rank.pid),
             "state": Text(doing, style=STATES.get(doing, "bold red")),
             "step": UNKNOWN if rank.last_step is None else str(rank.last_step),
-            "a step": format_seconds(rank.step_seconds_median),
+            "per step": format_seconds(rank.step_seconds_median),
             AHEAD.title: format_run_ahead(rank.run_ahead),
             "memory": format_bytes(self.memory(rank)) if self.memory else "",
         }
@@ -205,7 +205,7 @@ class _Sheet:
             shown.append(text.cut(f"{how} {place}", self.room), style="yellow")
         else:
             shown.append_text(
-                _bar((*phase_bars.known(rank.phases).items(),), self.scale, self.room)
+                _bar((*phase_bars.measured_phases(rank.phases).items(),), self.scale, self.room)
             )
         if self.where and place:
             shown.append(f" {text.cut(place, self.where)}", style="yellow" if stands else DIM)

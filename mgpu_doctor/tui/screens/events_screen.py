@@ -19,7 +19,7 @@ from textual.widgets import Footer
 
 from mgpu_doctor.formatting import UNKNOWN, format_count
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.report.event_timeline import MOST, Timeline, events_of
+from mgpu_doctor.report.event_timeline import MOST_EVENTS, Timeline, events_of
 from mgpu_doctor.report.job_events import Kind, TimelineEvent
 from mgpu_doctor.tui.panels.job_summary import TONE_MARKS
 from mgpu_doctor.tui.panels.table_cells import DIM, Column, cell, ends
@@ -161,7 +161,7 @@ def _ago(moment: float | None, at: float) -> str:
     return f"{int(passed // size)} {unit} ago"
 
 
-__all__ = ["MOST", "Timeline", "timeline"]
+__all__ = ["MOST_EVENTS", "Timeline", "timeline"]
 
 
 def timeline(frame: Frame) -> Timeline:

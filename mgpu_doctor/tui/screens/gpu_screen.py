@@ -22,7 +22,7 @@ from mgpu_doctor.tui.screens.base import TURNING, SubjectScreen
 from mgpu_doctor.tui.screens.gpu_details import IN_A_CONTAINER, REPLAYED, Owners
 from mgpu_doctor.tui.view import View
 
-Look = Callable[[Sequence[int]], Sequence[Owner] | None]
+FindOwners = Callable[[Sequence[int]], Sequence[Owner] | None]
 
 
 class GpuScreen(SubjectScreen):
@@ -35,14 +35,14 @@ class GpuScreen(SubjectScreen):
     """
     BINDINGS: ClassVar[list[BindingType]] = TURNING
 
-    class Known(Message):
+    class OwnersFound(Message):
         def __init__(self, owners: Owners) -> None:
             super().__init__()
-            self.found = owners
+            self.owners = owners
 
-    def __init__(self, frame: Frame, view: View, *, look: Look = find_owners) -> None:
+    def __init__(self, frame: Frame, view: View, *, find: FindOwners = find_owners) -> None:
         super().__init__(frame, view)
-        self._look = look
+        self._find_owners = find
         self._owners = Owners()
         self._asked: tuple[int, ...] | None = None
 
@@ -73,18 +73,20 @@ class GpuScreen(SubjectScreen):
 
     @work(thread=True, name="owners", exclusive=True)
     def _ask(self, listed: Sequence[int]) -> None:
-        known = self._look(listed)
-        owners = Owners(reason=IN_A_CONTAINER) if known is None else Owners(tuple(known))
-        self.post_message(self.Known(owners))
+        found_owners = self._find_owners(listed)
+        owners = (
+            Owners(reason=IN_A_CONTAINER) if found_owners is None else Owners(tuple(found_owners))
+        )
+        self.post_message(self.OwnersFound(owners))
 
-    def on_gpu_screen_known(self, message: Known) -> None:
-        self._owners = message.found
+    def on_gpu_screen_owners_found(self, message: OwnersFound) -> None:
+        self._owners = message.owners
         self.show(self._frame)
 
     def action_turn(self, by: int) -> None:
-        there = [gpu.which for gpu in shown(self._frame, self.view.filter).gpus]
-        if not there:
+        gpus = [gpu.which for gpu in shown(self._frame, self.view.filter).gpus]
+        if not gpus:
             return
-        place = there.index(self.view.gpu) + by if self.view.gpu in there else 0
-        self.view = self.view._replace(gpu=there[place % len(there)])
+        place = gpus.index(self.view.gpu) + by if self.view.gpu in gpus else 0
+        self.view = self.view._replace(gpu=gpus[place % len(gpus)])
         self.show(self._frame)

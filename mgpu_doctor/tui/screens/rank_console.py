@@ -15,7 +15,7 @@ from mgpu_doctor.case.job_snapshots import Frame, JobSnapshot, Stack, Thread
 from mgpu_doctor.case.user_code import is_user_code
 from mgpu_doctor.formatting import UNKNOWN, format_count
 from mgpu_doctor.live.rank_output import Output
-from mgpu_doctor.live.rank_stacks import Standing
+from mgpu_doctor.live.rank_stacks import RankStacks
 from mgpu_doctor.report import text
 from mgpu_doctor.report.stack_tree import tree_lines
 from mgpu_doctor.tui.panel import Panel
@@ -59,25 +59,25 @@ OTHERS_FRAMES = 8
 MOST_UNTOLD = 3
 
 
-def stack_lines(standing: Standing | str, width: int) -> list[Text]:
-    if isinstance(standing, str):
-        return [Text(text.line(standing), style="yellow")]
-    made = list(
-        _all(standing, width) if standing.pid is None else _state_lines(standing.look, standing.pid)
+def stack_lines(stacks: RankStacks | str, width: int) -> list[Text]:
+    if isinstance(stacks, str):
+        return [Text(text.line(stacks), style="yellow")]
+    lines = list(
+        _all(stacks, width) if stacks.pid is None else _state_lines(stacks.snapshot, stacks.pid)
     )
-    made += _unread(standing.look)
-    for line in made:
+    lines += _unread(stacks.snapshot)
+    for line in lines:
         line.truncate(width, overflow="ellipsis")
-    return made
+    return lines
 
 
-def _all(standing: Standing, width: int) -> Iterator[Text]:
-    many = len({stack.pid for stack in standing.look.stacks})
-    read = f"{many} process{'' if many == 1 else 'es'} read"
-    yield Text(f"{_clock(standing.look)}, {read}", style=DIM)
-    if not standing.tree:
+def _all(stacks: RankStacks, width: int) -> Iterator[Text]:
+    process_count = len({stack.pid for stack in stacks.snapshot.stacks})
+    read = f"{process_count} process{'' if process_count == 1 else 'es'} read"
+    yield Text(f"{_clock(stacks.snapshot)}, {read}", style=DIM)
+    if not stacks.tree:
         yield Text("No stack could be read.", style="yellow")
-    for line in tree_lines(standing.tree, width, MOST_BRANCHES):
+    for line in tree_lines(stacks.tree, width, MOST_BRANCHES):
         yield Text(line.text, style="bold red" if line.culprit else "")
 
 

@@ -176,7 +176,7 @@ def phase_lines(
     most = max(max(rank.phases.get(part) or 0.0, usual[part] or 0.0) for part in known)
     room = max(0, width - LABEL - (3 if others else 1) * VALUE - 2)
     for phase in known:
-        own, snapshot = rank.phases.get(phase), phase_bars.LOOKS[phase]
+        own, snapshot = rank.phases.get(phase), phase_bars.PHASE_STYLES[phase]
         colour = DIM if phase == "wait" else Style(color=snapshot.colour)
         shown = Text.assemble((f"{snapshot.letter} ", colour), (f"{phase:{LABEL - 2}}", ""))
         shown.append(f"{format_seconds(own):>{VALUE}}")

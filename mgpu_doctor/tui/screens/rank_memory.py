@@ -15,7 +15,7 @@ from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.formatting import format_bytes, format_count, format_share
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
-from mgpu_doctor.report.phase_bars import cells
+from mgpu_doctor.report.phase_bars import bar_cells
 from mgpu_doctor.rules.memory.leaks import GROWN
 from mgpu_doctor.tui.filter.matching import gpus, used
 from mgpu_doctor.tui.panels.table_cells import DIM, EMPTY, FULL, FULLEST, HIGH, gauge
@@ -148,7 +148,7 @@ def peak_lines(rank: Rank | None, width: int) -> Iterator[Text]:
 def _peak_bar(made: PeakMakeup, width: int) -> Text:
     bar = Text(" " * INDENT)
     sizes = list(made.parts.values())
-    wide = cells([float(size) for size in sizes], float(sum(sizes)), width)
+    wide = bar_cells([float(size) for size in sizes], float(sum(sizes)), width)
     for name, count in zip(made.parts, wide, strict=True):
         letter, colour = LOOKS[name]
         bar.append(letter * count, style=Style(color=colour))

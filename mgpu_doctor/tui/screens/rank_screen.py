@@ -17,7 +17,7 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.rank_output import Output, output_of
-from mgpu_doctor.live.rank_stacks import Standing, stand
+from mgpu_doctor.live.rank_stacks import RankStacks, read_rank_stacks
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels import header
 from mgpu_doctor.tui.panels.rank_table import listed_ranks, row_of_rank
@@ -36,24 +36,24 @@ KEYS = (
 """For the help page."""
 READING = Output(reason="reading…")
 
-Read = Callable[[Case, RankSummary, bool], Output]
-Page = Standing | str
+ReadOutput = Callable[[Case, RankSummary, bool], Output]
+Page = RankStacks | str
 
 
-class Look(Protocol):
+class ReadStacks(Protocol):
     def __call__(
         self, frame: Frame, rank: RankSummary, alone: bool, tell: Callable[[str], None]
     ) -> Page: ...
 
 
-def _read(case: Case, rank: RankSummary, replayed: bool) -> Output:
+def _read_rank_output(case: Case, rank: RankSummary, replayed: bool) -> Output:
     return output_of(case, rank, replayed=replayed)
 
 
-def _look(frame: Frame, rank: RankSummary, alone: bool, tell: Callable[[str], None]) -> Page:
+def _read_stacks(frame: Frame, rank: RankSummary, alone: bool, tell: Callable[[str], None]) -> Page:
     diagnosis = frame.diagnosis
     assert diagnosis is not None  # it has the rank
-    return stand(
+    return read_rank_stacks(
         diagnosis.case,
         (rank,) if alone else (rank, *diagnosis.ranks),
         diagnosis.findings,
@@ -83,7 +83,7 @@ class RankScreen(SubjectScreen):
             super().__init__()
             self.who, self.output = who, output
 
-    class Stood(Message):
+    class StacksRead(Message):
         """Stacks or a progress message. `who`: the rank; None: all ranks. `done`: whether these are
         the stacks."""
 
@@ -91,12 +91,19 @@ class RankScreen(SubjectScreen):
             super().__init__()
             self.who, self.page, self.done = who, page, done
 
-    def __init__(self, frame: Frame, view: View, *, read: Read = _read, look: Look = _look) -> None:
+    def __init__(
+        self,
+        frame: Frame,
+        view: View,
+        *,
+        read_output: ReadOutput = _read_rank_output,
+        read_stacks: ReadStacks = _read_stacks,
+    ) -> None:
         super().__init__(frame, view)
-        self._read, self._look = read, look
+        self._output_reader, self._stack_reader = read_output, read_stacks
         self._output = READING
         self._page: Page | None = None
-        self._reading = self._looking = False
+        self._reading = self._sampling = False
 
     def compose(self) -> ComposeResult:
         yield Panel(rank_details.rank_page_lines, "Rank", id="portrait", entitle=header.rank_title)
@@ -134,7 +141,7 @@ class RankScreen(SubjectScreen):
     @work(thread=True, name="output", exit_on_error=False)
     def _read_output(self, diagnosis: Diagnosis, rank: RankSummary, replayed: bool) -> None:
         try:
-            output = self._read(diagnosis.case, rank, replayed)
+            output = self._output_reader(diagnosis.case, rank, replayed)
         except Exception as error:  # shown, never fatal: the dashboard goes on
             output = Output(reason=f"It cannot be read ({type(error).__name__}: {error}).")
         self.post_message(self.Printed(Who.of(rank), output))
@@ -151,26 +158,26 @@ class RankScreen(SubjectScreen):
 
     def action_stacks(self, alone: bool) -> None:
         rank = self._rank
-        if rank is not None and not self._looking:
-            self._looking = True
-            self._stand(self._frame, rank, alone)
+        if rank is not None and not self._sampling:
+            self._sampling = True
+            self._sample_stacks(self._frame, rank, alone)
 
     @work(thread=True, name="stacks", exit_on_error=False)
-    def _stand(self, frame: Frame, rank: RankSummary, alone: bool) -> None:
+    def _sample_stacks(self, frame: Frame, rank: RankSummary, alone: bool) -> None:
         who = Who.of(rank) if alone else None
-        tell = partial(self._say, who)
+        tell = partial(self._report_progress, who)
         tell(f"reading the stack{'' if alone else 's of all ranks'}…")
         try:
-            standing = self._look(frame, rank, alone, tell)
+            page = self._stack_reader(frame, rank, alone, tell)
         except Exception as error:  # shown, never fatal: the dashboard goes on
-            standing = f"The stacks cannot be read ({type(error).__name__}: {error})."
-        self.post_message(self.Stood(who, standing, done=True))
+            page = f"The stacks cannot be read ({type(error).__name__}: {error})."
+        self.post_message(self.StacksRead(who, page, done=True))
 
-    def _say(self, who: Who | None, sentence: str) -> None:
-        self.post_message(self.Stood(who, sentence, done=False))
+    def _report_progress(self, who: Who | None, sentence: str) -> None:
+        self.post_message(self.StacksRead(who, sentence, done=False))
 
-    def on_rank_screen_stood(self, message: Stood) -> None:
-        self._looking = self._looking and not message.done
+    def on_rank_screen_stacks_read(self, message: StacksRead) -> None:
+        self._sampling = self._sampling and not message.done
         if message.who in (None, self.view.rank):
             self._page = message.page
             self._draw()
@@ -184,7 +191,7 @@ class RankScreen(SubjectScreen):
             return
         following = ranks[0 if place is None else (place + by) % len(ranks)]
         self.view = self.view._replace(rank=Who.of(following))
-        if not (isinstance(self._page, Standing) and self._page.pid is None):
+        if not (isinstance(self._page, RankStacks) and self._page.pid is None):
             self._page = None
         self._output = READING
         self.show(self._frame)

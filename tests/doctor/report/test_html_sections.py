@@ -8,8 +8,8 @@ from dataclasses import replace
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.model import Event as Told
-from mgpu_doctor.report.html.charts import GRAPH_COLUMNS, MOST_MARKS, graphs
-from mgpu_doctor.report.html.sections import MOST_EVENTS, happened
+from mgpu_doctor.report.html.charts import GRAPH_COLUMNS, MOST_MARKS, render_graphs
+from mgpu_doctor.report.html.sections import MOST_EVENTS, event_section
 from mgpu_doctor.report.job_events import Kind, TimelineEvent
 from mgpu_doctor.report.verdict import Tone
 from tests.support import diagnoses
@@ -39,7 +39,7 @@ def test_steps_host_and_gpus_are_drawn() -> None:
     case = on_gpus(JOB, gpus(2))
     host = case.ranks[0].host
     rows = sampled(0, 5, 10, host=host).host_samples
-    drawn = curves(graphs(replace(case, host_samples=rows)))
+    drawn = curves(render_graphs(replace(case, host_samples=rows)))
     of_host = [f"host {host}: cores in use", f"host {host}: memory in use"]
     assert list(drawn)[:3] == ["time of a step", *of_host]
     of_gpus = [f"GPU {n}: {what}" for n in (0, 1) for what in ("busy", "memory in use")]
@@ -47,15 +47,15 @@ def test_steps_host_and_gpus_are_drawn() -> None:
 
 
 def test_what_was_not_sampled_is_a_gap() -> None:
-    assert curves(graphs(sampled(*range(100))))["host a: cores in use"] == 1
+    assert curves(render_graphs(sampled(*range(100))))["host a: cores in use"] == 1
     late = (*range(40), *range(70, 100))
-    assert curves(graphs(sampled(*late)))["host a: cores in use"] == 2
+    assert curves(render_graphs(sampled(*late)))["host a: cores in use"] == 2
 
 
 def test_a_curve_keeps_within_its_graph_and_is_bounded() -> None:
     case = synthetic_case(Synthetic(ranks=2, steps=4000))
     case.ranks[0].steps["wall_ns"][5] *= 1000
-    markup = graphs(case)
+    markup = render_graphs(case)
     heights = [float(y) for y in re.findall(r"[\d.]+,([\d.]+)", markup)]
     assert min(heights) >= 0
     assert max(heights) <= 90
@@ -63,20 +63,20 @@ def test_a_curve_keeps_within_its_graph_and_is_bounded() -> None:
 
 
 def test_nothing_is_drawn_of_nothing() -> None:
-    assert graphs(sampled()) == ""
-    assert graphs(sampled(1)) == ""
-    assert graphs(sampled(1, 1)) == "", "two samples of one moment are no run"
-    assert "cores in use" not in graphs(sampled(0, 5, cpu=None))
+    assert render_graphs(sampled()) == ""
+    assert render_graphs(sampled(1)) == ""
+    assert render_graphs(sampled(1, 1)) == "", "two samples of one moment are no run"
+    assert "cores in use" not in render_graphs(sampled(0, 5, cpu=None))
 
 
 def test_names_are_only_names() -> None:
-    markup = graphs(sampled(0, 5, host='<script>alert("x")</script>'))
+    markup = render_graphs(sampled(0, 5, host='<script>alert("x")</script>'))
     assert "<script" not in markup
     assert "&lt;script" in markup
 
 
 def test_what_happened_is_told_in_order_and_findings_are_not_told_again() -> None:
-    markup = happened(diagnoses.failed())
+    markup = event_section(diagnoses.failed())
     assert "was started" in markup
     assert markup.index("was started") < markup.index("ended")
     assert diagnoses.failed().findings[0].title not in markup
@@ -90,7 +90,7 @@ def test_of_very_many_events_the_newest_are_told() -> None:
         for number in range(MOST_EVENTS + 9)
     )
     noted = replace(job, ranks=(replace(job.ranks[0], events=notes), *job.ranks[1:]))
-    told = happened(replace(diagnoses.healthy(), case=noted))
+    told = event_section(replace(diagnoses.healthy(), case=noted))
     assert "left out" in told
     assert f"note {MOST_EVENTS + 8}<" in told
     assert "note 0<" not in told
@@ -100,7 +100,7 @@ def test_gpus_of_several_hosts_are_drawn_host_by_host() -> None:
     case = on_gpus(JOB, gpus(1))
     rows = tuple(replace(one, host=host) for host in "ab" for one in sampled(0, 5).host_samples)
     samples = tuple(replace(one, host=host) for host in "ab" for one in case.device_samples)
-    drawn = curves(graphs(replace(case, host_samples=rows, device_samples=samples)))
+    drawn = curves(render_graphs(replace(case, host_samples=rows, device_samples=samples)))
     busy = [title for title in drawn if title.endswith("busy")]
     assert busy == ["host a, GPU 0: busy", "host b, GPU 0: busy"]
     assert {"host a: cores in use", "host b: cores in use"} <= drawn.keys()
@@ -109,7 +109,7 @@ def test_gpus_of_several_hosts_are_drawn_host_by_host() -> None:
 def test_gpus_of_nobody_knows_which_of_several_hosts_are_not_drawn_as_one() -> None:
     case = on_gpus(JOB, gpus(1))
     rows = tuple(replace(one, host=host) for host in "ab" for one in sampled(0, 5).host_samples)
-    drawn = curves(graphs(replace(case, host_samples=rows)))
+    drawn = curves(render_graphs(replace(case, host_samples=rows)))
     assert not any("GPU" in title for title in drawn)
 
 
@@ -121,9 +121,9 @@ def test_what_went_wrong_is_marked_in_every_curve() -> None:
         TimelineEvent(Kind.ERRORS, None, "rank 1", "nobody knows when", bad),
         TimelineEvent(Kind.RANKS, START + 3, "rank 1", "joined"),
     )
-    markup = graphs(sampled(0, 5, 10), events=events)
+    markup = render_graphs(sampled(0, 5, 10), events=events)
     assert markup.count('class="event critical"') == markup.count("<figure>") == 2
     assert "rank 1: &lt;b&gt;fell&lt;/b&gt;" in markup
     assert 'x="120.0"' in markup
     many = [replace(events[0], at=START + 10 * n / 99) for n in range(99)]
-    assert graphs(sampled(0, 5, 10), events=many).count('class="event') == 2 * MOST_MARKS
+    assert render_graphs(sampled(0, 5, 10), events=many).count('class="event') == 2 * MOST_MARKS

@@ -8,7 +8,7 @@ from mgpu_doctor.case.model import Outcome, Rank, Subject
 from mgpu_doctor.case.untrusted_json import Json
 from mgpu_doctor.findings import Diagnosis, Predicted
 from mgpu_doctor.report.job_card import facts
-from mgpu_doctor.report.redaction.redact import as_it_is, redactor
+from mgpu_doctor.report.redaction.redact import make_redactor, no_redaction
 from mgpu_doctor.report.verdict import gains, job_line, whole_run
 from tests.support import diagnoses
 from tests.support.metadata import with_metadata
@@ -29,7 +29,7 @@ def test_versions_devices_and_settings_are_told() -> None:
         "loaders": [{"batch_size": 32, "workers": 4}, {"batch_size": 1}],
         "optimizers": [{"class": "AdamW", "lr": 0.001}],
     }  # fmt: skip
-    told = facts(born(birth), as_it_is())
+    told = facts(born(birth), no_redaction())
     assert told["framework"].endswith("2.13.0, Python 3.11.7")
     assert told["devices"] == "4 × NVIDIA H200"
     assert told["threads"] == "1 a rank, on 8 cores"
@@ -42,14 +42,14 @@ def test_a_birth_of_other_kinds_is_left_out() -> None:
         "framework_version": 2, "python": None, "threads": "many", "precision": [],
         "loaders": {"batch_size": 1}, "optimizers": ["x"], "device_name": 7,
     }  # fmt: skip
-    told = facts(born(odd), as_it_is())
+    told = facts(born(odd), no_redaction())
     assert not {"precision", "threads", "loader", "optimizer"} & told.keys()
     assert told["devices"] == "4 × cuda"
 
 
 def test_hosts_are_hidden_in_what_ranks_told_too() -> None:
     made = born({"device_name": "GPU of node-a"})
-    assert facts(made, redactor(made))["devices"] == "4 × GPU of host-1"
+    assert facts(made, make_redactor(made))["devices"] == "4 × GPU of host-1"
 
 
 def test_what_the_run_would_have_taken_is_told_when_it_is_over() -> None:

@@ -17,7 +17,7 @@ from mgpu_doctor.case.model import Case, Console, Error, Job, Now, Outcome, Rank
 from mgpu_doctor.findings import Diagnosis, Finding, FirstFailure, RankSummary, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report import html, markdown
-from mgpu_doctor.report.event_timeline import shown
+from mgpu_doctor.report.event_timeline import newest_events
 from mgpu_doctor.report.html.sections import MOST_RANKS
 from mgpu_doctor.report.last_minute import (
     LINES,
@@ -106,7 +106,7 @@ def test_no_end_is_told_after_what_came_of_it() -> None:
     known = find_last_minute(made)
     assert known is not None
     assert describe_first_stop(known) == "Rank 1 failed first (SIGKILL), 3 s before the end."
-    happened = [(one.who, one.at) for one in shown(made, 9).events if one.at is not None]
+    happened = [(one.who, one.at) for one in newest_events(made, 9).events if one.at is not None]
     assert ("rank 1", END - 3) in happened
     assert [who for who, at in happened if END - 4 < at < END] == ["rank 1", "rank 0", "rank 0"]
     early = diagnosis(rank(0, 30, error=replace(lost, at=END - 20)), rank(1, 2.4, signal=9))

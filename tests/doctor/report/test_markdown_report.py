@@ -9,7 +9,7 @@ import pytest
 
 from mgpu_doctor.case.model import Gap, Unexamined
 from mgpu_doctor.report import html, markdown
-from mgpu_doctor.report.redaction.redact import redacted
+from mgpu_doctor.report.redaction.redact import redact_diagnosis
 from tests.support import diagnoses
 
 
@@ -121,7 +121,7 @@ def test_names_of_hosts_and_homes_are_redacted() -> None:
 def test_redaction(words: str, hidden: str) -> None:
     made = diagnoses.straggler()
     made = replace(made, findings=(replace(made.findings[0], cause=words),))
-    assert redacted(made).findings[0].cause == hidden
+    assert redact_diagnosis(made).findings[0].cause == hidden
 
 
 def test_the_host_where_ranks_meet_is_redacted() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.report import markdown
-from mgpu_doctor.report.redaction.redact import redacted
+from mgpu_doctor.report.redaction.redact import redact_diagnosis
 from tests.support import diagnoses
 from tests.support.loops import over
 from tests.support.strangers import make_diagnosis, redact_words, render_page
@@ -151,7 +151,7 @@ def test_hosts_numbered_alike_and_of_one_domain_are_hidden() -> None:
     cause += "all of node[07-12], search cluster.example.org"
     made = replace(made, findings=(replace(made.findings[0], cause=cause),))
     job = replace(made.case.job, hosts=hosts)
-    shown = redacted(replace(made, case=replace(made.case, job=job))).findings[0].cause
+    shown = redact_diagnosis(replace(made, case=replace(made.case, job=job))).findings[0].cause
     assert shown.startswith("host-5 and host-6 died, host-4 did not; all of hosts, search ")
     assert "node" not in shown
     assert "cluster" not in shown
@@ -162,7 +162,7 @@ def test_one_host_has_one_label() -> None:
     command = ("torchrun", f"--rdzv_endpoint={host}:29500", "train.py")
     made = make_diagnosis(f"[{host}]:29500 and node07 and NODE07", command=command)
     made = replace(made, ranks=(replace(made.ranks[0], host="node07"), *made.ranks[1:]))
-    shown = redacted(made)
+    shown = redact_diagnosis(made)
     label = shown.ranks[0].host
     assert label in {"host-1", "host-2"}
     assert shown.ranks[1].host not in {label, "node-a"}
@@ -173,7 +173,7 @@ def test_one_host_has_one_label() -> None:
 def test_a_host_that_is_an_address_keeps_its_label() -> None:
     made = make_diagnosis("lost 10.0.0.7:29500, 10.0.0.8 and 2001:DB8::0007")
     ranks = [replace(made.ranks[0], host="10.0.0.7"), replace(made.ranks[1], host="2001:db8::7")]
-    shown = redacted(replace(made, ranks=(*ranks, *made.ranks[2:])))
+    shown = redact_diagnosis(replace(made, ranks=(*ranks, *made.ranks[2:])))
     first, second = shown.ranks[0].host, shown.ranks[1].host
     assert first != second
     assert {first, second} <= {"host-1", "host-2", "host-3"}
@@ -183,7 +183,7 @@ def test_a_host_that_is_an_address_keeps_its_label() -> None:
 def test_a_recorded_host_may_have_any_name() -> None:
     made = make_diagnosis("lost old (node) a: 3 times")
     made = replace(made, ranks=(replace(made.ranks[0], host="Old (node) a"), *made.ranks[1:]))
-    shown = redacted(made)
+    shown = redact_diagnosis(made)
     assert shown.findings[0].cause == f"lost {shown.ranks[0].host}: 3 times"
     assert shown.ranks[0].host == "host-2"
 
@@ -193,7 +193,7 @@ def test_labels_are_no_names_of_hosts() -> None:
     job = replace(made.case.job, hosts=("alpha", "host-1"))
     ranks = [replace(made.ranks[0], host="alpha"), replace(made.ranks[1], host="host-1")]
     made = replace(made, ranks=(*ranks, *made.ranks[2:]), case=replace(made.case, job=job))
-    once = redacted(made)
+    once = redact_diagnosis(made)
     assert len({one.host for one in once.ranks}) == 3
     assert f"| hosts | {once.ranks[0].host}, {once.ranks[1].host} |" in markdown.render(made)
     assert "alpha" not in markdown.render(made)
@@ -235,6 +235,6 @@ def test_usual_words_that_are_recorded_as_hosts_leave_others_alone() -> None:
         "--nproc-per-node 4 on node", command=("torchrun", "--nproc-per-node", "4")
     )
     made = replace(made, ranks=tuple(replace(one, host="node") for one in made.ranks))
-    shown = redacted(made)
+    shown = redact_diagnosis(made)
     assert shown.findings[0].cause == f"--nproc-per-node 4 on {shown.ranks[0].host}"
     assert shown.case.job.command == ("torchrun", "--nproc-per-node", "4")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgpu_doctor.report import markdown
-from mgpu_doctor.report.redaction.redact import redacted
+from mgpu_doctor.report.redaction.redact import redact_diagnosis
 from mgpu_doctor.report.redaction.users import hide_homes, hide_logins
 from tests.support.looking import case, scene
 from tests.support.loops import over
@@ -142,7 +142,7 @@ def test_owners_of_processes_are_users() -> None:
         replace(look, processes=tuple(replace(one, user="margaret") for one in look.processes))
         for look in seen.job_snapshots
     )
-    shown = redacted(replace(made, case=replace(made.case, job_snapshots=looks)))
+    shown = redact_diagnosis(replace(made, case=replace(made.case, job_snapshots=looks)))
     assert shown.findings[0].cause == "killed by user, see /data/user"
 
 

@@ -35,7 +35,7 @@ from mgpu_doctor.findings import (
     Severity,
 )
 from mgpu_doctor.report import markdown
-from mgpu_doctor.report.redaction.redact import redacted, redactor
+from mgpu_doctor.report.redaction.redact import make_redactor, redact_diagnosis
 from tests.support.seeds import at_most
 from tests.support.strangers import make_diagnosis, render_page
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
@@ -216,9 +216,9 @@ def test_healthy_words_survive_in_every_part() -> None:
 @settings(max_examples=at_most(20))
 def test_twice_is_once(case: tuple[Diagnosis, set[str]]) -> None:
     made, _ = case
-    hide = redactor(made)
-    once = redacted(made, hide)
-    assert redacted(once, hide).findings == once.findings
+    hide = make_redactor(made)
+    once = redact_diagnosis(made, hide)
+    assert redact_diagnosis(once, hide).findings == once.findings
 
 
 LONG = 16_000
@@ -253,7 +253,7 @@ def test_labels_are_the_same_in_all_parts() -> None:
     made = make_diagnosis("node-a and [bigbox]:29500")
     ranks = (replace(made.ranks[0], host="node-b"), *made.ranks[1:])
     case = replace(made.case, console=Console(("[bigbox]:29500 lost node-b",)))
-    shown = redacted(replace(made, case=case, ranks=ranks))
+    shown = redact_diagnosis(replace(made, case=case, ranks=ranks))
     assert shown.findings[0].cause == "host-1 and [host-3]:29500"
     assert shown.case.console.tail == ("[host-3]:29500 lost host-2",)
     assert [one.host for one in shown.ranks] == ["host-2", *["host-1"] * 3]

@@ -105,10 +105,10 @@ def test_nothing_steers_the_terminal(hostile: str) -> None:
 
 
 def test_cells_are_as_long_as_their_sum() -> None:
-    assert phase_bars.cells([1, 1, 1], 3, 10) in ([4, 3, 3], [3, 4, 3], [3, 3, 4])
-    assert phase_bars.cells([1.0], 2.0, 11) == [6]
-    assert phase_bars.cells([1.0], 0.0, 11) == [0]
-    assert sum(phase_bars.cells([0.1] * 7, 0.7, 20)) == 20
+    assert phase_bars.bar_cells([1, 1, 1], 3, 10) in ([4, 3, 3], [3, 4, 3], [3, 3, 4])
+    assert phase_bars.bar_cells([1.0], 2.0, 11) == [6]
+    assert phase_bars.bar_cells([1.0], 0.0, 11) == [0]
+    assert sum(phase_bars.bar_cells([0.1] * 7, 0.7, 20)) == 20
 
 
 def test_between_backticks_is_code_and_nothing_else_is() -> None:

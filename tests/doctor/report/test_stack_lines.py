@@ -14,7 +14,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Branch
 from mgpu_doctor.report import html, markdown, terminal
 from mgpu_doctor.report.diagnosis_json import render as render_json
-from mgpu_doctor.report.redaction.redact import redacted
+from mgpu_doctor.report.redaction.redact import redact_diagnosis
 from mgpu_doctor.report.stack_tree import tree_lines
 from tests.support import looking
 from tests.support.diagnoses import HOSTILE, healthy
@@ -95,7 +95,7 @@ def test_every_report_shows_it_and_none_is_broken_by_names() -> None:
     assert "Where the ranks were" in html.render(made)
     assert "<script>alert" not in html.render(made)
     assert "Stacks" in markdown.render(made)
-    assert "/home/someone" not in str(redacted(made).tree)
+    assert "/home/someone" not in str(redact_diagnosis(made).tree)
 
 
 def test_its_json_keeps_the_schema() -> None:

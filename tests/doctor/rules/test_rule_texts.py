@@ -17,7 +17,7 @@ from pathlib import Path
 from mgpu_doctor.case.log_case import load_logs
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
-from mgpu_doctor.report.rule_reference import explained
+from mgpu_doctor.report.rule_reference import explain_rule
 from mgpu_doctor.report.text import quantity
 from mgpu_doctor.rules.catalogue import OWN
 from mgpu_doctor.rules.rule import Rule
@@ -64,7 +64,7 @@ def wrapped(text: str) -> list[str]:
 @over("rule", OWN, lambda rule: rule.code)
 def test_its_texts_are_those_of_its_golden_file(rule: Rule) -> None:
     file = GOLDEN / f"{rule.code}.txt"
-    text = "\n\n".join([explained(rule), *examples().get(rule.code, ())]) + "\n"
+    text = "\n\n".join([explain_rule(rule), *examples().get(rule.code, ())]) + "\n"
     if os.environ.get(RECORD):
         GOLDEN.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")

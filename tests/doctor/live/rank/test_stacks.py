@@ -14,7 +14,7 @@ from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.this_machine import this_host
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live import rank_stacks
-from mgpu_doctor.live.rank_stacks import NOT_RECORDED, Standing, stand
+from mgpu_doctor.live.rank_stacks import NOT_RECORDED, RankStacks, read_rank_stacks
 from tests.support import diagnoses, looking
 
 RANKS = 40
@@ -56,38 +56,38 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 
 def test_of_one_rank_only_it_and_its_loaders_are_read(asked: list[list[int]]) -> None:
-    told = stand(CASE, [rank(3)], alone=True)
+    told = read_rank_stacks(CASE, [rank(3)], alone=True)
     assert asked == [[1003, 5003]]
-    assert isinstance(told, Standing)
+    assert isinstance(told, RankStacks)
     assert told.pid == 1003
-    assert told.look.stack(1003) is not None
+    assert told.snapshot.stack(1003) is not None
 
 
 def test_all_are_read_some_at_a_time_and_merged(asked: list[list[int]]) -> None:
     said: list[str] = []
-    told = stand(CASE, [rank(9)], alone=False, tell=said.append)
+    told = read_rank_stacks(CASE, [rank(9)], alone=False, tell=said.append)
     assert [len(some) for some in asked] == [17, 16, 8]
     assert said == [f"{done} of 40 ranks read" for done in (0, 16, 32)]
-    assert isinstance(told, Standing)
+    assert isinstance(told, RankStacks)
     assert told.tree[0].ranks == tuple(range(RANKS))
     assert {branch.ranks for branch in told.tree[1:]} >= {(2,)}
 
 
 def test_a_replay_shows_what_was_recorded_and_reads_nothing(asked: list[list[int]]) -> None:
-    alone = stand(RECORDED, [rank(2)], alone=True, replayed=True)
-    assert alone == Standing(SEEN, 1002)
-    together = stand(RECORDED, [rank(2)], alone=False, replayed=True)
-    assert isinstance(together, Standing)
+    alone = read_rank_stacks(RECORDED, [rank(2)], alone=True, replayed=True)
+    assert alone == RankStacks(SEEN, 1002)
+    together = read_rank_stacks(RECORDED, [rank(2)], alone=False, replayed=True)
+    assert isinstance(together, RankStacks)
     assert together.tree
-    assert stand(CASE, [rank(2)], alone=True, replayed=True) == NOT_RECORDED
+    assert read_rank_stacks(CASE, [rank(2)], alone=True, replayed=True) == NOT_RECORDED
     assert not asked
 
 
 def test_why_nothing_can_be_read_is_one_sentence() -> None:
     gone = rank(2, state="dead")
-    assert stand(RECORDED, [gone], alone=True) == Standing(SEEN, 1002)
+    assert read_rank_stacks(RECORDED, [gone], alone=True) == RankStacks(SEEN, 1002)
     reasons = [
-        stand(CASE, [one], alone=True)
+        read_rank_stacks(CASE, [one], alone=True)
         for one in (gone, rank(2, pid=None), rank(2, host="node-z"), rank(2, pid=(1 << 22) + 7))
     ]
     assert reasons == [
@@ -102,13 +102,13 @@ def test_a_process_that_a_recording_merely_names_is_not_asked(asked: list[list[i
     """It may come from a stranger, and name any process of the reader's."""
     strangers = replace(CASE, ranks=tuple(replace(one, is_here=False) for one in CASE.ranks))
     for alone in (True, False):
-        told = stand(strangers, [rank(2)], alone=alone)
+        told = read_rank_stacks(strangers, [rank(2)], alone=alone)
         assert told == "It is not certain that this process is this rank: its stack is not read."
     assert asked == []
 
 
 def test_all_are_asked_for_though_the_selected_one_has_died(asked: list[list[int]]) -> None:
-    told = stand(CASE, [rank(0, state="dead"), rank(1)], alone=False)
-    assert isinstance(told, Standing)
+    told = read_rank_stacks(CASE, [rank(0, state="dead"), rank(1)], alone=False)
+    assert isinstance(told, RankStacks)
     assert told.tree
     assert asked

@@ -15,7 +15,7 @@ from mgpu_doctor.case.model import Event as Told
 from mgpu_doctor.live.frame import Frame, Position
 from mgpu_doctor.report.job_events import Kind, TimelineEvent
 from mgpu_doctor.report.verdict import Tone
-from mgpu_doctor.tui.screens.events_screen import MOST, timeline
+from mgpu_doctor.tui.screens.events_screen import MOST_EVENTS, timeline
 from tests.support import diagnoses
 from tests.support.happenings import (
     AGAIN,
@@ -249,11 +249,11 @@ def test_a_replay_tells_nothing_that_is_yet_to_come() -> None:
 
 
 def test_the_newest_are_kept_and_the_rest_is_counted() -> None:
-    notes = tuple(event("note", step, 0.0, f"note {step}") for step in range(MOST + 100))
+    notes = tuple(event("note", step, 0.0, f"note {step}") for step in range(MOST_EVENTS + 100))
     made = timeline(frame(case([rank(0, events=notes)], started=None)))
-    assert len(made.events) == MOST
+    assert len(made.events) == MOST_EVENTS
     assert made.left_out == 101  # and that the rank joined
-    assert made.events[0].sentence == f"note: note {MOST + 99}"
+    assert made.events[0].sentence == f"note: note {MOST_EVENTS + 99}"
 
 
 def test_words_of_others_are_only_text() -> None:

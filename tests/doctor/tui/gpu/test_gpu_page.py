@@ -68,7 +68,7 @@ class Host(App[None]):
 
     def __init__(self, frame: Frame = WORN_FRAME, index: int = 2) -> None:
         super().__init__()
-        self.page = GpuScreen(frame, View(gpu=GpuKey(None, index)), look=owned)
+        self.page = GpuScreen(frame, View(gpu=GpuKey(None, index)), find=owned)
 
     def on_mount(self) -> None:
         self.push_screen(self.page)

@@ -92,7 +92,7 @@ async def test_screen() -> None:
         def on_mount(self) -> None:
             view = View(rank=Who(2, "node-a"))
             self.push_screen(
-                RankScreen(with_parts(), view, read=lambda *_: Output(reason="nothing more"))
+                RankScreen(with_parts(), view, read_output=lambda *_: Output(reason="nothing more"))
             )
 
     app = Host()

@@ -13,8 +13,8 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.rank_output import Output, Printed, Stream
-from mgpu_doctor.live.rank_stacks import Standing, merged
-from mgpu_doctor.tui.screens.rank_screen import RankScreen, Read
+from mgpu_doctor.live.rank_stacks import RankStacks, merged
+from mgpu_doctor.tui.screens.rank_screen import RankScreen, ReadOutput
 from mgpu_doctor.tui.view import View, Who
 from tests.support import diagnoses, looking
 from tests.support.frames import HOSTILE, STRAGGLER, eight_gpus
@@ -42,20 +42,22 @@ def printed(_case: Case, rank: RankSummary, _replayed: bool) -> Output:
 
 def looked(
     frame: Frame, rank: RankSummary, alone: bool, tell: Callable[[str], None]
-) -> Standing | str:
+) -> RankStacks | str:
     tell("1 of 4 ranks read")
     assert frame.diagnosis is not None
     if alone:
-        return Standing(SEEN, 1000 + (rank.rank or 0))
+        return RankStacks(SEEN, 1000 + (rank.rank or 0))
     return merged(frame.diagnosis.case, [SEEN], frame.diagnosis.findings)
 
 
 class Host(App[None]):
     """Nothing but the page. Its rank is the one that is blamed."""
 
-    def __init__(self, frame: Frame = FRAME, who: Who = CULPRIT, read: Read = printed) -> None:
+    def __init__(
+        self, frame: Frame = FRAME, who: Who = CULPRIT, read: ReadOutput = printed
+    ) -> None:
         super().__init__()
-        self.page = RankScreen(frame, View(rank=who), read=read, look=looked)
+        self.page = RankScreen(frame, View(rank=who), read_output=read, read_stacks=looked)
 
     def on_mount(self) -> None:
         self.push_screen(self.page)
@@ -131,11 +133,11 @@ async def test_a_rank_that_goes_is_missed_and_comes_back() -> None:
 
 
 async def test_why_a_stack_cannot_be_read_is_said_and_the_page_goes_on() -> None:
-    def refused(*_: object) -> Standing | str:
+    def refused(*_: object) -> RankStacks | str:
         raise PermissionError(1, "no")
 
     app = Host()
-    app.page._look = refused  # type: ignore[assignment]
+    app.page._stack_reader = refused  # type: ignore[assignment]
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("S")
         await until(pilot, lambda: "The stacks cannot be read (" in screen_text(app), "why")
