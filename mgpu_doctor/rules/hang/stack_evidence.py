@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem import dead_rank_stall as stall
+from mgpu_doctor.analysis.postmortem.unmet_wait import SAME_WAIT
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.hang_analysis import Hang, Kind
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
-from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.model import Case, Error
 from mgpu_doctor.findings import Culprit, Evidence
 from mgpu_doctor.formatting import format_count, format_ranks
 from mgpu_doctor.rules.hang import blocked_rank
@@ -64,12 +66,21 @@ def long_seconds(case: Case) -> float:
 
 
 def have_timed_out(hang: Hang, case: Case) -> bool:
-    """Whether every waiting rank ended with a timeout error."""
-    errors = {rank.pid: rank.error.message for rank in case.ranks if rank.error is not None}
-    messages = [errors.get(state.pid, "") for state in hang.waiting]
-    return bool(messages) and all(
-        any(text in message.lower() for text in _TIMED_OUT) for message in messages
+    """Whether every waiting rank ended with a timeout error. The first one closes its connections,
+    so that another, which waited as long, may report that instead."""
+    errors = {rank.pid: rank.error for rank in case.ranks if rank.error is not None}
+    ends = [errors.get(state.pid) for state in hang.waiting]
+    timed_out = [end for end in ends if end is not None and _is_timeout(end)]
+    longest = max((end.wait.seconds for end in timed_out if end.wait is not None), default=math.inf)
+    return bool(timed_out) and all(
+        end is not None
+        and (_is_timeout(end) or (end.wait is not None and end.wait.seconds >= SAME_WAIT * longest))
+        for end in ends
     )
+
+
+def _is_timeout(error: Error) -> bool:
+    return any(text in error.message.lower() for text in _TIMED_OUT)
 
 
 def find_culprit(measures: Measures, state: ThreadState) -> Culprit:

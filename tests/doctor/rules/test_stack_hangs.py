@@ -9,12 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mgpu_doctor.case.model import Now, Outcome, ProcessEnd, Rank, State
+from mgpu_doctor.case.model import Now, Outcome, ProcessEnd, Rank, State, Wait
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report import diagnosis_json, terminal
 from tests.support import looking
+from tests.support.deaths import error, lost_peer
 from tests.support.diagnoses import facts
 from tests.support.diagnoses import rank as summary
 from tests.support.looking import LOCKED, LOOP, WAITS, Scene, Seen, collective, scene, stuck
@@ -144,6 +145,35 @@ def test_a_rank_that_waited_until_the_job_was_ended_counts_until_then() -> None:
     (found,) = (one for one in told if one.code == "hang-rank-behind")
     assert found.severity is Severity.CRITICAL
     assert any(one.value == 45.0 for one in found.evidence)
+
+
+@pytest.mark.parametrize(("waited", "codes"), [(25.0, []), (3.0, ["failed-exception"])])
+def test_a_rank_whose_peer_timed_out_first_has_waited_as_long_as_that(
+    waited: float, codes: list[str]
+) -> None:
+    """gloo closes the connections of a rank that timed out, which another then reports."""
+    over = looking.START + 42.0
+    causes = {
+        0: (error("RuntimeError", "Timed out waiting 25000ms for recv operation"), 25.0),
+        1: (lost_peer(over), waited),
+        3: (error("RuntimeError", "Timed out waiting 25000ms for recv operation"), 25.0),
+    }
+    ended = [
+        replace(
+            boxed(number),
+            state=State.DEAD,
+            exit_code=1,
+            ended=over,
+            error=replace(cause, at=over, wait=Wait(over - seconds, seconds, None)),
+        )
+        for number, (cause, seconds) in causes.items()
+    ]
+    behind = replace(boxed(2), state=State.DEAD, signal=15, ended=over + 1)
+    case = looking.case(scene({2: [PASSING["sleep"][0]]}).snapshots(), (*ended, behind))
+    case = replace(case, job=replace(case.job, ended=over, outcome=Outcome.FAILED, exit_code=1))
+    findings = diagnose(case).findings
+    assert [finding.code for finding in findings] == [*codes, "hang-rank-behind"]
+    assert [culprit.rank for culprit in findings[-1].culprits] == [2]
 
 
 def test_a_job_that_is_over_is_not_to_be_checked_again() -> None:
