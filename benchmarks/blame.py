@@ -1,80 +1,76 @@
 """Who is to blame: faults planted in real jobs, and whether the doctor names rank and cause.
 
-    python -m benchmarks.blame [--ranks 2 4] [--steps 150] [--sizes 10% 30%] [--only TEXT]
-                               [--part matrix]
+    python -m benchmarks.blame [--part matrix ...] [--only TEXT] [--ranks 2 4] [--steps 150]
+                               [--sizes 10% 30%] [--keep FOLDER] [--again FOLDER]
 
 Parts: `matrix` (every place × script × size), `causes` (what surrounds a slow rank, settings,
-data), `healthy`. A fault counts as found if the first finding with a culprit (or the first at all,
-if no rank is at fault) has the right code and ranks; an abstention is a miss. On a healthy job
+data), `time-outs` (hangs that the collective's time-out ends), `outside` (hangs examined while they
+last), `between` (work of one rank between steps, barriers, uneven work, diverged replicas, a
+signal), `healthy`. A fault counts as right if the first finding with a culprit (or the first at
+all, if no rank is at fault) has the right code and ranks; an abstention is a miss. On a healthy job
 any finding at warning or worse is a false alarm. Where the fault costs 15 % or more, what the
-finding promises is compared with the healthy twin's step. Nothing else should run meanwhile: the
-whole takes about an hour on two cores.
+finding promises is compared with the healthy twin's step. Nothing else should run meanwhile:
+`matrix` takes about an hour on two cores, the others together as long. `--keep` keeps the
+recordings, and `--again` diagnoses them anew without running a job.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import enum
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.support import DOCTOR, JOBS, STEADY, TORCHRUN, machine
-from benchmarks.trials import SIZES, Trial, causes, healthy, matrix
+from benchmarks.support import machine
+from benchmarks.trial_runs import Diagnosis, TrialError, examined, examined_again
+from benchmarks.trials import SIZES, Trial, causes, matrix
+from benchmarks.trials_between import between
+from benchmarks.trials_hangs import outside, time_outs
+from benchmarks.trials_healthy import healthy
 
 WORTH_PREDICTING = 0.15
-PARTS = ("matrix", "causes", "healthy")
+PARTS = ("matrix", "causes", "time-outs", "outside", "between", "healthy")
 QUIET = ("info",)
 
 
-def examined(trial: Trial) -> dict[str, Any]:
-    """Runs one job under the doctor and returns the diagnosis."""
-    with tempfile.TemporaryDirectory(prefix="mgpu-doctor-bench-") as folder:
-        out = Path(folder) / "diagnosis.json"
-        script = str(JOBS / f"{trial.script}.py")
-        start = (
-            [*TORCHRUN, str(trial.ranks), script] if trial.torchrun else [sys.executable, script]
-        )
-        settings = [f"{name}={value}" for name, value in (*STEADY, *trial.environment)]
-        observed = [*DOCTOR, "run", "--dir", f"{folder}/run", "--json-out", str(out), "--"]
-        done = subprocess.run(
-            ["env", *settings, *observed, *start, *trial.options],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode or not out.exists():
-            raise SystemExit(f"{trial.name}: exit code {done.returncode}\n{done.stderr}")
-        diagnosis: dict[str, Any] = json.loads(out.read_text())
-        return diagnosis
+class Score(enum.Enum):
+    """What a trial comes to."""
+
+    RIGHT = "ok"
+    ABSTAINED = "MISS"
+    WRONG_CAUSE = "CAUSE"
+    """The right ranks, by another name."""
+    WRONG = "WRONG"
+    """A healthy rank is blamed, or a healthy job gets an alarm."""
 
 
-def verdict(trial: Trial, found: Sequence[dict[str, Any]]) -> tuple[bool, bool]:
-    """(right rank, right cause); for a healthy job, whether it stayed silent, twice."""
+def judge(trial: Trial, findings: Sequence[dict[str, Any]]) -> Score:
+    """The score of the first finding that accuses somebody; of the first at all, if no rank is at
+    fault."""
     if trial.healthy:
-        silent = all(one["severity"] in QUIET for one in found)
-        return silent, silent
-    accusing = [one for one in found if one["culprits"]] if trial.culprits else list(found)
+        silent = all(finding["severity"] in QUIET for finding in findings)
+        return Score.RIGHT if silent else Score.WRONG
+    accusing = [finding for finding in findings if finding["culprits"] or not trial.culprits]
     if not accusing:
-        return False, False
+        return Score.ABSTAINED
     first = accusing[0]
-    rank = sorted(who["rank"] for who in first["culprits"]) == sorted(trial.culprits)
-    return rank, rank and first["code"] in trial.codes
+    ranks = sorted(culprit["rank"] for culprit in first["culprits"])
+    if ranks == sorted(trial.culprits):
+        return Score.RIGHT if first["code"] in trial.codes else Score.WRONG_CAUSE
+    return Score.WRONG
 
 
-def step_seconds(diagnosis: dict[str, Any]) -> float | None:
+def step_seconds(diagnosis: Diagnosis) -> float | None:
     """Median over ranks of the median step."""
     known = [rank["step_seconds_median"] for rank in diagnosis["ranks"]]
     known = [seconds for seconds in known if seconds is not None]
     return statistics.median(known) if known else None
 
 
-def promise(diagnosis: dict[str, Any], well: float | None) -> float | None:
+def promise(diagnosis: Diagnosis, well: float | None) -> float | None:
     """Promised gain over the gain that the healthy twin shows, less 1; None: not comparable."""
     slow = step_seconds(diagnosis)
     if not diagnosis["findings"] or slow is None or well is None or slow <= well:
@@ -89,49 +85,59 @@ def promise(diagnosis: dict[str, Any], well: float | None) -> float | None:
 
 def trials(
     parts: Sequence[str], ranks: Sequence[int], steps: int, sizes: Sequence[str]
-) -> Iterator[Trial]:
-    if "matrix" in parts:
-        for many in ranks:
-            yield from matrix(many, steps, sizes)
-    if "causes" in parts:
-        yield from causes()
-    if "healthy" in parts:
-        yield from healthy(steps)
+) -> Iterator[tuple[str, Trial]]:
+    """The trials, each with the name of its part; healthy ones, the twins of faults, come first."""
+    chosen = {
+        "healthy": lambda: healthy(steps),
+        "matrix": lambda: (each for many in ranks for each in matrix(many, steps, sizes)),
+        "causes": causes,
+        "time-outs": time_outs,
+        "outside": outside,
+        "between": between,
+    }
+    for part, of_part in chosen.items():
+        if part in parts:
+            yield from ((part, trial) for trial in of_part())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="of `matrix`")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=SIZES)
     parser.add_argument("--only", default="", help="only trials whose name holds this text")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--keep", type=Path, help="keep the recordings in this folder")
+    parser.add_argument("--again", type=Path, help="diagnose the recordings kept there")
     args = parser.parse_args()
     print(machine())
-    score: Counter[str] = Counter()
+    scores: dict[str, Counter[Score]] = {}
     wells: dict[tuple[str, int], float | None] = {}
     errors: list[float] = []
-    for trial in trials(args.part, args.ranks, args.steps, args.sizes):
+    for part, trial in trials(args.part, args.ranks, args.steps, args.sizes):
         if args.only not in trial.name:
             continue
-        diagnosis = examined(trial)
-        found = diagnosis["findings"]
-        rank, cause = verdict(trial, found)
+        try:
+            diagnosis = (
+                examined_again(trial, args.again) if args.again else examined(trial, args.keep)
+            )
+        except TrialError as error_of_trial:
+            print(f"not judged: {error_of_trial}", flush=True)
+            continue
+        if diagnosis is None:
+            continue
+        score = judge(trial, diagnosis["findings"])
+        scores.setdefault("healthy" if trial.healthy else part, Counter())[score] += 1
         error = None
         if trial.healthy:
-            score.update(healthy=1, silent=rank)
             wells[trial.twin] = step_seconds(diagnosis)
-        else:
-            score.update(faults=1, ranks=rank, causes=cause)
-            error = promise(diagnosis, wells.get(trial.twin)) if cause else None
+        elif score is Score.RIGHT:
+            error = promise(diagnosis, wells.get(trial.twin))
         if error is not None:
             errors.append(error)
-        print(line(trial, found, cause, error), flush=True)
-    print(
-        f"right rank {score['ranks']}/{score['faults']}, right rank and cause "
-        f"{score['causes']}/{score['faults']}, silent on healthy jobs "
-        f"{score['silent']}/{score['healthy']}"
-    )
+        print(line(trial, diagnosis["findings"], score, error), flush=True)
+    for part, counted in scores.items():
+        print(total(part, counted))
     if errors:
         close = sum(abs(error) <= 0.2 for error in errors)
         print(
@@ -140,14 +146,29 @@ def main() -> None:
         )
 
 
-def line(trial: Trial, found: Sequence[dict[str, Any]], right: bool, error: float | None) -> str:
-    said = "; ".join(
-        f"{one['code']} {[who['rank'] for who in one['culprits']] or ''} {one['severity']}"
-        for one in found
+def total(part: str, counted: Counter[Score]) -> str:
+    """The score of one part, in a line."""
+    jobs = counted.total()
+    if part == "healthy":
+        return f"healthy: {jobs} jobs, {counted[Score.WRONG]} with alarms"
+    return (
+        f"{part}: {jobs} jobs, right {counted[Score.RIGHT]}, right rank with another cause "
+        f"{counted[Score.WRONG_CAUSE]}, abstained {counted[Score.ABSTAINED]}, wrong "
+        f"{counted[Score.WRONG]}"
+    )
+
+
+def line(
+    trial: Trial, findings: Sequence[dict[str, Any]], score: Score, error: float | None
+) -> str:
+    """One trial: its score, and what was found."""
+    listed = "; ".join(
+        f"{finding['code']} {[culprit['rank'] for culprit in finding['culprits']] or ''} "
+        f"{finding['severity']}"
+        for finding in findings
     )
     promised = "" if error is None else f"  gain {error:+.0%}"
-    mark = "ok  " if right else "MISS"
-    return f"{mark} {trial.ranks} {trial.name:34} {said or 'nothing'}{promised}"
+    return f"{score.value:5} {trial.ranks} {trial.name:34} {listed or 'nothing'}{promised}"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ nothing of the doctor."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,20 @@ FEWEST_RANKS_ONLY = ("5%",)
 """Sizes for two ranks only: four ranks on two cores wait longer than that for cores."""
 
 
+class Launcher(enum.Enum):
+    """What starts the ranks."""
+
+    TORCHRUN = enum.auto()
+    PLAIN = enum.auto()
+    """`env_ranks.py`, a home-made launcher that does not load torch."""
+    WORKERS = enum.auto()
+    """`tf_workers.py`, a cluster of TensorFlow."""
+    SCRIPT = enum.auto()
+    """The script itself, or one process is all there is."""
+    TRAINER = enum.auto()
+    """One of the built-in trainers; `script` is its name."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """One job. `codes`: what the first finding may be called; none: the job is healthy."""
@@ -39,8 +54,12 @@ class Trial:
     options: tuple[str, ...] = ()
     codes: tuple[str, ...] = ()
     culprits: tuple[int, ...] = ()
-    torchrun: bool = True
+    launcher: Launcher = Launcher.TORCHRUN
     environment: tuple[tuple[str, str], ...] = ()
+    fails: bool = False
+    """Whether the job ends with an exit code other than 0."""
+    outside: bool = False
+    """Whether the job hangs, and is examined by `diagnose PID` without being prepared."""
 
     @property
     def healthy(self) -> bool:
@@ -70,34 +89,6 @@ def matrix(ranks: int, steps: int, sizes: Sequence[str] = SIZES) -> Iterator[Tri
                 yield Trial(f"{script} {place} {size}", script, ranks, options, codes, (culprit,))
 
 
-def healthy(steps: int) -> Iterator[Trial]:
-    """Jobs of different character with nothing wrong."""
-    some = ("--steps", str(steps))
-    yield Trial("short", "plain_ddp", 2, ("--steps", "12"))
-    yield Trial("one rank", "no_loader", 1, some)
-    yield Trial("convolutions", "plain_ddp", 2, (*some, "--model", "cnn"))
-    yield Trial("convolutions, four ranks", "plain_ddp", 4, (*some, "--model", "cnn"))
-    stay = ("--model", "cnn", "--workers", "1", "--persistent")
-    yield Trial("loader workers", "plain_ddp", 1, (*some, *stay))
-    yield Trial("small batches", "plain_ddp", 2, (*some, "--batch", "8"))
-    yield Trial("two optimizers", "two_optimizers", 2, some)
-    yield Trial("skipped updates", "scaler_skip", 2, some)
-    yield Trial("optimizer in backward", "optimizer_in_backward", 2, some)
-    yield Trial("validation between epochs", "validation_between", 2, some)
-    yield Trial("prefetch ahead", "prefetch_ahead", 2, some)
-    yield Trial("compiled", "compiled", 2, some)
-    yield Trial("pipeline", "pipeline_sendrecv", 2, some)
-    yield Trial("tensor parallel", "tensor_parallel", 2, some)
-    yield Trial("hybrid", "hybrid", 4, some)
-    yield Trial("spawned", "spawn_ddp", 2, some, torchrun=False)
-    yield Trial("forked", "fork_ddp", 2, some, torchrun=False)
-    together = ("--stall", "evaluation", "--who", "-1")
-    yield Trial("evaluation on all ranks", "stalls", 2, together)
-    deferred = ("--steps", "60", "--accumulate", "4", "--no-sync")
-    yield Trial("accumulation in no_sync", "ddp_settings", 2, deferred)
-    yield Trial("equal stages", "pipeline_1f1b", 2, ("--steps", "60"))
-
-
 def causes() -> Iterator[Trial]:
     """What surrounds a slow rank, settings that cost time, and what is trained."""
 
@@ -118,9 +109,13 @@ def causes() -> Iterator[Trial]:
         yield one(f"{kind} now and then", "stalls", code, *stall, who=(int(who),))
     slow = ("--steps", "60", "--fault", "forward", "--ms", "25")
     for script in ("pipeline_sendrecv", "pipeline_1f1b"):
-        yield one("a slow stage", script, "imbalance-stage", *slow, "--rank", "1", who=(1,))
+        yield one(
+            f"a slow stage, {script}", script, "imbalance-stage", *slow, "--rank", "1", who=(1,)
+        )
         late = (*slow, "--after", "30", "--rank", "1")
-        yield one("a stage that slows down", script, "straggler-compute", *late, who=(1,))
+        yield one(
+            f"a stage that slows down, {script}", script, "straggler-compute", *late, who=(1,)
+        )
     yield one("all loaders slow", "plain_ddp", "input-bound", "--fault", "input", "--rank", "-1")
     anew = ("--model", "cnn", "--workers", "1", "--steps", "150")
     yield one("workers started for each epoch", "plain_ddp", "input-bound", *anew)

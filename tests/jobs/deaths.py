@@ -31,6 +31,7 @@ SIGNALS = {
     "abort": signal.SIGABRT,
     "bus": signal.SIGBUS,
     "hangup": signal.SIGHUP,
+    "terminate": signal.SIGTERM,
 }
 
 if "import" in sys.argv:

@@ -25,7 +25,7 @@ def train(args: argparse.Namespace) -> None:
             dist.broadcast(parameter.data, src=0)
     reduced = parameters[:-1] if args.wrong == "forgotten" else parameters
     for step, (inputs, targets) in enumerate(loader):
-        if args.wrong == "stale" and rank == args.rank and step == 10:
+        if args.wrong == "stale" and rank == args.rank and step == args.at:
             with torch.no_grad():
                 parameters[0].mul_(0.5)
         optimizer.zero_grad()
@@ -41,6 +41,7 @@ def train(args: argparse.Namespace) -> None:
 def main() -> None:
     known = parser(steps=90)
     known.add_argument("--wrong", choices=WRONG, default="nothing")
+    known.add_argument("--at", type=int, default=10, help="step at which one rank is changed")
     known.add_argument("--every", type=int, default=1, help="steps between two reductions")
     args = known.parse_args()
     dist.init_process_group("gloo")

@@ -3,11 +3,14 @@
 import argparse
 import ctypes
 import fcntl
+import hashlib
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -64,6 +67,18 @@ def spin() -> None:
         number += 1
 
 
+def match_for_ever() -> None:
+    """A regular expression that backtracks holds the GIL in C all the time."""
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+def hash_again_and_again() -> None:
+    """Native code that releases the GIL, called in a loop of this function."""
+    key = b"seed"
+    while True:
+        key = hashlib.pbkdf2_hmac("sha256", key, b"salt", 300_000)
+
+
 def wait_for_a_child() -> None:
     subprocess.run(["sleep", str(FOR_EVER)], check=False)
 
@@ -85,6 +100,8 @@ STANDS: dict[str, Callable[[], None]] = {
     "pipe": read_an_empty_pipe,
     "gil": hold_the_gil,
     "spin": spin,
+    "regex": match_for_ever,
+    "native": hash_again_and_again,
     "child": wait_for_a_child,
     "stop": stop,
     "leave": leave,
@@ -145,14 +162,42 @@ class Job:
     def train(self) -> None:
         for step in range(self.args.steps):
             batch = self.batch(step)
+            if self.args.how == "exhausted" and self.chosen and step == self.args.at_step:
+                self.mark()
+                break
             loss = self.forward(batch)
-            if step == self.args.at_step:
+            if step == self.args.at_step and self.args.place == "step":
                 self.stand()
             self.work()
             loss.backward()
             self.exchange(step)
             self.learn()
+            if step == self.args.at_step and self.args.place != "step":
+                self.between_steps(batch)
+        dist.barrier()  # before the model is saved
         dist.destroy_process_group()
+
+    def between_steps(self, batch: torch.Tensor) -> None:
+        """What scripts do now and then, and where all ranks meet afterwards."""
+        if self.args.place == "evaluation":
+            with torch.no_grad():
+                metric = self.evaluate(batch)
+            dist.all_reduce(metric)
+        elif self.args.place == "checkpoint":
+            self.save()
+            dist.barrier()
+        else:
+            self.stand()
+
+    def evaluate(self, batch: torch.Tensor) -> torch.Tensor:
+        self.stand()
+        result: torch.Tensor = self.model(batch).mean()
+        return result
+
+    def save(self) -> None:
+        self.stand()
+        with tempfile.TemporaryFile() as file:
+            torch.save(self.model.state_dict(), file)
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.model(batch).mean()
@@ -235,6 +280,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("how", choices=(*STANDS, *OTHERS))
     options.add_argument("--loop", choices=("ddp", "reduce", "async", "pipeline"), default="reduce")
+    options.add_argument("--place", choices=PLACES, default="step")
     options.add_argument("--rank", type=int, default=1)
     options.add_argument("--at-step", type=int, default=5)
     options.add_argument("--steps", type=int, default=FOR_EVER)
@@ -254,7 +300,8 @@ def main() -> None:
     job.train()
 
 
-OTHERS = ("healthy", "flock", "loader", "skip", "other-op", "late", *BEFORE_IT_JOINS)
+PLACES = ("step", "evaluation", "checkpoint", "after-update")
+OTHERS = ("healthy", "exhausted", "flock", "loader", "skip", "other-op", "late", *BEFORE_IT_JOINS)
 
 if __name__ == "__main__":
     main()

@@ -42,7 +42,8 @@ def train(args: argparse.Namespace) -> None:
     for step in range(1, args.steps + 1):
         slow.turn()
         slow.here("input")
-        longer = step // args.every if args.every else 0
+        grows = args.every and args.who in (rank, -1)
+        longer = step // args.every if grows else 0
         x = torch.randn(64 + longer, WIDTH)
         loss = nn.functional.mse_loss(model(x), x[:, :1])
         optimizer.zero_grad()
@@ -58,6 +59,9 @@ def train(args: argparse.Namespace) -> None:
 def main() -> None:
     options = parser()
     options.add_argument("--every", type=int, help="the batch is larger after so many turns")
+    options.add_argument(
+        "--who", type=int, default=-1, help="whose batch grows; -1 is every rank's"
+    )
     options.add_argument("--backend", choices=("eager", "aot_eager"), default="aot_eager")
     args = options.parse_args()
     dist.init_process_group("gloo")

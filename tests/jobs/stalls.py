@@ -38,6 +38,8 @@ class Stalls:
 
     def turn(self, turns: int) -> None:
         if self.act is not None and turns % self.args.every == 0:
+            if self.args.once:
+                self.args.every = self.args.steps + 1
             self.act()
 
     def keep_objects(self) -> None:
@@ -104,6 +106,7 @@ def main() -> None:
     options = parser(steps=130)
     options.add_argument("--stall", choices=KINDS, default="none")
     options.add_argument("--every", type=int, default=20)
+    options.add_argument("--once", action="store_true", help="the first time only")
     options.add_argument("--who", type=int, default=1, help="-1 is every rank")
     args = options.parse_args()
     dist.init_process_group("gloo")
