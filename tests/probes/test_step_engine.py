@@ -398,6 +398,34 @@ def test_recurring_collectives_alone() -> None:
     assert phase(steps[9], "forward") == 7
 
 
+@pytest.mark.parametrize("weights", [8, 300])
+@pytest.mark.parametrize("optimizers", [False, True])
+def test_collectives_before_a_loop_are_no_steps(weights: int, optimizers: bool) -> None:
+    """A script adds up or checks each weight on all ranks, one call each, before it trains."""
+    loop = Loop(optimizers)
+    for _ in range(weights):
+        loop.call(20, 1)
+    for _ in range(12):
+        loop.backward()
+        for _ in range(weights):
+            loop.call(30, 1)
+        if optimizers:
+            loop.update()
+    assert [step.backwards for step in loop.end()] == [1] * 12
+
+
+def test_collectives_alone_count_as_steps_once_they_have_lasted_a_second() -> None:
+    loop = Loop(optimizers=False)
+    emitted = []
+    for _ in range(24):
+        loop.idle(97)
+        loop.call(30, 3)
+        emitted.append(len(loop.told))
+    assert emitted[:10] == [0] * 10
+    assert emitted[10:] == [*range(11, 25)]
+    assert len(loop.end()) == 24
+
+
 def test_pipeline_stage_own_work_between_receive_and_send() -> None:
     loop = Loop()
     for _ in range(8):

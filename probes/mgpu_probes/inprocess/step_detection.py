@@ -63,6 +63,10 @@ CALM_TURNS = 3
 CALLS_TO_BELIEVE = 8
 CALLS_TO_BELIEVE_AT_THE_END = 3
 """So often must a pattern of collectives have come in a row to be a loop."""
+UNSURE_NS, UNSURE_TURNS = 1_000_000_000, 1024
+"""So long after the first turn of collectives alone, or after so many turns, it is a loop. Until
+then, they may be what a script exchanges before it trains: one call for each of its weights. Large
+models have hundreds of them; moving them takes longer only where there is much to move."""
 CALLS_KEPT = 512
 CALLS_BETWEEN_LOOKS = 4
 MOST_PIECES = 4096
@@ -95,6 +99,8 @@ class StepDetector:
         self._held: list[list[Piece]] = []
         self._cuts: list[int] = []
         self._pattern: list[Call | None] = []
+        self._unsure: list[Step] = []
+        self._sure = False
         self._only_sign = self._alone = 0
         self._last_loader = 0
         self._waited_for: frozenset[int] = frozenset()
@@ -108,6 +114,7 @@ class StepDetector:
         """A loop with more than collectives: those before it belong to no step."""
         if not self._looping:
             self._looping = True
+            self._unsure = []
             if self.level <= CALLS:
                 self.begun = False
 
@@ -248,7 +255,7 @@ class StepDetector:
         self._close(now)
         self._open(now)
         if self._pattern == [piece.call for piece in self.pieces[-len(self._pattern) :]]:
-            self._emit_turn(self.pieces)
+            self._emit_calls(self.pieces)
             self._keep([])
         elif len(self.pieces) % CALLS_BETWEEN_LOOKS == 0:
             self._look_for_pattern(CALLS_TO_BELIEVE)
@@ -258,5 +265,22 @@ class StepDetector:
         for turn in whole:
             self.level = CALLS
             self._pattern = [piece.call for piece in turn]
-            self._emit_turn(turn)
+            self._emit_calls(turn)
         self._keep(rest)
+
+    def _emit_calls(self, pieces: list[Piece]) -> None:
+        """A turn of collectives alone: emitted once it is sure that they are the loop."""
+        step = joined(pieces, CALLS, self.training)
+        if self._sure:
+            self.emit(step)
+            return
+        self._unsure.append(step)
+        lasted = step.end - self._unsure[0].end
+        if lasted >= UNSURE_NS or len(self._unsure) >= UNSURE_TURNS:
+            self._emit_unsure()
+
+    def _emit_unsure(self) -> None:
+        self._sure = True
+        unsure, self._unsure = self._unsure, []
+        for step in unsure:
+            self.emit(step)

@@ -25,6 +25,8 @@ DECIDING = (
     "_held",
     "_cuts",
     "_pattern",
+    "_unsure",
+    "_sure",
     "_only_sign",
     "_alone",
     "_last_loader",
@@ -252,6 +254,7 @@ class Steps(StepDetector):
         if not self._looping and not self._pattern:
             self._look_for_pattern(CALLS_TO_BELIEVE_AT_THE_END)
         self._split()
+        self._emit_unsure()
         if self._is_turn():
             self._finish(self.pieces)
         self._emit_held()
@@ -293,7 +296,7 @@ class Steps(StepDetector):
         """Whether a turn has just begun at `now`, and nothing before it is on the mind."""
         if not self.begun or self.now.start != now or any(self.ledger.booked):
             return False
-        return not (self.pieces or self._held or self._cuts)
+        return not (self.pieces or self._held or self._cuts or self._unsure)
 
     def state(self) -> tuple[object, ...]:
         """All that decides what coming marks will mean to an engine at rest: no times."""
@@ -309,7 +312,7 @@ class Steps(StepDetector):
         twin.ledger.outer, twin.ledger.phase = list(self.ledger.outer), self.ledger.phase
         twin.now = Piece(now, no_facts(), loader=self.now.loader, tail=self.now.tail)
         twin.training = set(self.training)
-        twin._held, twin._cuts, twin._repeats = [], [], 0
+        twin._held, twin._unsure, twin._cuts, twin._repeats = [], [], [], 0
         twin._keep([])
         twin._pattern = list(self._pattern)
         return twin
