@@ -1,7 +1,7 @@
 """Who is to blame: faults planted in real jobs, and whether the doctor names rank and cause.
 
     python -m benchmarks.blame [--part matrix ...] [--only TEXT] [--ranks 2 4] [--steps 150]
-                               [--sizes 10% 30%] [--keep FOLDER] [--again FOLDER]
+                               [--sizes 10% 30%] [--keep FOLDER]
 
 Parts: `matrix` (every place × script × size), `causes` (what surrounds a slow rank, settings,
 data), `time-outs` (hangs that the collective's time-out ends), `outside` (hangs examined while they
@@ -11,7 +11,7 @@ all, if no rank is at fault) has the right code and ranks; an abstention is a mi
 any finding at warning or worse is a false alarm. Where the fault costs 15 % or more, what the
 finding promises is compared with the healthy twin's step. Nothing else should run meanwhile:
 `matrix` takes about an hour on two cores, the others together as long. `--keep` keeps the
-recordings, and `--again` diagnoses them anew without running a job.
+recordings; those that are there already are diagnosed anew, and their jobs are not run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support import machine
-from benchmarks.trial_runs import Diagnosis, TrialError, examined, examined_again
+from benchmarks.trial_runs import Diagnosis, TrialError, examined
 from benchmarks.trials import SIZES, Trial, causes, matrix
 from benchmarks.trials_between import between
 from benchmarks.trials_hangs import outside, time_outs
@@ -107,8 +107,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=SIZES)
     parser.add_argument("--only", default="", help="only trials whose name holds this text")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--keep", type=Path, help="keep the recordings in this folder")
-    parser.add_argument("--again", type=Path, help="diagnose the recordings kept there")
+    parser.add_argument("--keep", type=Path, help="keep recordings here, and use those kept before")
     args = parser.parse_args()
     print(machine())
     scores: dict[str, Counter[Score]] = {}
@@ -118,13 +117,9 @@ def main() -> None:
         if args.only not in trial.name:
             continue
         try:
-            diagnosis = (
-                examined_again(trial, args.again) if args.again else examined(trial, args.keep)
-            )
+            diagnosis = examined(trial, args.keep)
         except TrialError as error_of_trial:
             print(f"not judged: {error_of_trial}", flush=True)
-            continue
-        if diagnosis is None:
             continue
         score = judge(trial, diagnosis["findings"])
         scores.setdefault("healthy" if trial.healthy else part, Counter())[score] += 1

@@ -54,16 +54,13 @@ def command_of(trial: Trial) -> list[str]:
 
 
 def examined(trial: Trial, kept: Path | None) -> Diagnosis:
-    """Runs the job and returns the diagnosis; in folder `kept`, its recording stays."""
-    return _from_outside(trial) if trial.outside else _recorded(trial, kept)
-
-
-def examined_again(trial: Trial, kept: Path) -> Diagnosis | None:
-    """The diagnosis of a recording that an earlier run left in `kept`; None: there is none."""
-    recording = folder_of(trial, kept)
-    if not recording.is_dir():
-        return None
-    return _json_of([*DOCTOR, "diagnose", str(recording), "--json"], {})
+    """The diagnosis of the job. Its recording stays in the folder `kept`; one that is there already
+    is diagnosed anew, and the job is not run."""
+    if trial.outside:
+        return _from_outside(trial)
+    if kept is not None and folder_of(trial, kept).is_dir():
+        return _json_of([*DOCTOR, "diagnose", str(folder_of(trial, kept)), "--json"])
+    return _recorded(trial, kept)
 
 
 def folder_of(trial: Trial, kept: Path) -> Path:
@@ -98,13 +95,11 @@ def _from_outside(trial: Trial) -> Diagnosis:
                     raise TrialError(f"{trial.name}: the job did not hang")
                 time.sleep(0.1)
             time.sleep(SETTLED)
-            return _json_of([*DOCTOR, "diagnose", str(job.pid), "--json"], {})
+            return _json_of([*DOCTOR, "diagnose", str(job.pid), "--json"])
 
 
-def _json_of(command: list[str], environment: dict[str, str]) -> Diagnosis:
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
-    )
+def _json_of(command: list[str]) -> Diagnosis:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     diagnosis: Diagnosis = json.loads(done.stdout)
     return diagnosis
 

@@ -139,7 +139,9 @@ def _is_explained_by_straggler(measures: Measures, stalls: Stalls) -> bool:
 
 def _in_slices(measures: Measures, stalls: Stalls) -> bool:
     """Whether a straggler rule gives the cause: a rank that keeps waiting for a core gets it in
-    time slices, and waits longer in some steps."""
+    time slices, and waits longer in some steps, at no regular distance."""
+    if stalls.period is not None:
+        return False
     waits = {
         straggler.rank: straggler.excess
         for straggler in measures.stragglers or ()
