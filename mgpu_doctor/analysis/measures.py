@@ -36,6 +36,7 @@ from mgpu_doctor.analysis.steps.phase_shares import (
     LongSteps,
     coverage,
     find_long_steps,
+    long_steps_of,
     phase_shares,
     step_seconds,
 )
@@ -300,10 +301,10 @@ def _with_steps(seen: Measures) -> Measures:
         timed,
         coverage=coverage(ranks),
         input_shares=shares,
-        long_steps=find_long_steps(ranks),
     )
     if len(ranks) < 2 and (case.job.world_size or 1) - len(serving) < 2:
-        return replace(alone, input_saved=max(shares.values()) if shares else None)
+        saved = max(shares.values()) if shares else None
+        return replace(alone, input_saved=saved, long_steps=long_steps_of(ranks[0]))
     return _compared(alone, ranks)
 
 
@@ -321,6 +322,7 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
         seen,
         joined=joined,
         attribution=attribution,
+        long_steps=find_long_steps(joined.steps, joined.wall),
         input_saved=saved_without_phase(joined, attribution, INPUT),
         # In a pipeline, transfer and bubble cannot be separated.
         moving=moving(joined, attribution) if seen.structure.alike else None,
@@ -346,22 +348,24 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
             )
             for straggler in stragglers
         },
-        stalls=None if joined.is_sampled else _newest_stalls(joined, attribution, ranks),
+        stalls=_newest_stalls(compared, ranks),
         loads=find_loads(joined, attribution, stragglers),
         missing={**seen.missing, "stalls": ONE_IN_MANY} if joined.is_sampled else seen.missing,
     )
 
 
-def _newest_stalls(
-    joined: Joined, attribution: Attribution, ranks: tuple[Rank, ...]
-) -> tuple[Stalls, ...]:
+def _newest_stalls(seen: Measures, ranks: tuple[Rank, ...]) -> tuple[Stalls, ...] | None:
+    joined, attribution = seen.joined, seen.attribution
+    if joined is None or attribution is None or joined.is_sampled:
+        return None
     count = len(joined.steps)
     first = max(0, count - STALL_CELLS // len(joined.ranks))
     if first:
         joined, attribution = joined.between(first, count), attribution.between(first, count)
     recurring = find_stalls(joined, attribution, ranks)
-    few = None if recurring else find_few_stalls(joined, attribution)
-    return recurring if few is None else (few,)
+    few = find_few_stalls(joined, attribution, seen.surroundings)
+    known = {step for stalls in recurring for step in stalls.steps}
+    return recurring if few is None or known & {*few.steps} else (few, *recurring)
 
 
 PARTS: Mapping[str, Callable[[Measures], Measures]] = {

@@ -51,8 +51,8 @@ def _describe_long(long: LongSteps | None) -> str:
         return ""
     when = "" if long.period is None else f", every {long.period:.0f} steps"
     return (
-        f" {format_share(long.steps)} of the steps take {format_share(long.time)} of the time, on "
-        f"every rank: {format_seconds(long.seconds)} each{when}. Work that is not done in every "
+        f" {format_share(long.steps)} of the steps take {format_share(long.time)} of the time: "
+        f"{format_seconds(long.seconds)} each{when}. Work that is not done in every "
         "step, such as an evaluation, is usually the reason."
     )
 
@@ -69,8 +69,8 @@ RULES = (
         family="doctor",
         summary="The phases explain less than 90 % of the ranks' wall time.",
         measured="Seconds of all phases except `other`, divided by the wall time of the steps "
-        "after warm-up and of gaps between them. A few long steps that take much of the time on "
-        "every rank are described.",
+        "after warm-up and of gaps between them. A few long steps that take much of the time "
+        "are described.",
         thresholds="90 %: the built-in trainers reach 95 % and more.",
         fixes="Look at what runs between the phases; report a loop that the probe does not see.",
         examine=_low,

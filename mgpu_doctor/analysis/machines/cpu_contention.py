@@ -123,6 +123,15 @@ class Surroundings:
         or for quota."""
         return self.all_queueing if self.pooled else self.queueing
 
+    def queued_between(self, begin: float, end: float) -> float | None:
+        """Seconds between two moments (since the epoch) in which its main thread waited for a core,
+        at most; None: unknown."""
+        before = [reading.task.queued for reading in self.readings if reading.at <= begin]
+        after = [reading.task.queued for reading in self.readings if reading.at >= end]
+        if not before or not after or before[-1] is None or after[0] is None:
+            return None
+        return after[0] - before[-1]
+
     def since(self, at: float) -> Surroundings:
         """The same from a moment on (seconds since the epoch); from the sample before it if fewer
         than two came later."""

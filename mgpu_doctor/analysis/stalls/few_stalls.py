@@ -1,55 +1,59 @@
 """Stalls that are too few to recur for certain, and so long that they take much of the time. Pure.
 
-Two evaluations of a minute on one rank are a tenth of a quarter of an hour. Two stalls prove no
-pattern, so only those count in which the rank itself computed: a machine that interrupts a rank, or
-storage that does not answer, leaves its thread without a core.
+One evaluation of a minute on one rank is a tenth of ten minutes. One or two stalls prove no
+pattern, so only those count that are the rank's own: it saved or evaluated, its thread computed, or
+its thread was idle and no machine that interrupted it kept it waiting for a core.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
-from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
+from mgpu_probes.inprocess.layout import CHECKPOINT, COMMUNICATION, EVALUATION, PHASES, WAIT
 
 from mgpu_doctor.analysis.cost.what_if import saved_if_removed
+from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
-from mgpu_doctor.analysis.steps.step_alignment import Joined
+from mgpu_doctor.analysis.steps.step_alignment import FIRST_STEPS, Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution
 
 LEAST_SECONDS = 1.0
 LEAST_STEPS = 20.0
 """Least duration of a stall in seconds and in median steps. A choice."""
-LEAST_STALLS = 2
-"""One stall alone may be anything."""
 MOST_SHARE = 0.05
 """Share of the steps above which the stalls are no exceptions."""
-LEAST_COST = 0.1
-"""Share of the time, 0..1, that is saved without them. A choice: the user would notice it."""
+LEAST_COST = 0.05
+"""Share of the time, 0..1, that is saved without them: what makes other findings about speed a
+warning."""
 COMPUTED = 0.8
-"""Share of a stall in which the rank's main thread was on a CPU, at least."""
+"""Share of a stall in which the rank's main thread was on a CPU, from which it computed."""
 ALONE = 0.8
-"""Share of a stall in which its rank worked and every other rank waited."""
+"""Share of a stall in which its rank worked and every other rank waited, and which what the rank
+did must explain."""
 
 
-def find_few_stalls(joined: Joined, attribution: Attribution) -> Stalls | None:
+def find_few_stalls(
+    joined: Joined, attribution: Attribution, surroundings: Mapping[int, Surroundings]
+) -> Stalls | None:
     """The long stalls of one rank for which all others waited; None if none."""
     known = ~np.isnan(attribution.own).any(axis=1)
     own, waits = attribution.own[known], attribution.in_collectives[known]
     running = joined.running[known]
-    if len(own) < LEAST_STALLS or np.isnan(running).any():
+    if not len(own):
         return None
     walls = (own + waits).max(axis=1)
     usual = float(np.median(walls))
     least = max(LEAST_SECONDS, LEAST_STEPS * usual)
     longer = own - np.median(own, axis=0)
     waited = waits - np.median(waits, axis=0)
-    stalls = list(_stalls(walls >= least, longer, waited, least))
+    under_way = joined.steps[known] >= FIRST_STEPS
+    stalls = list(_stalls((walls >= least) & under_way, longer, waited, least))
     columns = {column for column, _, _ in stalls}
     long_steps = int(np.count_nonzero(walls >= least))
-    if len(stalls) < LEAST_STALLS or len(columns) > 1 or long_steps > MOST_SHARE * len(own):
+    if len(columns) != 1 or long_steps > MOST_SHARE * len(own):
         return None
     column = columns.pop()
     removed = np.zeros_like(own)
@@ -65,14 +69,26 @@ def find_few_stalls(joined: Joined, attribution: Attribution) -> Stalls | None:
         float(computed[first:end].sum()) / seconds
         for (_, first, end), seconds in zip(stalls, lengths, strict=True)
     ]
-    if min(shares) < COMPUTED:
-        return None
     phases = np.nan_to_num(joined.phases[:, [column]][rows, 0])
-    extra = sum(
-        phases[first:end].sum(axis=0) - (end - first) * np.median(phases, axis=0)
-        for _, first, end in stalls
-    )
+    extra = np.zeros(len(PHASES))
+    for _, first, end in stalls:
+        extra += phases[first:end].sum(axis=0) - (end - first) * np.median(phases, axis=0)
     extra[[WAIT, COMMUNICATION]] = 0
+    begins = joined.end[rows, column] - joined.wall[rows, column]
+    around = surroundings.get(joined.ranks[column], UNSEEN)
+    queued = [
+        around.queued_between(begins[first], joined.end[rows[end - 1], column])
+        for _, first, end in stalls
+    ]
+    if (
+        extra[[CHECKPOINT, EVALUATION]].sum() < ALONE * sum(lengths)
+        and not min(shares) >= COMPUTED
+        and not all(
+            wait is not None and wait <= (1 - ALONE) * seconds
+            for wait, seconds in zip(queued, lengths, strict=True)
+        )
+    ):
+        return None
     return Stalls(
         ranks=(joined.ranks[column],),
         phase=PHASES[int(np.argmax(extra))],
@@ -83,8 +99,9 @@ def find_few_stalls(joined: Joined, attribution: Attribution) -> Stalls | None:
         saved=saved,
         compared=len(own),
         total=sum(lengths),
-        running=min(1.0, float(np.median(shares))),
+        running=None if np.isnan(shares).any() else float(np.clip(min(shares), 0, 1)),
         waited=float(np.median([_least_wait(waited, *stall) for stall in stalls])),
+        are_few=True,
     )
 
 

@@ -72,6 +72,8 @@ class Stalls:
     """Median additional seconds of the others in collectives per stall."""
     running: float | None = None
     """Share of a stall, 0..1, in which the main thread ran on a CPU; None: not measured."""
+    are_few: bool = False
+    """Whether there are too few to recur for certain: they count because they are so long."""
 
 
 @dataclass(frozen=True, slots=True)

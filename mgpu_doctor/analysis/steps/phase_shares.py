@@ -17,6 +17,7 @@ from mgpu_doctor.analysis.steps.step_alignment import (
     LEADING_FACTOR,
     warming_up,
 )
+from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
 from mgpu_doctor.case.device_times import DEVICE_TIMED
 from mgpu_doctor.case.model import Rank, Records
 from mgpu_doctor.recording.columns import Columns, phase_of, phase_sums
@@ -118,7 +119,7 @@ class LongSteps:
     time: float
     """Share of the time, 0..1."""
     seconds: float
-    """Median of a long step."""
+    """Median of a long step, or of several in a row, mean of the ranks."""
     period: float | None
     """Steps from one to the next; None: they come irregularly."""
 
@@ -129,28 +130,27 @@ FEW, MUCH = 0.1, 0.2
 """Long steps: at most this share of the steps, and at least that share of the time."""
 
 
-def find_long_steps(ranks: Sequence[Rank]) -> LongSteps | None:
-    """The long steps of the rank on which they take the least of the time; None: a rank has none
-    to speak of."""
-    long_steps = [_long_steps(after_warm_up(rank.steps)) for rank in ranks if len(rank.steps)]
-    known = [each for each in long_steps if each is not None]
-    return (
-        min(known, key=lambda each: each.time) if known and len(known) == len(long_steps) else None
-    )
-
-
-def _long_steps(records: Records) -> LongSteps | None:
-    wall = records["wall_ns"].astype(float)
+def find_long_steps(steps: Ints, wall: Floats) -> LongSteps | None:
+    """The long steps of all ranks together, of (T) step numbers and (T, R) seconds; None: none to
+    speak of. A step is long if it is so on any rank. Long ones next to each other count once: what
+    one rank does after a collective is in its step, and the wait for it in the others' next one."""
     if not len(wall):
         return None
-    is_long = wall > LONG * np.median(wall)
-    steps, time = float(is_long.mean()), float(wall[is_long].sum() / wall.sum())
-    if not 0 < steps <= FEW or time < MUCH:
+    longest, mean = wall.max(axis=1), wall.mean(axis=1)
+    is_long = longest > LONG * np.median(longest)
+    first = np.flatnonzero(is_long & ~np.concatenate(([False], is_long[:-1])))
+    share, time = len(first) / len(wall), float(mean[is_long].sum() / mean.sum())
+    if not 0 < share <= FEW or time < MUCH:
         return None
-    regular = period(records["step"].astype(np.int64)[is_long])
-    return LongSteps(
-        steps, time, float(np.median(wall[is_long])) * 1e-9, regular.steps if regular else None
-    )
+    lasted = np.add.reduceat(np.where(is_long, mean, 0.0), first)
+    regular = period(steps[first])
+    return LongSteps(share, time, float(np.median(lasted)), regular.steps if regular else None)
+
+
+def long_steps_of(rank: Rank) -> LongSteps | None:
+    """The same of one rank by itself."""
+    records = after_warm_up(rank.steps)
+    return find_long_steps(records["step"].astype(np.int64), records["wall_ns"][:, None] * 1e-9)
 
 
 FEWEST = 3

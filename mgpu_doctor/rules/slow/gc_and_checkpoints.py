@@ -14,6 +14,7 @@ from mgpu_doctor.rules.slow.stall_finding import (
     COST,
     RECURS,
     busy,
+    each_lasts,
     finding,
     less_often,
     of_phases,
@@ -91,7 +92,7 @@ def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 "copy.",
                 without(stalls, "saving, an upper bound: the copy still takes time"),
             ),
-            less_often(stalls, "Save", "`if step % {steps} == 0:` around the saving"),
+            *less_often(stalls, "Save", "`if step % {steps} == 0:` around the saving"),
         ]
         if alone and count > 1:
             fixes.append(
@@ -115,8 +116,8 @@ def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
             measures,
             stalls,
             code="checkpoint-stall",
-            title=f"Saving a checkpoint {who} stops the training {when(measures, stalls)}, for "
-            f"{format_seconds(stalls.seconds)} each time",
+            title=f"Saving a checkpoint {who} stops the training {when(measures, stalls)}, "
+            f"{each_lasts(stalls)}",
             cause=f"The training loop is blocked until the checkpoint is written{waits}."
             f"{busy(stalls)}",
             fixes=tuple(fixes),
@@ -141,7 +142,7 @@ RULES = (
     Rule(
         code="checkpoint-stall",
         family="slow",
-        summary="Saving checkpoints repeatedly stops the training.",
+        summary="Saving checkpoints stops the training.",
         measured="Time in `torch.save` and `torch.distributed.checkpoint.save` on each rank. The "
         "cost is a what-if: the same steps without it. If the step records contain too few "
         "checkpoints, the history of the whole run is used.",

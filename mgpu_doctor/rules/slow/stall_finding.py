@@ -6,23 +6,30 @@ import math
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stalls.few_stalls import (
+    COMPUTED,
     LEAST_COST,
     LEAST_SECONDS,
-    LEAST_STALLS,
     LEAST_STEPS,
 )
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
-from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit
 
+SEEN = ("checkpoint", "evaluation")
+"""Phases of stalls whose cause the probe saw itself."""
+MUCH = 0.1
+"""Share of the time from which few stalls are a warning. A choice: the user would notice it."""
+
 RECURS = (
     "At least 3 stalls. Each counts with at most 4 times the duration of the third longest, so "
-    "that one or two long stalls are not taken for a recurring one. If nothing recurs: "
-    f"{LEAST_STALLS} stalls of one rank, each of at least {LEAST_SECONDS:g} s and {LEAST_STEPS:g} "
-    "median steps, in which its thread computed and for which all other ranks waited, that take at "
-    f"least {LEAST_COST:.0%} of the time."
+    "that one or two long stalls are not taken for a recurring one. One or two count by "
+    f"themselves if they are of one rank, each takes at least {LEAST_SECONDS:g} s and "
+    f"{LEAST_STEPS:g} median steps, all other ranks wait for it, and together they take at least "
+    f"{LEAST_COST:.0%} of the time; and if the rank saved or evaluated, was on a CPU for "
+    f"{COMPUTED:.0%} of the time, or was idle and did not wait for a core. They are a warning from "
+    f"{MUCH:.0%} on, unless the rank was idle."
 )
 
 COST = Limit(
@@ -70,7 +77,7 @@ def finding(
     mean = measures.joined.step_seconds if measures.joined else None
     return Finding(
         code=code,
-        severity=severity_of_cost(stalls.saved),
+        severity=_severity(stalls),
         confidence=_confidence(stalls),
         title=title,
         cause=cause,
@@ -90,8 +97,17 @@ def _confidence(stalls: Stalls) -> float:
     if stalls.waited is None:
         return 0.99
     if stalls.count < LEAST_RECURRENCE:
-        return 0.7
+        return 0.6 if stalls.count == 1 else 0.7
     return 0.95 if stalls.period else 0.85
+
+
+def _severity(stalls: Stalls) -> Severity:
+    """The severity by the cost. Few stalls are no warning if the rank was idle, which may have been
+    its storage's fault, or if they cost little in a long run."""
+    if not stalls.are_few:
+        return severity_of_cost(stalls.saved)
+    busy = stalls.phase in SEEN or (stalls.running is not None and stalls.running >= COMPUTED)
+    return Severity.WARNING if busy and stalls.saved >= MUCH else Severity.INFO
 
 
 def _evidence(stalls: Stalls) -> tuple[Evidence, ...]:
@@ -132,7 +148,9 @@ def _evidence(stalls: Stalls) -> tuple[Evidence, ...]:
 
 
 def when(measures: Measures, stalls: Stalls) -> str:
-    """`every 20 steps`, `at every epoch (32 steps)`, `11 times in 240 steps`."""
+    """`every 20 steps`, `at every epoch (32 steps)`, `11 times in 240 steps`, `once in 9 steps`."""
+    if stalls.count == 1:
+        return f"once in {stalls.compared} steps"
     if stalls.period is None:
         return f"{stalls.count} times in {stalls.compared} steps"
     distance = f"{stalls.period:.0f} steps" if stalls.period >= 1.5 else "step"
@@ -142,6 +160,12 @@ def when(measures: Measures, stalls: Stalls) -> str:
             if loader.batches and abs(loader.batches - stalls.period) < 1 and loader.batches > 2:
                 return f"at every epoch ({distance})"
     return f"every {distance}"
+
+
+def each_lasts(stalls: Stalls) -> str:
+    """`for 300 ms each time`; of a single stall, `for 2.5 s`."""
+    times = " each time" if stalls.count > 1 else ""
+    return f"for {format_seconds(stalls.seconds)}{times}"
 
 
 def busy(stalls: Stalls) -> str:
@@ -176,18 +200,22 @@ def without(stalls: Stalls, what: str) -> Predicted:
     return Predicted(1 - stalls.saved, None, f"{WHAT_IF} {what}")
 
 
-def less_often(stalls: Stalls, what: str, setting: str) -> Fix:
-    """The fix to do it less often, so that it takes at most 1 % of the time."""
+def less_often(stalls: Stalls, what: str, setting: str) -> tuple[Fix, ...]:
+    """The fix to do it less often, so that it takes at most 1 % of the time; none if it was done
+    once."""
+    if stalls.count == 1:
+        return ()
     distance = stalls.period or stalls.compared / stalls.count
     overhead = stalls.saved / max(1 - stalls.saved, 1e-6)
     interval = max(2, math.ceil(distance * overhead / AFFORDABLE))
     digits = 10 ** max(0, len(str(interval)) - 2)
     interval = math.ceil(interval / digits) * digits
     after = (1 - stalls.saved) * (1 + overhead * distance / interval)
-    return Fix(
+    fix = Fix(
         "less-often",
         f"{what} every {interval} steps instead of every {distance:.0f}",
         f"{setting.format(steps=interval)}. At {format_seconds(stalls.seconds)} each, this takes "
         f"{overhead * distance / interval * 100:.1f} % of the time.",
         Predicted(after, None, f"{WHAT_IF} it, and {distance / interval:.2f} of its cost added"),
     )
+    return (fix,)

@@ -12,7 +12,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES
 from mgpu_doctor.findings import Finding, Fix, Predicted
-from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
+from mgpu_doctor.formatting import format_ranks, format_share
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.slow.host_contention import clear_cores, find_host_cause
 from mgpu_doctor.rules.slow.stall_finding import (
@@ -21,6 +21,7 @@ from mgpu_doctor.rules.slow.stall_finding import (
     RECURS,
     WHAT_IF,
     busy,
+    each_lasts,
     finding,
     less_often,
     of_phases,
@@ -108,12 +109,12 @@ def _alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
             measures,
             stalls,
             code="rank0-only-work",
-            title=f"Only {format_ranks(stalls.ranks)} {doing} {when(measures, stalls)}, for "
-            f"{format_seconds(stalls.seconds)} each time, and the other ranks wait",
+            title=f"Only {format_ranks(stalls.ranks)} {doing} {when(measures, stalls)}, "
+            f"{each_lasts(stalls)}, and the other ranks wait",
             cause=cause,
             fixes=(
                 *fixes,
-                less_often(stalls, f"Do that {what}", "`if step % {steps} == 0:` around it"),
+                *less_often(stalls, f"Do that {what}", "`if step % {steps} == 0:` around it"),
             ),
             replaces=reported_by(measures, stalls),
         )
@@ -173,6 +174,8 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
             continue
         several = len(stalls.ranks) > 1
         which = "these steps" if stalls.period is None else f"each {stalls.period:.0f}th step"
+        if stalls.count == 1:
+            which = f"step {stalls.steps[0]}"
         turns = " alternately" if several else ""
         ready = queued(measures, stalls)
         fix = _find(measures, stalls) if ready is None else clear_cores(ready.around)
@@ -182,7 +185,7 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
             code="straggler-transient",
             title=f"{format_ranks(stalls.ranks).capitalize()} "
             f"{'stall' if several else 'stalls'}{turns} "
-            f"{when(measures, stalls)}, for {format_seconds(stalls.seconds)} each time",
+            f"{when(measures, stalls)}, {each_lasts(stalls)}",
             cause=f"In {which}, {DOES[stalls.phase]}. Ruled out: garbage collection, "
             "checkpoints and "
             f"evaluation.{busy(stalls) if ready is None else _without_core(ready)}",

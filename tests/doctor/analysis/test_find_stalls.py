@@ -190,9 +190,13 @@ def test_an_evaluation_that_now_one_rank_and_now_another_is_long_at_is_everybody
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("phase", ["forward", "other", "checkpoint", "evaluation"])
 def test_what_happened_once_or_twice_is_no_pattern(phase: str, times: int, long: float) -> None:
+    """Only what the probe saw counts, if it took much of the time: a machine may have done the
+    rest."""
     work = healthy(Synthetic(ranks=4, steps=150))
     work.setdefault(phase, np.zeros((150, 4)))[[60, 110][:times], 1] += long
-    assert stalls(job_of(work)) == ()
+    counts = [(each.phase, each.count) for each in stalls(job_of(work))]
+    seen = phase in ("checkpoint", "evaluation") and long > 1
+    assert counts == [(phase, times)] * seen
 
 
 def test_one_huge_collection_among_small_ones_is_no_pattern() -> None:

@@ -21,6 +21,7 @@ from mgpu_doctor.analysis.steps.phase_shares import (
     at_epoch_starts,
     coverage,
     find_long_steps,
+    long_steps_of,
     phase_shares,
     step_seconds,
 )
@@ -28,6 +29,7 @@ from mgpu_doctor.case.device_times import DEVICE_TIMED
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import Pace
 from mgpu_doctor.recording.box import STEP_DTYPE
+from tests.support.recurring import Seconds
 from tests.support.synthetic import make_case, make_rank
 
 WAIT, COMMUNICATION = 4, 5
@@ -120,11 +122,11 @@ def test_steps_that_overlap_leave_no_negative_time_between_them() -> None:
 # --- long steps -----------------------------------------------------------------------------
 
 
-def with_long(many: int, seconds: float) -> Rank:
+def with_long(many: int, seconds: float, after: int = 0) -> Seconds:
     """100 steps of a second, of which so many take longer: one in six, once it has warmed up."""
     walls = np.ones(100)
-    walls[30 + 6 * np.arange(many)] = seconds
-    return rank(steps(walls.tolist()))
+    walls[30 + after + 6 * np.arange(many)] = seconds
+    return walls
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def with_long(many: int, seconds: float) -> Rank:
 def test_few_steps_of_five_medians_that_take_a_fifth_of_the_time(
     many: int, seconds: float, found: bool
 ) -> None:
-    one = find_long_steps([with_long(many, seconds)])
+    one = long_steps_of(rank(steps(with_long(many, seconds).tolist())))
     assert (one is not None) is found
     if one is not None:
         time = many * seconds / (many * seconds + 100 - many)
@@ -148,14 +150,16 @@ def test_few_steps_of_five_medians_that_take_a_fifth_of_the_time(
         assert (one.seconds, one.period) == pytest.approx((seconds, 6))
 
 
-def test_long_steps_are_those_of_the_rank_that_loses_least() -> None:
-    ranks = [with_long(10, 9.0), with_long(10, 7.0)]
-    one = find_long_steps(ranks)
-    assert one is not None
-    assert one.seconds == pytest.approx(7.0)
-    assert find_long_steps([*ranks, rank(steps([1.0] * 100), 2)]) is None
-    assert find_long_steps([*ranks, rank(steps([]), 2)]) == one
-    assert find_long_steps([]) is None
+def test_the_same_steps_of_all_ranks_are_long() -> None:
+    """What one rank does between two steps the others wait for in their next one: it is one stall,
+    and takes as much of the time on every rank."""
+    first, other = with_long(4, 9.0), with_long(4, 9.0, after=1)
+    together = find_long_steps(np.arange(100), np.stack([first, other], axis=1))
+    assert together is not None
+    assert (together.steps, together.period) == (0.04, pytest.approx(6))
+    assert (together.time, together.seconds) == pytest.approx((40 / (40 + 92), 10))
+    assert find_long_steps(np.arange(100), np.ones((100, 2))) is None
+    assert find_long_steps(np.arange(0), np.ones((0, 2))) is None
 
 
 # --- epochs ---------------------------------------------------------------------------------

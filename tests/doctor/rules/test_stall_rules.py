@@ -216,7 +216,7 @@ def few(
     work = healthy(Synthetic(ranks=ranks, steps=steps))
     running = np.sum(list(work.values()), axis=0)
     for step, rank, seconds in stalls:
-        work[phase][step, rank] += seconds
+        work.setdefault(phase, np.zeros((steps, ranks)))[step, rank] += seconds
         running[step, rank] += computed * seconds
     return job_of(work, fields={"cpu_s": running})
 
@@ -236,7 +236,7 @@ def test_two_stalls_count_if_they_take_much_of_the_time(phase: str) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(few((50, 2, 3.0)), id="one stall"),
+        pytest.param(few((3, 2, 3.0)), id="in the first steps"),
         pytest.param(few((50, 2, 3.0), (110, 2, 3.0), computed=0.3), id="without a core"),
         pytest.param(few((50, 2, 3.0), (110, 1, 3.0)), id="of different ranks"),
         pytest.param(few((50, 2, 0.8), (110, 2, 0.8)), id="shorter than a second"),
@@ -291,6 +291,72 @@ def beside(other: float) -> Case:
 def test_both_sides_of_the_limits_of_few_stalls(case: Case, told: bool) -> None:
     culprits = [[one.rank for one in found.culprits] for found in loud(case)]
     assert culprits == [[2]] * told
+
+
+@pytest.mark.parametrize(
+    ("phase", "rank", "code"),
+    [
+        ("other", 2, "straggler-transient"),
+        ("evaluation", 0, "rank0-only-work"),
+        ("checkpoint", 0, "checkpoint-stall"),
+    ],
+)
+@pytest.mark.parametrize("step", [12, 100])
+def test_a_single_stall_counts_if_it_takes_much_of_the_time(
+    step: int, phase: str, rank: int, code: str
+) -> None:
+    (found,) = loud(few((step, rank, 2.0), phase=phase))
+    assert (found.code, [culprit.rank for culprit in found.culprits]) == (code, [rank])
+    assert found.confidence == 0.6
+    assert [row.value for row in found.evidence[:2]] == [1, pytest.approx(2.0, abs=0.05)]
+
+
+def idle(queued: float) -> Case:
+    """Rank 2 stalls once, is idle, and waits for a core for so many seconds per second."""
+    return sampled(few((50, 2, 2.0), computed=0.1), {2: Doing(queued=queued)})
+
+
+@pytest.mark.parametrize(
+    ("case", "reported"),
+    [
+        pytest.param(few((50, 2, 2.0), computed=0.1), False, id="idle, or without a core"),
+        pytest.param(idle(0.02), True, id="idle"),
+        pytest.param(idle(0.5), False, id="without a core"),
+        pytest.param(few((50, 2, 2.0), steps=860), True, id="7 % of the time"),
+        pytest.param(few((50, 2, 2.0), steps=1500), False, id="4 % of the time"),
+    ],
+)
+def test_a_single_stall_that_may_be_anything_or_costs_little_is_no_warning(
+    case: Case, reported: bool
+) -> None:
+    assert loud(case) == []
+    culprits = [who.rank for found in diagnose(case).findings for who in found.culprits]
+    assert culprits == [2] * reported
+
+
+def test_long_stalls_beside_others_that_recur_are_two_findings() -> None:
+    work = healthy(Synthetic(ranks=3, steps=200))
+    running = np.sum(list(work.values()), axis=0)
+    work["checkpoint"] = np.zeros((200, 3))
+    work["checkpoint"][25::20, 0] = 0.2
+    work["other"][52, 1] += 3.0
+    running[52, 1] += 3.0
+    found = loud(job_of(work, fields={"cpu_s": running}))
+    assert {(one.code, *(who.rank for who in one.culprits)) for one in found} == {
+        ("checkpoint-stall", 0),
+        ("straggler-transient", 1),
+    }
+
+
+def test_a_rank_short_of_cores_stalls_at_no_regular_distance() -> None:
+    """Each of the two causes is reported: it waits for cores, and it stops every twentieth step."""
+    work = healthy(Synthetic(ranks=2, steps=STEPS))
+    work["backward"][:, 1] += 0.02
+    work["other"][10::20, 1] += 0.3
+    around = {0: Doing(queued=0.01), 1: Doing(queued=0.4)}
+    found = loud(sampled(on_host(job_of(work)), around))
+    assert {one.code for one in found} == {"straggler-host", "straggler-transient"}
+    assert {who.rank for one in found for who in one.culprits} == {1}
 
 
 def test_two_ranks_are_enough_for_few_stalls() -> None:
