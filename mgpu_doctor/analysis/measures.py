@@ -363,7 +363,7 @@ def _newest_stalls(seen: Measures, ranks: tuple[Rank, ...]) -> tuple[Stalls, ...
     if first:
         joined, attribution = joined.between(first, count), attribution.between(first, count)
     recurring = find_stalls(joined, attribution, ranks)
-    few = find_few_stalls(joined, attribution, seen.surroundings)
+    few = find_few_stalls(joined, attribution, ranks, seen.surroundings)
     known = {step for stalls in recurring for step in stalls.steps}
     return recurring if few is None or known & {*few.steps} else (few, *recurring)
 

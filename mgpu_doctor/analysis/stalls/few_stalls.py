@@ -7,7 +7,7 @@ its thread was idle and no machine that interrupted it kept it waiting for a cor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,11 @@ from mgpu_probes.inprocess.layout import CHECKPOINT, COMMUNICATION, EVALUATION, 
 from mgpu_doctor.analysis.cost.what_if import saved_if_removed
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
+from mgpu_doctor.analysis.stalls.recompilation import compiling_seconds
 from mgpu_doctor.analysis.steps.step_alignment import FIRST_STEPS, Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution
+from mgpu_doctor.case.model import Rank
 
 LEAST_SECONDS = 1.0
 LEAST_STEPS = 20.0
@@ -36,11 +38,15 @@ did must explain."""
 
 
 def find_few_stalls(
-    joined: Joined, attribution: Attribution, surroundings: Mapping[int, Surroundings]
+    joined: Joined,
+    attribution: Attribution,
+    ranks: Sequence[Rank],
+    surroundings: Mapping[int, Surroundings],
 ) -> Stalls | None:
     """The long stalls of one rank for which all others waited; None if none."""
-    known = ~np.isnan(attribution.own).any(axis=1)
-    own, waits = attribution.own[known], attribution.in_collectives[known]
+    without = np.maximum(attribution.own - compiling_seconds(joined, ranks), 0)
+    known = ~np.isnan(without).any(axis=1)
+    own, waits = without[known], attribution.in_collectives[known]
     running = joined.running[known]
     if not len(own):
         return None

@@ -1,7 +1,8 @@
 """Stalls now and then: on which rank, how often, how long, in what, and what they cost.
 
 What a probe saw itself (the garbage collector, a checkpoint, an evaluation) is reported by its cost
-alone. A stall that nothing explains needs more: see `sporadic`.
+alone. Compilations are no stalls of a rank: `recompilation` has them. A stall that nothing explains
+needs more: see `unexplained_stalls`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from mgpu_probes.inprocess.layout import CHECKPOINT, EVALUATION
 
 from mgpu_doctor.analysis.cost.what_if import saved_if_removed
 from mgpu_doctor.analysis.stalls.rare_stalls import find_rare_stalls
+from mgpu_doctor.analysis.stalls.recompilation import compiling_seconds
 from mgpu_doctor.analysis.stalls.unexplained_stalls import (
     CULPRIT,
     OUTLIER,
@@ -106,7 +108,7 @@ def find_stalls(
         usual = np.nanmedian(work.own, axis=0)
         seen["gc"] = np.minimum(seen["gc"], np.maximum(np.nan_to_num(work.own - usual), 0))
     seen = {name: seconds for name, seconds in seen.items() if seconds.any()}
-    rest = work.own
+    rest = np.maximum(work.own - compiling_seconds(joined, ranks), 0)
     found_stalls = []
     for name, seconds in seen.items():
         found_stalls.append(

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mgpu_doctor.analysis.steps.step_alignment import Joined
+from mgpu_doctor.analysis.steps.step_cells import Floats
 from mgpu_doctor.case.model import Event, Rank
 
 KIND = "recompile"
@@ -65,6 +67,19 @@ def find_recompilation(ranks: Sequence[Rank], warm_up: int) -> Recompilation | N
         what=reasons.most_common(1)[0][0] if reasons else "",
         versions=max(known, default=None),
     )
+
+
+def compiling_seconds(joined: Joined, ranks: Sequence[Rank]) -> Floats:
+    """(T, R) seconds in which a rank compiled, of the compilations that are on record."""
+    seconds = np.zeros(joined.wall.shape)
+    by_number = {rank.rank: rank for rank in ranks}
+    for column, number in enumerate(joined.ranks):
+        steps = joined.cells.column("step", column).astype(np.int64)
+        for event in by_number[number].events:
+            row = int(np.searchsorted(steps, event.step))
+            if event.kind == KIND and row < len(steps) and steps[row] == event.step:
+                seconds[row, column] += event.seconds
+    return seconds
 
 
 def _late(rank: Rank, warm_up: int) -> list[Event]:

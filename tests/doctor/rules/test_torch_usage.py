@@ -10,6 +10,7 @@ import pytest
 from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
+from tests.support.recurring import healthy, job_of
 from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Synthetic, make_case, make_rank, records, synthetic_case
 
@@ -53,6 +54,29 @@ def test_ranks_that_compile_one_after_the_other_cost_the_sum() -> None:
     (one,) = found(compiling(at, 0.010))
     assert one.severity is Severity.WARNING
     assert one.cost.step_fraction == pytest.approx(0.12, abs=0.02)
+
+
+@pytest.mark.parametrize("phase", ["other", "forward"])
+@pytest.mark.parametrize(("every", "codes"), [(20, ["recompiling"]), (40, [])])
+@pytest.mark.parametrize("seconds", [0.3, 3.0])
+def test_what_one_rank_compiles_is_not_called_its_stall(
+    seconds: float, every: int, codes: list[str], phase: str
+) -> None:
+    """At a regular distance, outside every phase or in one: three times are a start, more are
+    recompiling."""
+    work = healthy(Synthetic(ranks=3, steps=140))
+    at = range(30, 140, every)
+    work[phase][list(at), 0] += seconds
+    case = job_of(work)
+    steps = case.ranks[0].steps
+    events = tuple(
+        Event("recompile", steps["end_ns"][step] / 1e9 - seconds, step, seconds, 2.0, WHY)
+        for step in at
+    )
+    case = replace(case, ranks=(replace(case.ranks[0], events=events), *case.ranks[1:]))
+    loud = [one for one in diagnose(case).findings if one.severity is not Severity.INFO]
+    assert [one.code for one in loud] == codes
+    assert {who.rank for one in loud for who in one.culprits} == ({0} if codes else set())
 
 
 def test_one_rank_is_named_and_the_others_wait() -> None:
