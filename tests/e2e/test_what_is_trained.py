@@ -93,7 +93,7 @@ def test_replicas_that_drift_apart(tmp_path: Path, wrong: str) -> None:
     assert codes(diagnosis) == {"replicas-diverged"}
     found = named(diagnosis, "replicas-diverged")
     assert found is not None
-    assert found.since_step == 20
+    assert found.since_step == 5
     assert found.culprits == ()
     assert "reduces gradients itself" in found.cause
 

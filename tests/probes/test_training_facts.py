@@ -314,9 +314,9 @@ def test_a_rank_tells_its_first_batches_and_its_weights(one_of_two: Box) -> None
     digests = [one for *_, one in birth["batches"]]
     assert len(set(digests)) == 8
     assert digests[:8] == digests[8:16] == digests[16:]
-    assert [row[0] for row in birth["weights"]] == [20, 40, 48]
-    assert [row[2] for row in birth["weights"]] == [20, 40, 48]
-    assert len({row[3] for row in birth["weights"]}) == 2  # the last epoch changes none
+    assert [row[0] for row in birth["weights"]] == [5, 10, 20, 40, 48]
+    assert [row[2] for row in birth["weights"]] == [5, 10, 20, 40, 48]
+    assert len({row[3] for row in birth["weights"]}) == 4  # the last epoch changes none
     assert birth["seed"] == 5
     assert birth["loaders"][1]["epochs"] == 4
     assert birth["optimizers"][0]["lr_now"] == 0.01

@@ -45,6 +45,9 @@ class Replicas:
     jumped: tuple[int, ...] = ()
     """The ranks whose weights left those of the majority, which stayed equal to the last bit;
     empty: unknown. With two ranks, it is unknown which one left: one may have stopped learning."""
+    were_equal: bool = False
+    """Whether all ranks' weights were equal to the last bit at the compared moment before
+    `diverged_at`."""
     distance: float | None = None
     """Relative difference between the largest and the smallest sum of the sampled weights then."""
 
@@ -132,23 +135,22 @@ def _with_weights(replicas: Replicas, ranks: Sequence[Rank]) -> Replicas:
     if not apart:
         return replace(replicas, compared_weights=len(moments))
     last = apart[0][1]
-    before = moments[-len(apart) - 1][1] if len(apart) < len(moments) else None
+    before = moments[-len(apart) - 1][1] if len(apart) < len(moments) else {}
+    were_equal = len({sample.values for sample in before.values()}) == 1
     return replace(
         replicas,
         compared_weights=len(moments),
         diverged_at=apart[-1][0],
         diverged_moments=len(apart),
         factions=_factions({rank: sample.values for rank, sample in last.items()}),
-        jumped=() if before is None else _find_jump(before, last),
+        jumped=_find_jump(last) if were_equal else (),
+        were_equal=were_equal,
         distance=_distance(last),
     )
 
 
-def _find_jump(before: Mapping[int, _Sample], last: Mapping[int, _Sample]) -> tuple[int, ...]:
-    """The ranks that left the others between two moments, at the first of which all bits were
-    equal."""
-    if len({sample.values for sample in before.values()}) > 1:
-        return ()
+def _find_jump(last: Mapping[int, _Sample]) -> tuple[int, ...]:
+    """The ranks that left the others since the moment before, when all bits were equal."""
     first, *others = _factions({rank: sample.values for rank, sample in last.items()})
     rest = tuple(sorted(rank for group in others for rank in group))
     return rest if len(first) > max(1, len(rest)) else ()

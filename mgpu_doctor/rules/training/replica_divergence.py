@@ -28,7 +28,8 @@ def _find_divergence(measures: Measures, limits: Limits) -> Iterable[Finding]:
     replicas = measures.replicas
     if replicas.diverged_at is None:
         return
-    if replicas.diverged_moments < limits["moments"] and not _is_sudden(replicas):
+    once = replicas.diverged_moments < limits["moments"]
+    if once and not _is_sudden(replicas):
         return
     if not held_as_replicas(measures) or _differ_on_purpose(measures):
         return
@@ -39,8 +40,8 @@ def _find_divergence(measures: Measures, limits: Limits) -> Iterable[Finding]:
     cause, how = _explain(measures, minority, never_reduced=never_reduced)
     yield Finding(
         code="replicas-diverged",
-        severity=Severity.WARNING,
-        confidence=0.95,
+        severity=Severity.INFO if once and not replicas.jumped else Severity.WARNING,
+        confidence=0.6 if once and not replicas.jumped else 0.95,
         title=f"{_describe_difference(minority)}, from step {replicas.diverged_at} on or earlier",
         cause=cause,
         culprits=tuple(culprit_of(measures, rank) for rank in minority),
@@ -72,9 +73,12 @@ def _find_divergence(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _is_sudden(replicas: Replicas) -> bool:
-    """Whether one comparison is enough: some ranks differ, and the rest are equal to the last bit.
-    Rank 0 alone may have loaded other weights on purpose, to save or evaluate them."""
-    return bool(replicas.jumped) and replicas.jumped != (0,)
+    """Whether one comparison is enough: all were equal to the last bit before, and either some
+    ranks left the rest, or there are only two. Rank 0 may have loaded other weights on purpose, to
+    save or evaluate them: alone it is no finding, and one of two is no warning."""
+    if replicas.jumped:
+        return replicas.jumped != (0,)
+    return replicas.were_equal and sum(map(len, replicas.factions)) == 2
 
 
 def _describe_difference(minority: tuple[int, ...]) -> str:
@@ -165,8 +169,8 @@ RULES: tuple[Rule, ...] = (
         code="replicas-diverged",
         family="training",
         summary="The weights of ranks that should be replicas differ.",
-        measured="At steps 20, 40, 80, … 1280, then every thousandth step, and when it ends, each "
-        "rank records a digest of some elements of up to 64 parameters. Only digests of the same "
+        measured="At steps 5, 10, 20, … 640, then every 500 steps, and when it ends, each rank "
+        "records a digest of some elements of up to 64 parameters. Only digests of the same "
         "step, collective and number of updates are compared. Weights on a device are not read, "
         "because that would wait for the device; nor are sharded weights. Silent for pipeline "
         "stages, groups smaller than the job, all-to-all exchanges (experts), communication hooks, "
@@ -184,8 +188,9 @@ RULES: tuple[Rule, ...] = (
                 2,
                 "moments",
                 "compared steps, up to the last one, at which weights differ; a single one may "
-                "be weights that were loaded at the end. One is enough if ranks other than rank 0 "
-                "alone left the rest, which stayed equal to the last bit",
+                "be weights that were loaded at the end. One is enough if all were equal to the "
+                "last bit before, and ranks other than rank 0 alone left the rest, which still "
+                "are; or, without a warning, if there are only two ranks",
             ),
         ),
     ),

@@ -37,8 +37,9 @@ _EARLY_METADATA = (2, 10, 50)
 """Steps after which the process metadata is renewed: loaders, optimizers, shapes are known then."""
 _METADATA_LASTS_NS = 30_000_000_000
 """After that it is renewed with a step: it holds counters too."""
-_FIRST_LOOK, _LOOKS_APART = 20, 1000
-"""`on_step` is called at this step, at twice, four times, … as many, and then so many apart."""
+_FIRST_LOOK, _LOOKS_APART = 5, 500
+"""`on_step` is called at this step, at twice, four times, … as many, and then so many apart. A
+sample of the weights takes 0.7 ms (64 parameters, cold caches): 1.4 µs per step then."""
 _PROBE_COST_WORD = layout.PROBE_COST // 8
 _SECONDS = (1e-9).__mul__
 _COLD = 6

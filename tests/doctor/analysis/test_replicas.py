@@ -117,6 +117,14 @@ def test_who_left_the_others() -> None:
     assert compared("weights", both, leaves).jumped == ()
 
 
+def test_two_that_part_late_were_equal_before() -> None:
+    leaves = [*held(*"ab"), *held("x", total="2.9", step=60)]
+    assert compared("weights", held(*"abc"), leaves).were_equal
+    assert not compared("weights", held(*"abc"), held(*"xyz", total="2.9")).were_equal
+    off = [*held("a"), *held("x", total="2.500001", step=40), *held("y", total="2.9", step=60)]
+    assert not compared("weights", held(*"abc"), off).were_equal
+
+
 @pytest.mark.parametrize(
     "other",
     [

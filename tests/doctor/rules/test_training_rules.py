@@ -232,6 +232,33 @@ def test_two_replicas_that_differ_name_nobody() -> None:
     assert one.since_step == 20
 
 
+def parting(*ends: str, before: str = "a") -> list[Finding]:
+    """What is found if ranks were equal at one moment and hold these weights when they end."""
+    births = []
+    for number, end in enumerate(ends):
+        total = 1.0 + (end == "b")
+        rows = [[20, 69, 20, f"s.{before}.1.0"], [40, 129, 40, f"s.{end}.{total}"]]
+        births.append({**drifting(number, end, total), "weights": rows})
+    return [one for one in found(job(*births)) if one.code == "replicas-diverged"]
+
+
+def test_two_replicas_that_part_late_are_reported_and_neither_is_blamed() -> None:
+    (one,) = parting("b", "c")
+    assert (one.severity, one.culprits, one.since_step) == (Severity.INFO, (), 40)
+    assert parting("c", "c") == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "named"), [("ccb", [2]), ("bccc", None), ("cbcb", None), ("cbb", None), ("cbcc", [1])]
+)
+def test_of_several_that_part_late_the_one_that_left_is_named(
+    ends: str, named: list[int] | None
+) -> None:
+    """Not rank 0 alone: it may have loaded weights on purpose."""
+    reported = [[who.rank for who in one.culprits] for one in parting(*ends)]
+    assert reported == ([] if named is None else [named])
+
+
 def test_the_minority_is_the_culprit() -> None:
     births = [drifting(rank, rank == 2, 1.0 + (rank == 2)) for rank in range(4)]
     (one,) = found(job(*births))
@@ -316,9 +343,11 @@ def test_one_moment_decides_if_the_others_stayed_equal() -> None:
 
 
 def test_weights_that_rank_0_loads_at_the_end_are_no_divergence() -> None:
-    assert found(left_at_the_end(0)) == []
-    assert found(left_at_the_end(1)) == []
+    """Of two ranks, it may be either: worth knowing, and no warning."""
     assert found(left_at_the_end(0, ranks=4)) == []
+    for rank in (0, 1):
+        (one,) = found(left_at_the_end(rank))
+        assert (one.severity, one.culprits) == (Severity.INFO, ())
 
 
 # -------------------------------------------------------------------------------- lr-unscaled
