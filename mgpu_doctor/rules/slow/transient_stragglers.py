@@ -140,11 +140,9 @@ def _is_explained_by_straggler(measures: Measures, stalls: Stalls) -> bool:
 
 def _in_slices(measures: Measures, stalls: Stalls) -> bool:
     """Whether a straggler rule gives the cause: a rank that keeps waiting for a core gets it in
-    time slices, and waits longer in some steps, at no regular distance."""
-    if stalls.period is not None:
-        return False
+    time slices, and waits longer in some steps, in the phase in which it waits in all of them."""
     waits = {
-        straggler.rank: straggler.excess
+        straggler.rank: straggler.by_phase.get(stalls.phase) or 0.0
         for straggler in measures.stragglers or ()
         if (cause := find_host_cause(measures.causes.get(straggler.rank, ()), DECIDES)) is not None
         and cause.name in ("host-contended", "host-throttled")

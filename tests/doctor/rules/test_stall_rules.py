@@ -348,8 +348,7 @@ def test_long_stalls_beside_others_that_recur_are_two_findings() -> None:
     }
 
 
-def test_a_rank_short_of_cores_stalls_at_no_regular_distance() -> None:
-    """Each of the two causes is reported: it waits for cores, and it stops every twentieth step."""
+def test_a_rank_short_of_cores_that_stalls_in_another_phase_has_two_findings() -> None:
     work = healthy(Synthetic(ranks=2, steps=STEPS))
     work["backward"][:, 1] += 0.02
     work["other"][10::20, 1] += 0.3
