@@ -21,15 +21,15 @@ PHASES = (0.01, nan, 0.1, 0.2, 0.05, nan, 0.02, nan, nan, 0.003)
 
 def single_calls(writer: Writer, count: int) -> list[float]:
     """Nanoseconds of each of `count` records, sorted."""
-    now, step = time.perf_counter_ns, writer.step
-    empty = -median(now() - now() for _ in range(1000))
-    taken = []
+    clock, step = time.perf_counter_ns, writer.step
+    empty = -median(clock() - clock() for _ in range(1000))
+    durations = []
     for number in range(count):
         end = time.monotonic_ns()
-        start = now()
+        start = clock()
         step(end, 383_000_000, number, 0, PHASES, 32, 4096, 2.5, 0.0, number, 4, 1, 0.3, 0, -1, 0)
-        taken.append(now() - start - empty)
-    return sorted(taken)
+        durations.append(clock() - start - empty)
+    return sorted(durations)
 
 
 def loop_mean(writer: Writer, count: int) -> float:
@@ -46,17 +46,21 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", help="where to put the box (default: a temporary folder)")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, ", end="")
     print(f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}")
-    print(f"{asked.rounds} rounds of {asked.records} records; microseconds a record")
+    print(f"{arguments.rounds} rounds of {arguments.records} records; microseconds a record")
     rounds = []
-    for _ in range(asked.rounds):
-        with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
+    for _ in range(arguments.rounds):
+        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
             writer = Writer.open(folder)
-            taken = single_calls(writer, asked.records)
-            at = [taken[int(len(taken) * share)] for share in (0.5, 0.9, 0.99, 0.999)]
-            rounds.append([*at, sum(taken) / len(taken), loop_mean(writer, asked.records)])
+            durations = single_calls(writer, arguments.records)
+            quantiles = [
+                durations[int(len(durations) * share)] for share in (0.5, 0.9, 0.99, 0.999)
+            ]
+            rounds.append(
+                [*quantiles, sum(durations) / len(durations), loop_mean(writer, arguments.records)]
+            )
             writer.close()
     names = ("p50", "p90", "p99", "p99.9", "mean", "CPU of a loop")
     for name, values in zip(names, zip(*rounds, strict=True), strict=True):

@@ -70,7 +70,7 @@ def complaints(box: Box) -> list[str]:
     ):
         wrong.append("a step record is not what was written")
     events = [event.step for event in box.events]
-    if any(after - before != 16 for before, after in pairwise(events)):
+    if any(later - earlier != 16 for earlier, later in pairwise(events)):
         wrong.append("an event is missing")
     if any(event.text != str(event.step) for event in box.events):
         wrong.append("an event is not what was written")
@@ -90,7 +90,7 @@ def complaints(box: Box) -> list[str]:
     return wrong
 
 
-def one(folder: Path, life: float) -> Box | None:
+def kill_writer(folder: Path, life: float) -> Box | None:
     """The box of a child killed `life` seconds after its fork; None where it had none yet."""
     child = os.fork()
     if child == 0:
@@ -115,14 +115,14 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--folder", help="where to put the boxes (default: a temporary folder)")
-    asked = parser.parse_args()
-    seed = asked.seed if asked.seed is not None else random.randrange(1 << 32)
+    arguments = parser.parse_args()
+    seed = arguments.seed if arguments.seed is not None else random.randrange(1 << 32)
     lives = random.Random(seed)
     wrong: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        for _ in range(asked.kills):
-            box = one(Path(folder), lives.uniform(0.0, LONGEST_LIFE))
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        for _ in range(arguments.kills):
+            box = kill_writer(Path(folder), lives.uniform(0.0, LONGEST_LIFE))
             if box is None:
                 counts["before_the_box_was_complete"] += 1
                 continue
@@ -132,7 +132,7 @@ def main() -> None:
             counts["doublings"] += (box.history_window_ns or 50_000).bit_length() - 16
             counts["identity_torn"] += bool(box.damage)
             wrong.update(complaints(box))
-    result = {"kills": asked.kills, "seed": seed, **counts, "wrong": dict(wrong)}
+    result = {"kills": arguments.kills, "seed": seed, **counts, "wrong": dict(wrong)}
     print(json.dumps(result))
     sys.exit(1 if wrong else 0)
 

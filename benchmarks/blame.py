@@ -65,9 +65,9 @@ def judge(trial: Trial, findings: Sequence[dict[str, Any]]) -> Score:
 
 def step_seconds(diagnosis: Diagnosis) -> float | None:
     """Median over ranks of the median step."""
-    known = [rank["step_seconds_median"] for rank in diagnosis["ranks"]]
-    known = [seconds for seconds in known if seconds is not None]
-    return statistics.median(known) if known else None
+    medians = [rank["step_seconds_median"] for rank in diagnosis["ranks"]]
+    medians = [seconds for seconds in medians if seconds is not None]
+    return statistics.median(medians) if medians else None
 
 
 def promise(diagnosis: Diagnosis, well: float | None) -> float | None:
@@ -89,7 +89,7 @@ def trials(
     """The trials, each with the name of its part; healthy ones, the twins of faults, come first."""
     chosen = {
         "healthy": lambda: healthy(steps),
-        "matrix": lambda: (each for many in ranks for each in matrix(many, steps, sizes)),
+        "matrix": lambda: (job for count in ranks for job in matrix(count, steps, sizes)),
         "causes": causes,
         "time-outs": time_outs,
         "outside": outside,

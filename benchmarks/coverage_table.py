@@ -31,7 +31,7 @@ def main() -> None:
         if not Path(name).is_file():
             continue  # a module that the probe's import hook loaded under a name of its own
         numbers = measured._analyze(name).numbers
-        for at, count in enumerate(
+        for column, count in enumerate(
             (
                 numbers.n_statements,
                 numbers.n_executed,
@@ -39,10 +39,10 @@ def main() -> None:
                 numbers.n_executed_branches,
             )
         ):
-            counts[package_of(Path(name))][at] += count
+            counts[package_of(Path(name))][column] += count
     print(f"{'package':<32} {'lines':>7} {'covered':>8} {'branches':>9} {'covered':>8}")
-    for package, (lines, executed, branches, taken) in sorted(counts.items()):
-        share, branch_share = executed / max(lines, 1), taken / max(branches, 1)
+    for package, (lines, executed, branches, branches_taken) in sorted(counts.items()):
+        share, branch_share = executed / max(lines, 1), branches_taken / max(branches, 1)
         print(f"{package:<32} {lines:>7} {share:>8.1%} {branches:>9} {branch_share:>8.1%}")
 
 

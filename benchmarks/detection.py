@@ -58,14 +58,16 @@ def first_named(fleet: Fleet, slow: Slow, seed: int, every: int) -> Named | None
     records, culprit = simulate(fleet, slow.start + LONGEST, seed, slow)
     joined = join(case_of(records).ranks)
     attribution = attribute(joined)
-    for after in range(every, LONGEST + 1, every):
-        seen = int(np.searchsorted(joined.steps, slow.start + after))
-        found = (
-            find_stragglers(joined.between(0, seen), attribution.between(0, seen)) if seen else ()
+    for delay in range(every, LONGEST + 1, every):
+        step_count = int(np.searchsorted(joined.steps, slow.start + delay))
+        stragglers = (
+            find_stragglers(joined.between(0, step_count), attribution.between(0, step_count))
+            if step_count
+            else ()
         )
-        if [one.rank for one in found] == [culprit]:
-            since = found[0].since or 0
-            return Named(after, abs(since - slow.start), found[0].saved)
+        if [straggler.rank for straggler in stragglers] == [culprit]:
+            since = stragglers[0].since or 0
+            return Named(delay, abs(since - slow.start), stragglers[0].saved)
     return None
 
 
@@ -76,15 +78,17 @@ def named_in_health(fleet: Fleet, steps: int, seed: int) -> list[int]:
     attribution = attribute(joined)
     counts = []
     for until in range(LOOK_EVERY, steps + 1, LOOK_EVERY):
-        seen = int(np.searchsorted(joined.steps, until))
-        if seen < LEAST_STEPS:
+        step_count = int(np.searchsorted(joined.steps, until))
+        if step_count < LEAST_STEPS:
             continue
-        counts.append(len(find_stragglers(joined.between(0, seen), attribution.between(0, seen))))
-        now = replace(
-            case, ranks=tuple(replace(one, steps=one.steps[:until]) for one in case.ranks)
+        counts.append(
+            len(find_stragglers(joined.between(0, step_count), attribution.between(0, step_count)))
         )
-        newest = recent(now)
-        if newest is not now:
+        truncated = replace(
+            case, ranks=tuple(replace(rank, steps=rank.steps[:until]) for rank in case.ranks)
+        )
+        newest = recent(truncated)
+        if newest is not truncated:
             window = join(newest.ranks)
             counts.append(len(find_stragglers(window, attribute(window))))
     return counts
@@ -94,16 +98,18 @@ def report_delays(ranks: int, noise: float, runs: int, seed: int, every: int) ->
     fleet = Fleet(ranks, noise)
     for by in (0.03, 0.05, 0.10):
         for start in (0, BEFORE):
-            found = [first_named(fleet, Slow(by, start), seed + run, every) for run in range(runs)]
-            known = [one for one in found if one is not None]
-            delays = [one.after if one else LONGEST * 10 for one in found]
-            errors = [one.onset_error for one in known]
-            saved = f"{np.median([one.saved for one in known]):.1%}" if known else "-"
+            results = [
+                first_named(fleet, Slow(by, start), seed + run, every) for run in range(runs)
+            ]
+            named = [result for result in results if result is not None]
+            delays = [result.after if result else LONGEST * 10 for result in results]
+            errors = [result.onset_error for result in named]
+            saved = f"{np.median([result.saved for result in named]):.1%}" if named else "-"
             onset = "-"
             if start and errors:
                 onset = f"{np.median(errors):.0f}/{np.quantile(errors, 0.9):.0f}"
             print(
-                f"{ranks:>6} {noise:>6.0%} {by:>7.0%} {start or 'first':>6} {len(known):>5}/{runs}"
+                f"{ranks:>6} {noise:>6.0%} {by:>7.0%} {start or 'first':>6} {len(named):>5}/{runs}"
                 f" {_steps(np.median(delays)):>7} {_steps(np.quantile(delays, 0.9)):>6}"
                 f" {onset:>12} {saved:>7}",
                 flush=True,
@@ -117,10 +123,10 @@ def report_alarms(ranks: int, noise: float, rank_steps: float, seed: int) -> Non
         jobs = [named_in_health(fleet, HEALTHY_STEPS, 10**6 + seed + run) for run in range(runs)]
         named = sum(sum(counts) for counts in jobs)
         snapshots = sum(len(counts) for counts in jobs)
-        seen = runs * HEALTHY_STEPS * ranks
+        watched = runs * HEALTHY_STEPS * ranks
         print(
-            f"{ranks:>6} {noise:>6.0%} {snapshots:>8,} {runs:>6} {seen / 1e6:>12.1f} {named:>7} "
-            f"{sum(any(counts) for counts in jobs):>5} {named / seen * 1e6:>10.2f}  {kind}",
+            f"{ranks:>6} {noise:>6.0%} {snapshots:>8,} {runs:>6} {watched / 1e6:>12.1f} {named:>7} "
+            f"{sum(any(counts) for counts in jobs):>5} {named / watched * 1e6:>10.2f}  {kind}",
             flush=True,
         )
 
@@ -128,28 +134,31 @@ def report_alarms(ranks: int, noise: float, rank_steps: float, seed: int) -> Non
 def report_cost(ranks: int, steps: int, noise: float, seed: int) -> None:
     records, culprit = simulate(Fleet(ranks, noise), steps, seed, Slow(0.05, steps // 2))
     case = case_of(records)
-    before = _peak_of_now()
+    memory_before = _peak_of_now()
     began = time.perf_counter()
     joined = join(case.ranks)
     attribution = attribute(joined)
-    found = find_stragglers(joined, attribution)
+    stragglers = find_stragglers(joined, attribution)
     waste = ideal(attribution).waste_fraction
     compared = time.perf_counter() - began
-    memory = _peak() - before
-    told = ", ".join(f"rank {one.rank} since step {one.since}" for one in found) or "nobody"
+    memory = _peak() - memory_before
+    described = (
+        ", ".join(f"rank {straggler.rank} since step {straggler.since}" for straggler in stragglers)
+        or "nobody"
+    )
     print(
         f"{ranks:,} ranks × {steps:,} steps: compared in {compared:.1f} s with {memory:.0f} MB "
-        f"beyond the records; named {told} (slow: rank {culprit} since {steps // 2}); "
+        f"beyond the records; named {described} (slow: rank {culprit} since {steps // 2}); "
         f"{waste:.1%} waste",
         flush=True,
     )
     del joined, attribution
-    before = _peak_of_now()
+    memory_before = _peak_of_now()
     began = time.perf_counter()
     measure(case)
     print(
         f"{'':>8} everything that rules ask for: {time.perf_counter() - began:.1f} s, "
-        f"{_peak() - before:.0f} MB",
+        f"{_peak() - memory_before:.0f} MB",
         flush=True,
     )
 

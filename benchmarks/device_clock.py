@@ -92,9 +92,9 @@ def microseconds_per_turn(*, timed: bool) -> float:
         for mark in marks:
             device.now += TURN_NS // len(marks)
             rank.mark(mark.mark, mark.data)
-    taken = time.thread_time_ns() - spent
+    nanoseconds = time.thread_time_ns() - spent
     assert len(rank.device_steps) >= (TURNS - 100 if timed else 0)
-    return taken / (TURNS - TURNS // 4) * 1e-3
+    return nanoseconds / (TURNS - TURNS // 4) * 1e-3
 
 
 def report_cost() -> None:
@@ -102,15 +102,15 @@ def report_cost() -> None:
         (microseconds_per_turn(timed=False), microseconds_per_turn(timed=True))
         for _ in range(ROUNDS)
     ]
-    more = [timed - bare for bare, timed in pairs]
+    added = [timed - bare for bare, timed in pairs]
     marks = len(marks_of_a_turn())
     print(
         f"{marks} marks per turn, {ROUNDS} rounds of {TURNS} turns, each timed; events cost nothing"
     )
     print(f"  without the timer   {spread([bare for bare, _ in pairs], 'µs per turn')}")
-    print(f"  the timer adds      {spread(more, 'µs per turn')}")
-    print(f"  per mark            {spread([each / marks for each in more], 'µs')}")
-    print(f"  of a 100 ms turn    {spread(more, '%', 100 / 1e5, 4)}", flush=True)
+    print(f"  the timer adds      {spread(added, 'µs per turn')}")
+    print(f"  per mark            {spread([added_us / marks for added_us in added], 'µs')}")
+    print(f"  of a 100 ms turn    {spread(added, '%', 100 / 1e5, 4)}", flush=True)
 
 
 def report_error(seed: int) -> None:
@@ -122,7 +122,7 @@ def report_error(seed: int) -> None:
         for rank in ranks:
             for step, truth in rank.compared():
                 pairs = zip(step.phases, truth.phases, strict=True)
-                errors += [abs(seen - real) * 1e-3 for seen, real in pairs if real]
+                errors += [abs(measured - real) * 1e-3 for measured, real in pairs if real]
                 walls.append(abs(step.wall - truth.wall) / truth.wall)
         turns = sum(len(rank.device_steps) for rank in ranks)
         print(
@@ -180,21 +180,21 @@ def report_events() -> None:
         print("  not measured on a GPU yet: this machine has none, or torch has no CUDA")
         return
     stream = torch.cuda.current_stream()
-    left = torch.randn(2048, 2048, device="cuda")
+    matrix = torch.randn(2048, 2048, device="cuda")
     rounds: dict[str, list[float]] = {"record": [], "query": [], "elapsed_time": [], "make": []}
     for _ in range(ROUNDS):
         began = time.perf_counter_ns()
         events = [torch.cuda.Event(enable_timing=True) for _ in range(512)]
-        made = time.perf_counter_ns()
+        created = time.perf_counter_ns()
         for event in events:
             event.record(stream)  # the first use makes it
         torch.cuda.synchronize()
         for _ in range(20):
-            left @ left
+            matrix @ matrix
         recorded = time.perf_counter_ns()
         for event in events:
             event.record(stream)
-        asked = time.perf_counter_ns()
+        queried = time.perf_counter_ns()
         for event in events:
             event.query()
         answered = time.perf_counter_ns()
@@ -203,9 +203,9 @@ def report_events() -> None:
         for earlier, later in pairwise(events):
             earlier.elapsed_time(later)
         ended = time.perf_counter_ns()
-        rounds["make"].append((made - began) / 512)
-        rounds["record"].append((asked - recorded) / 512)
-        rounds["query"].append((answered - asked) / 512)
+        rounds["make"].append((created - began) / 512)
+        rounds["record"].append((queried - recorded) / 512)
+        rounds["query"].append((answered - queried) / 512)
         rounds["elapsed_time"].append((ended - compared) / 511)
     print(f"  {torch.cuda.get_device_name()}, torch {torch.__version__}")
     for name, nanoseconds in rounds.items():
@@ -218,15 +218,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=("cost", "error", "detection", "events"))
-    asked = parser.parse_args()
-    print(f"{machine()}, NumPy {np.__version__}, seeds from {asked.seed}")
-    if asked.only in (None, "cost"):
+    arguments = parser.parse_args()
+    print(f"{machine()}, NumPy {np.__version__}, seeds from {arguments.seed}")
+    if arguments.only in (None, "cost"):
         report_cost()
-    if asked.only in (None, "error"):
-        report_error(asked.seed)
-    if asked.only in (None, "detection"):
-        report_detection(asked.ranks, asked.runs, asked.seed)
-    if asked.only in (None, "events"):
+    if arguments.only in (None, "error"):
+        report_error(arguments.seed)
+    if arguments.only in (None, "detection"):
+        report_detection(arguments.ranks, arguments.runs, arguments.seed)
+    if arguments.only in (None, "events"):
         report_events()
 
 

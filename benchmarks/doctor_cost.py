@@ -24,14 +24,17 @@ from collections.abc import Sequence
 LARGE = 100_000_000
 
 
-def once(command: Sequence[str]) -> tuple[float, float]:
+def run_once(command: Sequence[str]) -> tuple[float, float]:
     """Wall and CPU seconds of the command and its children."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     wall = time.perf_counter() - begun
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (
+        wall,
+        usage_after.ru_utime + usage_after.ru_stime - usage_before.ru_utime - usage_before.ru_stime,
+    )
 
 
 def observed(command: Sequence[str], folder: str, *options: str) -> list[str]:
@@ -50,7 +53,7 @@ def through_pipe(command: Sequence[str]) -> float:
     return time.perf_counter() - begun
 
 
-def told(name: str, values: Sequence[float], unit: str = "s") -> None:
+def print_spread(name: str, values: Sequence[float], unit: str = "s") -> None:
     middle = statistics.median(values)
     print(f"{name:<44}{middle:8.3f} {unit}   ({min(values):.3f} to {max(values):.3f})")
 
@@ -59,27 +62,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, usage="%(prog)s [--runs N] [COMMAND…]")
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("command", nargs="*", default=["true"])
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, "
           f"Linux {platform.release()}, Python {platform.python_version()}, "
-          f"load {os.getloadavg()[0]:.1f}, median of {given.runs} (least to most)")  # fmt: skip
+          f"load {os.getloadavg()[0]:.1f}, median of {arguments.runs} (least to most)")  # fmt: skip
     printing = ["head", "-c", str(LARGE), "/dev/zero"]
     wall, cpu, quiet_wall, bare_pipe, seen_pipe = [], [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(given.runs):
-            bare = once(given.command)
-            seen = once(observed(given.command, folder))
-            quiet = once(observed(given.command, folder, "-q"))
-            wall.append(seen[0] - bare[0])
-            cpu.append(seen[1] - bare[1])
+        for _ in range(arguments.runs):
+            bare = run_once(arguments.command)
+            watched = run_once(observed(arguments.command, folder))
+            quiet = run_once(observed(arguments.command, folder, "-q"))
+            wall.append(watched[0] - bare[0])
+            cpu.append(watched[1] - bare[1])
             quiet_wall.append(quiet[0] - bare[0])
             bare_pipe.append(through_pipe(printing))
             seen_pipe.append(through_pipe(observed(printing, folder, "-q")))
-    told("the doctor's CPU, with a diagnosis", cpu)
-    told("added wall time, with a diagnosis", wall)
-    told("added wall time, --quiet", quiet_wall)
-    told("100 MB through a pipe, bare", bare_pipe)
-    told("100 MB through a pipe, observed", seen_pipe)
+    print_spread("the doctor's CPU, with a diagnosis", cpu)
+    print_spread("added wall time, with a diagnosis", wall)
+    print_spread("added wall time, --quiet", quiet_wall)
+    print_spread("100 MB through a pipe, bare", bare_pipe)
+    print_spread("100 MB through a pipe, observed", seen_pipe)
 
 
 if __name__ == "__main__":

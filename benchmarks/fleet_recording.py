@@ -52,13 +52,13 @@ def write(folder: Path, ranks: int, steps: int) -> int:
     """Makes the recording; returns the rank that is slow."""
     folder.mkdir(parents=True, mode=0o700)
     slow = min(SLOW, ranks - 1)
-    own = _own_work(ranks, steps)
+    own_work = _own_work(ranks, steps)
     late = np.zeros(ranks, np.float32)
     late[slow] = LATE
-    latest = (own + late).max(axis=1)
+    latest = (own_work + late).max(axis=1)
     hosts = range((ranks + A_HOST - 1) // A_HOST)
     with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
-        pool.map(partial(_host, folder, own, late, latest), hosts, chunksize=8)
+        pool.map(partial(_host, folder, own_work, late, latest), hosts, chunksize=8)
     seconds = float(latest.sum()) + MOVING * steps
     info = {
         "schema": SCHEMA,
@@ -80,10 +80,10 @@ def _own_work(ranks: int, steps: int) -> npt.NDArray[np.float32]:
     """(T, R) seconds: 3 % noise; 1 % of the steps take up to half as long again."""
     random = np.random.default_rng(1)
     noise = random.standard_normal((steps, ranks), dtype=np.float32)
-    own: npt.NDArray[np.float32] = np.float32(STEP) * np.exp(np.float32(0.03) * noise)
-    spiking = random.random(own.shape, dtype=np.float32) < 0.01
-    own[spiking] *= 1 + 0.5 * random.random(int(spiking.sum()), dtype=np.float32)
-    return own
+    own_work: npt.NDArray[np.float32] = np.float32(STEP) * np.exp(np.float32(0.03) * noise)
+    spiking = random.random(own_work.shape, dtype=np.float32) < 0.01
+    own_work[spiking] *= 1 + 0.5 * random.random(int(spiking.sum()), dtype=np.float32)
+    return own_work
 
 
 def _name(host: int) -> str:
@@ -92,14 +92,14 @@ def _name(host: int) -> str:
 
 def _host(
     folder: Path,
-    own: npt.NDArray[np.float32],
+    own_work: npt.NDArray[np.float32],
     late: npt.NDArray[np.float32],
     latest: npt.NDArray[np.float32],
     host: int,
 ) -> None:
     place = folder / HOSTS / _name(host)
     (place / BOXES).mkdir(parents=True, mode=0o700)
-    count = own.shape[1]
+    count = own_work.shape[1]
     ranks = range(host * A_HOST, min(count, (host + 1) * A_HOST))
     with tempfile.TemporaryDirectory(
         dir="/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -110,7 +110,7 @@ def _host(
                 Path(spare),
                 rank,
                 world=count,
-                own=own[:, rank],
+                own_work=own_work[:, rank],
                 late=float(late[rank]),
                 latest=latest,
             )
@@ -128,7 +128,7 @@ def _box(
     rank: int,
     *,
     world: int,
-    own: npt.NDArray[np.float32],
+    own_work: npt.NDArray[np.float32],
     late: float,
     latest: npt.NDArray[np.float32],
 ) -> Path:
@@ -145,15 +145,15 @@ def _box(
     writer.birth(birth)
     writer.words[layout.NOW_SITE // 8] = writer.site("all_reduce train.py:87")
     phases = [nan] * len(layout.PHASES)
-    now = 0
-    for number, (work, until) in enumerate(zip(own.tolist(), latest.tolist(), strict=True)):
+    clock = 0
+    for number, (work, until) in enumerate(zip(own_work.tolist(), latest.tolist(), strict=True)):
         for phase, share in SHARES.items():
             phases[phase] = work * share
         phases[layout.INPUT] += late
         phases[layout.WAIT] = until - work - late + MOVING
         wall = round((until + MOVING) * 1e9)
-        now += wall
-        writer.step(now, wall, number, 0, phases, 32, 0, nan, 0.0, 10 + 3 * number, 3, 1)
+        clock += wall
+        writer.step(clock, wall, number, 0, phases, 32, 0, nan, 0.0, 10 + 3 * number, 3, 1)
     writer.state(layout.ENDED_CLEAN)
     writer.leave(0)
     writer.close()
@@ -173,9 +173,9 @@ def _copy(box: Path, to: Path) -> None:
     """A sparse copy: pages of zeros become holes."""
     raw = box.read_bytes()
     with to.open("xb") as file:
-        for at in np.flatnonzero(np.frombuffer(raw, "u8").reshape(-1, PAGE // 8).any(axis=1)):
-            file.seek(int(at) * PAGE)
-            file.write(raw[int(at) * PAGE : (int(at) + 1) * PAGE])
+        for page in np.flatnonzero(np.frombuffer(raw, "u8").reshape(-1, PAGE // 8).any(axis=1)):
+            file.seek(int(page) * PAGE)
+            file.write(raw[int(page) * PAGE : (int(page) + 1) * PAGE])
         file.truncate(len(raw))
 
 
@@ -207,9 +207,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--ranks", type=int, default=10_000)
     parser.add_argument("--steps", type=int, default=1000)
-    asked = parser.parse_args()
-    slow = write(asked.folder, asked.ranks, asked.steps)
-    print(f"{asked.folder}: {asked.ranks:,} ranks, {asked.steps:,} steps; rank {slow} is slow")
+    arguments = parser.parse_args()
+    slow = write(arguments.folder, arguments.ranks, arguments.steps)
+    print(
+        f"{arguments.folder}: {arguments.ranks:,} ranks, {arguments.steps:,} steps; "
+        f"rank {slow} is slow"
+    )
 
 
 if __name__ == "__main__":

@@ -50,21 +50,21 @@ def recorded(script: str, place: str, milliseconds: int) -> Case:
         return load_recording(Path(folder) / "run")
 
 
-def promised(found: Finding | None) -> float | None:
+def promised_gain(finding: Finding | None) -> float | None:
     """Share of the step time that the first fix saves."""
-    if found is None or not found.fixes or found.fixes[0].predicted is None:
+    if finding is None or not finding.fixes or finding.fixes[0].predicted is None:
         return None
-    ratio = found.fixes[0].predicted.step_time_ratio
+    ratio = finding.fixes[0].predicted.step_time_ratio
     return None if ratio is None else 1 - ratio
 
 
-def measured(case: Case) -> float:
+def measured_gain(case: Case) -> float:
     """The same between the halves of the run, from mean steps."""
     walls = [rank.steps["wall_ns"].astype(float) for rank in case.ranks]
     onset = len(walls[0]) // 2
-    before = np.mean([np.mean(wall[WARM : onset - WARM]) for wall in walls])
-    after = np.mean([np.mean(wall[onset + WARM :]) for wall in walls])
-    return float(1 - before / after)
+    fast_step = np.mean([np.mean(wall[WARM : onset - WARM]) for wall in walls])
+    slow_step = np.mean([np.mean(wall[onset + WARM :]) for wall in walls])
+    return float(1 - fast_step / slow_step)
 
 
 def main() -> None:
@@ -82,14 +82,16 @@ def main() -> None:
                     continue
                 jobs += 1
                 case = recorded(script, place, milliseconds)
-                found = next((one for one in diagnose(case).findings if one.culprits), None)
-                said, was = promised(found), measured(case)
-                if said is None:
+                accusing = next(
+                    (finding for finding in diagnose(case).findings if finding.culprits), None
+                )
+                promise, was = promised_gain(accusing), measured_gain(case)
+                if promise is None:
                     print(f"{name:34} nothing promised; measured {was:.0%}", flush=True)
                     continue
-                errors.append(said / was - 1)
+                errors.append(promise / was - 1)
                 print(
-                    f"{name:34} promised {said:.1%} measured {was:.1%} ({errors[-1]:+.0%})",
+                    f"{name:34} promised {promise:.1%} measured {was:.1%} ({errors[-1]:+.0%})",
                     flush=True,
                 )
     close = sum(abs(error) <= CLOSE for error in errors)

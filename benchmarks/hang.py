@@ -50,7 +50,7 @@ DEPTH = 26
 
 
 @contextmanager
-def hung(ranks: int, how: str) -> Iterator[int]:
+def hung_job(ranks: int, how: str) -> Iterator[int]:
     """The launcher's pid of a hung job."""
     script = (str(JOBS / "hangs.py"), how, "--life", "900")
     command = [*TORCHRUN, str(ranks), *script]
@@ -64,37 +64,37 @@ def hung(ranks: int, how: str) -> Iterator[int]:
     )
     try:
         end = time.monotonic() + STARTS
-        while not _stands(job.pid, ranks):
+        while not _is_blocked(job.pid, ranks):
             if time.monotonic() > end or job.poll() is not None:
                 raise SystemExit(f"the job of {ranks} ranks did not hang")
         yield job.pid
     finally:
-        found = jobs.find(job.pid)
-        for process in found.processes if found else ():
+        running_job = jobs.find(job.pid)
+        for process in running_job.processes if running_job else ():
             os.kill(process.pid, signal.SIGKILL)
         job.wait()
 
 
-def _stands(pid: int, ranks: int) -> bool:
-    found = jobs.find(pid)
-    if found is None or len(found.ranks) < ranks:
+def _is_blocked(pid: int, ranks: int) -> bool:
+    running_job = jobs.find(pid)
+    if running_job is None or len(running_job.ranks) < ranks:
         time.sleep(0.5)
         return False
     snapshots = []
     for _ in range(3):
-        snapshots.append(read_job_snapshot(take_snapshot(found)))
+        snapshots.append(read_job_snapshot(take_snapshot(running_job)))
         time.sleep(0.6)
-    return analyse_hang([one for one in snapshots if one is not None]) is not None
+    return analyse_hang([snapshot for snapshot in snapshots if snapshot is not None]) is not None
 
 
-def measured(ranks: int, how: str, times: int) -> None:
-    finding, first, confirmed, whole, right = [], [], [], [], 0
-    with hung(ranks, how) as pid:
+def measure_hang(ranks: int, how: str, times: int) -> None:
+    finding_job, first, confirmed, command_seconds, right = [], [], [], [], 0
+    with hung_job(ranks, how) as pid:
         for _ in range(times):
             began = time.perf_counter()
             job = jobs.find(pid)
             assert job is not None
-            finding.append(time.perf_counter() - began)
+            finding_job.append(time.perf_counter() - began)
             take_snapshot(job)
             first.append(time.perf_counter() - began)
             target = target_of_pid(pid)
@@ -102,18 +102,22 @@ def measured(ranks: int, how: str, times: int) -> None:
             began = time.perf_counter()
             verdict = diagnose(examine_target(target, lambda _: None))
             confirmed.append(time.perf_counter() - began)
-            culprits = [one.rank for finding in verdict.findings for one in finding.culprits]
+            culprits = [
+                culprit.rank for finding in verdict.findings for culprit in finding.culprits
+            ]
             began = time.perf_counter()
-            said = subprocess.run(
+            process = subprocess.run(
                 [*DOCTOR, "diagnose", str(pid), "--json"], capture_output=True, check=False
             )
-            whole.append(time.perf_counter() - began)
-            told = [one["rank"] for one in json.loads(said.stdout)["findings"][0]["culprits"]]
-            right += culprits == told == [1]
+            command_seconds.append(time.perf_counter() - began)
+            reported = [
+                culprit["rank"] for culprit in json.loads(process.stdout)["findings"][0]["culprits"]
+            ]
+            right += culprits == reported == [1]
     print(
-        f"{ranks} ranks: found in {spread(finding, 'ms', 1e3, 0)}, all stacks after "
+        f"{ranks} ranks: found in {spread(finding_job, 'ms', 1e3, 0)}, all stacks after "
         f"{spread(first, 'ms', 1e3, 0)}, confirmed verdict after {spread(confirmed, 's')}, the "
-        f"whole command {spread(whole, 's')}; right rank {right}/{times}",
+        f"whole command {spread(command_seconds, 's')}; right rank {right}/{times}",
         flush=True,
     )
 
@@ -173,9 +177,9 @@ def merging(ranks: int) -> None:
         )  # fmt: skip
         thread = Thread(rank, "MainThread", True, False, False, frames)
         stacks.append(Stack(rank, 0.0, "py-spy", (thread,)))
-    seen = JobSnapshot(0.0, "torchrun", ranks, tuple(processes), tuple(stacks))
+    snapshot = JobSnapshot(0.0, "torchrun", ranks, tuple(processes), tuple(stacks))
     began = time.perf_counter()
-    tree = build_newest_tree([seen])
+    tree = build_newest_tree([snapshot])
     took = time.perf_counter() - began
     assert tree is not None
     print(f"merging the stacks of {ranks} ranks: {took * 1e3:.0f} ms", flush=True)
@@ -196,7 +200,7 @@ def main() -> None:
                 timed_out(ranks, args.how, args.times, args.timeout)
         return
     for ranks in args.ranks:
-        measured(ranks, args.how, args.times)
+        measure_hang(ranks, args.how, args.times)
     for ranks in SYNTHETIC:
         merging(ranks)
 

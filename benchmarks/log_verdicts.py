@@ -33,13 +33,13 @@ PARTS = ("recorded", "examples", "healthy")
 def judge_faulty(texts: Iterable[FaultyText], folder: Path, *, missed: bool) -> None:
     """Prints the share of right first verdicts, by variant."""
     right, all_of = Counter[str](), Counter[str]()
-    for one in texts:
-        for variant, text in one.variants():
+    for log in texts:
+        for variant, text in log.variants():
             code = first_code(text, folder)
             all_of[variant] += 1
-            right[variant] += code == one.code
-            if missed and code != one.code:
-                print(f"  {one.name}, {variant}: {code}, not {one.code}")
+            right[variant] += code == log.code
+            if missed and code != log.code:
+                print(f"  {log.name}, {variant}: {code}, not {log.code}")
     for variant, count in all_of.items():
         print(f"{variant:<24} {right[variant]:4} of {count:4} right {right[variant] / count:7.1%}")
     changed = sum(all_of.values()) - all_of[ORIGINAL]
@@ -49,12 +49,12 @@ def judge_faulty(texts: Iterable[FaultyText], folder: Path, *, missed: bool) -> 
 def judge_healthy(texts: Iterable[HealthyText], folder: Path) -> None:
     """Prints each alarm, and how many there were."""
     count = false = 0
-    for one in texts:
-        for variant, text in one.variants():
+    for log in texts:
+        for variant, text in log.variants():
             count += 1
             if raised := alarms(text, folder):
                 false += 1
-                print(f"  {one.name}, {variant}: {', '.join(raised)}")
+                print(f"  {log.name}, {variant}: {', '.join(raised)}")
     print(f"{false} alarms on {count} healthy texts")
 
 
@@ -69,10 +69,10 @@ def main() -> None:
         for part in chosen.part or PARTS:
             print(f"\n# {part}", flush=True)
             if part == "healthy":
-                judge_healthy((one for one in healthy_texts() if chosen.only in one.name), folder)
+                judge_healthy((log for log in healthy_texts() if chosen.only in log.name), folder)
                 continue
             texts = recorded_failures() if part == "recorded" else examples()
-            some = [one for one in texts if chosen.only in one.name]
+            some = [log for log in texts if chosen.only in log.name]
             judge_faulty(some, folder, missed=chosen.missed)
 
 

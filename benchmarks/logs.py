@@ -81,9 +81,10 @@ def training(count: int, chance: random.Random) -> Iterator[str]:
 def bars(count: int, chance: random.Random) -> Iterator[str]:
     """Progress bars without a line end."""
     for n in range(count):
-        done = n % 101
+        percent = n % 101
         yield (
-            f"\r{done:3}%|{'█' * (done // 4):<25}| {n}/100000 [{n // 60:02}:{n % 60:02}<1:02:11, "
+            f"\r{percent:3}%|{'█' * (percent // 4):<25}| {n}/100000 "
+            f"[{n // 60:02}:{n % 60:02}<1:02:11, "
             f"{50 * chance.random():.2f}it/s, loss={chance.random():.3f}]"
         )
 
@@ -96,7 +97,7 @@ def storm(count: int, chance: random.Random) -> Iterator[str]:
         yield f"MemoryError: sample {n}\nskipping sample {n}\n"
 
 
-def words(count: int, chance: random.Random) -> Iterator[str]:
+def random_words(count: int, chance: random.Random) -> Iterator[str]:
     """Lines that never repeat."""
     for n in range(count):
         yield f"[rank{n % 8}]: {' '.join(chance.choices(WORDS, k=14))} {n}\n"
@@ -106,7 +107,7 @@ KINDS: dict[str, Callable[[int, random.Random], Iterator[str]]] = {
     "training": training,
     "progress bars": bars,
     "tracebacks": storm,
-    "words": words,
+    "words": random_words,
 }
 
 
@@ -123,17 +124,17 @@ def written(folder: Path, kind: str, megabytes: int) -> Path:
 
 
 def read(path: Path) -> Reading:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", READ, str(path)],
         capture_output=True,
         text=True,
         check=True,
         cwd=ROOT,
     )
-    return Reading(*json.loads(done.stdout))
+    return Reading(*json.loads(process.stdout))
 
 
-def told(name: str, path: Path, size: int, runs: int) -> str:
+def format_reading(name: str, path: Path, size: int, runs: int) -> str:
     readings = [read(path) for _ in range(runs)]
     speed = spread([size / reading.cpu / UNIT for reading in readings], "MB/s", digits=0)
     memory = max(reading.resident for reading in readings) / (1 << 20)
@@ -162,14 +163,18 @@ def plainly(text: bytes) -> Iterator[str]:
 def signatures() -> Iterator[str]:
     """How many there are, by family of their code."""
     families = Counter(family_of(signature.code) for signature in SIGNATURES)
-    made = Counter(
+    reproduced = Counter(
         family_of(signature.code) for signature in SIGNATURES if signature.origin.startswith("made")
     )
     codes = {signature.code for signature in SIGNATURES}
     for family, count in families.most_common():
         of_it = sum(family_of(code) == family for code in codes)
-        yield f"{family:<10} {count:4} signatures, {of_it:3} codes, {made[family]:3} made to happen"
-    yield f"{'all':<10} {len(SIGNATURES):4} signatures, {len(codes):3} codes, {made.total():3}"
+        yield (
+            f"{family:<10} {count:4} signatures, {of_it:3} codes, "
+            f"{reproduced[family]:3} made to happen"
+        )
+    total = reproduced.total()
+    yield f"{'all':<10} {len(SIGNATURES):4} signatures, {len(codes):3} codes, {total:3}"
 
 
 def main() -> None:
@@ -182,11 +187,14 @@ def main() -> None:
         folder = Path(name)
         for kind in KINDS:
             path = written(folder, kind, chosen.megabytes)
-            print(told(kind, path, path.stat().st_size, chosen.runs), flush=True)
+            print(format_reading(kind, path, path.stat().st_size, chosen.runs), flush=True)
             if kind == "training":
                 packed = folder / "training.log.gz"
                 packed.write_bytes(gzip.compress(path.read_bytes(), compresslevel=1))
-                print(told(f"{kind}, gzip", packed, path.stat().st_size, chosen.runs), flush=True)
+                print(
+                    format_reading(f"{kind}, gzip", packed, path.stat().st_size, chosen.runs),
+                    flush=True,
+                )
                 packed.unlink()
             path.unlink()
     sample = "".join(training(PLAIN // 100, random.Random(SEED))).encode()

@@ -134,13 +134,15 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     for node in expressions(ast.parse(source)):
-        other = changed(node)
-        if other is None or node.end_lineno is None or node.end_col_offset is None:
+        replacement = changed(node)
+        if replacement is None or node.end_lineno is None or node.end_col_offset is None:
             continue
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
         file = str(path.relative_to(ROOT))
-        yield Mutant(file, node.lineno, start, end, ast.unparse(node), f"({ast.unparse(other)})")
+        yield Mutant(
+            file, node.lineno, start, end, ast.unparse(node), f"({ast.unparse(replacement)})"
+        )
 
 
 def sample(count: int, seed: int) -> list[Mutant]:
@@ -166,10 +168,10 @@ class Coverers:
         """Those that execute the mutant's line, the quickest first; for one that is executed at
         import, those that execute any line of its file."""
         lines = self.lines.get(mutant.file, {})
-        own = set(lines.get(str(mutant.line), ()))
-        if "" in own:
-            own = {test for tests in lines.values() for test in tests}
-        return sorted(own - {""}, key=lambda test: (self.seconds[test], test))
+        tests_of_line = set(lines.get(str(mutant.line), ()))
+        if "" in tests_of_line:
+            tests_of_line = {test for tests in lines.values() for test in tests}
+        return sorted(tests_of_line - {""}, key=lambda test: (self.seconds[test], test))
 
 
 class _Recorder:

@@ -22,8 +22,8 @@ PLANS = (
 def main() -> None:
     print(machine())
     for plan in PLANS:
-        done = timed((sys.executable, "-m", "mgpu_doctor", "plan", "torch-ddp", *plan.split()))
-        print(f"plan torch-ddp {plan:48} {done.wall:5.1f} s", flush=True)
+        run = timed((sys.executable, "-m", "mgpu_doctor", "plan", "torch-ddp", *plan.split()))
+        print(f"plan torch-ddp {plan:48} {run.wall:5.1f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -55,10 +55,10 @@ def rank_main(folder: Path, rank: int, args: argparse.Namespace) -> None:
     until = time.monotonic() + args.seconds
     last = time.monotonic_ns() - round(STEPS_BEFORE * period * 1e9)
     for number in range(STEPS_BEFORE + round(args.seconds * args.steps_per_second)):
-        own = {name: value * chance.uniform(0.97, 1.03) for name, value in OWN.items()}
-        own["input"] += SLOW_BY * (rank == args.slow)
-        values = [own.get(name, nan) for name in layout.PHASES]
-        values[layout.WAIT] = max(0.0005, period - sum(own.values()))
+        own_seconds = {name: value * chance.uniform(0.97, 1.03) for name, value in OWN.items()}
+        own_seconds["input"] += SLOW_BY * (rank == args.slow)
+        values = [own_seconds.get(name, nan) for name in layout.PHASES]
+        values[layout.WAIT] = max(0.0005, period - sum(own_seconds.values()))
         wall = round(period * 1e9)
         last += wall
         time.sleep(max(0.0, last * 1e-9 - time.monotonic()))

@@ -71,9 +71,9 @@ def loop() -> None:
     )
 
     def reduced(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
 
     # torch checks the annotations themselves, which are text in this file
     reduced.__annotations__ = {"return": torch.futures.Future[torch.Tensor]}
@@ -107,17 +107,19 @@ def main() -> None:
     print(machine())
     with tempfile.TemporaryDirectory(prefix="mgpu-doctor-bench-") as boxes:
         bare, probed = Loop(None), Loop(boxes)
-        for one in (bare, probed):
-            one.block(args.steps)
+        for warmed in (bare, probed):
+            warmed.block(args.steps)
         pairs = [(bare.block(args.steps), probed.block(args.steps)) for _ in range(args.blocks)]
         bare.end()
         probed.end()
-    for index, what in enumerate(("wall", "CPU")):
-        base = [1e6 * one[index] for one, _ in pairs]
-        more = [1e6 * (two[index] - one[index]) for one, two in pairs]
-        low, median, high = statistics.quantiles(more, n=4)
+    for index, measure in enumerate(("wall", "CPU")):
+        base = [1e6 * times[index] for times, _ in pairs]
+        added = [
+            1e6 * (probed_times[index] - bare_times[index]) for bare_times, probed_times in pairs
+        ]
+        low, median, high = statistics.quantiles(added, n=4)
         print(
-            f"{what:4}  bare {statistics.median(base):.0f} µs a step; the probe adds "
+            f"{measure:4}  bare {statistics.median(base):.0f} µs a step; the probe adds "
             f"{median:.1f} µs (quartiles {low:.1f} … {high:.1f})"
         )
 

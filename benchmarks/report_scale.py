@@ -51,15 +51,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--recording", type=Path, help="one that fleet_recording made before")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/var/tmp") as spare:
-        recording = asked.recording or Path(spare) / "fleet"
-        if asked.recording is None:
-            write(recording, asked.ranks, asked.steps)
+        recording = arguments.recording or Path(spare) / "fleet"
+        if arguments.recording is None:
+            write(recording, arguments.ranks, arguments.steps)
         print(f"{machine()}\n{recording.name}: {_warm(recording) / 1e6:.0f} MB of files")
         page = Path(spare) / "report.html"
         for verb, *options in (("diagnose",), ("report", "-o", str(page))):
-            for _ in range(asked.runs):
+            for _ in range(arguments.runs):
                 _print_run(verb, [*DOCTOR, verb, str(recording), *options])
         print(f"{page.stat().st_size / 1e6:.2f} MB of HTML")
         subprocess.run([sys.executable, "-c", ANALYSIS, str(recording)], check=True)
@@ -67,12 +67,12 @@ def main() -> None:
 
 def _warm(folder: Path) -> int:
     """Reads every file; bytes they take on the disk."""
-    taken = 0
+    size = 0
     for file in folder.rglob("*"):
         if file.is_file():
             file.read_bytes()
-            taken += file.stat().st_blocks * 512
-    return taken
+            size += file.stat().st_blocks * 512
+    return size
 
 
 def _print_run(verb: str, command: list[str]) -> None:

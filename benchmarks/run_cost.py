@@ -29,12 +29,15 @@ def pair(command: Sequence[str]) -> tuple[Run, Run]:
 
 def compare(name: str, command: Sequence[str], pairs: int) -> None:
     runs = [pair(command) for _ in range(pairs)]
-    for what in ("cpu", "wall"):
-        bare = [getattr(one, what) for one, _ in runs]
-        more = [getattr(b, what) - getattr(a, what) for a, b in runs]
+    for measure in ("cpu", "wall"):
+        bare = [getattr(run, measure) for run, _ in runs]
+        added = [
+            getattr(observed, measure) - getattr(bare_run, measure) for bare_run, observed in runs
+        ]
         print(
-            f"{name:9} {what:4}  bare {spread(bare, 's'):28}  observed adds {spread(more, 's'):28}"
-            f"  ({100 * statistics.median(more) / statistics.median(bare):+.1f} %)",
+            f"{name:9} {measure:4}  bare {spread(bare, 's'):28}  "
+            f"observed adds {spread(added, 's'):28}"
+            f"  ({100 * statistics.median(added) / statistics.median(bare):+.1f} %)",
             flush=True,
         )
 

@@ -41,12 +41,14 @@ def main() -> None:
             run("compare", str(place))
 
 
-def run(*words: str) -> None:
+def run(*arguments: str) -> None:
     """A command of the doctor's, its table shown."""
     settings = [f"{name}={value}" for name, value in STEADY]
-    done = subprocess.run(["env", *settings, *DOCTOR, *words], stdout=subprocess.PIPE, check=False)
-    if words[0] == "compare":
-        sys.stdout.write(done.stdout.decode())
+    process = subprocess.run(
+        ["env", *settings, *DOCTOR, *arguments], stdout=subprocess.PIPE, check=False
+    )
+    if arguments[0] == "compare":
+        sys.stdout.write(process.stdout.decode())
         sys.stdout.flush()
 
 

@@ -52,15 +52,17 @@ def machine() -> str:
 def timed(command: Sequence[str], *, cwd: Path | None = None) -> Run:
     """Runs a command to its end and discards its output. Nothing else may run meanwhile: the CPU
     seconds are those of all children that ended meanwhile."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
     )
     wall = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Run(done.returncode, wall, cpu)
+    usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = (
+        usage_after.ru_utime + usage_after.ru_stime - usage_before.ru_utime - usage_before.ru_stime
+    )
+    return Run(process.returncode, wall, cpu)
 
 
 def spread(values: Sequence[float], unit: str, scale: float = 1.0, digits: int = 2) -> str:

@@ -42,38 +42,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="three cases of eleven")
     parser.add_argument("--case", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.case:
-        print(json.dumps(_case(*json.loads(given.case))))
+    arguments = parser.parse_args()
+    if arguments.case:
+        print(json.dumps(_case(*json.loads(arguments.case))))
         return
     print(machine())
     print("model      batch prec acc | breadth written |   real without scratch | errors")
     errors: dict[str, list[float]] = {"breadth": [], "written": []}
-    for case in QUICK if given.quick else CASES:
-        told = _apart(case)
-        net = told["net"]
-        for order, found in errors.items():
-            found.append(told[order] / net - 1)
-        row = " ".join(f"{told[key] / MIB:7.1f}" for key in ("breadth", "written", "real", "net"))
-        off = " ".join(f"{found[-1]:+6.1%}" for found in errors.values())
+    for case in QUICK if arguments.quick else CASES:
+        peaks = _run_in_child(case)
+        net = peaks["net"]
+        for order, deviations in errors.items():
+            deviations.append(peaks[order] / net - 1)
+        row = " ".join(f"{peaks[key] / MIB:7.1f}" for key in ("breadth", "written", "real", "net"))
+        off = " ".join(f"{deviations[-1]:+6.1%}" for deviations in errors.values())
         print(f"{case[0]:10} {case[1]:5} {case[2]} {case[3]:3} | {row} | {off}", flush=True)
-    for order, found in errors.items():
-        middle = statistics.median(abs(error) for error in found)
-        worst = f"{min(found):+.1%} to {max(found):+.1%}"
-        print(f"{order}: median error {middle:.1%}, {worst} ({len(found)} cases)")
+    for order, deviations in errors.items():
+        middle = statistics.median(abs(error) for error in deviations)
+        worst = f"{min(deviations):+.1%} to {max(deviations):+.1%}"
+        print(f"{order}: median error {middle:.1%}, {worst} ({len(deviations)} cases)")
 
 
-def _apart(case: tuple[str, int, str, int]) -> dict[str, int]:
+def _run_in_child(case: tuple[str, int, str, int]) -> dict[str, int]:
     command = [sys.executable, "-m", "benchmarks.tf_plan", "--case", json.dumps(case)]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         env={**os.environ, **SWITCHES},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         check=True,
     )
-    told: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    peaks: dict[str, int] = json.loads(process.stdout.splitlines()[-1])
+    return peaks
 
 
 def _case(model: str, batch: int, precision: str, accumulate: int) -> dict[str, int]:
@@ -84,11 +84,11 @@ def _case(model: str, batch: int, precision: str, accumulate: int) -> dict[str, 
 
     function = user_function.find_function(f"mgpu_trainers.tensorflow.tf_plan_models:{model}")
     settings = Settings(batch, accumulate, precision=Precision(precision))
-    told: dict[str, int] = {}
+    peaks: dict[str, int] = {}
     for order in Order:
         stream = graph_step.trace(function, settings, real=False, order=order).stream
         played = replay(stream, framework=Framework.TENSORFLOW)
-        told[order.name.lower()] = played.peak_allocated
+        peaks[order.name.lower()] = played.peak_allocated
     took: list[tuple[int, int]] = []
 
     def recorded(traced: Any, batch: Any) -> int:
@@ -97,8 +97,8 @@ def _case(model: str, batch: int, precision: str, accumulate: int) -> dict[str, 
 
     graph_run.measure_peak = recorded
     graph_step.trace(function, settings, real=True)
-    told["real"], told["net"] = took[0]
-    return told
+    peaks["real"], peaks["net"] = took[0]
+    return peaks
 
 
 def _recorded(traced: Any, batch: Any) -> tuple[int, int]:
@@ -106,22 +106,26 @@ def _recorded(traced: Any, batch: Any) -> tuple[int, int]:
     memory of convolutions."""
     import tensorflow as tf
 
-    given = [tf.convert_to_tensor(each) for each in tf.nest.flatten(batch)]
-    traced(*given)
+    inputs = [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(batch)]
+    traced(*inputs)
     with tempfile.TemporaryDirectory() as folder:
         tf.profiler.experimental.start(folder)
-        traced(*given)
+        traced(*inputs)
         tf.profiler.experimental.stop()
         events = sorted(_events(folder), key=lambda event: event[0])
     most = net = 0
     scratch: dict[int, int] = {}
-    for _, name, said in events:
-        scratch.pop(said["addr"], None)
-        operation = str(said.get("tf_op", ""))
-        if name == "MemoryAllocation" and said.get("region_type") == "temp" and "onv" in operation:
-            scratch[said["addr"]] = said["allocation_bytes"]
-        most = max(most, said["bytes_allocated"])
-        net = max(net, said["bytes_allocated"] - sum(scratch.values()))
+    for _, name, statistics_of_event in events:
+        scratch.pop(statistics_of_event["addr"], None)
+        operation = str(statistics_of_event.get("tf_op", ""))
+        if (
+            name == "MemoryAllocation"
+            and statistics_of_event.get("region_type") == "temp"
+            and "onv" in operation
+        ):
+            scratch[statistics_of_event["addr"]] = statistics_of_event["allocation_bytes"]
+        most = max(most, statistics_of_event["bytes_allocated"])
+        net = max(net, statistics_of_event["bytes_allocated"] - sum(scratch.values()))
     return most, net
 
 
@@ -137,13 +141,13 @@ def _events(folder: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
             for event in line.events:
                 name = plane.event_metadata[event.metadata_id].name
                 if name in ("MemoryAllocation", "MemoryDeallocation"):
-                    said = {}
+                    event_statistics = {}
                     for stat in event.stats:
                         value = getattr(stat, stat.WhichOneof("value"))
                         if stat.WhichOneof("value") == "ref_value":
                             value = plane.stat_metadata[value].name
-                        said[plane.stat_metadata[stat.metadata_id].name] = value
-                    yield line.timestamp_ns * 1000 + event.offset_ps, name, said
+                        event_statistics[plane.stat_metadata[stat.metadata_id].name] = value
+                    yield line.timestamp_ns * 1000 + event.offset_ps, name, event_statistics
 
 
 if __name__ == "__main__":

@@ -55,11 +55,13 @@ class Loop:
             assert process.stdin is not None
             process.stdin.write(f"{steps}\n")
             process.stdin.flush()
-        told = []
+        readings = []
         for process in self.processes:
             assert process.stdout is not None
-            told.append([float(each) for each in process.stdout.readline().split()])
-        wall, cpu = (statistics.mean(each) / steps * 1e6 for each in zip(*told, strict=True))
+            readings.append([float(figure) for figure in process.stdout.readline().split()])
+        wall, cpu = (
+            statistics.mean(values) / steps * 1e6 for values in zip(*readings, strict=True)
+        )
         return wall, cpu
 
     def end(self) -> None:
@@ -75,9 +77,9 @@ def tasks(workers: int) -> list[dict[str, str]]:
     if workers == 1:
         return [{}]
     bound = [socket.create_server(("localhost", 0)) for _ in range(workers)]
-    addresses = [f"localhost:{each.getsockname()[1]}" for each in bound]
-    for each in bound:
-        each.close()
+    addresses = [f"localhost:{bound_socket.getsockname()[1]}" for bound_socket in bound]
+    for bound_socket in bound:
+        bound_socket.close()
     return [
         {
             "TF_CONFIG": json.dumps(
@@ -140,18 +142,18 @@ def main() -> None:
     print(machine())
     with tempfile.TemporaryDirectory(prefix="mgpu-doctor-bench-") as boxes:
         bare, probed = (Loop(where, args.replicas, args.workers) for where in (None, boxes))
-        for one in (bare, probed):
-            one.block(WARM_UP)
+        for warmed in (bare, probed):
+            warmed.block(WARM_UP)
         pairs = [(bare.block(args.steps), probed.block(args.steps)) for _ in range(args.blocks)]
         bare.end()
         probed.end()
-    many = f"{args.workers} workers" if args.workers > 1 else f"{args.replicas} replica(s)"
-    for index, what in enumerate(("wall", "CPU")):
-        base = statistics.median(one[index] for one, _ in pairs)
-        more = [two[index] - one[index] for one, two in pairs]
-        low, median, high = statistics.quantiles(more, n=4)
+    workers_text = f"{args.workers} workers" if args.workers > 1 else f"{args.replicas} replica(s)"
+    for index, measure in enumerate(("wall", "CPU")):
+        base = statistics.median(times[index] for times, _ in pairs)
+        added = [probed_times[index] - bare_times[index] for bare_times, probed_times in pairs]
+        low, median, high = statistics.quantiles(added, n=4)
         print(
-            f"{what:4}  {many}: bare {base:.0f} µs a step; the probe adds "
+            f"{measure:4}  {workers_text}: bare {base:.0f} µs a step; the probe adds "
             f"{median:.0f} µs (quartiles {low:.0f} … {high:.0f})"
         )
 

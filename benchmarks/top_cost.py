@@ -97,9 +97,9 @@ def drawn(
     while not first and time.perf_counter() - began < LONGEST_START:
         time.sleep(0.1)
     time.sleep(settle)
-    before, start = _cpu_seconds(process.pid), time.perf_counter()
+    cpu_before, start = _cpu_seconds(process.pid), time.perf_counter()
     time.sleep(seconds)
-    used, passed = _cpu_seconds(process.pid) - before, time.perf_counter() - start
+    used, passed = _cpu_seconds(process.pid) - cpu_before, time.perf_counter() - start
     resident = _resident(process.pid)
     process.send_signal(signal.SIGTERM)
     process.wait(10)
@@ -133,24 +133,27 @@ def report(name: str, costs: Sequence[Cost]) -> Cost:
 
 def starts(*commands: tuple[Sequence[str], Mapping[str, str]]) -> list[float]:
     """Median seconds until the first frame of each, begun in turn."""
-    found = [
-        [drawn(command, given, 0.1, settle=0.1).first_frame for command, given in commands]
+    timings = [
+        [
+            drawn(command, environment, 0.1, settle=0.1).first_frame
+            for command, environment in commands
+        ]
         for _ in range(STARTS)
     ]
-    return [statistics.median(times) for times in zip(*found, strict=True)]
+    return [statistics.median(times) for times in zip(*timings, strict=True)]
 
 
-def once(name: str, command: Sequence[str], times: int) -> float:
+def measure_once(name: str, command: Sequence[str], times: int) -> float:
     """Median CPU seconds of a command that ends by itself."""
-    done: list[Run] = [timed(command) for _ in range(times)]
-    wall, cpu = spread([run.wall for run in done], "s"), spread([run.cpu for run in done], "s")
+    runs: list[Run] = [timed(command) for _ in range(times)]
+    wall, cpu = spread([run.wall for run in runs], "s"), spread([run.cpu for run in runs], "s")
     print(f"{name:28} {cpu} CPU, {wall} wall", flush=True)
-    return statistics.median(run.cpu for run in done)
+    return statistics.median(run.cpu for run in runs)
 
 
-def judged(what: str, ours: float, most: float, unit: str) -> None:
-    word = "met" if ours <= most else "MISSED"
-    print(f"{word:7} {what}: {ours:.2f} {unit}, at most {most:.2f} {unit}", flush=True)
+def print_verdict(goal: str, measured: float, most: float, unit: str) -> None:
+    word = "met" if measured <= most else "MISSED"
+    print(f"{word:7} {goal}: {measured:.2f} {unit}, at most {most:.2f} {unit}", flush=True)
 
 
 @contextlib.contextmanager
@@ -159,14 +162,14 @@ def gpus(folder: Path, count: int) -> Iterator[dict[str, str]]:
     sleepers = [subprocess.Popen(["sleep", "infinity"]) for _ in range(PROCESSES)]
     library = folder / f"nvml{count}"
     build(library, optimise=2)
-    box = pretend("busy", gpus=count, pids=[one.pid for one in sleepers])
+    box = pretend("busy", gpus=count, pids=[sleeper.pid for sleeper in sleepers])
     box.write(str(library / "state"))
     try:
         yield {"LD_LIBRARY_PATH": str(library), "FAKENVML_STATE": str(library / "state")}
     finally:
-        for one in sleepers:
-            one.kill()
-            one.wait()
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
 
 
 @contextlib.contextmanager
@@ -187,9 +190,9 @@ def job(folder: Path, ranks: int, args: argparse.Namespace) -> Iterator[dict[str
         process.wait()
 
 
-def peer(folder: Path, given: Path | None) -> Path:
-    if given is not None:
-        return given
+def peer(folder: Path, program: Path | None) -> Path:
+    if program is not None:
+        return program
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", PEER]
     subprocess.run(pip, check=True)
@@ -220,23 +223,28 @@ def main() -> None:
         measure("bare Textual app", BARE, {})
         measure("top, no job, no GPU", top, empty)
         with gpus(home, 8) as eight:
-            theirs = measure(
+            peer_cost = measure(
                 "nvitop, 8 GPUs", (nvitop, "--monitor", "full", "--interval", args.interval), eight
             )
-            ours = measure("top, 8 GPUs", top, {**empty, **eight})
+            top_cost = measure("top, 8 GPUs", top, {**empty, **eight})
             bare, first = starts((BARE, {}), (top, {**empty, **eight}))
             print(f"{STARTS} starts in turn: bare {bare:.3f} s, top {first:.3f} s", flush=True)
             os.environ.update({**empty, **eight})
-            their_once = once("nvitop --once, 8 GPUs", (nvitop, "--once"), 5 * args.runs)
-            our_once = once("top --once, 8 GPUs", (*DOCTOR, "top", "--once"), 5 * args.runs)
+            their_once = measure_once("nvitop --once, 8 GPUs", (nvitop, "--once"), 5 * args.runs)
+            our_once = measure_once("top --once, 8 GPUs", (*DOCTOR, "top", "--once"), 5 * args.runs)
         with job(home, 4, args) as few:
             measure("top, 4 ranks, no GPU", top, few)
-        with gpus(home, 64) as many, job(home, 256, args) as ranks:
-            large = measure("top, 64 GPUs, 256 ranks", top, {**many, **ranks})
-    judged("CPU, compared with nvitop's, 8 GPUs", 100 * ours.cpu, 100 * theirs.cpu, "% of a core")
-    judged("first frame", first, 1.3 * bare, "s")
-    judged("--once, compared with nvitop's, 8 GPUs", our_once, their_once, "CPU-s")
-    judged("64 GPUs, 256 ranks", 100 * large.cpu, 2.0, "% of a core")
+        with gpus(home, 64) as many_gpus, job(home, 256, args) as ranks:
+            large = measure("top, 64 GPUs, 256 ranks", top, {**many_gpus, **ranks})
+    print_verdict(
+        "CPU, compared with nvitop's, 8 GPUs",
+        100 * top_cost.cpu,
+        100 * peer_cost.cpu,
+        "% of a core",
+    )
+    print_verdict("first frame", first, 1.3 * bare, "s")
+    print_verdict("--once, compared with nvitop's, 8 GPUs", our_once, their_once, "CPU-s")
+    print_verdict("64 GPUs, 256 ranks", 100 * large.cpu, 2.0, "% of a core")
 
 
 if __name__ == "__main__":

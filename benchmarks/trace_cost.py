@@ -58,7 +58,7 @@ def warm(folder: Path, ranks: int) -> bool:
     if not (folder / "hosts").is_dir():
         return False
     case = recorded(folder)
-    return len(case.ranks) == ranks and all(len(one.steps) > WARM_UP for one in case.ranks)
+    return len(case.ranks) == ranks and all(len(rank.steps) > WARM_UP for rank in case.ranks)
 
 
 def main() -> None:
@@ -67,19 +67,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
     print(machine())
-    with tempfile.TemporaryDirectory(prefix="mgpu-doctor-bench-") as made:
-        traces = Path(made, "traces")
-        case = traced(Path(made, "run"), traces, args.ranks, args.steps)
-        sizes = [one.stat().st_size for one in traces.iterdir()] if traces.is_dir() else []
+    with tempfile.TemporaryDirectory(prefix="mgpu-doctor-bench-") as folder:
+        traces = Path(folder, "traces")
+        case = traced(Path(folder, "run"), traces, args.ranks, args.steps)
+        sizes = [file.stat().st_size for file in traces.iterdir()] if traces.is_dir() else []
     if not sizes:
         raise SystemExit("nothing was traced: look at `mgpu-doctor trace` by hand.")
     for rank in case.ranks:
         took = rank.steps["wall_ns"] * 1e-6
         written = WARM_UP + int(np.argmax(took[WARM_UP:]))
-        before = np.median(took[WARM_UP // 2 : max(WARM_UP, written - args.steps)])
+        usual_ms = np.median(took[WARM_UP // 2 : max(WARM_UP, written - args.steps)])
         while_ = np.median(took[max(0, written - args.steps + 1) : written])
         print(
-            f"rank {rank.rank}: a step takes {before:.0f} ms before, {while_:.0f} ms while it is "
+            f"rank {rank.rank}: a step takes {usual_ms:.0f} ms before, {while_:.0f} ms while it is "
             f"traced, {took[written]:.0f} ms where the trace is written"
         )
     print(f"{max(sizes) / 1e6:.0f} MB a rank at most")

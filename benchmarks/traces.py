@@ -60,12 +60,14 @@ EVERY = 0.1
 NAMES = ("rank", "idle µs", "compute µs", "other µs", "overlap %")
 
 
-def measured(python: str, script: str, folder: Path) -> tuple[float, float, int, list[list[float]]]:
+def measure_parser(
+    python: str, script: str, folder: Path
+) -> tuple[float, float, int, list[list[float]]]:
     """Wall seconds, seconds of all cores together, bytes at most, and a row a rank."""
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "one.py"
         path.write_text(script)
-        begun, used = time.perf_counter(), _used()
+        begun, used = time.perf_counter(), _children_cpu_seconds()
         child = subprocess.Popen(
             [python, str(path), str(folder)],
             stdout=subprocess.PIPE,
@@ -73,23 +75,23 @@ def measured(python: str, script: str, folder: Path) -> tuple[float, float, int,
             text=True,
             env=os.environ | EXACT,
         )
-        held = _Held(child.pid)
+        memory = _MemoryPeak(child.pid)
         summary, _ = child.communicate()
         seconds = time.perf_counter() - begun
-        held.join()
+        memory.join()
     if child.returncode:
         raise SystemExit(f"{python} failed with {child.returncode}")
     rows: list[list[float]] = json.loads(summary.splitlines()[-1])
-    return seconds, _used() - used, held.most, sorted(rows)
+    return seconds, _children_cpu_seconds() - used, memory.most, sorted(rows)
 
 
-def _used() -> float:
+def _children_cpu_seconds() -> float:
     """CPU seconds of all children so far: what a busy machine does not lengthen."""
     summary = resource.getrusage(resource.RUSAGE_CHILDREN)
     return summary.ru_utime + summary.ru_stime
 
 
-class _Held(threading.Thread):
+class _MemoryPeak(threading.Thread):
     """Samples the memory of a process and its children, shared pages counted once."""
 
     def __init__(self, pid: int) -> None:
@@ -102,8 +104,8 @@ class _Held(threading.Thread):
         while self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE:
             total = 0
             try:
-                for one in [self._process, *self._process.children(recursive=True)]:
-                    total += one.memory_full_info().pss
+                for process in [self._process, *self._process.children(recursive=True)]:
+                    total += process.memory_full_info().pss
             except psutil.Error:
                 continue
             self.most = max(self.most, total)
@@ -125,13 +127,13 @@ def main() -> None:
             tools["HTA 0.5.0"] = (chosen.peer, THEIRS)
         sums = {}
         for name, (python, script) in tools.items():
-            runs = [measured(python, script, folder) for _ in range(chosen.runs)]
-            seconds, used = (min(run[which] for run in runs) for which in (0, 1))
+            runs = [measure_parser(python, script, folder) for _ in range(chosen.runs)]
+            seconds, used = (min(run[figure] for run in runs) for figure in (0, 1))
             most = max(run[2] for run in runs)
             sums[name] = runs[0][3]
             print(f"{name:12} {seconds:6.2f} s, of the cores {used:6.2f} s, {most >> 20} MiB")
-    first, *others = sums.values()
-    for rows in others:
+    first, *other_rows = sums.values()
+    for rows in other_rows:
         apart = [max(abs(a[k] - b[k]) for a, b in zip(first, rows, strict=True)) for k in range(5)]
         summary = ", ".join(f"{name} {gap:.3g}" for name, gap in zip(NAMES, apart, strict=True))
         print(f"largest difference of any rank: {summary}")

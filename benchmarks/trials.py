@@ -92,45 +92,55 @@ def matrix(ranks: int, steps: int, sizes: Sequence[str] = SIZES) -> Iterator[Tri
 def causes() -> Iterator[Trial]:
     """What surrounds a slow rank, settings that cost time, and what is trained."""
 
-    def one(name: str, script: str, code: str, *options: str, who: tuple[int, ...] = ()) -> Trial:
-        return Trial(name, script, 2, options, (code,), who)
+    def trial(
+        name: str, script: str, code: str, *options: str, culprits: tuple[int, ...] = ()
+    ) -> Trial:
+        return Trial(name, script, 2, options, (code,), culprits)
 
     hog = ("--steps", "150", "--model", "cnn", "--hog", "1")
-    yield one("a neighbour on its core", "neighbours", "straggler-host", *hog, who=(1,))
-    yield one("twice the batch", "uneven_batches", "imbalance-data", "--uneven", "batch", who=(1,))
-    yield one("lengths at random", "uneven_batches", "imbalance-data", "--uneven", "lengths")
-    for kind, code, who in (
+    yield trial("a neighbour on its core", "neighbours", "straggler-host", *hog, culprits=(1,))
+    yield trial(
+        "twice the batch", "uneven_batches", "imbalance-data", "--uneven", "batch", culprits=(1,)
+    )
+    yield trial("lengths at random", "uneven_batches", "imbalance-data", "--uneven", "lengths")
+    for kind, code, culprit in (
         ("sleep", "straggler-transient", "1"),
         ("gc", "gc-pauses", "1"),
         ("checkpoint", "checkpoint-stall", "0"),
         ("evaluation", "rank0-only-work", "0"),
     ):
-        stall = ("--stall", kind, "--ms", "300", "--who", who)
-        yield one(f"{kind} now and then", "stalls", code, *stall, who=(int(who),))
+        stall = ("--stall", kind, "--ms", "300", "--who", culprit)
+        yield trial(f"{kind} now and then", "stalls", code, *stall, culprits=(int(culprit),))
     slow = ("--steps", "60", "--fault", "forward", "--ms", "25")
     for script in ("pipeline_sendrecv", "pipeline_1f1b"):
-        yield one(
-            f"a slow stage, {script}", script, "imbalance-stage", *slow, "--rank", "1", who=(1,)
+        yield trial(
+            f"a slow stage, {script}",
+            script,
+            "imbalance-stage",
+            *slow,
+            "--rank",
+            "1",
+            culprits=(1,),
         )
         late = (*slow, "--after", "30", "--rank", "1")
-        yield one(
-            f"a stage that slows down, {script}", script, "straggler-compute", *late, who=(1,)
+        yield trial(
+            f"a stage that slows down, {script}", script, "straggler-compute", *late, culprits=(1,)
         )
-    yield one("all loaders slow", "plain_ddp", "input-bound", "--fault", "input", "--rank", "-1")
+    yield trial("all loaders slow", "plain_ddp", "input-bound", "--fault", "input", "--rank", "-1")
     anew = ("--model", "cnn", "--workers", "1", "--steps", "150")
-    yield one("workers started for each epoch", "plain_ddp", "input-bound", *anew)
-    yield one(
+    yield trial("workers started for each epoch", "plain_ddp", "input-bound", *anew)
+    yield trial(
         "all accumulated exchanged", "ddp_settings", "accumulation-syncs", "--accumulate", "4"
     )
-    yield one("needless search", "ddp_settings", "unused-parameter-scan", "--find-unused")
+    yield trial("needless search", "ddp_settings", "unused-parameter-scan", "--find-unused")
     grow = ("--steps", "100", "--every", "10")
-    yield one("shapes change", "recompiles", "recompiling", *grow, who=(0, 1))
-    yield one("no sampler", "duplicated", "data-duplicated", "--no-sampler")
-    yield one("seeds of their own", "duplicated", "seed-inconsistent", "--seeds", "per-rank")
+    yield trial("shapes change", "recompiles", "recompiling", *grow, culprits=(0, 1))
+    yield trial("no sampler", "duplicated", "data-duplicated", "--no-sampler")
+    yield trial("seeds of their own", "duplicated", "seed-inconsistent", "--seeds", "per-rank")
     undivided = ("--undivided", "--global-batch-size", "64")
-    yield one("the global batch on each", "duplicated", "batch-confusion", *undivided)
+    yield trial("the global batch on each", "duplicated", "batch-confusion", *undivided)
     large = ("--global-batch-size", "512", "--lr", "0.001")
-    yield one("the rate of a small batch", "duplicated", "lr-unscaled", *large)
-    yield one("no broadcast", "diverging", "replicas-diverged", "--wrong", "no-broadcast")
+    yield trial("the rate of a small batch", "duplicated", "lr-unscaled", *large)
+    yield trial("no broadcast", "diverging", "replicas-diverged", "--wrong", "no-broadcast")
     lost = ("--rank", "1", "--value", "inf")
-    yield one("a loss that is no number", "lost_loss", "loss-nan", *lost, who=(1,))
+    yield trial("a loss that is no number", "lost_loss", "loss-nan", *lost, culprits=(1,))

@@ -50,33 +50,33 @@ def install(folder: Path) -> Path:
     return folder / "bin"
 
 
-def ours(folder: Path, options: list[str]) -> Verdict:
+def verdict_of_doctor(folder: Path, options: list[str]) -> Verdict:
     out = folder / "diagnosis.json"
     out.unlink(missing_ok=True)
     script = [*TORCHRUN, "2", str(JOBS / "plain_ddp.py"), *options]
     with tempfile.TemporaryDirectory(dir=folder) as recording:
         observed = [*DOCTOR, "run", "--dir", recording, "--json-out", str(out), "--"]
         run = timed([*observed, *script])
-    found = json.loads(out.read_text())["findings"]
-    loud = [one for one in found if one["severity"] != "info"]
+    findings = json.loads(out.read_text())["findings"]
+    loud = [finding for finding in findings if finding["severity"] != "info"]
     if not loud:
         return Verdict(frozenset(), "nothing wrong", run)
-    named = frozenset(who["rank"] for who in loud[0]["culprits"])
+    named = frozenset(culprit["rank"] for culprit in loud[0]["culprits"])
     return Verdict(named, f"{loud[0]['code']}: {loud[0]['title']}", run)
 
 
-def theirs(programs: Path, folder: Path, options: list[str]) -> Verdict:
+def verdict_of_traceml(programs: Path, folder: Path, options: list[str]) -> Verdict:
     with tempfile.TemporaryDirectory(dir=folder) as logs:
         start = [str(programs / "traceml"), "run", "--mode", "summary", "--logs-dir", logs]
         script = ["--nproc-per-node", "2", str(TRACED), "--args", *options]
         run = timed([*start, *script])
         (summary,) = Path(logs).glob("*/final_summary.txt")
         text = summary.read_text()
-    said = re.findall(r"(?:Verdict|Why): +(.*?) *\|?$", text, re.MULTILINE)
-    words = " ".join(said)
+    sentences = re.findall(r"(?:Verdict|Why): +(.*?) *\|?$", text, re.MULTILINE)
+    verdict_text = " ".join(sentences)
     # The first rank of the sentence is the one it accuses; it names another one to compare with.
-    named = re.search(r"\bR(\d+)\b", words) if "STRAGGLER" in words else None
-    return Verdict(frozenset({int(named[1])} if named else ()), words, run)
+    named = re.search(r"\bR(\d+)\b", verdict_text) if "STRAGGLER" in verdict_text else None
+    return Verdict(frozenset({int(named[1])} if named else ()), verdict_text, run)
 
 
 def main() -> None:
@@ -94,7 +94,7 @@ def main() -> None:
             faults.append((f"{place} {amount}{unit}", planted))
     right = {"doctor": 0, "TraceML": 0}
     cost: dict[str, list[Run]] = {"bare": [], "doctor": [], "TraceML": []}
-    asked = 0
+    trial_count = 0
     with tempfile.TemporaryDirectory(prefix="mgpu-doctor-peer-") as place_:
         folder = Path(place_)
         programs = install(folder / "venv")
@@ -103,21 +103,21 @@ def main() -> None:
                 continue
             options = ["--steps", str(args.steps), *planted]
             cost["bare"].append(timed([*TORCHRUN, "2", str(JOBS / "plain_ddp.py"), *options]))
-            told = {
-                "doctor": ours(folder, options),
-                "TraceML": theirs(programs, folder, options),
+            verdicts = {
+                "doctor": verdict_of_doctor(folder, options),
+                "TraceML": verdict_of_traceml(programs, folder, options),
             }
             truth = frozenset({CULPRIT}) if planted else frozenset()
-            asked += 1
-            for tool, verdict in told.items():
+            trial_count += 1
+            for tool, verdict in verdicts.items():
                 right[tool] += verdict.ranks == truth
                 cost[tool].append(verdict.run)
                 mark = "ok  " if verdict.ranks == truth else "MISS"
                 print(f"{mark} {name:16} {tool:8} {verdict.words[:SHOWN]}", flush=True)
-    for tool, good in right.items():
-        print(f"{tool}: right rank (or silence) in {good}/{asked}")
+    for tool, right_count in right.items():
+        print(f"{tool}: right rank (or silence) in {right_count}/{trial_count}")
     for tool, runs in cost.items():
-        cpu, wall = (sum(one.cpu for one in runs), sum(one.wall for one in runs))
+        cpu, wall = (sum(run.cpu for run in runs), sum(run.wall for run in runs))
         print(f"{tool:8} {wall / len(runs):6.1f} s and {cpu / len(runs):6.1f} CPU-s a run")
 
 

@@ -36,7 +36,7 @@ def loader(monkeypatch: pytest.MonkeyPatch, device: str, **given: Any) -> tuple[
             size=4,
             loading=loading,
             seed=0,
-            taken=0,
+            batches_taken=0,
         )
     )
     return made[0]
@@ -67,7 +67,7 @@ def test_what_was_made_once_is_kept() -> None:
             loading = Namespace(workers=0, prefetch=None, pin="off", cache=cache)
             place = Place(0, 1, torch.device("cpu"))
             endless = torch_data.endless_batches(
-                source, place, (0, 1), planted, size=500, loading=loading, seed=0, taken=0
+                source, place, (0, 1), planted, size=500, loading=loading, seed=0, batches_taken=0
             )
             return [next(endless) for _ in range(count)], made
 
@@ -91,6 +91,6 @@ def test_a_batch_that_a_rank_has_no_samples_for_ends_it_at_once() -> None:
                 size=751,
                 loading=loading,
                 seed=0,
-                taken=0,
+                batches_taken=0,
             )
         )

@@ -35,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             code = _run(args.module, args.options, args.ranks, Path(folder) / "meeting")
-    except AskedToEnd as asked:  # just before or after there were ranks
-        code = -asked.signal
+    except AskedToEnd as request:  # just before or after there were ranks
+        code = -request.signal
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         signal.raise_signal(-code)
@@ -55,10 +55,10 @@ def _run(module: str, options: Sequence[str], ranks: int, meeting: Path) -> int:
         patience = (None,) if children[0].poll() is not None else ()
         end_children(children, *patience, subprocess.Popen.terminate, subprocess.Popen.kill)
         return code if code >= 0 else 128 - code
-    except AskedToEnd as asked:
+    except AskedToEnd as request:
         ignore(*ASKING)
         end_children(children, subprocess.Popen.terminate, subprocess.Popen.kill)
-        return -asked.signal
+        return -request.signal
 
 
 def _environment(rank: int, ranks: int, meeting: Path) -> dict[str, str]:

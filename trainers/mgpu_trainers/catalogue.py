@@ -210,13 +210,13 @@ def find(name: str) -> Trainer:
             return trainer
     if "horovod" in name.split("-"):
         raise UsageError(_HOROVOD)
-    known = ", ".join(trainer.name for trainer in TRAINERS)
-    raise UsageError(f"there is no trainer {name!r}: choose one of {known}")
+    names = ", ".join(trainer.name for trainer in TRAINERS)
+    raise UsageError(f"there is no trainer {name!r}: choose one of {names}")
 
 
-def _suggest_option(given: str, known: Iterable[str]) -> str:
+def _suggest_option(typed: str, names: Iterable[str]) -> str:
     """The option that was probably meant, as an addition to a message; empty: none is close."""
-    close = difflib.get_close_matches(given.replace("_", "-"), list(known), n=1, cutoff=0.75)
+    close = difflib.get_close_matches(typed.replace("_", "-"), list(names), n=1, cutoff=0.75)
     return f" (there is --{close[0]})" if close else ""
 
 
@@ -271,13 +271,13 @@ def check(
 ) -> dict[str, Value | None]:
     """The values of all options that are no faults, defaults included; raises as `command`."""
     number = _read_ranks(trainer, ranks)
-    known = {option.name: option for option in trainer.options}
-    values = {option.name: option.default for option in known.values()}
-    for given, value in options.items():
-        option = known.get(given.replace("_", "-"))
+    options_by_name = {option.name: option for option in trainer.options}
+    values = {option.name: option.default for option in options_by_name.values()}
+    for name, value in options.items():
+        option = options_by_name.get(name.replace("_", "-"))
         if option is None:
-            hint = _suggest_option(given, known)
-            raise UsageError(f"{trainer.name} has no option --{given}{hint}", given)
+            hint = _suggest_option(name, options_by_name)
+            raise UsageError(f"{trainer.name} has no option --{name}{hint}", name)
         for text in _list_texts(value):
             if option.name == "batch" and text == AUTO and not option.words:
                 why = _NO_AUTO[trainer.framework]
@@ -303,17 +303,17 @@ def arguments(
 
     `ranks`: how many there are; None: as the launcher says."""
     parser = make_parser(trainer)
-    given = parser.parse_args(argv)
+    arguments_read = parser.parse_args(argv)
     try:
-        if given.batch == AUTO:
+        if arguments_read.batch == AUTO:
             raise UsageError(
                 "--batch auto is found before ranks start: put `python -m mgpu_trainers.largest "
                 f"{trainer.name} --ranks N --` in front of the whole command"
             )
-        check(trainer, _read_world(trainer) if ranks is None else ranks, vars(given))
+        check(trainer, _read_world(trainer) if ranks is None else ranks, vars(arguments_read))
     except UsageError as error:
         parser.error(str(error))
-    return given
+    return arguments_read
 
 
 def make_parser(trainer: Trainer) -> argparse.ArgumentParser:
@@ -375,7 +375,7 @@ def _list_texts(value: object) -> list[str]:
     if value is None:
         return []
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return [str(each) for each in value]
+        return [str(text) for text in value]
     return [str(value)]
 
 

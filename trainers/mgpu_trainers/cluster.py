@@ -51,8 +51,8 @@ class Cluster:
 
     def config(self, task: Task) -> str:
         """The TF_CONFIG of a task."""
-        whole = {role: list(addresses) for role, addresses in self.addresses.items()}
-        return json.dumps({"cluster": whole, "task": {"type": task.role, "index": task.index}})
+        roles = {role: list(addresses) for role, addresses in self.addresses.items()}
+        return json.dumps({"cluster": roles, "task": {"type": task.role, "index": task.index}})
 
     def place(self, task: Task) -> int:
         """The task's index, from 0, among those of its role on its host."""
@@ -63,12 +63,12 @@ class Cluster:
 def local_cluster(workers: int, servers: int) -> Cluster:
     """On free ports of this machine; with parameter servers there is a chief, too."""
     roles = {"chief": 1 if servers else 0, "worker": workers, "ps": servers}
-    with ExitStack() as held:  # all at once, so that no port is given twice
+    with ExitStack() as sockets:  # all at once, so that no port is given twice
 
         def address() -> str:
-            taken = held.enter_context(socket.socket())
-            taken.bind(("127.0.0.1", 0))
-            return f"127.0.0.1:{taken.getsockname()[1]}"
+            reserved = sockets.enter_context(socket.socket())
+            reserved.bind(("127.0.0.1", 0))
+            return f"127.0.0.1:{reserved.getsockname()[1]}"
 
         return Cluster(
             {role: tuple(address() for _ in range(count)) for role, count in roles.items() if count}
@@ -87,7 +87,10 @@ def read_own_task(name: str) -> tuple[Cluster, Task]:
     """The cluster and this process's task; ends the process if TF_CONFIG is unusable."""
     try:
         config: Any = json.loads(os.environ[VARIABLE])
-        addresses = {role: tuple(map(str, each)) for role, each in config["cluster"].items()}
+        addresses = {
+            role: tuple(map(str, addresses_of_role))
+            for role, addresses_of_role in config["cluster"].items()
+        }
         task = Task(str(config["task"]["type"]), int(config["task"]["index"]))
         addresses[task.role][task.index]
     except KeyError as missing:

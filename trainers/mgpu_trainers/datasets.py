@@ -38,9 +38,9 @@ def load_characters() -> tuple["NDArray[np.int16]", int]:
 
     import numpy as np
 
-    whole = "\n".join(topics[name] for name in sorted(topics))
-    alphabet = {character: index for index, character in enumerate(sorted(set(whole)))}
-    return np.array([alphabet[each] for each in whole], dtype=np.int16), len(alphabet)
+    text = "\n".join(topics[name] for name in sorted(topics))
+    alphabet = {character: index for index, character in enumerate(sorted(set(text)))}
+    return np.array([alphabet[character] for character in text], dtype=np.int16), len(alphabet)
 
 
 def load_digits() -> tuple["NDArray[np.float32]", "NDArray[Any]"]:

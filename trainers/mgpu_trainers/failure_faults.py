@@ -43,11 +43,11 @@ class Leak(Fault):
     mb: float = key(read_number, 1.0, "memory kept with each forward", unit="MiB")
 
     def attach(self, job: Planted) -> None:
-        kept: list[torch.Tensor] = []
+        leaked: list[torch.Tensor] = []
 
         def keep(_module: "nn.Module", _inputs: object, output: "torch.Tensor") -> None:
             if job.training:
-                kept.append(output.new_ones(int(self.mb * MEGABYTE) // output.element_size()))
+                leaked.append(output.new_ones(int(self.mb * MEGABYTE) // output.element_size()))
 
         job.model.register_forward_hook(keep)
 
@@ -133,7 +133,7 @@ class SameData(Fault):
     learns: ClassVar[bool] = True
     rank: int = key(read_rank, ALL, "rank that has it; all: every rank")
 
-    def part(self, _own: int) -> int:
+    def part(self, _part: int) -> int:
         return 0
 
 

@@ -50,17 +50,17 @@ def list_keys(kind: type[Kind]) -> tuple[Key, ...]:
     """The keys that a kind takes."""
     return tuple(
         Key(
-            _spelling(each),
-            "" if each.default is None else _spell_value(each.default),
-            each.metadata["unit"],
-            each.metadata["help"],
+            _spelling(key_field),
+            "" if key_field.default is None else _spell_value(key_field.default),
+            key_field.metadata["unit"],
+            key_field.metadata["help"],
         )
-        for each in fields(kind)
+        for key_field in fields(kind)
     )
 
 
-def _spelling(each: Field[Any]) -> str:
-    return each.metadata["name"] or each.name
+def _spelling(key_field: Field[Any]) -> str:
+    return key_field.metadata["name"] or key_field.name
 
 
 def parse_faults(text: str, kinds: Mapping[str, type[K]]) -> tuple[K, ...]:
@@ -79,38 +79,38 @@ def parse_faults(text: str, kinds: Mapping[str, type[K]]) -> tuple[K, ...]:
 
 def format_fault(fault: Kind) -> str:
     """The text that reads back as `fault`."""
-    values = ((_spelling(each), getattr(fault, each.name)) for each in fields(fault))
+    values = ((_spelling(key_field), getattr(fault, key_field.name)) for key_field in fields(fault))
     pairs = (f"{name}={_spell_value(value)}" for name, value in values if value is not None)
     return f"{fault.kind}:{','.join(pairs)}"
 
 
 def _parse_fault(text: str, part: str, start: int, kinds: Mapping[str, type[K]]) -> K:
-    def refuse(at: int, why: str) -> SpecError:
-        return SpecError(f"--fault {text!r}, position {at}: {why}")
+    def refuse(position: int, why: str) -> SpecError:
+        return SpecError(f"--fault {text!r}, position {position}: {why}")
 
     name, colon, rest = part.partition(":")
     if name not in kinds:
         raise refuse(start, f"there is no fault {name!r}, only {', '.join(kinds)}")
-    known = {_spelling(each): each for each in fields(kinds[name])}
-    given: dict[str, Any] = {}
-    at = start + len(name) + 1
+    keys = {_spelling(key_field): key_field for key_field in fields(kinds[name])}
+    values: dict[str, Any] = {}
+    position = start + len(name) + 1
     for pair in rest.split(",") if colon else ():
         spelled, equals, value = pair.partition("=")
-        if spelled not in known:
-            raise refuse(at, f"{name} has no key {spelled!r}, only {', '.join(known)}")
+        if spelled not in keys:
+            raise refuse(position, f"{name} has no key {spelled!r}, only {', '.join(keys)}")
         if not equals:
-            raise refuse(at + len(spelled), f"'=' and a value must follow {spelled}")
-        wanted = known[spelled]
-        if wanted.name in given:
-            raise refuse(at, f"{spelled} is there twice")
+            raise refuse(position + len(spelled), f"'=' and a value must follow {spelled}")
+        wanted = keys[spelled]
+        if wanted.name in values:
+            raise refuse(position, f"{spelled} is there twice")
         try:
-            given[wanted.name] = wanted.metadata["read"](value)
+            values[wanted.name] = wanted.metadata["read"](value)
         except SpecError as allowed:
             why = f"{spelled} must be {allowed}, not {value!r}"
-            raise refuse(at + len(spelled) + 1, why) from None
-        at += len(pair) + 1
+            raise refuse(position + len(spelled) + 1, why) from None
+        position += len(pair) + 1
     try:
-        return kinds[name](**given)
+        return kinds[name](**values)
     except SpecError as error:
         raise refuse(start, str(error)) from None
 
@@ -160,10 +160,10 @@ def read_flag(text: str) -> bool:
     return text == "1"
 
 
-def read_choice(*words: str) -> Callable[[str], str]:
+def read_choice(*choices: str) -> Callable[[str], str]:
     def read_word(text: str) -> str:
-        if text not in words:
-            raise SpecError(f"one of {', '.join(words)}")
+        if text not in choices:
+            raise SpecError(f"one of {', '.join(choices)}")
         return text
 
     return read_word

@@ -51,16 +51,20 @@ def parse(texts: Iterable[str], ranks: int) -> tuple[Fault, ...]:
 
 
 def check_faults(
-    faults: Iterable[Fault], trainer: Trainer, ranks: int, values: Values, known: Iterable[Trainer]
+    faults: Iterable[Fault],
+    trainer: Trainer,
+    ranks: int,
+    values: Values,
+    catalogue: Iterable[Trainer],
 ) -> None:
     """Raises SpecError for a fault that `trainer` leaves no place for.
 
     `values`: all options; `known`: trainers to name where the fault is possible.
     """
-    trainers = tuple(known)
+    trainers = tuple(catalogue)
     for fault in faults:
         if fault.needs is not None and not trainer.has(fault.needs):
-            able = ", ".join(each.name for each in trainers if each.has(fault.needs))
+            able = ", ".join(trainer.name for trainer in trainers if trainer.has(fault.needs))
             raise SpecError(f"--fault {fault.kind} is for {able}, not {trainer.name}")
         if fault.of_one_rank and fault.rank == ALL:
             raise SpecError(f"--fault {fault.kind} is of one rank, not of all")

@@ -56,11 +56,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("trainer", help="its name")
     parser.add_argument("--ranks", type=int, default=1)
     parser.usage = "%(prog)s TRAINER --ranks N -- COMMAND, with --batch auto in it"
-    whole = list(sys.argv[1:] if argv is None else argv)
-    cut = whole.index("--") if "--" in whole else len(whole)
-    given, command = parser.parse_args(whole[:cut]), whole[cut + 1 :]
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    parsed, command = parser.parse_args(arguments[:cut]), arguments[cut + 1 :]
     try:
-        trainer = catalogue.find(given.trainer)
+        trainer = catalogue.find(parsed.trainer)
     except catalogue.UsageError as error:
         parser.error(str(error))
     if trainer.module not in command:
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     if options.batch != AUTO:
         parser.error("there is no --batch auto in the command")
-    choice, where = find_largest(trainer, given.ranks, options)
+    choice, where = find_largest(trainer, parsed.ranks, options)
     print(describe_choice(trainer.name, choice, where), file=sys.stderr, flush=True)
     os.execv(command[0], replace_auto(command, choice.size))
 
@@ -93,8 +93,8 @@ def find_largest(
 
 def replace_auto(command: Sequence[str], size: int) -> list[str]:
     """The command with a number in place of `auto`."""
-    at = list(command).index("--batch") + 1
-    return [*command[:at], str(size), *command[at + 1 :]]
+    place = list(command).index("--batch") + 1
+    return [*command[:place], str(size), *command[place + 1 :]]
 
 
 def describe_choice(name: str, choice: BatchChoice, where: str) -> str:
@@ -114,20 +114,20 @@ def _share_memory(name: str, ranks: int, wanted: str) -> tuple[str, int, str]:
     """The device, the bytes there that a rank may take, and the same in words."""
     count, least = (0, 0) if wanted == "cpu" else count_gpus()
     if count >= ranks:
-        each = int(least * (1 - SPARED))
-        return "cuda", each, f"{_format_size(each)}, what is free on the fullest GPU less a fifth"
+        share = int(least * (1 - SPARED))
+        return "cuda", share, f"{_format_size(share)}, what is free on the fullest GPU less a fifth"
     if wanted == "cuda":
         sys.exit(f"{name}: {count} GPUs are too few; try --device cpu")
-    known = free_memory()
-    if known is None:
+    memory = free_memory()
+    if memory is None:
         sys.exit(
             f"{name}: --batch auto: this system does not say how much memory is free; give a number"
         )
-    each = int(known[0] * (1 - SPARED) / ranks)
+    share = int(memory[0] * (1 - SPARED) / ranks)
     return (
         "cpu",
-        each,
-        f"{_format_size(each)}, a rank's part of what is free of {known[1]} less a fifth",
+        share,
+        f"{_format_size(share)}, a rank's part of what is free of {memory[1]} less a fifth",
     )
 
 
@@ -177,15 +177,17 @@ def count_gpus() -> tuple[int, int]:
     ended = subprocess.run(
         isolated_python(_COUNTS), capture_output=True, text=True, timeout=LONGEST_TRIAL, check=False
     )
-    words = ended.stdout.split()
-    return (int(words[0]), int(words[1])) if ended.returncode == 0 and len(words) == 2 else (0, 0)
+    counts = ended.stdout.split()
+    return (
+        (int(counts[0]), int(counts[1])) if ended.returncode == 0 and len(counts) == 2 else (0, 0)
+    )
 
 
 def isolated_python(program: str) -> list[str]:
     """A command without PYTHON… variables, so that nothing takes a trial for the training."""
-    own = str(Path(__file__).resolve().parent.parent)
+    package_path = str(Path(__file__).resolve().parent.parent)
     path = "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
-    return [sys.executable, "-E", "-c", path + program, "\n".join((own, *sys.path))]
+    return [sys.executable, "-E", "-c", path + program, "\n".join((package_path, *sys.path))]
 
 
 class TrialProcess:
@@ -208,12 +210,12 @@ class TrialProcess:
             text=True,
         )
         self._process = process
-        answer = self._answer()
-        if answer is None:
+        reply = self._answer()
+        if reply is None:
             self._errors.seek(0)
             lines = self._errors.read(100_000).strip().splitlines() or ["it printed nothing"]
             sys.exit(f"--batch auto: the process that tries batches failed: {lines[-1][:300]}")
-        self.samples = int(answer["samples"])
+        self.samples = int(reply["samples"])
         return process
 
     def fits(self, size: int) -> Trial | None:
@@ -222,10 +224,10 @@ class TrialProcess:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{size}\n")
         self._process.stdin.flush()
-        answer = self._answer()
-        if answer is None or not answer["fits"]:
+        reply = self._answer()
+        if reply is None or not reply["fits"]:
             return None
-        return Trial(float(answer["seconds"]), int(answer["bytes"]))
+        return Trial(float(reply["seconds"]), int(reply["bytes"]))
 
     def _answer(self) -> dict[str, float] | None:
         assert self._process.stdout is not None
@@ -236,8 +238,8 @@ class TrialProcess:
         if not line:
             self._process.wait()
             return None
-        answer: dict[str, float] = json.loads(line)
-        return answer
+        reply: dict[str, float] = json.loads(line)
+        return reply
 
     def end(self) -> None:
         self._process.kill()
@@ -271,16 +273,16 @@ def free_memory(root: Path = Path("/")) -> tuple[int, str] | None:
     proc_meminfo(5); the kernel's cgroup-v2.rst (memory.max, memory.current) and
     cgroup-v1/memory.rst.
     """
-    known = [*_read_host(root), *_read_groups(root)]
-    return min(known) if known else None
+    limits = [*_read_host(root), *_read_groups(root)]
+    return min(limits) if limits else None
 
 
 def _read_host(root: Path) -> Iterator[tuple[int, str]]:
     for line in _read_lines(root / "proc/meminfo"):
         name, _, rest = line.partition(":")
-        words = rest.split()
-        if name == "MemAvailable" and words and words[0].isdigit():
-            yield int(words[0]) * 1024, "the host's memory"
+        fields = rest.split()
+        if name == "MemAvailable" and fields and fields[0].isdigit():
+            yield int(fields[0]) * 1024, "the host's memory"
 
 
 def _read_groups(root: Path) -> Iterator[tuple[int, str]]:

@@ -36,9 +36,9 @@ def check_options(trainer: Trainer, ranks: int, values: Values) -> None:
         )
     tensor_parallel = values.get("tp")
     shares = trainer.count_shares(ranks, int(tensor_parallel) if tensor_parallel else None)
-    who = "ranks" if shares == ranks else "groups"
-    who = "replicas" if "replicas" in values else who
-    _check_global_batch(f"{shares} {who}", shares, values)
+    sharers = "ranks" if shares == ranks else "groups"
+    sharers = "replicas" if "replicas" in values else sharers
+    _check_global_batch(f"{shares} {sharers}", shares, values)
     if trainer.framework is Framework.TORCH:  # tf.data repeats a dataset that is too small
         _check_data(shares, values)
     _check_saving(values)
@@ -156,15 +156,15 @@ def _check_compiling(values: Values) -> None:
 
 
 def _check_global_batch(sharing: str, shares: int, values: Values) -> None:
-    whole = values.get("global-batch")
-    if whole is None:
+    global_batch = values.get("global-batch")
+    if global_batch is None:
         return
     if values["batch"] is not None:
         raise UsageError("give either --batch or --global-batch", "global-batch")
     parts = shares * int(values["accumulate"] or 1)
-    if int(whole) % parts:
+    if int(global_batch) % parts:
         raise UsageError(
-            f"--global-batch {whole} cannot be divided into {parts} equal batches "
+            f"--global-batch {global_batch} cannot be divided into {parts} equal batches "
             f"({sharing} × --accumulate {values['accumulate']})",
             "global-batch",
         )
@@ -172,11 +172,11 @@ def _check_global_batch(sharing: str, shares: int, values: Values) -> None:
 
 def _check_data(shares: int, values: Values) -> None:
     option = "batch" if values["global-batch"] is None else "global-batch"
-    given, model = values[option], str(values["model"])
-    if given is None or given == AUTO:
+    batch, model = values[option], str(values["model"])
+    if batch is None or batch == AUTO:
         return
     parts = shares * int(values["accumulate"] or 1) if option == "global-batch" else 1
-    size, available = int(given) // parts, count_samples(model)
+    size, available = int(batch) // parts, count_samples(model)
     if size * shares > available:
         several = f"{shares} × " if shares > 1 else ""
         raise UsageError(

@@ -58,8 +58,8 @@ class Option:
     def read(self, text: str) -> Value:
         """The value that `text` spells; raises UsageError if the option does not accept it."""
         if self.choices and text not in self.choices:
-            known = ", ".join(self.choices)
-            raise UsageError(f"--{self.name} must be one of {known}, not {text}", self.name)
+            choices = ", ".join(self.choices)
+            raise UsageError(f"--{self.name} must be one of {choices}, not {text}", self.name)
         if text in self.words:
             return text
         try:

@@ -78,9 +78,9 @@ class Fault:
         """The rank's own batch size, where `size` is everybody's."""
         return size
 
-    def part(self, own: int) -> int:
+    def part(self, part: int) -> int:
         """The part of the data that the rank takes, where `own` is the one it should take."""
-        return own
+        return part
 
     def skips(self, step: int) -> bool:
         """Whether the rank leaves out that step."""

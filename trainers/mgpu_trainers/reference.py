@@ -36,7 +36,7 @@ def make_table(name: str) -> str:
 
 def fill_tables(page: str) -> str:
     """The text of a page with its tables regenerated."""
-    return _TABLE.sub(lambda found: f"{found[1]}{make_table(found[2])}{found[3]}", page)
+    return _TABLE.sub(lambda match: f"{match[1]}{make_table(match[2])}{match[3]}", page)
 
 
 def _option_rows(framework: Framework) -> Iterator[tuple[str, ...]]:
@@ -63,10 +63,10 @@ def _help(option: Option) -> str:
 def _names(takers: list[Trainer], trainers: list[Trainer]) -> str:
     if len(takers) == len(trainers):
         return "all"
-    others = [trainer for trainer in trainers if trainer not in takers]
-    listed = others if len(others) < len(takers) / 2 else takers
+    non_takers = [trainer for trainer in trainers if trainer not in takers]
+    listed = non_takers if len(non_takers) < len(takers) / 2 else takers
     names = ", ".join(f"`{trainer.name}`" for trainer in listed)
-    return f"all but {names}" if listed is others else names
+    return f"all but {names}" if listed is non_takers else names
 
 
 def _fault_rows(group: str) -> Iterator[tuple[str, ...]]:

@@ -9,12 +9,12 @@ from mgpu_trainers.options import BATCH
 
 
 def batch_size(
-    model: str, each: int | None, whole: int | None, replicas: int, accumulate: int
+    model: str, rank_batch: int | None, global_batch: int | None, replicas: int, accumulate: int
 ) -> int:
     """Samples per rank and batch; `whole`: those of all ranks in one step, if given."""
-    if whole is not None:
-        return whole // (replicas * accumulate)
-    return each or BATCH[model]
+    if global_batch is not None:
+        return global_batch // (replicas * accumulate)
+    return rank_batch or BATCH[model]
 
 
 def learning_rate(base: float, scaling: str, growth: float, step: int, warmup: int) -> float:
@@ -27,7 +27,7 @@ def learning_rate(base: float, scaling: str, growth: float, step: int, warmup: i
     return full * min(1.0, step / warmup) if warmup else full
 
 
-def describe_resumed(done: int, steps: int) -> str:
+def describe_resumed(steps_done: int, steps: int) -> str:
     """A sentence about a checkpoint that has `done` steps of the `steps` wanted in all."""
-    more = "" if done < steps else f", and --steps {steps} asks for no more"
-    return f"resumed after step {done}{more}"
+    remark = "" if steps_done < steps else f", and --steps {steps} asks for no more"
+    return f"resumed after step {steps_done}{remark}"

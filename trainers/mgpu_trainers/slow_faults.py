@@ -156,13 +156,13 @@ class Heap:
     @classmethod
     def grow(cls, seconds: float) -> None:
         """Adds objects until a full collection takes that long."""
-        more, took = cls.FIRST, 0.0
+        count, took = cls.FIRST, 0.0
         while took < seconds:
-            cls.kept += [[each] for each in range(more)]
+            cls.kept += [[number] for number in range(count)]
             began = time.perf_counter()
             gc.collect()
             took = time.perf_counter() - began
-            more = int(len(cls.kept) * min(1.0, max(0.1, seconds / took - 1)))
+            count = int(len(cls.kept) * min(1.0, max(0.1, seconds / took - 1)))
 
 
 class DelayBetweenHooks:

@@ -33,7 +33,9 @@ class Trainer:
     @property
     def options(self) -> tuple[Option, ...]:
         """Its own options, in the order of help."""
-        return tuple(each for each in OPTIONS if each.suits(self.framework, self.capabilities))
+        return tuple(
+            option for option in OPTIONS if option.suits(self.framework, self.capabilities)
+        )
 
     @property
     def ranks(self) -> Option:

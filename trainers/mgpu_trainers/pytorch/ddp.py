@@ -37,7 +37,8 @@ class Ddp(Strategy):
         megabytes = self.args.bucket_mb
         if self.place.device.type == "cpu" and getattr(self.args, "compress", "") == "powersgd":
             # With several buckets gloo aborts: their parts may be sent in another order elsewhere.
-            least = sum(each.numel() * each.element_size() for each in model.parameters()) / 2**20
+            sizes = (weights.numel() * weights.element_size() for weights in model.parameters())
+            least = sum(sizes) / 2**20
             if megabytes and megabytes < least:
                 sys.exit(
                     f"{self.name}: on CPUs --compress powersgd needs all gradients in one bucket: "
@@ -47,8 +48,8 @@ class Ddp(Strategy):
         return {"bucket_cap_mb": megabytes} if megabytes else {}
 
     def turn(self, model: Any, *, last: bool) -> AbstractContextManager[None]:
-        held: AbstractContextManager[None] = nullcontext()
-        return held if last or self.args.no_sync == "off" else model.no_sync()
+        synchronization: AbstractContextManager[None] = nullcontext()
+        return synchronization if last or self.args.no_sync == "off" else model.no_sync()
 
 
 def register_compression(model: DistributedDataParallel, kind: str) -> None:
@@ -66,11 +67,11 @@ def bf16_hook(
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch insists on this annotation
 ) -> torch.futures.Future[torch.Tensor]:
     """torch's own wants NCCL; gloo averages bfloat16 as well."""
-    whole: torch.Tensor = bucket.buffer()
-    short = whole.to(torch.bfloat16).div_(dist.get_world_size())
+    gradients: torch.Tensor = bucket.buffer()
+    short = gradients.to(torch.bfloat16).div_(dist.get_world_size())
 
     def back(sent: Any) -> torch.Tensor:
-        return whole.copy_(sent.value()[0])
+        return gradients.copy_(sent.value()[0])
 
     sent: torch.futures.Future[Any] = dist.all_reduce(short, async_op=True).get_future()
     return sent.then(back)

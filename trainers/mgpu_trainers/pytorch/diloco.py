@@ -45,7 +45,7 @@ class Diloco(Strategy):
         dist.all_reduce(self.shared.grad, dist.ReduceOp.AVG)
         self.outer.step()
         set_weights(model, self.shared)
-        for counted in (each for each in model.buffers() if each.is_floating_point()):
+        for counted in (buffer for buffer in model.buffers() if buffer.is_floating_point()):
             dist.all_reduce(counted, dist.ReduceOp.AVG)
         self.alone = 0
 
@@ -63,8 +63,8 @@ def set_weights(model: nn.Module, weights: torch.Tensor) -> None:
     """Copies weights from a flat tensor into the model."""
     parameters = list(model.parameters())
     parts = weights.split([parameter.numel() for parameter in parameters])
-    for own, part in zip(parameters, parts, strict=True):
-        own.copy_(part.view_as(own))
+    for parameter, part in zip(parameters, parts, strict=True):
+        parameter.copy_(part.view_as(parameter))
 
 
 if __name__ == "__main__":

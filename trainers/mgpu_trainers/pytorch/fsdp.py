@@ -38,7 +38,9 @@ class Fsdp(Strategy):
         if short := SHORT.get(self.args.precision):
             inner = MixedPrecisionPolicy(short, torch.float32)
             outer = MixedPrecisionPolicy(short, torch.float32, torch.float32)
-            for norm in (each for each in model.modules() if isinstance(each, nn.BatchNorm2d)):
+            for norm in (
+                module for module in model.modules() if isinstance(module, nn.BatchNorm2d)
+            ):
                 fully_shard(norm, mesh=mesh)  # what it counts stays in float32, so must its weights
         for block in model.get_submodule("blocks").children():
             fully_shard(block, mesh=mesh, mp_policy=inner)

@@ -53,7 +53,7 @@ class LocalSgd(Ddp):
 
 def average(model: nn.Module) -> None:
     """Weights, and what batch norm has counted."""
-    counted = [each for each in model.buffers() if each.is_floating_point()]
+    counted = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     everything: Iterator[Any] = chain(model.parameters(), counted)
     assert dist.group.WORLD is not None
     average_parameters(everything, dist.group.WORLD)

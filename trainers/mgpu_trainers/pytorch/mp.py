@@ -19,9 +19,9 @@ class Mp(Single):
 
     def devices(self) -> list[torch.device]:
         """The device of each stage."""
-        here = self.place.device
-        if here.type == "cpu":
-            return [here] * self.args.stages
+        device = self.place.device
+        if device.type == "cpu":
+            return [device] * self.args.stages
         count = torch.cuda.device_count()
         return [torch.device("cuda", stage % count) for stage in range(self.args.stages)]
 
@@ -29,8 +29,10 @@ class Mp(Single):
         different = len(set(self.devices()))
         if different == self.args.stages:
             return None
-        on = "on the CPU" if self.place.device.type == "cpu" else f"on {different} GPUs"
-        return f"all {self.args.stages} stages are {on}: nothing moves where they share a device"
+        devices = "on the CPU" if self.place.device.type == "cpu" else f"on {different} GPUs"
+        return (
+            f"all {self.args.stages} stages are {devices}: nothing moves where they share a device"
+        )
 
     def wrap(self, model: nn.Module) -> nn.Module:
         devices = self.devices()
@@ -50,7 +52,7 @@ def move_to(part: nn.Module, device: torch.device) -> None:
     """Moves the part and its inputs to the device."""
 
     def follow(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(each.to(device, non_blocking=True) for each in inputs)
+        return tuple(tensor.to(device, non_blocking=True) for tensor in inputs)
 
     part.to(device)
     part.register_forward_pre_hook(follow)

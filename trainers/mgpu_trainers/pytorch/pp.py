@@ -53,7 +53,7 @@ class Pp(Strategy):
         mine = [number for number, owner in enumerate(owners) if owner == self.place.rank]
         heavy = faults.find_heavy_stage(faults.parse(self.args.fault, self.place.world))
         parts = {number: torch_models.stage(model, number, len(owners), heavy) for number in mine}
-        stages = [PipelineStage(parts[each], each, len(owners), device) for each in mine]
+        stages = [PipelineStage(parts[index], index, len(owners), device) for index in mine]
         kind = get_schedule_class(SCHEDULES[self.args.schedule])
         single = self.args.schedule in ("gpipe", "1f1b")
         self.schedule = kind(
@@ -80,9 +80,9 @@ class Pp(Strategy):
 
     def state(self, _model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
         """Weights and optimizer states, as of a single process."""
-        kept = optimizer.state_dict()
-        own = [_on_cpu(each) for each in kept["state"].values()]
-        states = dict(zip(self.pipeline.names(), own, strict=True))
+        stage_state = optimizer.state_dict()
+        stage_states = [_on_cpu(state) for state in stage_state["state"].values()]
+        states = dict(zip(self.pipeline.names(), stage_states, strict=True))
         weights = _on_cpu(
             {k: v for part in self.pipeline.parts() for k, v in part.state_dict().items()}
         )
@@ -90,10 +90,14 @@ class Pp(Strategy):
         dist.gather_object((weights, states), gathered)
         if gathered is None:
             return None
-        weights = {name: each for theirs, _ in gathered for name, each in theirs.items()}
-        states = {name: each for _, theirs in gathered for name, each in theirs.items()}
-        numbered = {number: states[each] for number, each in enumerate(self.names)}
-        group = {**kept["param_groups"][0], "params": list(numbered)}
+        weights = {
+            name: weight for stage_weights, _ in gathered for name, weight in stage_weights.items()
+        }
+        states = {
+            name: state for _, stage_states in gathered for name, state in stage_states.items()
+        }
+        numbered = {number: states[name] for number, name in enumerate(self.names)}
+        group = {**stage_state["param_groups"][0], "params": list(numbered)}
         return weights, {"state": numbered, "param_groups": [group]}
 
     def load(self, _model: nn.Module, optimizer: Any, weights: Any, states: Any) -> None:
@@ -101,9 +105,9 @@ class Pp(Strategy):
             part.load_state_dict({name: weights[name] for name in part.state_dict()})
         (group,) = states["param_groups"]
         keys = dict(zip(self.names, group["params"], strict=True))
-        own = [states["state"][keys[name]] for name in self.pipeline.names()]
-        group = {**group, "params": list(range(len(own)))}
-        optimizer.load_state_dict({"state": dict(enumerate(own)), "param_groups": [group]})
+        stage_states = [states["state"][keys[name]] for name in self.pipeline.names()]
+        group = {**group, "params": list(range(len(stage_states)))}
+        optimizer.load_state_dict({"state": dict(enumerate(stage_states)), "param_groups": [group]})
 
 
 class Pipeline(nn.Module):
@@ -129,8 +133,8 @@ class Pipeline(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for number, owner in enumerate(self.owners):
-            here = str(number) in self.stages
-            passed = [self.stages[str(number)](x).cpu() if here else None]
+            is_mine = str(number) in self.stages
+            passed = [self.stages[str(number)](x).cpu() if is_mine else None]
             dist.broadcast_object_list(passed, src=owner)
             assert passed[0] is not None
             x = passed[0].to(self.device)
@@ -144,10 +148,10 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
     To find the shapes between stages, a schedule's first step begins with a batch of uninitialized
     memory (torch 2.13), which batch norm would count, too.
     """
-    before = [buffer.clone() for buffer in model.buffers()]
+    saved = [buffer.clone() for buffer in model.buffers()]
     yield
-    for buffer, kept in zip(model.buffers(), before, strict=True):
-        buffer.copy_(kept)
+    for buffer, saved_buffer in zip(model.buffers(), saved, strict=True):
+        buffer.copy_(saved_buffer)
 
 
 def _on_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -40,7 +40,8 @@ DONE = -1.0
 
 def make_message(model: nn.Module, loss: float, rate: float) -> torch.Tensor:
     gradients = [
-        torch.zeros_like(each) if each.grad is None else each.grad for each in model.parameters()
+        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for parameter in model.parameters()
     ]
     return flatten(torch.tensor([loss, rate]), *gradients, *_float_buffers(model))
 
@@ -53,12 +54,12 @@ def flatten(*tensors: torch.Tensor) -> torch.Tensor:
 def unflatten_into(numbers: torch.Tensor, tensors: list[torch.Tensor]) -> None:
     """Copies a row of numbers into `tensors`."""
     parts = numbers.split([tensor.numel() for tensor in tensors])
-    for own, part in zip(tensors, parts, strict=True):
-        own.copy_(part.view_as(own))
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view_as(tensor))
 
 
 def _float_buffers(model: nn.Module) -> list[torch.Tensor]:
-    return [each for each in model.buffers() if each.is_floating_point()]
+    return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
 
 
 _SERVER_DIED = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused")
@@ -84,7 +85,7 @@ class RemoteOptimizer(torch.optim.Optimizer):
             dist.send(make_message(self.model, self.loss, self.param_groups[0]["lr"]), SERVER)
             dist.recv(self.weights, SERVER)
         except RuntimeError as error:
-            if any(words in str(error) for words in _SERVER_DIED):
+            if any(phrase in str(error) for phrase in _SERVER_DIED):
                 raise SystemExit(1) from None
             raise
         unflatten_into(self.weights, list(self.model.parameters()))
@@ -139,7 +140,7 @@ class Server:
         parameters = list(self.model.parameters())
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter)
-        gradients = [each.grad for each in parameters if each.grad is not None]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         unflatten_into(sent[HEADER:], [*gradients, *_float_buffers(self.model)])
         self.optimizer.step()
         self.stale += self.updates - self._known[worker]
@@ -170,24 +171,30 @@ class Ps(Strategy):
         self.remote = RemoteOptimizer(model, self.args.lr)
         return self.remote
 
-    def steps(self, done: int, planted: Planted, checkpoint: Checkpoint) -> Iterable[int]:
+    def steps(self, steps_done: int, planted: Planted, checkpoint: Checkpoint) -> Iterable[int]:
         if self.place.rank != SERVER:
-            return super().steps(done, planted, checkpoint)
+            return super().steps(steps_done, planted, checkpoint)
         server = Server(checkpoint.model, checkpoint.optimizer, self.place.world - 1)
-        self.serve(server, done, planted, checkpoint)
+        self.serve(server, steps_done, planted, checkpoint)
         return ()
 
-    def serve(self, server: Server, done: int, planted: Planted, checkpoint: Checkpoint) -> None:
+    def serve(
+        self, server: Server, steps_done: int, planted: Planted, checkpoint: Checkpoint
+    ) -> None:
         """Serves until all workers are done or dead; a step is one update per worker."""
         workers = len(server.learning)
         planted.begin(1)
         for worker, sent in server.messages():
             loss = server.learn(worker, sent)
-            step, more = divmod(server.updates, workers)
-            if not more and ((done + step) % self.args.log_every == 0 or step == 1):
-                print(f"step {done + step} loss {loss:.4f}", flush=True)
-            if not more and self.args.save_every and (done + step) % self.args.save_every == 0:
-                checkpoint.save(self.args.save_to, done + step)
+            step, partial = divmod(server.updates, workers)
+            if not partial and ((steps_done + step) % self.args.log_every == 0 or step == 1):
+                print(f"step {steps_done + step} loss {loss:.4f}", flush=True)
+            if (
+                not partial
+                and self.args.save_every
+                and (steps_done + step) % self.args.save_every == 0
+            ):
+                checkpoint.save(self.args.save_to, steps_done + step)
             planted.begin(server.updates + 1)
         if len(server.lost) == workers:
             sys.exit(f"{self.name}: no worker is left to learn from")

@@ -51,19 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("module", help="its `learn` trains in each worker")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="of the module")
-    given = parser.parse_args(argv)
+    parsed = parser.parse_args(argv)
     trainer = catalogue.find("ray-torch")
     if why := catalogue.missing(trainer):
         parser.exit(2, f"{trainer.name} {why}.\n")
-    args = catalogue.arguments(trainer, given.options, given.ranks)
+    args = catalogue.arguments(trainer, parsed.options, parsed.ranks)
     try:
         with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
             _prepare(Path(folder), args.threads)
-            return _run_in_child(Job(given, args, Path(folder)).run)
-    except AskedToEnd as asked:
-        signal.signal(asked.signal, signal.SIG_DFL)
-        signal.raise_signal(asked.signal)
-        return 128 + asked.signal
+            return _run_in_child(Job(parsed, args, Path(folder)).run)
+    except AskedToEnd as request:
+        signal.signal(request.signal, signal.SIG_DFL)
+        signal.raise_signal(request.signal)
+        return 128 + request.signal
 
 
 def _prepare(folder: Path, threads: int) -> None:
@@ -78,8 +78,8 @@ def _prepare(folder: Path, threads: int) -> None:
 
 
 class Job:
-    def __init__(self, given: argparse.Namespace, args: argparse.Namespace, folder: Path) -> None:
-        self.given, self.args, self.folder = given, args, folder
+    def __init__(self, parsed: argparse.Namespace, args: argparse.Namespace, folder: Path) -> None:
+        self.parsed, self.args, self.folder = parsed, args, folder
         self.code = 1
 
     def run(self) -> int:
@@ -88,13 +88,13 @@ class Job:
         import torch
 
         gpus = torch.cuda.device_count()
-        if self.args.device == "cuda" and gpus < self.given.ranks:
+        if self.args.device == "cuda" and gpus < self.parsed.ranks:
             return _complain(f"{gpus} GPUs are too few; try --device cpu")
-        on_gpus = self.args.device != "cpu" and gpus >= self.given.ranks
+        on_gpus = self.args.device != "cpu" and gpus >= self.parsed.ranks
         try:
             ray.init(
                 address="local",
-                num_cpus=self.given.ranks,
+                num_cpus=self.parsed.ranks,
                 object_store_memory=STORE,
                 include_dashboard=False,
                 log_to_driver=False,
@@ -117,14 +117,14 @@ class Job:
         from ray.train.torch import TorchConfig, TorchTrainer
 
         shared = ray_worker.SharedOutput(self.folder / "output")
-        options = "\n".join(self.given.options)
-        what = {"module": self.given.module, "options": options, "output": str(shared.path)}
+        options = "\n".join(self.parsed.options)
+        settings = {"module": self.parsed.module, "options": options, "output": str(shared.path)}
         timeout = {"timeout_s": int(self.args.timeout)} if self.args.timeout else {}
         trainer = TorchTrainer(
             ray_worker.train_in_worker,
-            train_loop_config=what,
+            train_loop_config=settings,
             torch_config=TorchConfig(**timeout),
-            scaling_config=ScalingConfig(num_workers=self.given.ranks, use_gpu=on_gpus),
+            scaling_config=ScalingConfig(num_workers=self.parsed.ranks, use_gpu=on_gpus),
             run_config=RunConfig(storage_path=str(self.folder / "kept")),
         )
         try:
@@ -188,13 +188,13 @@ def _end_children(patience: float) -> None:
 
 def _children() -> list[int]:
     """Read from /proc/PID/stat (proc(5)), where there is one."""
-    found = []
+    pids = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             parent = file.read_text(errors="replace").rpartition(")")[2].split()[1]
             if int(parent) == os.getpid():
-                found.append(int(file.parent.name))
-    return found
+                pids.append(int(file.parent.name))
+    return pids
 
 
 def _report_failure(error: Any) -> int:

@@ -36,17 +36,17 @@ def take_output(path: str) -> None:
     """Prints there from now on; what C code says, too."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.connect(path)
-        _, given, _, _ = socket.recv_fds(asking, 1, len(STREAMS))
-    for own, new in zip(STREAMS, given, strict=True):
-        os.dup2(new, own)
+        _, descriptors, _, _ = socket.recv_fds(asking, 1, len(STREAMS))
+    for stream, new in zip(STREAMS, descriptors, strict=True):
+        os.dup2(new, stream)
         os.close(new)
     sys.stdout, sys.stderr = (
-        open(each, "w", buffering=1, closefd=False)  # noqa: SIM115  # until the process ends
-        for each in STREAMS
+        open(stream, "w", buffering=1, closefd=False)  # noqa: SIM115  # until the process ends
+        for stream in STREAMS
     )
 
 
-def train_in_worker(what: dict[str, str]) -> None:
+def train_in_worker(settings: dict[str, str]) -> None:
     """`module`: its `learn` takes the `options`, one a line; `output`: see `take`."""
-    take_output(what["output"])
-    importlib.import_module(what["module"]).learn(what["options"].split("\n"))
+    take_output(settings["output"])
+    importlib.import_module(settings["module"]).learn(settings["options"].split("\n"))

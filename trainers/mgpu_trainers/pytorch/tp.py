@@ -49,7 +49,9 @@ def divide(model: nn.Module, mesh: DeviceMesh) -> None:
     for block in model.blocks.values():
         assert isinstance(block, TransformerBlock)
         block.attention.heads //= mesh.size()
-        plan = {f"attention.{each}": ColwiseParallel() for each in ("query", "key", "value")}
+        plan = {
+            f"attention.{projection}": ColwiseParallel() for projection in ("query", "key", "value")
+        }
         plan |= {"mlp.0": ColwiseParallel()}
         parallelize_module(
             block,

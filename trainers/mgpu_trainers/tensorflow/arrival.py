@@ -30,7 +30,7 @@ def deadline(name: str, seconds: float) -> Iterator[None]:
     """Ends this process with exit code 1 and one sentence where what is done takes longer."""
     command = [sys.executable, "-m", __name__, name, str(seconds)]
     with (
-        subprocess.Popen(command, stdin=subprocess.PIPE) as other,
+        subprocess.Popen(command, stdin=subprocess.PIPE) as watcher,
         open(os.devnull, "w") as nowhere,
     ):
         # The only clock of Python that needs no turn of its interpreter.
@@ -39,20 +39,24 @@ def deadline(name: str, seconds: float) -> Iterator[None]:
             yield
         finally:
             faulthandler.cancel_dump_traceback_later()
-            assert other.stdin
-            other.stdin.close()
+            assert watcher.stdin
+            watcher.stdin.close()
 
 
-def describe_absent(whole: Cluster, seconds: float, answers: Callable[[str], bool]) -> str:
+def describe_absent(tf_cluster: Cluster, seconds: float, answers: Callable[[str], bool]) -> str:
     """Who was waited for in vain, as the rest of a sentence; `answers`: whether an address does."""
-    places = [(task, whole.addresses[task.role][task.index]) for task in whole.tasks()]
+    places = [(task, tf_cluster.addresses[task.role][task.index]) for task in tf_cluster.tasks()]
     with ThreadPoolExecutor(len(places)) as pool:
-        there = list(pool.map(answers, [address for _, address in places]))
-    absent = [f"{task} ({at})" for (task, at), here in zip(places, there, strict=True) if not here]
+        reachable = list(pool.map(answers, [address for _, address in places]))
+    absent = [
+        f"{task} ({address})"
+        for (task, address), is_reachable in zip(places, reachable, strict=True)
+        if not is_reachable
+    ]
     if not absent:
         return f"all workers answer, but they did not meet within {seconds:g} s"
-    more = f" and {len(absent) - MOST} more" if len(absent) > MOST else ""
-    return f"{', '.join(absent[:MOST])}{more} did not come within {seconds:g} s"
+    rest = f" and {len(absent) - MOST} more" if len(absent) > MOST else ""
+    return f"{', '.join(absent[:MOST])}{rest} did not come within {seconds:g} s"
 
 
 def answers(address: str) -> bool:
@@ -67,10 +71,11 @@ def answers(address: str) -> bool:
 
 def main() -> None:
     name, seconds = sys.argv[1], float(sys.argv[2])
-    whole, _ = cluster.read_own_task(name)
-    over, _, _ = select.select([sys.stdin], [], [], seconds)  # they have met, or the other ended
-    if not over:
-        sys.exit(f"{name}: {describe_absent(whole, seconds, answers)}")
+    tf_cluster, _ = cluster.read_own_task(name)
+    # Standard input is readable when all have met, or when the process that waits has ended.
+    readable, _, _ = select.select([sys.stdin], [], [], seconds)
+    if not readable:
+        sys.exit(f"{name}: {describe_absent(tf_cluster, seconds, answers)}")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class ProcessGroup:
         self.asked: signal.Signals | None = None
         # Blocked, an ignored signal would come after all: nohup and `&` mean that it should not.
         self._taken = {signal.SIGCHLD} | {
-            each for each in FORWARDED if signal.getsignal(each) is not signal.SIG_IGN
+            number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN
         }
 
     def __enter__(self) -> "ProcessGroup":
@@ -97,38 +97,38 @@ class ProcessGroup:
         ended = [(task, code) for task, code in codes if code is not None]
         for task, _ in ended:
             del self._running[task]
-        return sorted(ended, key=lambda each: each[1])
+        return sorted(ended, key=lambda process_end: process_end[1])
 
     def _verdict(self, task: Task, code: int) -> int | None:
         """The job's exit code now that this task ended with `code`; None: it goes on."""
-        roles = [each.role for each in self._running]
+        roles = [task.role for task in self._running]
         served = "chief" in roles
         if task.role == "chief" or (code == 0 and not roles):
             return _shell(code)
         if code == 0 and not served:
             return None
-        what = f"ended with {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+        ending = f"ended with {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
         if served and task.role == "worker" and "worker" in roles:
-            print(f"{task} {what}; the others go on", file=sys.stderr, flush=True)
+            print(f"{task} {ending}; the others go on", file=sys.stderr, flush=True)
             return None
         rest = "; ending the others" if roles else ""
-        print(f"{task} {what}{rest}", file=sys.stderr, flush=True)
+        print(f"{task} {ending}{rest}", file=sys.stderr, flush=True)
         return _shell(code) or 1
 
     def _end(self, how: signal.Signals) -> None:
         """Signals all, and kills those that do not end in time, or at once when asked again."""
         self._tell(how)
         deadline = time.monotonic() + self._grace
-        while self._running and (left := deadline - time.monotonic()) > 0:
-            received = signal.sigtimedwait(self._taken, left)
+        while self._running and (seconds_left := deadline - time.monotonic()) > 0:
+            received = signal.sigtimedwait(self._taken, seconds_left)
             if received is not None and received.si_signo in ASKING:
                 break
             self._ended()
         self._tell(signal.SIGKILL)
 
-    def _tell(self, what: signal.Signals) -> None:
+    def _tell(self, number: signal.Signals) -> None:
         for process in self._running.values():
-            process.send_signal(what)
+            process.send_signal(number)
 
 
 def _shell(code: int) -> int:
@@ -142,15 +142,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("module", help="what each process runs")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="of the module")
     args = parser.parse_args(argv)
-    whole = cluster.local_cluster(args.workers, args.servers)
+    tf_cluster = cluster.local_cluster(args.workers, args.servers)
     command = [sys.executable, "-m", args.module, *args.options]
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         ProcessGroup() as processes,
     ):
         common = os.environ | {cluster.FOLDER: folder}
-        for task in whole.tasks():
-            processes.start(task, command, common | {cluster.VARIABLE: whole.config(task)})
+        for task in tf_cluster.tasks():
+            processes.start(task, command, common | {cluster.VARIABLE: tf_cluster.config(task)})
         code = processes.wait()
     if processes.asked is not None:
         signal.signal(processes.asked, signal.SIG_DFL)

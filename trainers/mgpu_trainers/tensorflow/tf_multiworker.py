@@ -22,10 +22,10 @@ class MultiWorker(Strategy):
     name = "tf-multiworker"
 
     def join(self) -> Any:
-        whole, task = cluster.read_own_task(self.name)
-        tasks = whole.tasks()
+        tf_cluster, task = cluster.read_own_task(self.name)
+        tasks = tf_cluster.tasks()
         self.rank, self.world = tasks.index(task), len(tasks)
-        self.choose(first=whole.place(task), count=1)
+        self.choose(first=tf_cluster.place(task), count=1)
         Planted(faults.parse(self.args.fault, self.world), self.rank).join()
         seconds = self.args.timeout
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)

@@ -44,27 +44,29 @@ class Ps(Strategy):
         return PlantedInGraph((), 0)  # the chief plants them: `RemoteFaults`
 
 
-def serve(whole: Cluster, task: Task, threads: int) -> None:
+def serve(tf_cluster: Cluster, task: Task, threads: int) -> None:
     """Runs a worker or a parameter server until it is ended."""
     cluster.register_process(task)
     # Each worker may hold a thread of a server for as long as it waits for another's.
     pools = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=threads,
-        inter_op_parallelism_threads=len(whole.tasks()) + 1,
+        inter_op_parallelism_threads=len(tf_cluster.tasks()) + 1,
         device_count={"GPU": 0},
     )
-    addresses = {role: list(each) for role, each in whole.addresses.items()}
+    addresses = {
+        role: list(role_addresses) for role, role_addresses in tf_cluster.addresses.items()
+    }
     server = tf.distribute.Server(
         addresses, job_name=task.role, task_index=task.index, protocol="grpc", config=pools
     )
     server.join()
 
 
-def train(job: Job, whole: Cluster) -> None:
+def train(job: Job, tf_cluster: Cluster) -> None:
     args, distributed = job.strategy.args, job.strategy.distributed
-    remote = RemoteFaults(args.fault, whole)
+    remote = RemoteFaults(args.fault, tf_cluster)
     learner = Learner(distributed, job.model, job.optimizer, job.planted, 1)
-    workers = len(whole.addresses["worker"])
+    workers = len(tf_cluster.addresses["worker"])
     coordinator = tf.distribute.coordinator.ClusterCoordinator(distributed)
     batches = iter(
         coordinator.create_per_worker_dataset(
@@ -87,7 +89,7 @@ def train(job: Job, whole: Cluster) -> None:
         if last or saves or step % args.log_every == 0 or step == 1:
             coordinator.join()
             print(
-                f"step {step} loss {np.mean([each.fetch() for each in scheduled]):.4f}", flush=True
+                f"step {step} loss {np.mean([loss.fetch() for loss in scheduled]):.4f}", flush=True
             )
             scheduled = []
         if saves:
@@ -96,16 +98,16 @@ def train(job: Job, whole: Cluster) -> None:
 
 def main() -> None:
     args = catalogue.arguments(catalogue.find(Ps.name))
-    whole, task = cluster.read_own_task(Ps.name)
+    tf_cluster, task = cluster.read_own_task(Ps.name)
     if task.role != "chief":
-        serve(whole, task, args.threads)
+        serve(tf_cluster, task, args.threads)
     strategy = Ps(args)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         job = learning.make_job(strategy)
         if job.done:
             print(schedule.describe_resumed(job.done, args.steps), flush=True)
-        train(job, whole)
+        train(job, tf_cluster)
         report_results(job, reports=True)
     except tf.errors.UnavailableError as error:
         reason = str(error.message).splitlines()[0][:200]
@@ -118,11 +120,11 @@ class RemoteFaults:
     Ranks are the workers, then the parameter servers.
     """
 
-    def __init__(self, texts: Iterable[str], whole: Cluster) -> None:
+    def __init__(self, texts: Iterable[str], tf_cluster: Cluster) -> None:
         self._ranks = [
             Task(role, index)
             for role in ("worker", "ps")
-            for index in range(len(whole.addresses[role]))
+            for index in range(len(tf_cluster.addresses[role]))
         ]
         self._planted = faults.parse(texts, len(self._ranks))
 

@@ -41,14 +41,18 @@ class BatchTrial:
             checkpoint_activations(self.model, args.checkpointing)
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         self.held = [
-            torch.ones_like(each) for each in self.model.parameters() for _ in range(COPIES)
+            torch.ones_like(parameter)
+            for parameter in self.model.parameters()
+            for _ in range(COPIES)
         ]
 
     def fits(self, size: int) -> dict[str, Any]:
         try:
             seconds = self._step(size)
         except (RuntimeError, MemoryError) as error:  # of torch's allocators, or Python's
-            if isinstance(error, RuntimeError) and not any(each in str(error) for each in NO_ROOM):
+            if isinstance(error, RuntimeError) and not any(
+                phrase in str(error) for phrase in NO_ROOM
+            ):
                 raise
             return {"fits": False}
         return {"fits": True, "seconds": seconds, "bytes": self._most()}
@@ -77,12 +81,12 @@ class BatchTrial:
 def limit_memory(device: str, room: int) -> None:
     """No more than `room` bytes from here on, this process as it is included."""
     if device == "cuda":
-        whole = torch.cuda.mem_get_info()[1]
-        torch.cuda.set_per_process_memory_fraction(min(1.0, room / whole))
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction(min(1.0, room / total))
         return
     status = Path("/proc/self/status").read_text()
-    known = dict(line.split(":", 1) for line in status.splitlines())
-    resident, private = (int(known[name].split()[0]) * 1024 for name in ("VmRSS", "VmData"))
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    resident, private = (int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmData"))
     # Requested memory counts, used or not: the kernel refuses requests beyond the limit.
     limit = private + max(0, room - resident)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -110,8 +114,8 @@ def main() -> None:
         print_json(trial.fits(size))
 
 
-def print_json(what: dict[str, Any]) -> None:
-    print(json.dumps(what), flush=True)
+def print_json(reply: dict[str, Any]) -> None:
+    print(json.dumps(reply), flush=True)
 
 
 if __name__ == "__main__":

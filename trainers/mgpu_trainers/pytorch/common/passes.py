@@ -66,13 +66,13 @@ def checkpoint_activations(model: nn.Module, kind: str) -> None:
 
     `kind`: full, or selective, which keeps results that are expensive to compute.
     """
-    more: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if kind == "selective":
-        more["context_fn"] = partial(
+        options["context_fn"] = partial(
             checkpoint.create_selective_checkpoint_contexts, keep_expensive
         )
     for block in model.get_submodule("blocks").children():
-        again = partial(checkpoint.checkpoint, block.forward, use_reentrant=False, **more)
+        again = partial(checkpoint.checkpoint, block.forward, use_reentrant=False, **options)
         block.forward = again
 
 
@@ -104,7 +104,9 @@ class CompiledBlocks:
     they are, and blocks of a kind are compiled once."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._before = [(each, each.forward) for each in model.get_submodule("blocks").children()]
+        self._before = [
+            (block, block.forward) for block in model.get_submodule("blocks").children()
+        ]
         for block, forward in self._before:
             block.forward = torch.compile(forward, dynamic=False)
 

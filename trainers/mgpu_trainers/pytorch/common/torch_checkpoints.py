@@ -49,13 +49,13 @@ class Checkpoint:
         if state is None or self.strategy.place.rank:
             return
         weights, states = state
-        kept = {"model": self.strategy.args.model, "step": step, "weights": weights}
-        kept |= {"optimizer": states, "precision": self.precision.state()}
+        saved = {"model": self.strategy.args.model, "step": step, "weights": weights}
+        saved |= {"optimizer": states, "precision": self.precision.state()}
         file = Path(folder) / CHECKPOINT_FILE
         part = file.with_suffix(".part")
         with _signals_blocked():
             file.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(kept, part)
+            torch.save(saved, part)
             os.replace(part, file)
 
     def resume(self, folder: str) -> int:
@@ -67,12 +67,12 @@ class Checkpoint:
         if not file.exists():
             return 0
         try:
-            kept = torch.load(file, map_location="cpu", weights_only=True)
-            if kept["model"] != self.strategy.args.model:
-                self._give_up(f"{file} is of {kept['model']}, not of {self.strategy.args.model}")
-            self.strategy.load(self.model, self.optimizer, kept["weights"], kept["optimizer"])
-            self.precision.load(kept["precision"])
-            return int(kept["step"])
+            saved = torch.load(file, map_location="cpu", weights_only=True)
+            if saved["model"] != self.strategy.args.model:
+                self._give_up(f"{file} is of {saved['model']}, not of {self.strategy.args.model}")
+            self.strategy.load(self.model, self.optimizer, saved["weights"], saved["optimizer"])
+            self.precision.load(saved["precision"])
+            return int(saved["step"])
         except Exception as error:
             self._give_up(f"{file} cannot be resumed from ({type(error).__name__}); move it away")
 
@@ -85,11 +85,11 @@ class Checkpoint:
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
     """Delays SIGINT and SIGTERM, so that no partial file is left behind."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 FULL_STATE = whole.StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -105,7 +105,7 @@ def load_state(model: nn.Module, optimizer: Any, weights: Any, states: Any) -> N
     (group,) = states["param_groups"]
     called = dict(zip(group["params"], names, strict=True))
     by_name: Any = {
-        "state": {called[each]: state for each, state in states["state"].items()},
+        "state": {called[key]: state for key, state in states["state"].items()},
         "param_groups": [{**group, "params": names}],
     }
     whole.set_state_dict(

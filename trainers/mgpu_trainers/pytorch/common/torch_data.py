@@ -105,7 +105,7 @@ def endless_batches(
     size: int,
     loading: Namespace,
     seed: int,
-    taken: int,
+    batches_taken: int,
 ) -> Iterator[Any]:
     """The rank's batches, one epoch after the other, each in an order of its own.
 
@@ -132,7 +132,7 @@ def endless_batches(
     )
     if not len(loader):
         sys.exit(f"{len(sampler)} samples of a rank are too few for a batch of {loader.batch_size}")
-    epoch, skipped = divmod(taken, len(loader)) if taken else (0, 0)
+    epoch, skipped = divmod(batches_taken, len(loader)) if batches_taken else (0, 0)
     while True:
         sampler.set_epoch(epoch)
         yield from islice(loader, skipped, None) if skipped else loader

@@ -60,9 +60,9 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
     planted.attach(strategy.inside(inner), optimizer)
     precision = Precision(args.precision, place.device, autocasts=strategy.autocasts)
     checkpoint = Checkpoint(strategy, inner, optimizer, precision)
-    done = checkpoint.resume(args.save_to) if args.save_to else 0
-    if done and place.rank == 0:
-        print(schedule.describe_resumed(done, args.steps), flush=True)
+    steps_done = checkpoint.resume(args.save_to) if args.save_to else 0
+    if steps_done and place.rank == 0:
+        print(schedule.describe_resumed(steps_done, args.steps), flush=True)
     share, reports = planted.share(*strategy.share()), place.rank == strategy.reporter()
     size = schedule.batch_size(args.model, args.batch, args.global_batch, share[1], args.accumulate)
     growth = size * share[1] * args.accumulate / BATCH[args.model]
@@ -74,10 +74,10 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
         size=size,
         loading=args,
         seed=args.seed,
-        taken=done * args.accumulate,
+        batches_taken=steps_done * args.accumulate,
     )
 
-    for step in planted.steps(strategy.steps(done, planted, checkpoint)):
+    for step in planted.steps(strategy.steps(steps_done, planted, checkpoint)):
         rate = schedule.learning_rate(args.lr, args.lr_scaling, growth, step, args.warmup)
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -100,8 +100,8 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
     if compiled is not None:
         compiled.undo()
     if reports or strategy.validates_together:
-        whole = model if strategy.validates_together else inner
-        mean_loss, accuracy = validate(whole, source, place.device, strategy.out())
+        validated = model if strategy.validates_together else inner
+        mean_loss, accuracy = validate(validated, source, place.device, strategy.out())
         if reports:
             print(f"validation loss {mean_loss:.4f} accuracy {accuracy:.1%}", flush=True)
 

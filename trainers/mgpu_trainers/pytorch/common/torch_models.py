@@ -27,8 +27,8 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         query, key, value = (
-            each(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for each in (self.query, self.key, self.value)
+            projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for projection in (self.query, self.key, self.value)
         )
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return torch.as_tensor(self.out(mixed.transpose(1, 2).flatten(2)))
@@ -95,11 +95,11 @@ class CnnNano(nn.Module):
         self.blocks = nn.ModuleDict(
             {
                 str(number): nn.Sequential(
-                    nn.Conv2d(before, after, 3, padding=1, stride=1 if before == 1 else 2),
-                    nn.BatchNorm2d(after),
+                    nn.Conv2d(inputs, outputs, 3, padding=1, stride=1 if inputs == 1 else 2),
+                    nn.BatchNorm2d(outputs),
                     nn.ReLU(),
                 )
-                for number, (before, after) in enumerate(pairwise(widths))
+                for number, (inputs, outputs) in enumerate(pairwise(widths))
             }
         )
         self.head = nn.Linear(widths[-1] * 4, classes)
@@ -173,16 +173,16 @@ class Gpt2Small(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    def __init__(self, before: int, inside: int, stride: int) -> None:
+    def __init__(self, inputs: int, inside: int, stride: int) -> None:
         super().__init__()
-        after = _GROWTH * inside
-        self.narrow = _convolution(before, inside, 1)
+        outputs = _GROWTH * inside
+        self.narrow = _convolution(inputs, inside, 1)
         self.wide = _convolution(inside, inside, 3, stride)
-        self.out = _convolution(inside, after, 1)
+        self.out = _convolution(inside, outputs, 1)
         self.relu = nn.ReLU(inplace=True)
         self.shortcut: nn.Module = nn.Identity()
-        if stride > 1 or before != after:
-            self.shortcut = _convolution(before, after, 1, stride)
+        if stride > 1 or inputs != outputs:
+            self.shortcut = _convolution(inputs, outputs, 1, stride)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         inside = self.relu(self.wide(self.relu(self.narrow(x))))
@@ -200,18 +200,18 @@ class ResNet50(nn.Module):
         self.begin = nn.Sequential(
             _convolution(3, width, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
         )
-        stages, before = [], width
+        stages, inputs = [], width
         for number, depth in enumerate(depths):
             inside = width * 2**number
             blocks = []
             for place in range(depth):
                 stride = 2 if number and not place else 1
-                blocks.append(Bottleneck(before, inside, stride))
-                before = _GROWTH * inside
+                blocks.append(Bottleneck(inputs, inside, stride))
+                inputs = _GROWTH * inside
             stages.append(nn.Sequential(*blocks))
         self.stages = nn.ModuleList(stages)
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.head = nn.Linear(before, IMAGENET_CLASSES)
+        self.head = nn.Linear(inputs, IMAGENET_CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.begin(x)
@@ -220,7 +220,7 @@ class ResNet50(nn.Module):
         return torch.as_tensor(self.head(self.pool(x).flatten(1)))
 
 
-def _convolution(before: int, after: int, size: int, stride: int = 1) -> nn.Sequential:
+def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(before, after, size, stride, size // 2, bias=False), nn.BatchNorm2d(after)
+        nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs)
     )

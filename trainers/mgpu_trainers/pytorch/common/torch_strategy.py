@@ -58,9 +58,9 @@ class Strategy:
         """Where the model's scores come out."""
         return self.place.device
 
-    def steps(self, done: int, _planted: Planted, _checkpoint: Checkpoint) -> Iterable[int]:
+    def steps(self, steps_done: int, _planted: Planted, _checkpoint: Checkpoint) -> Iterable[int]:
         """The steps in which this rank learns, after `done` of them."""
-        return range(done + 1, self.args.steps + 1)
+        return range(steps_done + 1, self.args.steps + 1)
 
     def turn(self, _model: Any, *, last: bool) -> AbstractContextManager[None]:
         """A context for forward and backward of one batch; `last`: the optimizer step follows."""

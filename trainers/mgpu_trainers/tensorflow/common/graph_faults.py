@@ -39,13 +39,13 @@ class PlantedInGraph(Planted):
         slow = self.find_slow("input")
         if not slow:
             return None
-        made = 0
+        calls = 0
 
         def delay() -> None:
-            nonlocal made
-            made += 1
+            nonlocal calls
+            calls += 1
             for fault in slow:
-                if fault.is_due(made):
+                if fault.is_due(calls):
                     fault.spend(0.0)
 
         return lambda inputs: add_scalar(inputs, call_after([inputs], delay))
@@ -62,7 +62,7 @@ class PlantedInGraph(Planted):
         if self.replicas > 1:
             context = tf.distribute.get_replica_context()
             ranks = [int(tf.get_static_value(context.replica_id_in_sync_group) or 0)]
-        return Replica(self, [each for each in self.faults if each.rank in (*ranks, ALL)])
+        return Replica(self, [fault for fault in self.faults if fault.rank in (*ranks, ALL)])
 
 
 class Replica:
@@ -95,11 +95,11 @@ class Replica:
 
     def gradients(self, gradients: list[Any]) -> list[Any]:
         dense = [gradient for gradient in gradients if isinstance(gradient, tf.Tensor)]
-        for happen in (*(each.end for each in self._slow["backward"]), *self._poisons()):
+        for happen in (*(fault.end for fault in self._slow["backward"]), *self._poisons()):
             zero = call_after(dense, happen)
             gradients = [
-                add_scalar(each, zero) if isinstance(each, tf.Tensor) else each
-                for each in gradients
+                add_scalar(gradient, zero) if isinstance(gradient, tf.Tensor) else gradient
+                for gradient in gradients
             ]
         return gradients
 
@@ -111,8 +111,8 @@ class Replica:
 
     def _poisons(self) -> Iterable[Callable[[], float]]:
         for fault in self._nans:
-            at = fault.step
-            yield lambda at=at: float("nan") if self._job.step == at else 0.0  # type: ignore[misc]
+            step = fault.step
+            yield lambda step=step: float("nan") if self._job.step == step else 0.0  # type: ignore[misc]
 
     def _is_due(self, fault: DelayFault) -> bool:
         return self._job.training and fault.is_due(self._job.step)
@@ -124,10 +124,10 @@ def call_after(ready: Iterable[Any], happen: Callable[[], float | None]) -> Any:
     def called(_: Any) -> Any:
         return np.float32(happen() or 0)
 
-    firsts = [tf.cast(tf.reshape(each, [-1])[0], tf.float32) for each in ready]
-    given = tf.numpy_function(called, [tf.stop_gradient(tf.stack(firsts))], tf.float32, False)
-    given.set_shape([])
-    return given
+    firsts = [tf.cast(tf.reshape(tensor, [-1])[0], tf.float32) for tensor in ready]
+    result = tf.numpy_function(called, [tf.stop_gradient(tf.stack(firsts))], tf.float32, False)
+    result.set_shape([])
+    return result
 
 
 def add_scalar(value: Any, scalar: Any) -> Any:

@@ -48,7 +48,7 @@ class Job:
             (part, parts),
             size=self.planted.batch(size),
             seed=args.seed,
-            taken=self.done * getattr(args, "accumulate", 1) * replicas,
+            batches_taken=self.done * getattr(args, "accumulate", 1) * replicas,
             workers=args.workers,
             cached=args.cache == "on",
             delay=self.planted.make_delay(),
@@ -59,8 +59,8 @@ def make_job(strategy: Strategy) -> Job:
     """Builds it all, and resumes from a checkpoint if there is one."""
     args = strategy.args
     replicas = strategy.distributed.num_replicas_in_sync
-    whole, accumulate = getattr(args, "global_batch", None), getattr(args, "accumulate", 1)
-    size = schedule.batch_size(args.model, args.batch, whole, replicas, accumulate)
+    global_batch, accumulate = getattr(args, "global_batch", None), getattr(args, "accumulate", 1)
+    size = schedule.batch_size(args.model, args.batch, global_batch, replicas, accumulate)
     source = tf_data.load_data(args.model)
     keras.utils.set_random_seed(args.seed)
     keras.mixed_precision.set_dtype_policy(POLICY[args.precision])
@@ -73,9 +73,9 @@ def make_job(strategy: Strategy) -> Job:
     planted = strategy.plant()
     plain = getattr(optimizer, "inner_optimizer", optimizer)  # so that any precision can resume
     checkpoint = Checkpoint(strategy.name, args.model, strategy.save_to(), model, plain)
-    done = checkpoint.resume(args.save_to) if args.save_to else 0
+    steps_done = checkpoint.resume(args.save_to) if args.save_to else 0
     growth = size * replicas * accumulate / BATCH[args.model]
-    return Job(strategy, source, model, optimizer, planted, checkpoint, size, growth, done)
+    return Job(strategy, source, model, optimizer, planted, checkpoint, size, growth, steps_done)
 
 
 class Learner:

@@ -52,7 +52,7 @@ def endless_batches(
     *,
     size: int,
     seed: int,
-    taken: int,
+    batches_taken: int,
     workers: int,
     cached: bool,
     delay: Callable[[Any], Any] | None,
@@ -67,7 +67,7 @@ def endless_batches(
     if cached:
         samples = _add_delay(samples.batch(size), delay, workers).unbatch().cache()
     batches = samples.shuffle(len(arrays[0]), seed=seed).repeat().batch(size, drop_remainder=True)
-    batches = batches.skip(taken)
+    batches = batches.skip(batches_taken)
     if not cached:
         batches = _add_delay(batches, delay, workers)
     return batches.prefetch(max(workers, 2))

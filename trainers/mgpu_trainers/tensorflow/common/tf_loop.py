@@ -23,8 +23,8 @@ def main(kind: type[Strategy]) -> None:
     args = catalogue.arguments(catalogue.find(kind.name))
     strategy = kind(args)
     # TensorFlow would continue, and Python handle the signal only once TensorFlow returns.
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     reports = strategy.rank == 0
     if reports and (note := strategy.note()):
         print(f"{strategy.name}: {note}", file=sys.stderr)
@@ -43,11 +43,11 @@ def run_loop(job: Job, args: argparse.Namespace, *, reports: bool) -> None:
     """Trains by our own loop."""
     distributed, optimizer = job.strategy.distributed, job.optimizer
     learner = Learner(distributed, job.model, optimizer, job.planted, args.accumulate)
-    here = distributed.num_replicas_in_sync // job.strategy.world
+    replicas = distributed.num_replicas_in_sync // job.strategy.world
     batches = iter(
         distributed.distribute_datasets_from_function(
             lambda context: job.batches(
-                context.input_pipeline_id, context.num_input_pipelines, job.size, here
+                context.input_pipeline_id, context.num_input_pipelines, job.size, replicas
             )
         )
     )
@@ -74,8 +74,8 @@ def report_results(job: Job, *, reports: bool) -> None:
     if reports:
         print(f"validation loss {loss:.4f} accuracy {accuracy:.1%}", flush=True)
         if replicas > 1:
-            what = "the same weights" if same else "different weights"
-            print(f"{replicas} replicas hold {what}", flush=True)
+            comparison = "the same weights" if same else "different weights"
+            print(f"{replicas} replicas hold {comparison}", flush=True)
 
 
 def fit_model(job: Job, args: argparse.Namespace) -> None:
@@ -119,8 +119,8 @@ def validate(model: Any, arrays: Arrays) -> tuple[float, float]:
     losses, hits = [], []
     for inputs, targets in tf.data.Dataset.from_tensor_slices(arrays).batch(32):
         scores = compute(inputs)
-        each = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, scores)
-        losses.append(np.ravel(each))
+        sample_losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, scores)
+        losses.append(np.ravel(sample_losses))
         hits.append(np.ravel(tf.argmax(scores, -1, tf.int32) == targets))
     return float(np.concatenate(losses).mean()), float(np.concatenate(hits).mean())
 
@@ -133,9 +133,9 @@ def replicas_are_equal(distributed: Any, model: Any) -> bool:
             tf.reshape(tf.cast(trainable_variable, tf.float64), [-1])
             for trainable_variable in model.trainable_variables
         ]
-        whole = tf.concat(weights, 0)
-        return tf.stack([tf.reduce_sum(whole), tf.reduce_sum(tf.abs(whole))])[None]
+        weight_vector = tf.concat(weights, 0)
+        return tf.stack([tf.reduce_sum(weight_vector), tf.reduce_sum(tf.abs(weight_vector))])[None]
 
     gathered = tf.function(lambda: distributed.gather(distributed.run(digest), axis=0))()
-    first, *others = gathered.numpy()
-    return all(np.array_equal(first, other, equal_nan=True) for other in others)
+    first, *rest = gathered.numpy()
+    return all(np.array_equal(first, digests, equal_nan=True) for digests in rest)
