@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from mgpu_probes.inprocess.layout import INPUT
+from mgpu_probes.inprocess.training_objects import UnseenWaits
 
 from mgpu_doctor.analysis.collectives.collective_durations import (
     CollectiveTimes,
@@ -317,7 +318,8 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
     try:
         attribution = attribute(joined)
     except UnattributableError as reason:
-        return replace(seen, joined=joined, missing=_missing("attribution", str(reason)))
+        why = f"{reason}{_unseen_waits(ranks)}"
+        return replace(seen, joined=joined, missing=_missing("attribution", why))
     compared = replace(
         seen,
         joined=joined,
@@ -432,6 +434,20 @@ def _reasons(ranks: Sequence[Rank]) -> str:
     return (
         f". Why the devices were not timed: {'; '.join(reasons[:MOST_REASONS])}" if reasons else ""
     )
+
+
+UNSEEN_WAITS = {
+    UnseenWaits.COMPILED_CODE: "code that torch.compile generated in C++ reduces over ranks",
+    UnseenWaits.CUDA_GRAPH: "a CUDA graph holds collectives",
+    UnseenWaits.SYMMETRIC_MEMORY: "kernels read the memory of other ranks (symmetric memory)",
+}
+"""What hides a wait, to follow "not measured"."""
+
+
+def _unseen_waits(ranks: Sequence[Rank]) -> str:
+    """Why these ranks do not know their waits, to end a sentence with."""
+    reasons = {UNSEEN_WAITS[where] for rank in ranks if (where := rank.metadata.unseen_waits)}
+    return f": {'; '.join(sorted(reasons))}" if reasons else ""
 
 
 def _missing(name: str, reason: str) -> dict[str, Unexamined]:

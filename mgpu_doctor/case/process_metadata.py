@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Annotated, TypeVar
 
 import msgspec
+from mgpu_probes.inprocess.training_objects import UnseenWaits
 from msgspec import Meta
 
 from mgpu_doctor.case.lenient_json import Json, reader
@@ -304,6 +305,8 @@ class ProcessMetadata(msgspec.Struct, frozen=True):
     clock: PhaseClock | None = None
     untimed: Name | None = None
     """Why the device is not timed."""
+    unseen_waits: UnseenWaits | None = None
+    """Why the wait for other ranks was not measured."""
     precision: Name | None = None
     tf32: bool | None = None
     tf32_convolutions: bool | None = None

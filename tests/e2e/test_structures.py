@@ -42,6 +42,13 @@ def test_the_slow_rank_is_named_through_groups(observed: Observed, script: str, 
     assert found.victims == tuple(rank for rank in range(MEETING[script]) if rank != 1)
 
 
+def test_the_partner_that_waits_in_compiled_code_is_not_blamed(tmp_path: Path) -> None:
+    """Rank 0 waits for rank 1 where `torch.compile` traced the collective; that is no work."""
+    options = ("--backend", "aot_eager", "--fault", "forward", "--rank", "1", *SLOW)
+    diagnosis = examined(tmp_path, "compiled_collectives", *STEPS, *options, ranks=4)
+    assert blamed(diagnosis) == [("straggler-compute", [1])]
+
+
 @pytest.mark.parametrize(("script", "ranks"), [*MEETING.items(), *PIPELINES])
 def test_nobody_is_blamed_in_a_healthy_job(observed: Observed, script: str, ranks: int) -> None:
     diagnosis = observed.diagnosis(script, *STEPS, ranks=ranks)

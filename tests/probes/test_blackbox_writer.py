@@ -93,6 +93,15 @@ def test_device_times_are_read_back_as_they_were_written(writer: Writer) -> None
     assert [number for number in range(10) if isnan(seconds[number])] == sorted(unmeasured)
 
 
+def test_a_wait_that_hooks_may_have_missed_is_not_measured(writer: Writer) -> None:
+    step = DeviceStep(1, 10, (0, 0, 4, 0, 3, 0, 0, 0, 0, 3), 0, 0)
+    writer.device_step(step)
+    writer.device_step(step, knows_wait=False)
+    times = content(writer).device_times
+    assert times is not None
+    assert [isnan(wait) for wait in times["phases"][:, layout.WAIT]] == [False, True]
+
+
 def test_the_ring_of_device_times_keeps_the_newest(tmp_path: Path) -> None:
     writer = Writer.open(tmp_path, sizes=Sizes(device=8))
     write_device_times(writer, *range(1, 51, 2))

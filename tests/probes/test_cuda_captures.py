@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 import torch
 from mgpu_probes.inprocess.device_clock import MOST_EVENTS
-from mgpu_probes.inprocess.frameworks.torch import cuda_captures, device_events, torch_support
+from mgpu_probes.inprocess.frameworks.torch import (
+    cuda_captures,
+    device_events,
+    process_groups,
+    torch_support,
+)
 from mgpu_probes.inprocess.probe_context import ProbeContext
 from mgpu_probes.inprocess.step_engine import Steps
 from mgpu_probes.inprocess.step_marks import backward_ended, updated
+from mgpu_probes.inprocess.training_objects import UnseenWaits
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
@@ -134,3 +140,15 @@ def test_events_are_used_again_and_run_out() -> None:
     assert events.record() is None
     events.give_back(made[:1])
     assert events.record() is made[0]
+
+
+@pytest.mark.usefixtures("marks")
+@pytest.mark.parametrize(("issued", "where"), [((4, 4), None), ((4, 5), UnseenWaits.CUDA_GRAPH)])
+def test_a_graph_that_holds_collectives_hides_waits(
+    monkeypatch: pytest.MonkeyPatch, issued: tuple[int, int], where: UnseenWaits | None
+) -> None:
+    monkeypatch.setattr(process_groups, "issued", iter(issued).__next__)
+    graph = Graph()
+    graph.capture_begin()
+    graph.capture_end()
+    assert cuda_captures.probe.objects.unseen_waits is where

@@ -208,11 +208,11 @@ class Writer:
             self._fail(error)
 
     @_safely
-    def device_step(self, step: DeviceStep) -> None:
+    def device_step(self, step: DeviceStep, *, knows_wait: bool = True) -> None:
         """Records the device's times of a step that was recorded before, after `step.record`
-        steps in all. From the thread that records steps."""
+        steps in all. From the thread that records steps. `knows_wait`: hooks see all its waits."""
         number = self._device_written + 1
-        body = pack_device_step(number, step)
+        body = pack_device_step(number, step, knows_wait=knows_wait)
         at = self._device_at + (number - 1) % self._device_capacity * layout.DEVICE_SIZE
         self._box[at : at + layout.DEVICE_CRC_AT] = body
         self._crcs[(at + layout.DEVICE_CRC_AT) >> 2] = zlib.crc32(body)

@@ -248,7 +248,7 @@ class ProbeContext:
 
     def _record_device_step(self, step: DeviceStep) -> None:
         if self.box is not None:
-            self.box.device_step(step)
+            self.box.device_step(step, knows_wait=self.objects.unseen_waits is None)
 
     def was_interrupted(self, error: BaseException) -> None:
         """A call that is watched raises `error`. If this rank waits for others in it, the wait is
@@ -303,11 +303,8 @@ class ProbeContext:
     def identify(self, rank: int, world_size: int) -> None:
         """Sets who this is; what is not given is taken from the environment."""
         self.rank = rank if rank >= 0 else number("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
-        self.world_size = (
-            world_size
-            if world_size > 0
-            else number("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
-        )
+        world = number("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+        self.world_size = world_size if world_size > 0 else world
         if self.box is not None:
             self.box.identify(self.rank, self._local_rank(), self.world_size)
 
@@ -373,7 +370,7 @@ class ProbeContext:
         start, end, phases, level, skipped, samples, tokens, loss, backwards, calls, was, now = step
         seconds = [*map(_SECONDS, phases)]
         seconds[layout.COMMUNICATION] = nan
-        if self.device_clock != "cpu":
+        if self.device_clock != "cpu" or self.objects.unseen_waits is not None:
             seconds[layout.TRANSFER] = seconds[layout.WAIT] = nan  # the host does not see them
         flags = 0 if number else layout.WARM_UP
         if skipped:

@@ -39,6 +39,8 @@ def describe_process(context: ProbeContext) -> dict[str, Any]:
         **context.memory.describe(),
         **objects.holdings(),
     }
+    if objects.unseen_waits is not None:
+        facts["unseen_waits"] = objects.unseen_waits.value
     described: dict[str, Any] = {}
     for adapter in context.adapters:
         # Of two that describe the same, the first by name stays: TensorFlow describes itself only

@@ -66,13 +66,13 @@ def pack_clamped(
     return body.pack(*packed)
 
 
-def pack_device_step(number: int, step: DeviceStep) -> bytes:
+def pack_device_step(number: int, step: DeviceStep, *, knows_wait: bool = True) -> bytes:
     """The body of record `number` of device times. A phase that the timer may not have seen is not
-    measured where it is 0."""
+    measured where it is 0. `knows_wait`: hooks see all waits of the rank."""
     seconds = [nanoseconds * 1e-9 for nanoseconds in step.phases]
     seconds[layout.COMMUNICATION] = nan
     for phase in (layout.TRANSFER, layout.WAIT):
-        if not seconds[phase]:
+        if not seconds[phase] or (phase == layout.WAIT and not knows_wait):
             seconds[phase] = nan
     leads = [nan if lead < 0 else lead * 1e-9 for lead in (step.least_lead, step.most_lead)]
     rest = (*leads, step.loss, layout.SKIPPED if step.skipped else 0)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Any
 
 Facts = dict[str, Any]
@@ -17,6 +18,17 @@ _MAP_STYLE = 0
 _HOST = ("cpu", "meta")
 _MOST_DEVICES = 16
 _SHUFFLING = {"RandomSampler": True, "SequentialSampler": False}
+
+
+class UnseenWaits(str, Enum):
+    """Where this rank may have waited for others without a hook that saw it."""
+
+    COMPILED_CODE = "compiled_code"
+    """Code that `torch.compile` generated in C++."""
+    CUDA_GRAPH = "cuda_graph"
+    """Collectives in a CUDA graph."""
+    SYMMETRIC_MEMORY = "symmetric_memory"
+    """Kernels that read the memory of other ranks."""
 
 
 class Described:
@@ -207,8 +219,14 @@ class TrainingObjects:
         """Of the default process group."""
         self.autocast: str | None = None
         """The dtype of the first autocast mode that was entered."""
+        self.unseen_waits: UnseenWaits | None = None
+        """Why the waits of this rank are not known; None: hooks see them all."""
         self._holdings: dict[tuple[tuple[int, int], ...], Facts] = {}
         """What the optimizers hold, by their states' lengths."""
+
+    def miss_waits(self, where: UnseenWaits) -> None:
+        """From now on the wait of a step is not known."""
+        self.unseen_waits = self.unseen_waits or where
 
     def saw_loader(self, loader: Any) -> tuple[int, int] | None:
         """A DataLoader that is being iterated: its place among the loaders and the epoch, both from

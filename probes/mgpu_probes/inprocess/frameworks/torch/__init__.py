@@ -16,7 +16,11 @@ ADAPTER = HookTable(
         },
         "collectives": {
             "torch.distributed.distributed_c10d": "patch",
+        },
+        "compiled_collectives": {
             "torch.distributed._functional_collectives": "patch_functional",
+            "torch.distributed._symmetric_memory": "patch_symmetric_memory",
+            "torch._inductor.output_code": "patch_regions",
         },
         "data_loader": {
             "torch.utils.data.dataloader": "patch",

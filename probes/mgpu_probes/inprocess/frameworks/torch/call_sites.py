@@ -4,6 +4,7 @@ stood there."""
 from __future__ import annotations
 
 import os
+import tempfile
 from types import CodeType, FrameType
 from typing import Any
 
@@ -27,12 +28,16 @@ _MOST_CHARACTERS = 200
 _torch_folder = os.path.dirname(torch.__file__) + os.sep
 _NOT_USERS = (_torch_folder, os.path.join(os.path.dirname(_torch_folder[:-1]), "optree", ""))
 """Where it is installed, torch goes through its trees by optree."""
+_INDUCTOR = os.path.join(tempfile.gettempdir(), "torchinductor_")
+_GENERATED = ("<eval_with_key>", os.environ.get("TORCHINDUCTOR_CACHE_DIR") or _INDUCTOR)
+"""Where code is that torch.compile wrote."""
 _places: dict[Call, Place] = {}
 
 
 def is_users(file: str) -> bool:
-    """Whether this is code neither of torch's nor of the probe's."""
-    return not file.startswith(_NOT_USERS) and not file.endswith("(importlib._bootstrap)")
+    """Whether this is code neither of torch's, nor of the probe's, nor generated."""
+    hidden = file.startswith((*_NOT_USERS, *_GENERATED)) or file.endswith("(importlib._bootstrap)")
+    return not hidden
 
 
 def outside(frame: FrameType | None, code: CodeType) -> tuple[str, int] | None:

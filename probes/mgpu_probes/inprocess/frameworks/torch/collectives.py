@@ -103,39 +103,41 @@ _SEQUENCE_WORD = layout.NOW_SEQUENCE // 8
 def patch(distributed_c10d: ModuleType) -> None:
     """Wraps the functions before `torch.distributed` re-exports them."""
     for name in BLOCKING:
-        wrap(distributed_c10d, name, _Call(Places(name)), _called)
+        wrap(distributed_c10d, name, Call(Places(name)), called)
     for name in RECEIVING:
-        wrap(distributed_c10d, name, _Call(Places(name), peers=receives_from), _called)
+        wrap(distributed_c10d, name, Call(Places(name), peers=receives_from), called)
     for name in SENDING:
-        wrap(distributed_c10d, name, _Call(Places(name), sends=True, peers=sends_to), _called)
+        wrap(distributed_c10d, name, Call(Places(name), sends=True, peers=sends_to), called)
     for name in SETTING_UP:
-        wrap(distributed_c10d, name, _Call(Places(name, recurs=False)), _called)
+        wrap(distributed_c10d, name, Call(Places(name, recurs=False)), called)
     work = getattr(distributed_c10d, "Work", None)
     if work is not None:
         for name in WAITING:
-            wrap(work, name, _Call(Places(name, waits=True)), _called)
+            wrap(work, name, Call(Places(name, waits=True)), called)
     process_groups.patch(distributed_c10d)
 
 
-def patch_functional(functional_collectives: ModuleType) -> None:
-    """Wraps the wait of functional collectives, which themselves return at once and are counted
-    here."""
-    call = _Call(Places("wait_tensor"))
-    wrap(functional_collectives, "wait_tensor", call, _called)
-
-
-class _Call:
+class Call:
     """The beginning of one kind of call. `peers` learns whom it is with."""
 
-    def __init__(self, places: Places, *, sends: bool = False, peers: Peers | None = None) -> None:
+    def __init__(
+        self,
+        places: Places,
+        *,
+        sends: bool = False,
+        peers: Peers | None = None,
+        frames_up: int = 2,
+    ) -> None:
+        """`frames_up`: the caller's frame from here on."""
         self.places = places
+        self.frames_up = frames_up
         self.begins = _sends if sends else Steps.call_begins
         self.peers = peers
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Place | None:
         if not probe.mine() or probe.ledger.phase == layout.WAIT:
             return None
-        place = self.places.of(sys._getframe(2))
+        place = self.places.of(sys._getframe(self.frames_up))
         if place.count in {0, _RECURS}:
             self._look(place, args, kwargs)
         if self.peers is not None:
@@ -164,7 +166,7 @@ class _Call:
             device_events.time_on(tensor.device)
 
 
-def _called(place: Place, _: Any) -> None:
+def called(place: Place, _: Any) -> None:
     now = probe.clock()
     place.count += 1
     place.nanoseconds += now - place.began

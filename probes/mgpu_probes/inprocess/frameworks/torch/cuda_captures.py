@@ -6,7 +6,7 @@ default capture mode that invalidates the capture, from whatever thread it comes
 
 A replay calls no hook. A graph in whose capture a backward pass ran, or an optimizer stepped, sets
 the same marks around its replay; the whole replay counts as that pass, as nothing may be added to
-a user's graph that could divide it.
+a user's graph that could divide it. Where a graph holds collectives, its rank waits unseen.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import torch
 from ...probe_context import ProbeContext
 from ...step_engine import Steps
 from ...step_marks import backward_ended, updated
+from ...training_objects import UnseenWaits
+from . import process_groups
 from .torch_support import wrap
 
 probe: ProbeContext
@@ -38,6 +40,8 @@ class _Contents:
     """What ran while a graph was captured."""
 
     has_backward = has_update = False
+    issued = 0
+    """Collectives of this rank before it was captured."""
 
 
 _contents: WeakKeyDictionary[Any, _Contents] = WeakKeyDictionary()
@@ -86,7 +90,8 @@ def patch(graphs: ModuleType) -> None:
 def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> None:
     with lock:
         _running.add(args[0])
-    _contents[args[0]] = _Contents()
+    _contents[args[0]] = contents = _Contents()
+    contents.issued = process_groups.issued()
 
 
 def _began(_: Any, __: Any) -> None:
@@ -100,6 +105,8 @@ def _ends(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
 def _ended(graph: Any, _: Any) -> None:
     with lock:
         _running.discard(graph)
+    if process_groups.issued() > _contents[graph].issued:
+        probe.objects.miss_waits(UnseenWaits.CUDA_GRAPH)
 
 
 def _replays(args: tuple[Any, ...], _: dict[str, Any]) -> _Contents | None:

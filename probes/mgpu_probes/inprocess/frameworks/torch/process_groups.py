@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -85,6 +86,19 @@ def _look() -> None:
         if everywhere or len(ranks) <= _MOST_RANKS:
             found.append({"name": _name(group), "ranks": None if everywhere else sorted(ranks)})
     _seen[:] = found
+
+
+def issued() -> int:
+    """Collectives that the groups of this rank have issued so far, from whatever language."""
+    distributed = getattr(torch.distributed, "distributed_c10d", None)
+    world = getattr(distributed, "_world", None)
+    total = 0
+    for group in list(getattr(world, "pg_map", ())):
+        sequence = getattr(group, "_get_sequence_number_for_group", None)
+        if sequence is not None:
+            with suppress(RuntimeError):  # a backend without sequence numbers
+                total += sequence()
+    return total
 
 
 def _name(group: Any) -> str | None:
