@@ -235,6 +235,7 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
         clock=clock_of(rank) if len(rank.steps) else None,
         run_ahead=lead,
         bound_by=None if lead is None else measures.bound_by.get(number),
+        unseen_waits=rank.metadata.unseen_waits,
     )
 
 

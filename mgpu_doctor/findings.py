@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from mgpu_probes.inprocess.training_objects import UnseenWaits
+
 from mgpu_doctor.case.device_times import BoundBy, RunAhead
 from mgpu_doctor.case.model import Case, Unexamined
 from mgpu_doctor.case.process_metadata import PhaseClock
@@ -154,6 +156,8 @@ class RankSummary:
     """Whether it is host-bound or device-bound; None: unknown, or it computes on the CPU."""
     busy_waiting: BusyWaiting | None = None
     """None: unknown, or hardly any waiting."""
+    unseen_waits: UnseenWaits | None = None
+    """Why its own work is unknown: the probe does not see all its waits for other ranks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,8 +318,10 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
     try:
         attribution = attribute(joined)
     except UnattributableError as reason:
-        why = f"{reason}{_unseen_waits(ranks)}"
-        return replace(seen, joined=joined, missing=_missing("attribution", why))
+        hidden = _unseen_waits(ranks)
+        remedy = TRACE_ALL if hidden else REMEDIES["attribution"]
+        missing = _missing("attribution", f"{reason}{hidden}", remedy)
+        return replace(seen, joined=joined, missing=missing)
     compared = replace(
         seen,
         joined=joined,
@@ -450,10 +452,10 @@ def _unseen_waits(ranks: Sequence[Rank]) -> str:
     return f": {'; '.join(sorted(reasons))}" if reasons else ""
 
 
-def _missing(name: str, reason: str) -> dict[str, Unexamined]:
+def _missing(name: str, reason: str, remedy: str | None = None) -> dict[str, Unexamined]:
     """`name` and everything that is computed from it."""
     fields = list(REMEDIES)
-    why = Unexamined("comparison of ranks", reason, REMEDIES[name], Gap.RANK_COMPARISON)
+    why = Unexamined("comparison of ranks", reason, remedy or REMEDIES[name], Gap.RANK_COMPARISON)
     return dict.fromkeys(fields[fields.index(name) :], why)
 
 

@@ -39,6 +39,7 @@ def rank_families(
         value=len(diagnosis.ranks) - len(rank_summaries),
     )
     yield from _steps(rank_summaries)
+    yield from _timing(rank_summaries)
     yield _state(rank_summaries)
     local = [rank for rank in rank_summaries if rank.host == here and rank.pid is not None]
     yield _resident(local, host)
@@ -85,10 +86,52 @@ def _steps(ranks: Sequence[RankSummary]) -> Iterator[Metric]:
             for name, value in rank.phases.items()
             if name not in NOT_WORK and value is not None
         ]
-        put(own, labels, sum(work) if work else None)
+        put(own, labels, sum(work) if work and rank.unseen_waits is None else None)
         for name, value in rank.phases.items():
             put(phase, (*labels, label(name)), value)
     yield from (done, whole, own, phase)
+
+
+def _timing(ranks: Sequence[RankSummary]) -> Iterator[Metric]:
+    """Returns what measured the phases, and how far hosts are ahead of their GPUs."""
+    clock = GaugeMetricFamily(
+        "mgpu_rank_clock", "1 for the clock of the rank's phases.", labels=(*LABELS, "clock")
+    )
+    unseen = GaugeMetricFamily(
+        "mgpu_rank_unseen_waits",
+        "1 for the reason for which the rank's own work and wait are unknown.",
+        labels=(*LABELS, "reason"),
+    )
+    least = GaugeMetricFamily(
+        "mgpu_rank_run_ahead_seconds",
+        "Median time that the host was ahead of its GPU when backward began, at least.",
+        labels=LABELS,
+    )
+    most = GaugeMetricFamily(
+        "mgpu_rank_run_ahead_most_seconds", "The same, at most.", labels=LABELS
+    )
+    bound = GaugeMetricFamily(
+        "mgpu_rank_bound", "1 for what the rank's step time depends on.", labels=(*LABELS, "by")
+    )
+    waiting = GaugeMetricFamily(
+        "mgpu_rank_busy_waiting_ratio",
+        "Share of the time its GPU is busy in which it waits for other ranks, at least.",
+        labels=(*LABELS, "waits_for"),
+    )
+    for rank in ranks:
+        labels = _labels(rank)
+        if rank.clock is not None:
+            clock.add_metric((*labels, rank.clock.value), 1)
+        if rank.unseen_waits is not None:
+            unseen.add_metric((*labels, rank.unseen_waits.value), 1)
+        if rank.run_ahead is not None:
+            put(least, labels, rank.run_ahead.least)
+            put(most, labels, rank.run_ahead.most)
+        if rank.bound_by is not None:
+            bound.add_metric((*labels, rank.bound_by.value), 1)
+        if rank.busy_waiting is not None:
+            put(waiting, (*labels, label(rank.busy_waiting.waits_for)), rank.busy_waiting.waiting)
+    yield from (clock, unseen, least, most, bound, waiting)
 
 
 def _state(ranks: Sequence[RankSummary]) -> Metric:

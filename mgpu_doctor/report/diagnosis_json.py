@@ -80,6 +80,7 @@ def _rank(rank: RankSummary) -> dict[str, Any]:
         "run_ahead_seconds_most": rank.run_ahead.most if rank.run_ahead else None,
         "bound_by": rank.bound_by,
         "busy_waiting": None if rank.busy_waiting is None else asdict(rank.busy_waiting),
+        "unseen_waits": rank.unseen_waits,
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 from mgpu_probes.inprocess.layout import PHASES, WAIT
 from mgpu_probes.inprocess.training_objects import UnseenWaits
 
-from mgpu_doctor.analysis.measures import UNSEEN_WAITS
+from mgpu_doctor.analysis.measures import TRACE_ALL, UNSEEN_WAITS
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
@@ -50,4 +50,4 @@ def test_nobody_is_named_and_the_reason_is_shown(where: UnseenWaits) -> None:
     diagnosis = diagnose(paired({"unseen_waits": where.value}, hidden_from=5))
     assert culprits(diagnosis) == set()
     (gap,) = (gap for gap in diagnosis.unexamined if UNSEEN_WAITS[where] in gap.reason)
-    assert "not measured on rank" in gap.reason
+    assert gap.remedy == TRACE_ALL

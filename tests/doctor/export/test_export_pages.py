@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mgpu_probes.inprocess.training_objects import UnseenWaits
 
 from mgpu_doctor.case.device_samples import Device, DeviceSample, Ecc, NvLink, Pcie, XidEvent
 from mgpu_doctor.case.host_samples import HostSample
@@ -19,6 +20,7 @@ from mgpu_doctor.export.rank_metrics import MOST_RANKS
 from mgpu_doctor.findings import Culprit
 from mgpu_doctor.live.frame import Frame
 from tests.support import diagnoses, frames
+from tests.support.gpus import busy_waiting
 from tests.support.scraping import Page
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
 
@@ -88,6 +90,31 @@ def test_ranks_and_their_steps() -> None:
     assert made.of("mgpu_ranks_left_out") == [0]
     assert made.of("mgpu_job_steps_per_second") == [15.1]
     assert made.of("mgpu_diagnosis_age_seconds") == [4.0]
+
+
+def test_the_clock_of_ranks_on_gpus_and_how_far_their_hosts_are_ahead() -> None:
+    made = written(frames.frame(diagnose(busy_waiting())))
+    assert made.of("mgpu_rank_clock", clock="device") == [1] * 4
+    assert made.of("mgpu_rank_run_ahead_seconds", rank="0") == [pytest.approx(0.3)]
+    assert made.of("mgpu_rank_run_ahead_most_seconds", rank="2") == [pytest.approx(0.001)]
+    assert made.of("mgpu_rank_bound", rank="0", by="device") == [1]
+    assert made.of("mgpu_rank_bound", rank="2", by="host") == [1]
+    (share,) = made.of("mgpu_rank_busy_waiting_ratio", rank="1", waits_for="2")
+    assert share > 0.5
+    assert not made.of("mgpu_rank_busy_waiting_ratio", rank="2")
+    on_cpu = written(frames.STRAGGLER)
+    assert not on_cpu.of("mgpu_rank_run_ahead_seconds")
+
+
+def test_own_work_that_may_hold_waits_has_no_series() -> None:
+    diagnosis = diagnoses.straggler()
+    hidden = replace(diagnosis.ranks[2], unseen_waits=UnseenWaits.CUDA_GRAPH)
+    ranks = (*diagnosis.ranks[:2], hidden, *diagnosis.ranks[3:])
+    made = written(frames.frame(replace(diagnosis, ranks=ranks)))
+    assert made.labels("mgpu_rank_unseen_waits") == [
+        {"rank": "2", "host": HERE, "reason": "cuda_graph"}
+    ]
+    assert [one["rank"] for one in made.labels("mgpu_step_own_seconds")] == ["0", "1", "3"]
 
 
 def test_the_job_and_its_findings() -> None:
@@ -317,7 +344,10 @@ def test_every_name_is_documented() -> None:
         )
     )
     documented = set(re.findall(r"`(mgpu_\w+)", DOCUMENT.read_text(encoding="utf-8")))
-    assert set(made.named()) <= documented
-    assert {name for name in documented if "_exporter_" not in name} - set(made.named()) == {
-        "mgpu_rank_device_bytes"
-    }
+    on_gpus = diagnose(busy_waiting())
+    hidden = replace(on_gpus.ranks[0], unseen_waits=UnseenWaits.CUDA_GRAPH)
+    on_gpus = replace(on_gpus, ranks=(hidden, *on_gpus.ranks[1:]))
+    names = {*made.named(), *written(frames.frame(on_gpus)).named()}
+    assert names <= documented
+    missing = {name for name in documented if "_exporter_" not in name} - names
+    assert missing == {"mgpu_rank_device_bytes"}
