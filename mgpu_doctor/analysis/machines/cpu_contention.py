@@ -47,6 +47,8 @@ def idle_of(rank: Rank, around: Surroundings) -> float | None:
 
 MOST_GENERATIONS = 8
 LEAST_READINGS = 2
+SAMPLED = 0.8
+"""Share of a span of time that samples must cover."""
 POOLING = "tensorflow"
 """The framework whose main thread hands a step to a pool of threads and waits for them."""
 
@@ -125,12 +127,18 @@ class Surroundings:
 
     def queued_between(self, begin: float, end: float) -> float | None:
         """Seconds between two moments (since the epoch) in which its main thread waited for a core,
-        at most; None: unknown."""
-        before = [reading.task.queued for reading in self.readings if reading.at <= begin]
-        after = [reading.task.queued for reading in self.readings if reading.at >= end]
-        if not before or not after or before[-1] is None or after[0] is None:
+        or a little around them; None: unknown, or sampled in less than four fifths of the time."""
+        if not self.readings:
             return None
-        return after[0] - before[-1]
+        earlier = [reading for reading in self.readings if reading.at <= begin]
+        later = [reading for reading in self.readings if reading.at >= end]
+        first = earlier[-1] if earlier else self.readings[0]
+        last = later[0] if later else self.readings[-1]
+        sampled = min(last.at, end) - max(first.at, begin)
+        queued, before = last.task.queued, first.task.queued
+        if sampled < SAMPLED * (end - begin) or queued is None or before is None:
+            return None
+        return queued - before
 
     def since(self, at: float) -> Surroundings:
         """The same from a moment on (seconds since the epoch); from the sample before it if fewer

@@ -9,7 +9,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from mgpu_probes.inprocess.layout import CHECKPOINT, EVALUATION, OTHER, WARM_UP
+from mgpu_probes.inprocess.layout import (
+    CHECKPOINT,
+    COMMUNICATION,
+    EVALUATION,
+    OTHER,
+    WAIT,
+    WARM_UP,
+)
 
 from mgpu_doctor.analysis.statistics.medians import median_of_others
 from mgpu_doctor.analysis.steps.step_cells import Cells, Floats, Ints, Phases, Rows
@@ -27,7 +34,7 @@ LEADING_FACTOR = 5.0
 """Among the first 20 steps, one longer than 5 times the median is still warming up."""
 EXPLAINED = 0.8
 """A long step is no warm-up if checkpoints, evaluation or what only one rank does outside the other
-phases take this share of it. A choice."""
+phases take this share of it; nor is the next one, if the wait for that takes as much. A choice."""
 MATCHED = 0.5
 """Share of the shortest rank's steps that every rank must have for a valid join."""
 IN_STEP = 0.8
@@ -281,8 +288,8 @@ def _explained(
     records: Sequence[Records], rows: Sequence[Ints], longest: Floats, flags: Ints
 ) -> Ints:
     """Indices of long steps near the start that are no warm-up: on some rank, most of the time is a
-    checkpoint, an evaluation, or work in `other` that the other ranks do not do. Steps that the
-    probes flag as warm-up are not among them."""
+    checkpoint, an evaluation, or work in `other` that the other ranks do not do; or it is the wait
+    for that in the next step. Steps that the probes flag as warm-up are not among them."""
     is_long = longest[:LEADING] > LEADING_FACTOR * np.median(longest)
     chosen = np.flatnonzero(is_long & (flags[:LEADING] & WARM_UP == 0))
     if not len(chosen):
@@ -293,8 +300,11 @@ def _explained(
     other = phases[:, :, OTHER]
     alone = np.nan_to_num(np.maximum(other - median_of_others(other), 0))
     known = np.nan_to_num(phases[:, :, [CHECKPOINT, EVALUATION]]).sum(axis=2) + alone
-    explained: Ints = chosen[known.max(axis=1) >= EXPLAINED * longest[chosen]]
-    return explained
+    waits = np.nan_to_num(phases[:, :, [WAIT, COMMUNICATION]]).sum(axis=2).max(axis=1)
+    least = EXPLAINED * longest[chosen]
+    explained = known.max(axis=1) >= least
+    follows = np.isin(chosen - 1, chosen[explained])
+    return np.asarray(chosen[explained | (follows & (waits >= least))])
 
 
 def _as_slice(row: Ints) -> Rows:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.diagnose import diagnose
@@ -309,6 +310,26 @@ def test_a_single_stall_counts_if_it_takes_much_of_the_time(
     assert (found.code, [culprit.rank for culprit in found.culprits]) == (code, [rank])
     assert found.confidence == 0.6
     assert [row.value for row in found.evidence[:2]] == [1, pytest.approx(2.0, abs=0.05)]
+
+
+def after_the_collectives(step: int, rank: int, seconds: float) -> Case:
+    """The rank stalls between two steps: it is in its step, and the others wait in their next."""
+    case = few(ranks=2)
+    for each in case.ranks:
+        stalls = each.rank == rank
+        row, phase = (step, "other") if stalls else (step + 1, "wait")
+        each.steps["phases"][row, PHASES.index(phase)] += seconds
+        each.steps["wall_ns"][row] += int(seconds * 1e9)
+        each.steps["end_ns"][row:] += int(seconds * 1e9)
+        each.steps["cpu_s"][row] += seconds * stalls
+    return case
+
+
+@pytest.mark.parametrize("step", [7, 12, 60])
+def test_the_wait_for_an_early_stall_in_the_next_step_is_no_warm_up(step: int) -> None:
+    (found,) = loud(after_the_collectives(step, 1, 2.5))
+    assert (found.code, [one.rank for one in found.culprits]) == ("straggler-transient", [1])
+    assert found.cost.step_fraction == pytest.approx(2.5 / (2.5 + 155 * 0.029), rel=0.05)
 
 
 def idle(queued: float) -> Case:
