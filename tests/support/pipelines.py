@@ -16,6 +16,7 @@ from mgpu_doctor.recording.box import STEP_DTYPE
 from tests.support.synthetic import Fault, make_case, make_rank
 
 Floats = npt.NDArray[np.float64]
+WORK = [PHASES.index("forward"), PHASES.index("backward")]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Pipeline:
     seed: int = 0
     noise: float = 0.03
     faults: Sequence[Fault] = ()
+    sizes: Floats | None = None
+    """(T, ranks) factors of both passes: the sizes of the data. The CPU does the work."""
     parameters: Sequence[int] = ()
     birth: Mapping[str, Any] = field(default_factory=dict)
 
@@ -74,6 +77,9 @@ def _records(job: Pipeline) -> list[Any]:
         rows = slice(fault.start, min(fault.stop, job.steps), fault.every)
         own[fault.phase][rows, fault.rank] *= fault.factor
         own[fault.phase][rows, fault.rank] += fault.milliseconds * 1e-3
+    if job.sizes is not None:
+        own["forward"] *= job.sizes
+        own["backward"] *= job.sizes
     ends = np.zeros((job.steps + 1, job.world))
     for step in range(job.steps):
         ends[step + 1] = _one_step(job, ends[step], {k: v[step] for k, v in own.items()})
@@ -113,7 +119,8 @@ def _of_rank(job: Pipeline, rank: int, own: Mapping[str, Floats], ends: Floats) 
     one["wall_ns"] = np.diff(ends[:, rank]) * 1e9
     one["end_ns"] = 10**12 + ends[1:, rank] * 1e9
     one["flags"][:1] = WARM_UP
-    one["loss"] = one["cpu_s"] = np.nan
+    one["loss"] = np.nan
+    one["cpu_s"] = one["phases"][:, WORK].sum(axis=1) if job.sizes is not None else np.nan
     one["collectives"] = 2 * job.micro_batches
     one["micro_batches"] = job.micro_batches
     one["stage"] = -1

@@ -7,6 +7,9 @@ another reason.
 Where nothing counts the load (padded batches, experts, loops without a loader), work shows it: in
 a step with more data a rank's forward pass and its backward pass both take longer, and its CPU
 works as long. What a machine does to a rank strikes one of them at random.
+
+Stages of a pipeline always differ. There, even work is each rank's usual share of the step's work:
+what varies is which pipeline, or which stage, has more in a step.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
+from mgpu_doctor.analysis.structure.job_structure import Structure
+from mgpu_doctor.analysis.structure.pipeline_stages import WORK, pipeline_seconds
 
 MORE = 1.05
 """A rank has more data from 5 % more on."""
@@ -47,6 +52,8 @@ COMPUTED = 0.8
 in the same jobs: 0.98 or more, and 0.6 at most."""
 LASTS = 0.5
 """Correlation with the step before from which on it is no new batch that makes the difference."""
+LEAST_MEASURED = 3
+"""Steps in which both passes of all ranks must be known."""
 EXTREMES = 0.01
 """Share of the differences in work that is clipped at each end."""
 
@@ -90,7 +97,7 @@ class VaryingWork:
     """Ranks that have more work in different steps, alternately, by the work alone."""
 
     longest: float
-    """Mean over steps of the most work of a rank, as a multiple of the mean of the ranks."""
+    """Mean over steps of the most work of a rank, as a multiple of what even work would be."""
     both_passes: float
     """Correlation of forward and backward passes over steps and ranks."""
     slowest_most_often: float
@@ -98,7 +105,9 @@ class VaryingWork:
     seconds: float
     """Per step, that the differences cost."""
     saved: float
-    """Share of the step time, 0..1, if all ranks had equal work in each step."""
+    """Share of the step time, 0..1, if all ranks had even work in each step."""
+    in_stages: bool = False
+    """Whether the ranks are stages of pipelines, compared with their usual shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +130,21 @@ class _Line:
     correlation: float
 
 
-def find_loads(joined: Joined, attribution: Attribution, stragglers: Sequence[Straggler]) -> Loads:
+def find_loads(
+    joined: Joined,
+    attribution: Attribution,
+    stragglers: Sequence[Straggler],
+    structure: Structure,
+) -> Loads:
     """The unequal loads, and the work that they explain."""
     uneven = [_uneven(joined, attribution, stragglers, unit, load) for unit, load in _loads(joined)]
     most = max((load for load in uneven if load), key=lambda load: load.explained, default=None)
     varying = _varying(joined, attribution)
-    return Loads(most, varying, _varying_work(joined, attribution) if varying is None else None)
+    if varying is not None:
+        return Loads(most, varying)
+    if structure.alike:
+        return Loads(most, work=_varying_work(joined, attribution))
+    return Loads(most, work=_varying_work_of_stages(joined, structure))
 
 
 def without_load(joined: Joined, own: Floats) -> Floats:
@@ -223,22 +241,11 @@ def _varying_work(joined: Joined, attribution: Attribution) -> VaryingWork | Non
     own = attribution.own
     passes = [joined.phases[:, :, phase] for phase in (FORWARD, BACKWARD)]
     measured = np.asarray(~np.isnan(own + passes[0] + passes[1]).any(axis=1))
-    if np.count_nonzero(measured) < 3:
+    both = _moving_together(joined, own, passes, measured)
+    if both is None:
         return None
-    forward, backward = (_evened(seconds, measured) for seconds in passes)
-    beyond = _evened(own, measured)
-    both = _correlation(forward, backward)
-    sureness = both * math.sqrt((beyond.size - 2) / max(1 - both**2, 1e-12))
-    if both < BOTH_PASSES or sureness < SURE or _correlation(beyond[1:], beyond[:-1]) >= LASTS:
-        return None
-    if not joined.is_device_timed:
-        running = joined.running
-        if np.isnan(running[measured]).any():
-            return None
-        if _correlation(beyond, _evened(running, measured)) < COMPUTED:
-            return None
     work, communication = own[measured], attribution.communication[measured]
-    saved = saved_if_removed(work, communication, beyond)
+    saved = saved_if_removed(work, communication, _evened(own, measured))
     slowest = np.bincount(work.argmax(axis=1), minlength=work.shape[1])
     return VaryingWork(
         longest=float(np.mean(work.max(axis=1) / work.mean(axis=1))),
@@ -247,6 +254,76 @@ def _varying_work(joined: Joined, attribution: Attribution) -> VaryingWork | Non
         seconds=saved * joined.step_seconds,
         saved=saved,
     )
+
+
+def _varying_work_of_stages(joined: Joined, structure: Structure) -> VaryingWork | None:
+    """The same in pipelines, whose ranks' work is compared with their usual shares of it."""
+    pipelines = _pipelines(joined, structure)
+    passes = [joined.phases[:, :, phase] for phase in (FORWARD, BACKWARD)]
+    work = np.asarray(sum(np.nan_to_num(joined.phases[:, :, phase]) for phase in WORK))
+    measured = np.asarray(~np.isnan(passes[0] + passes[1]).any(axis=1))
+    if not pipelines or np.count_nonzero(measured) < LEAST_MEASURED:
+        return None
+    levels, *levels_of_passes = (np.mean(seconds[measured], axis=0) for seconds in (work, *passes))
+    if min(map(np.min, levels_of_passes)) <= 0:
+        return None
+    shares = [seconds / usual for seconds, usual in zip(passes, levels_of_passes, strict=True)]
+    both = _moving_together(joined, work / levels, shares, measured)
+    if both is None:
+        return None
+    work = work[measured]
+    even = work.sum(axis=1, keepdims=True) * levels / levels.sum()
+    now, then = (
+        np.max([pipeline_seconds(each[:, own], structure.passes or 1) for own in pipelines], axis=0)
+        for each in (work, even)
+    )
+    saved = min(1.0, max(0.0, float(np.mean(now - then)) / joined.step_seconds))
+    slowest = np.bincount((work / even).argmax(axis=1), minlength=work.shape[1])
+    return VaryingWork(
+        longest=float(np.mean((work / even).max(axis=1))),
+        both_passes=both,
+        slowest_most_often=float(slowest.max() / len(work)),
+        seconds=saved * joined.step_seconds,
+        saved=saved,
+        in_stages=True,
+    )
+
+
+def _pipelines(joined: Joined, structure: Structure) -> list[list[int]]:
+    """The columns of each pipeline, by stage; empty: unknown. In both usual meshes, the ranks of a
+    stage stand in the order of their pipelines."""
+    if len({len(stage) for stage in structure.stages}) != 1:
+        return []
+    if any(rank not in joined.ranks for stage in structure.stages for rank in stage):
+        return []
+    return [
+        [joined.ranks.index(rank) for rank in ranks]
+        for ranks in zip(*structure.stages, strict=True)
+    ]
+
+
+def _moving_together(
+    joined: Joined,
+    work: Floats,
+    passes: Sequence[Floats],
+    measured: npt.NDArray[np.bool_],
+) -> float | None:
+    """Correlation of forward and backward passes, if the work differs between ranks and steps as
+    data makes it differ; None: it does not."""
+    if np.count_nonzero(measured) < LEAST_MEASURED:
+        return None
+    forward, backward = (_evened(seconds, measured) for seconds in passes)
+    beyond = _evened(work, measured)
+    both = _correlation(forward, backward)
+    sureness = both * math.sqrt((beyond.size - 2) / max(1 - both**2, 1e-12))
+    if both < BOTH_PASSES or sureness < SURE or _correlation(beyond[1:], beyond[:-1]) >= LASTS:
+        return None
+    if joined.is_device_timed:
+        return both
+    running = joined.running
+    if np.isnan(running[measured]).any():
+        return None
+    return both if _correlation(beyond, _evened(running, measured)) >= COMPUTED else None
 
 
 def _correlation(a: Floats, b: Floats) -> float:

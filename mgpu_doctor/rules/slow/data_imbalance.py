@@ -20,6 +20,10 @@ from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.slow.stall_finding import COST
 
 SURE, SURE_BY_WORK = 0.95, 0.8
+STAGES = (
+    " Each stage is compared with its usual share of the step's work, so stages that are always "
+    "larger do not count here."
+)
 BUCKETS = (
     "Group samples of similar length: with Hugging Face, "
     "`TrainingArguments(group_by_length=True)`; "
@@ -208,11 +212,12 @@ def _varying_work(measures: Measures, work: VaryingWork) -> Finding:
         cause="In a step in which a rank works longer, its forward pass and its backward pass both "
         "take longer, and the next step is another rank's turn: the batches differ in size "
         "(sequence lengths, experts, padding). Their size was not counted. No rank is slower by "
-        "itself.",
+        f"itself.{STAGES if work.in_stages else ''}",
         victims=compared,
         evidence=(
             Evidence(
-                "most work of a rank in a step, as a multiple of the mean of the ranks",
+                "most work of a rank in a step, as a multiple of "
+                + ("its usual share" if work.in_stages else "the mean of the ranks"),
                 work.longest,
                 "times",
                 1.0,
@@ -244,7 +249,12 @@ def _varying_work(measures: Measures, work: VaryingWork) -> Finding:
                 Predicted(
                     1 - work.saved,
                     None,
-                    "measured what-if: the same steps with equal work on all ranks",
+                    "measured what-if: the same steps with "
+                    + (
+                        "even work in all pipelines"
+                        if work.in_stages
+                        else "equal work on all ranks"
+                    ),
                 ),
             ),
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from mgpu_doctor.analysis.measures import Measures, measure
 from mgpu_doctor.analysis.structure.load_imbalance import Loads
 from mgpu_doctor.case.model import Case
+from tests.support.pipelines import Pipeline, pipeline_case
 from tests.support.recurring import Seconds, healthy, job_of
 from tests.support.seeds import at_most
 from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case
@@ -243,3 +246,65 @@ def test_work_that_differs_by_its_data_shows_in_enough_steps(steps: int, found: 
         work[phase] *= 1 + 0.1 * apart
     case = job_of(work, fields={"cpu_s": np.sum(list(work.values()), axis=0)})
     assert (loads(case).work is not None) is found
+
+
+# --- pipelines ------------------------------------------------------------------------------
+
+
+def sizes_of(kind: str, stages: int, replicas: int, steps: int = 150, seed: int = 1) -> Seconds:
+    """(T, ranks) sizes of the data: each pipeline has its own, or each stage, or all the same."""
+    random = np.random.default_rng(seed)
+    count = {"pipelines": replicas, "stages": stages * replicas, "alike": 1}[kind]
+    drawn = random.uniform(0.4, 2, (steps, count))
+    return np.repeat(drawn, stages * replicas // count, axis=1)
+
+
+def even(sizes: Seconds, forward: Seconds) -> Seconds:
+    """The sizes with which each rank has its share of each step's work."""
+    per_step = (sizes * forward).sum(axis=1, keepdims=True) / forward.sum()
+    return np.asarray(per_step * np.ones_like(sizes))
+
+
+@pytest.mark.parametrize(
+    ("kind", "stages", "replicas", "micro_batches"),
+    [
+        ("pipelines", 2, 2, 4),
+        ("pipelines", 4, 4, 8),
+        ("stages", 2, 1, 4),
+        ("stages", 4, 1, 8),
+    ],
+)
+@pytest.mark.parametrize("heavier", [1.0, 1.5])
+def test_what_even_work_would_save_in_pipelines(
+    kind: str, stages: int, replicas: int, micro_batches: int, heavier: float
+) -> None:
+    """The same pipelines with even work show it; a stage that is always heavier stays so."""
+    forward = [0.004] * stages
+    forward[1] *= heavier
+    sizes = sizes_of(kind, stages, replicas)
+    job = Pipeline(forward, micro_batches, replicas, steps=len(sizes), sizes=sizes)
+    work = loads(pipeline_case(job)).work
+    assert work is not None
+    assert work.in_stages
+    levelled = replace(job, sizes=even(sizes, np.array(forward * replicas)))
+    then, now = (seconds_of(measure(pipeline_case(each))) for each in (levelled, job))
+    assert work.saved == pytest.approx(1 - then / now, rel=0.1, abs=0.012)
+    assert work.slowest_most_often < 2 / (stages * replicas)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Pipeline((0.004, 0.007), sizes=np.ones((120, 2))),
+        Pipeline((0.004, 0.007), sizes=sizes_of("alike", 2, 1, 120)),
+        Pipeline((0.004, 0.007), replicas=2, sizes=sizes_of("alike", 2, 2, 120)),
+        Pipeline((0.004, 0.004), replicas=2, noise=0.2, sizes=np.ones((120, 4))),
+        Pipeline(
+            (0.004, 0.004),
+            sizes=np.where(np.arange(120)[:, None] < 60, 1.0, [[1.0, 1.6]]),
+        ),
+    ],
+    ids=["a heavier stage", "of one size", "in all pipelines", "noise", "slower from step 60 on"],
+)
+def test_pipelines_whose_data_is_even(job: Pipeline) -> None:
+    assert loads(pipeline_case(job)) == Loads()

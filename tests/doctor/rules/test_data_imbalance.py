@@ -10,6 +10,7 @@ import pytest
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
+from tests.support.pipelines import Pipeline, pipeline_case
 from tests.support.recurring import Seconds, healthy, job_of
 from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Synthetic
@@ -102,6 +103,17 @@ def test_work_alone_shows_uneven_data(ranks: int) -> None:
     longest = load.max(axis=1)
     saved = passes * (longest - load.mean(axis=1)).mean() / (passes * longest.mean() + other)
     assert found.cost.step_fraction == pytest.approx(saved, rel=0.2)
+
+
+def test_pipelines_with_data_of_different_size_blame_no_stage() -> None:
+    """Two pipelines of three stages, the second of which is always heavier."""
+    sizes = np.repeat(np.random.default_rng(1).uniform(0.4, 2, (150, 2)), 3, axis=1)
+    job = Pipeline((0.004, 0.006, 0.004), replicas=2, steps=150, sizes=sizes)
+    found = {each.code: each for each in diagnose(pipeline_case(job)).findings}
+    assert found["imbalance-data"].culprits == ()
+    assert found["imbalance-data"].victims == tuple(range(6))
+    assert found["imbalance-data"].severity is Severity.WARNING
+    assert not {"straggler-compute", "straggler-transient"} & found.keys()
 
 
 def test_work_that_no_data_makes_uneven() -> None:
