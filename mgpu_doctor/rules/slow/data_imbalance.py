@@ -282,7 +282,8 @@ RULES = (
             "whether it has at least 5 % more, and whether work in proportion to that "
             "explains at least half of its excess. For a rank that changes from step to step: "
             "how own work follows the load over all steps and ranks (each minus its mean), "
-            "and what equal loads would save."
+            "and what equal loads would save. Where nothing counts the load, work itself shows "
+            "it; in pipelines, a rank's work is compared with its usual share of the step's."
         ),
         thresholds=(
             "A straggler must pass the straggler test (`explain straggler-compute`). "
