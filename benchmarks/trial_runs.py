@@ -23,7 +23,7 @@ from benchmarks.trials import Launcher, Trial
 
 PATIENCE = 240.0
 """Seconds after which a job is given up: several times what the slowest takes on busy cores."""
-SETTLED = 8.0
+SETTLED = 12.0
 """Seconds that a hang lasts before it is examined: a user does not ask at once."""
 
 Diagnosis = dict[str, Any]

@@ -20,6 +20,8 @@ LEAST_REST = 0.5
 does not run does not leave its line."""
 BUSY = 0.7
 """Cores from which a thread is busy, not waiting."""
+RUNNABLE = "R"
+"""The state of a process that runs or is ready to, as proc(5) has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,9 @@ def _measure_rank(
             return RankProgress(newest, began, cores, idle=False, looping=True)
     began, start = _find_start(newest, rounds, _is_in_same_call)
     cores = _main_thread_cores(start.process, newest.process, at - began)
-    if len(rounds) > 1 and began == rounds[0][0] and cores is not None and cores >= BUSY:
+    # On busy cores a rank that computes runs only now and then, and is ready to run all the time.
+    least = STILL if _is_always_ready(newest.pid, rounds) else BUSY
+    if len(rounds) > 1 and began == rounds[0][0] and cores is not None and cores > least:
         return RankProgress(newest, began, cores, idle=False, computing=True)
     seconds = at - since
     rested = newest.point.process.rested or 0.0
@@ -102,6 +106,14 @@ def _measure_rank(
         process_idle=seconds > 0 and _is_process_idle(first.process, newest.process, seconds),
         process_cores=_process_cores(first.process, newest.process, seconds),
     )
+
+
+def _is_always_ready(pid: int, rounds: Sequence[tuple[float, Mapping[int, ThreadState]]]) -> bool:
+    """Whether the main thread runs, or waits for a core, in every snapshot."""
+    states = [
+        thread_states[pid].process.state for _, thread_states in rounds if pid in thread_states
+    ]
+    return len(states) == len(rounds) and set(states) == {RUNNABLE}
 
 
 def _find_start(

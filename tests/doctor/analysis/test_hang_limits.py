@@ -79,19 +79,23 @@ def test_on_one_side_of_a_limit_a_rank_is_behind_on_the_other_the_job_may_move(l
 
 
 @pytest.mark.parametrize(
-    ("rested", "cores", "snapshots", "works"),
+    ("rested", "cores", "snapshots", "state", "works"),
     [
-        (10.1, 0.71, 3, True),
-        (9.9, 0.71, 3, False),
-        (10.1, 0.69, 3, False),
-        (10.1, 0.71, 2, False),
+        (10.1, 0.71, 3, "S", True),
+        (9.9, 0.71, 3, "S", False),
+        (10.1, 0.69, 3, "S", False),
+        (10.1, 0.71, 2, "S", False),
+        (10.1, 0.0021, 3, "R", True),
+        (10.1, 0.0019, 3, "R", False),
+        (9.9, 0.1, 3, "R", False),
     ],
 )
 def test_from_which_wait_and_use_a_rank_that_works_is_behind(
-    rested: float, cores: float, snapshots: int, works: bool
+    rested: float, cores: float, snapshots: int, state: str, works: bool
 ) -> None:
+    """On busy cores it runs a little, and is ready to run in every snapshot."""
     calls = (*LOOP, "clean util.py:9", "match re/__init__.py:166")
-    works_on = Seen(calls, syscall=None, active=True, gil=True)
+    works_on = Seen(calls, state=state, syscall=None, active=True, gil=True)
     seen = drifting(works_on, cpu=cores)
     job = scene({1: seen}, others=[Seen(collective(), rested=rested)])
     found = analyse_hang(replace(job, count=snapshots).snapshots())
