@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from mgpu_probes.outside.logs.log_scanner import Engine, Hit, Scanned
 from mgpu_probes.outside.untrusted_files import within_budget
 
 from mgpu_doctor.case.log_ends import endings_of, with_joined_messages
-from mgpu_doctor.case.log_job import FACTS, job_of_logs, ranks_of_logs, world_size_of
+from mgpu_doctor.case.log_job import FACTS, Fact, job_of_logs, ranks_of_logs, world_size_of
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.log_sources import Whose, log_files, ranks_seen, with_ranks
 from mgpu_doctor.case.model import Case, Console, Subject, Unexamined
@@ -58,7 +59,19 @@ def signs_of(streams: Mapping[str, Iterable[str]]) -> tuple[LogMatch, ...]:
 @cache
 def _engine() -> Engine:
     """One for all logs: it remembers what it has seen, and compiling it costs milliseconds."""
-    return Engine((*SIGNATURES, *FACTS))
+    return Engine((*SIGNATURES, *FACTS, *_OVERCOMING))
+
+
+_OVERCOMING = tuple(
+    Fact(f"overcome: {text}", text, re.escape(text))
+    for text in sorted({text for signature in SIGNATURES for text in signature.overcome_by})
+)
+_OVERCOME_BY = {
+    signature.id: {f"overcome: {text}" for text in signature.overcome_by}
+    for signature in SIGNATURES
+    if signature.overcome_by
+}
+"""Signature -> the facts which show that the job got over it."""
 
 
 @dataclass(slots=True)
@@ -124,17 +137,24 @@ def _case(subjects: Sequence[str], found: _LogSources) -> Case:
 
 
 def _signs(logs: Sequence[Whose]) -> tuple[LogMatch, ...]:
-    facts = {fact.id for fact in FACTS}
-    known = {signature.id for signature in SIGNATURES} - facts
+    known = {signature.id for signature in SIGNATURES}
     found = [
         _sign(hit, log)
         for log in logs
         for hit in sorted(log.scanned.hits, key=lambda hit: hit.number)
-        if hit.signature in known
+        if hit.signature in known and not _was_overcome(hit, log.scanned.hits)
     ]
     if all(sign.at is not None for sign in found):
         found.sort(key=lambda sign: sign.at or 0.0)  # stable: within a log, the order of its lines
     return tuple(found)
+
+
+def _was_overcome(hit: Hit, hits: Iterable[Hit]) -> bool:
+    """Whether the same log later shows that the job got over it."""
+    by = _OVERCOME_BY.get(hit.signature)
+    return by is not None and any(
+        other.signature in by and other.number > hit.number for other in hits
+    )
 
 
 def _was_caught(sign: LogMatch, caught: Container[tuple[str, int]]) -> bool:

@@ -23,6 +23,9 @@ _OUTERMOST = frozenset(
 )
 """Functions in which processes start. The interpreter's traceback of an uncaught exception starts
 there; that of a caught and printed one starts where it was caught."""
+FIRST_LINES, LAST_LINES = 4, 10
+"""A text that begins with a traceback within the first and ends within the last of these lines was
+cut out around it: its outer calls may be missing, too. A choice."""
 _PRINTED_BY_HYDRA = "Error executing job with overrides"
 """Hydra catches every exception, shows it without its outer calls, and ends with exit code 1."""
 
@@ -43,9 +46,7 @@ def endings_of(logs: Sequence[Whose], ranks: int) -> Endings:
     """Endings by tracebacks and launchers' reports. Exceptions that were caught and printed, or
     after which training continued, ended no process. `ranks`: the least number of ranks."""
     endings = Endings()
-    parsed = [
-        (log, parser.parse_console(line.text for line in log.scanned.kept_lines)) for log in logs
-    ]
+    parsed = [(log, _parsed(log.scanned.kept_lines)) for log in logs]
     parsed = [(log, facts) for log, facts in parsed if not _all_past(log.scanned.kept_lines, ranks)]
     reported = any(facts.failures for _, facts in parsed)
     printed: list[tuple[int, LoggedEnd]] = []
@@ -69,6 +70,11 @@ def endings_of(logs: Sequence[Whose], ranks: int) -> Endings:
     return endings
 
 
+def _parsed(lines: Sequence[KeptLine]) -> ConsoleFacts:
+    is_start = bool(lines) and lines[0].number == 1
+    return parser.parse_console((line.text for line in lines), is_start=is_start)
+
+
 def _tracebacks(
     log: Whose, facts: ConsoleFacts, ranks: int, reported: bool
 ) -> Iterable[tuple[int, LoggedEnd | None]]:
@@ -79,6 +85,8 @@ def _tracebacks(
         if _is_launchers(traceback):
             continue
         shown = not _is_outermost(traceback) and (line.after > ranks or not (reported or hydra))
+        if shown and not line.after and _is_excerpt(log, traceback):
+            continue  # nothing shows that it was caught, nor that it ended a process
         end = LoggedEnd(
             rank=log.of(traceback.rank, traceback.local_rank),
             pid=None,
@@ -93,7 +101,17 @@ def _tracebacks(
 
 def _is_outermost(printed: PrintedTraceback) -> bool:
     traceback = printed.traceback
-    return traceback.fatal or not traceback.frames or traceback.frames[0].function in _OUTERMOST
+    if traceback.fatal or traceback.is_headless or not traceback.frames:
+        return True
+    return traceback.frames[0].function in _OUTERMOST
+
+
+def _is_excerpt(log: Whose, printed: PrintedTraceback) -> bool:
+    """Whether the text is little more than this traceback."""
+    traceback = printed.traceback
+    begin = _line(log, max(0, traceback.at - traceback.text.count("\n"))).number
+    end = _line(log, traceback.at).number
+    return begin <= FIRST_LINES and end + LAST_LINES > log.scanned.lines
 
 
 def _is_launchers(printed: PrintedTraceback) -> bool:

@@ -280,4 +280,18 @@ SIGNATURES: tuple[Signature, ...] = (
         "[Errno 2] No such file or directory: '/scratch/run7/step_400/__0.metadata'",
         origin="made: dcp.load of a folder that is not there, torch 2.13",
     ),
+    Signature(
+        id="checkpoint-reader-frame",
+        code="failed-checkpoint",
+        role=Role.CAUSE,
+        needle="(torch._C.PyTorchFileReader(",
+        pattern=r"^\s{1,16}super\(.{0,60}\)\.__init__\(torch\._C\.PyTorchFileReader\(",
+        meaning="torch could not open the checkpoint file: it is cut short, damaged, or no "
+        "checkpoint.",
+        fix="Check its size and copy it again, or load an older one.",
+        example="    super().__init__(torch._C.PyTorchFileReader(name_or_buffer))",
+        origin="source: torch/serialization.py of torch 2.13",
+        weight=0.6,
+        needle_tells=False,
+    ),
 )

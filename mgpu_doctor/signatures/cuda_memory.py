@@ -7,8 +7,9 @@ from mgpu_doctor.signatures.signature import Role, Signature
 _SIZE = r"[\d.]{1,12} (?:bytes|KiB|MiB|GiB|TiB)"
 _CAPACITY = (
     r"GPU (?P<device>\d{1,9}) has a total capaci?ty of (?P<capacity>" + _SIZE + r") of which "
-    r"(?P<free>" + _SIZE + r") is free\."
+    r"(?P<free>" + _SIZE + r") is free\.(?P<rest>.{0,600})"
 )
+"""`analysis.postmortem.device_memory_message` reads the rest and says what the numbers mean."""
 _SHARED = (
     r"(?:Process \d{1,10} has [\d.]{1,12} [GT]iB memory in use\. .{0,300}?Including non-PyTorch "
     r"memory, this |Including non-PyTorch memory, this .{0,300}?Process \d{1,10} has "
@@ -16,6 +17,9 @@ _SHARED = (
 )
 """Torch calls its own process "this process": another one beside it shares the device. In a
 container it cannot tell which is its own, and names none so."""
+_MANY_OTHERS = (
+    r"(?{}GPU 0 .{{60,100}}Process \d{{1,10}} has [\d.]{{1,12}} [MG]iB memory in use\. Process )"
+)
 _SMALL = r"[\d.]{1,12} (?:bytes|KiB|MiB)"
 _LARGE = r"[\d.]{1,12} (?:GiB|TiB)"
 _IN_PIECES = r" is reserved by PyTorch but unallocated"
@@ -37,11 +41,12 @@ SIGNATURES: tuple[Signature, ...] = (
         + r")\. (?!.{0,400}?"
         + _SHARED
         + ")"
-        + _CAPACITY
-        + r".{0,600}? (?P<unallocated>"
+        + r"(?=.{0,600}? (?P<unallocated>"
         + _LARGE
         + ")"
-        + _IN_PIECES,
+        + _IN_PIECES
+        + ")"
+        + _CAPACITY,
         meaning="GPU {device} had no {requested} in one piece, although {unallocated} of what "
         "torch holds lay unused in pieces: memory is fragmented.",
         fix="Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` before the start, and "
@@ -66,8 +71,8 @@ SIGNATURES: tuple[Signature, ...] = (
         + r")\. (?=.{0,400}?"
         + _SHARED
         + ")"
-        + _CAPACITY
-        + r".{0,300}?Process (?P<pid>\d{1,10}) has (?P<foreign>[\d.]{1,12} [GT]iB) memory in use",
+        + _MANY_OTHERS.format("!")
+        + _CAPACITY,
         meaning="GPU {device} ran out of memory, and another process holds a part of it: another "
         "job, or another rank of this one that uses the wrong device.",
         fix="Find the other process with `nvidia-smi --id={device}`. If it is a rank of this job, "
@@ -78,6 +83,31 @@ SIGNATURES: tuple[Signature, ...] = (
         "memory in use. Including non-PyTorch memory, this process has 31.58 GiB memory in use. "
         "Of the allocated memory 30.41 GiB is allocated by PyTorch, and 212.90 MiB is reserved by "
         "PyTorch but unallocated.",
+        origin="source: c10/cuda/CUDACachingAllocator.cpp of torch 2.12, with numbers of our own",
+        weight=0.8,
+        needle_tells=False,
+    ),
+    Signature(
+        id="cuda-oom-many-ranks",
+        code="oom-rank0-pileup",
+        role=Role.CAUSE,
+        needle=" out of memory. Tried to allocate ",
+        pattern=r"\b(?:CUDA|HIP) out of memory\. Tried to allocate (?P<requested>"
+        + _SIZE
+        + r")\. (?=.{0,400}?"
+        + _SHARED
+        + ")"
+        + _MANY_OTHERS.format("=")
+        + _CAPACITY,
+        meaning="GPU {device} ran out of memory, and several processes that hold alike amounts "
+        "share it: ranks of this job that all use it, or that touched it before they chose theirs.",
+        fix="Call `torch.cuda.set_device(local_rank)` first of all, before anything else uses "
+        "CUDA, and load checkpoints with `map_location='cpu'`. `nvidia-smi` lists the processes.",
+        example="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 "
+        "has a total capacity of 79.10 GiB of which 118.44 MiB is free. Process 41077 has 4.10 "
+        "GiB memory in use. Process 41078 has 4.10 GiB memory in use. Including non-PyTorch "
+        "memory, this process has 70.80 GiB memory in use. Of the allocated memory 69.20 GiB is "
+        "allocated by PyTorch, and 212.90 MiB is reserved by PyTorch but unallocated.",
         origin="source: c10/cuda/CUDACachingAllocator.cpp of torch 2.12, with numbers of our own",
         weight=0.8,
         needle_tells=False,
@@ -126,7 +156,11 @@ SIGNATURES: tuple[Signature, ...] = (
         + _SIZE
         + r") already allocated; (?P<free>"
         + _SIZE
-        + r") free",
+        + r") free(?:; (?:(?P<reserved>"
+        + _SIZE
+        + r") reserved in total by PyTorch|(?P<unallocated>"
+        + _SIZE
+        + r") cached))?",
         meaning="GPU {device} ({capacity}) ran out of memory when {requested} were asked for and "
         "{free} were free.",
         fix=_LESS,

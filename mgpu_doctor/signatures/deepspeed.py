@@ -256,4 +256,21 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: runtime/engine.py of DeepSpeed 0.19",
         weight=0.95,
     ),
+    Signature(
+        id="deepspeed-scale-stuck",
+        code="loss-nan",
+        role=Role.CAUSE,
+        needle="Attempted loss scale: ",
+        pattern=r"OVERFLOW! .{0,60}?Attempted loss scale: 1(?:\.0)?, reducing to "
+        r"1(?:\.0)?(?![\d.])",
+        meaning="Gradients overflow at step after step, and the loss scale cannot go below "
+        "1: no step is taken any more.",
+        fix="Train in bf16, or go back to a checkpoint from before and lower the learning rate.",
+        example="[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 1, reducing "
+        "to 1",
+        origin="recalled: deepspeed/runtime/zero/stage_1_and_2.py of DeepSpeed 0.5",
+        severity="warning",
+        least=3,
+        weight=0.85,
+    ),
 )

@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mgpu_doctor.signatures.signature import Role, Signature
 
 _NUMBERS = (
     "Lower the learning rate, clip the gradients (`clip_grad_norm_`), check the batch for "
     "non-finite values; `torch.autograd.set_detect_anomaly(True)` names the operation."
 )
+
+_SUBJECT = r"\b(?i:loss(?:es)?|outputs?|gradients?|grads?|logits|activations|weights)\b"
+
+
+def _not_finite(spelling: str) -> Iterator[Signature]:
+    """A signature for exceptions of scripts whose own words say that something is NaN."""
+    yield Signature(
+        id=f"raised-for-{spelling.lower()}-{'aA'.find(spelling[1]) + 2 * 'nN'.find(spelling[0])}",
+        code="loss-nan",
+        role=Role.CAUSE,
+        needle=spelling,
+        pattern=r"^(?:Value|Runtime|Assertion|FloatingPoint|Arithmetic)?(?:Error|Exception): ?"
+        r"(?!.{0,120}(?:became infinite or NaN at|in local grad norm|nan values in its))"
+        r"(?:.{0,120}?"
+        + _SUBJECT
+        + rf".{{0,60}}?\b{spelling}\b|.{{0,120}}?\b{spelling}\b.{{0,60}}?"
+        + _SUBJECT
+        + ")",
+        meaning="The script stopped because a value of the training is not a number.",
+        fix="Lower the learning rate, clip gradients, and check the batch; "
+        "`torch.autograd.set_detect_anomaly(True)` finds the operation.",
+        example=f"RuntimeError: the loss of this step is {spelling}",
+        origin="made: a script that raises when its loss is not finite",
+        weight=0.6,
+    )
+
 
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
@@ -213,4 +241,7 @@ SIGNATURES: tuple[Signature, ...] = (
         least=10,
         weight=0.85,
     ),
+    *_not_finite("NaN"),
+    *_not_finite("nan"),
+    *_not_finite("NAN"),
 )

@@ -258,4 +258,20 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="made: a function that calls itself, Python 3.11",
         weight=0.8,
     ),
+    Signature(
+        id="errno-not-permitted",
+        code="failed-permission",
+        role=Role.CAUSE,
+        needle="[Errno 1] Operation not permitted",
+        pattern=r"PermissionError: \[Errno 1\] Operation not permitted"
+        r"(?:: '(?P<file>[^']{1,300})')?",
+        meaning="The system refused an operation on a file or process to this user.",
+        fix="Look at the owner and the flags of the file (`ls -l`, `lsattr`), and at the mount: "
+        "some network file systems refuse locks and changes of owner. Point caches elsewhere "
+        "(HF_HOME, TORCH_HOME).",
+        example="PermissionError: [Errno 1] Operation not permitted: '/data/cache/train.lock'",
+        origin="made: chown of a file of another user, Python 3.11",
+        weight=0.85,
+        needle_tells=False,
+    ),
 )

@@ -253,4 +253,16 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="made: Trainer(devices=0), Lightning 2.6",
         weight=0.7,
     ),
+    Signature(
+        id="lightning-gpus-found",
+        code="gpu-missing",
+        role=Role.CAUSE,
+        needle="But your machine only has: ",
+        pattern=r"\bBut your machine only has: \[(?P<found>[\d, ]*)\]",
+        meaning="The Trainer asks for other GPUs than this process has: it has [{found}].",
+        fix="Let `devices` fit CUDA_VISIBLE_DEVICES and the GPUs that the scheduler gave.",
+        example=" But your machine only has: [0, 1]",
+        origin="source: fabric/utilities/device_parser.py of Lightning 2.6",
+        weight=0.95,
+    ),
 )

@@ -11,7 +11,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle=" noticed that process rank ",
         pattern=r"(?:mpirun|mpiexec|orterun|prterun) noticed that process rank (?P<rank>\d+) with "
-        r"PID (?P<pid>\d+) on node (?P<host>\S{1,64}) exited on signal (?P<signal>9|15) ",
+        r"PID (?P<pid>\w+) on node (?P<host>\S{1,64}) exited on signal (?P<signal>9|15) ",
         meaning="Rank {rank} on {host} was killed (signal {signal}); mpirun ended the others.",
         fix="Signal 9: look in `dmesg` of {host} for the out-of-memory killer. Else a person or "
         "the scheduler ended it.",
@@ -27,7 +27,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle=" noticed that process rank ",
         pattern=r"(?:mpirun|mpiexec|orterun|prterun) noticed that process rank (?P<rank>\d+) with "
-        r"PID (?P<pid>\d+) on node (?P<host>\S{1,64}) exited on signal (?P<signal>4|6|7|8|11) ",
+        r"PID (?P<pid>\w+) on node (?P<host>\S{1,64}) exited on signal (?P<signal>4|6|7|8|11) ",
         meaning="Rank {rank} on {host} crashed with signal {signal}; mpirun ended the others.",
         fix="Run with PYTHONFAULTHANDLER=1 (`mpirun -x PYTHONFAULTHANDLER=1`) to get its stack.",
         example="mpirun noticed that process rank 1 with PID 0 on node node3 exited on signal 11 "

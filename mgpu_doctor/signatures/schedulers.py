@@ -143,4 +143,37 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: ContainersMonitorImpl of Hadoop 3",
         weight=0.95,
     ),
+    Signature(
+        id="ray-workers-out-of-memory",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle=" killed due to memory pressure (OOM)",
+        pattern=r"\b(?P<workers>[1-9]\d{0,8}) Workers \(tasks / actors\) killed due to memory "
+        r"pressure \(OOM\)",
+        meaning="Ray killed {workers} workers, because the memory of their host was nearly full.",
+        fix="Use fewer workers on each host (more CPUs for each task), or hosts with more memory. "
+        "`ray logs raylet.out -ip ADDRESS` names them.",
+        example="(raylet) node_manager.cc:3040: 3 Workers (tasks / actors) killed due to memory "
+        "pressure (OOM), 0 Workers crashed due to other reasons at node (ID: 5d0c, IP: 10.0.0.7) "
+        "over the last time period.",
+        origin="recalled: src/ray/raylet/node_manager.cc of Ray 2.9",
+        weight=0.95,
+    ),
+    Signature(
+        id="spark-memory-limit",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle="Container killed by YARN for exceeding ",
+        pattern=r"Container killed by YARN for exceeding (?:\w+ )?memory limits\. +"
+        r"(?P<used>[\d.]{1,12} ?[KMGT]?B) of (?P<limit>[\d.]{1,12} ?[KMGT]?B) "
+        r"(?:physical|virtual) memory used",
+        meaning="YARN killed an executor of Spark: it used {used} of memory, its limit is {limit}.",
+        fix="Raise `spark.executor.memoryOverhead` and `spark.executor.memory`, or use fewer "
+        "data-loader workers.",
+        example="ERROR YarnClusterScheduler: Lost executor 2 on node3: Container killed by YARN "
+        "for exceeding memory limits. 12.1 GB of 12 GB physical memory used. Consider boosting "
+        "spark.yarn.executor.memoryOverhead.",
+        origin="recalled: YarnAllocator.scala of Spark 2.4",
+        weight=0.95,
+    ),
 )

@@ -62,6 +62,8 @@ class Signature:
     """Other texts of three words and more, of which each does."""
     wrapper: bool = False
     """It only repeats that another process or thread raised something: that text outranks it."""
+    overcome_by: tuple[str, ...] = ()
+    """Texts which show, in a later line, that the job got over it: what it waited for came."""
     needs_failure: bool = False
     """It is harmless unless the text also reports a failure."""
     mutual: bool = False

@@ -157,4 +157,20 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.6,
         needle_tells=False,
     ),
+    Signature(
+        id="main-guard-frame",
+        code="failed-main-guard",
+        role=Role.CAUSE,
+        needle="_check_not_importing_main",
+        pattern=r'^\s{0,8}File ".{1,300}spawn\.py", line \d{1,6}, in _check_not_importing_main'
+        r"|^\s{1,16}_check_not_importing_main\(\)",
+        meaning="The script starts processes while it is imported: each child ran the whole script "
+        "again.",
+        fix=_MAIN_GUARD,
+        example='  File "/usr/lib/python3.11/multiprocessing/spawn.py", line 158, in '
+        "_check_not_importing_main",
+        origin="made: torch.multiprocessing.spawn in a script without a main guard, CPython 3.11",
+        weight=0.85,
+        needle_tells=False,
+    ),
 )

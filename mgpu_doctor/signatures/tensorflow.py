@@ -224,4 +224,18 @@ SIGNATURES: tuple[Signature, ...] = (
         example="ERROR:tensorflow:Model diverged with loss = NaN.",
         origin="source: tensorflow/python/training/basic_session_run_hooks.py of TensorFlow 2.21",
     ),
+    Signature(
+        id="tf-gradient-shape",
+        code="failed-tf-invalid-argument",
+        role=Role.CAUSE,
+        needle="var and grad do not have the same shape",
+        pattern=r"var and grad do not have the same shape:? ?(?P<variable>\[[\d,]{0,60}\]) "
+        r"(?P<gradient>\[[\d,]{0,60}\])",
+        meaning="A gradient of shape {gradient} cannot update a variable of shape {variable}.",
+        fix="Look for a variable whose shape depends on the batch or the replica, and for custom "
+        "gradients.",
+        example="Invalid argument: var and grad do not have the same shape[4,1024] [256,1024]",
+        origin="source: strings in the library of TensorFlow 2.21",
+        weight=0.9,
+    ),
 )

@@ -11,6 +11,9 @@ _CONFIG = (
     "worker."
 )
 
+_SESSION_BEGAN = ("Start master session", "unning local_init_op", ":loss = ")
+"""What TensorFlow 1 prints when the wait for a session is over."""
+
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
         id="tf-ps-worker-lost",
@@ -350,7 +353,38 @@ SIGNATURES: tuple[Signature, ...] = (
         "wait for each other.",
         example="CreateSession still waiting for response from worker: /job:ps/replica:0/task:1",
         origin="source: tensorflow/core/distributed_runtime/master.cc of TensorFlow 2.21",
-        least=3,
+        least=2,
         weight=0.8,
+        overcome_by=_SESSION_BEGAN,
+    ),
+    Signature(
+        id="tf-model-not-ready",
+        code="failed-tf-worker-missing",
+        role=Role.SYMPTOM,
+        needle="Waiting for model to be ready.",
+        pattern=r"Waiting for model to be ready\. +Ready_for_local_init_op: +(?!None)\S",
+        meaning="A worker waits for the chief to initialise the model's variables.",
+        fix="Start the chief (worker 0 where there is none), and look at its own log: it may have "
+        "failed or wait for a parameter server.",
+        example="INFO:tensorflow:Waiting for model to be ready.  Ready_for_local_init_op:  "
+        "Variables not initialized: global_step, dense/kernel, ready: None",
+        origin="source: python/training/session_manager.py of TensorFlow 2.21",
+        least=3,
+        weight=0.7,
+        overcome_by=_SESSION_BEGAN,
+    ),
+    Signature(
+        id="tf-check-alive",
+        code="failed-tf-worker-missing",
+        role=Role.SYMPTOM,
+        needle="luster check alive failed, ",
+        pattern=r"[Cc]luster check alive failed, (?P<task>/job:\w{1,20}/replica:\d{1,6}/task:"
+        r"\d{1,6}) is down",
+        meaning="{task} no longer answers, so the other workers stop.",
+        fix="Look at the log of {task}: it failed first, or its host or network did.",
+        example="ERROR:tensorflow:Cluster check alive failed, /job:worker/replica:0/task:1 is "
+        "down, aborting collectives: Deadline Exceeded",
+        origin="source: python/distribute/collective_all_reduce_strategy.py of TensorFlow 2.21",
+        weight=0.9,
     ),
 )

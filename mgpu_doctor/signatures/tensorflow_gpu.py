@@ -34,9 +34,9 @@ SIGNATURES: tuple[Signature, ...] = (
         id="xla-out-of-memory",
         code="failed-tf-resource-exhausted",
         role=Role.CAUSE,
-        needle="RESOURCE_EXHAUSTED: Out of memory while",
-        pattern=r"RESOURCE_EXHAUSTED: Out of memory while trying to allocate "
-        r"(?P<size>\d+ bytes|[\d.]+[KMGT]?i?B)",
+        needle=": Out of memory while trying to allocate ",
+        pattern=r"(?:RESOURCE_EXHAUSTED|Resource exhausted): Out of memory while trying to "
+        r"allocate (?P<size>\d+ bytes|[\d.]+[KMGT]?i?B)",
         meaning="A program compiled by XLA found no memory for {size}.",
         fix=_LESS_MEMORY,
         example="RESOURCE_EXHAUSTED: Out of memory while trying to allocate 33762398024 bytes.",
@@ -200,5 +200,47 @@ SIGNATURES: tuple[Signature, ...] = (
         "'/job:localhost/replica:0/task:0/device:GPU:3'. enable_soft_placement=0. Supported device "
         "types [CPU]. All available devices [/job:localhost/replica:0/task:0/device:CPU:0].",
         origin="made: tf.device('/GPU:3') on a machine without GPUs, TensorFlow 2.21",
+    ),
+    Signature(
+        id="xla-allocation-failed",
+        code="failed-tf-resource-exhausted",
+        role=Role.CAUSE,
+        needle=": Out of memory allocating ",
+        pattern=r"(?:RESOURCE_EXHAUSTED|Resource exhausted): Out of memory allocating "
+        r"(?P<size>\d{1,20}) bytes",
+        meaning="A program compiled by XLA found no memory for {size} bytes.",
+        fix=_LESS_MEMORY,
+        example="XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 33762398024 bytes.",
+        origin="source: strings in the library of TensorFlow 2.21",
+        weight=0.95,
+    ),
+    Signature(
+        id="tpu-reservation-failed",
+        code="failed-tf-resource-exhausted",
+        role=Role.CAUSE,
+        needle=". That was not possible. There are ",
+        pattern=r"Attempting to (?:reserve|allocate) (?P<size>[\d.]{1,12}[KMGT]?)B?(?: at the "
+        r"bottom of memory)?\. That was not possible\. There are (?P<free>[\d.]{1,12}[KMGT]?)B? "
+        r"free",
+        meaning="A TPU had no {size} in one piece; {free} were free.",
+        fix=_LESS_MEMORY,
+        example="RESOURCE_EXHAUSTED: Attempting to reserve 5.21G at the bottom of memory. That was "
+        "not possible. There are 5.60G free, 0B reserved, and 2.90G reservable.",
+        origin="recalled: the TPU runtime of TensorFlow 2.8",
+        weight=0.95,
+    ),
+    Signature(
+        id="tpu-program-too-large",
+        code="failed-tf-resource-exhausted",
+        role=Role.CAUSE,
+        needle="Ran out of memory in memory space ",
+        pattern=r"Ran out of memory in memory space (?P<space>\w{1,12})\. +Used "
+        r"(?P<used>[\d.]{1,12}[KMGT]?) of (?P<limit>[\d.]{1,12}[KMGT]?)",
+        meaning="A program needs {used} of the device's memory ({space}), which has {limit}.",
+        fix=_LESS_MEMORY,
+        example="RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 19.10G of 15.48G "
+        "hbm. Exceeded hbm capacity by 3.62G.",
+        origin="recalled: the TPU compiler of XLA",
+        weight=0.95,
     ),
 )

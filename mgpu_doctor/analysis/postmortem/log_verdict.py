@@ -16,11 +16,13 @@ from itertools import pairwise
 from mgpu_probes.outside.logs.log_scanner import Form
 
 from mgpu_doctor.analysis.machines.host_devices import on_bus
+from mgpu_doctor.analysis.postmortem.device_memory_message import reread
 from mgpu_doctor.analysis.postmortem.rank_failures import (
     FailureKind,
     RankFailure,
     last_finished_step,
 )
+from mgpu_doctor.analysis.postmortem.secondary_failures import reports_abort
 from mgpu_doctor.case.log_matches import LogMatch, went_on
 from mgpu_doctor.case.model import Case, Error, Outcome, Rank
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
@@ -74,7 +76,6 @@ _CAUGHT = re.compile(
     re.IGNORECASE,
 )
 _GOES_ON = re.compile(r"[\sa-z'\"),.;:]")
-_ABORTED = re.compile(r"\b(?:Aborted|SIGABRT|exitcode: -6)\b")
 _SAYS_SO_ITSELF = frozenset(one.id for one in SIGNATURES if _CAUGHT.search(one.example))
 """Signatures that hold such a word anyway: `Watchdog caught collective operation timeout`."""
 
@@ -132,7 +133,8 @@ def judge_log(
     `is_flat`: whether ranks exchange data only in groups of all ranks."""
     if not case.signs:
         return ()
-    signs = [sign for sign in case.signs if sign.signature in KNOWN and not _past(sign, case)]
+    known = (reread(sign) for sign in case.signs if sign.signature in KNOWN)
+    signs = [sign for sign in known if not _past(sign, case)]
     grave = [sign for sign in signs if KNOWN[sign.signature].severity == "critical"]
     failed = bool(grave) or any(
         end.error or end.exit_code or end.signal for end in case.console.ends
@@ -230,15 +232,15 @@ def _is_consequence(sign: LogMatch, grave: Iterable[LogMatch], case: Case) -> bo
     code = KNOWN[sign.signature].code
     if code not in ("failed-signal", "hang-collective-mismatch"):
         return False
+    is_signal = code == "failed-signal"
+    until = sign.number + (SAME_EVENT if is_signal else 0)  # several ranks abort one after another
     waited = {
         other.rank
         for other in grave
-        if other.signature in _TIME_OUTS
-        and other.source == sign.source
-        and other.number < sign.number
+        if other.signature in _TIME_OUTS and other.source == sign.source and other.number < until
     }
-    if code == "failed-signal":
-        return bool(waited) and bool(_ABORTED.search(sign.text))
+    if is_signal:
+        return bool(waited) and reports_abort(sign, KNOWN[sign.signature])
     return size_of(case) > 1 and len(waited - {None}) == size_of(case)
 
 
@@ -297,7 +299,7 @@ def _cause(fitting: Sequence[LogMatch], failures: tuple[RankFailure, ...], case:
 def _symptom(
     symptoms: Sequence[LogMatch], failures: tuple[RankFailure, ...], case: Case, *, is_flat: bool
 ) -> LogCause:
-    first = symptoms[0]
+    first = min(symptoms, key=lambda sign: KNOWN[sign.signature].wrapper)  # the first of equals
     signature = KNOWN[first.signature]
     same = [sign for sign in symptoms if sign.signature == signature.id]
     waited = frozenset(sign.rank for sign in same if sign.rank is not None)

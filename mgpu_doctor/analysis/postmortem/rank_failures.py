@@ -135,12 +135,12 @@ def find_rank_failures(case: Case) -> tuple[RankFailure, ...]:
             key = ("pid", end.pid) if end.rank is None else end.rank
             texts.setdefault(key, []).append(end)
     rank_failures += [_of_text(text) for text in texts.values()]
-    helpless = find_aborts_for_others(case)
+    aborted_for_others = find_aborts_for_others(case)
     return tuple(
         replace(failure, kind=FailureKind.SECONDARY)
         if failure.kind is FailureKind.SIGNAL
         and failure.signal == signal.SIGABRT
-        and failure.rank in helpless
+        and aborted_for_others(failure.rank)
         else failure
         for failure in _with_unlabelled(rank_failures, logged, case)
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Callable
 from functools import cache
 
+from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, Error
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
@@ -54,22 +56,43 @@ WAITED_IN_VAIN = ("wait timeout after", "waiting for clients", "connectfullmesh 
 """The same, where a rank gave up waiting for others to join the process group."""
 
 
+WAITED = frozenset({"failed-gloo", "failed-nccl-timeout"})
+"""Codes of ranks that waited for others in a collective."""
+_ABORTED = re.compile(r"\b(?:Aborted|SIGABRT|exitcode: -6)\b")
+
+
 def is_rendezvous_timeout(error: Error) -> bool:
     """Whether the error says that other ranks did not join the process group in time."""
     message = error.message.lower()
     return any(text in message for text in WAITED_IN_VAIN)
 
 
-def find_aborts_for_others(case: Case) -> frozenset[int]:
-    """Ranks whose own text reports only other ranks: torch's NCCL watchdog ends a process by
-    SIGABRT when a collective was not answered, and so does a C++ exception of a lost peer."""
-    causes: set[int] = set()
-    symptoms: set[int] = set()
+def find_aborts_for_others(case: Case) -> Callable[[int | None], bool]:
+    """Whether a rank's own text reports only other ranks: torch's NCCL watchdog ends a process by
+    SIGABRT when a collective was not answered, and so does a C++ exception of a lost peer. Text
+    without a label counts for every rank."""
+    causes: set[int | None] = set()
+    symptoms: set[int | None] = set()
     for sign in case.signs:
         signature = _signatures().get(sign.signature)
-        if signature is not None and sign.rank is not None and signature.severity == "critical":
-            (symptoms if signature.role is Role.SYMPTOM else causes).add(sign.rank)
-    return frozenset(symptoms - causes)
+        if signature is None or signature.severity != "critical" or reports_abort(sign, signature):
+            continue
+        if signature.role is Role.CAUSE:
+            causes.add(sign.rank)
+        elif sign.rank is not None or signature.code in WAITED:
+            symptoms.add(sign.rank)
+
+    def aborted_for_others(rank: int | None) -> bool:
+        if rank is None:
+            return bool(symptoms) and not causes
+        return bool({rank, None} & symptoms) and not {rank, None} & causes
+
+    return aborted_for_others
+
+
+def reports_abort(sign: LogMatch, signature: Signature) -> bool:
+    """Whether it only says that a process ended by SIGABRT."""
+    return signature.code == "failed-signal" and bool(_ABORTED.search(sign.text))
 
 
 def is_secondary_failure(error: Error) -> bool:

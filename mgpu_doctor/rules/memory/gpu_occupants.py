@@ -211,6 +211,7 @@ RULES: tuple[Rule, ...] = (
         fixes="`torch.cuda.set_device(local_rank)` before anything else; `map_location` when "
         "loading checkpoints.",
         examine=_find_pileup,
+        alternatives=(log_detector("oom-rank0-pileup"),),
         limits=(LASTING,),
         unverified=PRETEND,
     ),

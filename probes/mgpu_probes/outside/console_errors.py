@@ -263,8 +263,9 @@ class ConsoleFacts:
 Stream = tuple[int | None, int | None]
 
 
-def parse_console(lines: Iterable[str]) -> ConsoleFacts:
-    """Reads console lines (any iterable, with or without line ends) into facts."""
+def parse_console(lines: Iterable[str], *, is_start: bool = False) -> ConsoleFacts:
+    """Reads console lines (any iterable, with or without line ends) into facts. `is_start`: they
+    are the beginning of a text, which may have been cut off inside a traceback."""
     streams: dict[Stream, TracebackReader] = {}
     report = LauncherReport()
     asked: int | None = None
@@ -281,7 +282,8 @@ def parse_console(lines: Iterable[str]) -> ConsoleFacts:
                 report.spawned_child(int(spawned[1]))
                 continue
         if stream not in streams and len(streams) < MOST_STREAMS:
-            streams[stream] = TracebackReader(labelled=stream != (None, None))
+            labelled = stream != (None, None)
+            streams[stream] = TracebackReader(labelled=labelled, is_start=is_start)
         if reader := streams.get(stream):
             reader.feed(text, number)
     tracebacks = []

@@ -14,6 +14,8 @@ MOST_LINES = 400
 MOST_NOISE = 50
 """Foreign lines inside a traceback after which it is dropped."""
 MOST_MESSAGE_LINES = 40
+LINES_OF_FRAME = 4
+"""Most lines of a frame: its place, its code, marks below it, and a line of where it was cut."""
 
 _HEADER = re.compile(r"^\s*Traceback \(most recent call last\):\s*$")
 _FRAME = re.compile(
@@ -60,6 +62,8 @@ class Traceback:
     text: str
     at: int
     fatal: bool = False
+    is_headless: bool = False
+    """The text begins inside it: outer calls and the header are cut off."""
 
 
 @dataclass(slots=True)
@@ -69,6 +73,7 @@ class _Open:
     fatal: bool = False
     message: str = ""
     in_thread: bool = False
+    is_headless: bool = False
     aside: bool = False
     noise: int = 0
     frames: list[Frame] = field(default_factory=list)
@@ -91,10 +96,12 @@ class TracebackReader:
     """Parses the lines of one source, fed in order; `found` holds the complete tracebacks.
 
     `labelled`: all lines are known to come from one process (a `[rank2]:` prefix), so lines after
-    the exception's first one belong to its message; otherwise only indented ones do.
+    the exception's first one belong to its message; otherwise only indented ones do. `is_start`:
+    the lines are the beginning of a text, which people often cut off inside a traceback.
     """
 
-    def __init__(self, *, labelled: bool) -> None:
+    def __init__(self, *, labelled: bool, is_start: bool = False) -> None:
+        self._may_begin_inside = LINES_OF_FRAME if is_start else 0
         self.tracebacks: list[Traceback] = []
         self._labelled = labelled
         self._open: _Open | None = None
@@ -121,6 +128,7 @@ class TracebackReader:
             self._in_fatal(self._open, line, number)
         else:
             self._in_traceback(self._open, line, number)
+        self._may_begin_inside = max(0, self._may_begin_inside - 1)
         self._aside = _ASIDE_LINES if _ASIDE.search(line) else max(0, self._aside - 1)
 
     def finish(self, number: int) -> None:
@@ -133,6 +141,8 @@ class TracebackReader:
         if frame and frame["in"] is None:  # a syntax error of the script itself has no header
             self._message_lines = 0
             self._open = _Open(lines=[line], frames=[_frame(frame)])
+        elif frame and self._may_begin_inside:
+            self._open = _Open(lines=[line], frames=[_frame(frame)], is_headless=True)
         elif self._indented_alone and (frame or not line[:1].isspace()):
             self._message_lines = 0  # a line of another process
         elif self._message_lines > 0 and self.tracebacks:
@@ -144,6 +154,7 @@ class TracebackReader:
                 last.frames,
                 f"{last.text}\n{line}",
                 last.at,
+                is_headless=last.is_headless,
             )
 
     def _in_traceback(self, tb: _Open, line: str, number: int) -> None:
@@ -159,7 +170,11 @@ class TracebackReader:
                 self._open = None
                 return
             message = (raised["message"] or "").strip()
-            self._add(Traceback(raised["type"], message, tuple(tb.frames), _text(tb), number))
+            frames, text = tuple(tb.frames), _text(tb)
+            headless = tb.is_headless
+            self._add(
+                Traceback(raised["type"], message, frames, text, number, is_headless=headless)
+            )
             self._open = None
             self._message_lines = MOST_MESSAGE_LINES
             self._indented_alone = not (self._labelled or _WRAPPED.match(message))

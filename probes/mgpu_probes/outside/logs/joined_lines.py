@@ -162,6 +162,17 @@ class BrokenMessage:
     whole: bool
     """By its pattern; else by its head alone."""
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether no other way to join the lines can tell more."""
+        return self.whole and None not in self.values.values()
+
+    def says_more_than(self, other: BrokenMessage) -> bool:
+        return (self.whole, self._filled()) > (other.whole, other._filled())
+
+    def _filled(self) -> int:
+        return sum(value is not None for value in self.values.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Sought:
@@ -191,13 +202,18 @@ def find_broken_messages(
                 if number >= len(sought) or sought[number].wanted in known:
                     continue
                 key = (sought[number].wanted, run[0].label)
-                if key in found and (found[key].whole or sought[number].pattern is None):
+                known_so_far = found.get(key)
+                by_head = sought[number].pattern is None
+                if known_so_far is not None and (by_head or known_so_far.is_complete):
                     continue
                 if left == 0:
                     break
                 left -= 1
                 message = joined.message(sought[number])
-                if message is not None and message.first.number not in read:
+                if message is None:
+                    continue
+                tells_more = known_so_far is None or message.says_more_than(known_so_far)
+                if tells_more and (known_so_far is not None or message.first.number not in read):
                     found[key] = message
                     now |= {message.first.number} if message.whole else set()
             read |= now

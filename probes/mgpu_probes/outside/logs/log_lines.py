@@ -49,7 +49,7 @@ _NOBODYS = re.compile(
     r"\[pod/[^\]\s]{1,300}\] ?"
     r"|std(?:out|err) [FP] "
     r"|[A-Za-z][\w.-]{0,80}-\d{1,5} {1,80}\| "
-    r"|\([A-Za-z_][^()]{0,80} pid=\d{1,10}(?:, ip=[\w.:]{1,60})?\) ?"
+    r"|\((?:[A-Za-z_][^()]{0,80} )?pid=\d{1,10}(?:, ip=[\w.:]{1,60})?\) ?"
 )
 _QUOTE = re.compile(r">(?: |$|(?=> ))")
 """The mark of a quoted text in a mail or an issue."""

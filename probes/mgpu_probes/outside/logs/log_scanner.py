@@ -17,7 +17,7 @@ from mgpu_probes.outside.logs.log_shapes import Shapes
 from mgpu_probes.outside.terminal_text import clean_line
 
 TEXT_LIMIT = 500
-VALUE_LIMIT = 300
+VALUE_LIMIT = 600
 MOST_HITS = 20_000
 EXACT = 1000
 """Matches of a signature per rank after which only its needle is counted."""
