@@ -101,7 +101,7 @@ def _tracebacks(
 
 def _is_outermost(printed: PrintedTraceback) -> bool:
     traceback = printed.traceback
-    if traceback.fatal or traceback.is_headless or not traceback.frames:
+    if traceback.fatal or traceback.is_cut or not traceback.frames:
         return True
     return traceback.frames[0].function in _OUTERMOST
 

@@ -191,8 +191,9 @@ SIGNATURES: tuple[Signature, ...] = (
         id="device-busy",
         code="failed-visible-devices",
         role=Role.CAUSE,
-        needle="CUDA-capable device(s) is/are busy or unavailable",
-        pattern=r"CUDA error: CUDA-capable device\(s\) is/are busy or unavailable",
+        needle=" busy or unavailable",
+        pattern=r"CUDA error: (?:all )?CUDA-capable device(?:\(s\) is/are|s are) busy or "
+        r"unavailable",
         meaning="The GPU takes no further process: it is in exclusive mode and in use, or being "
         "reset.",
         fix="Give each rank a GPU of its own (`torch.cuda.set_device(local_rank)`). `nvidia-smi "
@@ -229,7 +230,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="gpu-missing",
         role=Role.CAUSE,
         needle="Found no NVIDIA driver on your system",
-        pattern=r"RuntimeError: Found no NVIDIA driver on your system",
+        pattern=r"(?:^|(?:Runtime|Assertion)Error: ?)Found no NVIDIA driver on your system",
         meaning="CUDA was asked for, and no NVIDIA driver is loaded here: no driver, a container "
         "without `--gpus`, or a node without GPUs.",
         fix="Check that `nvidia-smi` works where the rank runs. In Docker start with `--gpus all` "

@@ -256,4 +256,18 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.95,
         needle_tells=False,
     ),
+    Signature(
+        id="invalid-device-id",
+        code="failed-visible-devices",
+        role=Role.CAUSE,
+        needle="Invalid device id",
+        pattern=r"AssertionError: Invalid device id$",
+        meaning="A GPU number was used that this process does not see.",
+        fix="Compare `torch.cuda.device_count()` and CUDA_VISIBLE_DEVICES with the numbers that "
+        "the "
+        "script uses: they begin with 0 among the visible ones.",
+        example="AssertionError: Invalid device id",
+        origin="source: torch/cuda/__init__.py of torch 2.13",
+        weight=0.85,
+    ),
 )

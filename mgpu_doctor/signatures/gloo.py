@@ -243,4 +243,23 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp of torch 2.13",
         weight=0.6,
     ),
+    Signature(
+        id="gloo-connect-refused",
+        code="failed-gloo",
+        role=Role.CAUSE,
+        needle=": Connection refused",
+        pattern=r"gloo/transport/tcp/pair\.cc:\d{1,6}\] connect \[(?P<address>[\w.:%-]{1,60})\]:?"
+        r"(?P<port>\d{0,5}): Connection refused",
+        meaning="gloo could not connect to {address}: the other rank is gone, or its host "
+        "announced "
+        "an address that others cannot reach.",
+        fix="Set GLOO_SOCKET_IFNAME to the network interface between the hosts on every rank, and "
+        "look in /etc/hosts for a line that maps the host's name to 127.0.1.1. If a rank failed "
+        "before, that is the cause.",
+        example="RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:799] connect "
+        "[10.0.0.4]:21734: Connection refused",
+        origin="recalled: gloo/transport/tcp/pair.cc as of torch 1.7",
+        weight=0.8,
+        needle_tells=False,
+    ),
 )

@@ -251,4 +251,30 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: `kubectl describe pod` of Kubernetes 1.31",
         weight=0.5,
     ),
+    Signature(
+        id="node-disk-pressure",
+        code="failed-disk-full",
+        role=Role.CAUSE,
+        needle="The node had condition: [DiskPressure",
+        pattern=r"The node had condition: \[DiskPressure\b",
+        meaning="Kubernetes evicted or refused the pod: the disk of its node was nearly full.",
+        fix="Free space on the node, or set `resources.requests.ephemeral-storage`, so that the "
+        "pod is placed where there is enough.",
+        example="Pod The node had condition: [DiskPressure]. ",
+        origin="recalled: pkg/kubelet/eviction/helpers.go of Kubernetes 1.31",
+        weight=0.85,
+    ),
+    Signature(
+        id="node-memory-pressure",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle="The node had condition: [MemoryPressure",
+        pattern=r"The node had condition: \[MemoryPressure\b",
+        meaning="Kubernetes evicted or refused the pod: the memory of its node was nearly full.",
+        fix="Set `resources.requests.memory` to what the pod needs, so that it is placed where "
+        "there is enough.",
+        example="Pod The node had condition: [MemoryPressure]. ",
+        origin="recalled: pkg/kubelet/eviction/helpers.go of Kubernetes 1.31",
+        weight=0.85,
+    ),
 )

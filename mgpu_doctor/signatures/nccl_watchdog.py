@@ -172,4 +172,18 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
         weight=0.5,
     ),
+    Signature(
+        id="nccl-monitor-ends",
+        code="failed-nccl-timeout",
+        role=Role.SYMPTOM,
+        needle="Terminating the process after attempting to dump debug info",
+        pattern=r"Terminating the process after attempting to dump debug info, due to "
+        r"(?P<reason>.{1,120}?)\.",
+        meaning="torch's monitor of NCCL ended this process: {reason}.",
+        fix=_WHO_WAITED,
+        example="[PG ID 0 PG GUID 0(default_pg) Rank 1] Terminating the process after attempting "
+        "to dump debug info, due to ProcessGroupNCCL watchdog hang.",
+        origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.9",
+        weight=0.6,
+    ),
 )

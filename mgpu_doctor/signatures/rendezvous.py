@@ -296,4 +296,21 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="made: torchrun with an endpoint on which nobody listens, torch 2.13",
         weight=0.6,
     ),
+    Signature(
+        id="store-name-unknown",
+        code="failed-rendezvous",
+        role=Role.SYMPTOM,
+        needle="network addresses of (",
+        pattern=r"The (?:IPv[46] )?network addresses of \((?P<host>[\w.-]{1,253}), \d{1,5}\) "
+        r"cannot be "
+        r"retrieved \(gai error",
+        meaning="The name {host} of the rendezvous is unknown on this host.",
+        fix="Correct MASTER_ADDR or `--rdzv-endpoint`; `getent hosts {host}` must work on every "
+        "host. Under Kubernetes the name appears once the pod of rank 0 runs.",
+        example="The IPv6 network addresses of (node-0, 29500) cannot be retrieved (gai error: -2 "
+        "- Name or service not known).",
+        origin="source: strings in the library of torch 2.13",
+        least=3,
+        weight=0.6,
+    ),
 )

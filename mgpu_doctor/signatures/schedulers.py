@@ -9,8 +9,8 @@ SIGNATURES: tuple[Signature, ...] = (
         id="pbs-time-limit",
         code="failed-time-limit",
         role=Role.CAUSE,
-        needle="=>> PBS: job killed: ",
-        pattern=r"=>> PBS: job killed: walltime (?P<used>\d+) exceeded limit (?P<limit>\d+)",
+        needle="PBS: job killed: ",
+        pattern=r"\bPBS: job killed: walltime (?P<used>\d+) exceeded limit (?P<limit>\d+)",
         meaning="PBS ended the job: its time of {limit} s was over.",
         fix="Ask for more (`-l walltime=HH:MM:SS`), and resume from a checkpoint.",
         example="=>> PBS: job killed: walltime 7230 exceeded limit 7200",
@@ -22,8 +22,8 @@ SIGNATURES: tuple[Signature, ...] = (
         id="pbs-memory-limit",
         code="oom-host",
         role=Role.CAUSE,
-        needle="=>> PBS: job killed: ",
-        pattern=r"=>> PBS: job killed: (?:v|p)?v?mem (?P<used>(?:job total )?\d{1,20} ?"
+        needle="PBS: job killed: ",
+        pattern=r"\bPBS: job killed: (?:v|p)?v?mem (?P<used>(?:job total )?\d{1,20} ?"
         r"(?:[kmg]?b)?) exceeded limit (?P<limit>\d+)",
         meaning="PBS ended the job: it used {used} of memory, more than its limit.",
         fix="Ask for more (`-l select=1:mem=64gb`), or use fewer data-loader workers.",
@@ -175,5 +175,20 @@ SIGNATURES: tuple[Signature, ...] = (
         "spark.yarn.executor.memoryOverhead.",
         origin="recalled: YarnAllocator.scala of Spark 2.4",
         weight=0.95,
+    ),
+    Signature(
+        id="ray-worker-exit-detail",
+        code="failed-killed",
+        role=Role.SYMPTOM,
+        needle="Worker unexpectedly exits with a connection error",
+        pattern=r"Worker unexpectedly exits with a connection error code \d{1,3}\.",
+        meaning="A process of Ray ended without a report: mostly it was killed, when memory ran "
+        "out, or it crashed.",
+        fix="Look at that worker's log in /tmp/ray/session_latest/logs and for the out-of-memory "
+        "killer in `dmesg` of its host.",
+        example="Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with "
+        "a connection error code 2. End of file.",
+        origin="recalled: src/ray/core_worker of Ray 2.9",
+        weight=0.5,
     ),
 )

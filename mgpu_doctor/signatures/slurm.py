@@ -256,4 +256,17 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: src/slurmd/slurmstepd/task.c of Slurm 23.11",
         weight=0.95,
     ),
+    Signature(
+        id="slurm-memory-limit-some-point",
+        code="oom-host",
+        role=Role.SYMPTOM,
+        needle=" memory limit at some point.",
+        pattern=r"error: Exceeded (?:job|step) memory limit at some point\.",
+        meaning="The job reached the memory that it asked Slurm for.",
+        fix="Ask for more (`--mem`, `--mem-per-cpu`), or use fewer data-loader workers; `sacct -j "
+        "JOB -o MaxRSS` shows how much it used.",
+        example="slurmstepd: error: Exceeded job memory limit at some point.",
+        origin="recalled: src/plugins/task/cgroup of Slurm 17",
+        weight=0.7,
+    ),
 )

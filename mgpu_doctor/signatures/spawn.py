@@ -173,4 +173,20 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.85,
         needle_tells=False,
     ),
+    Signature(
+        id="spawned-process-exited",
+        code="failed-exception",
+        role=Role.SYMPTOM,
+        needle=" terminated with exit code ",
+        pattern=r"^(?:[\w.]{1,60}ProcessExitedException: |Exception: )?process (?P<rank>\d{1,6}) "
+        r"terminated with exit code (?P<exitcode>[1-9]\d{0,2})\b",
+        meaning="Process {rank} of `torch.multiprocessing.spawn` ended with exit code {exitcode}.",
+        fix="Look for the first error of that process, above this line or in its own log.",
+        example="torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with "
+        "exit code 1",
+        origin="source: torch/multiprocessing/spawn.py of torch 2.13",
+        weight=0.5,
+        needle_tells=False,
+        wrapper=True,
+    ),
 )

@@ -243,4 +243,20 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: the TPU compiler of XLA",
         weight=0.95,
     ),
+    Signature(
+        id="tf-context-out-of-memory",
+        code="failed-tf-resource-exhausted",
+        role=Role.CAUSE,
+        needle=" failed. Status: out of memory",
+        pattern=r"CUDA runtime implicit initialization on GPU:(?P<device>\d{1,4}) failed\. Status: "
+        r"out of memory",
+        meaning="GPU {device} had no memory left for TensorFlow's context: another process fills "
+        "it.",
+        fix="See with `nvidia-smi` who holds it, also processes left over from an earlier run; "
+        "TensorFlow takes all of each GPU that it sees unless `set_memory_growth` is set.",
+        example="InternalError: CUDA runtime implicit initialization on GPU:2 failed. Status: out "
+        "of memory",
+        origin="recalled: tensorflow/core/common_runtime/gpu of TensorFlow 2.3",
+        weight=0.9,
+    ),
 )

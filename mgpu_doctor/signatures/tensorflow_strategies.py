@@ -171,4 +171,35 @@ SIGNATURES: tuple[Signature, ...] = (
         "only when eager execution is enabled.",
         origin='made: fit within keras.RematScope("full"), Keras 3.15, TensorFlow 2.21',
     ),
+    Signature(
+        id="tf-connection-closed",
+        code="failed-tf-worker-missing",
+        role=Role.SYMPTOM,
+        needle="UnavailableError: ",
+        pattern=r"\bUnavailableError: (?:\{\{.{1,200}?\}\} ?)?(?:OS Error|Endpoint read "
+        r"failed|Socket "
+        r"closed|Stream removed|Transport closed|Connection reset by peer)",
+        meaning="The connection to another task of the cluster broke: it ended, or the network "
+        "did.",
+        fix="Look for the first error of the other tasks, on every host: this one only lost its "
+        "partner.",
+        example="tensorflow.python.framework.errors_impl.UnavailableError: Socket closed",
+        origin="recalled: gRPC as of TensorFlow 1.12",
+        weight=0.6,
+        needle_tells=False,
+    ),
+    Signature(
+        id="tf-session-lost",
+        code="failed-tf-worker-missing",
+        role=Role.SYMPTOM,
+        needle=". Possibly, this worker just restarted.",
+        pattern=r"\b(?:Session|Graph) .{0,80}?not found\. Possibly, this worker just restarted\.",
+        meaning="A task of the cluster was started again and knows nothing of the session.",
+        fix="Look for the end of that task before, in its own log. MonitoredTrainingSession makes "
+        "a "
+        "new session from the last checkpoint.",
+        example="AbortedError: Session e9f01 is not found. Possibly, this worker just restarted.",
+        origin="source: strings in the library of TensorFlow 2.21",
+        weight=0.7,
+    ),
 )

@@ -7,7 +7,7 @@ Formats: the standard library's `traceback` and `faulthandler`."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 MOST_FRAMES = 200
 MOST_LINES = 400
@@ -62,8 +62,9 @@ class Traceback:
     text: str
     at: int
     fatal: bool = False
-    is_headless: bool = False
-    """The text begins inside it: outer calls and the header are cut off."""
+    is_cut: bool = False
+    """The text begins inside it, or ends inside another one that it led to: outer calls are
+    missing, so it is unknown where it was caught."""
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ class _Open:
     fatal: bool = False
     message: str = ""
     in_thread: bool = False
-    is_headless: bool = False
+    is_cut: bool = False
     aside: bool = False
     noise: int = 0
     frames: list[Frame] = field(default_factory=list)
@@ -134,6 +135,8 @@ class TracebackReader:
     def finish(self, number: int) -> None:
         """Ends the input. A traceback without its exception is dropped."""
         self._close_fatal(number)
+        if self._chained and self.tracebacks:
+            self.tracebacks[-1] = replace(self.tracebacks[-1], is_cut=True)
         self._open = None
 
     def _outside(self, line: str) -> None:
@@ -142,20 +145,14 @@ class TracebackReader:
             self._message_lines = 0
             self._open = _Open(lines=[line], frames=[_frame(frame)])
         elif frame and self._may_begin_inside:
-            self._open = _Open(lines=[line], frames=[_frame(frame)], is_headless=True)
+            self._open = _Open(lines=[line], frames=[_frame(frame)], is_cut=True)
         elif self._indented_alone and (frame or not line[:1].isspace()):
             self._message_lines = 0  # a line of another process
         elif self._message_lines > 0 and self.tracebacks:
             self._message_lines -= 1
             last = self.tracebacks[-1]
-            self.tracebacks[-1] = Traceback(
-                last.type,
-                f"{last.message}\n{line}".strip(),
-                last.frames,
-                f"{last.text}\n{line}",
-                last.at,
-                is_headless=last.is_headless,
-            )
+            message, text = f"{last.message}\n{line}".strip(), f"{last.text}\n{line}"
+            self.tracebacks[-1] = replace(last, message=message, text=text)
 
     def _in_traceback(self, tb: _Open, line: str, number: int) -> None:
         if frame := _FRAME.match(line):
@@ -171,10 +168,8 @@ class TracebackReader:
                 return
             message = (raised["message"] or "").strip()
             frames, text = tuple(tb.frames), _text(tb)
-            headless = tb.is_headless
-            self._add(
-                Traceback(raised["type"], message, frames, text, number, is_headless=headless)
-            )
+            is_cut = tb.is_cut
+            self._add(Traceback(raised["type"], message, frames, text, number, is_cut=is_cut))
             self._open = None
             self._message_lines = MOST_MESSAGE_LINES
             self._indented_alone = not (self._labelled or _WRAPPED.match(message))
