@@ -294,4 +294,56 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.6,
         needle_tells=False,
     ),
+    Signature(
+        id="pickle-truncated",
+        code="failed-checkpoint",
+        role=Role.CAUSE,
+        needle="pickle data was truncated",
+        pattern=r"UnpicklingError: pickle data was truncated",
+        meaning="A pickled file is cut short.",
+        fix="Copy it again, or load an older checkpoint.",
+        example="_pickle.UnpicklingError: pickle data was truncated",
+        origin="made: pickle.loads of half a pickle, Python 3.11",
+        weight=0.8,
+    ),
+    Signature(
+        id="checkpoint-magic-number",
+        code="failed-checkpoint",
+        role=Role.CAUSE,
+        needle="Invalid magic number; corrupt file?",
+        pattern=r"Invalid magic number; corrupt file\?",
+        meaning="The file is no checkpoint of torch, or it is damaged.",
+        fix="Check where it comes from: a page that was saved in its place, a pointer of Git LFS, "
+        "or "
+        "a broken copy.",
+        example="RuntimeError: Invalid magic number; corrupt file?",
+        origin="source: torch/serialization.py of torch 2.13",
+    ),
+    Signature(
+        id="tf-checkpoint-key",
+        code="failed-checkpoint",
+        role=Role.CAUSE,
+        needle=" not found in checkpoint",
+        pattern=r"\bKey (?P<key>\S{1,300}) not found in checkpoint",
+        meaning="The checkpoint has no variable {key}: it is of another model or optimizer.",
+        fix="Restore into the model that it was written from, or restore only what both have "
+        "(`expect_partial()`, `tf.train.init_from_checkpoint`).",
+        example="NotFoundError: Key dense/kernel/Adam not found in checkpoint",
+        origin="source: strings in the library of TensorFlow 2.21",
+        weight=0.85,
+    ),
+    Signature(
+        id="tf-checkpoint-no-table",
+        code="failed-checkpoint",
+        role=Role.CAUSE,
+        needle="not an sstable (bad magic number)",
+        pattern=r"not an sstable \(bad magic number\)",
+        meaning="The file is no checkpoint of TensorFlow, or it is damaged.",
+        fix="Name the checkpoint by its prefix (`model.ckpt-1000`), without the ending of one of "
+        "its "
+        "files.",
+        example="DataLossError: Unable to open table file /m/model.ckpt: Data loss: not an sstable "
+        "(bad magic number)",
+        origin="source: strings in the library of TensorFlow 2.21",
+    ),
 )

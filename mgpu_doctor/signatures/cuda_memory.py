@@ -202,7 +202,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="oom-device",
         role=Role.CAUSE,
         needle=" error: out of memory",
-        pattern=r"(?:CUDA|HIP) error: out of memory",
+        pattern=r"(?:CUDA|HIP)(?: driver)? error: out of memory",
         meaning="CUDA itself found no memory on the GPU, often already for its context: other "
         "processes fill the device.",
         fix="See with `nvidia-smi` who holds it (also processes left over from an earlier run). "
@@ -254,5 +254,42 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: Unable to find a valid cuDNN algorithm to run convolution",
         origin="source: aten/src/ATen/native/cudnn/Conv_v7.cpp of torch 1.12",
         weight=0.6,
+    ),
+    Signature(
+        id="cuda-oom-bare",
+        code="oom-device",
+        role=Role.CAUSE,
+        needle="CUDA out of memory",
+        pattern=r"\w(?:Error|Exception): CUDA out of memory\.?\s*$",
+        meaning="A GPU's memory ran out.",
+        fix=_LESS,
+        example="RuntimeError: CUDA out of memory.",
+        origin="made: an exception raised again with its first words alone",
+        weight=0.8,
+        needle_tells=False,
+    ),
+    Signature(
+        id="mps-oom",
+        code="oom-device",
+        role=Role.CAUSE,
+        needle="MPS backend out of memory",
+        pattern=r"MPS backend out of memory \(MPS allocated: (?P<allocated>[\d.]{1,12} [KMGT]?B)",
+        meaning="The memory of Apple's GPU ran out; torch holds {allocated}.",
+        fix=_LESS,
+        example="RuntimeError: MPS backend out of memory (MPS allocated: 17.10 GB, other "
+        "allocations: 384.00 MB, max allowed: 18.13 GB). Tried to allocate 1.00 GB on private "
+        "pool.",
+        origin="recalled: aten/src/ATen/mps/MPSAllocator.mm of torch 2.2",
+    ),
+    Signature(
+        id="cuda-memory-allocation",
+        code="oom-device",
+        role=Role.CAUSE,
+        needle="cudaErrorMemoryAllocation",
+        pattern=r"\bcudaErrorMemoryAllocation:? out of memory",
+        meaning="A CUDA library found no memory on the GPU.",
+        fix=_LESS + " `nvidia-smi` shows who else holds memory.",
+        example="  what():  parallel_for failed: cudaErrorMemoryAllocation: out of memory",
+        origin="recalled: thrust/system/cuda/error.inl of CUDA 12",
     ),
 )

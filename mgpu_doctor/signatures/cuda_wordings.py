@@ -270,4 +270,100 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: torch/cuda/__init__.py of torch 2.13",
         weight=0.85,
     ),
+    Signature(
+        id="cuda-illegal-address",
+        code="failed-illegal-access",
+        role=Role.CAUSE,
+        needle="cudaErrorIllegalAddress",
+        pattern=r"\bcudaErrorIllegalAddress\b(?! ?\()",
+        meaning="A GPU kernel accessed invalid memory.",
+        fix="`CUDA_LAUNCH_BLOCKING=1` shows the line; `compute-sanitizer` names the kernel.",
+        example='CUDA error at kernel.cu:120 code=700(cudaErrorIllegalAddress) "cudaDeviceSync()"',
+        origin="recalled: helper_cuda.h of CUDA's samples",
+        weight=0.8,
+        needle_tells=False,
+    ),
+    Signature(
+        id="tf-kernel-crashed",
+        code="failed-illegal-access",
+        role=Role.CAUSE,
+        needle="rror polling for event status",
+        pattern=r"[Ee]rror polling for event status: .{1,80}?CUDA_ERROR_(?P<error>ILLEGAL_ADDRESS|"
+        r"LAUNCH_FAILED|MISALIGNED_ADDRESS|ILLEGAL_INSTRUCTION)",
+        meaning="A GPU kernel of TensorFlow crashed ({error}).",
+        fix="Look at custom operations and `dmesg | grep Xid`; a full GPU and a driver that does "
+        "not "
+        "fit do this, too.",
+        example="Error polling for event status: failed to query event: CUDA_ERROR_LAUNCH_FAILED: "
+        "unspecified launch failure",
+        origin="recalled: tensorflow/stream_executor/cuda/cuda_event.cc of TensorFlow 2.4",
+        weight=0.85,
+        needle_tells=False,
+    ),
+    Signature(
+        id="container-needs-driver",
+        code="failed-driver-too-old",
+        role=Role.CAUSE,
+        needle="unsatisfied condition: ",
+        pattern=r"nvidia-container-cli: requirement error: unsatisfied condition: "
+        r"(?P<condition>[\w<>=.]{1,40})",
+        meaning="The image needs a newer driver ({condition}).",
+        fix="Update the driver of the host, or use an image for an older CUDA.",
+        example="nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4, "
+        "please "
+        "update your driver to a newer version, or use an earlier cuda container",
+        origin="recalled: libnvidia-container 1.17",
+        weight=0.95,
+        needle_tells=False,
+    ),
+    Signature(
+        id="driver-library-mismatch-tf",
+        code="failed-driver-too-old",
+        role=Role.CAUSE,
+        needle=" does not match DSO version ",
+        pattern=r"kernel version (?P<kernel>[\d.]{3,20}) does not match DSO version "
+        r"(?P<library>[\d.]{3,20})",
+        meaning="The loaded kernel module ({kernel}) and the driver's library ({library}) are of "
+        "different versions, so no GPU can be used.",
+        fix="Reboot, or reload the module after a driver update; in a container mount the host's "
+        "own libraries.",
+        example="kernel version 440.33.1 does not match DSO version 450.51.5 -- cannot find "
+        "working "
+        "devices in this configuration",
+        origin="recalled: cuda_diagnostics.cc of TensorFlow 2.4",
+        severity="warning",
+        weight=0.9,
+    ),
+    Signature(
+        id="cublas-refused",
+        code="failed-exception",
+        role=Role.CAUSE,
+        needle="CUDA error: CUBLAS_STATUS_",
+        pattern=r"CUDA error: CUBLAS_STATUS_(?P<status>NOT_SUPPORTED|INVALID_VALUE|ARCH_MISMATCH) "
+        r"when "
+        r"calling `(?P<call>\w+)",
+        meaning="cuBLAS refused a call ({call}, {status}): mostly libraries of two CUDA versions, "
+        "a "
+        "data type that the GPU lacks, or an index error before it.",
+        fix="Look at `pip list | grep nvidia` and LD_LIBRARY_PATH for a second cuBLAS, and run "
+        "once "
+        "with `CUDA_LAUNCH_BLOCKING=1`.",
+        example="RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasSgemm( "
+        "handle, opa, opb, m, n, k, &alpha, a, lda, b, ldb, &beta, c, ldc)`",
+        origin="source: aten/src/ATen/cuda/Exceptions.h of torch 2.12",
+        weight=0.7,
+        needle_tells=False,
+    ),
+    Signature(
+        id="cudnn-architecture",
+        code="failed-no-kernel-image",
+        role=Role.CAUSE,
+        needle="CUDNN_STATUS_ARCH_MISMATCH",
+        pattern=r"\bCUDNN_STATUS_ARCH_MISMATCH\b",
+        meaning="cuDNN has no code for this GPU's generation.",
+        fix="Install a torch whose cuDNN supports this GPU.",
+        example="RuntimeError: cuDNN error: CUDNN_STATUS_ARCH_MISMATCH",
+        origin="recalled: cudnn_graph.h of cuDNN 9",
+        needle_tells=False,
+    ),
 )

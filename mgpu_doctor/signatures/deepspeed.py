@@ -273,4 +273,29 @@ SIGNATURES: tuple[Signature, ...] = (
         least=3,
         weight=0.85,
     ),
+    Signature(
+        id="deepspeed-no-configuration",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle="DeepSpeed requires --deepspeed_config",
+        pattern=r"DeepSpeed requires --deepspeed_config to specify configuration file",
+        meaning="DeepSpeed got no configuration.",
+        fix="Pass `--deepspeed_config FILE`, or `config=` to `deepspeed.initialize`.",
+        example="AssertionError: DeepSpeed requires --deepspeed_config to specify configuration "
+        "file",
+        origin="recalled: deepspeed/runtime/engine.py of DeepSpeed 0.14",
+    ),
+    Signature(
+        id="deepspeed-adam-not-built",
+        code="failed-deepspeed",
+        role=Role.SYMPTOM,
+        needle="object has no attribute 'ds_opt_adam'",
+        pattern=r"'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'",
+        meaning="DeepSpeed's CPU optimizer could not be built or loaded.",
+        fix="Look for the error above it: mostly nvcc and torch are of different CUDA versions. "
+        "`ds_report` shows what can be built.",
+        example="AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'",
+        origin="recalled: deepspeed/ops/adam/cpu_adam.py of DeepSpeed 0.14",
+        weight=0.7,
+    ),
 )

@@ -244,4 +244,20 @@ SIGNATURES: tuple[Signature, ...] = (
     *_not_finite("NaN"),
     *_not_finite("nan"),
     *_not_finite("NAN"),
+    Signature(
+        id="apex-scale-vanished",
+        code="loss-nan",
+        role=Role.CAUSE,
+        needle="reducing loss scale to ",
+        pattern=r"Gradient overflow\. +Skipping step, loss scaler \d{1,3} reducing loss scale to "
+        r"(?P<scale>0\.0|\d(?:\.\d{1,20})?e-(?:[2-9]\d|\d{3}))(?!\d)",
+        meaning="Gradients overflowed at every step until the loss scale was {scale}: no step is "
+        "taken any more.",
+        fix="Go back to a checkpoint from before, lower the learning rate, or train in bf16.",
+        example="Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to "
+        "5.877471754111438e-39",
+        origin="recalled: apex/amp/handle.py of apex 0.1",
+        weight=0.9,
+        needle_tells=False,
+    ),
 )

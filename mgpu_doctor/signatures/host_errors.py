@@ -17,7 +17,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-disk-full",
         role=Role.CAUSE,
         needle="No space left on device",
-        pattern=r"\[Errno 28\] No space left on device(?:: '(?P<file>[^']{1,300})')?"
+        pattern=r"\[Errno 28\] No space left on device(?:: "
+        r"'(?P<file>(?!/dev/shm/)[^']{1,300})'|(?!: '))"
         r"|: (?:write error|error writing '[^']{1,300}'|cannot create \S{1,300}): "
         r"No space left on device",
         meaning="A disk is full, or its inodes are used up.",
@@ -273,5 +274,45 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="made: chown of a file of another user, Python 3.11",
         weight=0.85,
         needle_tells=False,
+    ),
+    Signature(
+        id="errno-shm-full",
+        code="shm-exhausted",
+        role=Role.CAUSE,
+        needle="No space left on device: '/dev/shm/",
+        pattern=r"\[Errno 28\] No space left on device: '(?P<file>/dev/shm/[^']{1,300})'",
+        meaning="/dev/shm is full: {file} could not be written.",
+        fix="`df -h /dev/shm`; `docker run --shm-size=16g`, `--ipc=host`, or fewer data-loader "
+        "workers.",
+        example="OSError: [Errno 28] No space left on device: '/dev/shm/torch_4711_12'",
+        origin="made: a write to a full /dev/shm with Python 3.11",
+        weight=0.95,
+    ),
+    Signature(
+        id="storage-full",
+        code="failed-disk-full",
+        role=Role.CAUSE,
+        needle="kind: StorageFull",
+        pattern=r"\{ code: 28, kind: StorageFull, message: ",
+        meaning="A disk is full: a file of safetensors could not be written.",
+        fix=_DISK,
+        example="SafetensorError: Error while serializing: IoError(Os { code: 28, kind: "
+        'StorageFull, message: "No space left on device" })',
+        origin="recalled: std::io::Error of Rust 1.83, as safetensors prints it",
+        weight=0.95,
+        needle_tells=False,
+    ),
+    Signature(
+        id="tf-file-no-space",
+        code="failed-disk-full",
+        role=Role.CAUSE,
+        needle="; No space left on device",
+        pattern=r"(?P<file>\S{1,300}); No space left on device",
+        meaning="A disk is full: {file} could not be written.",
+        fix=_DISK,
+        example="ResourceExhaustedError: /data/run/model.ckpt-1000.tempstate; No space left on "
+        "device",
+        origin="recalled: the POSIX file system of TensorFlow 2.12",
+        weight=0.95,
     ),
 )

@@ -230,7 +230,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="nvidia-container-cli: ",
         pattern=r"nvidia-container-cli: (?:initialization|device|requirement) error: "
-        r"(?P<reason>[^\\\n]{1,160})",
+        r"(?P<reason>(?!unsatisfied condition)[^\\\n]{1,160})",
         meaning="The container got no GPU: {reason}.",
         fix="`nvidia-smi` on the host must work first. After a driver update reboot; for "
         "`requirement error` use an image for an older CUDA or update the driver.",

@@ -176,4 +176,60 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: src/misc/socket.cc of NCCL 2.23, as torch prints it under `Last error:`",
         weight=0.6,
     ),
+    Signature(
+        id="nccl-illegal-access",
+        code="failed-illegal-access",
+        role=Role.CAUSE,
+        needle="Cuda failure",
+        pattern=r"(?:NCCL WARN .{0,80}?|^(?:Last error: ?)?)Cuda failure (?:\d{1,9} )?'an illegal "
+        r"memory access",
+        meaning="A GPU kernel accessed invalid memory; NCCL was the first to notice.",
+        fix="`CUDA_LAUNCH_BLOCKING=1` shows the line; look at custom kernels and indices.",
+        example="node01:30630:30661 [3] init.cc:1501 NCCL WARN Cuda failure 'an illegal memory "
+        "access was encountered'",
+        origin="source: src/include/checks.h of NCCL 2.18 and CUDA's own text",
+        weight=0.8,
+    ),
+    Signature(
+        id="nccl-call-returned",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="NCCL WARN Call to ",
+        pattern=r"NCCL WARN Call to (?P<call>\w{1,40}) (?:from \S{1,60} to \S{1,60} )?returned "
+        r"(?P<reason>[A-Z][\w ]{3,60})",
+        meaning="A system call of NCCL failed ({call}: {reason}).",
+        fix="If another rank ended before, that is the cause. Else look at NCCL_SOCKET_IFNAME, and "
+        "open all ports between the hosts.",
+        example="node01:30630:30661 [3] include/socket.h:390 NCCL WARN Call to connect returned "
+        "Connection refused",
+        origin="recalled: src/include/socket.h of NCCL 2.7",
+        weight=0.6,
+    ),
+    Signature(
+        id="nccl-no-path-to-network",
+        code="failed-nccl-init",
+        role=Role.CAUSE,
+        needle="Could not find any local path from gpu",
+        pattern=r"NCCL WARN Could not find any local path from gpu (?P<gpu>\d{1,4}) to net",
+        meaning="NCCL found no path from GPU {gpu} to a network card.",
+        fix="Look at the container: /sys must show the PCI topology. NCCL_TOPO_FILE gives NCCL "
+        "one.",
+        example="node01:30630:30661 [3] graph/search.cc:910 NCCL WARN Could not find any local "
+        "path "
+        "from gpu 3 to net.",
+        origin="recalled: src/graph of NCCL 2.18",
+        weight=0.8,
+    ),
+    Signature(
+        id="nccl-test-failed",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="Test NCCL failure ",
+        pattern=r"\bTest NCCL failure \S{1,80}:\d{1,6} '(?P<reason>[^']{1,160})",
+        meaning="A call of NCCL failed in nccl-tests: {reason}.",
+        fix="Run it with NCCL_DEBUG=WARN, which says why.",
+        example="node01: Test NCCL failure common.cu:958 'unhandled system error'",
+        origin="recalled: src/common.cu of nccl-tests 2.13",
+        weight=0.6,
+    ),
 )

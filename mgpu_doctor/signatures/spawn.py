@@ -189,4 +189,16 @@ SIGNATURES: tuple[Signature, ...] = (
         needle_tells=False,
         wrapper=True,
     ),
+    Signature(
+        id="pickle-handle-old",
+        code="failed-spawn-pickling",
+        role=Role.CAUSE,
+        needle="TypeError: can't pickle ",
+        pattern=r"TypeError: can't pickle (?P<object>[\w.]{1,100}) objects",
+        meaning="A {object} (an open file, lock, socket or generator) cannot be handed to another "
+        "process.",
+        fix=_MODULE_LEVEL,
+        example="TypeError: can't pickle _thread.lock objects",
+        origin="recalled: Objects/typeobject.c of CPython 3.7",
+    ),
 )

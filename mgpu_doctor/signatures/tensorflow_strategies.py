@@ -202,4 +202,18 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: strings in the library of TensorFlow 2.21",
         weight=0.7,
     ),
+    Signature(
+        id="grpc-port-in-use",
+        code="failed-port-in-use",
+        role=Role.CAUSE,
+        needle='"os_error":"Address already in use"',
+        pattern=r'"os_error":"Address already in use"',
+        meaning="The port of this task's server is taken.",
+        fix="Another process listens there, often one that an earlier run left: `ss -ltnp`. End "
+        "it, "
+        "or choose another port in TF_CONFIG.",
+        example='E0101 10:00:00.1 server_chttp2.cc:40] {"description":"OS Error","errno":98,'
+        '"os_error":"Address already in use","syscall":"bind"}',
+        origin="recalled: gRPC as of TensorFlow 1.15",
+    ),
 )

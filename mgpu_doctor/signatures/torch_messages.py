@@ -343,4 +343,19 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.9,
         needle_tells=False,
     ),
+    Signature(
+        id="library-symbol-missing",
+        code="failed-exception",
+        role=Role.CAUSE,
+        needle=" with link time reference",
+        pattern=r"(?P<library>\S{1,200}): symbol (?P<symbol>\w{1,120}), version \S{1,80} not "
+        r"defined in "
+        r"file \S{1,80} with link time reference",
+        meaning="{library} and a library that it uses are of different versions.",
+        fix="Look for a second CUDA in LD_LIBRARY_PATH and `pip list | grep nvidia`; reinstall "
+        "torch.",
+        example="OSError: libcublas.so.11: symbol cublasLtGetStatusString, version "
+        "libcublasLt.so.11 not defined in file libcublasLt.so.11 with link time reference",
+        origin="recalled: dl-lookup.c of glibc",
+    ),
 )
