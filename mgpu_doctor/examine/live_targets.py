@@ -202,6 +202,8 @@ def _sample(
     while len(snapshots) < samples:
         time.sleep(SAMPLE_INTERVAL)
         snapshots.append(_take_snapshot(job, aids, loaders=False))
+    if suspects := list_unclear_processes(snapshots)[:MAX_NATIVE]:
+        snapshots.append(_take_snapshot(job, aids, suspects, loaders=False))
     return tuple(snapshots)
 
 

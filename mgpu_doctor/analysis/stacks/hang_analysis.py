@@ -170,13 +170,15 @@ def _find_working(followed: JobProgress) -> list[RankProgress]:
     rest = [progress for progress in followed.ranks if not progress.computing]
     if followed.snapshots < LEAST_SNAPSHOTS or not working or not rest:
         return []
-    waited = all(
-        progress.state.doing in (Doing.COLLECTIVE, Doing.BACKWARD)
-        and progress.idle
-        and followed.at - progress.since >= LONG_WAIT
-        for progress in rest
-    )
-    return working if waited else []
+    return working if all(_has_waited_long(followed, each) for each in rest) else []
+
+
+def _has_waited_long(followed: JobProgress, progress: RankProgress, unseen: bool = False) -> bool:
+    """Whether the rank has not run for long, in a collective, or (`unseen`) in what may be the wait
+    for an asynchronous one."""
+    waits = progress.state.doing in (Doing.COLLECTIVE, Doing.BACKWARD)
+    waits = waits or (unseen and _is_unseen(progress.state))
+    return waits and progress.idle and followed.at - progress.since >= LONG_WAIT
 
 
 def _unseen_waits(others: list[RankProgress]) -> tuple[list[RankProgress], list[RankProgress]]:
@@ -371,18 +373,35 @@ def explain_inconclusive(hang: Hang | None) -> str | None:
 
 
 def list_unclear_processes(snapshots: Sequence[JobSnapshot]) -> tuple[int, ...]:
-    """Pids of culprits whose wait is known only by its system call, one per place.
+    """Pids of ranks whose wait is known only by its system call, one per place: culprits, and ranks
+    that may wait for another one that computes.
 
     Their C functions would show what they wait for. Reading these pauses a process, after which
     the scheduler no longer knows how long it had not run.
     """
     hang = analyse_hang(snapshots)
-    if hang is None or hang.kind not in (Kind.BEHIND, Kind.JOINING):
+    if hang is None:
+        unclear = _beside_working(snapshots)
+    elif hang.kind in (Kind.BEHIND, Kind.JOINING):
+        unclear = [culprit.state for culprit in hang.culprits]
+    else:
         return ()
     counts: dict[object, int] = {}
-    for culprit in hang.culprits:
-        point = culprit.state.point
+    for state in unclear:
+        point = state.point
         waits_for_something = point.doing in (Doing.LOCK, Doing.IO, Doing.BLOCKED)
         if waits_for_something and not point.certain and " " not in (point.operation or ""):
             counts.setdefault(point.trail, point.pid)
     return tuple(counts.values())[:MOST_DOUBTFUL]
+
+
+def _beside_working(snapshots: Sequence[JobSnapshot]) -> list[ThreadState]:
+    """Ranks that have long been in what may be an asynchronous collective, while another rank
+    computes and all others are in collectives, too."""
+    followed = measure_progress(snapshots)
+    if followed is None or not any(progress.computing for progress in followed.ranks):
+        return []
+    rest = [progress for progress in followed.ranks if not progress.computing]
+    if not all(_has_waited_long(followed, each, unseen=True) for each in rest):
+        return []
+    return [progress.state for progress in rest if _is_unseen(progress.state)]

@@ -98,9 +98,13 @@ def _measure_rank(
         return RankProgress(newest, began, cores, idle=False, computing=True)
     seconds = at - since
     rested = newest.point.process.rested or 0.0
+    started = at - rested
+    if rested < max(seconds, LEAST_REST):  # reading its C functions made it run meanwhile
+        earlier = first.point.process.rested or 0.0
+        started = since - (earlier if earlier >= LEAST_REST else 0.0)
     return RankProgress(
         state=newest,
-        since=min(since, at - rested) if rested >= LEAST_REST else since,
+        since=started,
         cores=_main_thread_cores(first.process, newest.process, seconds),
         idle=(seconds > 0 and _is_main_thread_idle(first, newest, seconds)) or rested >= LEAST_REST,
         process_idle=seconds > 0 and _is_process_idle(first.process, newest.process, seconds),

@@ -296,6 +296,27 @@ def test_a_rank_that_works_is_not_always_behind(seen: Sequence[Seen], others: Se
     assert found is None or not any(progress.computing for progress in found.culprits)
 
 
+ASYNCHRONOUS = (*LOOP, "Job.exchange train.py:66")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_wait_for_an_asynchronous_collective_beside_a_rank_that_works(ranks: int) -> None:
+    """The wait leaves no frame of torch: reading the C functions, which makes the rank run, shows
+    it. A lock of its own is none."""
+    before = [Seen(ASYNCHRONOUS, rested=rested) for rested in (12.0, 13.0)]
+    works = {1: working(*IN_A_LIBRARY)}
+    first = scene(works, others=before, ranks=ranks)
+    assert analyse_hang(first.snapshots()[:2]) is None
+    assert analyse_hang(first.snapshots()) is None
+    assert list_unclear_processes(first.snapshots()) == (1000,)
+    for native, culprits in (("c10d::Work::wait", [1]), ("PyThread_acquire_lock_timed", None)):
+        last = Seen(ASYNCHRONOUS, rested=0.1, native=(native,))
+        found = analyse_hang(scene(works, others=[*before, last], ranks=ranks).snapshots())
+        assert (None if found is None else named(found)[1]) == culprits
+    recent = scene(works, others=[Seen(ASYNCHRONOUS, rested=5.0)], ranks=ranks)
+    assert list_unclear_processes(recent.snapshots()) == ()
+
+
 def test_only_a_doubtful_culprit_is_worth_a_pause() -> None:
     assert list_unclear_processes(scene({1: LOCKED}).snapshots()) == (1001,)
     certain = stuck("f util.py:3", "Condition.wait threading.py:327")
