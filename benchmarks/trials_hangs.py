@@ -29,7 +29,7 @@ def time_outs() -> Iterator[Trial]:
     yield _timed("native", "reduce", 3, 2)
     yield _timed("child", "async", 3, 0)
     yield _timed("gil", "ddp", 4, 2)
-    yield _timed("other-op", "reduce", 2, None, code=MISMATCH)
+    yield _timed("other-op", "reduce", 2, 1, code=MISMATCH)
     yield _timed("other-op", "reduce", 3, 1, code=MISMATCH)
     yield _timed("skip", "reduce", 4, 3, code=MISMATCH)
     yield _timed("exhausted", "reduce", 2, 1, code=MISMATCH)
@@ -38,10 +38,9 @@ def time_outs() -> Iterator[Trial]:
 
 
 def _timed(
-    how: str, loop: str, ranks: int, guilty: int | None, *, place: str = "step", code: str = BEHIND
+    how: str, loop: str, ranks: int, guilty: int, *, place: str = "step", code: str = BEHIND
 ) -> Trial:
-    wrong = 1 if guilty is None else guilty
-    options = ("--loop", loop, "--rank", str(wrong), "--place", place, "--timeout", TIME_OUT)
+    options = ("--loop", loop, "--rank", str(guilty), "--place", place, "--timeout", TIME_OUT)
     at = "" if place == "step" else f" in {place}"
     return Trial(
         f"time-out: {how}{at}, {loop}",
@@ -49,7 +48,7 @@ def _timed(
         ranks,
         (how, *options, "--life", LIFE),
         (code,),
-        () if guilty is None else (guilty,),
+        (guilty,),
         fails=True,
     )
 

@@ -23,6 +23,8 @@ SAME_WAIT = 0.75
 """Share of the longest wait from which on another rank waited, or did not, all that time."""
 UNCLEAR = BETWEEN_TWO | {"wait", "synchronize", "block_current_stream", "wait_tensor"}
 """Calls in which ranks may correctly wait in different places, or whose collective is unknown."""
+ROUTINE = 3
+"""Times that all ranks must have made a call before, for it to be part of the loop. A choice."""
 CONFIDENCE, CONFIDENCE_IN_BACKWARD = 0.85, 0.7
 """The second: whether a rank waits in a backward pass is not known for every strategy."""
 _WAIT, _BACKWARD = "wait", "backward"
@@ -51,6 +53,9 @@ class SplitWait:
     """The call of each side, such as `all_reduce /home/u/train.py:22`; None: a wrapper's own."""
     seconds: float
     threshold: float
+    newcomers: tuple[Rank, ...] = ()
+    """The ranks of the side whose call nobody had made before, while the other side's call is one
+    that all ranks had made equally often; empty: unknown. They left the loop, or took a branch."""
 
     @property
     def operations(self) -> frozenset[str | None]:
@@ -93,12 +98,39 @@ def find_split_wait(failures: Iterable[RankFailure], case: Case) -> SplitWait | 
     if len(sides) < 2 or operations & UNCLEAR:
         return None
     ordered = sorted(sides.items(), key=lambda side: -len(side[1]))
+    by_size = tuple(tuple(ranks) for _, ranks in ordered)
+    sites = tuple(site for site, _ in ordered)
     return SplitWait(
-        sides=tuple(tuple(ranks) for _, ranks in ordered),
-        sites=tuple(site for site, _ in ordered),
+        sides=by_size,
+        sites=sites,
         seconds=lasted[0],
         threshold=lasted[1],
+        newcomers=_find_newcomers(by_size, sites),
     )
+
+
+def _find_newcomers(
+    sides: tuple[tuple[Rank, ...], ...], sites: tuple[str | None, ...]
+) -> tuple[Rank, ...]:
+    """The side that is in a call which no rank had made before. A larger side is none: more ranks
+    say that its call is right."""
+    if len(sides) != 2 or None in sites:
+        return ()
+    for novel, routine in ((1, 0), (0, 1)):
+        made = [_times_called(rank, sites[routine]) for rank in sides[novel]]
+        expected = [_times_called(rank, sites[routine]) - 1 for rank in sides[routine]]
+        first = all(_times_called(rank, sites[novel]) == 1 for rank in sides[novel])
+        alone = not any(_times_called(rank, sites[novel]) for rank in sides[routine])
+        lockstep = len({*made, *expected}) == 1 and made[0] >= ROUTINE
+        if first and alone and lockstep and len(sides[novel]) <= len(sides[routine]):
+            return sides[novel]
+    return ()
+
+
+def _times_called(rank: Rank, site: str | None) -> int:
+    """How often the rank called a collective at one place, the call that failed included."""
+    calls = rank.metadata.calls
+    return next((call.count for call in calls if f"{call.name} {call.site}" == site), 0)
 
 
 def _failed_in_waits(failures: Iterable[RankFailure], case: Case) -> bool:

@@ -4,7 +4,7 @@ boxes alone."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem.unmet_wait import LEAST_SECONDS, SplitWait, UnmetWait
@@ -131,6 +131,7 @@ def _find_split_wait(measures: Measures, _: Limits) -> Iterable[Finding]:
     ]
     is_mismatch = len(wait.operations) > 1
     odd = wait.sides[1] if is_mismatch and measures.is_flat and _is_odd_one_out(wait) else ()
+    newcomers = wait.newcomers if measures.is_flat else ()
     if odd:
         title = f"Rank {odd[0].rank} waited{places[1]}, all others{places[0]}"
     else:
@@ -143,9 +144,9 @@ def _find_split_wait(measures: Measures, _: Limits) -> Iterable[Finding]:
         title=f"{title}, for {format_seconds(wait.seconds)}; the wait failed",
         cause="Every rank was in a collective that the others did not call, so they waited for "
         "each other. Usually a branch that depends on the rank, its data or its loss makes some "
-        "ranks skip a collective or call a different one.",
-        culprits=tuple(map(_culprit, odd)),
-        victims=tuple(n for side in numbers for n in side if n not in _numbers(odd)),
+        f"ranks skip a collective or call a different one.{_describe_newcomers(newcomers)}",
+        culprits=tuple(map(_culprit, odd or newcomers)),
+        victims=tuple(n for side in numbers for n in side if n not in _numbers(odd or newcomers)),
         evidence=(
             *[
                 Evidence(format_ranks(n), f"waited{at}", "text", None, "black boxes", site)
@@ -154,6 +155,16 @@ def _find_split_wait(measures: Measures, _: Limits) -> Iterable[Finding]:
             _longest_row(wait.seconds, wait.threshold, None),
         ),
         fixes=(SAME_COLLECTIVES,),
+    )
+
+
+def _describe_newcomers(newcomers: Sequence[Rank]) -> str:
+    """What sets these ranks apart; begins with a space."""
+    if not newcomers:
+        return ""
+    return (
+        f" No rank had made the call of {format_ranks(_numbers(newcomers))} before; all had made "
+        "the other one equally often. So it left the loop early (its data ended) or took a branch."
     )
 
 

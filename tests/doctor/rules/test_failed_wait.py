@@ -111,6 +111,45 @@ def test_ranks_that_waited_in_different_collectives_are_a_mismatch() -> None:
     assert (finding.confidence, finding.victims) == (0.6, (0, 2))
 
 
+def calling(number: int, site: str, **counts: int) -> Rank:
+    """A rank that waited in this call; `counts`: how often it made a call at these places."""
+    places = {"loop": ("all_reduce", "/home/u/train.py:22"), "end": ("barrier", "/home/u/e.py:40")}
+    calls = [
+        {"name": places[at][0], "site": places[at][1], "count": count, "seconds": 1.0}
+        for at, count in counts.items()
+    ]
+    name, place = places[site]
+    waits = waiting_in(number, f"{name} {place}")
+    return rank(
+        number,
+        exit_code=1,
+        error=waits.error,
+        now=waits.now,
+        birth={"clock": "cpu", "calls": calls},
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "culprits"),
+    [
+        ([calling(0, "loop", loop=6), calling(1, "end", loop=5, end=1)], [1]),
+        ([calling(0, "loop", loop=4), calling(1, "end", loop=3, end=1)], [1]),
+        ([calling(0, "loop", loop=3), calling(1, "end", loop=2, end=1)], []),
+        ([calling(0, "loop", loop=6), calling(1, "end", loop=4, end=1)], []),
+        ([calling(0, "loop", loop=6), calling(1, "end", loop=5, end=2)], []),
+        ([calling(0, "loop", loop=6, end=1), calling(1, "end", loop=5, end=1)], []),
+        ([calling(0, "loop", loop=6)] + [calling(n, "end", loop=5, end=1) for n in (1, 2)], [0]),
+    ],
+    ids=["at the end", "after 3", "after 2", "not alike", "again", "others did", "of three"],
+)
+def test_of_two_the_one_whose_call_is_new_is_named(ranks: list[Rank], culprits: list[int]) -> None:
+    """All made the other call equally often, at least three times before. Of three, most are
+    right."""
+    (finding,) = loud(diagnose(failed_job(ranks)))
+    assert (finding.code, finding.confidence) == (MISMATCH, 0.6)
+    assert [culprit.rank for culprit in finding.culprits] == culprits
+
+
 def test_a_branch_of_one_rank_may_call_the_same_collective() -> None:
     here, there = "broadcast /home/u/train.py:22", "broadcast /home/u/train.py:24"
     case = failed_job([waiting_in(0, there), waiting_in(1, here), waiting_in(2, here)])
