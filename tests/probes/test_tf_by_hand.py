@@ -42,13 +42,13 @@ def tensorflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     context = ProbeContext()
     context.on = True
     give_context(context)
-    monkeypatch.setattr(graph_stamps.this, "allowed", lambda: True)
+    monkeypatch.setattr(graph_stamps.tracing, "allowed", lambda: True)
     monkeypatch.setattr(graph_stamps, "_pending", {})
     monkeypatch.setattr(graph_stamps, "_flags", {})
-    monkeypatch.setattr(function_calls, "this", function_calls._Call())
-    function_calls.this.known = function_calls.Known()
+    monkeypatch.setattr(function_calls, "current_call", function_calls._Call())
+    function_calls.current_call.facts = function_calls.FunctionFacts()
     yield
-    assert graph_stamps.this.off == ""
+    assert graph_stamps.tracing.off == ""
 
 
 def watched() -> type[Any]:
@@ -69,8 +69,8 @@ def test_what_is_taken_from_a_weight_after_its_gradients_is_the_update() -> None
     stamped(LOSS)
     stamped(GRADIENTS)
     assert watched()().assign_sub(2) == 3
-    assert function_calls.this.known is not None
-    assert function_calls.this.known.updates
+    assert function_calls.current_call.facts is not None
+    assert function_calls.current_call.facts.updates
     assert id(GRAPH) in graph_stamps._flags
 
 
@@ -79,8 +79,8 @@ def test_what_is_taken_from_a_weight_after_its_gradients_is_the_update() -> None
 def test_statistics_and_what_comes_before_gradients_are_none(kind: int, trainable: bool) -> None:
     stamped(kind)
     watched()(trainable=trainable).assign_sub(2)
-    assert function_calls.this.known is not None
-    assert not function_calls.this.known.updates
+    assert function_calls.current_call.facts is not None
+    assert not function_calls.current_call.facts.updates
     assert graph_stamps._flags == {}
 
 

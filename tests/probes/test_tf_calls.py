@@ -92,7 +92,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
         monkeypatch.setattr(module, "probe", probe, raising=False)
     monkeypatch.setattr(graph_stamps, "offset", int)
     monkeypatch.setitem(sys.modules, "tensorflow", _tensorflow())
-    monkeypatch.setattr(function_calls, "this", function_calls._Call())
+    monkeypatch.setattr(function_calls, "current_call", function_calls._Call())
     yield probe
     function_calls._arrived.clear()
     replica_latencies._worked.clear()
@@ -125,7 +125,7 @@ def sends(probe: Probe, kinds: tuple[int, ...] = KINDS) -> None:
     layout = tuple(stamp for stamp in LAYOUT if stamp.kind in kinds)
     began = probe.now / 1e9
     moments = [began + 0.1 * at for at, stamp in enumerate(layout, 1) if stamp.kind != UPDATE]
-    graph_stamps.this.send((layout,), moments)
+    graph_stamps.tracing.send((layout,), moments)
 
 
 def test_a_step_of_keras_from_asking_for_data_to_the_update(probe: Probe) -> None:
@@ -185,15 +185,15 @@ def test_the_end_of_the_data_is_no_step(probe: Probe) -> None:
 def test_what_xla_compiles_is_one_piece(probe: Probe) -> None:
     def body() -> None:
         function_calls.noted(trains=True, updates=True)
-        assert not graph_stamps.this.allowed()
+        assert not graph_stamps.tracing.allowed()
 
     step = function(compiles=True)(body)
     step()
     step()
     names = ["forward", "backward", "gradients", "updates", "updated"]
     assert [name for name, _ in probe.marks] == names * 2
-    assert function_calls.this.compiled == 0
-    assert function_calls.this.jit
+    assert function_calls.current_call.compiled == 0
+    assert function_calls.current_call.jit
 
 
 def test_functions_that_do_not_train_are_the_loops_own_work(probe: Probe) -> None:
@@ -244,7 +244,7 @@ def accumulation(probe: Probe, graphs: int) -> Callable[[], None]:
         layout = tuple(Stamp(kind, at // 2, 0, at) for at, kind in enumerate(kinds))
         for _ in range(graphs):
             began = probe.clock() / 1e9
-            graph_stamps.this.send(
+            graph_stamps.tracing.send(
                 (layout,), [began + 0.1 * at for at in range(1, len(layout) + 1)]
             )
 
@@ -263,7 +263,7 @@ def test_an_accumulation_without_an_optimizer_is_one_step(probe: Probe, graphs: 
         function_calls._arrives((layouts[0],), values)
 
     step = function()(accumulation(probe, graphs))
-    graph_stamps.this.send = send
+    graph_stamps.tracing.send = send
     for _ in range(30):
         step()
     fast_path.engine().leave()
@@ -282,7 +282,7 @@ def test_batches_that_a_graph_fetches_are_turns_without_an_optimizer_too(probe: 
         function_calls.noted(trains=True, fetches=True)
         for _ in range(3):
             began = probe.clock() / 1e9
-            graph_stamps.this.send(layouts, [began + 0.1 * at for at in range(1, 4)])
+            graph_stamps.tracing.send(layouts, [began + 0.1 * at for at in range(1, 4)])
 
     told: list[Step] = []
     fast_path = StepFastPath(Ledger(0), told.append, lambda: (0, 0, 0, 0))
@@ -311,7 +311,7 @@ def test_calls_of_other_threads_are_not_the_loops(probe: Probe) -> None:
     other.start()
     other.join()
     assert probe.marks == []
-    assert function_calls.this.known is None
+    assert function_calls.current_call.facts is None
 
 
 @pytest.mark.usefixtures("probe")
@@ -335,7 +335,7 @@ def test_what_xla_compiles_calls_functions_without_stamps(monkeypatch: pytest.Mo
 
         def __call__(self) -> None:
             ran.append(sys._getframe(1).f_locals["self"])
-            graph_stamps.this.stamped = 1
+            graph_stamps.tracing.stamped = 1
 
     inner = function()(Inner())
     inner()
@@ -348,7 +348,7 @@ def test_what_xla_compiles_calls_functions_without_stamps(monkeypatch: pytest.Mo
 
 
 def _traced_with_stamps() -> None:
-    graph_stamps.this.stamped += 1
+    graph_stamps.tracing.stamped += 1
 
 
 def test_an_exception_passes_as_it_is(probe: Probe) -> None:
@@ -357,5 +357,5 @@ def test_an_exception_passes_as_it_is(probe: Probe) -> None:
 
     with pytest.raises(ValueError, match="the user's own"):
         function()(body)()
-    assert function_calls.this.known is None
+    assert function_calls.current_call.facts is None
     assert probe.marks == []

@@ -35,8 +35,8 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
     for module in (cluster_coordinator, dataset_pipelines):
         monkeypatch.setattr(module, "probe", probe, raising=False)
     monkeypatch.setattr(cluster_coordinator, "_workers", {})
-    monkeypatch.setattr(cluster_coordinator, "this", cluster_coordinator._Last())
-    monkeypatch.setattr(dataset_pipelines, "_known", [])
+    monkeypatch.setattr(cluster_coordinator, "last_closure", cluster_coordinator._Last())
+    monkeypatch.setattr(dataset_pipelines, "_pipelines", [])
     return probe
 
 
@@ -97,9 +97,13 @@ def test_a_pipeline_is_told_from_its_end() -> None:
 def test_each_kind_of_pipeline_is_told_once(probe: Probe) -> None:
     assert probe.on
     for _ in range(3):
-        dataset_pipelines._seen((None, dataset("_BatchDataset", dataset("RangeDataset"))), {})
-    dataset_pipelines._seen((None,), {"dataset": dataset("_BatchDataset")})
-    dataset_pipelines._seen((None, dataset("_PrefetchDataset", dataset("_VariantDataset"))), {})
+        dataset_pipelines._note_pipeline(
+            (None, dataset("_BatchDataset", dataset("RangeDataset"))), {}
+        )
+    dataset_pipelines._note_pipeline((None,), {"dataset": dataset("_BatchDataset")})
+    dataset_pipelines._note_pipeline(
+        (None, dataset("_PrefetchDataset", dataset("_VariantDataset"))), {}
+    )
     told = dataset_pipelines._describe()["pipelines"]
     assert [one["operations"] for one in told] == [["Batch", "Range"], ["Batch"]]
     assert (told[0]["prefetch"], told[0]["parallel_calls"]) == (0, None)

@@ -66,10 +66,10 @@ def test_modules_without_what_is_private_are_left_as_they_are(tmp_path: Path) ->
         "import tensorflow\n"
         "from tensorflow.python.data.ops.iterator_ops import OwnedIterator\n"
         "from tensorflow.python.framework import auto_control_deps as deps\n"
-        "from _mgpu_probe.frameworks.tensorflow import graph_stamps as tracing\n"
+        "from _mgpu_probe.frameworks.tensorflow import graph_stamps\n"
         "print([name for name in vars(OwnedIterator) if 'next' in name])\n"
         "print(hasattr(deps.AutomaticControlDependencies.__exit__, '__mgpu_probe__'))\n"
-        "print(tracing.this.off)\n"
+        "print(graph_stamps.tracing.off)\n"
     )
     off = "this TensorFlow cannot run operations independently of each other"
     assert run(tmp_path, code).splitlines() == ["[]", "False", off]

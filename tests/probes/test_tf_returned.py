@@ -68,7 +68,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         TensorSpec=lambda shape, dtype: f"{dtype}{list(shape)}",
     )
     monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
-    monkeypatch.setattr(returned_stamps, "this", returned_stamps._Returned())
+    monkeypatch.setattr(returned_stamps, "returning", returned_stamps._Returned())
     context = ProbeContext()
     context.on = True
     give_context(context)
@@ -78,7 +78,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         tensorflow=tensorflow,
     )
     returned_stamps.patch(module)  # type: ignore[arg-type]
-    returned_stamps.this.called = True
+    returned_stamps.returning.called = True
     return module
 
 
@@ -127,9 +127,9 @@ def test_branches_other_ways_to_a_graph_and_asynchronous_calls_return_nothing_mo
     module: SimpleNamespace,
 ) -> None:
     assert not returned_stamps.can(CondBranchFuncGraph())
-    returned_stamps.this.called = False
+    returned_stamps.returning.called = False
     assert not returned_stamps.can(FuncGraph())
-    returned_stamps.this.called = True
+    returned_stamps.returning.called = True
     module.tensorflow.config.experimental.get_synchronous_execution = lambda: False
     assert not returned_stamps.can(FuncGraph())
 
@@ -138,6 +138,6 @@ def test_branches_other_ways_to_a_graph_and_asynchronous_calls_return_nothing_mo
 def test_another_tensorflow_is_left_alone(
     monkeypatch: pytest.MonkeyPatch, module_of_old: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(returned_stamps, "this", returned_stamps._Returned())
+    monkeypatch.setattr(returned_stamps, "returning", returned_stamps._Returned())
     returned_stamps.patch(SimpleNamespace(**module_of_old))  # type: ignore[arg-type]
-    assert not returned_stamps.this.possible
+    assert not returned_stamps.returning.possible

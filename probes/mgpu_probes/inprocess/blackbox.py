@@ -69,28 +69,28 @@ class Writer:
     child it is replaced by scratch memory, so fetch it anew for every store."""
 
     def __init__(self, path: str, box: mmap.mmap, sizes: Sizes) -> None:
-        at = layout.areas()
+        offsets = layout.areas()
         self.path = path
         self.pid = os.getpid()
         self.active = True
         self.off = None
         self._box = box
-        self._at = at
+        self._at = offsets
         self._bytes = memoryview(box)
         self.words = self._words_of_box = self._bytes.cast("Q")
         self._crcs = self._bytes.cast("I")
         self._lock = threading.RLock()  # re-entrant: a GC callback may come within any method
         self.written = 0  # steps
-        self._steps_at = at["steps"]
+        self._steps_at = offsets["steps"]
         self._step_capacity = sizes.steps
         self._device_written = 0
-        self._device_at = at["device"]
+        self._device_at = offsets["device"]
         self._device_capacity = sizes.device
         self.words[layout.DEVICE_RECORDS // 8] = sizes.device
-        self.words[layout.DEVICE_AREA // 8] = at["device"]
+        self.words[layout.DEVICE_AREA // 8] = offsets["device"]
         self._events = count(1)
         self._event_capacity = sizes.events
-        self._history = History(box, self.words, at["history"], sizes)
+        self._history = History(box, self.words, offsets["history"], sizes)
         self._window_end = 0
         self._folded = 0
         self._fold_after = min(_FOLD_EVERY, sizes.steps)
@@ -192,15 +192,15 @@ class Writer:
                     resident_bytes,
                 )
             except (struct.error, OverflowError, TypeError, ValueError):
-                given = {**locals(), "seq": number}
+                values = {**locals(), "seq": number}
                 names = [field.name for field in layout.STEP_FIELDS if field.name]
-                body = pack_clamped([given[name] for name in names])
+                body = pack_clamped([values[name] for name in names])
                 end_ns = clamp_whole(end_ns, -I64, I64)
             if end_ns >= self._window_end or number > self._fold_at:
                 self._fold(end_ns)
-            at = self._steps_at + (number - 1) % self._step_capacity * 128
-            self._box[at : at + 124] = body
-            self._crcs[(at + 124) >> 2] = _crc32(body)
+            offset = self._steps_at + (number - 1) % self._step_capacity * 128
+            self._box[offset : offset + 124] = body
+            self._crcs[(offset + 124) >> 2] = _crc32(body)
             # An aligned native store. struct.pack_into would show readers a 0 for a moment.
             self.words[_STEP_CURSOR] = number
             self.written = number
@@ -213,9 +213,9 @@ class Writer:
         steps in all. From the thread that records steps. `knows_wait`: hooks see all its waits."""
         number = self._device_written + 1
         body = pack_device_step(number, step, knows_wait=knows_wait)
-        at = self._device_at + (number - 1) % self._device_capacity * layout.DEVICE_SIZE
-        self._box[at : at + layout.DEVICE_CRC_AT] = body
-        self._crcs[(at + layout.DEVICE_CRC_AT) >> 2] = zlib.crc32(body)
+        offset = self._device_at + (number - 1) % self._device_capacity * layout.DEVICE_SIZE
+        self._box[offset : offset + layout.DEVICE_CRC_AT] = body
+        self._crcs[(offset + layout.DEVICE_CRC_AT) >> 2] = zlib.crc32(body)
         self.words[layout.DEVICE_CURSOR // 8] = number
         self._device_written = number
 
@@ -262,9 +262,9 @@ class Writer:
                 float(value),
                 raw,
             )
-            at = self._at["events"] + (number - 1) % self._event_capacity * layout.EVENT_SIZE
-            self._box[at : at + layout.EVENT_CRC_AT] = body
-            self._crcs[(at + layout.EVENT_CRC_AT) // 4] = zlib.crc32(body)
+            offset = self._at["events"] + (number - 1) % self._event_capacity * layout.EVENT_SIZE
+            self._box[offset : offset + layout.EVENT_CRC_AT] = body
+            self._crcs[(offset + layout.EVENT_CRC_AT) // 4] = zlib.crc32(body)
             cursor = layout.EVENT_CURSOR // 8
             self.words[cursor] = max(self.words[cursor], number)
 
@@ -286,8 +286,8 @@ class Writer:
 
     def text_of_site(self, word: int) -> str | None:
         """The text for which a word of NOW_SITE stands; None: it stands for none. Slow."""
-        known = dict(self._texts.sites)
-        return next((text for text, its_word in known.items() if its_word == word), None)
+        sites = dict(self._texts.sites)
+        return next((text for text, its_word in sites.items() if its_word == word), None)
 
     @_safely
     def _intern(self, text: str) -> int:
@@ -302,20 +302,20 @@ class Writer:
         with self._lock:
             self._generation += 1
             fixed, attempt, host = self._identity
-            who = (rank, local_rank, world_size, attempt, stage, stages)
+            identity = (rank, local_rank, world_size, attempt, stage, stages)
             block = layout.IDENTITY.pack(
-                *fixed, *(clamp_whole(number, -1, 2**31 - 1) for number in who), host
+                *fixed, *(clamp_whole(number, -1, 2**31 - 1) for number in identity), host
             )
             self.words[layout.GENERATION_FIRST // 8] = self._generation
             self._box[: len(block)] = block
             self.words[layout.GENERATION_LAST // 8] = self._generation
 
     @_safely
-    def last_words(self, words: Mapping[str, Any]) -> None:
+    def last_words(self, facts: Mapping[str, Any]) -> None:
         """Adds to why the process ends: `type`, `message`, `file`, `line`, `function`,
         `traceback`; long texts lose their middle."""
         with self._lock:
-            self._texts.last_words(words)
+            self._texts.last_words(facts)
 
     @_safely
     def state(self, value: int) -> None:

@@ -62,19 +62,19 @@ def fitted(facts: Mapping[str, Any], limit: int) -> bytes:
     Where they are too large, the largest go first: a text is cut in its middle, anything else is
     dropped, and the key is listed under `truncated`.
     """
-    kept = {str(key): plain(value) for key, value in facts.items()}
-    kept.pop(TRUNCATED, None)
+    fitting = {str(key): plain(value) for key, value in facts.items()}
+    fitting.pop(TRUNCATED, None)
     cut: list[str] = []
-    while len(raw := encoded({**kept, TRUNCATED: cut} if cut else kept)) > limit:
-        sizes = {key: len(encoded(key)) + len(encoded(value)) for key, value in kept.items()}
+    while len(raw := encoded({**fitting, TRUNCATED: cut} if cut else fitting)) > limit:
+        sizes = {key: len(encoded(key)) + len(encoded(value)) for key, value in fitting.items()}
         if not sizes:
             return b"{}"
         largest = max(sizes, key=sizes.__getitem__)
-        value = kept[largest]
+        value = fitting[largest]
         if isinstance(value, str) and len(value) > 256:
-            kept[largest] = cut_middle(value, len(value) // 2)
+            fitting[largest] = cut_middle(value, len(value) // 2)
         else:
-            del kept[largest]
+            del fitting[largest]
         name = largest[:64]
         if name not in cut and len(cut) < 64:
             cut.append(name)

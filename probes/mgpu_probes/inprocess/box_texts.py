@@ -49,13 +49,13 @@ class Texts:
         self.sites[text] = used + 1
         return used + 1
 
-    def last_words(self, words: Mapping[str, Any]) -> None:
+    def last_words(self, facts: Mapping[str, Any]) -> None:
         """Writes them anew, together with what was said before."""
-        self._last_words.update(words)
+        self._last_words.update(facts)
         raw = fitted(self._last_words, layout.WORDS_SIZE)
         self._words[layout.WORDS_USED // 8] = 0
         self._put(self._at["words"], raw)
         self._words[layout.WORDS_USED // 8] = len(raw)
 
-    def _put(self, at: int, raw: bytes) -> None:
-        self._box[at : at + len(raw)] = raw
+    def _put(self, offset: int, raw: bytes) -> None:
+        self._box[offset : offset + len(raw)] = raw

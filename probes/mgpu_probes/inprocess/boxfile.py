@@ -29,27 +29,27 @@ STANDARD = Sizes()
 
 def head(sizes: Sizes) -> tuple[Any, ...]:
     """The fields of the identity block that never change: all before the rank."""
-    at = layout.areas()
-    before = time.monotonic_ns()
+    offsets = layout.areas()
+    earlier = time.monotonic_ns()
     wall = time.time_ns()
-    between = (before + time.monotonic_ns()) // 2
+    between = (earlier + time.monotonic_ns()) // 2
     return (
         layout.MAGIC,
         layout.VERSION_MAJOR,
         layout.VERSION_MINOR,
         layout.BYTE_ORDER_MARK,
         layout.HEADER_SIZE,
-        at["birth"],
+        offsets["birth"],
         layout.BIRTH_SLOT_SIZE,
-        at["strings"],
+        offsets["strings"],
         layout.STRINGS_SIZE,
-        at["steps"],
+        offsets["steps"],
         sizes.steps,
-        at["events"],
+        offsets["events"],
         sizes.events,
-        at["history"],
+        offsets["history"],
         sizes.history,
-        at["words"],
+        offsets["words"],
         layout.WORDS_SIZE,
         os.getpid(),
         os.getppid(),

@@ -150,7 +150,9 @@ class ClockOffset:
 
     def narrow(self, host: list[int], device: list[int], seen: int) -> None:
         """Events recorded at `host` completed at `device`; the last was seen complete at `seen`."""
-        self.least = max(self.least, *(at - done for at, done in zip(host, device, strict=True)))
+        self.least = max(
+            self.least, *(sent - done for sent, done in zip(host, device, strict=True))
+        )
         self.see(device[-1], seen)
 
     def see(self, device: int, seen: int) -> None:
@@ -345,11 +347,11 @@ class DeviceTimer:
         if self._more_holders:
             events, all_events = [], events
             for event in all_events:
-                more = self._more_holders.pop(id(event), 0)
-                if more == 0:
+                further_holders = self._more_holders.pop(id(event), 0)
+                if further_holders == 0:
                     events.append(event)
-                elif more > 1:
-                    self._more_holders[id(event)] = more - 1
+                elif further_holders > 1:
+                    self._more_holders[id(event)] = further_holders - 1
         self._clock.give_back(events)
 
     def _has_room(self) -> bool:
@@ -412,9 +414,9 @@ class DeviceTimer:
             first = self._clock.nanoseconds_between(offset.anchor, tape.events[0])
         device = [first + moment for moment in moments]
         offset.narrow(tape.host, device, seen)
-        for at, moment in tape.passed:
-            offset.see(device[at], moment)
-        for at in reversed(range(len(moments) - 1)):
-            if tape.marks[at] in self._begins_backward:
-                return offset.lead(tape.host[at + 1], device[at + 1])
+        for place, moment in tape.passed:
+            offset.see(device[place], moment)
+        for place in reversed(range(len(moments) - 1)):
+            if tape.marks[place] in self._begins_backward:
+                return offset.lead(tape.host[place + 1], device[place + 1])
         return -1, -1

@@ -93,8 +93,10 @@ class Tape:
         rest.moments = self.moments[count:]
         rest.events += self.events[count + 1 :]
         rest.host += self.host[count + 1 :]
-        rest.passed = [(at - count, seen) for at, seen in self.passed if at >= count]
-        rest.values = [(at - count, name, read) for at, name, read in self.values if at > count]
+        rest.passed = [(place - count, seen) for place, seen in self.passed if place >= count]
+        rest.values = [
+            (place - count, name, read) for place, name, read in self.values if place > count
+        ]
         return rest
 
     def end(self, count: int) -> list[Any]:
@@ -108,7 +110,7 @@ class Tape:
 
     def read(self, name: str) -> float | None:
         """The last value of that name, once the turn's events have completed; None: none is."""
-        for _, known, value in reversed(self.values):
-            if known == name:
+        for _, value_name, value in reversed(self.values):
+            if value_name == name:
                 return value()
         return None

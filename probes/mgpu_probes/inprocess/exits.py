@@ -57,7 +57,7 @@ class ExitRecorder:
         if not args or args[0] is None or args[0] == 0:
             return
         caller = sys._getframe(2)
-        words: dict[str, Any] = {
+        exit_facts: dict[str, Any] = {
             "type": "SystemExit",
             "module": "builtins",
             "message": str(args[0])[:4000],
@@ -65,7 +65,7 @@ class ExitRecorder:
             "line": caller.f_lineno,
             "function": caller.f_code.co_name,
         }
-        self._asked[:] = [(self._steps(), words)]
+        self._asked[:] = [(self._steps(), exit_facts)]
 
     def _steps(self) -> int:
         return 0 if self._context.box is None else self._context.box.written
@@ -75,14 +75,14 @@ class ExitRecorder:
         failed: its exit code tells whether it does. Where training went on, somebody caught it."""
         if not self._context.on or self._context.box is None or self._recorded:
             return
-        words: dict[str, Any] = {}
+        exit_facts: dict[str, Any] = {}
         if self._asked and self._asked[0][0] == self._steps():
-            words = self._asked[0][1]
+            exit_facts = self._asked[0][1]
         wait = self._context.find_failed_wait()
         if wait is not None:
-            words |= {"type": wait.type, "message": wait.message, "wait": wait.as_words()}
-        if words:
-            self._context.box.last_words(words)
+            exit_facts |= {"type": wait.type, "message": wait.message, "wait": wait.as_words()}
+        if exit_facts:
+            self._context.box.last_words(exit_facts)
 
     def record(self, error: BaseException, trace: TracebackType | None) -> None:
         """Writes the exception as the box's last words. Opens a box for a rank that has none."""
@@ -96,10 +96,10 @@ class ExitRecorder:
                 return
         self._recorded.append(1)
         frames = traceback.extract_tb(trace)
-        own = [frame for frame in frames if not _foreign(frame.filename)] or frames
-        where = own[-1] if own else None
+        user_frames = [frame for frame in frames if not _foreign(frame.filename)] or frames
+        where = user_frames[-1] if user_frames else None
         text = "".join(traceback.format_exception(type(error), error, trace, limit=-_MOST_FRAMES))
-        words: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "type": type(error).__qualname__,
             "module": type(error).__module__,
             "message": str(error)[:4000],
@@ -110,11 +110,11 @@ class ExitRecorder:
         }
         wait = self._context.find_failed_wait(error)
         if wait is not None:
-            words["wait"] = wait.as_words()
+            facts["wait"] = wait.as_words()
         if self._context.box is not None:
-            self._context.box.last_words(words)
+            self._context.box.last_words(facts)
             self._context.box.state(layout.FAILED)
-            summary = f"{words['type']}: {words['message']}"
+            summary = f"{facts['type']}: {facts['message']}"
             self._context.event(
                 layout.RAISED, self._context.clock(), text=summary[: layout.EVENT_TEXT_SIZE]
             )

@@ -132,7 +132,7 @@ def format_of(fields: tuple[Field, ...]) -> str:
 
 def offsets_of(fields: tuple[Field, ...]) -> tuple[int, ...]:
     """Where each field begins, in bytes."""
-    return tuple(struct.calcsize(format_of(fields[:at])) for at in range(len(fields)))
+    return tuple(struct.calcsize(format_of(fields[:count])) for count in range(len(fields)))
 
 
 STEP_FIELDS = (
@@ -247,7 +247,7 @@ NOTE, JOINED, GC, SAVED, EVALUATED, RAISED, MEMORY, RECOMPILED, LEFT = range(len
 
 def areas() -> dict[str, int]:
     """Offsets of the areas and the size of a whole box, in bytes."""
-    at: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     offset = HEADER_SIZE
     for name, size in (
         ("birth", 2 * BIRTH_SLOT_SIZE),
@@ -258,7 +258,7 @@ def areas() -> dict[str, int]:
         ("history", 2 * HISTORY_CAPACITY * STEP_SIZE),
         ("device", DEVICE_CAPACITY * DEVICE_SIZE),
     ):
-        at[name] = offset
+        offsets[name] = offset
         offset += size
-    at["end"] = offset
-    return at
+    offsets["end"] = offset
+    return offsets

@@ -18,8 +18,8 @@ FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 def start(function: Callable[..., object], *arguments: Any) -> None:
     """Runs `function` in a new thread that `threading` does not know, which nobody waits for, with
     all signals blocked but `FAULTS`. Raises RuntimeError where no thread can be started."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {*FAULTS})
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {*FAULTS})
     try:
         _thread.start_new_thread(function, arguments)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)

@@ -50,9 +50,9 @@ class PeakMemoryHistory:
             del self.rungs[1::2]
 
     def _rose(self, peak: int) -> bool:
-        _, samples, tokens, before = self.rungs[-1]
+        _, samples, tokens, previous_peak = self.rungs[-1]
         return (
-            peak >= before + _LEAST
+            peak >= previous_peak + _LEAST
             or self.samples > samples * (1 + _LARGER)
             or self.tokens > tokens * (1 + _LARGER)
         )
@@ -105,14 +105,14 @@ class Memory:
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
         self._most = max(self._most, resident)  # the kernel's counters are off by some pages
         self.on_host.reached(step, self._most)
-        found = allocated, self._resident()
+        sample = allocated, self._resident()
         self.spent_ns += time.perf_counter_ns() - began
-        return found
+        return sample
 
     def describe(self) -> dict[str, Any]:
         """For the process metadata."""
         rungs = {"device": self.on_device.rungs, "host": self.on_host.rungs}
-        return {"memory_peaks": {name: list(one) for name, one in rungs.items() if one}}
+        return {"memory_peaks": {name: list(history) for name, history in rungs.items() if history}}
 
     def _resident(self) -> int:
         try:

@@ -50,8 +50,8 @@ def describe_process(context: ProbeContext) -> dict[str, Any]:
     facts |= {"device": context.accelerator or "cpu", "clock": context.device_clock}
     for part in context.metadata_parts:
         for key, value in (_quietly(part) or {}).items():
-            known = facts.get(key)
-            facts[key] = {**known, **value} if isinstance(known, dict) else value
+            earlier = facts.get(key)
+            facts[key] = {**earlier, **value} if isinstance(earlier, dict) else value
     return facts
 
 

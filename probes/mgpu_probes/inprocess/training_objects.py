@@ -34,11 +34,11 @@ class UnseenWaits(str, Enum):
 class Described:
     """One object, as it was when it was last seen alive."""
 
-    def __init__(self, thing: Any, facts: Facts, changing: Callable[[Any], Facts]) -> None:
-        self.facts = {**facts, **changing(thing)}
+    def __init__(self, subject: Any, facts: Facts, changing: Callable[[Any], Facts]) -> None:
+        self.facts = {**facts, **changing(subject)}
         self._fixed = dict(facts)
         self._changing = changing
-        self._thing = weakref.ref(thing)
+        self._thing = weakref.ref(subject)
 
     @property
     def thing(self) -> Any:
@@ -51,75 +51,75 @@ class Described:
 
     def now(self) -> Facts:
         """All that is known of it."""
-        thing = self.thing
-        if thing is not None:
-            self.facts.update(self._changing(thing))
+        subject = self.thing
+        if subject is not None:
+            self.facts.update(self._changing(subject))
         return self.facts
 
 
-def describe_loader(one: Any) -> Described:
+def describe_loader(loader: Any) -> Described:
     """A `torch.utils.data.DataLoader`. An iterable dataset is not asked for its length: torch would
     then warn of batches beyond it."""
-    sampler = sampler_of(one)
-    known = getattr(one, "_dataset_kind", None) == _MAP_STYLE
-    dataset = getattr(one, "dataset", None)
+    sampler = sampler_of(loader)
+    is_map_style = getattr(loader, "_dataset_kind", None) == _MAP_STYLE
+    dataset = getattr(loader, "dataset", None)
     facts = {
-        "workers": getattr(one, "num_workers", None),
-        "batch_size": getattr(one, "batch_size", None),
-        "pin_memory": getattr(one, "pin_memory", None),
-        "prefetch_factor": getattr(one, "prefetch_factor", None),
-        "persistent_workers": getattr(one, "persistent_workers", None),
-        "drop_last": getattr(one, "drop_last", None),
+        "workers": getattr(loader, "num_workers", None),
+        "batch_size": getattr(loader, "batch_size", None),
+        "pin_memory": getattr(loader, "pin_memory", None),
+        "prefetch_factor": getattr(loader, "prefetch_factor", None),
+        "persistent_workers": getattr(loader, "persistent_workers", None),
+        "drop_last": getattr(loader, "drop_last", None),
         "sampler": type(sampler).__name__,
         "sampler_seed": _of_type(int, sampler, "seed"),
         "sampler_ranks": _of_type(int, sampler, "num_replicas"),
         "sampler_rank": _of_type(int, sampler, "rank"),
         "shuffles": _shuffles(sampler),
         "dataset": type(dataset).__name__,
-        "dataset_length": _length(dataset) if known else None,
-        "batches": _length(one) if known else None,
+        "dataset_length": _length(dataset) if is_map_style else None,
+        "batches": _length(loader) if is_map_style else None,
         "epochs": 0,
     }
-    return Described(one, facts, _epoch)
+    return Described(loader, facts, _epoch)
 
 
-def sampler_of(one: Any) -> Any:
+def sampler_of(loader: Any) -> Any:
     """What orders the loader's samples: its own `sampler` is idle where it was given batches."""
-    batches = getattr(one, "batch_sampler", None)
-    if getattr(one, "batch_size", None) is None and batches is not None:
+    batches = getattr(loader, "batch_sampler", None)
+    if getattr(loader, "batch_size", None) is None and batches is not None:
         return getattr(batches, "sampler", batches)
-    return getattr(one, "sampler", None)
+    return getattr(loader, "sampler", None)
 
 
-def describe_optimizer(one: Any) -> Described:
+def describe_optimizer(optimizer: Any) -> Described:
     """A `torch.optim.Optimizer`."""
-    groups = getattr(one, "param_groups", None) or [{}]
+    groups = getattr(optimizer, "param_groups", None) or [{}]
     parameters = [p for group in groups for p in group.get("params", ())]
     facts = {
-        "class": type(one).__name__,
-        "lr": _rate(one)["lr_now"],
-        "lr_default": _default_rate(type(one)),
+        "class": type(optimizer).__name__,
+        "lr": _rate(optimizer)["lr_now"],
+        "lr_default": _default_rate(type(optimizer)),
         "parameters": sum(p.numel() for p in parameters),
         "dtype": str(parameters[0].dtype).removeprefix("torch.") if parameters else None,
         "device": str(parameters[0].device) if parameters else None,
         "devices": _accelerators(parameters),
     }
-    return Described(one, facts, _rate)
+    return Described(optimizer, facts, _rate)
 
 
 def _accelerators(parameters: list[Any]) -> list[str]:
     """Of those parameters: several where a process divides one model among them."""
-    known = {p.device for p in parameters}
-    return sorted(str(one) for one in known if one.type not in _HOST)[:_MOST_DEVICES]
+    devices = {p.device for p in parameters}
+    return sorted(str(device) for device in devices if device.type not in _HOST)[:_MOST_DEVICES]
 
 
-def _epoch(one: Any) -> Facts:
-    return {"sampler_epoch": _of_type(int, sampler_of(one), "epoch")}
+def _epoch(loader: Any) -> Facts:
+    return {"sampler_epoch": _of_type(int, sampler_of(loader), "epoch")}
 
 
-def _rate(one: Any) -> Facts:
+def _rate(optimizer: Any) -> Facts:
     """Of the first parameter group; a tensor, which may be on a device, is not read."""
-    groups = getattr(one, "param_groups", None) or [{}]
+    groups = getattr(optimizer, "param_groups", None) or [{}]
     return {"lr_now": _real(groups[0].get("lr"))}
 
 
@@ -139,17 +139,17 @@ def _shuffles(sampler: Any) -> bool | None:
     return _SHUFFLING.get(type(sampler).__name__) if option is None else option
 
 
-def _of_type(kind: type, thing: Any, name: str) -> Any:
-    value = _asked(lambda: getattr(thing, name, None))
+def _of_type(kind: type, subject: Any, name: str) -> Any:
+    value = _ask_or_none(lambda: getattr(subject, name, None))
     return value if type(value) is kind else None
 
 
-def _length(thing: Any) -> int | None:
-    length: int | None = _asked(lambda: len(thing))
+def _length(subject: Any) -> int | None:
+    length: int | None = _ask_or_none(lambda: len(subject))
     return length
 
 
-def _asked(question: Callable[[], Any]) -> Any:
+def _ask_or_none(question: Callable[[], Any]) -> Any:
     try:
         return question()
     except Exception:  # a sampler or dataset of the user's own may raise anything: not known then
@@ -164,32 +164,32 @@ def measure_holdings(optimizers: Iterable[Any]) -> dict[str, Any]:
     """For the process metadata: of all parameters of these optimizers, of each once. `on`: the
     kind of device that they are on; what is elsewhere (offloaded) is not counted."""
     weights = gradients = states = 0
-    on: str | None = None
-    seen: set[int] = set()
+    device_kind: str | None = None
+    measured: set[int] = set()
     for optimizer in optimizers:
         parameters = [p for group in _groups(optimizer) for p in group.get("params", ())]
-        if len(parameters) + len(seen) > _MOST_PARAMETERS:
+        if len(parameters) + len(measured) > _MOST_PARAMETERS:
             return {}
         for parameter in parameters:
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
-                on = on or _kind(parameter)
-                size = _size(parameter, on)
+            if id(parameter) not in measured:
+                measured.add(id(parameter))
+                device_kind = device_kind or _kind(parameter)
+                size = _size(parameter, device_kind)
                 weights += size
                 if getattr(parameter, "requires_grad", False):
-                    gradients += _size(getattr(parameter, "grad", None), on) or size
+                    gradients += _size(getattr(parameter, "grad", None), device_kind) or size
         if parameters:
             for state in list((getattr(optimizer, "state", None) or {}).values()):
-                kept = state.values() if isinstance(state, dict) else ()
-                states += sum(_size(tensor, on) for tensor in kept)
-    if not seen or on is None:
+                tensors = state.values() if isinstance(state, dict) else ()
+                states += sum(_size(tensor, device_kind) for tensor in tensors)
+    if not measured or device_kind is None:
         return {}
     sizes = {"weights": weights, "gradients": gradients, "optimizer": states}
-    return {"memory_parts": {"on": on, **sizes}}
+    return {"memory_parts": {"on": device_kind, **sizes}}
 
 
-def _groups(one: Any) -> list[Any]:
-    groups = getattr(one, "param_groups", None)
+def _groups(optimizer: Any) -> list[Any]:
+    groups = getattr(optimizer, "param_groups", None)
     return groups if isinstance(groups, list) else []
 
 
@@ -198,10 +198,14 @@ def _kind(tensor: Any) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def _size(tensor: Any, on: str | None) -> int:
+def _size(tensor: Any, device_kind: str | None) -> int:
     """Of this rank's part of a tensor; 0: it is none, or elsewhere."""
     local = getattr(tensor, "_local_tensor", tensor)
-    if not hasattr(local, "element_size") or not hasattr(local, "numel") or _kind(local) != on:
+    if (
+        not hasattr(local, "element_size")
+        or not hasattr(local, "numel")
+        or _kind(local) != device_kind
+    ):
         return 0
     return int(local.numel()) * int(local.element_size())
 
@@ -231,20 +235,25 @@ class TrainingObjects:
     def saw_loader(self, loader: Any) -> tuple[int, int] | None:
         """A DataLoader that is being iterated: its place among the loaders and the epoch, both from
         0; None where it is one too many."""
-        known = self.loaders
-        place = next((at for at, each in enumerate(known) if each.thing is loader), None)
+        loaders = self.loaders
+        place = next(
+            (index for index, described in enumerate(loaders) if described.thing is loader), None
+        )
         if place is None:
-            seen = describe_loader(loader)
-            place = next((at for at, each in enumerate(known) if each.replaced_by(seen)), None)
-            if place is None and len(known) >= _MOST_OBJECTS:
+            newest = describe_loader(loader)
+            place = next(
+                (index for index, described in enumerate(loaders) if described.replaced_by(newest)),
+                None,
+            )
+            if place is None and len(loaders) >= _MOST_OBJECTS:
                 return None
             if place is None:
-                place = len(known)
-                known.append(seen)
+                place = len(loaders)
+                loaders.append(newest)
             else:  # made anew for each epoch
-                seen.facts["epochs"] = known[place].facts["epochs"]
-                known[place] = seen
-        facts = known[place].now()
+                newest.facts["epochs"] = loaders[place].facts["epochs"]
+                loaders[place] = newest
+        facts = loaders[place].now()
         facts["epochs"] += 1
         return place, facts["epochs"] - 1
 
@@ -258,15 +267,17 @@ class TrainingObjects:
         """Bytes of weights, gradients and optimizer states. Walked through only where an optimizer
         or its state is new: some µs for each parameter."""
         try:
-            known = [
+            optimizers = [
                 optimizer.thing
                 for optimizer in self.optimizers.values()
                 if optimizer.thing is not None
             ]
-            sizes = tuple((id(each), len(getattr(each, "state", ()))) for each in known)
+            sizes = tuple(
+                (id(optimizer), len(getattr(optimizer, "state", ()))) for optimizer in optimizers
+            )
             if sizes not in self._holdings:
                 self._holdings.clear()
-                self._holdings[sizes] = measure_holdings(known)
+                self._holdings[sizes] = measure_holdings(optimizers)
             return self._holdings[sizes]
         except Exception:  # an optimizer or tensor of the user's own may raise anything
             return {}

@@ -102,9 +102,9 @@ def _remove(path: str, owner: int) -> None:
 
 
 def _close_in_child() -> None:
-    for each in _open:
+    for open_socket in _open:
         with suppress(OSError):
-            each.close()
+            open_socket.close()
     _open.clear()
 
 

@@ -33,7 +33,7 @@ class _Last:
     end = 0
 
 
-this = _Last()
+last_closure = _Last()
 
 
 def patch(cluster_coordinator: ModuleType) -> None:
@@ -53,12 +53,12 @@ def _ends(token: tuple[int, int], _: Any) -> None:
     with _one_at_a_time:
         now = probe.clock()
         seconds = (now - began) * 1e-9
-        seen = _workers.get(index)
-        if seen is None:
-            seen = _workers[index] = Latencies()
-        seen.add(seconds)
-        _step(this.end or began, now)
-        this.end = now
+        latencies = _workers.get(index)
+        if latencies is None:
+            latencies = _workers[index] = Latencies()
+        latencies.add(seconds)
+        _step(last_closure.end or began, now)
+        last_closure.end = now
 
 
 def _step(start: int, end: int) -> None:
@@ -76,12 +76,12 @@ def _closures() -> dict[str, Any]:
         described = [
             {
                 "worker": index,
-                "count": seen.count,
-                "seconds": seen.seconds,
-                "longest": seen.longest,
-                **seen.lately(),
+                "count": latencies.count,
+                "seconds": latencies.seconds,
+                "longest": latencies.longest,
+                **latencies.lately(),
             }
-            for index, seen in sorted(_workers.items())
+            for index, latencies in sorted(_workers.items())
         ]
     return {"closures": described}
 

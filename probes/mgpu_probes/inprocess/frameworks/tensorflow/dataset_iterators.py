@@ -20,7 +20,7 @@ probe: ProbeContext
 
 _MARKS_KEPT = 256
 _NOTHING_LEARNED = (layout.EVALUATION, layout.CHECKPOINT)
-_asked: dict[int, Mark] = {}
+_fetch_marks: dict[int, Mark] = {}
 """The mark of a fetch from each data set."""
 _sizes: dict[tuple[int, tuple[Any, ...]], tuple[int, int]] = {}
 """Samples and tokens of its batches, by their shapes."""
@@ -32,7 +32,7 @@ class _Fetch:
     runs = False
 
 
-this = _Fetch()
+current_fetch = _Fetch()
 
 
 def patch(iterator_ops: ModuleType) -> None:
@@ -60,19 +60,19 @@ def _watch(owner: Any, name: str) -> None:
 
     @functools.wraps(original)
     def fetches(iterator: Any, *args: Any, **kwargs: Any) -> Any:
-        if this.runs or not probe.on:
+        if current_fetch.runs or not probe.on:
             return original(iterator, *args, **kwargs)
-        this.runs = True
+        current_fetch.runs = True
         try:
             if eagerly():
-                return _now(original, iterator, args, kwargs)
-            _is_asked()
+                return _fetch_eagerly(original, iterator, args, kwargs)
+            _stamp_fetch()
             batch = original(iterator, *args, **kwargs)
         except BaseException as error:
             unseen(error)
             raise
         finally:
-            this.runs = False
+            current_fetch.runs = False
         function_calls.noted(fetches=True)
         try:
             return _stamped(batch)
@@ -83,22 +83,22 @@ def _watch(owner: Any, name: str) -> None:
     setattr(owner, name, hidden(fetches))
 
 
-def _is_asked() -> None:
+def _stamp_fetch() -> None:
     try:
         graph_stamps.begin(ASKS)
     except Exception as trouble:
         graph_stamps.fail(trouble)
 
 
-def _now(
+def _fetch_eagerly(
     original: Callable[..., Any], iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """The loop fetches a batch itself."""
-    within = function_calls.this.known is not None or probe.ledger.phase in _NOTHING_LEARNED
+    within = function_calls.current_call.facts is not None or probe.ledger.phase in _NOTHING_LEARNED
     if within or not probe.mine():
         return original(iterator, *args, **kwargs)
     dataset = id(_dataset(iterator))
-    probe.mark(_asked.get(dataset) or _asks(dataset), probe.clock())
+    probe.mark(_fetch_marks.get(dataset) or _make_fetch_mark(dataset), probe.clock())
     batch = None
     try:
         batch = original(iterator, *args, **kwargs)
@@ -108,12 +108,12 @@ def _now(
         raise
     finally:
         try:
-            _had(dataset, batch)
+            _mark_fetched(dataset, batch)
         except Exception as trouble:
             probe.fail(trouble)
 
 
-def _had(dataset: int, batch: Any) -> None:
+def _mark_fetched(dataset: int, batch: Any) -> None:
     if batch is None:
         probe.mark(fetch_found_end, probe.clock())
     else:
@@ -125,12 +125,12 @@ def _size_of(dataset: int, batch: Any) -> tuple[int, int]:
     shapes = _shapes(batch)
     if shapes is None:
         return size_of(batch)
-    known = _sizes.get((dataset, shapes))
-    if known is None:
+    size = _sizes.get((dataset, shapes))
+    if size is None:
         if len(_sizes) >= _MARKS_KEPT:
             _sizes.clear()
-        known = _sizes[dataset, shapes] = size_of(batch)
-    return known
+        size = _sizes[dataset, shapes] = size_of(batch)
+    return size
 
 
 def _shapes(batch: Any) -> tuple[Any, ...] | None:
@@ -138,11 +138,11 @@ def _shapes(batch: Any) -> tuple[Any, ...] | None:
     if type(batch) is not tuple:
         return None
     shapes: list[Any] = []
-    for one in batch:
-        if hasattr(one, "_shape_tuple"):
-            shapes.append(one._shape_tuple())
+    for component in batch:
+        if hasattr(component, "_shape_tuple"):
+            shapes.append(component._shape_tuple())
             continue
-        parts = getattr(one, "values", None)
+        parts = getattr(component, "values", None)
         if type(parts) is not tuple or not all(hasattr(part, "_shape_tuple") for part in parts):
             return None
         shapes.append(("replicas", *[part._shape_tuple() for part in parts]))
@@ -164,7 +164,7 @@ def _stamped(batch: Any) -> Any:
         return batch
     _count(batch)
     with tf.control_dependencies([moment]):
-        later = [_identity(tf, one) for one in flat]
+        later = [_identity(tf, tensor) for tensor in flat]
     return tf.nest.pack_sequence_as(batch, later, expand_composites=True)
 
 
@@ -182,25 +182,25 @@ def _count(batch: Any) -> None:
         graph_stamps.number(TOKENS, tokens, -1)
         return
     for part in parts_of(batch):
-        first = next((one for one in tensors(part) if one.shape.rank), None)
+        first = next((tensor for tensor in tensors(part) if tensor.shape.rank), None)
         if first is not None:
             graph_stamps.number(SAMPLES, tensorflow().shape(first)[0], -1)
 
 
-def _asks(dataset: int) -> Mark:
-    def asked(steps: Steps, now: int) -> None:
+def _make_fetch_mark(dataset: int) -> Mark:
+    def fetch_begins(steps: Steps, now: int) -> None:
         steps.fetch_begins(dataset, now)
 
-    if len(_asked) >= _MARKS_KEPT:
-        _asked.clear()
-    _asked[dataset] = asked
-    return asked
+    if len(_fetch_marks) >= _MARKS_KEPT:
+        _fetch_marks.clear()
+    _fetch_marks[dataset] = fetch_begins
+    return fetch_begins
 
 
 def _dataset(iterator: Any) -> Any:
     """What it iterates over: iterators come and go with the epochs."""
-    own = getattr(iterator, "_dataset", None)
-    if own is not None:
-        return own
+    dataset = getattr(iterator, "_dataset", None)
+    if dataset is not None:
+        return dataset
     parts = getattr(iterator, "_iterators", None) or [iterator]
     return getattr(parts[0], "_dataset", type(iterator))

@@ -19,29 +19,29 @@ _LONGEST = 32
 """Operations of a pipeline."""
 _UNREADABLE = ("Variant", "ReincarnatedPerDeviceGenerator")
 """Data sets that came from elsewhere as a handle: what they were made of is not known here."""
-_known: list[dict[str, Any]] = []
+_pipelines: list[dict[str, Any]] = []
 
 
 def patch(iterator_ops: ModuleType) -> None:
     """Sees each iterator over a data set as it is made."""
-    wrap(iterator_ops.OwnedIterator, "_create_iterator", _seen, _nothing)
+    wrap(iterator_ops.OwnedIterator, "_create_iterator", _note_pipeline, _nothing)
 
 
 def patch_distributed(input_lib: ModuleType) -> None:
     """Sees those that give batches to several devices, which are made before their parts."""
     owner = getattr(input_lib, "_SingleWorkerOwnedDatasetIterator", None)
     if owner is not None:
-        wrap(owner, "__init__", _seen, _nothing)
+        wrap(owner, "__init__", _note_pipeline, _nothing)
 
 
-def _seen(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _note_pipeline(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     dataset = kwargs.get("dataset") or (args[1] if len(args) > 1 else None)
-    if not probe.on or dataset is None or len(_known) >= _MOST:
+    if not probe.on or dataset is None or len(_pipelines) >= _MOST:
         return
-    found = described(dataset)
-    readable = found["operations"] and found["operations"][-1] not in _UNREADABLE
-    if readable and found not in _known:
-        _known.append(found)
+    pipeline = described(dataset)
+    readable = pipeline["operations"] and pipeline["operations"][-1] not in _UNREADABLE
+    if readable and pipeline not in _pipelines:
+        _pipelines.append(pipeline)
 
 
 def _nothing(_: Any, __: Any) -> None:
@@ -89,7 +89,7 @@ def _number(tensor: Any) -> int | None:
 
 
 def _describe() -> dict[str, Any]:
-    return {"pipelines": list(_known)} if _known else {}
+    return {"pipelines": list(_pipelines)} if _pipelines else {}
 
 
 def attach(context: ProbeContext) -> None:

@@ -52,8 +52,8 @@ def _place(cluster: dict[str, Any], task: dict[str, Any]) -> Place | None:
         return Place(kind, -1, world, sizes["ps"])
     if kind not in TRAINING or not 0 <= index < sizes[kind]:
         return None
-    before = sum(sizes[name] for name in TRAINING[: TRAINING.index(kind)])
-    return Place(kind, before + index, world, sizes["ps"])
+    first_place = sum(sizes[name] for name in TRAINING[: TRAINING.index(kind)])
+    return Place(kind, first_place + index, world, sizes["ps"])
 
 
 NAMES = {
@@ -80,7 +80,7 @@ class _Strategy:
     name = ""
 
 
-this = _Strategy()
+newest_strategy = _Strategy()
 
 
 def patch(distribute_lib: ModuleType) -> None:
@@ -101,11 +101,11 @@ def _made(strategy: Any, _: Any) -> None:
     name = NAMES.get(type(strategy).__name__)
     if name is None:
         return
-    this.name, this.strategy = name, weakref.ref(strategy)
+    newest_strategy.name, newest_strategy.strategy = name, weakref.ref(strategy)
     if name != "single":
         probe.objects.strategies.add(name)
     if name in _NOT_HERE:
-        graph_stamps.this.off = _NOT_HERE[name]
+        graph_stamps.tracing.off = _NOT_HERE[name]
     probe.renew_metadata()
 
 
@@ -114,24 +114,24 @@ def _joining(_: tuple[Any, ...], __: dict[str, Any]) -> Place | None:
     if place is None or place.rank < 0 or place.world_size < 2 or not probe.adopt():
         return None
     probe.objects.strategies.add("multiworker")
-    probe.sequence = lambda: graph_stamps.this.reductions
+    probe.sequence = lambda: graph_stamps.tracing.reductions
     probe.thread_clock = lambda: nan
     probe.join(place.rank, place.world_size)
     return place
 
 
 def _joined(place: Place, _: Any) -> None:
-    if this.name == "multiworker":  # else it raised
+    if newest_strategy.name == "multiworker":  # else it raised
         probe.joined(place.rank, place.world_size)
 
 
 def describe_replicas() -> dict[str, Any]:
     """For the process metadata."""
-    strategy = this.strategy() if this.strategy is not None else None
+    strategy = newest_strategy.strategy() if newest_strategy.strategy is not None else None
     if strategy is None:
         return {}
     extended = strategy.extended
-    devices = [str(one) for one in getattr(extended, "worker_devices", ())]
+    devices = [str(device) for device in getattr(extended, "worker_devices", ())]
     return {
         "replicas": int(strategy.num_replicas_in_sync),
         "replica_devices": [_short(device) for device in devices[:_MOST_DEVICES]],

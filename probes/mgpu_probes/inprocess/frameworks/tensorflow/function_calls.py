@@ -21,7 +21,7 @@ from ...step_engine import Steps
 from ...step_marks import fetch_found_end, fetched, updated
 from ...wrap import hidden, wrapped
 from . import graph_stamps, replica_latencies, returned_stamps, turn_marks
-from .stamp_timeline import INPUT, Arrival, Layouts, Turn, plans, together, turns
+from .stamp_timeline import INPUT, Arrival, Layouts, Turn, merge_turns, plans, turns
 from .tensorflow_support import eagerly, tensorflow, unseen
 
 probe: ProbeContext
@@ -30,7 +30,7 @@ _MOST_ARRIVALS = 4096
 """Of one call; more are left out."""
 
 
-class Known:
+class FunctionFacts:
     """What is known of one `tf.function`."""
 
     __slots__ = ("fetches", "plain", "trains", "updates")
@@ -45,7 +45,7 @@ class Known:
 class _Call:
     """The call from the loop that is under way."""
 
-    known: Known | None = None
+    facts: FunctionFacts | None = None
     """None: there is no such call."""
     began = 0
     asked = False
@@ -58,10 +58,10 @@ class _Call:
     """Gradients were computed in this process so far; within what XLA compiles."""
 
 
-this = _Call()
+current_call = _Call()
 _AT_THE_TOP = (PENDING, layout.OTHER)
 """Phases of the loop itself."""
-_known: WeakKeyDictionary[Any, Known] = WeakKeyDictionary()
+_functions: WeakKeyDictionary[Any, FunctionFacts] = WeakKeyDictionary()
 _twins: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 """Functions whose graphs hold stamps, and the like of each without; None until it is asked for."""
 _arrived: list[Arrival] = []
@@ -82,26 +82,26 @@ def patch(polymorphic_function: ModuleType) -> None:
         except Exception as trouble:
             probe.fail(trouble)
             compiles = opened = False
-        way, graphs = returned_stamps.this, graph_stamps.this.stamped
-        before, way.called = way.called, True
+        way, graphs = returned_stamps.returning, graph_stamps.tracing.stamped
+        was_called, way.called = way.called, True
         called = self if _stamps() or eagerly() else _without_stamps(self)
         try:
             result = original(called, *args, **kwargs)
         except BaseException as error:
-            way.called = before
+            way.called = was_called
             unseen(error)
             _ends(compiles, opened, returned=False)
             raise
-        way.called = before
-        if graphs != graph_stamps.this.stamped:
+        way.called = was_called
+        if graphs != graph_stamps.tracing.stamped:
             _twins.setdefault(self, None)
         _ends(compiles, opened, returned=True)
         return result
 
     function.__call__ = hidden(call)
     function.get_concrete_function = _concrete(function.get_concrete_function)
-    graph_stamps.this.allowed = _stamps
-    graph_stamps.this.send = _arrives
+    graph_stamps.tracing.allowed = _stamps
+    graph_stamps.tracing.send = _arrives
 
 
 def _concrete(original: Any) -> Any:
@@ -109,38 +109,38 @@ def _concrete(original: Any) -> Any:
 
     @functools.wraps(original)
     def concrete(self: Any, *args: Any, **kwargs: Any) -> Any:
-        way = returned_stamps.this
-        before, way.called = way.called, False
+        way = returned_stamps.returning
+        was_called, way.called = way.called, False
         try:
             return original(_without_stamps(self), *args, **kwargs)
         except BaseException as error:
             unseen(error)
             raise
         finally:
-            way.called = before
+            way.called = was_called
 
     return hidden(concrete)
 
 
 def noted(*, trains: bool = False, updates: bool = False, fetches: bool = False) -> None:
     """Something of a training runs, or was traced in the call that is under way."""
-    if trains and not this.trained:
-        this.trained = True
+    if trains and not current_call.trained:
+        current_call.trained = True
         probe.thread_clock = lambda: nan  # the work is done by threads of TensorFlow's own
-    this.jit |= trains and this.compiled > 0
-    known = this.known
-    if known is not None:
-        known.trains |= trains
-        known.updates |= updates
-        known.fetches |= fetches
+    current_call.jit |= trains and current_call.compiled > 0
+    facts = current_call.facts
+    if facts is not None:
+        facts.trains |= trains
+        facts.updates |= updates
+        facts.fetches |= fetches
 
 
 def _stamps() -> bool:
-    return this.known is not None and not this.compiled
+    return current_call.facts is not None and not current_call.compiled
 
 
 def _arrives(sent: Layouts, values: list[float]) -> None:
-    if this.known is not None and len(_arrived) < _MOST_ARRIVALS:
+    if current_call.facts is not None and len(_arrived) < _MOST_ARRIVALS:
         _arrived.append((sent, values))
 
 
@@ -149,24 +149,25 @@ def _begins(function: Any) -> tuple[bool, bool]:
     compiles = bool(getattr(function, "_jit_compile", False))
     if compiles:
         with _compiled:
-            this.compiled += 1
-    if not probe.on or this.known is not None or not eagerly() or _never_traced():
+            current_call.compiled += 1
+    if not probe.on or current_call.facts is not None or not eagerly() or _never_traced():
         return compiles, False
     if get_ident() != probe.owner and not probe.adopt():
         return compiles, False
-    known = _known.get(function)
-    if known is None:
-        known = _known[function] = Known()
+    facts = _functions.get(function)
+    if facts is None:
+        facts = _functions[function] = FunctionFacts()
     _arrived.clear()
-    this.known, this.began, this.asked, this.computes = known, probe.clock(), False, False
-    if known.plain:
+    current_call.facts, current_call.began = facts, probe.clock()
+    current_call.asked = current_call.computes = False
+    if facts.plain:
         if probe.ledger.phase in _AT_THE_TOP:
-            this.computes = True
-            probe.mark(Steps.computing_begins, this.began)
-    elif known.trains or known.updates:
-        this.asked = True
-        first = Steps.forward_begins if known.trains else Steps.update_begins
-        probe.mark(turn_marks.asks if known.fetches else first, this.began)
+            current_call.computes = True
+            probe.mark(Steps.computing_begins, current_call.began)
+    elif facts.trains or facts.updates:
+        current_call.asked = True
+        first = Steps.forward_begins if facts.trains else Steps.update_begins
+        probe.mark(turn_marks.asks if facts.fetches else first, current_call.began)
     return compiles, True
 
 
@@ -178,35 +179,35 @@ def _never_traced() -> bool:
 def _ends(compiles: bool, opened: bool, *, returned: bool) -> None:
     if compiles:
         with _compiled:
-            this.compiled -= 1
+            current_call.compiled -= 1
     if opened:
         try:
-            _over(returned)
+            _finish_call(returned)
         except Exception as trouble:
             probe.fail(trouble)
 
 
-def _over(returned: bool) -> None:
+def _finish_call(returned: bool) -> None:
     """The call from the loop has returned or raised."""
-    known, this.known = this.known, None
-    if known is None or not probe.on:
+    facts, current_call.facts = current_call.facts, None
+    if facts is None or not probe.on:
         return
-    trains = known.trains or known.updates
-    known.plain = not (trains or known.fetches)
-    if this.computes:
+    trains = facts.trains or facts.updates
+    facts.plain = not (trains or facts.fetches)
+    if current_call.computes:
         probe.mark(Steps.computing_ends, probe.clock())
-    if this.computes or not trains:
+    if current_call.computes or not trains:
         return
     ended = probe.clock()
     probe.trained = True
     call_turns = _turns_of_call(ended)
-    if not known.trains:
+    if not facts.trains:
         _updates_alone(ended)
-    elif call_turns and (call_turns[0].trains or known.fetches):
-        _trains(known, call_turns, ended)
-    elif not known.fetches and returned:
-        _unseen(known, ended)
-    elif known.fetches and this.asked:
+    elif call_turns and (call_turns[0].trains or facts.fetches):
+        _mark_turns(facts, call_turns, ended)
+    elif not facts.fetches and returned:
+        _mark_without_stamps(facts, ended)
+    elif facts.fetches and current_call.asked:
         probe.mark(fetch_found_end, ended)  # the data set is at its end
 
 
@@ -217,38 +218,38 @@ def _turns_of_call(ended: int) -> list[Turn]:
     planned = plans(_arrived)
     values = _arrived[0][1]
     if len(_arrived) > 1:
-        values = [value for _, each in _arrived for value in each]
+        values = [value for _, turn_values in _arrived for value in turn_values]
     _arrived.clear()
     offset = graph_stamps.offset()
-    replica_latencies.worked(planned, values, (this.began - offset) * 1e-9)
-    return turns(planned, values, this.began, ended, offset)
+    replica_latencies.worked(planned, values, (current_call.began - offset) * 1e-9)
+    return turns(planned, values, current_call.began, ended, offset)
 
 
-def _trains(known: Known, call_turns: list[Turn], ended: int) -> None:
+def _mark_turns(facts: FunctionFacts, call_turns: list[Turn], ended: int) -> None:
     alone = not any(call_turn.updates for call_turn in call_turns)
-    if alone and not known.updates and len(call_turns) > 1:
-        call_turns = together(call_turns)
+    if alone and not facts.updates and len(call_turns) > 1:
+        call_turns = merge_turns(call_turns)
     last = len(call_turns) - 1
     for number, turn in enumerate(call_turns):
         end = ended if number == last else turn.moments[-1][1]
-        updates = turn.updates or (number == last and known.updates and alone)
-        began = this.began if number == 0 else call_turns[number - 1].moments[-1][1]
-        asked = this.asked and number == 0
-        if asked and known.fetches and INPUT not in dict(turn.moments):
+        updates = turn.updates or (number == last and facts.updates and alone)
+        began = current_call.began if number == 0 else call_turns[number - 1].moments[-1][1]
+        asked_before = current_call.asked and number == 0
+        if asked_before and facts.fetches and INPUT not in dict(turn.moments):
             probe.mark(fetched, began, (0, 0))
-            asked = False
-        turn_marks.turn(turn, began, end, updates, asked=asked)
+            asked_before = False
+        turn_marks.turn(turn, began, end, updates, asked=asked_before)
 
 
-def _unseen(known: Known, ended: int) -> None:
+def _mark_without_stamps(facts: FunctionFacts, ended: int) -> None:
     """A call that trains and sent nothing."""
-    turn = Turn((), known.updates, 0, 0, nan)
-    turn_marks.turn(turn, this.began, ended, known.updates, asked=this.asked)
+    turn = Turn((), facts.updates, 0, 0, nan)
+    turn_marks.turn(turn, current_call.began, ended, facts.updates, asked=current_call.asked)
 
 
 def _updates_alone(ended: int) -> None:
-    if not this.asked:
-        probe.mark(Steps.update_begins, this.began)
+    if not current_call.asked:
+        probe.mark(Steps.update_begins, current_call.began)
     probe.mark(updated, ended)
 
 

@@ -44,7 +44,7 @@ def patch(backprop: ModuleType) -> None:
 
 def _runs(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A backward pass at once, outside of graphs."""
-    begun = function_calls.this.known is None and not probe.in_backward and probe.adopt()
+    begun = function_calls.current_call.facts is None and not probe.in_backward and probe.adopt()
     if not begun:
         return original(*args, **kwargs)
     try:
@@ -110,8 +110,8 @@ def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _is_loss(value: Any) -> bool:
     """Whether it is one number."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    known = getattr(shape, "rank", None) == 0 and getattr(dtype, "is_floating", False)
-    return bool(known) and hasattr(value, "op" if not eagerly() else "numpy")
+    is_scalar = getattr(shape, "rank", None) == 0 and getattr(dtype, "is_floating", False)
+    return bool(is_scalar) and hasattr(value, "op" if not eagerly() else "numpy")
 
 
 def _value(target: Any) -> float:

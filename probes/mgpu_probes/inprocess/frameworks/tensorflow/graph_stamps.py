@@ -66,7 +66,7 @@ class _Tracing:
     """Reductions over replicas that this process has come to, as far as graphs say so live."""
 
 
-this = _Tracing()
+tracing = _Tracing()
 _pending: dict[int, _Sent] = {}
 """By the id of the graph that is being traced."""
 _flags: dict[int, Stamp] = {}
@@ -78,7 +78,7 @@ def patch(auto_control_deps: ModuleType) -> None:
     """Adds the call at the end of each graph's tracing, before its operations are put in order."""
     manager = auto_control_deps.AutomaticControlDependencies
     if not hasattr(manager, "run_independently"):
-        this.off = "this TensorFlow cannot run operations independently of each other"
+        tracing.off = "this TensorFlow cannot run operations independently of each other"
         return
     original = manager.__exit__
 
@@ -97,27 +97,29 @@ def patch(auto_control_deps: ModuleType) -> None:
 
 def fail(trouble: Exception) -> None:
     """No graph is stamped from now on."""
-    this.off = f"{type(trouble).__name__}: {trouble}"[:300]
+    tracing.off = f"{type(trouble).__name__}: {trouble}"[:300]
     _pending.clear()
     _flags.clear()
 
 
 def graph() -> Any:
     """The graph that is being traced, if it can be stamped."""
-    if this.off or not probe.on or eagerly() or not this.allowed():
+    if tracing.off or not probe.on or eagerly() or not tracing.allowed():
         return None
     traced = tensorflow().compat.v1.get_default_graph()
     return traced if getattr(traced, "experimental_acd_manager", None) is not None else None
 
 
-def stamp(kind: int, after: Any, replica: int) -> Any:
+def stamp(kind: int, ready: Any, replica: int) -> Any:
     """A moment at which all tensors of `after` are computed; None: they are none of this graph."""
     traced = graph()
-    known = [one for one in tensors(after) if getattr(one, "graph", None) is traced]
-    if traced is None or not known:
+    graph_tensors = [
+        tensor for tensor in tensors(ready) if getattr(tensor, "graph", None) is traced
+    ]
+    if traced is None or not graph_tensors:
         return None
     tf = tensorflow()
-    with tf.device(_HOST), tf.control_dependencies(known):
+    with tf.device(_HOST), tf.control_dependencies(graph_tensors):
         moment = tf.timestamp()
     traced.experimental_acd_manager.run_independently(moment.op)
     _add(traced, kind, replica, moment)
@@ -159,27 +161,29 @@ def updates(replica: int) -> None:
         _flags.setdefault(id(traced), Stamp(UPDATE, 0, replica, next(_serial)))
 
 
-def live(phase: int, after: Any, *, reduces: bool = False) -> None:
+def live(phase: int, ready: Any, *, reduces: bool = False) -> None:
     """Shows `phase` in the box's now cell as soon as all tensors of `after` are computed: while one
     call blocks, nothing else could tell how far this rank has come. Ranks of several alone."""
     traced = graph() if probe.world_size > 1 else None
-    known = [one for one in tensors(after) if getattr(one, "graph", None) is traced]
-    if traced is None or not known:
+    graph_tensors = [
+        tensor for tensor in tensors(ready) if getattr(tensor, "graph", None) is traced
+    ]
+    if traced is None or not graph_tensors:
         return
     site = probe.box.site("all_reduce of TensorFlow") if reduces and probe.box else 0
 
     def shows() -> tuple[()]:
-        this.reductions += reduces
+        tracing.reductions += reduces
         probe.spent_ns += _NEXT_CALL_NS
         words = probe.ledger.words
         words[_SITE_WORD] = site
-        words[layout.NOW_SEQUENCE // 8] = this.reductions
+        words[layout.NOW_SEQUENCE // 8] = tracing.reductions
         words[PHASE_WORD] = phase | probe.ledger.step_bits
         words[SINCE_WORD] = probe.clock()
         return ()
 
     tf = tensorflow()
-    with tf.device(_HOST), tf.control_dependencies(known):
+    with tf.device(_HOST), tf.control_dependencies(graph_tensors):
         _independent(traced, tf.numpy_function(shows, [], []))
 
 
@@ -193,7 +197,7 @@ def replica_of() -> int:
 
 def _add(traced: Any, kind: int, replica: int, value: Any) -> None:
     sent = _pending.setdefault(id(traced), _Sent())
-    index = sum((one.kind, one.replica) == (kind, replica) for one in sent.stamps)
+    index = sum((earlier.kind, earlier.replica) == (kind, replica) for earlier in sent.stamps)
     sent.stamps.append(Stamp(kind, index, replica, next(_serial)))
     sent.values.append(value)
 
@@ -203,7 +207,7 @@ def _returns(layouts: Layouts, vector: Any) -> None:
     if hasattr(vector, "numpy"):
         if probe.mine():
             probe.spent_ns += _READING_NS
-            this.send(layouts, _numbers(vector))
+            tracing.send(layouts, _numbers(vector))
     elif vector.graph is graph():
         sent = _pending.setdefault(id(vector.graph), _Sent())
         sent.layouts += layouts
@@ -221,14 +225,14 @@ def _flush(manager: Any) -> None:
     traced = getattr(manager, "_graph", None)
     sent = _pending.pop(id(traced), None)
     flag = _flags.pop(id(traced), None)
-    if sent is None or this.off or tensorflow().compat.v1.get_default_graph() is not traced:
+    if sent is None or tracing.off or tensorflow().compat.v1.get_default_graph() is not traced:
         return
-    this.stamped += 1
+    tracing.stamped += 1
     tf = tensorflow()
     with tf.device(_HOST):
         if sent.stamps:
-            own = (*sent.stamps, flag) if flag is not None else tuple(sent.stamps)
-            sent.layouts.append(own)
+            layout = (*sent.stamps, flag) if flag is not None else tuple(sent.stamps)
+            sent.layouts.append(layout)
             sent.vectors.append(tf.bitcast(tf.stack(sent.values), tf.int64))
         vectors = sent.vectors
         vector = vectors[0] if len(vectors) == 1 else tf.concat(vectors, 0)
@@ -242,15 +246,15 @@ def _flush(manager: Any) -> None:
 def _calls(layouts: Layouts) -> Callable[[Any], tuple[()]]:
     def sends(numbers: Any) -> tuple[()]:
         probe.spent_ns += _CALL_NS
-        this.send(layouts, _numbers(numbers))
+        tracing.send(layouts, _numbers(numbers))
         return ()  # of None, TensorFlow would make an array
 
     return sends
 
 
-def _independent(traced: Any, made: Any) -> None:
+def _independent(traced: Any, result: Any) -> None:
     """Marks the operation of a call into Python, which has no results."""
-    operation = made if hasattr(made, "node_def") else traced.get_operations()[-1]
+    operation = result if hasattr(result, "node_def") else traced.get_operations()[-1]
     traced.experimental_acd_manager.run_independently(operation)
 
 
@@ -260,7 +264,7 @@ def offset() -> int:
 
 
 def _off() -> dict[str, Any]:
-    return {"probe": {"off": this.off}} if this.off else {}
+    return {"probe": {"off": tracing.off}} if tracing.off else {}
 
 
 def attach(context: ProbeContext) -> None:

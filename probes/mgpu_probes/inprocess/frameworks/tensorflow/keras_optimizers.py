@@ -67,7 +67,7 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
         except Exception as trouble:
             graph_stamps.fail(trouble)
         return (args[0], False)
-    if function_calls.this.known is not None or not probe.adopt():
+    if function_calls.current_call.facts is not None or not probe.adopt():
         return None
     probe.mark(Steps.update_begins, probe.clock())
     return (args[0], True)
@@ -94,16 +94,16 @@ def _described(optimizer: Any) -> Described:
     variables = list(getattr(optimizer, "_trainable_variables", None) or ())
     counted = [_elements(variable.shape) for variable in variables]
     rate = getattr(optimizer, "_learning_rate", None)
-    known = float(rate) if isinstance(rate, (int, float)) else None
+    fixed_rate = float(rate) if isinstance(rate, (int, float)) else None
     facts = {
         "class": type(optimizer).__name__,
-        "lr": known,
+        "lr": fixed_rate,
         "lr_default": None,
         "parameters": sum(counted) if counted else None,
         "dtype": str(variables[0].dtype) if variables else None,
         "device": None,
     }
-    return Described(optimizer, facts, lambda _: {"lr_now": known})
+    return Described(optimizer, facts, lambda _: {"lr_now": fixed_rate})
 
 
 def _elements(shape: Any) -> int:

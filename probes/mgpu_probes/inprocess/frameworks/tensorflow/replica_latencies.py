@@ -34,12 +34,12 @@ class Latencies:
 
     def lately(self) -> dict[str, Any]:
         """Number and quartiles of the newest."""
-        known = sorted(self.newest)
-        if not known:
+        in_order = sorted(self.newest)
+        if not in_order:
             return {"newest": 0, "quartiles": None}
-        last = len(known) - 1
-        quartiles = [known[round(last * part)] for part in (0.25, 0.5, 0.75)]
-        return {"newest": len(known), "quartiles": quartiles}
+        last = len(in_order) - 1
+        quartiles = [in_order[round(last * part)] for part in (0.25, 0.5, 0.75)]
+        return {"newest": len(in_order), "quartiles": quartiles}
 
 
 _MOST = 64
@@ -55,22 +55,26 @@ def worked(planned: Sequence[Plan], values: Sequence[float], since: float) -> No
         if len(plan.gradients) < 2:
             continue
         for replica, place in plan.gradients:
-            seen = _worked.get(replica)
-            if seen is None:
+            latencies = _worked.get(replica)
+            if latencies is None:
                 if replica >= _MOST:
                     continue
-                seen = _worked[replica] = Latencies(_WARM_UP)
-            seen.add(values[place] - since)
+                latencies = _worked[replica] = Latencies(_WARM_UP)
+            latencies.add(values[place] - since)
 
 
 def _describe() -> dict[str, Any]:
     if len(_worked) < 2:
         return {}
-    known = sorted(_worked.items())
+    by_replica = sorted(_worked.items())
     return {
-        "replica_seconds": [seen.seconds / seen.count if seen.count else None for _, seen in known],
+        "replica_seconds": [
+            latencies.seconds / latencies.count if latencies.count else None
+            for _, latencies in by_replica
+        ],
         "replica_steps": [
-            {"replica": replica, "count": seen.count, **seen.lately()} for replica, seen in known
+            {"replica": replica, "count": latencies.count, **latencies.lately()}
+            for replica, latencies in by_replica
         ],
     }
 

@@ -56,7 +56,7 @@ def _reduces(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
     """A reduction that the training loop asks for itself."""
     if (
         probe.world_size < 2
-        or function_calls.this.known is not None
+        or function_calls.current_call.facts is not None
         or not probe.mine()
         or not eagerly()
     ):

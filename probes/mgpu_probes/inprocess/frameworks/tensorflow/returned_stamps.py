@@ -31,7 +31,7 @@ class _Returned:
     program asks for as a graph may go to where its results are counted."""
 
 
-this = _Returned()
+returning = _Returned()
 _READY = "__mgpu_returns__"
 """An attribute of graphs whose tracing is over."""
 
@@ -39,11 +39,11 @@ Take = Callable[[Layouts, Any], None]
 """Takes what a call returned beside its results."""
 
 
-class _Beside:
+class _OutputWithStamps:
     """The type of a result, and of what is returned beside it."""
 
-    def __init__(self, own: Any, layouts: Layouts, kind: Any, take: Take) -> None:
-        self._own, self._layouts, self._kind, self._take = own, layouts, kind, take
+    def __init__(self, output: Any, layouts: Layouts, kind: Any, take: Take) -> None:
+        self._own, self._layouts, self._kind, self._take = output, layouts, kind, take
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -82,24 +82,29 @@ def patch(concrete_function: ModuleType) -> None:
         return  # another TensorFlow: graphs send by calls
 
     @functools.wraps(original)
-    def made(graph: Any, function_type: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def from_func_graph(graph: Any, function_type: Any = None, *args: Any, **kwargs: Any) -> Any:
         try:
             ready = getattr(graph, _READY, None)
             if ready is not None:
                 delattr(graph, _READY)
-                function_type = _more(graph, function_type, *ready)
+                function_type = _with_stamp_vector(graph, function_type, *ready)
         except Exception as trouble:
             probe.fail(trouble)
         return original(graph, function_type, *args, **kwargs)
 
-    owner.from_func_graph = staticmethod(hidden(made))
-    this.possible = True
+    owner.from_func_graph = staticmethod(hidden(from_func_graph))
+    returning.possible = True
 
 
 def can(graph: Any) -> bool:
     """Whether a graph that is being traced can return more; bodies of loops and conditions (kinds
     of graphs of their own) cannot."""
-    return this.possible and this.called and type(graph).__name__ == "FuncGraph" and _at_once()
+    return (
+        returning.possible
+        and returning.called
+        and type(graph).__name__ == "FuncGraph"
+        and _at_once()
+    )
 
 
 def will(graph: Any, layouts: Layouts, vector: Any, take: Take) -> None:
@@ -112,12 +117,16 @@ def _at_once() -> bool:
     return bool(tensorflow().config.experimental.get_synchronous_execution())
 
 
-def _more(graph: Any, own: Any, layouts: Layouts, vector: Any, take: Take) -> Any:
+def _with_stamp_vector(
+    graph: Any, function_type: Any, layouts: Layouts, vector: Any, take: Take
+) -> Any:
     """The type of a function that returns `vector`, too."""
-    if own is None or own.output is None:
-        return own
+    if function_type is None or function_type.output is None:
+        return function_type
     kind = tensorflow().TensorSpec(vector.shape, vector.dtype)
-    output = _Beside(own.output, layouts, kind, take)
-    more = type(own)(own.parameters.values(), own.captures, return_annotation=output)
+    output = _OutputWithStamps(function_type.output, layouts, kind, take)
+    extended_type = type(function_type)(
+        function_type.parameters.values(), function_type.captures, return_annotation=output
+    )
     graph.outputs.append(vector)
-    return more
+    return extended_type

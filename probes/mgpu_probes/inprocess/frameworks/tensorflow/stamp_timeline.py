@@ -77,9 +77,9 @@ _plans: dict[tuple[int, ...], tuple[list[Plan], list[Layouts]]] = {}
 def plans(arrivals: Sequence[Arrival]) -> list[Plan]:
     """One for each turn of a call."""
     key = tuple([id(layouts) for layouts, _ in arrivals])
-    known = _plans.get(key)
-    if known is not None:
-        return known[0]
+    cached = _plans.get(key)
+    if cached is not None:
+        return cached[0]
     sent = [layouts for layouts, _ in arrivals]
     planned = _planned(sent)
     if len(key) <= _LONGEST_KEPT:
@@ -93,14 +93,14 @@ def _planned(sent: Sequence[Layouts]) -> list[Plan]:
     runs: dict[int, int] = {}
     gathered: list[list[tuple[int, Stamp, int]]] = []
     place = 0
-    for layout in [one for layouts in sent for one in layouts]:
+    for layout in [layout_sent for layouts in sent for layout_sent in layouts]:
         number = runs[id(layout)] = runs.get(id(layout), -1) + 1
         if number == len(gathered):
             gathered.append([])
         for stamp in layout:
             gathered[number].append((id(layout), stamp, place))
             place += stamp.kind != UPDATE
-    return [_plan(each) for each in gathered]
+    return [_plan(stamps) for stamps in gathered]
 
 
 def _plan(stamps: Sequence[tuple[int, Stamp, int]]) -> Plan:
@@ -152,7 +152,7 @@ def turns(
     return timed
 
 
-def together(parts: Sequence[Turn]) -> list[Turn]:
+def merge_turns(parts: Sequence[Turn]) -> list[Turn]:
     """Of a call that updates nothing: passes over what the call was given, or over one batch
     that it fetched, are one turn."""
     joined: list[Turn] = []

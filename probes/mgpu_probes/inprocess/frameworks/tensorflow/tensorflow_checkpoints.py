@@ -56,7 +56,7 @@ def _evaluated(began: int, _: Any) -> None:
 
 def _enters(phase: int) -> int | None:
     """Only at the top of the loop; marks inside it are of no step."""
-    if not probe.mine() or function_calls.this.known is not None or not eagerly():
+    if not probe.mine() or function_calls.current_call.facts is not None or not eagerly():
         return None
     if probe.steps.ledger.outer:
         return None

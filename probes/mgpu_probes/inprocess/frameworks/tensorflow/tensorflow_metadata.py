@@ -29,17 +29,19 @@ def describe() -> dict[str, Any]:
     """Version, precision and devices, where TensorFlow is in use."""
     tf = loaded("tensorflow")
     if tf is None or not (
-        probe.objects.strategies or distribution_strategies.this.name or function_calls.this.trained
+        probe.objects.strategies
+        or distribution_strategies.newest_strategy.name
+        or function_calls.current_call.trained
     ):
         return {}
-    if not function_calls.this.trained and probe.trained:
+    if not function_calls.current_call.trained and probe.trained:
         return {}  # another framework trains
     facts = {
         "framework": "tensorflow",
         "framework_version": str(getattr(tf, "__version__", "")) or None,
         "keras": _version("keras") or _version("tf_keras"),
         "precision": _policy(),
-        "jit": function_calls.this.jit,
+        "jit": function_calls.current_call.jit,
         "seed": None,
     }
     if _running():
@@ -69,8 +71,8 @@ def _running() -> bool:
     """Whether TensorFlow has set up its devices. To ask earlier would set them up, and the program
     could not say any more how."""
     context = loaded("tensorflow.python.eager.context")
-    made = getattr(context, "context_safe", lambda: None)()
-    return bool(getattr(made, "_initialized", False))
+    initialized_context = getattr(context, "context_safe", lambda: None)()
+    return bool(getattr(initialized_context, "_initialized", False))
 
 
 def _version(name: str) -> str | None:

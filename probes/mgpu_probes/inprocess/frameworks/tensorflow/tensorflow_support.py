@@ -47,7 +47,7 @@ def eagerly() -> bool:
 def tensors(value: Any) -> list[Any]:
     """All tensors in a nest of any kind, those of replicas one by one."""
     flat = tensorflow().nest.flatten(value, expand_composites=True)
-    return [one for one in flat if hasattr(one, "shape") and hasattr(one, "dtype")]
+    return [tensor for tensor in flat if hasattr(tensor, "shape") and hasattr(tensor, "dtype")]
 
 
 def size_of(batch: Any) -> tuple[int, int]:
@@ -55,24 +55,28 @@ def size_of(batch: Any) -> tuple[int, int]:
     and the elements of the first integer matrix, over all replicas. 0: unknown."""
     samples = tokens = 0
     for part in parts_of(batch):
-        seen = counted = 0
-        for one in tensors(part)[:_LOOKED_AT]:
-            shape = tuple(one.shape)
+        first_size = counted = 0
+        for tensor in tensors(part)[:_LOOKED_AT]:
+            shape = tuple(tensor.shape)
             if None in shape or not shape:
                 continue
-            seen = seen or int(shape[0])
-            if len(shape) == 2 and one.dtype.is_integer:
+            first_size = first_size or int(shape[0])
+            if len(shape) == 2 and tensor.dtype.is_integer:
                 counted = counted or int(shape[0]) * int(shape[1])
-        samples, tokens = samples + seen, tokens + counted
+        samples, tokens = samples + first_size, tokens + counted
     return samples, tokens
 
 
 def parts_of(batch: Any) -> list[Any]:
     """The batch as each replica gets it."""
     flat = tensorflow().nest.flatten(batch)
-    values = [getattr(one, "values", None) for one in flat]
+    values = [getattr(value, "values", None) for value in flat]
     replicas = len(values[0]) if values and type(values[0]) is tuple else 0
     if not replicas:
         return [batch]
-    alike = [one for one in values if type(one) is tuple and len(one) == replicas]
-    return [[one[index] for one in alike] for index in range(replicas)]
+    per_replica = [
+        replica_values
+        for replica_values in values
+        if type(replica_values) is tuple and len(replica_values) == replicas
+    ]
+    return [[replica_values[index] for replica_values in per_replica] for index in range(replicas)]

@@ -19,34 +19,34 @@ def turn(stamped: Turn, began: int, end: int, updates: bool, *, asked: bool) -> 
     """Sets the marks of a turn from `began` to `end` (monotonic ns); `asked`: the first one, that
     of a fetch or of the forward pass, was set as it began."""
     mark = probe.mark
-    at = began
+    moment = began
     first = dict(stamped.moments[:2])
     if INPUT in first:
         if not asked:
             mark(asks, began)
         # What the call takes before it asks for its batch is shown after it, as forward.
-        at = began + first[INPUT] - first.get(ASKS, began)
-        mark(fetched, at, (stamped.samples, stamped.tokens))
-        mark(Steps.forward_begins, at)
+        moment = began + first[INPUT] - first.get(ASKS, began)
+        mark(fetched, moment, (stamped.samples, stamped.tokens))
+        mark(Steps.forward_begins, moment)
     elif not asked:
         mark(Steps.forward_begins, began)
     passes = 0 if updates else sum(kind == GRADIENTS for kind, _ in stamped.moments)
     if passes > 1:
         _accumulates(stamped, passes)
         return
-    for kind, at in stamped.moments:
+    for kind, moment in stamped.moments:
         if kind == LOSS:
-            mark(Steps.backward_begins, at)
+            mark(Steps.backward_begins, moment)
         elif kind == GRADIENTS:
-            mark(backward_ended, at, (stamped.loss,))
+            mark(backward_ended, moment, (stamped.loss,))
         else:
-            _meets(kind, at)
+            _meets(kind, moment)
     if not stamped.trains:  # XLA compiled the rest
         mark(Steps.backward_begins, end)
         mark(backward_ended, end, (nan,))
-        at = end
+        moment = end
     if updates:
-        mark(Steps.update_begins, at)
+        mark(Steps.update_begins, moment)
         mark(updated, end)
 
 
@@ -55,28 +55,28 @@ def _accumulates(stamped: Turn, passes: int) -> None:
     one, as each of them would be a turn of its own else."""
     mark = probe.mark
     begun = False
-    for kind, at in stamped.moments:
+    for kind, moment in stamped.moments:
         if kind == LOSS:
-            mark(Steps.forward_ends if begun else Steps.gradient_begins, at)
-            mark(Steps.backward_begins, at)
+            mark(Steps.forward_ends if begun else Steps.gradient_begins, moment)
+            mark(Steps.backward_begins, moment)
             begun = True
         elif kind == GRADIENTS and begun:
-            mark(backward_ended, at, (stamped.loss,))
+            mark(backward_ended, moment, (stamped.loss,))
             passes -= 1
             if passes:
-                mark(Steps.forward_begins, at)
+                mark(Steps.forward_begins, moment)
             else:
-                mark(backward_ended, at, (nan,))
+                mark(backward_ended, moment, (nan,))
         else:
-            _meets(kind, at)
+            _meets(kind, moment)
 
 
-def _meets(kind: int, at: int) -> None:
+def _meets(kind: int, moment: int) -> None:
     """Other replicas, where it is a reduction."""
     if kind == REDUCES:
-        probe.mark(Steps.call_begins, at)
+        probe.mark(Steps.call_begins, moment)
     elif kind == REDUCED:
-        probe.mark(_reduced, at)
+        probe.mark(_reduced, moment)
 
 
 def asks(steps: Steps, now: int) -> None:

@@ -24,18 +24,25 @@ _FIELDS = {
 
 def allocated() -> tuple[int, int]:
     """Bytes now and at most; 0: no GPU is in use, or this torch does not tell."""
-    known = _statistics()
-    now, most = (_number(known, "allocated_bytes", "all", one) for one in ("current", "peak"))
-    return now or 0, most or 0
+    statistics = _statistics()
+    current, peak = (
+        _number(statistics, "allocated_bytes", "all", kind) for kind in ("current", "peak")
+    )
+    return current or 0, peak or 0
 
 
 def describe() -> dict[str, Any]:
     """For the process metadata; counters since the process began."""
-    known = _statistics()
-    if not known:
+    statistics = _statistics()
+    if not statistics:
         return {}
-    facts = {name: _number(known, kind, "all", which) for name, (kind, which) in _FIELDS.items()}
-    facts |= {"retries": _number(known, "num_alloc_retries"), "ooms": _number(known, "num_ooms")}
+    facts = {
+        name: _number(statistics, kind, "all", field) for name, (kind, field) in _FIELDS.items()
+    }
+    facts |= {
+        "retries": _number(statistics, "num_alloc_retries"),
+        "ooms": _number(statistics, "num_ooms"),
+    }
     return {"device_memory": facts}
 
 
@@ -50,12 +57,14 @@ def _statistics() -> Any:
 
 def index() -> int:
     """The GPU that holds the parameters; without an optimizer, the one that is set."""
-    known = [optimizer.facts.get("device") or "" for optimizer in probe.objects.optimizers.values()]
-    named = next((name for name in known if name.startswith("cuda:")), None)
+    devices = [
+        optimizer.facts.get("device") or "" for optimizer in probe.objects.optimizers.values()
+    ]
+    named = next((name for name in devices if name.startswith("cuda:")), None)
     return int(named.partition(":")[2]) if named else torch.cuda.current_device()
 
 
-def _number(known: Any, *path: str) -> int | None:
+def _number(statistics: Any, *path: str) -> int | None:
     for key in path:
-        known = known.get(key) if isinstance(known, dict) else None
-    return known if isinstance(known, int) else None
+        statistics = statistics.get(key) if isinstance(statistics, dict) else None
+    return statistics if isinstance(statistics, int) else None

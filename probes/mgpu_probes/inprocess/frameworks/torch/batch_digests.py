@@ -58,21 +58,21 @@ class _Batches:
 
     def begin(self, loader: Any) -> None:
         """A loader begins an epoch."""
-        known = probe.objects.saw_loader(loader)
+        iterated = probe.objects.saw_loader(loader)
         sampler = id(getattr(loader, "_index_sampler", None))
         self.wanted.pop(sampler, None)
-        if known is None or known[1] >= _EPOCHS or probe.world_size < 2:
+        if iterated is None or iterated[1] >= _EPOCHS or probe.world_size < 2:
             return
-        place, epoch = known
-        self.wanted[sampler] = one = self._seen.setdefault(place, _Loader(place))
-        one.begin(epoch)
+        place, epoch = iterated
+        self.wanted[sampler] = digests = self._seen.setdefault(place, _Loader(place))
+        digests.begin(epoch)
 
     def saw(self, sampler: int, batch: Any) -> None:
         """A loader that is in `wanted` gave a batch."""
-        one = self.wanted[sampler]
+        digests = self.wanted[sampler]
         if torch.is_grad_enabled():
-            one.look(batch)
-        if one.index >= _BATCHES:
+            digests.look(batch)
+        if digests.index >= _BATCHES:
             del self.wanted[sampler]
 
     def saw_inputs(self, inputs: Any) -> None:
@@ -87,7 +87,7 @@ class _Batches:
 
     def describe(self) -> dict[str, Any]:
         """For the process metadata; batches of those loaders alone that feed backward passes."""
-        rows = [row for one in self._seen.values() if one.trains for row in one.rows]
+        rows = [row for digests in self._seen.values() if digests.trains for row in digests.rows]
         return {
             "batches": (rows if self._seen else self._inputs.rows)[:_MOST_ROWS],
             "input_samples": self._input_samples or None,

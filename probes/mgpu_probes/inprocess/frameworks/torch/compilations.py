@@ -34,7 +34,7 @@ class _Compilation:
     """How often this code has been compiled, with this one."""
 
 
-this = _Compilation()
+current_compilation = _Compilation()
 
 
 def patch(callback: ModuleType) -> None:
@@ -53,22 +53,28 @@ def _begins(*about: Any) -> None:
     try:
         if not probe.mine():
             return
-        this.depth += 1
-        if this.depth == 1:
-            this.began = probe.clock()
-            this.what, this.times = _compiled(*about), _times(*about)
+        current_compilation.depth += 1
+        if current_compilation.depth == 1:
+            current_compilation.began = probe.clock()
+            current_compilation.what, current_compilation.times = _compiled(*about), _times(*about)
     except Exception as trouble:
         probe.fail(trouble)
 
 
 def _ends(*_: Any) -> None:
     try:
-        if not this.depth or not probe.mine():
+        if not current_compilation.depth or not probe.mine():
             return
-        this.depth -= 1
-        if not this.depth:
-            took = probe.clock() - this.began
-            probe.event(layout.RECOMPILED, this.began, took, this.times, this.what)
+        current_compilation.depth -= 1
+        if not current_compilation.depth:
+            took = probe.clock() - current_compilation.began
+            probe.event(
+                layout.RECOMPILED,
+                current_compilation.began,
+                took,
+                current_compilation.times,
+                current_compilation.what,
+            )
     except Exception as trouble:
         probe.fail(trouble)
 
@@ -105,5 +111,5 @@ def _described(compiler: FrameType) -> str:
     why = next((names[name] for name in _REASONS if names.get(name)), "")
     if isinstance(why, (list, tuple)):
         why = why[0]
-    what = f"{code.co_name} {os.path.join(os.path.basename(folder), file)}:{line}"
-    return f"{what}: {str(why).splitlines()[0]}" if why else what
+    location = f"{code.co_name} {os.path.join(os.path.basename(folder), file)}:{line}"
+    return f"{location}: {str(why).splitlines()[0]}" if why else location

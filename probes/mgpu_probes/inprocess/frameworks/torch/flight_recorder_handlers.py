@@ -27,7 +27,7 @@ def _serve_flight_records() -> None:
     from torch._C import _distributed_c10d as c10d
 
     for name, dumps in _DUMPS.items():
-        dump = next(filter(None, (getattr(c10d, each, None) for each in dumps)), None)
+        dump = next(filter(None, (getattr(c10d, name, None) for name in dumps)), None)
         if dump is not None:
             worker_server.handlers[name] = _asking(dump, _GIVEN[name])
     collective_timing.serve()
@@ -49,12 +49,12 @@ _GIVEN = {
 """Collectives, call sites, only those that are under way."""
 
 
-def _asking(dump: Callable[..., Any], given: tuple[bool, ...]) -> Callable[[], bytes]:
-    def ask() -> bytes:
-        answer = dump(*given)
-        return answer.encode() if isinstance(answer, str) else bytes(answer)
+def _asking(dump: Callable[..., Any], arguments: tuple[bool, ...]) -> Callable[[], bytes]:
+    def dump_text() -> bytes:
+        dumped = dump(*arguments)
+        return dumped.encode() if isinstance(dumped, str) else bytes(dumped)
 
-    return ask
+    return dump_text
 
 
 def _describe() -> dict[str, Any]:

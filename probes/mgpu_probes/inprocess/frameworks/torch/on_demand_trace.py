@@ -72,13 +72,13 @@ class Tracing:
             }
         ).encode()
 
-    def begin(self, asked: Mapping[str, int]) -> bytes:
+    def begin(self, request: Mapping[str, int]) -> bytes:
         """`at`: the step before which it begins; `steps` and `milliseconds`: how many at most."""
         if self.state == TRACING or (self.state == WAITING and not self._cancelled):
             return json.dumps({"state": FAILED, "why": "it is being traced already"}).encode()
-        self._at = asked.get("at", 0)
-        self._most = min(max(1, asked.get("steps", 1)), MOST_STEPS)
-        self._most_seconds = min(asked.get("milliseconds", 1000) / 1000, MOST_SECONDS)
+        self._at = request.get("at", 0)
+        self._most = min(max(1, request.get("steps", 1)), MOST_STEPS)
+        self._most_seconds = min(request.get("milliseconds", 1000) / 1000, MOST_SECONDS)
         self.steps, self._cancelled = 0, False
         self.why = self._refusal()
         self.state = FAILED if self.why else WAITING
@@ -212,11 +212,11 @@ class Tracing:
 
 def _distributed() -> dict[str, Any]:
     distributed = torch.distributed
-    known = distributed.is_available() and distributed.is_initialized()
+    initialized = distributed.is_available() and distributed.is_initialized()
     return {
         "rank": max(0, probe.rank),
         "world_size": max(1, probe.world_size),
-        "backend": str(distributed.get_backend()) if known else None,
+        "backend": str(distributed.get_backend()) if initialized else None,
     }
 
 

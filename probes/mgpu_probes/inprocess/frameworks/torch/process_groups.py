@@ -18,7 +18,7 @@ probe: ProbeContext
 _MOST = 16
 _MOST_RANKS = 1024
 """A list in the process metadata ends there; a group with more ranks, but not all, is left out."""
-_seen: list[dict[str, Any]] = []
+_found_groups: list[dict[str, Any]] = []
 
 
 def patch(distributed_c10d: ModuleType) -> None:
@@ -61,7 +61,7 @@ def _leaving(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
     group = args[0] if args else kwargs.get("group")
     if probe.on and (group is None or group is torch.distributed.group.WORLD):
         probe.event(layout.LEFT, probe.clock())
-        _look()
+        _read_groups()
         probe.sequence = int
     return None
 
@@ -70,22 +70,22 @@ def _left(_: Any, __: Any) -> None:
     """Nothing follows."""
 
 
-def _look() -> None:
+def _read_groups() -> None:
     """Reads torch's table of the groups that this rank is in, the default one first."""
     dist = torch.distributed
     world = getattr(dist.distributed_c10d, "_world", None)
     table = getattr(world, "pg_group_ranks", None)
     if not isinstance(table, dict) or not dist.is_initialized():
         return
-    default, everybody, own = dist.group.WORLD, dist.get_world_size(), dist.get_rank()
-    found: list[dict[str, Any]] = [{"name": "default", "ranks": None}]
+    default, everybody, own_rank = dist.group.WORLD, dist.get_world_size(), dist.get_rank()
+    groups: list[dict[str, Any]] = [{"name": "default", "ranks": None}]
     for group, ranks in list(table.items()):
-        if group is default or own not in ranks or len(found) >= _MOST:
+        if group is default or own_rank not in ranks or len(groups) >= _MOST:
             continue
         everywhere = len(ranks) == everybody
         if everywhere or len(ranks) <= _MOST_RANKS:
-            found.append({"name": _name(group), "ranks": None if everywhere else sorted(ranks)})
-    _seen[:] = found
+            groups.append({"name": _name(group), "ranks": None if everywhere else sorted(ranks)})
+    _found_groups[:] = groups
 
 
 def issued() -> int:
@@ -103,16 +103,16 @@ def issued() -> int:
 
 def _name(group: Any) -> str | None:
     described = getattr(group, "group_desc", "")
-    known = described if described and described != "undefined" else None
-    return str(known or getattr(group, "group_name", None) or "")[:100] or None
+    description = described if described and described != "undefined" else None
+    return str(description or getattr(group, "group_name", None) or "")[:100] or None
 
 
 def _groups() -> dict[str, Any]:
-    _look()
-    return {"groups": list(_seen)} if _seen else {}
+    _read_groups()
+    return {"groups": list(_found_groups)} if _found_groups else {}
 
 
 def attach(context: ProbeContext) -> None:
     """Adds what this module knows to the process metadata."""
     context.add_metadata(_groups)
-    context.add_reset(_seen.clear)
+    context.add_reset(_found_groups.clear)

@@ -43,23 +43,23 @@ def of_batch(batch: Any) -> str | None:
             pending[:0] = value[:_BATCH_VALUES]
         elif isinstance(value, dict) or type(value).__name__ == "BatchEncoding":
             pending[:0] = list(value.values())[:_BATCH_VALUES]
-    seen = _elements(tensors, _BATCH_ELEMENTS) if tensors else None
-    return None if seen is None else _hashed([*_shapes(tensors), seen], 6)
+    values = _elements(tensors, _BATCH_ELEMENTS) if tensors else None
+    return None if values is None else _hashed([*_shapes(tensors), values], 6)
 
 
 def of_weights(parameters: Sequence[torch.Tensor]) -> str | None:
     """`SHAPES.VALUES.SUM`: hashes of the parameters' shapes and of some of their elements, and the
     sum of those elements' absolute values. None: not all parameters are whole and in host memory.
     """
-    known = [parameter for parameter in parameters if parameter.numel()]
-    if not known or not all(map(readable, known)):
+    weights = [parameter for parameter in parameters if parameter.numel()]
+    if not weights or not all(map(readable, weights)):
         return None
-    chosen = known[:: -(-len(known) // PARAMETERS)]
-    seen = _elements(chosen, _PARAMETER_ELEMENTS)
-    if seen is None:
+    chosen = weights[:: -(-len(weights) // PARAMETERS)]
+    values = _elements(chosen, _PARAMETER_ELEMENTS)
+    if values is None:
         return None
-    total = sum(abs(value) for values in seen for value in values)
-    return f"{_hashed(_shapes(known), 4)}.{_hashed([seen], 6)}.{total:.9g}"
+    total = sum(abs(value) for values in values for value in values)
+    return f"{_hashed(_shapes(weights), 4)}.{_hashed([values], 6)}.{total:.9g}"
 
 
 def readable(tensor: torch.Tensor) -> bool:
@@ -82,14 +82,14 @@ def _elements(tensors: Sequence[torch.Tensor], most: int) -> list[list[Any]] | N
 
 
 def _chosen(size: int, most: int) -> torch.Tensor:
-    known = _places.get((size, most))
-    if known is None:
+    places = _places.get((size, most))
+    if places is None:
         if len(_places) >= _SIZES_KEPT:
             _places.clear()
-        spread = (((at * _GOLDEN) % 2**64) * size >> 64 for at in range(most))
-        known = torch.tensor(range(size) if size <= most else [*spread], device="cpu")
-        _places[size, most] = known
-    return known
+        spread = (((number * _GOLDEN) % 2**64) * size >> 64 for number in range(most))
+        places = torch.tensor(range(size) if size <= most else [*spread], device="cpu")
+        _places[size, most] = places
+    return places
 
 
 def _hashed(facts: list[Any], length: int) -> str:

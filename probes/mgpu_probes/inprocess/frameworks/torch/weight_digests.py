@@ -27,13 +27,19 @@ class _Weights:
         """Called by the probe after a step that is due, and when the process ends."""
         if probe.world_size < 2:
             return
-        seen = [optimizer.thing for optimizer in probe.objects.optimizers.values()]
+        optimizers = [optimizer.thing for optimizer in probe.objects.optimizers.values()]
         if "deepspeed" in probe.objects.strategies or any(
-            type(one).__name__ in _PARTIAL for one in seen
+            type(optimizer).__name__ in _PARTIAL for optimizer in optimizers
         ):
             return
-        groups = [group for one in seen for group in getattr(one, "param_groups", None) or ()]
-        digest = tensor_digests.of_weights([each for group in groups for each in group["params"]])
+        groups = [
+            group
+            for optimizer in optimizers
+            for group in getattr(optimizer, "param_groups", None) or ()
+        ]
+        digest = tensor_digests.of_weights(
+            [parameter for group in groups for parameter in group["params"]]
+        )
         if digest is not None:
             self.rows.append([probe.recorded, probe.sequence(), self.updates, digest])
             if len(self.rows) > _FIRST + _LAST:
