@@ -82,9 +82,9 @@ def test_it_asks_for_nothing_and_fits_the_window(
 ) -> None:
     at = page(name)
     browser.open(at, size)
-    assert [one for one in browser.requests() if not one.startswith("data:image/png")] == [
-        at.as_uri()
-    ]
+    assert [
+        request for request in browser.requests() if not request.startswith("data:image/png")
+    ] == [at.as_uri()]
     assert complaints(browser) == []
     assert browser.value("innerWidth") == SIZES[size][0]
     assert browser.value("document.documentElement.scrollWidth") <= SIZES[size][0]
@@ -135,7 +135,7 @@ def test_words_stand_out_in_both_schemes(
     browser: Browser, page: Callable[[str], Path], dark: bool
 ) -> None:
     browser.open(page("recording"), "desk", dark=dark)
-    boxes = {name: browser.value(BOX.format(one)) for name, one in TEXTS.items()}
+    boxes = {name: browser.value(BOX.format(text)) for name, text in TEXTS.items()}
     shot = browser.screenshot()
     for name, box in boxes.items():
         behind, ink = paper_and_ink(browser.colours(shot, box))
@@ -191,7 +191,7 @@ def complaints(browser: Browser) -> list[str]:
 def paper_and_ink(colours: Mapping[Colour, int]) -> tuple[Colour, Colour]:
     """The colour most pixels have, and of those that more than a few have the one farthest from it:
     between them lies what smooths the letters."""
-    behind = max(colours, key=lambda one: colours[one])
+    behind = max(colours, key=lambda colour: colours[colour])
     many = [one for one, pixels in colours.items() if pixels >= 5]
     return behind, max(many, key=lambda one: contrast(behind, one))
 

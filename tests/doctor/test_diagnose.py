@@ -69,7 +69,7 @@ def test_a_job_without_black_boxes_says_so_with_a_remedy() -> None:
     diagnosis = diagnose(make_case([], world_size=2))
     assert diagnosis.coverage is None
     assert diagnosis.coverage_reason == "no rank left a black box"
-    assert any("-E" in one.remedy for one in diagnosis.unexamined)
+    assert any("-E" in gap.remedy for gap in diagnosis.unexamined)
     assert diagnosis.step_seconds is None
 
 
@@ -84,7 +84,7 @@ def test_why_there_is_no_box_is_said_once() -> None:
 
 def test_ranks_that_never_trained_say_so() -> None:
     steps = records(Synthetic(ranks=2, steps=0))
-    diagnosis = diagnose(make_case([make_rank(n, one) for n, one in enumerate(steps)]))
+    diagnosis = diagnose(make_case([make_rank(n, records) for n, records in enumerate(steps)]))
     assert diagnosis.coverage_reason == "no rank recorded a training step"
     assert [rank.last_step for rank in diagnosis.ranks] == [None, None]
 
@@ -92,9 +92,9 @@ def test_ranks_that_never_trained_say_so() -> None:
 def test_a_missing_wait_is_unexamined_not_healthy() -> None:
     steps = records(Synthetic(ranks=2, faults=[Fault(1, "forward", milliseconds=20)]))
     steps[0]["phases"][:, 4] = np.nan
-    diagnosis = diagnose(make_case([make_rank(n, one) for n, one in enumerate(steps)]))
-    assert [one.code for one in diagnosis.findings] == ["coverage-low"]
-    assert [one.probe for one in diagnosis.unexamined] == ["comparison of ranks"]
+    diagnosis = diagnose(make_case([make_rank(n, records) for n, records in enumerate(steps)]))
+    assert [finding.code for finding in diagnosis.findings] == ["coverage-low"]
+    assert [gap.probe for gap in diagnosis.unexamined] == ["comparison of ranks"]
     assert "rank 0" in diagnosis.unexamined[0].reason
 
 
@@ -102,15 +102,15 @@ def test_too_few_steps_are_unexamined_not_healthy() -> None:
     slow = Synthetic(steps=20, faults=[Fault(1, "forward", milliseconds=20)])
     diagnosis = diagnose(synthetic_case(slow))
     assert diagnosis.findings == ()
-    assert [one.reason for one in diagnosis.unexamined] == [
+    assert [gap.reason for gap in diagnosis.unexamined] == [
         "15 steps can be compared; 20 decide at the earliest"
     ]
 
 
 def test_a_rank_left_out_is_told() -> None:
     steps = records(Synthetic(ranks=3))
-    ranks = [make_rank(n, one[:4] if n == 2 else one) for n, one in enumerate(steps)]
-    assert [one.probe for one in diagnose(make_case(ranks)).unexamined] == ["speed of rank 2"]
+    ranks = [make_rank(n, records[:4] if n == 2 else records) for n, records in enumerate(steps)]
+    assert [gap.probe for gap in diagnose(make_case(ranks)).unexamined] == ["speed of rank 2"]
 
 
 def test_what_the_case_could_not_see_is_passed_on() -> None:
@@ -124,7 +124,7 @@ def test_coverage_counts_what_phases_explain_and_marks_a_low_one() -> None:
     assert good.coverage == pytest.approx(1 - 0.001 / 0.0287, abs=0.002)
     idle = [Fault(rank, "other", milliseconds=10) for rank in range(4)]
     low = diagnose(synthetic_case(Synthetic(faults=idle)))
-    assert [one.code for one in low.findings] == ["coverage-low"]
+    assert [finding.code for finding in low.findings] == ["coverage-low"]
     assert low.findings[0].severity is Severity.INFO
 
 
@@ -181,8 +181,8 @@ def test_a_broken_rule_of_another_package_is_told_not_fatal(
     broken = rule("theirs", ValueError("no such key"))
     monkeypatch.setattr(module, "catalogue", lambda: Catalogue((*OWN, broken)))
     diagnosis = diagnose(synthetic_case(Synthetic(faults=[Fault(1, "forward", 20)])))
-    assert [one.code for one in diagnosis.findings] == ["straggler-compute"]
-    assert [one.probe for one in diagnosis.unexamined] == ["rule theirs"]
+    assert [finding.code for finding in diagnosis.findings] == ["straggler-compute"]
+    assert [gap.probe for gap in diagnosis.unexamined] == ["rule theirs"]
     assert "no such key" in diagnosis.unexamined[0].reason
 
 
@@ -196,8 +196,8 @@ def test_a_broken_rule_of_ours_is_told_to_users_and_shown_to_us(
     with pytest.raises(ValueError, match="no such key"):
         diagnose(case)
     diagnosis = diagnose(case, Settings(forgiving=True))
-    assert [one.code for one in diagnosis.findings] == ["straggler-compute"]
-    assert [one.probe for one in diagnosis.unexamined] == ["rule ours"]
+    assert [finding.code for finding in diagnosis.findings] == ["straggler-compute"]
+    assert [gap.probe for gap in diagnosis.unexamined] == ["rule ours"]
 
 
 def test_users_get_the_other_findings_if_the_post_mortem_crashes(
@@ -211,8 +211,8 @@ def test_users_get_the_other_findings_if_the_post_mortem_crashes(
     with pytest.raises(KeyError):
         diagnose(case)
     diagnosis = diagnose(case, Settings(forgiving=True))
-    assert [one.code for one in diagnosis.findings] == ["straggler-compute"]
-    assert [(one.probe, one.reason) for one in diagnosis.unexamined] == [
+    assert [finding.code for finding in diagnosis.findings] == ["straggler-compute"]
+    assert [(gap.probe, gap.reason) for gap in diagnosis.unexamined] == [
         ("analysis of failures", "it failed with KeyError: 'no such rank'")
     ]
 

@@ -86,7 +86,7 @@ def test_a_wait_that_the_devices_queue_hides_accuses_nobody(
 ) -> None:
     diagnosis = diagnose(hidden_wait(device, birth, waits=waits))
     assert accuses(diagnosis) == []
-    reasons = [one for one in diagnosis.unexamined if one.probe == UNMEASURED]
+    reasons = [gap for gap in diagnosis.unexamined if gap.probe == UNMEASURED]
     assert len(reasons) == 1
     assert "4 ranks" in reasons[0].reason
     assert "mgpu-doctor trace" in reasons[0].remedy
@@ -109,7 +109,7 @@ def test_one_gpu_alone_is_not_said_to_wait_for_data(device: str) -> None:
     alone = replace(case, ranks=case.ranks[1:], job=replace(case.job, world_size=1))
     diagnosis = diagnose(alone)
     assert accuses(diagnosis) == []
-    assert UNMEASURED in [one.probe for one in diagnosis.unexamined]
+    assert UNMEASURED in [gap.probe for gap in diagnosis.unexamined]
 
 
 @pytest.mark.parametrize("phase", ["input", "forward", "backward", "optimizer", "other"])
@@ -155,7 +155,7 @@ def test_the_same_steps_timed_on_the_device_are_compared() -> None:
     job = Synthetic(birth={**CUDA, "clock": "device"}, device="cuda:0", faults=[fault])
     (finding,) = diagnose(synthetic_case(job)).findings
     assert finding.code == "straggler-input"
-    assert [one.rank for one in finding.culprits] == [1]
+    assert [culprit.rank for culprit in finding.culprits] == [1]
 
 
 @pytest.mark.parametrize(
@@ -215,9 +215,9 @@ def loading_rank(*, on_device: bool | None) -> Scene:
 def test_where_hosts_are_says_nothing_of_devices(on_device: bool | None) -> None:
     diagnosis = diagnose(looking.case(loading_rank(on_device=on_device).snapshots(), ()))
     assert accuses(diagnosis) == []
-    assert any("devices" in one.reason for one in diagnosis.unexamined)
+    assert any("devices" in gap.reason for gap in diagnosis.unexamined)
 
 
 def test_where_hosts_are_says_who_is_late_on_cpus() -> None:
     diagnosis = diagnose(looking.case(loading_rank(on_device=False).snapshots(), ()))
-    assert [one.rank for finding in diagnosis.findings for one in finding.culprits] == [1]
+    assert [culprit.rank for finding in diagnosis.findings for culprit in finding.culprits] == [1]

@@ -180,7 +180,7 @@ def _heard(pipes: list[int], format: str, count: int) -> tuple[list[Fault], int,
 
 
 def _line(faults: list[Fault]) -> str:
-    return json.dumps([asdict(one) for one in faults]) + "\n"
+    return json.dumps([asdict(fault) for fault in faults]) + "\n"
 
 
 if __name__ == "__main__":

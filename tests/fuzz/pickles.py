@@ -199,7 +199,7 @@ def _with(tree: dict[Any, Any], value: Any, rng: Random) -> bytes:
     """The tree with a value in some place of it, as a pickle."""
     holder: Any = tree
     while True:
-        inner = [one for one in _children(holder) if isinstance(one, (dict, list)) and one]
+        inner = [child for child in _children(holder) if isinstance(child, (dict, list)) and child]
         if not inner or rng.random() < 0.2:
             break
         holder = rng.choice(inner)

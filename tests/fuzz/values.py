@@ -162,7 +162,11 @@ class Hostile:
 
     def real(self) -> float:
         """A number that fits into a double."""
-        numbers = [float(one) for one in _NUMBERS if isinstance(one, float) or abs(one) < 10**300]
+        numbers = [
+            float(number)
+            for number in _NUMBERS
+            if isinstance(number, float) or abs(number) < 10**300
+        ]
         return self.rng.choice(numbers)
 
     def text(self) -> str:

@@ -26,7 +26,7 @@ def main() -> None:
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(args.ranks)}
         command = [sys.executable, script, *args.rest]
         ranks.append(subprocess.Popen(command, env={**os.environ, **meeting, **own}))
-    sys.exit(max(abs(each.wait()) for each in ranks))
+    sys.exit(max(abs(rank.wait()) for rank in ranks))
 
 
 if __name__ == "__main__":

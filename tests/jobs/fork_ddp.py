@@ -30,7 +30,7 @@ def main() -> None:
         each.start()
     for each in ranks:
         each.join()
-    sys.exit(max(abs(each.exitcode or 0) for each in ranks))
+    sys.exit(max(abs(rank.exitcode or 0) for rank in ranks))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def main() -> None:
 
     def collate(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
         slow.here("input")
-        return {name: torch.stack([one[name] for one in samples]) for name in samples[0]}
+        return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
 
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(

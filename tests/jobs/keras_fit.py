@@ -48,7 +48,7 @@ def main() -> None:
         callbacks=[counts],
         verbose=0,
     )
-    digest = sum(float(np.abs(one).sum()) for one in model.get_weights())
+    digest = sum(float(np.abs(weight).sum()) for weight in model.get_weights())
     print(f"turns {counts.batches} weights {digest:.6f}", flush=True)
 
 

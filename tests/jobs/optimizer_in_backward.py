@@ -17,7 +17,7 @@ def train(args: argparse.Namespace) -> None:
     slow = Slow(args, rank)
     model = Net(slow)
     optimizers: dict[torch.Tensor, torch.optim.Optimizer] = {
-        each: torch.optim.Adam([each], lr=1e-3) for each in model.parameters()
+        parameter: torch.optim.Adam([parameter], lr=1e-3) for parameter in model.parameters()
     }
     slow.in_optimizer(next(iter(optimizers.values())))
 

@@ -64,7 +64,9 @@ class Stalls:
         time.sleep(self.args.ms / 1000)
 
     def log(self) -> None:
-        weights = [each.detach().flatten()[:1000].tolist() for each in self.model.parameters()]
+        weights = [
+            parameter.detach().flatten()[:1000].tolist() for parameter in self.model.parameters()
+        ]
         self.again(lambda: self.file.write_text(json.dumps(weights)))
 
     def evaluation(self) -> None:

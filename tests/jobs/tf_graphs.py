@@ -77,8 +77,8 @@ def main() -> None:
     batch = tf.constant(np.random.default_rng(0).random((4, 8)), tf.float32)
     loss = 0.0
     parts = tf.data.Dataset.from_tensors(tf.stack([batch] * PARTS)).repeat(args.steps)
-    for each in parts:
-        loss = float(line.accumulate(each))
+    for part in parts:
+        loss = float(line.accumulate(part))
     print(f"turns {args.steps} loss {loss:.5f}")
     told = line.train(batch)
     print(sorted(told), told["nothing"], f"{float(told['loss']):.5f}")
@@ -91,7 +91,7 @@ def main() -> None:
     concrete = line.train.get_concrete_function(batch)
     shown = line.train.pretty_printed_concrete_signatures().partition("Captures")[0]
     print(concrete.output_shapes, shown)
-    print(len(line.accumulate.get_concrete_function(each).outputs))
+    print(len(line.accumulate.get_concrete_function(part).outputs))
     print(f"{float(concrete(batch)['loss']):.5f}", f"{float(compiled(line, batch)):.5f}")
     with tempfile.TemporaryDirectory() as folder:
         tf.saved_model.save(line, folder)

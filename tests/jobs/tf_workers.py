@@ -27,7 +27,7 @@ def main() -> None:
         config = json.dumps({"cluster": {"worker": addresses}, "task": task})
         command = [sys.executable, script, *args.rest]
         workers.append(subprocess.Popen(command, env={**os.environ, "TF_CONFIG": config}))
-    sys.exit(max(abs(each.wait()) for each in workers))
+    sys.exit(max(abs(worker.wait()) for worker in workers))
 
 
 if __name__ == "__main__":

@@ -264,7 +264,9 @@ def test_an_endless_recursion_keeps_its_first_frames_and_its_error() -> None:
 def test_what_others_print_into_a_traceback_ends_it_after_a_while() -> None:
     noise = ["step 7 loss 0.25"] * (MOST_NOISE + 1)
     error = "ValueError: too late"
-    assert [one.type for one in tracebacks(HEADER, FRAMES[0], *noise[2:], error)] == ["ValueError"]
+    assert [traceback.type for traceback in tracebacks(HEADER, FRAMES[0], *noise[2:], error)] == [
+        "ValueError"
+    ]
     assert tracebacks(HEADER, FRAMES[0], *noise, error) == []
     fatal = ["Fatal Python error: Aborted", THREAD, FRAMES[0]]
     (found,) = tracebacks(*fatal, *noise, FRAMES[1], "")

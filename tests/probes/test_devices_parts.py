@@ -61,8 +61,8 @@ def test_sent_is_what_the_gpu_sends(nvml: PretendNvml, tmp_path: Path) -> None:
 def test_links_that_are_down_and_links_that_err(nvml: PretendNvml, tmp_path: Path) -> None:
     found = devices(nvml, tmp_path, "nvlink_down")
     links = found[4]["nvlinks"]
-    assert [one["up"] for one in links] == [True] * 12 + [False] * 6
-    assert [one["remote"] for one in links] == ["switch"] * 12 + [None] * 6
+    assert [link["up"] for link in links] == [True] * 12 + [False] * 6
+    assert [link["remote"] for link in links] == ["switch"] * 12 + [None] * 6
     assert all(one["up"] for one in found[1]["nvlinks"])
     errors = {one["link"]: dict(one["errors"]) for one in found[0]["nvlinks"]}
     assert errors[7]["recovery"] == 2

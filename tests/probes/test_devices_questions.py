@@ -127,7 +127,7 @@ def test_why_an_answer_is_missing(error: Exception, loud: bool, trouble: str | N
 
 @pytest.mark.parametrize("among", [1, MANY_GPUS - 1, MANY_GPUS])
 def test_of_many_devices_the_load_alone_is_asked_each_time(among: int) -> None:
-    each_time = {one.what for one in list_questions(10.0, among) if one.every == 0}
+    each_time = {question.what for question in list_questions(10.0, among) if question.every == 0}
     load = {"utilization", "memory", "power"}
     assert (
         each_time == load if among == MANY_GPUS else {"temperature", "processes"} < each_time - load

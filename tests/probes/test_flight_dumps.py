@@ -139,7 +139,7 @@ def test_real_dumps_of_gloo() -> None:
 def test_real_dumps_as_json() -> None:
     flights = read_flights(RECORDED / "healthy-json")
     assert [flight.rank for flight in flights] == [0, 1, 2, 3]
-    assert {one.group for one in flights[1].collectives} == {"0", "1", "2"}
+    assert {collective.group for collective in flights[1].collectives} == {"0", "1", "2"}
 
 
 def test_the_own_form_comes_back_as_it_was(tmp_path: Path) -> None:

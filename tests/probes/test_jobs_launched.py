@@ -30,7 +30,7 @@ def torchrun(table: ProcTable, ranks: int = 2) -> None:
 
 def roles(job: jobs.RunningJob | None) -> dict[int, tuple[str, int | None]]:
     assert job is not None
-    return {one.pid: (one.role, one.rank) for one in job.processes}
+    return {process.pid: (process.role, process.rank) for process in job.processes}
 
 
 @pytest.mark.parametrize("pid", [10, 100, 200, 201, 300])
@@ -74,7 +74,7 @@ def test_launchers_are_known_by_their_commands(
     job = jobs.find(201, table.proc)
     assert job is not None
     assert (job.launcher, job.launcher_pid, job.world_size) == (name, 100, 2)
-    assert [one.rank for one in job.ranks] == [0, 1]
+    assert [rank.rank for rank in job.ranks] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_states_of_dead_stopped_and_stuck_ranks_are_told(table: ProcTable) -
         table.add(200 + rank, 100, "python train.py", elastic(rank, 5), state=state)
     job = jobs.find(100, table.proc)
     assert job is not None
-    assert [one.state for one in job.ranks] == ["S", "T", "t", "D", "Z"]
+    assert [rank.state for rank in job.ranks] == ["S", "T", "t", "D", "Z"]
 
 
 def test_a_zombie_gets_its_rank_from_the_order_of_start(table: ProcTable) -> None:
@@ -164,7 +164,7 @@ def test_two_dead_of_three_with_one_not_there_get_no_rank(table: ProcTable) -> N
     table.add(201, 100, "python train.py", elastic(2, 4), state="Z")
     job = jobs.find(100, table.proc)
     assert job is not None
-    assert [(one.pid, one.rank) for one in job.ranks] == [(200, 1), (201, None)]
+    assert [(rank.pid, rank.rank) for rank in job.ranks] == [(200, 1), (201, None)]
     assert job.missing == ()
 
 
@@ -215,7 +215,7 @@ def test_tests_that_a_launcher_starts_are_ranks(table: ProcTable) -> None:
     for rank in range(2):
         table.add(200 + rank, 100, "python -m pytest tests", elastic(rank, 2), maps=[TORCH])
     (job,) = jobs.find_all(table.proc)
-    assert [one.rank for one in job.ranks] == [0, 1]
+    assert [rank.rank for rank in job.ranks] == [0, 1]
 
 
 def test_what_a_rank_starts_is_told_from_it(table: ProcTable) -> None:
@@ -253,9 +253,9 @@ def test_two_launchers_with_one_meeting_place_are_one_job_of_two_nodes(table: Pr
         seat = {**elastic(node, 2), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
         table.add(200 + node, 100 + node, "python train.py", seat, maps=[TORCH])
     (job,) = jobs.find_all(table.proc)
-    assert [one.rank for one in job.ranks] == [0, 1]
+    assert [rank.rank for rank in job.ranks] == [0, 1]
     assert job.missing == ()
-    assert {one.pid for one in job.processes if one.role == "launcher"} == {100, 101}
+    assert {process.pid for process in job.processes if process.role == "launcher"} == {100, 101}
 
 
 def test_two_jobs_are_two_even_at_one_port(table: ProcTable) -> None:
@@ -265,8 +265,8 @@ def test_two_jobs_are_two_even_at_one_port(table: ProcTable) -> None:
             pid = 200 + 10 * number + rank
             table.add(pid, 100 + number, "python train.py", elastic(rank, 2), maps=[TORCH])
     first, second = jobs.find_all(table.proc)
-    assert [one.pid for one in first.ranks] == [200, 201]
-    assert [one.pid for one in second.ranks] == [210, 211]
+    assert [rank.pid for rank in first.ranks] == [200, 201]
+    assert [rank.pid for rank in second.ranks] == [210, 211]
     assert len(jobs.find_below(10, table.proc)) == 2
     found = jobs.find(211, table.proc)
     assert found == second
@@ -298,7 +298,7 @@ def test_srun_leads_to_its_tasks_though_they_are_not_its_children(table: ProcTab
     for pid in (90, 91, 100, 201):
         job = jobs.find(pid, table.proc)
         assert job is not None
-        assert [(one.pid, one.rank) for one in job.ranks] == [(200, 0), (201, 1)]
+        assert [(rank.pid, rank.rank) for rank in job.ranks] == [(200, 0), (201, 1)]
         assert (job.launcher, job.launcher_pid) == ("srun", 100)
 
 
@@ -311,7 +311,7 @@ def test_a_script_in_slurm_that_starts_the_ranks_is_none(table: ProcTable) -> No
         seat = {**slurm, **elastic(rank, 2)}
         table.add(200 + rank, 100, "python train.py", seat, maps=[TORCH])
     (job,) = jobs.find_all(table.proc)
-    assert [one.pid for one in job.ranks] == [200, 201]
+    assert [rank.pid for rank in job.ranks] == [200, 201]
     assert (job.launcher, job.launcher_pid) == ("torchrun", 100)
 
 
@@ -321,7 +321,7 @@ def test_other_programs_in_an_allocation_are_no_ranks(table: ProcTable) -> None:
     table.add(51, 50, "-bash", slurm)
     table.add(52, 51, "python -m http.server", slurm)
     table.add(53, 51, "vim train.py", slurm)
-    found = [one.pid for job in jobs.find_all(table.proc) for one in job.ranks]
+    found = [rank.pid for job in jobs.find_all(table.proc) for rank in job.ranks]
     assert found == []
 
 
@@ -333,6 +333,6 @@ def test_tensorflow_tasks_of_one_cluster_are_one_job(table: ProcTable) -> None:
         table.add(200 + number, 10, "python train.py", config, maps=[TENSORFLOW])
     (job,) = jobs.find_all(table.proc)
     assert job.launcher == "TF_CONFIG"
-    assert [(one.pid, one.rank) for one in job.ranks] == [(201, 0), (200, 1)]
+    assert [(rank.pid, rank.rank) for rank in job.ranks] == [(201, 0), (200, 1)]
     assert roles(job)[202] == ("other", None)
     assert (job.world_size, job.missing) == (2, ())

@@ -77,7 +77,7 @@ def test_no_process_is_in_two_jobs_and_each_leads_to_its_own(seed: int) -> None:
             for process in job.processes[::8]:
                 again = jobs.find(process.pid, table.proc)
                 assert again is not None
-                assert process.pid in {one.pid for one in again.processes}
+                assert process.pid in {process.pid for process in again.processes}
 
 
 @pytest.mark.parametrize(

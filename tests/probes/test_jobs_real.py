@@ -68,7 +68,7 @@ def test_a_job_is_found_from_each_of_its_processes(tmp_path: Path) -> None:
             job = jobs.find(pid)
             assert job is not None
             assert (job.launcher, job.launcher_pid, job.world_size) == ("torchrun", launcher, 3)
-            assert [(one.pid, one.rank) for one in job.ranks] == [
+            assert [(rank.pid, rank.rank) for rank in job.ranks] == [
                 *zip(ranks, (0, 1, 2), strict=True)
             ]
             assert (job.missing, job.unread) == ((), ())
@@ -88,7 +88,7 @@ def test_a_stopped_and_a_dead_rank_are_told_at_once(tmp_path: Path) -> None:
         def states() -> dict[int | None, str]:
             job = jobs.find(launcher)
             assert job is not None
-            return {one.rank: one.state for one in job.ranks}
+            return {rank.rank: rank.state for rank in job.ranks}
 
         until(lambda: states() == {0: "T", 1: "Z", 2: "S"})
 
@@ -109,7 +109,7 @@ def test_ranks_of_several_shells_are_one_job_and_one_is_missing() -> None:
             one.stdout.readline()
         job = jobs.find(started[0].pid)
         assert job is not None
-        assert [one.rank for one in job.ranks] == [0, 2]
+        assert [rank.rank for rank in job.ranks] == [0, 2]
         assert (job.launcher, job.missing) == (None, (1,))
     finally:
         for one in started:
@@ -139,7 +139,7 @@ def test_a_worker_is_told_from_its_rank() -> None:
         job = jobs.find(worker)
         rank.communicate("\n")
     assert job is not None
-    assert [(one.pid, one.role, one.rank) for one in job.processes] == [
+    assert [(process.pid, process.role, process.rank) for process in job.processes] == [
         (rank.pid, "rank", 0),
         (worker, "loader", 0),
     ]
@@ -152,10 +152,10 @@ def test_a_python_program_is_a_job_only_where_somebody_names_it() -> None:
         assert program.stdout is not None
         program.stdout.readline()
         job = jobs.find(program.pid)
-        everything = {one.pid for job in jobs.find_all() for one in job.processes}
+        everything = {process.pid for job in jobs.find_all() for process in job.processes}
         program.communicate(b"\n")
     assert job is not None
-    assert [(one.pid, one.rank) for one in job.ranks] == [(program.pid, 0)]
+    assert [(rank.pid, rank.rank) for rank in job.ranks] == [(program.pid, 0)]
     assert (job.launcher, job.world_size) == ("python", 1)
     assert program.pid not in everything
 
@@ -175,7 +175,7 @@ def test_a_thread_leads_to_the_job_of_its_process() -> None:
         program.communicate(b"\n")
     (job,) = jobs_of
     assert job is not None
-    assert [one.pid for one in job.ranks] == [program.pid]
+    assert [rank.pid for rank in job.ranks] == [program.pid]
 
 
 def test_this_test_and_a_shell_are_no_jobs() -> None:
@@ -203,8 +203,8 @@ def _told(pid: int) -> dict[str, object]:
     job = jobs.find(pid)
     assert job is not None
     return {
-        "ranks": [one.rank for one in job.ranks],
+        "ranks": [rank.rank for rank in job.ranks],
         "launcher": job.launcher,
         "missing": list(job.missing),
-        "remedies": [one.remedy for one in job.unread if one.pid is not None],
+        "remedies": [failure.remedy for failure in job.unread if failure.pid is not None],
     }

@@ -28,7 +28,7 @@ def table(tmp_path: Path) -> ProcTable:
 
 def numbered(job: jobs.RunningJob | None) -> list[tuple[int, int | None]]:
     assert job is not None
-    return [(one.pid, one.rank) for one in job.ranks]
+    return [(rank.pid, rank.rank) for rank in job.ranks]
 
 
 def test_ranks_started_by_hand_in_several_shells_are_one_job(table: ProcTable) -> None:
@@ -67,7 +67,7 @@ def test_a_homemade_launcher_is_told_and_its_dead_children_are_ranks(table: Proc
     assert numbered(job) == [(200, 0), (201, 1), (202, 2)]
     assert job is not None
     assert (job.launcher, job.launcher_pid, job.missing) == (None, 100, ())
-    assert [one.role for one in job.processes] == ["launcher", "rank", "rank", "rank"]
+    assert [process.role for process in job.processes] == ["launcher", "rank", "rank", "rank"]
     assert jobs.find(100, table.proc) == job
 
 
@@ -134,8 +134,8 @@ def test_one_address_on_the_loop_back_of_two_containers_is_two_jobs(table: ProcT
     first, second = jobs.find_all(table.proc)
     assert numbered(first) == [(200, 0), (201, 1)]
     assert numbered(second) == [(210, 0), (211, 1)]
-    assert {one.container for one in first.processes} == {"a" * 12}
-    assert [one.inner_pid for one in first.processes] == [7, 8]
+    assert {process.container for process in first.processes} == {"a" * 12}
+    assert [process.inner_pid for process in first.processes] == [7, 8]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_containers_are_known_by_their_control_group(
     table.add(200, 10, "python train.py", by_hand(0, 1), cgroup=cgroup)
     job = jobs.find(200, table.proc)
     assert job is not None
-    assert [one.container for one in job.processes] == [container]
+    assert [process.container for process in job.processes] == [container]
 
 
 def test_an_exported_rank_makes_no_rank_of_every_command(table: ProcTable) -> None:
@@ -170,7 +170,7 @@ def test_an_exported_rank_makes_no_rank_of_every_command(table: ProcTable) -> No
     table.add(200, 20, "python train.py", exported, maps=[TORCH])
     (job,) = jobs.find_all(table.proc)
     assert numbered(job) == [(200, 0)]
-    assert {one.pid for one in job.processes} == {200}
+    assert {process.pid for process in job.processes} == {200}
 
 
 def test_children_of_multiprocessing_are_ranks_in_their_order(table: ProcTable) -> None:
@@ -183,7 +183,7 @@ def test_children_of_multiprocessing_are_ranks_in_their_order(table: ProcTable) 
     assert numbered(job) == [(200, 0), (201, 1), (202, 2)]
     assert job is not None
     assert (job.launcher, job.launcher_pid) == ("mp.spawn", 100)
-    assert {one.pid: one.role for one in job.processes} == {
+    assert {process.pid: process.role for process in job.processes} == {
         100: "launcher",
         101: "other",
         200: "rank",
@@ -215,7 +215,7 @@ def test_a_manager_or_logger_is_no_rank_and_shifts_no_number(table: ProcTable) -
     job = jobs.find(150, table.proc)
     assert numbered(job) == [(200, 0), (201, 1)]
     assert job is not None
-    assert {one.pid: one.role for one in job.processes}[150] == "other"
+    assert {process.pid: process.role for process in job.processes}[150] == "other"
 
 
 @pytest.mark.parametrize("command", [["python", "-c", LATER], ["python", "train.py"]])
@@ -270,8 +270,8 @@ def test_with_other_hosts_the_order_tells_the_local_rank_alone(table: ProcTable)
         table.add(200 + rank, 100, ["python", "-c", SPAWN], {}, maps=[TORCH], threads=GLOO)
     job = jobs.find(100, table.proc)
     assert job is not None
-    assert [(one.rank, one.local_rank) for one in job.ranks] == [(None, 0), (None, 1)]
-    assert {one.pid for one in job.unread} >= {200, 201}
+    assert [(rank.rank, rank.local_rank) for rank in job.ranks] == [(None, 0), (None, 1)]
+    assert {failure.pid for failure in job.unread} >= {200, 201}
 
 
 def test_unnamed_workers_of_a_single_program_are_no_ranks(table: ProcTable) -> None:
@@ -280,7 +280,7 @@ def test_unnamed_workers_of_a_single_program_are_no_ranks(table: ProcTable) -> N
         table.add(200 + number, 100, "python train.py", {}, maps=[TORCH], files=GPU)
     (job,) = jobs.find_all(table.proc)
     assert numbered(job) == [(100, 0)]
-    assert [one.role for one in job.processes] == ["rank", *["loader"] * 4]
+    assert [process.role for process in job.processes] == ["rank", *["loader"] * 4]
     assert jobs.find(203, table.proc) == job
 
 
@@ -298,12 +298,12 @@ def test_on_several_hosts_lightning_tells_the_local_rank_alone(table: ProcTable)
     table.add(201, 100, "python /src/train.py", seat | {"MASTER_ADDR": "node0"}, maps=[TORCH])
     job = jobs.find(100, table.proc)
     assert job is not None
-    assert [(one.pid, one.rank, one.local_rank) for one in job.ranks] == [
+    assert [(rank.pid, rank.rank, rank.local_rank) for rank in job.ranks] == [
         (100, None, 0),
         (201, None, 1),
     ]
     assert job.missing == ()
-    assert {one.pid for one in job.unread if one.pid} == {100, 201}
+    assert {failure.pid for failure in job.unread if failure.pid} == {100, 201}
 
 
 def test_a_notebook_that_is_pointed_at_or_busy_is_a_job(table: ProcTable) -> None:
@@ -387,7 +387,7 @@ def test_other_users_ranks_are_counted_and_the_remedy_is_told(table: ProcTable) 
     assert numbered(job) == [(200, None), (201, None)]
     assert job is not None
     assert (job.missing, job.world_size) == ((), None)
-    assert [one.pid for one in job.unread[:2]] == [200, 201]
+    assert [failure.pid for failure in job.unread[:2]] == [200, 201]
     assert job.unread[0].remedy == "run mgpu-doctor as 4242, or as root"
 
 

@@ -167,4 +167,6 @@ def test_samples_carry_them_with_the_index_of_the_gpu(
     while not events:
         events = devices.sample()["events"]
     devices.close()
-    assert [(one["index"], one["number"], one["logged"]) for one in events] == [(1, 79, True)]
+    assert [(event["index"], event["number"], event["logged"]) for event in events] == [
+        (1, 79, True)
+    ]

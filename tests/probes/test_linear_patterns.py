@@ -80,13 +80,14 @@ def test_its_work_for_a_character_has_a_bound(name: str) -> None:
     """Wherever it is searched, also if it is only tried at a line's begin today."""
     pattern = PATTERNS[name]
     choices = variants(pattern.pattern, pattern.flags, LONGEST)
-    steps = max(work(one, LONGEST) for one in choices)
+    steps = max(work(choice, LONGEST) for choice in choices)
     assert steps <= MOST_WORK
     longer = max(
-        work(one, 4 * LONGEST) for one in variants(pattern.pattern, pattern.flags, 4 * LONGEST)
+        work(variant, 4 * LONGEST)
+        for variant in variants(pattern.pattern, pattern.flags, 4 * LONGEST)
     )
     assert longer <= MOST_GROWTH * steps
-    assert not any(is_ambiguous(part) for one in choices for part in repeats_of(one))
+    assert not any(is_ambiguous(part) for choice in choices for part in repeats_of(choice))
 
 
 @every_pattern

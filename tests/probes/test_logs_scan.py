@@ -180,7 +180,10 @@ def test_recorded_endings_are_told_in_full(path: Path) -> None:
     """What is kept of a log tells the same as all of it."""
     whole = console_errors.parse_console(path.read_text(encoding="utf-8").split("\n"))
     kept = console_errors.parse_console(line.text for line in scanned(path).kept_lines)
-    brief = [(one.rank, one.traceback.type, one.traceback.frames) for one in whole.tracebacks]
+    brief = [
+        (traceback.rank, traceback.traceback.type, traceback.traceback.frames)
+        for traceback in whole.tracebacks
+    ]
     assert [(o.rank, o.traceback.type, o.traceback.frames) for o in kept.tracebacks] == brief
     assert [(f.rank, f.pid, f.exit_code, f.signal, f.first) for f in kept.failures] == [
         (f.rank, f.pid, f.exit_code, f.signal, f.first) for f in whole.failures
@@ -192,7 +195,7 @@ def test_an_ending_amid_megabytes_is_found(tmp_path: Path) -> None:
     report = (RECORDED / "console/torchrun-raise.txt").read_text(encoding="utf-8").split("\n")
     path = write(tmp_path / "x.log", [*progress(50_000), *report, *["idle"] * 50_000])
     kept = console_errors.parse_console(line.text for line in scanned(path).kept_lines)
-    assert [one.rank for one in kept.tracebacks] == [2, 1, 3]
+    assert [traceback.rank for traceback in kept.tracebacks] == [2, 1, 3]
     assert kept.failures[0].rank == 2
 
 

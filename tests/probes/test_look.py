@@ -57,14 +57,14 @@ def test_all_stuck_processes_of_a_job() -> None:
         until(all_there)
         found = snapshots[-1]
     assert before <= found.at <= time.time()
-    assert [one.rank for one in found.ranks] == list(range(8))
+    assert [rank.rank for rank in found.ranks] == list(range(8))
     assert found.world_size == 8
     assert found.untold == ()
     by_way = dict(zip(ways, found.processes, strict=True))
     assert by_way["spin"].state == "R"
-    assert all(one.cpu_seconds is not None for one in found.processes)
-    assert all(one.main_cpu_seconds is not None for one in found.processes)
-    assert {one.source for one in found.stacks} == {"py-spy"}
+    assert all(process.cpu_seconds is not None for process in found.processes)
+    assert all(process.main_cpu_seconds is not None for process in found.processes)
+    assert {stack.source for stack in found.stacks} == {"py-spy"}
 
 
 def test_loaders_are_read_and_launchers_are_not() -> None:
@@ -72,14 +72,14 @@ def test_loaders_are_read_and_launchers_are_not() -> None:
         job = job_of(launcher.pid, rank.pid, loader.pid)
         roles = (LAUNCHER, job.processes[1].role, LOADER)
         processes = [
-            replace(one, role=role) for one, role in zip(job.processes, roles, strict=True)
+            replace(process, role=role) for process, role in zip(job.processes, roles, strict=True)
         ]
         job = replace(job, processes=tuple(processes[::-1]))
         found = seen(take_snapshot(job, timeout=SECONDS))
         without = seen(take_snapshot(job, timeout=SECONDS, loaders=False))
-    assert [one.pid for one in found.stacks] == [rank.pid, loader.pid]
-    assert [one.pid for one in without.stacks] == [rank.pid]
-    assert [one.role.value for one in found.processes] == list(roles[::-1])
+    assert [stack.pid for stack in found.stacks] == [rank.pid, loader.pid]
+    assert [stack.pid for stack in without.stacks] == [rank.pid]
+    assert [process.role.value for process in found.processes] == list(roles[::-1])
 
 
 def test_the_stopped_the_dead_and_the_gone() -> None:
@@ -93,8 +93,8 @@ def test_the_stopped_the_dead_and_the_gone() -> None:
         gone.kill()
         gone.wait()
         found = seen(take_snapshot(job, timeout=SECONDS))
-    assert [one.state for one in found.processes] == ["T", "Z", None]
-    assert [one.pid for one in found.stacks] == [stopped.pid]
+    assert [process.state for process in found.processes] == ["T", "Z", None]
+    assert [stack.pid for stack in found.stacks] == [stopped.pid]
     assert found.missing == (3,)
     assert found.untold == ()
 
@@ -112,7 +112,7 @@ def test_native_frames_of_the_suspect_alone() -> None:
             take_snapshot(job_of(suspect.pid, other.pid), native=[suspect.pid], timeout=SECONDS)
         )
         until(lambda: psutil.Process(suspect.pid).status() == psutil.STATUS_SLEEPING)
-    native = [one for one in found.stacks if one.source == "py-spy --native"]
+    native = [stack for stack in found.stacks if stack.source == "py-spy --native"]
     assert [one.pid for one in native] == [suspect.pid]
     assert len(found.stacks) == 3
     stack = found.stack(suspect.pid)
@@ -143,7 +143,7 @@ def test_a_py_spy_that_hangs_takes_no_more_than_the_time(
         found = seen(take_snapshot(job_of(*(one.pid for one in both)), timeout=0.5))
     assert found.stacks == ()
     assert {one.source for one in found.untold} == {"py-spy", "worker socket", "faulthandler"}
-    assert not [one for one in psutil.Process().children() if one.name() == "sleep"]
+    assert not [child for child in psutil.Process().children() if child.name() == "sleep"]
 
 
 def test_another_users_job_is_told_with_the_remedy() -> None:
@@ -172,7 +172,7 @@ def test_a_job_that_moves_is_never_paused(monkeypatch: pytest.MonkeyPatch) -> No
     with stuck("works") as process:
         job = job_of(process.pid)
         snapshots = [seen(take_snapshot(job, timeout=SECONDS)) for _ in range(20)]
-    assert all(len(one.stacks) == 1 for one in snapshots)
+    assert all(len(snapshot.stacks) == 1 for snapshot in snapshots)
     assert all("--nonblocking" in command for command in commands)
 
 
@@ -192,7 +192,7 @@ def test_what_a_rank_promised_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path:
         aids = {process.pid: Aid(dump_file=str(dump), dump_signal=signal.SIGUSR1)}
         found = seen(take_snapshot(job_of(process.pid), aids=aids, timeout=SECONDS))
     assert place(found, process.pid) == "stuck_here"
-    assert [one.source for one in found.stacks] == ["faulthandler"]
+    assert [stack.source for stack in found.stacks] == ["faulthandler"]
 
 
 def test_py_spy_is_looked_for_before_several_threads_ask_for_it(

@@ -61,8 +61,8 @@ class Rank:
 def ranks(folder: Path, *ends: Mapping[str, object]) -> Iterator[list[Rank]]:
     folder.chmod(0o700)
     made = [
-        Rank(folder / f"node.{place}.0.box", {"rank": place, **one})
-        for place, one in enumerate(ends)
+        Rank(folder / f"node.{place}.0.box", {"rank": place, **end})
+        for place, end in enumerate(ends)
     ]
     try:
         yield made
@@ -87,7 +87,7 @@ def test_all_ranks_are_told_the_same_steps(tmp_path: Path) -> None:
         (0, folder / "rank0.json", None),
         (1, folder / "rank1.json", None),
     ]
-    assert [one.stat().st_mode & 0o777 for one in folder.iterdir()] == [0o600, 0o600]
+    assert [path.stat().st_mode & 0o777 for path in folder.iterdir()] == [0o600, 0o600]
     assert not list(tmp_path.glob("*.trace.json"))
 
 

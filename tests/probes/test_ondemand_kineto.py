@@ -160,7 +160,7 @@ def test_a_rank_that_asks_is_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             until((tmp_path / "dynolog").exists)
             asking.sendto(ASKED, str(tmp_path / "dynolog"))
             lines = content(asking.recv(4096)).decode().splitlines()
-        told = dict(one.partition("=")[::2] for one in lines)
+        told = dict(line.partition("=")[::2] for line in lines)
         stem = told["ACTIVITIES_LOG_FILE"].removesuffix(".json")
         Path(f"{stem}_{os.getpid()}.json").write_text(told["ACTIVITIES_DURATION_MSECS"])
 

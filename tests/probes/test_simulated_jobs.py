@@ -85,8 +85,8 @@ def check_phases(ranks: list[ProbedRank], job: Job) -> None:
         for step, truth in rank.compared():
             assert sum(step.phases) == step.wall
             assert abs(step.wall - truth.wall) <= RESOLUTION_NS * spans
-            for seen, real in zip(step.phases, truth.phases, strict=True):
-                assert abs(seen - real) <= RESOLUTION_NS * spans
+            for phase, real in zip(step.phases, truth.phases, strict=True):
+                assert abs(phase - real) <= RESOLUTION_NS * spans
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -47,9 +47,9 @@ def test_a_main_thread_that_was_cut_off_is_not_guessed() -> None:
     thread = "Thread 0x01 (most recent call first):\n"
     frame = '  File "a.py", line {} in {}\n'
     cut = f"{thread}{frame.format(1, 'f')}{frame.format(2, '<module>')}...\n"
-    assert [one["main"] for one in faulthandler_stacks.parse_faulthandler(cut)] == [False]
+    assert [stack["main"] for stack in faulthandler_stacks.parse_faulthandler(cut)] == [False]
     began_as_thread = f"{thread}{frame.format(1, '_bootstrap')}"
-    assert [one["main"] for one in faulthandler_stacks.parse_faulthandler(began_as_thread)] == [
+    assert [stack["main"] for stack in faulthandler_stacks.parse_faulthandler(began_as_thread)] == [
         False
     ]
 
@@ -68,9 +68,9 @@ def test_the_text_of_this_python_is_understood(tmp_path: Path) -> None:
             threads = faulthandler_stacks.request_stacks(
                 process.pid, str(tmp_path / "dump"), signal.SIGUSR1, end, started=started
             )
-            main = next(one for one in threads if one["main"])
+            main = next(thread for thread in threads if thread["main"])
             assert [frame[0] for frame in main["frames"]] == ["stuck_here", "<module>"]
-            other = next(one for one in threads if not one["main"])
+            other = next(thread for thread in threads if not thread["main"])
             assert "waits_for_ever" in [frame[0] for frame in other["frames"]]
         assert process.poll() is None
 

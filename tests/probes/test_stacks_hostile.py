@@ -50,7 +50,7 @@ def survives(found: list[Json]) -> None:
     stack = stack_threads.make_stack(7, 1.0, "py-spy", found)
     snapshot = read_job_snapshot(json.loads(json.dumps({"at": 1.0, "stacks": [stack]})))
     assert snapshot is not None
-    assert sum(one.main for one in snapshot.stacks[0].threads) <= 1
+    assert sum(thread.main for thread in snapshot.stacks[0].threads) <= 1
 
 
 @given(_ANYTHING)

@@ -180,7 +180,7 @@ def test_one_that_hangs_is_killed(
     calls = instead("exec sleep 600")
     assert pyspy_stacks.read_stack(os.getpid(), soon()) == Failure(Kind.LATE)
     assert len(calls.read_text().splitlines()) == 1
-    assert not [one for one in psutil.Process().children() if one.name() == "sleep"]
+    assert not [child for child in psutil.Process().children() if child.name() == "sleep"]
 
 
 def test_one_that_never_stops_printing_is_killed(instead: Callable[[str], Path]) -> None:
@@ -232,7 +232,7 @@ def test_a_stopped_process_is_never_paused(instead: Callable[[str], Path]) -> No
         until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
         found = pyspy_stacks.read_stack(process.pid, soon())
     assert isinstance(found, Failure)
-    assert all("--nonblocking" in one for one in calls.read_text().splitlines())
+    assert all("--nonblocking" in line for line in calls.read_text().splitlines())
 
 
 @pytest.mark.slow

@@ -45,19 +45,19 @@ def socket_path(tmp_path: Path) -> str:
 def test_py_spy_is_enough() -> None:
     with stuck("sleep") as process:
         found = stack_reader.read_stacks(process.pid, soon())
-    assert [one["source"] for one in found.stacks] == ["py-spy"]
+    assert [stack["source"] for stack in found.stacks] == ["py-spy"]
     assert found.unread == ()
 
 
 def test_native_frames_come_beside_the_others() -> None:
     with stuck("sleep") as process:
         found = stack_reader.read_stacks(process.pid, soon(), native=True)
-        assert [one["source"] for one in found.stacks] == ["py-spy", "py-spy --native"]
+        assert [stack["source"] for stack in found.stacks] == ["py-spy", "py-spy --native"]
         process.send_signal(signal.SIGSTOP)
         until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
         found = stack_reader.read_stacks(process.pid, soon(), native=True)
-    assert [one["source"] for one in found.stacks] == ["py-spy"]
-    assert [one.source for one in found.unread] == ["py-spy --native"]
+    assert [stack["source"] for stack in found.stacks] == ["py-spy"]
+    assert [failure.source for failure in found.unread] == ["py-spy --native"]
 
 
 def test_then_the_socket_then_the_signal(
@@ -71,12 +71,12 @@ def test_then_the_socket_then_the_signal(
         aid = Aid(socket_path, str(dump), signal.SIGUSR1)
         with worker_server(socket_path, answer(TEXT)):
             found = stack_reader.read_stacks(process.pid, soon(), aid=aid, started=started)
-            assert [one["source"] for one in found.stacks] == ["worker socket"]
-            assert [one.source for one in found.unread] == ["py-spy"]
+            assert [stack["source"] for stack in found.stacks] == ["worker socket"]
+            assert [failure.source for failure in found.unread] == ["py-spy"]
             assert dump.read_text() == ""  # no signal was sent
         found = stack_reader.read_stacks(process.pid, soon(), aid=aid, started=started)
-    assert [one["source"] for one in found.stacks] == ["faulthandler"]
-    assert [one.source for one in found.unread] == ["py-spy", "worker socket"]
+    assert [stack["source"] for stack in found.stacks] == ["faulthandler"]
+    assert [failure.source for failure in found.unread] == ["py-spy", "worker socket"]
     assert found.stacks[0]["threads"][0]["frames"][0][0] == "stuck_here"
 
 
@@ -101,8 +101,15 @@ def test_where_every_way_is_closed_each_is_told_with_a_remedy(
         closed(kind)
         found = stack_reader.read_stacks(os.getpid(), soon())
         assert found.stacks == ()
-        assert [one.source for one in found.unread] == ["py-spy", "worker socket", "faulthandler"]
-        assert all(one.reason and one.remedy and one.pid == os.getpid() for one in found.unread)
+        assert [failure.source for failure in found.unread] == [
+            "py-spy",
+            "worker socket",
+            "faulthandler",
+        ]
+        assert all(
+            failure.reason and failure.remedy and failure.pid == os.getpid()
+            for failure in found.unread
+        )
 
 
 def test_what_is_gone_or_no_python_is_not_asked_otherwise(closed: Callable[[Kind], None]) -> None:
@@ -110,7 +117,7 @@ def test_what_is_gone_or_no_python_is_not_asked_otherwise(closed: Callable[[Kind
     assert stack_reader.read_stacks(os.getpid(), soon()) == stack_reader.Reading()
     closed(Kind.FOREIGN)
     found = stack_reader.read_stacks(os.getpid(), soon())
-    assert [one.source for one in found.unread] == ["py-spy"]
+    assert [failure.source for failure in found.unread] == ["py-spy"]
 
 
 def test_without_time_nothing_is_asked(closed: Callable[[Kind], None], socket_path: str) -> None:

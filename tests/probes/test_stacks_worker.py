@@ -62,7 +62,9 @@ def test_torchs_own_server_answers(folder: Path) -> None:
     with rank(path, "wait", "read"):
         assert worker_socket.ask_worker(str(path), "ping", SECONDS) == b"pong"
         text = worker_socket.ask_worker(str(path), "dump_traceback", SECONDS).decode()
-        main = next(one for one in faulthandler_stacks.parse_faulthandler(text) if one["main"])
+        main = next(
+            stack for stack in faulthandler_stacks.parse_faulthandler(text) if stack["main"]
+        )
         assert [frame[0] for frame in main["frames"]] == ["stuck_here", "<module>"]
         assert "pg_status" in json.loads(
             worker_socket.ask_worker(str(path), "fr_trace_json", SECONDS)
@@ -105,7 +107,7 @@ def test_an_instrumented_rank_answers(folder: Path) -> None:
         assert worker_socket.ask_worker(path, "ping", SECONDS) == b"pong"
         text = worker_socket.ask_worker(path, "dump_traceback", SECONDS).decode()
         process.kill()
-    main = next(one for one in faulthandler_stacks.parse_faulthandler(text) if one["main"])
+    main = next(stack for stack in faulthandler_stacks.parse_faulthandler(text) if stack["main"])
     assert [frame[0] for frame in main["frames"]] == ["stuck_here", "<module>"]
 
 

@@ -30,8 +30,8 @@ def read(tmp_path: Path, content: bytes) -> RawTrace:
 
 def rows(found: RawTrace) -> list[tuple[str, Kind, int, int]]:
     return [
-        (found.names[one["name"]], Kind(one["kind"]), int(one["start"]), int(one["length"]))
-        for one in found.events
+        (found.names[event["name"]], Kind(event["kind"]), int(event["start"]), int(event["length"]))
+        for event in found.events
     ]
 
 

@@ -127,7 +127,7 @@ def diagnosis(
         strategy="ddp",
         launcher="torchrun",
         world_size=len(ranks) or None,
-        hosts=tuple(sorted({one.host for one in ranks})),
+        hosts=tuple(sorted({rank.host for rank in ranks})),
         started=STARTED,
         ended=None if outcome is Outcome.RUNNING else STARTED + 26.4,
         outcome=outcome,
@@ -135,13 +135,13 @@ def diagnosis(
         signal=None,
         asked=None,
     )
-    times = [one.step_seconds_median for one in ranks if one.step_seconds_median is not None]
+    times = [rank.step_seconds_median for rank in ranks if rank.step_seconds_median is not None]
     return Diagnosis(
         case=Case(
             subject=Subject("recording", "/home/someone/runs/20260917-101500-4711"),
             job=job,
             observed=STARTED + 26.4,
-            ranks=tuple(facts(one) for one in ranks),
+            ranks=tuple(facts(rank) for rank in ranks),
             unexamined=tuple(unexamined),
         ),
         ranks=tuple(ranks),
@@ -169,7 +169,7 @@ def slow_input(slow: int = 2, world: int = 4) -> Finding:
         f"{world - 1} ranks wait 29 ms for it",
         cause="Its DataLoader has no workers, so that every batch is made between two steps.",
         culprits=(Culprit(slow, "node-a", None, 4000 + slow),),
-        victims=tuple(one for one in range(world) if one != slow),
+        victims=tuple(number for number in range(world) if number != slow),
         evidence=(
             Evidence("input", 0.031, "s", 0.002, "black box, steps 12-400"),
             Evidence("wait", 0.0002, "s", 0.0292, "black box, steps 12-400"),

@@ -69,9 +69,9 @@ class Observed:
 
 def loud(diagnosis: Diagnosis) -> list[Finding]:
     """What would disturb somebody: findings at warning or worse."""
-    return [one for one in diagnosis.findings if one.severity is not Severity.INFO]
+    return [finding for finding in diagnosis.findings if finding.severity is not Severity.INFO]
 
 
 def named(diagnosis: Diagnosis, code: str) -> Finding | None:
     """The finding with this code."""
-    return next((one for one in diagnosis.findings if one.code == code), None)
+    return next((finding for finding in diagnosis.findings if finding.code == code), None)

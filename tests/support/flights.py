@@ -28,7 +28,7 @@ def recorded(kind: str, stood: float = 0.0) -> tuple[Flight, ...]:
     """Dumps of `tests/jobs/mismatches.py` (torch 2.13, gloo), as if their files had been written
     `stood` seconds after the last call, and the time that torch needs for call stacks besides."""
     flights = _read(kind)
-    last = max(one.created or 0.0 for flight in flights for one in flight.collectives)
+    last = max(collective.created or 0.0 for flight in flights for collective in flight.collectives)
     return tuple(replace(flight, at=last + flight.slack + stood) for flight in flights)
 
 

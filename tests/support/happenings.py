@@ -108,7 +108,7 @@ def finding(code: str, title: str, since: int | None = None, *culprits: int) -> 
         0.9,
         title,
         "",
-        culprits=tuple(Culprit(one) for one in culprits),
+        culprits=tuple(Culprit(culprit) for culprit in culprits),
         since_step=since,
     )
 

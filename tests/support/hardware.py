@@ -70,7 +70,8 @@ def changed(case: Case, index: int, at: Mapping[int, Mapping[str, Any]]) -> Case
     samples = list(case.device_samples)
     for place, changes in at.items():
         devices = [
-            replace(one, **changes) if one.index == index else one for one in samples[place].devices
+            replace(device, **changes) if device.index == index else device
+            for device in samples[place].devices
         ]
         samples[place] = replace(samples[place], devices=tuple(devices))
     return replace(case, device_samples=tuple(samples))
@@ -78,7 +79,7 @@ def changed(case: Case, index: int, at: Mapping[int, Mapping[str, Any]]) -> Case
 
 def hardware(case: Case) -> list[Finding]:
     """The findings of this family."""
-    return [one for one in diagnose(case).findings if one.code in CODES]
+    return [finding for finding in diagnose(case).findings if finding.code in CODES]
 
 
 def only(case: Case) -> Finding:
@@ -95,10 +96,10 @@ def links(up: int, of: int = 4, remote: Literal["gpu", "switch"] = "gpu") -> tup
 def accused(case: Case) -> set[tuple[str, int | None]]:
     """(code, rank) of every culprit of this family, where it is more than info."""
     return {
-        (one.code, culprit.rank)
-        for one in hardware(case)
-        if one.severity is not Severity.INFO
-        for culprit in one.culprits
+        (finding.code, culprit.rank)
+        for finding in hardware(case)
+        if finding.severity is not Severity.INFO
+        for culprit in finding.culprits
     }
 
 

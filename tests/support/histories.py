@@ -45,12 +45,12 @@ def ranks() -> tuple[Rank, ...]:
     fault = Fault(2, "input", milliseconds=10, start=SLOW_FROM)
     steps = records(Synthetic(ranks=4, steps=1500, faults=[fault]))
     offset = ENDED - float(steps[0]["end_ns"][-1]) * 1e-9
-    for one in steps:
-        one["samples"] = 32
-        one["loss"] = 3.0 / (1 + one["step"] / 500)
+    for rank_records in steps:
+        rank_records["samples"] = 32
+        rank_records["loss"] = 3.0 / (1 + rank_records["step"] / 500)
     return tuple(
-        make_rank(number, one, clock_offset=offset, started=BEGAN)
-        for number, one in enumerate(steps)
+        make_rank(number, records, clock_offset=offset, started=BEGAN)
+        for number, records in enumerate(steps)
     )
 
 

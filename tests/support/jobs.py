@@ -78,9 +78,9 @@ def kill_family(pid: int) -> None:
     """Kills the process and its descendants: torchrun gives each rank a session of its own."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        for each in (*process.children(recursive=True), process):
+        for child in (*process.children(recursive=True), process):
             with suppress(psutil.NoSuchProcess):
-                each.kill()
+                child.kill()
 
 
 def gone(pid: int) -> bool:

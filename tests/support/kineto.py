@@ -61,11 +61,11 @@ class _Run:
     def events(self) -> list[list[Json]]:
         for step in range(self.job.steps):
             self._step(step)
-        return [one.events for one in self.ranks]
+        return [rank.events for rank in self.ranks]
 
     def _step(self, step: int) -> None:
         job = self.job
-        begun = [one.host for one in self.ranks]
+        begun = [rank.host for rank in self.ranks]
         ready = []
         for rank, one in enumerate(self.ranks):
             one.batch(self._loader(rank))
@@ -76,9 +76,9 @@ class _Run:
             for index in range(half):
                 one.launch(f"void wgrad_{index % 8}<float>", self._kernel(rank), job)
                 times.append(one.device)
-            places = [half * (one + 1) // job.buckets - 1 for one in range(job.buckets)]
+            places = [half * (number + 1) // job.buckets - 1 for number in range(job.buckets)]
             ready.append([times[place] if job.overlap else times[-1] for place in places])
-        done = [one.wire for one in self.ranks]
+        done = [rank.wire for rank in self.ranks]
         for bucket in range(job.buckets):
             starts = [max(ready[rank][bucket], done[rank]) + 2 for rank in range(job.ranks)]
             end = max(starts) + self._jittered(job.transfer)

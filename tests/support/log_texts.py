@@ -112,7 +112,9 @@ def _recorded(path: Path, code: str) -> FaultyText:
     signs = [
         sign
         for sign in load_logs([str(path)]).signs
-        if any(one.id == sign.signature and one.code == code for one in SIGNATURES)
+        if any(
+            signature.id == sign.signature and signature.code == code for signature in SIGNATURES
+        )
     ]
     text = path.read_text(encoding="utf-8").rstrip("\n")
     telling = signs[0].number - 1 if signs else text.count("\n")
@@ -122,9 +124,14 @@ def _recorded(path: Path, code: str) -> FaultyText:
 def examples() -> list[FaultyText]:
     """Each signature's example as often as it must be printed."""
     return [
-        FaultyText(one.id, "\n".join([one.example] * one.least), one.code, one.least - 1)
-        for one in SIGNATURES
-        if not one.needs_failure
+        FaultyText(
+            signature.id,
+            "\n".join([signature.example] * signature.least),
+            signature.code,
+            signature.least - 1,
+        )
+        for signature in SIGNATURES
+        if not signature.needs_failure
     ]
 
 

@@ -197,7 +197,9 @@ def _stacks(pid: int, at: float, seen: Seen) -> list[Stack]:
     if seen.unread or seen.state in (None, "Z"):
         return []
     threads = [Thread(pid, "MainThread", True, seen.active, seen.gil, frames(seen.calls))]
-    threads += [Thread(pid + 1, None, False, False, False, frames(one)) for one in seen.helpers]
+    threads += [
+        Thread(pid + 1, None, False, False, False, frames(helper)) for helper in seen.helpers
+    ]
     if seen.holder:
         threads.append(Thread(pid + 2, "hog", False, False, True, frames(seen.holder)))
     found = [Stack(pid, at, "py-spy", tuple(threads))]

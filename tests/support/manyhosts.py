@@ -27,15 +27,15 @@ def spread(found: Diagnosis, hosts: Sequence[str], each: int) -> Diagnosis:
         number = one.rank or 0
         return replace(one, host=hosts[number // each], pid=4000 + number % each)
 
-    ranks = tuple(moved(one) for one in found.case.ranks)
+    ranks = tuple(moved(rank) for rank in found.case.ranks)
     job = replace(found.case.job, hosts=tuple(hosts))
     return replace(
         found,
-        ranks=tuple(moved(one) for one in found.ranks),
+        ranks=tuple(moved(rank) for rank in found.ranks),
         case=replace(found.case, ranks=ranks, job=job),
         findings=tuple(
-            replace(one, culprits=tuple(moved(culprit) for culprit in one.culprits))
-            for one in found.findings
+            replace(finding, culprits=tuple(moved(culprit) for culprit in finding.culprits))
+            for finding in found.findings
         ),
     )
 

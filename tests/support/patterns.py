@@ -220,7 +220,7 @@ def _choices(code: str, value: Any, flags: int, longest: int) -> list[Variant]:
     if code == "AT":
         return [(Edge(str(value)),)]
     if code == "BRANCH":
-        return [one for branch in value[1] for one in _variants(branch, flags, longest)]
+        return [variant for branch in value[1] for variant in _variants(branch, flags, longest)]
     if code in ("SUBPATTERN", "ATOMIC_GROUP"):
         _, added, dropped, inside = value if code == "SUBPATTERN" else (None, 0, 0, value)
         return _variants(inside, (flags | added) & ~dropped, longest)

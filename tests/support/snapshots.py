@@ -34,7 +34,7 @@ def block(size: int, state: str = "active_allocated", asked: Any = None) -> dict
 
 
 def segment(*blocks: dict[str, Any]) -> dict[str, Any]:
-    total = sum(one["size"] for one in blocks)
+    total = sum(block["size"] for block in blocks)
     return {
         "address": 0,
         "total_size": total,

@@ -33,7 +33,7 @@ def event(name: int, start: int, length: int, statistics: Mapping[int, int] | No
 
 def line(name: str, at: int, events: Sequence[bytes]) -> bytes:
     """`at`: nanoseconds."""
-    return message((2, name.encode()), (3, at), *((4, one) for one in events))
+    return message((2, name.encode()), (3, at), *((4, event) for event in events))
 
 
 def plane(
@@ -42,14 +42,14 @@ def plane(
     """Names behind the lines, as TensorFlow writes them."""
     return message(
         (2, name.encode()),
-        *((3, one) for one in lines),
+        *((3, line) for line in lines),
         *((4, _entry(key, value)) for key, value in names.items()),
         *((5, _entry(key, value)) for key, value in statistics.items()),
     )
 
 
 def space(*planes: bytes, host: str = "node") -> bytes:
-    return message(*((1, one) for one in planes), (4, host.encode()))
+    return message(*((1, plane) for plane in planes), (4, host.encode()))
 
 
 def _entry(key: int, name: str) -> bytes:

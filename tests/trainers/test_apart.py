@@ -91,7 +91,7 @@ def test_it_ends_as_rank_0_did_and_leaves_nobody(tmp_path: Path) -> None:
     assert ended.stderr.splitlines() == [
         "program: rank 0, the server, was killed by SIGKILL; training cannot continue"
     ]
-    assert [one.name for one in tmp_path.iterdir() if one.is_dir() and one.name[0] != "_"] == []
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir() and path.name[0] != "_"] == []
     pids = [int(line) for line in ended.stdout.split()]
     assert pids
     assert not any(map(psutil.pid_exists, pids))

@@ -8,7 +8,9 @@ DDP = catalogue.find("torch-ddp")
 
 
 def test_finds_each_trainer_by_its_name() -> None:
-    assert [catalogue.find(each.name) for each in catalogue.TRAINERS] == list(catalogue.TRAINERS)
+    assert [catalogue.find(trainer.name) for trainer in catalogue.TRAINERS] == list(
+        catalogue.TRAINERS
+    )
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:

@@ -48,7 +48,7 @@ over.set()
 @st.composite
 def any_fault(draw: st.DrawFn) -> Fault:
     kind = KINDS[draw(st.sampled_from(sorted(KINDS)))]
-    names = [each.name for each in fields(kind)]
+    names = [field.name for field in fields(kind)]
     values = {name: draw(VALUES[name]) for name in names if name in VALUES}
     if "factor" not in names and "ms" in names:
         values["ms"] = draw(NUMBERS)

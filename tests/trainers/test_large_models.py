@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 )
 def test_they_have_as_many_parameters_as_published(kind: type[nn.Module], parameters: int) -> None:
     with torch.device("meta"):
-        assert sum(each.numel() for each in kind().parameters()) == parameters
+        assert sum(parameter.numel() for parameter in kind().parameters()) == parameters
 
 
 def test_small_ones_of_their_kind_give_a_score_for_each_class() -> None:

@@ -9,8 +9,8 @@ from mgpu_trainers import catalogue, schedule
 from mgpu_trainers.capabilities import UsageError
 from mgpu_trainers.option_checks import CHECKPOINT_FILE, check_folder
 
-ALONE = [each for each in catalogue.TRAINERS if each.launcher == "python"]
-TOGETHER = [each for each in catalogue.TRAINERS if each.launcher == "torchrun"]
+ALONE = [trainer for trainer in catalogue.TRAINERS if trainer.launcher == "python"]
+TOGETHER = [trainer for trainer in catalogue.TRAINERS if trainer.launcher == "torchrun"]
 
 
 def command(name: str, ranks: int | None = None, **options: object) -> list[str]:

@@ -12,16 +12,16 @@ pytestmark = pytest.mark.slow
 
 def model(weight: float = 1.0) -> nn.Sequential:
     made = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    for each in made.parameters():
-        nn.init.constant_(each, weight)
+    for parameter in made.parameters():
+        nn.init.constant_(parameter, weight)
     return made
 
 
 def learned(gradient: float) -> nn.Sequential:
     """A worker's model after a backward pass."""
     made = model()
-    for each in made.parameters():
-        each.grad = torch.full_like(each, gradient)
+    for parameter in made.parameters():
+        parameter.grad = torch.full_like(parameter, gradient)
     return made
 
 
@@ -63,7 +63,7 @@ def test_a_letter_moves_the_weights_and_brings_them_back(monkeypatch: pytest.Mon
     )
     server = Server(own, torch.optim.SGD(own.parameters(), lr=1.0), 1)
     assert served(server, server.messages()) == [0.5]
-    assert all(torch.all(each == 1 - 2.0 * 0.25) for each in own.parameters())
+    assert all(torch.all(parameter == 1 - 2.0 * 0.25) for parameter in own.parameters())
     assert torch.all(counted(own) == 7)
     ((target, weights),) = network.answers
     assert (target, weights.tolist()) == (1, [0.5] * 15)

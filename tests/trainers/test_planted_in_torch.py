@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, default_collate
 
 pytestmark = pytest.mark.slow
 
-NAMES = next(each for each in OPTIONS if each.name == "model").choices
+NAMES = next(option for option in OPTIONS if option.name == "model").choices
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -177,9 +177,9 @@ def test_validation_is_spared(clock: Clock) -> None:
 
 def test_gradients_are_no_numbers_in_one_step_and_weights_ever_after(clock: Clock) -> None:
     healthy = take_steps(Planted([Nan(step=3)], rank=1), clock, 2)
-    assert all(torch.isfinite(each).all() for each in healthy.parameters())
+    assert all(torch.isfinite(parameter).all() for parameter in healthy.parameters())
     broken = take_steps(Planted([Nan(step=3)], rank=1), clock, 4)
-    assert all(torch.isnan(each).all() for each in broken.parameters())
+    assert all(torch.isnan(parameter).all() for parameter in broken.parameters())
 
 
 @pytest.mark.parametrize(

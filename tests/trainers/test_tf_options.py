@@ -11,7 +11,7 @@ from mgpu_trainers import catalogue, cluster
 from mgpu_trainers.capabilities import UsageError
 from mgpu_trainers.cluster import Cluster, Task
 
-NAMES = [each.name for each in catalogue.TRAINERS if each.framework == "tensorflow"]
+NAMES = [trainer.name for trainer in catalogue.TRAINERS if trainer.framework == "tensorflow"]
 
 
 def command(name: str, ranks: int | None = None, **options: object) -> list[str]:

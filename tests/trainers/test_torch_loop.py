@@ -36,7 +36,7 @@ def test_a_run_goes_on_as_if_it_had_not_ended(
     told = capsys.readouterr().out
     assert told.startswith("resumed after step 2\n")
     assert first + losses(told) == whole
-    assert [each.name for each in tmp_path.iterdir()] == ["checkpoint.pt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
 @pytest.mark.parametrize(

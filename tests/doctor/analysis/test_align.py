@@ -14,7 +14,7 @@ from tests.support.synthetic import Synthetic, make_rank, records
 
 
 def ranks_of(steps: list[Records]) -> list[Rank]:
-    return [make_rank(number, one) for number, one in enumerate(steps)]
+    return [make_rank(number, records) for number, records in enumerate(steps)]
 
 
 def test_steps_are_joined_by_collective_sequence_not_by_local_counters() -> None:
@@ -27,8 +27,10 @@ def test_steps_are_joined_by_collective_sequence_not_by_local_counters() -> None
 
 def test_steps_that_share_a_sequence_number_keep_their_order() -> None:
     steps = records(Synthetic(ranks=2))
-    for one in steps:
-        one["group_seq"] = 4 + one["step"] // 4  # one collective every fourth step
+    for rank_records in steps:
+        rank_records["group_seq"] = (
+            4 + rank_records["step"] // 4
+        )  # one collective every fourth step
     joined = join(ranks_of(steps))
     assert joined.joined_by == "collective sequence"
     assert list(joined.steps) == list(range(5, 120))
@@ -45,15 +47,15 @@ def test_point_to_point_counts_that_differ_fall_back_to_step_numbers() -> None:
 
 def test_without_a_process_group_steps_are_joined_by_number() -> None:
     steps = records(Synthetic(ranks=2))
-    for one in steps:
-        one["group_seq"] = 0
+    for rank_records in steps:
+        rank_records["group_seq"] = 0
     assert join(ranks_of(steps)).joined_by == "step number"
 
 
 def test_ranks_whose_counts_never_meet_are_not_joined() -> None:
     steps = records(Synthetic(ranks=2))
-    for one in steps:
-        one["group_seq"] = 0
+    for rank_records in steps:
+        rank_records["group_seq"] = 0
     steps[1]["step"] += 1000
     with pytest.raises(UnjoinableError, match="neither"):
         join(ranks_of(steps))
@@ -62,8 +64,8 @@ def test_ranks_whose_counts_never_meet_are_not_joined() -> None:
 def test_warm_up_is_left_out() -> None:
     steps = records(Synthetic(ranks=2))
     steps[1]["flags"][:9] |= WARM_UP
-    for one in steps:
-        one["wall_ns"][12] *= 50  # compiled again, still near the start
+    for rank_records in steps:
+        rank_records["wall_ns"][12] *= 50  # compiled again, still near the start
     joined = join(ranks_of(steps))
     assert joined.steps[0] == 9
     assert 12 not in joined.steps
@@ -86,11 +88,11 @@ def test_a_long_step_that_is_no_warm_up_is_kept(
     step: int, phases: dict[int, dict[str, float]], kept: bool
 ) -> None:
     steps = records(Synthetic(ranks=2))
-    for number, one in enumerate(steps):
-        one["wall_ns"][step] = 3 * 10**9
-        one["phases"][step] = 0.0
+    for number, rank_records in enumerate(steps):
+        rank_records["wall_ns"][step] = 3 * 10**9
+        rank_records["phases"][step] = 0.0
         for phase, share in phases.get(number, {"wait": 1.0}).items():
-            one["phases"][step, PHASES.index(phase)] = 3 * share
+            rank_records["phases"][step, PHASES.index(phase)] = 3 * share
     assert (step in join(ranks_of(steps)).steps) is kept
     steps[1]["flags"][step] |= WARM_UP
     assert step not in join(ranks_of(steps)).steps
@@ -99,9 +101,9 @@ def test_a_long_step_that_is_no_warm_up_is_kept(
 @pytest.mark.parametrize(("seconds", "kept"), [(0.16, True), (0.1, False)])
 def test_a_short_first_step_is_warm_up_whatever_it_does(seconds: float, kept: bool) -> None:
     steps = records(Synthetic(ranks=2, noise=0.0, spikes=0.0))
-    for one in steps:
-        one["wall_ns"][3] = seconds * 1e9
-        one["phases"][3] = 0.0
+    for rank_records in steps:
+        rank_records["wall_ns"][3] = seconds * 1e9
+        rank_records["phases"][3] = 0.0
     steps[0]["phases"][3, PHASES.index("checkpoint")] = seconds
     assert (3 in join(ranks_of(steps)).steps) is kept
 

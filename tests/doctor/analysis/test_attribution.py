@@ -17,7 +17,7 @@ from tests.support.synthetic import Fault, Synthetic, make_rank, own_work, recor
 
 
 def joined_of(job: Synthetic) -> Joined:
-    return join([make_rank(number, one) for number, one in enumerate(records(job))])
+    return join([make_rank(number, record) for number, record in enumerate(records(job))])
 
 
 def test_own_work_is_what_the_job_really_did() -> None:
@@ -37,10 +37,10 @@ def test_communication_is_what_nobody_can_avoid() -> None:
 
 def test_communication_measured_by_a_rank_counts_as_standing() -> None:
     steps = records(Synthetic(ranks=2))
-    for one in steps:
-        one["phases"][:, 5] = 0.001
-        one["phases"][:, WAIT] -= 0.001
-    ranks = [make_rank(number, one) for number, one in enumerate(steps)]
+    for rank_records in steps:
+        rank_records["phases"][:, 5] = 0.001
+        rank_records["phases"][:, WAIT] -= 0.001
+    ranks = [make_rank(number, records) for number, records in enumerate(steps)]
     np.testing.assert_allclose(
         attribute(join(ranks)).own, attribute(joined_of(Synthetic(ranks=2))).own, atol=1e-6
     )
@@ -49,7 +49,7 @@ def test_communication_measured_by_a_rank_counts_as_standing() -> None:
 def test_unmeasured_wait_is_an_honest_refusal() -> None:
     steps = records(Synthetic(ranks=2))
     steps[1]["phases"][:, WAIT] = np.nan
-    ranks = [make_rank(number, one) for number, one in enumerate(steps)]
+    ranks = [make_rank(number, records) for number, records in enumerate(steps)]
     with pytest.raises(UnattributableError, match="not measured on rank 1"):
         attribute(join(ranks))
 

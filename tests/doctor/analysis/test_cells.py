@@ -38,7 +38,7 @@ def gapped() -> Joined:
     """Three ranks, of which one lost some records: its rows are no slice."""
     steps = records(Synthetic(ranks=3))
     steps[1] = np.delete(steps[1], [40, 41, 60])
-    return join([make_rank(number, one) for number, one in enumerate(steps)])
+    return join([make_rank(number, records) for number, records in enumerate(steps)])
 
 
 @pytest.mark.parametrize("kept", [0, step_cells.FEW_CELLS])
@@ -55,10 +55,10 @@ def test_phases_are_indexed_like_an_array(
 
 def test_fields_keep_what_is_not_known() -> None:
     steps = records(Synthetic(ranks=2))
-    for one in steps:
-        one["samples"][50:] = 32
-        one["gc_s"] = 0.25
-    joined = join([make_rank(number, one) for number, one in enumerate(steps)])
+    for rank_records in steps:
+        rank_records["samples"][50:] = 32
+        rank_records["gc_s"] = 0.25
+    joined = join([make_rank(number, records) for number, records in enumerate(steps)])
     assert np.isnan(joined.samples[:45]).all()
     assert (joined.samples[45:] == 32).all()
     assert np.isnan(joined.tokens).all()

@@ -169,8 +169,8 @@ def test_why_nothing_can_be_said() -> None:
     flights = recorded("healthy")
     assert doubt(()) is None
     assert doubt(recorded("healthy", -14.0)) is None
-    nameless = tuple(replace(one, rank=None) for one in flights)
-    empty = tuple(replace(one, collectives=()) for one in flights)
+    nameless = tuple(replace(flight, rank=None) for flight in flights)
+    empty = tuple(replace(flight, collectives=()) for flight in flights)
     for dumps, said in (
         (flights[:1], "only one rank"),
         ((flights[0], *flights[2:]), "no dump of rank 1"),
@@ -311,7 +311,7 @@ def test_what_nccl_has_given_up_needs_no_clock() -> None:
     """Retired and not completed: it has timed out (torch's FlightRecorder.hpp)."""
     programs = {rank: steps(5)[: 15 - (rank == 2)] for rank in range(4)}
     flights = simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 60.0, nccl=True)
-    late = tuple(replace(one, at=None) for one in flights)
+    late = tuple(replace(flight, at=None) for flight in flights)
     assert not found(late).is_blocked
     given_up = tuple(
         replace(

@@ -65,7 +65,7 @@ def test_compilation_on_all_ranks_is_no_stall(phase: str) -> None:
         ]
         case = synthetic_case(Synthetic(seed=seed, faults=faults))
         assert stalls(case) == ()
-        assert [one.code for one in diagnose(case).findings if one.culprits] == []
+        assert [finding.code for finding in diagnose(case).findings if finding.culprits] == []
 
 
 def test_what_it_costs_is_the_whole_time_of_the_stalls() -> None:
@@ -111,7 +111,7 @@ def test_frequent_stalls_are_told_once_and_not_lost(
     for seed in SEEDS:
         fault = Fault(1, "forward", milliseconds=30, start=5, every=every)
         case = synthetic_case(make(ranks=ranks, steps=150, seed=seed, faults=[fault]))
-        found = [one for one in diagnose(case).findings if one.culprits]
+        found = [finding for finding in diagnose(case).findings if finding.culprits]
         assert len(found) == 1, [one.code for one in found]
         assert found[0].code in ("straggler-transient", "straggler-compute")
         assert [culprit.rank for culprit in found[0].culprits] == [1]
@@ -151,7 +151,7 @@ def test_another_stall_beside_checkpoints_is_told_as_well() -> None:
     work["checkpoint"] = np.zeros((160, 4))
     work["checkpoint"][20::20, 0] = 0.3
     work["other"][15::20, 0] += 0.2
-    assert {one.phase for one in stalls(job_of(work))} == {"checkpoint", "other"}
+    assert {stall.phase for stall in stalls(job_of(work))} == {"checkpoint", "other"}
 
 
 def test_collections_on_all_ranks_at_moments_of_their_own() -> None:
@@ -194,7 +194,7 @@ def test_what_happened_once_or_twice_is_no_pattern(phase: str, times: int, long:
     rest."""
     work = healthy(Synthetic(ranks=4, steps=150))
     work.setdefault(phase, np.zeros((150, 4)))[[60, 110][:times], 1] += long
-    counts = [(each.phase, each.count) for each in stalls(job_of(work))]
+    counts = [(stall.phase, stall.count) for stall in stalls(job_of(work))]
     seen = phase in ("checkpoint", "evaluation") and long > 1
     assert counts == [(phase, times)] * seen
 
@@ -289,13 +289,13 @@ def test_a_rank_evaluates_alone_if_it_takes_twice_as_long_as_the_others(
     share: float, told: bool
 ) -> None:
     case = stalled("evaluation", {0: 0.2 * share, 1: 0.2, 2: 0.2, 3: 0.2})
-    assert ("evaluation" in [found.phase for found in stalls(case)]) is told
+    assert ("evaluation" in [stall.phase for stall in stalls(case)]) is told
 
 
 @pytest.mark.parametrize(("count", "told"), [(3, True), (2, False)])
 def test_what_happened_three_times_recurs(count: int, told: bool) -> None:
     case = stalled("checkpoint", {0: 0.4}, steps=26 + 20 * count)
-    assert ([found.count for found in stalls(case)] == [count]) is told
+    assert ([stall.count for stall in stalls(case)] == [count]) is told
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.0055, True), (0.0045, False)])

@@ -82,7 +82,7 @@ def test_waits_by_chance_are_no_meetings() -> None:
     steps = records(job)
     for at in (20, 22, 50, 51, 53, 90, 110):
         steps[0]["phases"][at, PHASES_OF_A_BOX.index("wait")] = 0.5
-    case = make_case([make_rank(number, one) for number, one in enumerate(steps)])
+    case = make_case([make_rank(number, records) for number, records in enumerate(steps)])
     assert measure(case).stragglers == ()
 
 
@@ -189,17 +189,19 @@ def test_two_ranks_of_which_the_other_does_not_wait() -> None:
     wait = steps[1]["phases"][:, 4]
     wait[:] = steps[0]["phases"][:, 4]
     steps[1]["wall_ns"] += 10_000_000
-    found = measure(make_case([make_rank(n, one) for n, one in enumerate(steps)])).stragglers
+    found = measure(
+        make_case([make_rank(n, records) for n, records in enumerate(steps)])
+    ).stragglers
     assert found == ()
 
 
 def test_missing_ranks_unequal_lengths_and_unmeasured_phases() -> None:
     steps = records(Synthetic(ranks=4, faults=[Fault(2, "backward", milliseconds=20)]))
-    for one in steps:
-        one["phases"][:, 1] = np.nan  # no transfer on this machine
-        one["phases"][:, 7:9] = np.nan
+    for rank_records in steps:
+        rank_records["phases"][:, 1] = np.nan  # no transfer on this machine
+        rank_records["phases"][:, 7:9] = np.nan
     steps[3]["phases"][20:25, 4] = np.nan  # its wait was not seen for some steps
-    ranks = [make_rank(n, one[: 120 - 7 * n]) for n, one in enumerate(steps) if n != 1]
+    ranks = [make_rank(n, records[: 120 - 7 * n]) for n, records in enumerate(steps) if n != 1]
     (found,) = measure(make_case(ranks, world_size=4)).stragglers or ()
     assert found.rank == 2
     assert found.by_phase["transfer"] is None
@@ -227,7 +229,7 @@ def test_a_victim_is_never_blamed(
 ) -> None:
     fault = Fault(culprit % ranks, phase, milliseconds=milliseconds)
     job = Synthetic(ranks=ranks, steps=steps, seed=seed, noise=noise, faults=[fault])
-    assert {one.rank for one in stragglers(job)} <= {culprit % ranks}
+    assert {straggler.rank for straggler in stragglers(job)} <= {culprit % ranks}
 
 
 @pytest.mark.parametrize(("gap", "named"), [(4, [1]), (8, [1]), (10, [])])

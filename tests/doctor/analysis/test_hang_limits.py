@@ -20,7 +20,7 @@ def behind(job: Scene) -> list[int | None]:
     found = analyse_hang(job.snapshots())
     assert found is not None
     assert found.kind is Kind.BEHIND
-    return [one.state.rank for one in found.culprits]
+    return [culprit.state.rank for culprit in found.culprits]
 
 
 def spaced(job: Scene, every: float) -> Scene:
@@ -99,7 +99,7 @@ def test_from_which_wait_and_use_a_rank_that_works_is_behind(
     seen = drifting(works_on, cpu=cores)
     job = scene({1: seen}, others=[Seen(collective(), rested=rested)])
     found = analyse_hang(replace(job, count=snapshots).snapshots())
-    assert (found is not None and any(one.computing for one in found.culprits)) is works
+    assert (found is not None and any(culprit.computing for culprit in found.culprits)) is works
 
 
 def test_one_rank_of_several_that_wait_for_it_makes_no_poll_a_hang_if_it_runs() -> None:

@@ -20,7 +20,10 @@ JOB = Synthetic(ranks=4, steps=60)
 
 
 def placed(case: Case) -> dict[int, tuple[str, str]]:
-    return {number: (one.device, one.known_by) for number, one in placements(case).items()}
+    return {
+        number: (placement.device, placement.known_by)
+        for number, placement in placements(case).items()
+    }
 
 
 def without_uuid(devices: list[Any], **birth: Any) -> Case:
@@ -93,7 +96,8 @@ def test_across_hosts_only_uuids_count() -> None:
 def test_the_use_of_a_device_is_that_of_the_training() -> None:
     case = on_gpus(JOB, gpus(4, of={1: {"utilization": 0.5}}))
     idle = tuple(
-        DeviceSample(one.at - 1e5, tuple(gpus(4, utilization=0.0))) for one in case.device_samples
+        DeviceSample(sample.at - 1e5, tuple(gpus(4, utilization=0.0)))
+        for sample in case.device_samples
     )
     found = on_devices(replace(case, device_samples=(*idle, *case.device_samples)))
     assert [found[n].use.utilization for n in range(4)] == pytest.approx([0.97, 0.5, 0.97, 0.97])
@@ -114,8 +118,8 @@ def test_a_lost_device_keeps_what_it_told_before() -> None:
     half = len(case.device_samples) // 2
     lost = gpus(4, of={1: {"utilization": None, "clock_reasons": None, "trouble": "GPU is lost"}})
     samples = [
-        one if place < half else replace(one, devices=tuple(lost))
-        for place, one in enumerate(case.device_samples)
+        sample if place < half else replace(sample, devices=tuple(lost))
+        for place, sample in enumerate(case.device_samples)
     ]
     use = on_devices(replace(case, device_samples=tuple(samples)))[1].use
     assert use.utilization == pytest.approx(0.97)
@@ -150,7 +154,7 @@ def test_a_job_without_gpus_lacks_nothing() -> None:
 def test_samples_are_taken_by_the_clock_of_the_rank_s_host(ahead: float) -> None:
     case = on_gpus(JOB, gpus(4))
     ranks = tuple(replace(rank, clock_offset=ahead) for rank in case.ranks)
-    samples = tuple(replace(one, at=one.at + ahead) for one in case.device_samples)
+    samples = tuple(replace(sample, at=sample.at + ahead) for sample in case.device_samples)
     shifted = on_devices(replace(case, ranks=ranks, device_samples=samples))
     assert [shifted[n].use for n in range(4)] == [on_devices(case)[n].use for n in range(4)]
     assert on_devices(replace(case, ranks=ranks)) == {}
@@ -191,7 +195,7 @@ def test_gpus_reach_each_other_over_switches_where_both_have_links_to_them() -> 
     assert over_switches == {frozenset((0, 1))}
     assert len(found.ways) == 6
     assert found.barred == {frozenset((0, 2)): "NS"}
-    down = [replace(one, nvlinks=links(0, remote="switch")) for one in devices]
+    down = [replace(device, nvlinks=links(0, remote="switch")) for device in devices]
     none = wiring(measure(job(devices=down, topology=Topology(levels, peer))).watched)
     assert none is not None
     assert set(none.ways.values()) == {"PIX"}

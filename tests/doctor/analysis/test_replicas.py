@@ -16,7 +16,7 @@ Rows = list[list[Any]]
 
 def fed(*digests: str, loader: int = 0, epoch: int = 0) -> Rows:
     """An epoch of batches."""
-    return [[loader, epoch, index, one] for index, one in enumerate(digests)]
+    return [[loader, epoch, index, digest] for index, digest in enumerate(digests)]
 
 
 def held(*values: str, step: int = 20, total: str = "2.5", shapes: str = "s") -> Rows:
@@ -32,7 +32,7 @@ def ranks(*births: dict[str, Any]) -> list[Rank]:
 
 
 def compared(key: str, *rows: Rows) -> Replicas:
-    return compare(ranks(*({key: one} for one in rows)))
+    return compare(ranks(*({key: row} for row in rows)))
 
 
 def test_equal_batches_at_equal_places_are_alike() -> None:

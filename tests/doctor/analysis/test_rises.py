@@ -120,9 +120,9 @@ def test_silence_on_healthy_fleets(fleet: Fleet, seeds: range) -> None:
         simulated, _ = simulate(fleet, 300, seed)
         joined = join(case_of(simulated).ranks)
         attribution = attribute(joined)
-        for seen in range(20, 296, 25):
-            found = find_stragglers(joined.between(0, seen), attribution.between(0, seen))
-            assert found == (), (seed, seen)
+        for number in range(20, 296, 25):
+            found = find_stragglers(joined.between(0, number), attribution.between(0, number))
+            assert found == (), (seed, number)
 
 
 @few_or_sweep(1, 6, first=70000)
@@ -133,7 +133,7 @@ def test_a_rank_that_is_noisier_than_the_others_is_not_slow(seeds: range) -> Non
         extra = steps[3]["phases"][:, 3] * (wide - 1)
         steps[3]["phases"][:, 3] += extra
         steps[3]["phases"][:, 4] -= np.minimum(extra, steps[3]["phases"][:, 4])
-        joined = join([make_rank(number, one) for number, one in enumerate(steps)])
+        joined = join([make_rank(number, records) for number, records in enumerate(steps)])
         attribution = attribute(joined)
         for seen in range(20, 195, 5):
             assert find_stragglers(joined.between(0, seen), attribution.between(0, seen)) == ()
@@ -172,14 +172,16 @@ def test_a_phase_tells_where_the_sum_is_too_noisy() -> None:
     for seed in SEEDS:
         steps = records(Synthetic(ranks=40, steps=60, seed=seed, base=base, noise=0.002))
         shaken = 0.006 * np.abs(np.random.default_rng(seed).standard_normal((60, 40)))
-        for rank, one in enumerate(steps):
-            one["phases"][:, 3] += shaken[:, rank]
-            one["phases"][:, 4] += (shaken.max(axis=1) - shaken[:, rank]).astype(np.float32)
-            one["wall_ns"] += (shaken.max(axis=1) * 1e9).astype(np.int64)
+        for rank, rank_records in enumerate(steps):
+            rank_records["phases"][:, 3] += shaken[:, rank]
+            rank_records["phases"][:, 4] += (shaken.max(axis=1) - shaken[:, rank]).astype(
+                np.float32
+            )
+            rank_records["wall_ns"] += (shaken.max(axis=1) * 1e9).astype(np.int64)
         late = steps[5]
         late["phases"][:, 0] += 0.0015
         late["phases"][:, 4] -= np.minimum(0.0015, late["phases"][:, 4])
-        joined = join(make_case([make_rank(n, one) for n, one in enumerate(steps)]).ranks)
+        joined = join(make_case([make_rank(n, records) for n, records in enumerate(steps)]).ranks)
         attribution = attribute(joined)
         (found,) = find_in_large_job(joined, attribution, 0.02 * joined.step_seconds).items()
         assert found[0] == 5
@@ -188,11 +190,11 @@ def test_a_phase_tells_where_the_sum_is_too_noisy() -> None:
 
 def test_steps_and_phases_that_were_not_measured() -> None:
     steps = records(Synthetic(ranks=20, faults=[Fault(2, "backward", 8, start=50)]))
-    for one in steps:
-        one["phases"][:, 1] = np.nan
+    for rank_records in steps:
+        rank_records["phases"][:, 1] = np.nan
     steps[3]["phases"][20:25, 4] = np.nan
     steps[4]["phases"][:, 0] = np.nan
-    joined = join([make_rank(number, one) for number, one in enumerate(steps)])
+    joined = join([make_rank(number, records) for number, records in enumerate(steps)])
     (found,) = find_stragglers(joined, attribute(joined))
     assert found.rank == 2
     assert found.since is not None

@@ -29,12 +29,12 @@ def serving(job: Synthetic, *, updates: int = 2, **changes: Any) -> Case:
     births = [{"sends_to": list(range(1, job.ranks))}, *[{"sends_to": [0]}] * job.ranks]
     ranks = [
         with_metadata(
-            replace(one, steps=served if at == 0 else one.steps), **{**births[at], **changes}
+            replace(rank, steps=served if at == 0 else rank.steps), **{**births[at], **changes}
         )
-        for at, one in enumerate(case.ranks)
+        for at, rank in enumerate(case.ranks)
     ]
-    for one in ranks:
-        one.steps["group_seq"] = 0
+    for rank in ranks:
+        rank.steps["group_seq"] = 0
     return replace(case, ranks=tuple(ranks))
 
 
@@ -43,19 +43,19 @@ def test_a_server_is_neither_culprit_nor_victim() -> None:
     assert servers(case.ranks) == {0}
     diagnosis = diagnose(case)
     first = diagnosis.findings[0]
-    assert [one.rank for one in first.culprits] == [2]
+    assert [culprit.rank for culprit in first.culprits] == [2]
     assert first.victims == (1, 3)
     assert diagnosis.furthest_step == 119
     assert diagnosis.ranks[0].last_step == 239
     assert "parameter server" in next(
-        one.reason for one in diagnosis.unexamined if one.probe == "speed of rank 0"
+        gap.reason for gap in diagnosis.unexamined if gap.probe == "speed of rank 0"
     )
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_healthy_one_is_left_alone(ranks: int) -> None:
     diagnosis = diagnose(serving(Synthetic(ranks=ranks)))
-    assert not [one for one in diagnosis.findings if one.culprits or one.victims]
+    assert not [finding for finding in diagnosis.findings if finding.culprits or finding.victims]
     assert diagnosis.step_seconds == pytest.approx(0.028, rel=0.2)
 
 
@@ -70,23 +70,23 @@ def test_what_a_servers_host_waits_for_costs_time_like_that_of_a_worker() -> Non
 def asynchronous(slow: float) -> Case:
     """Workers that each go on at once: rank 2 takes `slow` times as long for its own work."""
     case = serving(Synthetic(ranks=4))
-    for one in case.ranks[1:]:
-        own = slow if one.rank == 2 else 1.0
-        one.steps["phases"][:, [layout.WAIT, layout.COMMUNICATION]] = 0.001
-        one.steps["wall_ns"] = (one.steps["wall_ns"] * own).astype(int)
-        one.steps["phases"][:, layout.FORWARD] *= own
-        one.steps["end_ns"] = 10**12 + one.steps["wall_ns"].cumsum()
+    for rank in case.ranks[1:]:
+        own = slow if rank.rank == 2 else 1.0
+        rank.steps["phases"][:, [layout.WAIT, layout.COMMUNICATION]] = 0.001
+        rank.steps["wall_ns"] = (rank.steps["wall_ns"] * own).astype(int)
+        rank.steps["phases"][:, layout.FORWARD] *= own
+        rank.steps["end_ns"] = 10**12 + rank.steps["wall_ns"].cumsum()
     return case
 
 
 def test_a_worker_that_nobody_waits_for_is_told_by_its_own_work() -> None:
     diagnosis = diagnose(asynchronous(slow=3.0))
-    (slow,) = (one for one in diagnosis.findings if one.code == "straggler-worker")
-    assert [one.rank for one in slow.culprits] == [2]
+    (slow,) = (finding for finding in diagnosis.findings if finding.code == "straggler-worker")
+    assert [culprit.rank for culprit in slow.culprits] == [2]
     assert slow.evidence[0].value == pytest.approx(0.086, rel=0.1)
     assert (slow.victims, diagnosis.ideal_step_seconds) == ((), None)
     healthy = diagnose(asynchronous(slow=1.1))
-    assert "straggler-worker" not in {one.code for one in healthy.findings}
+    assert "straggler-worker" not in {finding.code for finding in healthy.findings}
 
 
 def made(**changes: Any) -> tuple[Rank, ...]:

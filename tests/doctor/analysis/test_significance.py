@@ -227,7 +227,7 @@ def test_signed_ranks_are_counted_over_all_signs(values: list[float]) -> None:
         sum(rank for rank, sign in enumerate(signs, 1) if sign)
         for signs in itertools.product((0, 1), repeat=len(known))
     ]
-    expected = sum(each <= below for each in sums) / len(sums)
+    expected = sum(sum <= below for sum in sums) / len(sums)
     assert signed_rank(np.array(values, dtype=float)) == pytest.approx(expected)
 
 

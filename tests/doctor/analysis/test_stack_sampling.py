@@ -103,6 +103,7 @@ def test_a_job_that_starts_ends_or_loses_ranks_is_not_compared() -> None:
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_ranks_that_work_alike_give_no_alarm(share: float, ranks: int) -> None:
     alarms = [
-        job(*(rank(share, seed=1000 * trial + one) for one in range(ranks))) for trial in range(25)
+        job(*(rank(share, seed=1000 * trial + number) for number in range(ranks)))
+        for trial in range(25)
     ]
     assert not any(alarms)

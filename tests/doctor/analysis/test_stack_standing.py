@@ -25,7 +25,7 @@ from tests.support.seeds import at_most
 def named(hang: Hang | None) -> tuple[Kind, list[int | None]] | None:
     if hang is None:
         return None
-    return hang.kind, [one.state.rank for one in hang.culprits]
+    return hang.kind, [culprit.state.rank for culprit in hang.culprits]
 
 
 def test_who_stands_outside_of_the_collective_is_behind() -> None:
@@ -106,7 +106,7 @@ def test_who_sleeps_again_and_again_is_waited_for_while_the_others_do_not_run() 
     )  # a step was over meanwhile
     works = moving((*LOOP, "f util.py:3"), 3, step=0.2, syscall="clock_nanosleep")
     assert analyse_hang(scene({1: works}).snapshots()) is None
-    goes_on = [replace(one, calls=(*LOOP, f"f util.py:{at}")) for at, one in enumerate(polls, 3)]
+    goes_on = [replace(poll, calls=(*LOOP, f"f util.py:{at}")) for at, poll in enumerate(polls, 3)]
     assert analyse_hang(scene({1: goes_on}).snapshots()) is None
 
 
@@ -389,7 +389,7 @@ def test_whoever_stands_and_does_not_wait_is_named(
     found = analyse_hang(job.snapshots())
     assert named(found) == (Kind.BEHIND, sorted(culprits))
     assert found is not None
-    assert {one.state.doing for one in found.culprits} == {doing}
+    assert {culprit.state.doing for culprit in found.culprits} == {doing}
 
 
 POSES = (

@@ -20,7 +20,7 @@ def calls(branch: Branch) -> list[str]:
 def leaves(branch: Branch) -> list[Branch]:
     if not branch.branches:
         return [branch]
-    return [leaf for one in branch.branches for leaf in leaves(one)]
+    return [leaf for child in branch.branches for leaf in leaves(child)]
 
 
 def test_common_calls_come_once_and_the_larger_branch_first() -> None:
@@ -71,7 +71,7 @@ def test_a_dead_rank_has_a_place_and_an_unknown_one_its_pid() -> None:
     )
 )
 def test_every_rank_is_in_exactly_one_leaf_with_its_own_calls(stacks: list[list[str]]) -> None:
-    job = Scene({rank: [Seen((*looking.ROOT, *one))] for rank, one in enumerate(stacks)})
+    job = Scene({rank: [Seen((*looking.ROOT, *stack))] for rank, stack in enumerate(stacks)})
     root = build_newest_tree(job.snapshots())
     assert root is not None
     seen: dict[int, list[str]] = {}
@@ -86,7 +86,7 @@ def test_every_rank_is_in_exactly_one_leaf_with_its_own_calls(stacks: list[list[
                 assert rank not in seen
                 seen[rank] = below
         else:
-            assert sorted(r for one in branch.branches for r in one.ranks) == list(branch.ranks)
+            assert sorted(r for child in branch.branches for r in child.ranks) == list(branch.ranks)
 
     walk(root, [])
     assert seen == {

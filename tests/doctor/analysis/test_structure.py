@@ -24,8 +24,8 @@ NOTHING = np.zeros(0, dtype=STEP_DTYPE)
 def ranks_of(sends: dict[int, list[int]], **facts: Any) -> list[Rank]:
     """Ranks that know only to whom they send."""
     return [
-        make_rank(number, NOTHING, birth={"sends_to": others, **facts})
-        for number, others in sends.items()
+        make_rank(number, NOTHING, birth={"sends_to": send, **facts})
+        for number, send in sends.items()
     ]
 
 
@@ -87,12 +87,16 @@ def trained(passes: int) -> Any:
 
 @pytest.mark.parametrize(("server", "workers"), [(0, [1]), (0, [1, 2])])
 def test_a_parameter_server_is_no_stage(server: int, workers: list[int]) -> None:
-    births = {server: {"sends_to": workers}, **{one: {"sends_to": [server]} for one in workers}}
+    births = {
+        server: {"sends_to": workers},
+        **{worker: {"sends_to": [server]} for worker in workers},
+    }
     ranks = [
-        make_rank(one, trained(int(one in workers)), birth=told) for one, told in births.items()
+        make_rank(one, trained(int(one in workers)), birth=metadata)
+        for one, metadata in births.items()
     ]
     assert structure_of(ranks).alike
-    same = [make_rank(one, trained(1), birth=told) for one, told in births.items()]
+    same = [make_rank(one, trained(1), birth=metadata) for one, metadata in births.items()]
     assert not structure_of(same).alike
 
 
@@ -187,19 +191,19 @@ def test_blame_by_arrival_names_a_victim_and_own_work_the_one_who_is_slow(seed: 
         work[slow, 1] += 0.005
         made = step_of_pairs(work)
         last_of_pair.append((made.arrived[2] > made.arrived[0], made.waited[2] > made.waited[3]))
-        for rank, one in enumerate(records):
-            one[step]["step"] = step
-            one[step]["seq"] = step + 1
-            one[step]["phases"][PHASES.index("forward")] = made.own[rank]
-            one[step]["phases"][PHASES.index("wait")] = made.waited[rank]
-            one[step]["wall_ns"] = (made.own[rank] + made.waited[rank]) * 1e9
-            one[step]["micro_batches"] = 1
+        for rank, record in enumerate(records):
+            record[step]["step"] = step
+            record[step]["seq"] = step + 1
+            record[step]["phases"][PHASES.index("forward")] = made.own[rank]
+            record[step]["phases"][PHASES.index("wait")] = made.waited[rank]
+            record[step]["wall_ns"] = (made.own[rank] + made.waited[rank]) * 1e9
+            record[step]["micro_batches"] = 1
     # In its data parallel group rank 2, a victim of rank 3, is last at every step.
     assert np.mean(last_of_pair, axis=0).tolist() == [1.0, 1.0]
     ranks = [make_rank(number, steps) for number, steps in enumerate(records)]
     measures = measure(make_case(ranks))
     assert measures.stragglers is not None
-    assert [one.rank for one in measures.stragglers] == [slow]
+    assert [straggler.rank for straggler in measures.stragglers] == [slow]
 
 
 def test_among_several_pipelines_a_rank_is_compared_with_its_stage() -> None:

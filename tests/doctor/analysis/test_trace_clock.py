@@ -23,7 +23,7 @@ def traces(waits: list[list[int]], host: str | None = "node") -> list[Trace]:
     for rank in range(len(waits[0])):
         events = np.zeros(len(waits), EVENT_DTYPE)
         ends = STEP * np.arange(1, len(waits) + 1)
-        events["length"] = [TRANSFER + one[rank] for one in waits]
+        events["length"] = [TRANSFER + wait[rank] for wait in waits]
         events["start"] = ends - events["length"] + rank  # clocks differ by some nanoseconds
         events["kind"], events["name"], events["group"] = Kind.NOTE, 1, -1
         events["sequence"] = -1

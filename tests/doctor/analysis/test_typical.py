@@ -19,11 +19,11 @@ shapes = array_shapes(min_dims=2, max_dims=2, max_side=9)
 
 @given(arrays(np.float32, shapes, elements=seconds))
 def test_a_median_is_that_of_what_is_known(columns: np.ndarray) -> None:
-    for place, found in enumerate(_medians(columns)):
+    for place, median in enumerate(_medians(columns)):
         known = columns[:, place].astype(float)
         known = known[~np.isnan(known)]
         expected = float(np.median(known)) if len(known) else None
-        assert found == expected
+        assert median == expected
 
 
 def test_time_in_collectives_is_divided_where_ranks_can_be_compared() -> None:

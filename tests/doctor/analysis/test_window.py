@@ -33,7 +33,7 @@ def test_slow_steps_are_counted() -> None:
 def test_of_quick_steps_a_minute_is_kept_of_all_ranks_alike() -> None:
     steps = records(Synthetic(ranks=2, steps=4000, base={"forward": 0.02}))
     steps[1] = steps[1][:-1]  # caught a step earlier
-    case = recent(make_case([make_rank(number, one) for number, one in enumerate(steps)]))
+    case = recent(make_case([make_rank(number, records) for number, records in enumerate(steps)]))
     first, second = lengths(case)
     assert first == second > 10 * STEPS
     covered = case.ranks[0].steps["wall_ns"].sum() * 1e-9
@@ -50,8 +50,8 @@ def test_a_fault_that_went_away_is_soon_no_longer_told() -> None:
     job = Synthetic(steps=900, base={"forward": 1.0}, faults=[Fault(1, "input", 100, stop=600)])
     told = []
     for seen in range(500, 900, 10):
-        steps = [one[:seen] for one in records(job)]
-        ranks = [make_rank(number, one) for number, one in enumerate(steps)]
+        steps = [record[:seen] for record in records(job)]
+        ranks = [make_rank(number, records) for number, records in enumerate(steps)]
         found = measure(recent(make_case(ranks))).stragglers or ()
         told += [seen] if [one.rank for one in found] == [1] else []
     assert told[0] == 500
@@ -102,5 +102,5 @@ def test_nothing_stands_in_a_job_that_has_completed() -> None:
 
 def test_a_dump_that_does_not_tell_when_it_was_made_is_kept() -> None:
     case = looked_at(5.0)
-    undated = tuple(replace(one, at=None) for one in case.flights)
+    undated = tuple(replace(flight, at=None) for flight in case.flights)
     assert unmoved(replace(case, flights=undated)).flights == undated

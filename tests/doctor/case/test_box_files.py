@@ -12,7 +12,7 @@ from tests.support.recordings import HEALTHY, recording
 def test_the_name_of_a_box_that_cannot_be_read_is_harmless(tmp_path: Path) -> None:
     folder = recording(tmp_path / "job", [HEALTHY], steps=10)
     (folder / "a\x1b[2J\u202eb\x9b.1.0.box").write_bytes(b"no box")
-    reasons = [one.reason for one in load_recording(folder).unexamined if one.probe == "black box"]
+    reasons = [gap.reason for gap in load_recording(folder).unexamined if gap.probe == "black box"]
     assert len(reasons) == 1
     assert "it is not a black box" in reasons[0]
     assert not [one for one in reasons[0] if unicodedata.category(one) in ("Cc", "Cf")]

@@ -101,7 +101,7 @@ def test_counters_that_a_link_leaves_out_are_zero_only_where_they_are_named() ->
     first, second = only(nvlinks=links, nvlink_errors=["replay", "ecc"]).nvlinks
     assert first.errors == (("replay", 0), ("ecc", 0))
     assert second.errors == (("replay", 4), ("ecc", 0))
-    assert [one.errors for one in only(nvlinks=links).nvlinks] == [(), (("replay", 4),)]
+    assert [nvlink.errors for nvlink in only(nvlinks=links).nvlinks] == [(), (("replay", 4),)]
 
 
 def test_what_is_the_same_is_taken_from_the_line_before() -> None:
@@ -141,7 +141,7 @@ def test_a_repeated_event_is_one() -> None:
         {"at": 2.5, "events": [first, second]},
         {"at": 3.5, "events": [first, second]},
     )
-    assert [[event.number for event in one.events] for one in samples] == [[79], [31], []]
+    assert [[event.number for event in sample.events] for sample in samples] == [[79], [31], []]
     assert samples[1].events[0].index is None
 
 
@@ -238,7 +238,7 @@ def test_of_an_endless_stream_of_events_the_newest_are_still_heard() -> None:
     lines = [
         {
             "at": float(line),
-            "events": [{"at": line + one / 256, "number": 13} for one in range(256)],
+            "events": [{"at": line + number / 256, "number": 13} for number in range(256)],
         }
         for line in range(20)
     ]

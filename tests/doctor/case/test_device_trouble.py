@@ -29,10 +29,10 @@ def test_samples_of_several_hosts_know_theirs(tmp_path: Path) -> None:
         told = {**line, "events": [xid] if host == "node-b" else []}
         (made / HOSTS / host / DEVICE_SAMPLES).write_text(json.dumps(told) + "\n")
     case = load_recording(made)
-    assert [one.host for one in case.device_samples] == ["node-a", "node-b"]
+    assert [sample.host for sample in case.device_samples] == ["node-a", "node-b"]
     (event,) = case.device_samples[1].events
     assert (event.index, event.bus_id, event.logged) == (None, "0000:3b:00", True)
-    (gap,) = (one for one in case.unexamined if one.probe == "kernel log")
+    (gap,) = (gap for gap in case.unexamined if gap.probe == "kernel log")
     assert gap.reason.startswith(DENIED)
 
 

@@ -69,7 +69,7 @@ def test_only_where_a_job_failed_is_a_log_missed(
     host(made / layout.HOSTS, content, os.uname().nodename)
     case = load_recording(made)
     assert len(case.endings) == 1
-    assert [one.probe for one in case.unexamined if one.probe == "kernel log"] == told
+    assert [gap.probe for gap in case.unexamined if gap.probe == "kernel log"] == told
 
 
 def test_an_older_recording_has_no_such_file(tmp_path: Path) -> None:

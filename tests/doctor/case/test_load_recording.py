@@ -469,16 +469,16 @@ def test_a_time_that_no_clock_shows_is_none(recorder: Recorder, at: Any) -> None
     recorder.line(HOST_SAMPLES, {"at": at, "cpu_percent": 3.0}, {"at": STARTED, "cpu_percent": 3.0})
     case = recorder.load()
     assert (case.job.started, case.job.ended) == (None, None)
-    assert [one.at for one in case.host_samples] == [STARTED]
+    assert [sample.at for sample in case.host_samples] == [STARTED]
 
 
 def test_a_killed_run_says_which_console_it_has_not(recorder: Recorder) -> None:
     recorder.info(console_file={"stdout": "/srv/train.log"}, job_pid=1 << 29)
     recorder.rank(0, world=1)
-    (told,) = [one for one in recorder.load().unexamined if one.probe == "console log"]
+    (told,) = [gap for gap in recorder.load().unexamined if gap.probe == "console log"]
     assert "`mgpu-doctor diagnose RECORDING FILE`" in str(told.remedy)
     recorder.end(exit_code=0)
-    assert "console log" not in {one.probe for one in recorder.load().unexamined}
+    assert "console log" not in {gap.probe for gap in recorder.load().unexamined}
 
 
 @pytest.mark.parametrize("folder", ["hosts", "boxes", "console", "flight"])

@@ -215,7 +215,7 @@ def test_what_cannot_be_read_is_listed_and_the_rest_examined(tmp_path: Path) -> 
     (tmp_path / "model.bin").write_bytes(random.Random(4).randbytes(5000))
     case = load_logs([str(good), str(cut), str(tmp_path / "model.bin"), str(tmp_path / "none")])
     assert [sign.text for sign in case.signs] == [RAN_OUT]
-    told = [one.reason for one in case.unexamined]
+    told = [gap.reason for gap in case.unexamined]
     assert len(told) == 3
     assert "cut short" in told[0]
     assert "is not text" in told[1]

@@ -96,5 +96,5 @@ def test_broken_lines_are_counted_and_one_being_written_is_not(tmp_path: Path) -
         host.mkdir(parents=True)
         (host / HOST_SAMPLES).write_text("\n".join(lines) % host.name)
     case = load_recording(tmp_path)
-    assert [one.host for one in case.host_samples] == ["node0", "node1", "node2"]
-    assert "6 of its lines cannot be read" in {one.reason for one in case.unexamined}
+    assert [sample.host for sample in case.host_samples] == ["node0", "node1", "node2"]
+    assert "6 of its lines cannot be read" in {gap.reason for gap in case.unexamined}

@@ -69,9 +69,9 @@ def test_what_is_no_object_is_refused(tmp_path: Path, raw: bytes) -> None:
 @pytest.mark.parametrize("schema", [None, 7, "other/9"])
 def test_a_recording_of_another_format_says_so(tmp_path: Path, schema: object) -> None:
     (tmp_path / INFO).write_text(json.dumps({"schema": schema, "probe": False}))
-    assert INFO in {one.probe for one in load_recording(tmp_path).unexamined}
+    assert INFO in {gap.probe for gap in load_recording(tmp_path).unexamined}
     (tmp_path / INFO).write_text(json.dumps({"schema": SCHEMA, "probe": False}))
-    assert INFO not in {one.probe for one in load_recording(tmp_path).unexamined}
+    assert INFO not in {gap.probe for gap in load_recording(tmp_path).unexamined}
 
 
 def test_a_long_traceback_keeps_both_ends() -> None:

@@ -90,7 +90,7 @@ BARE = run(traced=TracedSteps({}, 0))
 
 
 def levels(bare: WorkloadRun, with_probe: WorkloadRun) -> dict[str, Level]:
-    return {each.check.id: each.result.level for each in judge(bare, with_probe).results}
+    return {result.check.id: result.result.level for result in judge(bare, with_probe).results}
 
 
 def longer(run: WorkloadRun, phase: int, seconds: float, kind: str | None = None) -> WorkloadRun:
@@ -153,7 +153,9 @@ def test_an_added_synchronization_fails() -> None:
 def test_a_device_that_is_not_timed_fails() -> None:
     untimed = replace(probed(), phases={}, untimed="CUDA_DEVICE_MAX_CONNECTIONS is 1")
     found = judge(BARE, untimed)
-    assert [each.check.id for each in found.results if each.is_improvable] == ["gpu-timed-steps"]
+    assert [result.check.id for result in found.results if result.is_improvable] == [
+        "gpu-timed-steps"
+    ]
 
 
 def test_no_gpu_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

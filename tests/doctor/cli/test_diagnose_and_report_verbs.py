@@ -121,7 +121,7 @@ def test_a_log_is_examined(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("step 1 loss 2.5\nstep 2 loss 2.4\n")
     assert run.invoke(app, ["diagnose", str(log)]).exit_code == 0
-    known = next(one for one in SIGNATURES if one.code == "oom-device")
+    known = next(signature for signature in SIGNATURES if signature.code == "oom-device")
     log.write_text(f"step 1 loss 2.5\n[rank1]: {known.example}\n")
     done = run.invoke(app, ["diagnose", str(log)])
     assert done.exit_code == 1

@@ -32,7 +32,7 @@ def commands(page: Path) -> Iterator[str]:
                 yield found[1]
 
 
-SHOWN = sorted({(page.name, one) for page in PAGES for one in commands(page)})
+SHOWN = sorted({(page.name, command) for page in PAGES for command in commands(page)})
 
 
 def verb(name: str) -> click.Command:
@@ -72,7 +72,9 @@ def test_what_it_does_not_take_would_be_found(shown: str) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_sentences_mention_exists(page: Path) -> None:
     for name, rest in MENTIONED.findall(FENCES.sub("", page.read_text(encoding="utf-8"))):
-        known = {option for one in verb(name).params for option in (*one.opts, *one.secondary_opts)}
+        known = {
+            option for param in verb(name).params for option in (*param.opts, *param.secondary_opts)
+        }
         options = set(re.findall(r"(?<!\S)--[a-z][a-z-]+", rest.partition(" -- ")[0]))
         taken = verb(name).context_settings.get("ignore_unknown_parse_options")
         assert taken or options <= {*known, "--help"}, f"mgpu-doctor {name}{rest}"

@@ -58,7 +58,7 @@ def test_each_count_is_run_and_the_table_follows(
     assert all("--fault=leak:rank=0,mb=1" in words for words in started)
     out, err = capsys.readouterr()
     assert "speed-up" in out
-    assert sorted(one.name for one in (tmp_path / "out").iterdir()) == [
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "01-torch-ddp-1-rank",
         "02-torch-ddp-2-ranks",
     ]
@@ -137,7 +137,7 @@ def test_without_a_folder_they_are_kept_with_the_others(
     started: Started, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert swept("torch-ddp", "ranks=1,2") == 0
-    kept = sorted(one.name for one in (home / "runs").iterdir())
+    kept = sorted(path.name for path in (home / "runs").iterdir())
     assert len(kept) == len(started) == 2
     assert set(capsys.readouterr().err.split()) >= {*kept}
 

@@ -20,7 +20,7 @@ from tests.support.jobs import until
 from tests.support.recordings import HEALTHY, recording
 
 DUMPS = Path(__file__).parents[2] / "recorded" / "flight"
-KNOWN = next(one for one in SIGNATURES if one.code == "failed-gloo")
+KNOWN = next(signature for signature in SIGNATURES if signature.code == "failed-gloo")
 LOST = f"[rank1]: {KNOWN.example}\n"
 
 
@@ -77,7 +77,7 @@ def test_two_processes_of_a_job_are_one_case(ranks: list[int]) -> None:
     assert case.subject.kind == "process"
     assert [(rank.rank, rank.pid) for rank in case.ranks] == [(0, ranks[0]), (1, ranks[1])]
     assert len(case.job_snapshots) >= 2
-    assert [one for one in diagnose(case).findings if one.severity == "critical"] == []
+    assert [finding for finding in diagnose(case).findings if finding.severity == "critical"] == []
 
 
 def test_progress_is_told_while_it_looks(ranks: list[int]) -> None:
@@ -129,7 +129,7 @@ def test_a_log_belongs_to_the_recording_beside_it(tmp_path: Path) -> None:
 
 
 def test_dumps_alone_and_beside_a_recording(tmp_path: Path) -> None:
-    dumps = next(one for one in sorted(DUMPS.iterdir()) if one.is_dir())
+    dumps = next(path for path in sorted(DUMPS.iterdir()) if path.is_dir())
     (case,) = load_cases(dumps)
     assert case.subject.kind == "trace"
     assert len(case.flights) == len(case.ranks) > 1

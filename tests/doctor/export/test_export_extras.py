@@ -37,7 +37,7 @@ def test_parquet_holds_what_the_csv_file_holds(tmp_path: Path) -> None:
     size = optional_formats.write_parquet(file, case)
     assert size == file.stat().st_size
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [one.name for one in tmp_path.iterdir()] == ["steps.parquet"]
+    assert [path.name for path in tmp_path.iterdir()] == ["steps.parquet"]
     found = pq.read_table(file).to_pylist()
     lines = list(csv.DictReader(io.StringIO("".join(step_table.lines(case)))))
     assert len(found) == len(lines) == 3 * 40
@@ -88,16 +88,16 @@ def events(folder: Path) -> list[Any]:
 def test_scalars_have_the_steps_times_and_nothing_unknown(tmp_path: Path) -> None:
     case = synthetic_case(JOB)
     assert optional_formats.write_scalars(tmp_path / "runs", diagnose(case)) == (3, 3)
-    assert sorted(one.name for one in (tmp_path / "runs").iterdir()) == [
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
         "rank-0",
         "rank-1",
         "rank-2",
     ]
     assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == 0o700
     told = [
-        (value.tag, one.step, value.simple_value, one.wall_time)
-        for one in events(tmp_path / "runs/rank-1")
-        for value in one.summary.value
+        (value.tag, event.step, value.simple_value, event.wall_time)
+        for event in events(tmp_path / "runs/rank-1")
+        for value in event.summary.value
     ]
     steps = case.ranks[1].steps
     walls = [(step, value, at) for tag, step, value, at in told if tag == "step_seconds"]
@@ -119,7 +119,7 @@ def test_of_many_ranks_whom_findings_blame_come_first(
         1,
         3,
     )
-    assert [one.name for one in (tmp_path / "runs").iterdir()] == ["rank-2"]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["rank-2"]
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_scalars_join_no_other_run(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("kept")
     with pytest.raises(FileExistsError):
         optional_formats.write_scalars(tmp_path, diagnose(synthetic_case(JOB)))
-    assert [one.name for one in tmp_path.iterdir()] == ["mine.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.slow

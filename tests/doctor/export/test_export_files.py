@@ -41,11 +41,11 @@ def test_a_timeline_holds_every_step_and_its_phases() -> None:
     case = synthetic_case(JOB)
     events = traced(case)
     for place, rank in enumerate(case.ranks):
-        own = [one for one in events if one["pid"] == place and one["ph"] == "X"]
+        own = [event for event in events if event["pid"] == place and event["ph"] == "X"]
         steps = [one for one in own if one["tid"] == timeline.STEPS]
-        assert [one["name"] for one in steps] == [f"step {n}" for n in rank.steps["step"]]
+        assert [records["name"] for records in steps] == [f"step {n}" for n in rank.steps["step"]]
         ends = rank.steps["end_ns"] * 1e-9 + rank.clock_offset
-        drawn = [(one["ts"] + one["dur"]) * 1e-6 for one in steps]
+        drawn = [(records["ts"] + records["dur"]) * 1e-6 for records in steps]
         assert drawn == pytest.approx(ends.tolist(), abs=2e-6)
         phases = [one for one in own if one["tid"] == timeline.SHARES]
         whole = {name: sum(o["dur"] for o in phases if o["name"] == name) for name in PHASES}
@@ -58,19 +58,23 @@ def test_a_timeline_holds_every_step_and_its_phases() -> None:
 def test_ranks_hosts_and_gpus_have_names_and_counters() -> None:
     case = on_gpus(JOB, gpus(3))
     events = traced(replace(case, host_samples=(frames.HOST,)))
-    names = [one["args"]["name"] for one in events if one.get("name") == "process_name"]
+    names = [event["args"]["name"] for event in events if event.get("name") == "process_name"]
     assert names[:3] == [f"rank {rank.rank} on {rank.host}" for rank in case.ranks]
-    counted = {one["name"] for one in events if one["ph"] == "C"}
+    counted = {event["name"] for event in events if event["ph"] == "C"}
     assert {"CPU %", "GPU 0 busy %", "GPU 2 SM clock MHz"} <= counted
-    assert not {one["pid"] for one in events if one["ph"] == "C"} & {0, 1, 2}
+    assert not {event["pid"] for event in events if event["ph"] == "C"} & {0, 1, 2}
 
 
 def test_gpus_of_several_hosts_have_counters_of_their_own() -> None:
     case = on_gpus(JOB, gpus(1))
-    samples = tuple(replace(one, host=host) for host in "ab" for one in case.device_samples[:3])
+    samples = tuple(
+        replace(sample, host=host) for host in "ab" for sample in case.device_samples[:3]
+    )
     events = traced(replace(case, device_samples=samples))
-    names = {one["pid"]: one["args"]["name"] for one in events if one["name"] == "process_name"}
-    busy = [names[one["pid"]] for one in events if one["name"] == "GPU 0 busy %"]
+    names = {
+        event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"
+    }
+    busy = [names[event["pid"]] for event in events if event["name"] == "GPU 0 busy %"]
     assert busy == ["host a"] * 3 + ["host b"] * 3
 
 
@@ -114,7 +118,7 @@ def test_numbers_that_are_none_are_left_out_of_a_timeline() -> None:
     steps["phases"][0, 0] = inf
     first = replace(case.ranks[0], events=tuple(happened), steps=steps)
     events = traced(replace(case, ranks=(first,)))
-    assert not [one for one in events if one.get("name") == "note"]
+    assert not [event for event in events if event.get("name") == "note"]
 
 
 @pytest.mark.parametrize("start", [*"=+-@", *"＝＋－＠", "−", "\t=", "\r+", "\n@"])
@@ -175,7 +179,7 @@ def test_files_are_private_whole_and_packed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space"):
         step_table.write(plain, breaks())
     assert plain.read_text().endswith("b"), "what was there stays"
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.csv", "a.csv.gz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.csv.gz"]
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_the_job_and_its_findings() -> None:
         }
     ]
     assert "train.py" not in made.text
-    outcomes = {next(iter(one.values())) for one in made.labels("mgpu_job_outcome")}
+    outcomes = {next(iter(label.values())) for label in made.labels("mgpu_job_outcome")}
     assert outcomes == {one.value for one in Outcome}
     assert made.of("mgpu_job_outcome", mgpu_job_outcome="running") == [1]
     assert made.of("mgpu_job_outcome", mgpu_job_outcome="failed") == [0]

@@ -110,7 +110,7 @@ def test_gpus_one_of_which_is_lost_meanwhile(nvml: PretendNvml, tmp_path: Path) 
         names = ("utilization_ratio", "memory_used_bytes", "power_watts")
         page = serving.page(lambda one: all(len(one.of(f"mgpu_gpu_{name}")) == 8 for name in names))
         assert page.of("mgpu_gpu_lost") == [0] * 8
-        (common,) = {frozenset(one) for one in page.labels("mgpu_gpu_memory_used_bytes")}
+        (common,) = {frozenset(label) for label in page.labels("mgpu_gpu_memory_used_bytes")}
         assert common == {"gpu", "UUID", "Hostname", "modelName"}
         assert page.labels("mgpu_gpu_power_watts")[3]["Hostname"] == os.uname().nodename
         machine("lost").write(str(state))

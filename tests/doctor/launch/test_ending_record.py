@@ -41,8 +41,8 @@ def test_a_run_leaves_a_private_record_with_its_processes(tmp_path: Path) -> Non
     assert job.returncode == 0
     assert file.stat().st_mode & 0o777 == 0o600
     (told,), _ = read_endings([host_folder(recording)], root=recording)
-    ended = {one["pid"] for one in _exits(recording)}
-    (child,) = [one for one in told.processes.values() if one.pid in ended]
+    ended = {exit["pid"] for exit in _exits(recording)}
+    (child,) = [process for process in told.processes.values() if process.pid in ended]
     assert child.limits["files"] in {(99, 99), _own_limit()}
     assert {"shm", "tmp", "cwd"} <= {role for place in told.places for role in place.roles}
 

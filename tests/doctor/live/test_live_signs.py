@@ -78,6 +78,6 @@ def test_the_screen_of_a_running_job_tells_them(tmp_path: Path) -> None:
     second = watch.poll().diagnosis
     watch.close()
     events = timeline(Frame(now[0], "live", second)).events
-    (told,) = (one for one in events if one.kind is Kind.ERRORS)
+    (told,) = (event for event in events if event.kind is Kind.ERRORS)
     assert told.who == "rank 1"
     assert "CUDA out of memory" in told.sentence

@@ -49,7 +49,7 @@ def test_a_replay_shows_the_gpus_of_all_hosts(tmp_path: Path, several: bool) -> 
     replay = Replay(folder)
     replay.seek(1)
     end = replay.frame(0).at
-    samples = [one for ago in (3, 2, 1, -1) for one in manyhosts.samples(hosts, 2, end - ago)]
+    samples = [sample for ago in (3, 2, 1, -1) for sample in manyhosts.samples(hosts, 2, end - ago)]
     manyhosts.record(folder, samples)
     again = Replay(folder)
     again.seek(1)

@@ -43,13 +43,13 @@ def recorded(folder: Path, seconds: range) -> Path:
 def told(frame: Frame) -> list[tuple[int, float, float | None, float | None]]:
     assert frame.devices is not None
     at, devices = frame.devices.at, frame.devices.devices
-    return [(one.index, at, one.utilization, one.temperature) for one in devices]
+    return [(device.index, at, device.utilization, device.temperature) for device in devices]
 
 
 def list_survivor_evidence(second: int) -> list[tuple[int, float, float | None, float | None]]:
     """Recorded to three digits."""
     devices = histories.devices(second).devices
-    exact = [(one.index, one.utilization, one.temperature) for one in devices]
+    exact = [(device.index, device.utilization, device.temperature) for device in devices]
     return [(index, BEGAN + second, use and round(use, 3), warm) for index, use, warm in exact]
 
 
@@ -68,9 +68,9 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
         recorder.write(sample, host)
     case = load_recording(tmp_path / "r")
     here = os.uname().nodename
-    assert case.device_samples == tuple(replace(one, host=here) for one in samples)
+    assert case.device_samples == tuple(replace(sample, host=here) for sample in samples)
     assert case.host_samples == (host, host)
-    assert [one.reason.partition(":")[0] for one in case.unexamined] == [
+    assert [gap.reason.partition(":")[0] for gap in case.unexamined] == [
         "GPUs and host alone were recorded, by `top --record`"
     ]
 
@@ -182,8 +182,16 @@ def test_a_gpu_that_is_lost_and_comes_back_under_record_and_replay(
         spans(frame.history, Lane(Subject(Kind.GPU, index), UTILIZATION, "")) for index in (0, 1)
     )
     samples = load_recording(tmp_path / "r").device_samples
-    known = [one.at for one in samples if one.devices and one.devices[1].utilization is not None]
-    away = [one.at for one in samples if known[0] < one.at < known[-1] and one.at not in known]
+    known = [
+        sample.at
+        for sample in samples
+        if sample.devices and sample.devices[1].utilization is not None
+    ]
+    away = [
+        sample.at
+        for sample in samples
+        if known[0] < sample.at < known[-1] and sample.at not in known
+    ]
     assert len(away) >= 12
     assert gaps(lost, away[0], away[-1], 1e-3) == [(away[0], away[-1])]
     assert gaps(healthy, away[0], away[-1], away[-1] - away[0]) == []

@@ -213,7 +213,7 @@ def test_a_job_is_still_watched_if_the_post_mortem_crashes(monkeypatch: pytest.M
     diagnosis = watch.poll().diagnosis
     watch.close()
     assert diagnosis.findings[0].code == "straggler-input"
-    assert "analysis of failures" in {one.probe for one in diagnosis.unexamined}
+    assert "analysis of failures" in {gap.probe for gap in diagnosis.unexamined}
 
 
 def test_how_long_ago_the_boxes_were_read_is_told() -> None:

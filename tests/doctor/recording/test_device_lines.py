@@ -69,7 +69,7 @@ def test_reading_gives_back_what_was_sampled(path: Path) -> None:
     ]
     for one in samples:
         lines.append(one)
-    assert read(path) == [device_sample(one) for one in samples]
+    assert read(path) == [device_sample(sample) for sample in samples]
 
 
 def test_what_is_as_before_is_left_out(path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_change_writes_that_device_whole_and_no_other(path: Path) -> None:
     lines.append(sample(1, gpu(0), gpu(1)))
     lines.append(sample(2, gpu(0), gpu(1, ecc={"uncorrected": 1})))
     devices = written(path)[1]["devices"]
-    assert [one.get("same", False) for one in devices] == [True, False]
+    assert [device.get("same", False) for device in devices] == [True, False]
 
 
 def test_each_device_is_whole_now_and_then(path: Path) -> None:

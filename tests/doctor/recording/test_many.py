@@ -82,7 +82,12 @@ def content(box: Box) -> list[object]:
     plain = [getattr(box, name) for name in Box.__slots__ if name not in apart]
     times = [] if box.device_times is None else box.device_times.tolist()
     arrays = [records[name] for records in (box.steps, box.history) for name in FIELDS]
-    return [*plain, repr(times), box.history.dtype, *((one.dtype, one.tobytes()) for one in arrays)]
+    return [
+        *plain,
+        repr(times),
+        box.history.dtype,
+        *((array.dtype, array.tobytes()) for array in arrays),
+    ]
 
 
 def check(files: list[BoxFile], found: list[Read]) -> None:

@@ -19,7 +19,7 @@ counts = st.integers(1, 3 * TOGETHER)
 def block(count: int, seed: int) -> bytearray:
     bytes_of = random.Random(seed).randbytes
     bodies = [bytes_of(SIZE - 4) for _ in range(count)]
-    return bytearray(b"".join(one + np.uint32(zlib.crc32(one)).tobytes() for one in bodies))
+    return bytearray(b"".join(body + np.uint32(zlib.crc32(body)).tobytes() for body in bodies))
 
 
 def one_by_one(raw: bytes, chosen: list[int]) -> list[int]:

@@ -73,9 +73,9 @@ def environment(tmp_path: Path, **more: str) -> Mapping[str, str]:
 
 def test_the_oldest_go_until_the_rest_is_small_enough() -> None:
     listed = [kept(number) for number in range(6)]
-    assert [one.id for one in superfluous(listed, NOW, most=35)] == ["0005", "0004", "0003"]
-    assert [one.id for one in superfluous(listed, NOW, keep=5)] == ["0005"]
-    assert [one.id for one in superfluous(listed, NOW, older=3.5 * DAY)] == ["0005", "0004"]
+    assert [finding.id for finding in superfluous(listed, NOW, most=35)] == ["0005", "0004", "0003"]
+    assert [finding.id for finding in superfluous(listed, NOW, keep=5)] == ["0005"]
+    assert [finding.id for finding in superfluous(listed, NOW, older=3.5 * DAY)] == ["0005", "0004"]
     assert superfluous(listed, NOW) == []
 
 
@@ -96,7 +96,7 @@ def test_what_is_over_the_bound_goes_but_nothing_young(tmp_path: Path, make: Mak
     make("young", DAY / 2)
     gone = tidy(NOW, environment(tmp_path, **{VARIABLE: "1KiB"}))
     assert [one.id for one in gone] == ["older", "old"]
-    assert [one.id for one in all_kept(environment(tmp_path))] == ["young"]
+    assert [recording.id for recording in all_kept(environment(tmp_path))] == ["young"]
 
 
 def test_a_job_that_runs_is_alive(tmp_path: Path, make: Make) -> None:
@@ -135,7 +135,7 @@ def test_links_are_neither_listed_nor_followed(tmp_path: Path, make: Make) -> No
     folder = make("linked", 9 * DAY)
     (folder / "console").symlink_to(outside)
     (tmp_path / "runs/link").symlink_to(folder)
-    assert [one.id for one in all_kept(environment(tmp_path))] == ["linked"]
+    assert [recording.id for recording in all_kept(environment(tmp_path))] == ["linked"]
     tidy(NOW, environment(tmp_path, **{VARIABLE: "0"}))
     assert not folder.exists()
     assert (outside / "precious").exists()

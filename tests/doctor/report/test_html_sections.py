@@ -98,8 +98,10 @@ def test_of_very_many_events_the_newest_are_told() -> None:
 
 def test_gpus_of_several_hosts_are_drawn_host_by_host() -> None:
     case = on_gpus(JOB, gpus(1))
-    rows = tuple(replace(one, host=host) for host in "ab" for one in sampled(0, 5).host_samples)
-    samples = tuple(replace(one, host=host) for host in "ab" for one in case.device_samples)
+    rows = tuple(
+        replace(sample, host=host) for host in "ab" for sample in sampled(0, 5).host_samples
+    )
+    samples = tuple(replace(sample, host=host) for host in "ab" for sample in case.device_samples)
     drawn = curves(render_graphs(replace(case, host_samples=rows, device_samples=samples)))
     busy = [title for title in drawn if title.endswith("busy")]
     assert busy == ["host a, GPU 0: busy", "host b, GPU 0: busy"]
@@ -108,7 +110,9 @@ def test_gpus_of_several_hosts_are_drawn_host_by_host() -> None:
 
 def test_gpus_of_nobody_knows_which_of_several_hosts_are_not_drawn_as_one() -> None:
     case = on_gpus(JOB, gpus(1))
-    rows = tuple(replace(one, host=host) for host in "ab" for one in sampled(0, 5).host_samples)
+    rows = tuple(
+        replace(sample, host=host) for host in "ab" for sample in sampled(0, 5).host_samples
+    )
     drawn = curves(render_graphs(replace(case, host_samples=rows)))
     assert not any("GPU" in title for title in drawn)
 

@@ -68,11 +68,11 @@ def diagnosis(
     )  # fmt: skip
     summaries = tuple(
         RankSummary(
-            one.rank, one.host, one.pid, None,
-            "hung" if outcome is Outcome.HUNG else one.state.value,
-            one.exit_code, one.signal, 199, 1.0, {}, "all_reduce train.py:87",
+            rank.rank, rank.host, rank.pid, None,
+            "hung" if outcome is Outcome.HUNG else rank.state.value,
+            rank.exit_code, rank.signal, 199, 1.0, {}, "all_reduce train.py:87",
         )
-        for one in ranks
+        for rank in ranks
     )  # fmt: skip
     first = find_first_failures(find_rank_failures(case), case)
     return Diagnosis(
@@ -92,7 +92,7 @@ HUNG = diagnosis(rank(0, 30.0, State.WAITING), rank(1, 90.0, State.WAITING), out
 def test_who_fell_first_comes_first() -> None:
     known = find_last_minute(KILLED)
     assert known is not None
-    assert [(one.rank, one.first) for one in known.stops] == [(2, True), (0, False), (1, False)]
+    assert [(stop.rank, stop.first) for stop in known.stops] == [(2, True), (0, False), (1, False)]
     assert describe_first_stop(known) == "Rank 2 failed first (SIGSEGV), 41 s before the end."
 
 
@@ -106,7 +106,9 @@ def test_no_end_is_told_after_what_came_of_it() -> None:
     known = find_last_minute(made)
     assert known is not None
     assert describe_first_stop(known) == "Rank 1 failed first (SIGKILL), 3 s before the end."
-    happened = [(one.who, one.at) for one in newest_events(made, 9).events if one.at is not None]
+    happened = [
+        (event.who, event.at) for event in newest_events(made, 9).events if event.at is not None
+    ]
     assert ("rank 1", END - 3) in happened
     assert [who for who, at in happened if END - 4 < at < END] == ["rank 1", "rank 0", "rank 0"]
     early = diagnosis(rank(0, 30, error=replace(lost, at=END - 20)), rank(1, 2.4, signal=9))
@@ -118,7 +120,7 @@ def test_what_is_dead_and_still_listed_holds_nothing() -> None:
     case = replace(KILLED.case, host_samples=(*KILLED.case.host_samples, last))
     known = find_last_minute(replace(KILLED, case=case))
     assert known is not None
-    assert {one.rank: one.resident for one in known.stops}[0] == 2 << 30
+    assert {stop.rank: stop.resident for stop in known.stops}[0] == 2 << 30
 
 
 def test_a_rank_that_left_with_a_code_is_told_so() -> None:
@@ -150,7 +152,7 @@ def test_of_a_hang_the_first_to_stand_is_told_and_not_blamed() -> None:
         "The first rank to stop was rank 1, 1 min 30 s before the end;"
     )
     assert "not necessarily the culprit" in describe_first_stop(known)
-    assert [one.steps for one in known.stops] == [0, 30]
+    assert [stop.steps for stop in known.stops] == [0, 30]
 
 
 def test_ranks_that_come_to_stand_together_have_no_first() -> None:
@@ -171,7 +173,11 @@ def test_a_job_that_ended_well_or_goes_on_has_none() -> None:
 def test_what_was_printed_belongs_to_its_rank_or_to_nobody() -> None:
     known = find_last_minute(KILLED)
     assert known is not None
-    assert {one.rank: one.printed for one in known.stops} == {0: PRINTED[2:], 1: (), 2: PRINTED[:1]}
+    assert {stop.rank: stop.printed for stop in known.stops} == {
+        0: PRINTED[2:],
+        1: (),
+        2: PRINTED[:1],
+    }
     assert known.printed == ("epoch 3",)
     flood = diagnosis(*KILLED.case.ranks, printed=("[rank0]: x", "y") * 500)
     known = find_last_minute(flood)
@@ -220,5 +226,5 @@ def test_no_phase_at_all_is_said_to_be_none() -> None:
 
 def _standing(where: str) -> Diagnosis:
     stopped = Finding("failed-killed", Severity.CRITICAL, 0.9, "it ended", "somebody ended it")
-    ranks = tuple(replace(one, where=where) for one in KILLED.ranks)
+    ranks = tuple(replace(rank, where=where) for rank in KILLED.ranks)
     return replace(KILLED, ranks=ranks, findings=(stopped,))

@@ -194,7 +194,7 @@ def test_labels_are_no_names_of_hosts() -> None:
     ranks = [replace(made.ranks[0], host="alpha"), replace(made.ranks[1], host="host-1")]
     made = replace(made, ranks=(*ranks, *made.ranks[2:]), case=replace(made.case, job=job))
     once = redact_diagnosis(made)
-    assert len({one.host for one in once.ranks}) == 3
+    assert len({rank.host for rank in once.ranks}) == 3
     assert f"| hosts | {once.ranks[0].host}, {once.ranks[1].host} |" in markdown.render(made)
     assert "alpha" not in markdown.render(made)
     assert once.findings[0].cause == f"{once.ranks[0].host} talks to {once.ranks[1].host}"
@@ -234,7 +234,7 @@ def test_usual_words_that_are_recorded_as_hosts_leave_others_alone() -> None:
     made = make_diagnosis(
         "--nproc-per-node 4 on node", command=("torchrun", "--nproc-per-node", "4")
     )
-    made = replace(made, ranks=tuple(replace(one, host="node") for one in made.ranks))
+    made = replace(made, ranks=tuple(replace(rank, host="node") for rank in made.ranks))
     shown = redact_diagnosis(made)
     assert shown.findings[0].cause == f"--nproc-per-node 4 on {shown.ranks[0].host}"
     assert shown.case.job.command == ("torchrun", "--nproc-per-node", "4")

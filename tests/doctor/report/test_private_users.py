@@ -139,7 +139,9 @@ def test_owners_of_processes_are_users() -> None:
     made = make_diagnosis("killed by margaret, see /data/margaret")
     seen = case(scene({}).snapshots())
     looks = tuple(
-        replace(look, processes=tuple(replace(one, user="margaret") for one in look.processes))
+        replace(
+            look, processes=tuple(replace(process, user="margaret") for process in look.processes)
+        )
         for look in seen.job_snapshots
     )
     shown = redact_diagnosis(replace(made, case=replace(made.case, job_snapshots=looks)))

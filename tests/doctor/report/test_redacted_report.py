@@ -118,8 +118,8 @@ def filled(some: Callable[[], str], hosts: Sequence[str], home: str) -> Diagnosi
         console=Console(tuple(some() for _ in range(6))),
         signs=(LogMatch("x", 0, "stderr", 1, some(), START + 7),),
         host_samples=tuple(
-            HostSample(START, None, None, None, None, None, {one.pid or 0: (0.0, 1)}, one.host)
-            for one in ranks
+            HostSample(START, None, None, None, None, None, {rank.pid or 0: (0.0, 1)}, rank.host)
+            for rank in ranks
         ),
         device_samples=tuple(
             DeviceSample(START + at, (Device(0, uuid="GPU-1") if not at else gpu,), host=hosts[0])
@@ -128,9 +128,19 @@ def filled(some: Callable[[], str], hosts: Sequence[str], home: str) -> Diagnosi
     )
     shown = tuple(
         RankSummary(
-            one.rank, one.host, one.pid, some(), "dead", 1, None, 29, 0.1, {"forward": 0.1}, some()
+            rank.rank,
+            rank.host,
+            rank.pid,
+            some(),
+            "dead",
+            1,
+            None,
+            29,
+            0.1,
+            {"forward": 0.1},
+            some(),
         )
-        for one in ranks
+        for rank in ranks
     )
     findings = tuple(
         Finding(
@@ -139,7 +149,7 @@ def filled(some: Callable[[], str], hosts: Sequence[str], home: str) -> Diagnosi
             0.9,
             some(),
             some(),
-            tuple(Culprit(one.rank, one.host, some(), one.pid) for one in ranks[:many]),
+            tuple(Culprit(rank.rank, rank.host, some(), rank.pid) for rank in ranks[:many]),
             evidence=(Evidence(some(), some(), "", some(), some(), some()),),
             fixes=(
                 Fix("one", some(), f"{some()}\n  {some()}", Predicted(0.5, None, some())),
@@ -170,9 +180,9 @@ def private(draw: st.DrawFn) -> tuple[Diagnosis, set[str]]:
     snippets = [
         *recorded,
         *(f"core.{one}.7" for one in recorded),
-        *(draw(st.sampled_from(OF_HOSTS)).format(one) for one in strangers),
-        *(draw(st.sampled_from(OF_USERS)).format(one) for one in users),
-        *(draw(st.sampled_from(OF_ADDRESSES)).format(one) for one in addresses),
+        *(draw(st.sampled_from(OF_HOSTS)).format(stranger) for stranger in strangers),
+        *(draw(st.sampled_from(OF_USERS)).format(user) for user in users),
+        *(draw(st.sampled_from(OF_ADDRESSES)).format(address) for address in addresses),
     ]
     source = draw(st.randoms(use_true_random=False))
 
@@ -189,7 +199,7 @@ def private(draw: st.DrawFn) -> tuple[Diagnosis, set[str]]:
 def test_nothing_private_is_in_the_markdown(case: tuple[Diagnosis, set[str]]) -> None:
     made, secrets = case
     shown = render_page(made).casefold()
-    assert {one for one in secrets if one.casefold() in shown} == set()
+    assert {secret for secret in secrets if secret.casefold() in shown} == set()
 
 
 def test_what_is_filled_in_reaches_every_part_of_the_markdown() -> None:
@@ -256,4 +266,4 @@ def test_labels_are_the_same_in_all_parts() -> None:
     shown = redact_diagnosis(replace(made, case=case, ranks=ranks))
     assert shown.findings[0].cause == "host-1 and [host-3]:29500"
     assert shown.case.console.tail == ("[host-3]:29500 lost host-2",)
-    assert [one.host for one in shown.ranks] == ["host-2", *["host-1"] * 3]
+    assert [rank.host for rank in shown.ranks] == ["host-2", *["host-1"] * 3]

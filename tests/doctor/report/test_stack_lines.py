@@ -30,12 +30,12 @@ def branch(
 
 def test_common_calls_once_then_who_parts_where() -> None:
     tree = diagnose(looking.case(scene({1: LOCKED}).snapshots())).tree
-    assert [one.text for one in tree_lines(tree, 100)] == [
+    assert [line.text for line in tree_lines(tree, 100)] == [
         "4 ranks  <module> train.py:90 → main train.py:81 → train train.py:60",
         "├─ 0, 2-3  exchange train.py:65 → all_reduce distributed_c10d.py:3252  (all_reduce)",
         "└▸ 1  stand train.py:70 → take util.py:31  (lock)",
     ]
-    assert [one.culprit for one in tree_lines(tree, 100)] == [False, False, True]
+    assert [line.culprit for line in tree_lines(tree, 100)] == [False, False, True]
 
 
 def test_of_many_calls_the_innermost_are_shown() -> None:
@@ -47,12 +47,12 @@ def test_of_many_calls_the_innermost_are_shown() -> None:
 
 
 def test_of_many_branches_the_culprits_is_kept() -> None:
-    tree = [branch(0, tuple(range(30))), *(branch(1, (one,)) for one in range(29))]
+    tree = [branch(0, tuple(range(30))), *(branch(1, (number,)) for number in range(29))]
     tree.append(branch(1, (29,), culprit=True))
     lines = tree_lines(tree, 80, height=8)
     assert len(lines) == 8
     assert lines[0].text.startswith("30 ranks")
-    assert any(one.culprit for one in lines)
+    assert any(line.culprit for line in lines)
     assert lines[-1].text == "… 24 more branches"
 
 
@@ -83,7 +83,7 @@ def test_it_always_fits(
     ]
     lines = tree_lines(tree, width, height)
     assert len(lines) <= height
-    assert all(len(one.text) <= width and "\n" not in one.text for one in lines)
+    assert all(len(line.text) <= width and "\n" not in line.text for line in lines)
 
 
 def test_every_report_shows_it_and_none_is_broken_by_names() -> None:

@@ -130,8 +130,8 @@ def test_five_hundred_ranks_fit_on_a_screen() -> None:
 def test_hundreds_of_dead_ranks_fit_on_a_screen() -> None:
     made = diagnoses.straggler(512, 77)
     ranks = tuple(
-        replace(one, state="dead", signal=9 if one.rank and one.rank % 3 else 15)
-        for one in made.ranks
+        replace(rank, state="dead", signal=9 if rank.rank and rank.rank % 3 else 15)
+        for rank in made.ranks
     )
     text = terminal.render(replace(made, ranks=ranks), width=100, colour=False)
     assert len(text.splitlines()) < 60

@@ -48,10 +48,10 @@ def test_words_of_others_get_lines_of_their_own() -> None:
 @pytest.mark.parametrize("width", [30, 40, 79, 110, 300])
 def test_every_finding_fits_any_width(width: int) -> None:
     for diagnosis in diagnoses.ALL.values():
-        for one in diagnosis.findings:
-            lines = drawn(one, width)
+        for finding in diagnosis.findings:
+            lines = drawn(finding, width)
             labelled = [line for line in lines if line.startswith("why")]
-            assert len(labelled) == bool(one.cause)
+            assert len(labelled) == bool(finding.cause)
 
 
 def test_a_gain_that_fixes_share_is_told_once() -> None:

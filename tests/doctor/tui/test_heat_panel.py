@@ -75,5 +75,5 @@ def _below(screen: str) -> bool:
 
 
 def _together(screen: str) -> bool:
-    line = next((one for one in screen.splitlines() if one.startswith("▸    2 ")), "")
+    line = next((line for line in screen.splitlines() if line.startswith("▸    2 ")), "")
     return "  2 ▅" in line

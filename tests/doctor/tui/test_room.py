@@ -22,7 +22,7 @@ WISHES = st.lists(st.builds(Wish, st.integers(0, 300), st.integers(1, 9)), max_s
 def test_nothing_is_left_over_while_somebody_wishes_for_it(room: int, wishes: list[Wish]) -> None:
     lines = shared(room, wishes)
     assert sum(lines) == min(max(0, room), sum(wish.lines for wish in wishes))
-    assert all(0 <= given <= wish.lines for given, wish in zip(lines, wishes, strict=True))
+    assert all(0 <= line <= wish.lines for line, wish in zip(lines, wishes, strict=True))
 
 
 def test_where_all_want_more_weights_decide() -> None:

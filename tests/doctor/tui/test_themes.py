@@ -56,8 +56,8 @@ def segments(app: App[None]) -> list[Segment]:
 
 
 def colours(app: App[None]) -> set[Color]:
-    styles = [one.style for one in segments(app) if one.style]
-    return {colour for one in styles for colour in (one.color, one.bgcolor) if colour}
+    styles = [segment.style for segment in segments(app) if segment.style]
+    return {colour for style in styles for colour in (style.color, style.bgcolor) if colour}
 
 
 async def test_t_goes_round_and_monochrome_leaves_no_colour() -> None:
@@ -93,10 +93,16 @@ async def test_without_colour_what_is_chosen_is_still_to_be_seen() -> None:
         app.theme = MONOCHROME.name
         app.query_one(DataTable).focus()
         await pilot.pause()
-        turned = "".join(one.text for one in segments(app) if one.style and one.style.reverse)
+        turned = "".join(
+            segment.text for segment in segments(app) if segment.style and segment.style.reverse
+        )
         assert "chosen" in turned
         assert "other" not in turned
-        bold = {one.text.strip() for one in segments(app) if one.style and one.style.bold}
+        bold = {
+            segment.text.strip()
+            for segment in segments(app)
+            if segment.style and segment.style.bold
+        }
         assert "straggler-input" in bold
         assert "✗" in screen_text(app)
 

@@ -174,9 +174,9 @@ class Group(_untyped.ProcessGroup):  # type: ignore[misc]
 
     def allgather(self, outputs: Any, inputs: Any, _: Any = None) -> Work:
         """As of ProcessGroup; every part is this rank's own."""
-        for output, given in zip(outputs, inputs, strict=True):
+        for output, input in zip(outputs, inputs, strict=True):
             for part in output:
-                part.copy_(given)
+                part.copy_(input)
         return self._queue(outputs)
 
     def _allgather_base(self, output: Any, given: Any, _: Any = None) -> Work:

@@ -31,8 +31,8 @@ def test_weak_scaling_counts_the_work_that_more_ranks_do() -> None:
     runs = [weak(1, 0.04), weak(2, 0.05), weak(4, 0.16)]
     found = scaling(runs, "samples")
     assert found.growth is Growth.WEAK
-    assert [one.efficiency for one in found.runs] == pytest.approx([1, 0.8, 0.25])
-    ratios = [one.speed_up.ratio for one in found.runs if one.speed_up]
+    assert [run.efficiency for run in found.runs] == pytest.approx([1, 0.8, 0.25])
+    ratios = [run.speed_up.ratio for run in found.runs if run.speed_up]
     assert ratios == pytest.approx([1, 1.6, 1])
 
 
@@ -135,12 +135,12 @@ def test_a_law_is_fitted_for_each_setting_by_itself() -> None:
         for ranks in (1, 2, 4)
     ]
     found = compared(runs)
-    assert [one.places for one in found.laws] == [(0, 1, 2), (3, 4, 5)]
-    assert all(one.law for one in found.laws)
+    assert [law.places for law in found.laws] == [(0, 1, 2), (3, 4, 5)]
+    assert all(law.law for law in found.laws)
     assert found.differs == ("k",)
 
 
 def test_the_ideal_is_by_the_ranks_of_the_reference() -> None:
     found = scaling([weak(2, 0.04), weak(4, 0.05), weak(6, 0.04)], "samples")
-    assert [one.efficiency for one in found.runs] == pytest.approx([1, 0.8, 1])
-    assert [one.speed_up.ratio for one in found.runs if one.speed_up] == pytest.approx([1, 1.6, 3])
+    assert [run.efficiency for run in found.runs] == pytest.approx([1, 0.8, 1])
+    assert [run.speed_up.ratio for run in found.runs if run.speed_up] == pytest.approx([1, 1.6, 3])

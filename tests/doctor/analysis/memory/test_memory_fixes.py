@@ -76,7 +76,7 @@ def offered(advice: Advice) -> dict[str, Offer]:
 
 
 def ids(fixes: Iterable[object]) -> set[str]:
-    return {each.fix.id for each in fixes}  # type: ignore[attr-defined]
+    return {fix.fix.id for fix in fixes}  # type: ignore[attr-defined]
 
 
 def test_three_numbers_and_what_comes_on_top(traces: Traces) -> None:
@@ -189,8 +189,8 @@ def test_the_cheapest_set_fits_and_none_of_it_can_be_left_out(best: Plan, number
         plans = [plan]
         for fix in together.fixes:
             if fix is not left_out:
-                plans = [variant for each in plans for variant in fix.variants(each)]
-        assert not any(predicted(each, traces).fits(on) for each in plans)
+                plans = [variant for plan in plans for variant in fix.variants(plan)]
+        assert not any(predicted(plan, traces).fits(on) for plan in plans)
 
 
 def test_no_set_is_named_where_it_fits_or_nothing_helps(traces: Traces) -> None:
@@ -229,7 +229,7 @@ def test_what_to_trace_begins_with_another_batch() -> None:
     assert OWN not in wanted
     assert len(set(wanted)) == len(wanted)
     assert wanted_traces(Plan(Settings(1)))[0] == Settings(2)
-    assert {each.accumulate for each in wanted_traces(Plan(Settings(4, accumulate=64)))} == {2}
+    assert {trace.accumulate for trace in wanted_traces(Plan(Settings(4, accumulate=64)))} == {2}
 
 
 def test_micro_batches_are_halved_and_halved_again() -> None:

@@ -143,7 +143,7 @@ def test_the_files_of_a_process_that_a_recording_merely_names_stay_closed(
 ) -> None:
     """It may come from a stranger, and name any process of the reader's."""
     case, rank = _from_outside([printer.pid])
-    strangers = replace(case, ranks=tuple(replace(one, is_here=False) for one in case.ranks))
+    strangers = replace(case, ranks=tuple(replace(rank, is_here=False) for rank in case.ranks))
     assert output_of(strangers, rank).streams == ()
 
 

@@ -42,7 +42,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     everyone.append(process(3, "loader", 5003, parent=1003))
 
     def look(job: RunningJob, **_: object) -> dict[str, Any]:
-        some = [one.pid for one in job.processes]
+        some = [process.pid for process in job.processes]
         pids.append(some)
         seen: dict[str, Any] = json.loads(json.dumps(asdict(SEEN)))
         for part in ("processes", "stacks"):
@@ -100,7 +100,7 @@ def test_why_nothing_can_be_read_is_one_sentence() -> None:
 
 def test_a_process_that_a_recording_merely_names_is_not_asked(asked: list[list[int]]) -> None:
     """It may come from a stranger, and name any process of the reader's."""
-    strangers = replace(CASE, ranks=tuple(replace(one, is_here=False) for one in CASE.ranks))
+    strangers = replace(CASE, ranks=tuple(replace(rank, is_here=False) for rank in CASE.ranks))
     for alone in (True, False):
         told = read_rank_stacks(strangers, [rank(2)], alone=alone)
         assert told == "It is not certain that this process is this rank: its stack is not read."

@@ -35,12 +35,12 @@ from tests.support.happenings import (
 
 def told(made: Frame, kind: Kind) -> list[tuple[str, str]]:
     """Who and what, oldest first."""
-    events = [one for one in timeline(made).events if one.kind is kind]
-    return [(one.who, one.sentence) for one in reversed(events)]
+    events = [event for event in timeline(made).events if event.kind is kind]
+    return [(event.who, event.sentence) for event in reversed(events)]
 
 
 def only(made: Frame, kind: Kind) -> TimelineEvent:
-    (one,) = (one for one in timeline(made).events if one.kind is kind)
+    (one,) = (event for event in timeline(made).events if event.kind is kind)
     return one
 
 
@@ -95,7 +95,7 @@ def test_evaluations_are_told_by_the_steps_in_which_they_were_counted() -> None:
     once = replace(ranks[0], steps=records[:400])
     event_ = only(frame(case([once])), Kind.SAVING)
     assert (event_.at, event_.sentence) == (AGAIN + 150.0, "evaluated: 12 s at step 300")
-    lost = [replace(one, lost_records=9) for one in ranks]
+    lost = [replace(rank, lost_records=9) for rank in ranks]
     assert "evaluated at least 3 times" in told(frame(case(lost)), Kind.SAVING)[0][1]
 
 
@@ -139,8 +139,8 @@ def test_compilations_are_told_by_function_with_the_last_reason() -> None:
 
 
 def test_findings_come_and_go() -> None:
-    events = [one for one in timeline(EVENTFUL).events if one.kind is Kind.FINDINGS]
-    assert [(one.at, one.sentence, one.tone) for one in events] == [
+    events = [event for event in timeline(EVENTFUL).events if event.kind is Kind.FINDINGS]
+    assert [(event.at, event.sentence, event.tone) for event in events] == [
         (None, "coverage-low: the phases explain 71 % of the time", Tone.WARNING),
         (
             AGAIN + 900.0,
@@ -242,7 +242,7 @@ def test_without_a_job_gpus_are_told_of() -> None:
 def test_a_replay_tells_nothing_that_is_yet_to_come() -> None:
     then = START + 242.0
     position = Position(START, AT, then, 1.0, paused=True)
-    moments = [one.at for one in timeline(replace(EVENTFUL, at=then, replay=position)).events]
+    moments = [event.at for event in timeline(replace(EVENTFUL, at=then, replay=position)).events]
     known = [moment for moment in moments if moment is not None]
     assert max(known) == START + 241.0
     assert known == sorted(known, reverse=True)
@@ -260,10 +260,10 @@ def test_words_of_others_are_only_text() -> None:
     hostile = diagnoses.HOSTILE * 50
     events = (Told("recompile", AT, 1, 1.0, 1.0, hostile), Told(hostile, AT, 1, 1.0, 1.0, hostile))
     made = timeline(frame(case([rank(0, events=events)]), [finding("x", hostile)]))
-    for one in made.events:
-        assert len(one.sentence) <= 400
-        assert "\x1b" not in one.sentence
-        assert "\u202e" not in one.sentence
+    for timeline_event in made.events:
+        assert len(timeline_event.sentence) <= 400
+        assert "\x1b" not in timeline_event.sentence
+        assert "\u202e" not in timeline_event.sentence
 
 
 def test_an_exception_that_the_console_printed_too_is_told_once() -> None:

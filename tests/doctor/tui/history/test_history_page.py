@@ -67,7 +67,7 @@ def test_gpus_and_hosts_of_several_hosts_are_not_mixed() -> None:
         [replace(histories.host(second), host="node-b") for second in range(60)],
     )
     past = collector.history(BEGAN + 60)
-    there = [one.title for one in subjects(past)]
+    there = [subject.title for subject in subjects(past)]
     assert there[:3] == ["all GPUs", "GPU 0, [red]a", "GPU 1, [red]a"]
     assert there[9] == "GPU 0, node-b"
     assert there[17:] == ["host, [red]a", "host, node-b"]

@@ -30,8 +30,8 @@ def row(shown: Sequence[str], phase: str) -> str:
 
 def told(diagnosis: Diagnosis) -> str:
     """The time beyond the others, as the finding has it."""
-    (finding,) = (one for one in diagnosis.findings if one.code == "straggler-input")
-    (evidence,) = (one for one in finding.evidence if one.excess == PhaseExcess(1, "input"))
+    (finding,) = (finding for finding in diagnosis.findings if finding.code == "straggler-input")
+    (evidence,) = (item for item in finding.evidence if item.excess == PhaseExcess(1, "input"))
     return text.quantity(evidence.value, evidence.unit)
 
 
@@ -52,10 +52,10 @@ def test_what_began_later_is_told_since_then() -> None:
 
 def test_stages_are_compared_with_their_equals_and_servers_with_nobody() -> None:
     diagnosis = replace(found(4), stages=((0, 1), (2, 3)))
-    assert [one.rank for one in peers(diagnosis, diagnosis.ranks[0])] == [1]
+    assert [peer.rank for peer in peers(diagnosis, diagnosis.ranks[0])] == [1]
     alone = replace(found(4), stages=((0,), (1,), (2,), (3,)))
     assert any("no other rank does the same work" in line for line in page(alone, 0))
     assert "excess" not in "".join(page(alone, 1)[-12:]).partition("phase")[2]
     served = replace(found(4), servers=frozenset({0}))
     assert peers(served, served.ranks[0]) == []
-    assert [one.rank for one in peers(served, served.ranks[1])] == [2, 3]
+    assert [peer.rank for peer in peers(served, served.ranks[1])] == [2, 3]
