@@ -366,4 +366,19 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: cudnn_graph.h of cuDNN 9",
         needle_tells=False,
     ),
+    Signature(
+        id="driver-combination",
+        code="failed-driver-too-old",
+        role=Role.CAUSE,
+        needle="system has unsupported display driver / cuda driver",
+        pattern=r"^(?:CUDA error: |Error 803: )system has unsupported display driver / cuda driver "
+        r"combination",
+        meaning="The container's CUDA compatibility library does not fit the driver of the host.",
+        fix="Update the driver, or remove the `cuda-compat` package or its folder from "
+        "LD_LIBRARY_PATH.",
+        example="Error 803: system has unsupported display driver / cuda driver combination",
+        origin="recalled: driver_types.h of CUDA 12",
+        weight=0.9,
+        needle_tells=False,
+    ),
 )

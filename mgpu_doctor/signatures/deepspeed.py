@@ -298,4 +298,53 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: deepspeed/ops/adam/cpu_adam.py of DeepSpeed 0.14",
         weight=0.7,
     ),
+    Signature(
+        id="zero3-parameter-in-flight",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle="'status': 'INFLIGHT'",
+        pattern=r"AssertionError: \{'id': \d{1,9}, 'status': 'INFLIGHT'",
+        meaning="ZeRO-3 found a parameter that it had not finished gathering: modules run in "
+        "another "
+        "order than before, or not on all ranks.",
+        fix="Let every rank run the same modules in the same order (also in generation and "
+        "evaluation), and mark modules whose order changes with "
+        "`deepspeed.utils.set_z3_leaf_modules`.",
+        example="AssertionError: {'id': 0, 'status': 'INFLIGHT', 'numel': 262144}",
+        origin="recalled: deepspeed/runtime/zero/partitioned_param_coordinator.py of DeepSpeed "
+        "0.14",
+        weight=0.85,
+        needle_tells=False,
+    ),
+    Signature(
+        id="zero3-trace-changed",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle="in the parameter fetch queue to be",
+        pattern=r"tracing error at step \d{1,9}: expected the next \d{1,9} parameters in the "
+        r"parameter "
+        r"fetch queue to be",
+        meaning="Modules run in another order than ZeRO-3 recorded.",
+        fix="Let every rank run the same modules in the same order, and mark those whose order "
+        "changes with `deepspeed.utils.set_z3_leaf_modules`.",
+        example="RuntimeError: tracing error at step 42: expected the next 2 parameters in the "
+        "parameter fetch queue to be",
+        origin="recalled: deepspeed/runtime/zero/partitioned_param_coordinator.py of DeepSpeed "
+        "0.14",
+        weight=0.9,
+    ),
+    Signature(
+        id="zero-no-sync",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle="no_sync context manager is incompatible with",
+        pattern=r"no_sync context manager is incompatible with gradient partitioning logic of ZeRO",
+        meaning="`no_sync` was used with ZeRO stage 2 or 3, which share out gradients at once.",
+        fix="Set `gradient_accumulation_steps` in DeepSpeed's configuration in place of `no_sync`, "
+        "or use stage 1.",
+        example="AssertionError: no_sync context manager is incompatible with gradient "
+        "partitioning "
+        "logic of ZeRO stage 2",
+        origin="recalled: deepspeed/runtime/engine.py of DeepSpeed 0.16",
+    ),
 )

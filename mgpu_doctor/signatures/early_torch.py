@@ -83,7 +83,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix=_ONE_DEVICE,
         example="RuntimeError: Expected object of device type cuda but got device type cpu for "
         "argument #2 'mat1' in call to _th_addmm",
-        origin="recalled: aten/src/ATen/Utils.h of torch 1.4",
+        origin="source: aten/src/ATen/Utils.h of torch 1.4",
         weight=0.95,
     ),
     Signature(
@@ -137,6 +137,52 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: Assertion `cur_target >= 0 && cur_target < n_classes' failed.  at "
         "/pytorch/aten/src/THNN/generic/ClassNLLCriterion.c:97",
         origin="recalled: aten/src/THNN/generic/ClassNLLCriterion.c of torch 1.4",
+        weight=0.95,
+    ),
+    Signature(
+        id="tensor-on-cpu",
+        code="failed-device-mismatch",
+        role=Role.CAUSE,
+        needle="to be on GPU",
+        pattern=r"Tensor for (?:'out'|argument #\d{1,2} '\w{1,30}') is on CPU,.{0,80}? but "
+        r"expected "
+        r"(?:it|them) to be on GPU",
+        meaning="One operation got tensors of the CPU and of a GPU.",
+        fix=_ONE_DEVICE,
+        example="RuntimeError: Tensor for argument #2 'mat1' is on CPU, but expected it to be on "
+        "GPU "
+        "(while checking arguments for addmm)",
+        origin="recalled: aten/src/ATen/TensorUtils.cpp of torch 1.7",
+        weight=0.95,
+    ),
+    Signature(
+        id="generator-device",
+        code="failed-device-mismatch",
+        role=Role.CAUSE,
+        needle="' device type for generator but found '",
+        pattern=r"Expected an? '(?P<expected>\w{2,8})' device type for generator but found "
+        r"'(?P<found>\w{2,8})'",
+        meaning="A random generator of {found} was used for a tensor of {expected}.",
+        fix="Make the generator on that device (`torch.Generator(device)`); after "
+        "`torch.set_default_device` or `set_default_tensor_type` give the data loader one of its "
+        "own.",
+        example="RuntimeError: Expected a 'cuda' device type for generator but found 'cpu'",
+        origin="source: strings in the library of torch 2.13",
+        weight=0.95,
+    ),
+    Signature(
+        id="indices-device",
+        code="failed-device-mismatch",
+        role=Role.CAUSE,
+        needle="indices should be either on ",
+        pattern=r"indices should be either on cpu or on the same device as the indexed tensor "
+        r"\((?P<device>\S{1,12})\)",
+        meaning="A tensor on {device} was indexed by one of another device.",
+        fix=_ONE_DEVICE,
+        example="RuntimeError: indices should be either on cpu or on the same device as the "
+        "indexed "
+        "tensor (cpu)",
+        origin="source: strings in the library of torch 2.13",
         weight=0.95,
     ),
 )

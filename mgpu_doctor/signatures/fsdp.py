@@ -176,4 +176,35 @@ SIGNATURES: tuple[Signature, ...] = (
         example="ValueError: `FlatParameter` requires uniform `requires_grad`",
         origin="source: torch/distributed/fsdp/flat_param.py of torch 1.12",
     ),
+    Signature(
+        id="fsdp-root-twice",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="Non-root FSDP instance's `_is_root`",
+        pattern=r"Non-root FSDP instance's `_is_root` should not have been set yet",
+        meaning="A module inside an FSDP model was called by itself before the whole model was.",
+        fix="Call the outer FSDP module only, first of all; use `summon_full_params` for inner "
+        "ones.",
+        example="AssertionError: Non-root FSDP instance's `_is_root` should not have been set yet "
+        "or "
+        "should have been set to `False`",
+        origin="source: torch/distributed/fsdp/_runtime_utils.py of torch 2.13",
+    ),
+    Signature(
+        id="sharded-storage-empty",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle=" are out of bounds for storage of size 0",
+        pattern=r"setStorage: sizes .{1,200} are out of bounds for storage of size 0",
+        meaning="A parameter was used while its values lay on the other ranks: FSDP had not "
+        "gathered "
+        "it.",
+        fix="Call the module that FSDP wraps, not its inner functions; wrap modules that share "
+        "parameters together, and use `use_orig_params=True`.",
+        example="RuntimeError: setStorage: sizes [512, 512], strides [512, 1], storage offset 0, "
+        "and "
+        "itemsize 4 requiring a storage size of 1048576 are out of bounds for storage of size 0",
+        origin="source: strings in the library of torch 2.13",
+        weight=0.85,
+    ),
 )

@@ -315,4 +315,32 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: the POSIX file system of TensorFlow 2.12",
         weight=0.95,
     ),
+    Signature(
+        id="hdf5-no-space",
+        code="failed-disk-full",
+        role=Role.CAUSE,
+        needle="errno = 28, error message",
+        pattern=r"errno = 28, error message = 'No space left on device'",
+        meaning="A disk is full: a file of HDF5 could not be written.",
+        fix=_DISK,
+        example="OSError: Can't write data (file write failed: filename = 'm.h5', file descriptor "
+        "= "
+        "3, errno = 28, error message = 'No space left on device')",
+        origin="recalled: src/H5FDsec2.c of HDF5 1.12",
+        weight=0.95,
+    ),
+    Signature(
+        id="process-pool-broken",
+        code="failed-killed",
+        role=Role.SYMPTOM,
+        needle="BrokenProcessPool: A process in the process pool",
+        pattern=r"BrokenProcessPool: A process in the process pool was terminated abruptly",
+        meaning="A worker of a process pool ended without an exception: mostly it was killed when "
+        "memory ran out.",
+        fix="`dmesg -T | grep -i 'killed process'`; use fewer workers.",
+        example="concurrent.futures.process.BrokenProcessPool: A process in the process pool was "
+        "terminated abruptly while the future was running or pending.",
+        origin="source: concurrent/futures/process.py of CPython 3.11",
+        weight=0.6,
+    ),
 )

@@ -198,4 +198,16 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.6,
         needle_tells=False,
     ),
+    Signature(
+        id="lightning-deadlock",
+        code="hang-rank-behind",
+        role=Role.SYMPTOM,
+        needle="DeadlockDetectedException: DeadLock detected",
+        pattern=r"DeadlockDetectedException: DeadLock detected from rank: (?P<rank>\d{1,6})",
+        meaning="Lightning ended the job: rank {rank} failed while the others waited for it.",
+        fix="Look for the first error of rank {rank} above.",
+        example="DeadlockDetectedException: DeadLock detected from rank: 1",
+        origin="recalled: strategies/ddp.py of Lightning 1.8",
+        weight=0.6,
+    ),
 )

@@ -232,4 +232,34 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: src/common.cu of nccl-tests 2.13",
         weight=0.6,
     ),
+    Signature(
+        id="rccl-hip-failure",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="NCCL WARN ",
+        pattern=r"NCCL WARN (?:HIP|ROCr) failure '(?P<what>[^']{1,120})'",
+        meaning="A HIP call of RCCL failed ({what}).",
+        fix="Read it as HIP's own error: `rocm-smi`, `dmesg`; each rank must "
+        "`torch.cuda.set_device(local_rank)` first.",
+        example="node01:412:430 [3] init.cc:1501 NCCL WARN HIP failure 'invalid device ordinal'",
+        origin="source: src/include/checks.h and rocmwrap.h of RCCL 2.20",
+        weight=0.6,
+        needle_tells=False,
+    ),
+    Signature(
+        id="nccl-nvls-not-bound",
+        code="failed-nccl-init",
+        role=Role.CAUSE,
+        needle="Failed to bind NVLink SHARP (NVLS) Multicast memory",
+        pattern=r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory of size \d{1,20}",
+        meaning="NCCL could not use the multicast of the NVLink switches: the fabric manager or "
+        "the "
+        "switches are not set up, or the container may not use them.",
+        fix="Set `NCCL_NVLS_ENABLE=0`, and let the administrator look at the fabric manager "
+        "(`systemctl status nvidia-fabricmanager`).",
+        example="NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : "
+        "CUDA error 401 'the operation cannot be performed in the present state'",
+        origin="source: src/transport/nvls.cc of NCCL 2.27",
+        weight=0.9,
+    ),
 )

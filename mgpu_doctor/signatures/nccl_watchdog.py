@@ -186,4 +186,18 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.9",
         weight=0.6,
     ),
+    Signature(
+        id="nccl-work-timeout",
+        code="failed-nccl-timeout",
+        role=Role.SYMPTOM,
+        needle="Timeout at NCCL work: ",
+        pattern=r"\bTimeout at NCCL work: (?P<sequence>\d{1,20})(?:, last enqueued NCCL work: "
+        r"\d{1,20}, last completed NCCL work: (?P<completed>\d{1,20}))?",
+        meaning="This rank's collective {sequence} never completed.",
+        fix=_WHO_WAITED,
+        example="[PG 1 Rank 1] Timeout at NCCL work: 7, last enqueued NCCL work: 8, last completed "
+        "NCCL work: 6.",
+        origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.3",
+        weight=0.65,
+    ),
 )

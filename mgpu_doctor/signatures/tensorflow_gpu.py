@@ -259,4 +259,22 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: tensorflow/core/common_runtime/gpu of TensorFlow 2.3",
         weight=0.9,
     ),
+    Signature(
+        id="tf-stream-executor-memory",
+        code="failed-tf-resource-exhausted",
+        role=Role.CAUSE,
+        needle="failed initializing StreamExecutor for ",
+        pattern=r"failed initializing StreamExecutor for (?:CUDA )?device ordinal "
+        r"(?P<device>\d{1,4}): "
+        r".{0,160}?CUDA_ERROR_OUT_OF_MEMORY",
+        meaning="GPU {device} had no memory left for TensorFlow's context: another process fills "
+        "it.",
+        fix="See with `nvidia-smi` who holds it, also processes left over from an earlier run; "
+        "TensorFlow takes all of each GPU that it sees unless `set_memory_growth` is set.",
+        example="InternalError: failed initializing StreamExecutor for CUDA device ordinal 2: "
+        "Internal: failed call to cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY",
+        origin="recalled: tensorflow/core/common_runtime/gpu of TensorFlow 1.15",
+        weight=0.9,
+        needle_tells=False,
+    ),
 )

@@ -216,4 +216,50 @@ SIGNATURES: tuple[Signature, ...] = (
         '"os_error":"Address already in use","syscall":"bind"}',
         origin="recalled: gRPC as of TensorFlow 1.15",
     ),
+    Signature(
+        id="tf-slot-outside-scope",
+        code="failed-tf-invalid-argument",
+        role=Role.CAUSE,
+        needle="Trying to create optimizer slot variable under",
+        pattern=r"Trying to create optimizer slot variable under the scope for "
+        r"tf\.distribute\.Strategy",
+        meaning="The optimizer works in a strategy's scope, the model was made outside it.",
+        fix="Make the model, its metrics and the optimizer inside `with strategy.scope():`.",
+        example="ValueError: Trying to create optimizer slot variable under the scope for "
+        "tf.distribute.Strategy (<MirroredStrategy>), which is different from the scope used for "
+        "the "
+        "original variable",
+        origin="source: python/keras/optimizer_v2/optimizer_v2.py of TensorFlow 2.21",
+    ),
+    Signature(
+        id="tf-not-cross-replica",
+        code="failed-tf-invalid-argument",
+        role=Role.CAUSE,
+        needle="Method requires being in cross-replica context",
+        pattern=r"Method requires being in cross-replica context, use",
+        meaning="A method of the strategy was called inside `strategy.run`, in a replica.",
+        fix="Call it outside `strategy.run`, or use the methods of "
+        "`tf.distribute.get_replica_context()`.",
+        example="RuntimeError: Method requires being in cross-replica context, use "
+        "get_replica_context().merge_call()",
+        origin="source: python/distribute/distribute_lib.py of TensorFlow 2.21",
+    ),
+    Signature(
+        id="tf-group-size",
+        code="failed-tf-collective",
+        role=Role.CAUSE,
+        needle=" is joining a group with size",
+        pattern=r"Device (?P<device>/job:\S{1,80}) (?:current incarnation \S{1,40} )?is joining a "
+        r"group "
+        r"with size ?(?P<asked>\d{1,6}), but that group has size ?(?P<size>\d{1,6})",
+        meaning="{device} expects {asked} devices in a collective, the others {size}: the workers "
+        "do "
+        "not see the same number of GPUs, or TF_CONFIG differs.",
+        fix="Give every worker the same number of GPUs (CUDA_VISIBLE_DEVICES) and the same cluster "
+        "in TF_CONFIG.",
+        example="InternalError: Device /job:worker/replica:0/task:1/device:GPU:0 is joining a "
+        "group "
+        "with size2, but that group has size 3 (group_key=1)",
+        origin="recalled: collective_param_resolver_local.cc of TensorFlow 2.4",
+    ),
 )
