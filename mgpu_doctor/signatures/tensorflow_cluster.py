@@ -11,7 +11,7 @@ _CONFIG = (
     "worker."
 )
 
-_SESSION_BEGAN = ("Start master session", "unning local_init_op", ":loss = ")
+_SESSION_BEGAN = ("Start master session", "unning local_init_op")
 """What TensorFlow 1 prints when the wait for a session is over."""
 
 SIGNATURES: tuple[Signature, ...] = (
