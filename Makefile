@@ -35,12 +35,13 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
-# First what holds on a busy machine, in two processes: property tests with many examples, and slow
-# tests that do not judge speed. Then the jobs whose timing is judged, one at a time.
+# First what holds on a busy machine, several at a time: property tests with many examples, and slow
+# tests that do not judge speed, which often wait; those that share jobs stay together. Then the jobs
+# whose timing is judged, one at a time.
 test-slow: $(READY)
 	@failed=0; set -x; \
 	$(SLOW) -n 2 -m 'hypothesis and not slow' --hypothesis-profile=thorough || failed=1; \
-	$(SLOW) -n 2 --dist worksteal -m 'slow and untimed' || failed=1; \
+	$(SLOW) -n 3 --dist loadgroup -m 'slow and untimed' || failed=1; \
 	$(SLOW) -m 'slow and not untimed' || failed=1; \
 	exit $$failed
 

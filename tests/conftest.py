@@ -36,6 +36,8 @@ settings.load_profile("quick")
 
 COMPILER = Path(__file__).parents[1] / ".ci" / "compiler"
 END_TO_END = Path(__file__).parent / "e2e"
+SHARED_JOBS = {"watch", "one_of_two", "box", "adam"}
+"""Fixtures that run a job, or trace a step, once for several tests."""
 SLOW_AS_A_WHOLE = ("\npytestmark = pytest.mark.slow", "\npytestmark = [pytest.mark.slow")
 
 
@@ -47,12 +49,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return any(mark in text for mark in SLOW_AS_A_WHOLE) or None
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects, and before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Only end-to-end tests judge the speed of a job: others hold on a busy machine, too."""
+    """Only end-to-end tests judge the speed of a job: others hold on a busy machine, too. Tests of
+    a file that share jobs run in one process."""
     for item in items:
         if END_TO_END not in item.path.parents:
             item.add_marker(pytest.mark.untimed)
+        if SHARED_JOBS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 def pytest_collection_finish() -> None:

@@ -20,7 +20,16 @@ def run_fault(
 ) -> tuple[int, list[tuple[str, bool]]]:
     """The exit code of the job, and each finding with whether it is critical. Not the stragglers:
     how fast its ranks are is not planted here, and a neighbour of the machine may slow one down."""
-    doctor = [sys.executable, "-m", "mgpu_doctor", "train", name, "--dir", str(folder / "job")]
+    doctor = [
+        sys.executable,
+        "-m",
+        "mgpu_doctor",
+        "train",
+        name,
+        "-q",
+        "--dir",
+        str(folder / "job"),
+    ]
     options = ("--model", "cnn-nano", "--device", "cpu", "--fault", fault, *options)
     ended = run_calmly([*doctor, *options], folder / "job")
     diagnosis = diagnose(load_recording(folder / "job"))
@@ -49,7 +58,6 @@ def test_a_job_that_learns_less_than_it_seems_to(
     ("name", "fault", "code"),
     [
         ("torch-ddp", "skip-collective:step=30", "failed-exception"),
-        ("torch-zero1", "skip-collective:step=30", "failed-exception"),
         ("torch-ddp", "extra-collective:step=30", "hang-collective-mismatch"),
         ("torch-fsdp", "skip-collective:step=30", "hang-collective-mismatch"),
     ],
@@ -57,5 +65,5 @@ def test_a_job_that_learns_less_than_it_seems_to(
 def test_ranks_that_diverge_are_one_finding(
     tmp_path: Path, name: str, fault: str, code: str
 ) -> None:
-    ended = run_fault(tmp_path, name, fault, "--steps", "60", "--timeout", "20")
+    ended = run_fault(tmp_path, name, fault, "--steps", "60", "--timeout", "10")
     assert ended == (1, [(code, True)])

@@ -1,7 +1,8 @@
 """Steps divided by the device's clock, on a pretend GPU that takes exactly as long as it says.
 
 torch's own DistributedDataParallel and fully_shard run on it, with streams, events and the threads
-of autograd's engine; the compiler that builds it must be there.
+of autograd's engine; the compiler that builds it must be there. What holds on a GPU, too, is tested
+in tests/gpu, on this device as well: this file has what only the group of this device shows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support import pretend_deepspeed
 from tests.support.examining import loud, named
-from tests.support.jobs import plain, run, started, until
+from tests.support.jobs import forked, plain, run, started, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
@@ -44,7 +45,7 @@ class Watched(NamedTuple):
 
 def run_job(build: Path, *options: str, ranks: int = 2, doctor: Sequence[str] = ()) -> Any:
     """What each rank printed at its end."""
-    command = plain("pretend_gpus.py", "--build", str(build), *options, ranks=ranks)
+    command = forked("pretend_gpus.py", "--build", str(build), *options, ranks=ranks)
     ended = run([*doctor, *command])
     assert ended.code == 0, ended.err
     printed = [json.loads(line) for line in ended.out.splitlines() if line.startswith('{"rank"')]
@@ -59,7 +60,7 @@ def watch(pretend_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
     @cache
     def watch(*options: str, ranks: int = 2) -> Watched:
         recording = tmp_path_factory.mktemp("jobs") / "recording"
-        doctor = (sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--")
+        doctor = (sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--")
         reports = run_job(pretend_build, *options, ranks=ranks, doctor=doctor)
         case = load_recording(recording)
         return Watched(reports, case.ranks, diagnose(case))
@@ -94,13 +95,9 @@ HEALTHY = {"transfer": 4, "forward": 8, "backward": 16, "wait": 0.2, "optimizer"
 @pytest.mark.parametrize(
     ("strategy", "phase"),
     [
-        ("ddp", "forward"),
         ("ddp", "backward"),
-        ("ddp", "optimizer"),
         ("ddp --copies 4", "transfer"),
         ("fsdp", "forward"),
-        ("fsdp", "backward"),
-        ("allreduce", "backward"),
         ("allreduce --no-loader", "forward"),
         ("gradients --no-loader", "optimizer"),
         ("calls", "forward"),
@@ -129,10 +126,7 @@ def test_the_rank_that_works_longer_is_named(
     assert finding.cost.seconds_per_step == pytest.approx(0.003, abs=0.0005)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "phase"),
-    [("zero2", "backward"), ("zero2", "optimizer"), ("zero3", "forward"), ("zero3", "backward")],
-)
+@pytest.mark.parametrize(("strategy", "phase"), [("zero2", "backward"), ("zero3", "forward")])
 def test_waits_of_deepspeed_are_no_work(
     watch: Callable[..., Watched], deepspeed: Path, strategy: str, phase: str
 ) -> None:
@@ -150,26 +144,21 @@ def test_waits_of_deepspeed_are_no_work(
 
 
 @pytest.mark.parametrize(
-    ("options", "backward", "passes"),
-    [
-        ("--optimizers two", 16, 1),
-        ("--optimizers sharded", 16, 1),
-        ("--checkpointing", 24, 1),
-        ("--accumulate 2", 32, 2),
-    ],
+    ("options", "backward"),
+    [("--optimizers two", 16), ("--optimizers sharded", 16), ("--checkpointing", 24)],
 )
 def test_ways_to_train_have_the_same_phases(
-    watch: Callable[..., Watched], options: str, backward: float, passes: int
+    watch: Callable[..., Watched], options: str, backward: float
 ) -> None:
     """Rank 1 works 4 ms longer in each backward pass. Checkpointing computes the forward pass
     again in it."""
     _, ranks, diagnosis = watch("--slow", "1:backward:4", *options.split())
     innocent, slow = map(medians, ranks)
-    for rank, excess in ((innocent, 0), (slow, 4 * passes)):
-        assert rank["forward"] == pytest.approx(8 * passes, abs=0.5)
+    for rank, excess in ((innocent, 0), (slow, 4)):
+        assert rank["forward"] == pytest.approx(8, abs=0.5)
         assert rank["backward"] == pytest.approx(backward + excess, abs=0.5)
         assert rank["optimizer"] == pytest.approx(2, abs=0.5)
-    assert innocent["wait"] - slow["wait"] == pytest.approx(4 * passes, abs=0.5)
+    assert innocent["wait"] - slow["wait"] == pytest.approx(4, abs=0.5)
     (finding,) = loud(diagnosis)
     assert finding.code == "straggler-compute"
     assert [culprit.rank for culprit in finding.culprits] == [1]
@@ -183,9 +172,8 @@ def test_an_optimizer_in_the_backward_pass_is_no_part_of_it(
     assert medians(watched.ranks[0]) == pytest.approx(expected, abs=0.3)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_healthy_job_raises_no_alarm(watch: Callable[..., Watched], strategy: str) -> None:
-    diagnosis = watch("--strategy", strategy).diagnosis
+def test_a_healthy_job_raises_no_alarm(watch: Callable[..., Watched]) -> None:
+    diagnosis = watch("--strategy", "fsdp").diagnosis
     assert not loud(diagnosis)
     for rank in diagnosis.ranks:
         assert (rank.clock, rank.bound_by) == (PhaseClock.DEVICE, BoundBy.DEVICE)
@@ -193,12 +181,14 @@ def test_a_healthy_job_raises_no_alarm(watch: Callable[..., Watched], strategy: 
         assert rank.run_ahead.least > 0.026  # a step
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "allreduce --no-loader"])
-def test_ranks_time_the_same_steps(watch: Callable[..., Watched], strategy: str) -> None:
+@pytest.mark.parametrize(
+    "options", ["ddp --slow 1:backward:3", "allreduce --no-loader --slow 1:forward:3"]
+)
+def test_ranks_time_the_same_steps(watch: Callable[..., Watched], options: str) -> None:
     """Where one rank times fewer steps, all are among those of the other, unless it was the one
     that timed more at another time."""
     numbers = []
-    for rank in watch(*f"--strategy {strategy} --slow 1:backward:3".split()).ranks:
+    for rank in watch("--strategy", *options.split()).ranks:
         assert rank.device_times is not None
         numbers.append(set(rank.device_times["step_seq"].tolist()))
     assert len(numbers[0] & numbers[1]) >= 0.9 * min(map(len, numbers))
@@ -219,26 +209,6 @@ def test_one_gpu_with_a_loop_of_its_own_is_timed(watch: Callable[..., Watched]) 
     assert named(diagnosis, "loss-nan") is not None
 
 
-def test_a_slow_loader_that_the_queued_work_hides_is_nobodys_fault(
-    watch: Callable[..., Watched],
-) -> None:
-    """The loader of rank 1 takes 9 ms more; 26 ms of work are queued meanwhile."""
-    _, (innocent, slow), diagnosis = watch("--slow", "1:input:9")
-    assert medians(slow).get("input", 0) < 1
-    assert medians(innocent)["wait"] - medians(slow)["wait"] < 1
-    assert not loud(diagnosis)
-
-
-def test_a_slow_loader_that_the_device_waits_for_is_named(watch: Callable[..., Watched]) -> None:
-    """The same where `loss.item()` empties the queue in every step."""
-    _, (innocent, slow), diagnosis = watch("--slow", "1:input:9", "--reads-loss")
-    assert medians(slow)["input"] == pytest.approx(9, abs=1.5)
-    assert medians(innocent)["wait"] - medians(slow)["wait"] == pytest.approx(9, abs=3)
-    finding = named(diagnosis, "straggler-input")
-    assert finding is not None
-    assert [culprit.rank for culprit in finding.culprits] == [1]
-
-
 def test_the_loss_is_read_from_the_device(watch: Callable[..., Watched]) -> None:
     watched = watch("--strategy", "ddp", "--slow", "1:backward:3")
     for rank in watched.ranks:
@@ -248,41 +218,22 @@ def test_the_loss_is_read_from_the_device(watch: Callable[..., Watched]) -> None
         assert times["loss"].tolist() == pytest.approx(losses)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "ranks"),
-    [("single", 1), ("single --no-loader", 1), ("ddp", 2), ("gradients", 2), ("fsdp", 2)],
-)
 def test_the_probe_waits_for_nothing_and_changes_nothing(
-    watch: Callable[..., Watched], pretend_build: Path, strategy: str, ranks: int
+    watch: Callable[..., Watched], pretend_build: Path
 ) -> None:
     """Losses and the number of synchronizations are those of the bare job."""
-    options = f"--strategy {strategy} --steps 60".split()
-    assert watch(*options, ranks=ranks).reports == run_job(pretend_build, *options, ranks=ranks)
+    options = ("--strategy", "gradients", "--steps", "60")
+    assert watch(*options).reports == run_job(pretend_build, *options)
 
 
-def test_a_loss_that_only_the_device_knows_is_seen(watch: Callable[..., Watched]) -> None:
-    _, ranks, diagnosis = watch("--nan-from", "150")
-    assert all(np.isnan(rank.steps["loss"]).all() for rank in ranks), "the host read it"
-    finding = named(diagnosis, "loss-nan")
-    assert finding is not None
-    assert finding.since_step is not None
-    timed = ranks[0].device_times
-    assert timed is not None
-    assert finding.since_step == min(step - 1 for step in timed["step_seq"] if step > 150)
-    assert finding.culprits == ()
-
-
-@pytest.mark.parametrize(
-    ("strategy", "phase", "options"),
-    [("ddp", "forward", ["--reads-loss"]), ("fsdp", "backward", []), ("ddp", "optimizer", [])],
-)
+@pytest.mark.parametrize(("strategy", "phase"), [("fsdp", "backward"), ("ddp", "optimizer")])
 def test_the_rank_whose_device_does_not_go_on_is_named(
-    pretend_build: Path, tmp_path: Path, strategy: str, phase: str, options: Sequence[str]
+    pretend_build: Path, tmp_path: Path, strategy: str, phase: str
 ) -> None:
     """Rank 1's device works for ever in step 5, and every host waits for its own device. Steps of
     300 ms are all timed."""
     recording = tmp_path / "recording"
-    chosen = ("--strategy", strategy, "--endless", f"1:{phase}:5", "--scale", "12", *options)
+    chosen = ("--strategy", strategy, "--endless", f"1:{phase}:5", "--scale", "12")
     script = plain("pretend_gpus.py", "--build", str(pretend_build), *chosen, ranks=3)
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
 

@@ -16,7 +16,7 @@ import pytest
 from mgpu_probes.inprocess import layout
 
 from mgpu_doctor.recording.box import Box, read_box
-from tests.support.jobs import JOBS, alone, kill_family, torchrun
+from tests.support.jobs import JOBS, alone, forked, kill_family, torchrun
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +111,8 @@ def assert_whole(boxes: list[Box]) -> None:
     ],
 )
 def test_steps_are_the_turns_of_the_loop(script: str, tmp_path: Path) -> None:
-    done = job(torchrun(f"{script}.py", "--steps", "30"), tmp_path)
+    launcher = torchrun if script == "plain_ddp" else forked
+    done = job(launcher(f"{script}.py", "--steps", "30"), tmp_path)
     assert done.code == 0
     assert [len(box.steps) for box in done.boxes] == [done.turns] * 2
     assert [_rank(box) for box in done.ranks()] == [0, 1]

@@ -18,7 +18,7 @@ from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.box import read_box
-from tests.support.jobs import Ended, plain, run
+from tests.support.jobs import Ended, forked, plain, run
 
 JOBS = Path(__file__).parent / "jobs"
 PRETEND, CUDA = "pretend", "cuda"
@@ -57,7 +57,8 @@ class Device:
         """Runs `jobs/device_training.py` to its end."""
         usual = ("--scale", str(self.scale), "--steps", str(self.steps))
         given = (*self.options, *usual, *options)
-        job = plain(str(JOBS / "device_training.py"), *given, ranks=ranks)
+        launcher = forked if self.kind == PRETEND else plain  # a GPU is opened in each rank alone
+        job = launcher(str(JOBS / "device_training.py"), *given, ranks=ranks)
         return run([*doctor, *job])
 
     def run_script(self, name: str, *options: str, doctor: Sequence[str] = ()) -> dict[str, Any]:
@@ -82,7 +83,7 @@ CUDA_DEVICE = Device(CUDA, scale=1.5, steps=120, error_share=0.15, error_ms=0.5)
 
 def under_doctor(recording: Path) -> tuple[str, ...]:
     """What comes before the command."""
-    return (sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--")
+    return (sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--")
 
 
 def read_reports(ended: Ended, ranks: int) -> dict[int, dict[str, Any]]:

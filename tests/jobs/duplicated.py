@@ -44,7 +44,6 @@ def options() -> argparse.Namespace:
     known.add_argument("--seeds", choices=("same", "per-rank"), default="same")
     known.add_argument("--global-batch-size", type=int, default=64)
     known.add_argument("--undivided", action="store_true", help="each rank loads the global batch")
-    known.add_argument("--cut", action="store_true", help="and trains on its own part of it")
     known.add_argument("--lr", type=float, default=0.02)
     return known.parse_args()
 
@@ -53,12 +52,11 @@ def batches(args: argparse.Namespace) -> Iterator[torch.Tensor]:
     rank, world = dist.get_rank(), dist.get_world_size()
     seed = rank if args.seeds == "per-rank" else 7
     torch.manual_seed(seed)
-    divided = not args.undivided and not args.cut
-    batch = args.global_batch_size // world if divided else args.global_batch_size
+    batch = args.global_batch_size // (1 if args.undivided else world)
     sampler: DistributedSampler[torch.Tensor] | None = None
     if args.iterable:
         loader = DataLoader[torch.Tensor](Stream(constant=args.constant), batch)
-    elif args.no_sampler or args.cut:
+    elif args.no_sampler:
         loader = DataLoader(Noise(), batch, shuffle=True)
     else:
         sampler = DistributedSampler(Noise(), seed=seed)
@@ -67,8 +65,7 @@ def batches(args: argparse.Namespace) -> Iterator[torch.Tensor]:
     while True:
         if sampler is not None and not args.no_set_epoch:
             sampler.set_epoch(epoch)
-        for inputs in loader:
-            yield inputs[rank::world] if args.cut else inputs
+        yield from loader
         epoch += 1
 
 

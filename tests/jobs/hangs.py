@@ -14,8 +14,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -24,6 +26,16 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 FOR_EVER = 100_000
+STEPS_BETWEEN = 3
+"""From one hang to the next, where several follow each other."""
+
+
+class ReleasedError(Exception):
+    """SIGUSR1 ended a hang."""
+
+
+def release(*_: object) -> NoReturn:
+    raise ReleasedError
 
 
 def sleep_in_own_code() -> None:
@@ -135,10 +147,12 @@ class Job:
         self.rank = int(os.environ["RANK"])
         self.world = int(os.environ["WORLD_SIZE"])
         self.chosen = self.rank == args.rank
+        self.hangs = [args.how, *args.then]
         self.numbers = torch.ones(1000)
 
-    def mark(self) -> None:
-        self.args.mark.touch()
+    def mark(self, number: int = 0) -> None:
+        """Writes this process's id where the test waits for it; the first mark has no number."""
+        Path(f"{self.args.mark}{number or ''}").write_text(str(os.getpid()), encoding="utf-8")
 
     def start(self) -> None:
         if self.chosen and self.args.how in BEFORE_IT_JOINS:
@@ -166,8 +180,9 @@ class Job:
                 self.mark()
                 break
             loss = self.forward(batch)
-            if step == self.args.at_step and self.args.place == "step":
-                self.stand()
+            number, rest = divmod(step - self.args.at_step, STEPS_BETWEEN)
+            if self.args.place == "step" and rest == 0 and 0 <= number < len(self.hangs):
+                self.stand(number)
             self.work()
             loss.backward()
             self.exchange(step)
@@ -208,15 +223,16 @@ class Job:
         late = self.args.how == "late" and self.chosen
         prepare_slowly(self.args.late) if late else time.sleep(self.args.pause)
 
-    def stand(self) -> None:
+    def stand(self, number: int = 0) -> None:
         if not self.chosen:
             return
-        how = STANDS.get(self.args.how)
-        self.mark()
-        if self.args.how == "flock":
-            take_a_locked_file(self.args.mark)
-        elif how is not None:
-            how()
+        name = self.hangs[number]
+        self.mark(number)
+        with suppress(ReleasedError):
+            if name == "flock":
+                take_a_locked_file(Path(f"{self.args.mark}-locked"))
+            elif name in STANDS:
+                STANDS[name]()
 
     def exchange(self, step: int) -> None:
         """What DDP does by itself, by hand: and where ranks can differ."""
@@ -279,6 +295,9 @@ def start_ranks(many: int) -> int:
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("how", choices=(*STANDS, *OTHERS))
+    options.add_argument(
+        "--then", nargs="*", default=[], choices=(*STANDS, "flock"), help="after SIGUSR1 each time"
+    )
     options.add_argument("--loop", choices=("ddp", "reduce", "async", "pipeline"), default="reduce")
     options.add_argument("--place", choices=PLACES, default="step")
     options.add_argument("--rank", type=int, default=1)
@@ -293,6 +312,7 @@ def main() -> None:
     args = options.parse_args()
     torch.set_num_threads(1)
     signal.alarm(args.life)
+    signal.signal(signal.SIGUSR1, release)
     if args.bare and "RANK" not in os.environ:
         sys.exit(start_ranks(args.bare))
     job = Job(args)

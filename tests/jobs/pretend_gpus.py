@@ -31,7 +31,6 @@ parser.add_argument(
     "gradients (no autograd), calls (and no optimizer)",
 )
 parser.add_argument("--checkpointing", action="store_true", help="of activations, under ddp")
-parser.add_argument("--accumulate", type=int, default=1, help="micro-batches per step, under ddp")
 parser.add_argument(
     "--optimizers",
     default="one",
@@ -45,7 +44,6 @@ parser.add_argument("--no-loader", action="store_true", help="batches are made o
 parser.add_argument("--slow", default="", help="rank:phase:milliseconds")
 parser.add_argument("--scale", type=float, default=1, help="of the time that all work takes")
 parser.add_argument("--endless", default="", help="rank:phase:step of work that never ends")
-parser.add_argument("--reads-loss", action="store_true", help="the host waits in every step")
 parser.add_argument("--nan-from", type=int, help="the loss is no number from this step on")
 options = parser.parse_args()
 
@@ -198,9 +196,6 @@ def learn(batch: torch.Tensor, step: int) -> torch.Tensor:
 
 losses = []
 for step, batch in enumerate(batches()):
-    for _ in range(options.accumulate - 1):
-        with model.no_sync():
-            model(batch).pow(2).mean().backward()
     loss = learn(batch, step)
     if options.strategy == "calls":
         work("optimizer", 2)
@@ -209,8 +204,6 @@ for step, batch in enumerate(batches()):
     else:
         update()
     losses.append(loss.detach())
-    if options.reads_loss:
-        loss.item()
 waits = pretend.native.synchronizations()
 report = json.dumps({"rank": rank, "synchronizations": waits, "losses": [x.item() for x in losses]})
 os.write(1, f"{report}\n".encode())

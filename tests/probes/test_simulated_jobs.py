@@ -18,7 +18,7 @@ from tests.support.simulated_gpus.virtual_gpus import MS, RESOLUTION_NS, Machine
 
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 """A job takes up to a second to simulate: to look for a simpler one that fails takes too long."""
-MANY = settings(max_examples=120, phases=NO_SHRINKING)
+MANY = settings(max_examples=60, phases=NO_SHRINKING)
 """Random jobs per property in the slow suite; the quick one tries a few of each kind."""
 COMPARABLE = ("ddp", "accumulating", "plain", "by_hand", "fsdp", "tensor")
 """Ranks do the same work and wait for each other in every turn."""

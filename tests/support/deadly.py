@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from mgpu_probes.outside import cgroups
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
-from tests.support.jobs import JOBS, run, torchrun
+from tests.support.jobs import JOBS, plain, run
 
 SCRIPT = JOBS / "deaths.py"
 MIB = 1 << 20
@@ -46,15 +46,23 @@ def line_of(mark: str) -> int:
     return found
 
 
+def spawned(script: str, *options: str) -> list[str]:
+    """The command that starts one of the scripts in tests/jobs, which itself starts two ranks by
+    mp.spawn."""
+    return [sys.executable, str(JOBS / script), *options, "--port", str(free_port())]
+
+
 def perish(
-    how: str, folder: Path, *options: str, spawn: bool = False, before: Sequence[str] = ()
+    how: str,
+    folder: Path,
+    *options: str,
+    launcher: Callable[..., list[str]] = plain,
+    before: Sequence[str] = (),
 ) -> Died:
-    """The script under observation, in two ranks of torchrun or of mp.spawn; `folder` is for the
-    recording. `before`: what to put before the whole command."""
+    """The script under observation, in two ranks of the launcher; `folder` is for the recording.
+    `before`: what to put before the whole command."""
     recording = folder / "recording"
-    job = torchrun(SCRIPT.name, how, *options)
-    if spawn:
-        job = [sys.executable, str(SCRIPT), how, "--port", str(free_port()), *options]
+    job = launcher(SCRIPT.name, how, *options)
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
     ended = run([*before, *doctor, *job])
     log = folder / "train.log"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,20 +33,27 @@ def recorded(
     *options: str,
     ranks: int = 2,
     environment: Mapping[str, str] | None = None,
+    launcher: Callable[..., list[str]] = plain,
 ) -> Case:
     """Runs a script of `tests/jobs` under the doctor; the case it leaves."""
     recording = folder / "recording"
-    command = plain(f"{script}.py", *options, ranks=ranks)
-    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
+    command = launcher(f"{script}.py", *options, ranks=ranks)
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
     given = [f"{name}={value}" for name, value in (environment or {}).items()]
     ended = run_calmly(["env", *given, *doctor, *command], recording)
     assert ended.code == 0, ended.err
     return load_recording(recording)
 
 
-def examined(folder: Path, script: str, *options: str, ranks: int = 2) -> Diagnosis:
+def examined(
+    folder: Path,
+    script: str,
+    *options: str,
+    ranks: int = 2,
+    launcher: Callable[..., list[str]] = plain,
+) -> Diagnosis:
     """The same, and its diagnosis."""
-    return diagnose(recorded(folder, script, *options, ranks=ranks))
+    return diagnose(recorded(folder, script, *options, ranks=ranks, launcher=launcher))
 
 
 class Observed:

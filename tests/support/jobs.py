@@ -39,6 +39,12 @@ def plain(script: str, *options: str, ranks: int = 2) -> list[str]:
     return [sys.executable, str(JOBS / "env_ranks.py"), "--ranks", str(ranks), script, *options]
 
 
+def forked(script: str, *options: str, ranks: int = 2) -> list[str]:
+    """The same by a launcher that loads torch once and forks the ranks: for jobs in which it does
+    not matter how ranks are started."""
+    return [sys.executable, str(JOBS / "fork_ranks.py"), "--ranks", str(ranks), script, *options]
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """Holds the machine: training jobs that compete for cores would spoil each other's timing.
