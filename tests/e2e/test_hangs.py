@@ -122,8 +122,8 @@ def check_hang(how: str, code: int, diagnosis: dict[str, Any]) -> None:
     assert marked["ranks"] == [1], how
 
 
+@pytest.mark.untimed
 def test_a_rank_that_computes_for_ever_is_named(tmp_path: Path) -> None:
-    """It is judged by the core that it keeps busy, which others must not take from it."""
     code, _, finding = hung(tmp_path, "spin", "--rank", "1", launcher=plain)
     assert (code, finding["code"], finding["severity"]) == (1, "hang-rank-behind", "warning")
     assert [one["rank"] for one in finding["culprits"]] == [1]

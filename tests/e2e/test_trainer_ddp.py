@@ -138,7 +138,8 @@ def test_slowness_changes_nothing_but_time() -> None:
 
 
 def test_a_fault_that_makes_no_sense_ends_with_one_sentence() -> None:
-    right = catalogue.command(catalogue.find("torch-single"), None, {"steps": 2, "fault": "kill"})
+    given = {"steps": 2, "fault": "kill:rank=0"}
+    right = catalogue.command(catalogue.find("torch-single"), None, given)
     ended = run([*right[:-1], "kil"])
     assert ended.code == 2
     assert "position 1: there is no fault 'kil'" in ended.err
