@@ -29,7 +29,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support import pretend_deepspeed
 from tests.support.examining import loud, named
-from tests.support.jobs import forked, plain, run, started, until
+from tests.support.jobs import plain, run, started, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
@@ -45,7 +45,7 @@ class Watched(NamedTuple):
 
 def run_job(build: Path, *options: str, ranks: int = 2, doctor: Sequence[str] = ()) -> Any:
     """What each rank printed at its end."""
-    command = forked("pretend_gpus.py", "--build", str(build), *options, ranks=ranks)
+    command = plain("pretend_gpus.py", "--build", str(build), *options, ranks=ranks)
     ended = run([*doctor, *command])
     assert ended.code == 0, ended.err
     printed = [json.loads(line) for line in ended.out.splitlines() if line.startswith('{"rank"')]

@@ -18,7 +18,7 @@ from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.box import read_box
-from tests.support.jobs import Ended, forked, plain, run
+from tests.support.jobs import Ended, plain, run
 
 JOBS = Path(__file__).parent / "jobs"
 PRETEND, CUDA = "pretend", "cuda"
@@ -57,8 +57,7 @@ class Device:
         """Runs `jobs/device_training.py` to its end."""
         usual = ("--scale", str(self.scale), "--steps", str(self.steps))
         given = (*self.options, *usual, *options)
-        launcher = forked if self.kind == PRETEND else plain  # a GPU is opened in each rank alone
-        job = launcher(str(JOBS / "device_training.py"), *given, ranks=ranks)
+        job = plain(str(JOBS / "device_training.py"), *given, ranks=ranks)
         return run([*doctor, *job])
 
     def run_script(self, name: str, *options: str, doctor: Sequence[str] = ()) -> dict[str, Any]:
