@@ -252,7 +252,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "RuntimeError: CUDA tensor detected and the MPI used doesn't have CUDA-aware "
             "MPI support"
         ),
-        origin="recalled: torch/csrc/distributed/c10d/ProcessGroupMPI.cpp of torch 2.13",
+        origin="source: torch/csrc/distributed/c10d/ProcessGroupMPI.cpp of torch",
         weight=0.95,
         needle_tells=False,
     ),

@@ -31,7 +31,7 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="The pod {pod} ended with exit code {exitcode}.",
         fix="Read its text: `kubectl logs POD --previous`.",
         example="Pod: research.bert-worker-3 exited with code 1",
-        origin="recalled: pkg/controller.v1 of Kubeflow's training operator 1.7",
+        origin="source: pkg/controller.v1/tensorflow of Kubeflow's training operator",
         weight=0.5,
         needle_tells=False,
         wrapper=True,
@@ -138,7 +138,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "Exception in device=TPU:5: Cannot replicate if number of devices (1) is "
             "different from 8"
         ),
-        origin="recalled: torch_xla/distributed/xla_multiprocessing.py of torch_xla 1.8",
+        origin="source: torch_xla/distributed/xla_multiprocessing.py of torch_xla",
         weight=0.6,
         needle_tells=False,
         wrapper=True,

@@ -261,7 +261,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Free space on the node, or set `resources.requests.ephemeral-storage`, so that the "
         "pod is placed where there is enough.",
         example="Pod The node had condition: [DiskPressure]. ",
-        origin="recalled: pkg/kubelet/eviction/helpers.go of Kubernetes 1.31",
+        origin="source: pkg/kubelet/eviction/helpers.go of Kubernetes",
         weight=0.85,
     ),
     Signature(
@@ -274,7 +274,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Set `resources.requests.memory` to what the pod needs, so that it is placed where "
         "there is enough.",
         example="Pod The node had condition: [MemoryPressure]. ",
-        origin="recalled: pkg/kubelet/eviction/helpers.go of Kubernetes 1.31",
+        origin="source: pkg/kubelet/eviction/helpers.go of Kubernetes",
         weight=0.85,
     ),
 )

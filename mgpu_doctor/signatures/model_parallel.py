@@ -102,7 +102,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "of that step."
         ),
         example="FloatingPointError: Loss became infinite or NaN at iteration=512!",
-        origin="recalled: detectron2/engine/train_loop.py of detectron2 0.6",
+        origin="source: detectron2/engine/train_loop.py of detectron2",
         weight=0.95,
     ),
     Signature(
@@ -117,7 +117,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "FloatingPointError: Minimum loss scale reached (0.0002). Your loss is probably "
             "exploding."
         ),
-        origin="recalled: fairseq/optim/dynamic_loss_scaler.py of fairseq 0.12",
+        origin="source: fairseq/optim/dynamic_loss_scaler.py of fairseq",
         weight=0.95,
     ),
     Signature(

@@ -262,11 +262,15 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle=" memory limit at some point.",
         pattern=r"error: Exceeded (?:job|step) memory limit at some point\.",
-        meaning="The job reached the memory that it asked Slurm for.",
+        meaning="The job reached the memory that it asked Slurm for; cached files count, too, so "
+        "it "
+        "may have done no harm.",
         fix="Ask for more (`--mem`, `--mem-per-cpu`), or use fewer data-loader workers; `sacct -j "
         "JOB -o MaxRSS` shows how much it used.",
         example="slurmstepd: error: Exceeded job memory limit at some point.",
         origin="recalled: src/plugins/task/cgroup of Slurm 17",
+        severity="warning",
         weight=0.7,
+        needs_failure=True,
     ),
 )
