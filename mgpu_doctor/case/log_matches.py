@@ -1,4 +1,7 @@
-"""Signatures found in console text. Facts only: which signature, where, with which values."""
+"""Signatures found in console text: which one, where, with which values.
+
+`log_case` collects them from a scanned log. Facts only: rules decide what a match means.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which fixes help a plan, how much, and the cheapest set of them that fits."""
+"""Which fixes help a memory plan, how much, and the cheapest set of them that fits.
+
+For `mgpu-doctor plan`. Pure: nothing is run, every plan is predicted from traces of similar ones.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from mgpu_doctor.analysis.memory.prediction import Prediction, may_fit, predict
 from mgpu_doctor.analysis.memory.traced_streams import Traces
 
 WORTH = 0.01
-"""A fix that saves a smaller share is not offered."""
+"""Share of the needed memory: a fix that saves less is not offered."""
 MOST_VARIANTS = 32
 """Most sets of fixes that are tried."""
 
@@ -74,13 +77,13 @@ class _Adviser:
         now = self._predict(self.plan)
         if now is None:
             return None
-        judged = [
+        assessments = [
             self._assess(fix, variants, now)
             for fix in self._fixes
             if (variants := fix.variants(self.plan))
         ]
-        offers = [each for each in judged if isinstance(each, Offer)]
-        declined = tuple(each for each in judged if isinstance(each, Declined))
+        offers = [fix for fix in assessments if isinstance(fix, Offer)]
+        declined = tuple(fix for fix in assessments if isinstance(fix, Declined))
         fitting = [offer for offer in offers if offer.fits]
         rest = sorted(
             (offer for offer in offers if not offer.fits), key=lambda offer: offer.prediction.needed
@@ -121,10 +124,10 @@ class _Adviser:
         """The cheapest single fix that fits, else a pair whose costlier fix is cheapest, else
         several."""
         order = {fix.id: place for place, fix in enumerate(self._fixes)}
-        known = [fix for fix in self._fixes if fix.variants(self.plan)]
-        for several in (1, 2):
-            sets = combinations(known, several)
-            for fixes in sorted(sets, key=lambda each: [order[fix.id] for fix in each[::-1]]):
+        applicable = [fix for fix in self._fixes if fix.variants(self.plan)]
+        for count in (1, 2):
+            sets = combinations(applicable, count)
+            for fixes in sorted(sets, key=lambda fixes: [order[fix.id] for fix in fixes[::-1]]):
                 if fitting := self._find_fitting(self._apply(fixes)):
                     return FixSet(fixes, fitting)
         return self._grow_set(now)
@@ -146,7 +149,7 @@ class _Adviser:
         if not self._fits(best):
             return None
         for fix in reversed(chosen[:-1]):
-            fewer = [each for each in chosen if each is not fix]
+            fewer = [other for other in chosen if other is not fix]
             if prediction := self._find_fitting(self._apply(fewer)):
                 chosen, best = fewer, prediction
         return FixSet(tuple(chosen), best)

@@ -1,11 +1,11 @@
-"""The stages of a pipeline: how much each works, and what equal ones would save.
+"""The stages of a pipeline: how much each works, and what equal stages would save.
 
-Of m micro-batches the first passes all stages, the others follow at the pace of the slowest one: a
-step takes (sum of the stages' work + (m - 1) x the most work of a stage) / m, which is
-(m + p - 1) x the work per micro-batch where p stages are equal (GPipe, arXiv 1811.06965; 1F1B has
-the same, PipeDream-Flush, arXiv 2006.09503). With v stages a rank, in turn, the bubble is v times
-smaller, as if there were m v micro-batches (arXiv 2104.04473); schedules that fill it leave the
-work of the slowest. What is not a stage's work comes on top.
+The first of m micro-batches passes all stages; the others follow at the pace of the slowest stage.
+A step takes (sum of the stages' work + (m - 1) x the most work of a stage) / m. For p equal stages
+that is (m + p - 1) x the work per micro-batch (GPipe, arXiv 1811.06965; 1F1B takes the same time,
+PipeDream-Flush, arXiv 2006.09503). With v stages per rank, interleaved, the bubble is v times
+smaller, as if there were m v micro-batches (arXiv 2104.04473). A schedule that fills the bubble
+leaves the work of the slowest stage. Time outside the stages comes on top.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def stage_work(joined: Joined, structure: Structure) -> Floats:
     ]
     return np.stack(
         [
-            np.max(work[:, own], axis=1) if own else np.full(len(joined.steps), np.nan)
-            for own in columns
+            np.max(work[:, ranks], axis=1) if ranks else np.full(len(joined.steps), np.nan)
+            for ranks in columns
         ],
         axis=1,
     )
@@ -106,16 +106,16 @@ def measure_stages(joined: Joined, attribution: Attribution, structure: Structur
     slowest = int(levels.argmax())
     beyond = work[:, slowest] - work.mean(axis=1)
     slow = persistent(beyond, comparisons=len(levels), floor=0.0)
-    m = structure.passes
+    passes = structure.passes
     saved = like_others = more = None
-    if m is not None:
+    if passes is not None:
         equal = np.repeat(work.mean(axis=1, keepdims=True), len(levels), axis=1)
         equalized = work.copy()
         equalized[:, slowest] = np.median(np.delete(work, slowest, axis=1), axis=1)
-        now = pipeline_seconds(work, m)
-        saved = _share(now - pipeline_seconds(equal, m), step)
-        like_others = _share(now - pipeline_seconds(equalized, m), step)
-        more = _share(now - pipeline_seconds(work, 2 * m), step)
+        now = pipeline_seconds(work, passes)
+        saved = _share(now - pipeline_seconds(equal, passes), step)
+        like_others = _share(now - pipeline_seconds(equalized, passes), step)
+        more = _share(now - pipeline_seconds(work, 2 * passes), step)
     return Stages(
         ranks=structure.stages,
         work=tuple(float(level) for level in levels),
@@ -123,7 +123,7 @@ def measure_stages(joined: Joined, attribution: Attribution, structure: Structur
         steady=slow is not None and slow.onset == 0,
         positive=float(np.mean(beyond > 0)),
         micro_batches=structure.micro_batches,
-        passes=m,
+        passes=passes,
         bubble=float(np.nanmean(attribution.in_collectives) / step),
         step_seconds=step,
         saved=saved,

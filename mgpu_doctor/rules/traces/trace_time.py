@@ -20,7 +20,9 @@ HIDDEN = 0.5
 BUSY = 0.70
 """Share of the time in which a device ran something (SageMaker's LowGPUUtilization: 70 %)."""
 MOSTLY = 0.5
+"""Share of idle time from which one cause explains it."""
 BATCHES = 4
+"""Batches per exchange that the fix suggests."""
 MOST_NAMES = 5
 SOURCE = "traces"
 _HOSTED = (
@@ -48,8 +50,7 @@ def _find_communication(measures: Measures, limits: Limits) -> Iterable[Finding]
         severity=severity_of_cost(saved) if summary.on_device else Severity.INFO,
         confidence=0.85 if summary.on_device else 0.6,
         title=f"Moving data between the ranks takes {format_share(share)} of the time, with "
-        "nothing "
-        "computed meanwhile",
+        "nothing computed meanwhile",
         cause="Computing takes too little time for so many bytes on this link."
         + ("" if summary.on_device else _HOSTED),
         evidence=tuple(_moving(summary, share)),

@@ -1,4 +1,8 @@
-"""The page of one rank: who it is, its phases, its stacks, and what it prints."""
+"""The page of one rank: who it is, its phases, its stacks, and what it prints.
+
+`TopApp` opens it for the selected rank. Threads read its output and stacks: the screen never waits
+for a process.
+"""
 
 from __future__ import annotations
 

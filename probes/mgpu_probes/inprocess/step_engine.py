@@ -1,6 +1,7 @@
 """Finds the steps of a training loop in the marks that hooks set, and divides their time.
 
-No clock, no torch: every mark is given its moment (monotonic ns) by the caller.
+`ProbeContext.mark` passes the marks on, in the thread that trains; complete steps go to `emit`. No
+clock, no torch, no wait: every mark is given its moment (monotonic ns) by the caller.
 """
 
 from __future__ import annotations

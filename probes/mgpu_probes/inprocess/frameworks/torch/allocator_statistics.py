@@ -1,7 +1,8 @@
 """What torch's caching allocator holds of the GPU that the rank computes on.
 
-Its statistics take the allocator's lock and wait for no device. The nested form is private;
-`torch.cuda.memory_stats` flattens and sorts it, which costs more than all the rest.
+Read at memory samples and for the process metadata. It never initializes CUDA: the statistics take
+the allocator's lock and wait for no device. Their nested form is private; `torch.cuda.memory_stats`
+flattens and sorts it, which costs more than all the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _FIELDS = {
 
 
 def allocated() -> tuple[int, int]:
-    """Bytes now and at most; 0: no GPU is in use, or this torch does not tell."""
+    """Bytes now and at most; 0: no GPU is in use, or this torch does not report them."""
     statistics = _statistics()
     current, peak = (
         _number(statistics, "allocated_bytes", "all", kind) for kind in ("current", "peak")
