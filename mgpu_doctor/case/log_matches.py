@@ -1,7 +1,4 @@
-"""Signatures found in console text: which one, where, with which values.
-
-`log_case` collects them from a scanned log. Facts only: rules decide what a match means.
-"""
+"""Signatures found in console text by `log_case`. Facts only: which, where, with which values."""
 
 from __future__ import annotations
 
