@@ -311,8 +311,9 @@ def test_a_wait_for_an_asynchronous_collective_beside_a_rank_that_works(ranks: i
     assert list_unclear_processes(first.snapshots()) == (1000,)
     for native, culprits in (("c10d::Work::wait", [1]), ("PyThread_acquire_lock_timed", None)):
         last = Seen(ASYNCHRONOUS, rested=0.1, native=(native,))
-        found = analyse_hang(scene(works, others=[*before, last], ranks=ranks).snapshots())
-        assert (None if found is None else named(found)[1]) == culprits
+        hang = analyse_hang(scene(works, others=[*before, last], ranks=ranks).snapshots())
+        known = named(hang)
+        assert (None if known is None else known[1]) == culprits
     recent = scene(works, others=[Seen(ASYNCHRONOUS, rested=5.0)], ranks=ranks)
     assert list_unclear_processes(recent.snapshots()) == ()
 
