@@ -11,18 +11,13 @@ from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_metadata import Ddp
-from tests.support.examining import Observed, recorded
+from tests.support.examining import Observed, median_phases, recorded
 
 pytestmark = pytest.mark.slow
 
 STEPS = ("--steps", "60")
-"""As in other tests, which look at the same jobs."""
-
-
-def medians(rank: Rank) -> dict[str, float]:
-    """Seconds a step in each phase, the first steps left out."""
-    phases = np.median(np.nan_to_num(rank.steps["phases"][5:]), axis=0)
-    return dict(zip(PHASES, phases.tolist(), strict=True))
+FEW_STEPS = ("--steps", "40")
+"""Of slow jobs. As in other tests, which examine the same jobs."""
 
 
 def told(rank: Rank) -> Ddp:
@@ -59,9 +54,9 @@ SLEPT, SLOW = 0.060, ("--ms", "60")
 def test_who_is_late_hardly_waits(
     script: str, kind: str, call: str, place: str, observed: Observed
 ) -> None:
-    case = observed.case(script, *STEPS, "--fault", place, "--rank", "1", *SLOW)
+    case = observed.case(script, *FEW_STEPS, "--fault", place, "--rank", "1", *SLOW)
     assert strategy(case) == kind
-    victim, culprit = (medians(rank) for rank in case.ranks)
+    victim, culprit = map(median_phases, case.ranks)
     # Stages of a pipeline do not work alike, which shows on a slow machine.
     unlike = 0.020 if kind == "pipeline" else 0.0
     assert -0.015 <= culprit[place] - victim[place] - SLEPT <= 0.015 + unlike
@@ -69,14 +64,15 @@ def test_who_is_late_hardly_waits(
     for rank in case.ranks:
         explained = np.nansum(rank.steps["phases"], axis=1)
         assert explained == pytest.approx(rank.steps["wall_ns"] / 1e9, rel=1e-4)
-        assert counts(rank)[call] >= 60
+        assert counts(rank)[call] >= 40
         stood = sum(one.seconds for one in rank.metadata.calls)
         assert stood > 0.8 * float(np.nansum(rank.steps["phases"][:, PHASES.index("wait")]))
 
 
 def test_between_the_steps_of_a_sharded_model_is_no_forward_pass(tmp_path: Path) -> None:
     fault = ("--fault", "between", "--rank", "1", *SLOW)
-    victim, culprit = (medians(rank) for rank in recorded(tmp_path, "fsdp2", *STEPS, *fault).ranks)
+    case = recorded(tmp_path, "fsdp2", *FEW_STEPS, *fault)
+    victim, culprit = map(median_phases, case.ranks)
     assert culprit["other"] - victim["other"] == pytest.approx(SLEPT, abs=0.015)
     assert abs(culprit["forward"] - victim["forward"]) < 0.015
 
@@ -126,7 +122,7 @@ def test_what_ddp_logs_of_itself(observed: Observed) -> None:
 
 
 def test_forwards_under_no_sync_are_counted_apart(observed: Observed) -> None:
-    case = observed.case("accumulate", *STEPS, ranks=4)
+    case = observed.case("accumulate", *STEPS, ranks=2)
     found = told(case.ranks[0])
     assert found.synced == 60
     assert found.forwards is not None
@@ -135,18 +131,9 @@ def test_forwards_under_no_sync_are_counted_apart(observed: Observed) -> None:
 
 @pytest.mark.parametrize("spare", [False, True])
 def test_the_search_for_unused_parameters_is_timed(observed: Observed, spare: bool) -> None:
-    options = ("--find-unused", *(("--spare", "2") if spare else ()))
+    options = ("--find-unused", *(("--spare", "2") if spare else ("--branches", "1000")))
     found = told(observed.case("ddp_settings", *STEPS, *options).ranks[1])
     assert found.scans == 60
     assert found.scan_seconds is not None
     assert found.scan_seconds > 0
     assert found.graph_varies is spare
-
-
-def test_compilations_are_events_of_their_step(tmp_path: Path) -> None:
-    case = recorded(tmp_path, "recompiles", "--steps", "20", "--every", "8")
-    for rank in case.ranks:
-        events = [one for one in rank.events if one.kind == "recompile" and "inner" in one.text]
-        assert [(one.step, one.value) for one in events] == [(0, 1.0), (7, 2.0), (15, 3.0)]
-        assert all(one.seconds > 0.01 for one in events)
-        assert "size mismatch" in events[1].text

@@ -124,6 +124,7 @@ def test_a_script_without_a_probe_is_told_from_the_console(tmp_path: Path) -> No
     assert any(item.probe == "in-process probe" for item in diagnosis.unexamined)
 
 
+@pytest.mark.untimed
 def test_a_healthy_job_gets_no_finding(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     assert run([*doctor(recording), *torchrun(SCRIPT.name, "none", ranks=4)]).code == 0

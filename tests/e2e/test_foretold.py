@@ -18,7 +18,7 @@ from tests.support.deadly import MIB, memory_group
 from tests.support.examining import loud
 from tests.support.jobs import started
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
 LEAKING = ("train", "torch-ddp", "--model", "cnn-nano", "--batch", "4", "--ranks", "2")
 FOREVER = ("--steps", "100000", "--fault", "leak:rank=1,mb=1")

@@ -32,6 +32,12 @@ def test_a_batch_that_grows_makes_torch_compile_again(tmp_path: Path) -> None:
     assert found.cost.step_fraction is not None
     assert found.cost.step_fraction > 0.3
     assert loud(diagnosis) == [found]
+    for rank in diagnosis.case.ranks:
+        events = [one for one in rank.events if one.kind == "recompile" and "inner" in one.text]
+        first = [(one.step, one.value) for one in events[:3]]
+        assert first == [(0, 1.0), (5, 2.0), (11, 3.0)]
+        assert all(one.seconds > 0.01 for one in events)
+        assert "size mismatch" in events[1].text
 
 
 def test_fixed_shapes_are_compiled_once(tmp_path: Path) -> None:
@@ -49,6 +55,7 @@ def alone(folder: Path, *options: str) -> Diagnosis:
     return diagnose(load_recording(recording))
 
 
+@pytest.mark.untimed
 def test_data_parallel_without_gpus_is_worth_knowing(tmp_path: Path) -> None:
     diagnosis = alone(tmp_path)
     found = named(diagnosis, "strategy-outdated")
@@ -59,6 +66,7 @@ def test_data_parallel_without_gpus_is_worth_knowing(tmp_path: Path) -> None:
     assert (found.severity is Severity.WARNING) == (devices >= 2)
 
 
+@pytest.mark.untimed
 def test_a_bare_model_is_no_strategy(tmp_path: Path) -> None:
     diagnosis = alone(tmp_path, "--bare")
     assert diagnosis.case.job.strategy == "single"

@@ -60,6 +60,7 @@ def test_accelerate_with_accumulation_and_validation_is_left_alone(tmp_path: Pat
     assert diagnosis.coverage >= EXPLAINED
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize("backend", ["torch", "tensorflow"])
 def test_one_keras_script_is_understood_on_either_backend(tmp_path: Path, backend: str) -> None:
     command = [sys.executable, str(JOBS / "keras_either.py"), "--epochs", "3"]

@@ -197,7 +197,8 @@ def test_ranks_in_different_collectives_are_told_with_both_places(
     }
 
 
-@pytest.mark.parametrize("loop", ["reduce", "ddp", "pipeline"])
+# `test_unhurt` has a loop of DistributedDataParallel.
+@pytest.mark.parametrize("loop", ["reduce", "pipeline"])
 def test_a_healthy_job_gives_no_finding_however_often_it_is_examined(
     tmp_path: Path, loop: str
 ) -> None:

@@ -11,7 +11,7 @@ from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from tests.support.examining import loud, run_calmly
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 DOCTOR = (sys.executable, "-m", "mgpu_doctor")
 
 

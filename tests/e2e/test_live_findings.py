@@ -19,7 +19,7 @@ from tests.support.jobs import started, torchrun
 pytestmark = pytest.mark.slow
 
 CODE = "straggler-compute"
-FAULTY = 500
+FAULTY = 250
 PATIENCE = 120.0
 
 

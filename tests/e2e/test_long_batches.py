@@ -14,7 +14,7 @@ from mgpu_doctor.rules.memory.leaks import GROWN
 from mgpu_doctor.rules.settings import Settings
 from tests.support.examining import recorded
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 UNPOOLED = {"MALLOC_MMAP_THRESHOLD_": str(64 << 10)}
 """glibc then takes each tensor from the kernel and gives it back, as an allocator without cache:
 else what it keeps follows no batch, and nothing is foretold."""

@@ -28,6 +28,7 @@ def test_the_slower_of_two_loaders_that_feed_a_step_is_input(tmp_path: Path) -> 
     assert (found.code, [one.rank for one in found.culprits]) == ("straggler-input", [1])
 
 
+@pytest.mark.untimed
 def test_experts_are_no_replicas(tmp_path: Path) -> None:
     case = recorded(tmp_path, "experts", "--steps", str(STEPS))
     assert [len(rank.steps) for rank in case.ranks] == [STEPS] * 2

@@ -84,6 +84,7 @@ def test_a_slow_rank_of_a_script_that_knows_no_doctor_is_named(tmp_path: Path) -
     assert first.victims == (0,)
 
 
+@pytest.mark.untimed
 def test_the_trainer_learns_and_leaves_nothing_behind_when_it_is_asked_to_end(
     tmp_path: Path,
 ) -> None:

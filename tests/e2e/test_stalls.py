@@ -27,9 +27,7 @@ def the_one(diagnosis: Diagnosis) -> Finding:
 @pytest.mark.parametrize(
     ("stall", "who", "code"),
     [
-        ("sleep", 1, "straggler-transient"),
         ("gc", 1, "gc-pauses"),
-        ("checkpoint", 0, "checkpoint-stall"),
         ("checkpoint", -1, "checkpoint-stall"),
         ("evaluation", 0, "rank0-only-work"),
         ("log", 0, "rank0-only-work"),

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.jobs import run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
 
 def test_one_and_two_ranks_are_run_and_compared(tmp_path: Path) -> None:

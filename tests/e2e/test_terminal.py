@@ -16,7 +16,11 @@ from tests.support.launching import doctor, python
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
 from tests.support.terminals import KINDS, Emulated, Tmux, awaited, console
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", KINDS)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.untimed,
+    pytest.mark.parametrize("kind", KINDS),
+]
 
 Kind = type[Emulated | Tmux]
 FOUND = "straggler-input"

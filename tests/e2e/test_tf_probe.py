@@ -46,6 +46,7 @@ def test_a_healthy_fit_is_understood_and_left_alone(tmp_path: Path) -> None:
     assert loud(diagnosis) == []
 
 
+@pytest.mark.untimed
 def test_graphs_give_what_they_give_unobserved(tmp_path: Path) -> None:
     """What graphs send is returned by them; nothing of it reaches the program, its gradients, its
     data sets, or what it saves. An accumulation by hand is one step a call."""
@@ -72,6 +73,7 @@ def test_the_slow_worker_of_two_is_named(tmp_path: Path) -> None:
     assert case.job.strategy == "multiworker"
 
 
+@pytest.mark.untimed
 def test_weights_that_a_program_changes_by_hand_are_its_update(tmp_path: Path) -> None:
     case, turns = recorded(tmp_path, "tf_loop.py", "--steps", "60", "--plain", "--by-hand")
     (rank,) = case.ranks

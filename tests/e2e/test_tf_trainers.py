@@ -47,6 +47,7 @@ def observed(folder: Path, name: str, *options: str) -> tuple[Ended, Diagnosis]:
     return ended, diagnose(load_recording(recording))
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -120,7 +121,7 @@ def test_asynchronous_workers_learn_though_one_is_killed(tmp_path: Path) -> None
 
 def test_a_slow_worker_of_several_is_named(tmp_path: Path) -> None:
     # The chief waits for both at every second step: a fast worker would else do nearly all.
-    often = ("--steps", "120", "--log-every", "2")
+    often = ("--steps", "80", "--log-every", "2")
     _, diagnosis = observed(tmp_path, "tf-ps", *often, "slow:rank=1,ms=120")
     (slow,) = (one for one in diagnosis.findings if one.code == "straggler-worker")
     assert [one.device for one in slow.culprits] == ["/job:worker/replica:0/task:1"]

@@ -48,6 +48,7 @@ def test_a_running_job_is_traced_and_its_slow_rank_named(tmp_path: Path) -> None
     assert marked[0] == marked[1]
 
 
+@pytest.mark.untimed
 def test_collectives_on_cpus_are_not_timed(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     job = [*DOCTOR, "train", "torch-ddp", "--quiet", "--dir", str(recording), "--steps", "400"]

@@ -7,9 +7,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.case.model import Case
+from mgpu_doctor.analysis.machines.cpu_contention import surroundings
+from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
@@ -74,9 +77,20 @@ class Observed:
         return diagnose(self.case(script, *options, ranks=ranks))
 
 
+def median_phases(rank: Rank) -> dict[str, float]:
+    """Median seconds per step in each phase, without the first steps."""
+    seconds = np.median(np.nan_to_num(rank.steps["phases"][5:]), axis=0)
+    return dict(zip(PHASES, seconds.tolist(), strict=True))
+
+
 def loud(diagnosis: Diagnosis) -> list[Finding]:
     """What would disturb somebody: findings at warning or worse."""
     return [finding for finding in diagnosis.findings if finding.severity is not Severity.INFO]
+
+
+def other_work(diagnosis: Diagnosis) -> float:
+    """Cores that were busy with something else than the job."""
+    return max(each.outside or 0.0 for each in surroundings(diagnosis.case).values())
 
 
 def named(diagnosis: Diagnosis, code: str) -> Finding | None:
