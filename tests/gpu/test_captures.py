@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from mgpu_probes.inprocess.training_objects import UnseenWaits
 
 from mgpu_doctor.case.recording_case import load_recording
 from tests.gpu.gpu_jobs import JOBS, Device, Figures, read_reports, under_doctor
@@ -24,6 +25,8 @@ def test_captures_stay_valid_and_losses_the_same(gpu: Device, tmp_path: Path, wa
         assert probed[0]["captured"] == CAPTURES
     (rank,) = load_recording(recording).ranks
     assert len(rank.steps) == pytest.approx(STEPS, abs=5), "a replayed step is a step"
+    hidden = UnseenWaits.CUDA_GRAPH if way == "collectives" else None
+    assert rank.metadata.unseen_waits is hidden
 
 
 @pytest.mark.parametrize("connections", ["8", "1"])

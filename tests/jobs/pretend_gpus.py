@@ -21,6 +21,10 @@ from tests.support.pretend_accelerator import load
 
 MS = 1_000_000
 BLOCKS = 4
+PERIOD = 4
+"""Steps between two averages of local SGD."""
+MICRO_BATCHES = 4
+"""Of a pipeline."""
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--build", required=True, help="where the device is compiled")
@@ -28,7 +32,8 @@ parser.add_argument(
     "--strategy",
     default="ddp",
     help="ddp, buffers, fsdp, allreduce, zero2, zero3 (of a stand-in for DeepSpeed), single, "
-    "gradients (no autograd), calls (and no optimizer)",
+    "gradients (no autograd, asynchronous collectives), calls (neither autograd nor optimizer), "
+    "localsgd, tensor, pipeline",
 )
 parser.add_argument("--checkpointing", action="store_true", help="of activations, under ddp")
 parser.add_argument(
@@ -37,6 +42,7 @@ parser.add_argument(
     help="one, two (each with half of the weights), sharded (ZeroRedundancyOptimizer), backward "
     "(one for each weight, in the backward pass)",
 )
+parser.add_argument("--scaler", action="store_true", help="scales the loss, under ddp")
 parser.add_argument("--packages", help="where the stand-in for DeepSpeed is")
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--copies", type=float, default=0, help="ms that copying a batch takes")
@@ -67,17 +73,20 @@ def work(phase: str, milliseconds: float, parts: int = 1) -> None:
     pretend.native.work(int((options.scale * milliseconds + extra.get(phase, 0)) / parts * MS))
 
 
+parts = BLOCKS * (MICRO_BATCHES if options.strategy == "pipeline" else 1)
+
+
 class Work(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, batch: Any) -> Any:
         context.save_for_backward(batch)  # else nothing is computed again under checkpointing
-        work("forward", 8, BLOCKS)
+        work("forward", 8, parts)
         return batch.clone()
 
     @staticmethod
     def backward(context: Any, gradient: Any) -> Any:
         assert context.saved_tensors
-        work("backward", 16, BLOCKS)
+        work("backward", 16, parts)
         return gradient.clone()
 
 
@@ -114,14 +123,48 @@ elif options.strategy == "fsdp":
         fully_shard(block)
     fully_shard(model)
     parameters = list(model.parameters())
+elif options.strategy == "tensor":
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("pretend", (dist.get_world_size(),))
+    for number, block in enumerate(model):  # pairs that reduce once in forward, once in backward
+        plan: Any = {"linear": RowwiseParallel() if number % 2 else ColwiseParallel()}
+        parallelize_module(block, mesh, plan, src_data_rank=None)
+    parameters = list(model.parameters())
+elif options.strategy == "pipeline":
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    stages = dist.get_world_size()
+    example: Any = {"size": (8 // MICRO_BATCHES, 64), "device": "pretend"}
+    stage = PipelineStage(
+        model,
+        rank,
+        stages,
+        torch.device("pretend"),
+        input_args=torch.zeros(**example, requires_grad=rank > 0),
+        output_args=torch.zeros(**example, requires_grad=True),
+    )
+    schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=lambda output, _: output.pow(2).mean())
 optimizers = {"two": 2, "backward": len(parameters)}.get(options.optimizers, 1)
 """That share the work of an update."""
 optimizer: Any = None
 if options.optimizers == "sharded":
     optimizer = ZeroRedundancyOptimizer(parameters, Optimizer, lr=1e-3)
+elif options.strategy == "localsgd":
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+    from torch.distributed.optim import PostLocalSGDOptimizer
+
+    averager = PeriodicModelAverager(period=PERIOD, warmup_steps=0)
+    optimizer = PostLocalSGDOptimizer(Optimizer(parameters, lr=1e-3), averager)
 elif options.optimizers == "one":
     optimizer = Optimizer(parameters, lr=1e-3)
-else:
+scaler = torch.amp.GradScaler("pretend", init_scale=16.0) if options.scaler else None
+if optimizer is None:
     each = [Optimizer(parameters[part::optimizers], lr=1e-3) for part in range(optimizers)]
 
 
@@ -130,7 +173,11 @@ def update() -> None:
     if options.optimizers == "backward":
         return
     for one in [optimizer] if optimizer is not None else each:
-        one.step()
+        if scaler is None:
+            one.step()
+        else:
+            scaler.step(one)
+            scaler.update()
         one.zero_grad()
 
 
@@ -180,17 +227,30 @@ def learn(batch: torch.Tensor, step: int) -> torch.Tensor:
             work("backward", 16)
             for parameter in parameters:
                 parameter.grad = torch.ones_like(parameter)
+    elif options.strategy == "pipeline":
+        losses: list[torch.Tensor] = []
+        last = rank == stages - 1
+        schedule.step(
+            *([batch] if rank == 0 else []),
+            target=batch if last else None,
+            losses=losses if last else None,
+        )
+        loss = torch.stack(losses).mean() if last else torch.zeros((), device="pretend")
     else:
         loss = model(batch).pow(2).mean()
         if options.nan_from is not None and step >= options.nan_from:
             loss = loss * float("nan")
-        if engine is None:
+        if scaler is not None:
+            scaler.scale(loss).backward()
+        elif engine is None:
             loss.backward()
         else:
             engine.backward(loss)
     if options.strategy in ("allreduce", "gradients", "calls"):
-        for parameter in parameters:
-            dist.all_reduce(parameter.grad)
+        asynchronous = options.strategy == "gradients"
+        handles = [dist.all_reduce(made.grad, async_op=asynchronous) for made in parameters]
+        for handle in handles if asynchronous else ():
+            handle.wait()
     return loss  # type: ignore[no-any-return]
 
 

@@ -110,7 +110,12 @@ def test_regions_are_checked_some_hundred_times_after_a_compilation(
 ) -> None:
     regions = Regions(monkeypatch, issues=0, waits=0)
     asked: list[int] = []
-    monkeypatch.setattr(process_groups, "issued", lambda: asked.append(1) or 0)
+
+    def issued() -> int:
+        asked.append(1)
+        return 0
+
+    monkeypatch.setattr(process_groups, "issued", issued)
     regions.region.post_compile()
     for _ in range(2 * compiled_collectives._CHECKS):
         regions.region()

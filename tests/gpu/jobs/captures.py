@@ -27,6 +27,8 @@ class Training:
         self.batch = torch.randn(64, WIDTH, device="cuda")
         self.captured: int | None = None
         """Graphs that another thread has captured meanwhile."""
+        self.reduces = False
+        """Gradients are reduced over the default process group."""
 
     def passes(self) -> torch.Tensor:
         """Forward and backward; the loss."""
@@ -38,6 +40,8 @@ class Training:
         """One whole step; the loss."""
         self.optimizer.zero_grad(set_to_none=False)
         loss = self.passes()
+        for parameter in self.model.parameters() if self.reduces else ():
+            torch.distributed.all_reduce(parameter.grad)
         self.optimizer.step()
         return loss
 
@@ -78,6 +82,13 @@ def capture_passes(training: Training) -> Callable[[], torch.Tensor]:
         return value
 
     return step
+
+
+def capture_collectives(training: Training) -> Callable[[], torch.Tensor]:
+    """A graph that reduces gradients in a group of one rank."""
+    torch.distributed.init_process_group("nccl")
+    training.reduces = True
+    return capture_whole_steps(training)
 
 
 def graph_callables(training: Training) -> Callable[[], torch.Tensor]:
@@ -125,6 +136,7 @@ def capture_in_another_thread(training: Training) -> Callable[[], torch.Tensor]:
 WAYS = {
     "whole-step": capture_whole_steps,
     "passes": capture_passes,
+    "collectives": capture_collectives,
     "callables": graph_callables,
     "reduce-overhead": compile_model,
     "other-thread": capture_in_another_thread,

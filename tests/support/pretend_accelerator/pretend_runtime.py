@@ -108,16 +108,18 @@ class Group(_untyped.ProcessGroup):  # type: ignore[misc]
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         super().__init__(rank, size)
-        self._rank, self._size = rank, size
+        self._store, self._rank, self._size = store, rank, size
+        self._messages_at = MOST_COLLECTIVES * size * 8
+        """Behind the slots of collectives: as many bytes for messages, the same for each pair."""
         if rank == 0:
             path = f"/dev/shm/pretend-{os.getpid()}-{id(self):x}"
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-            os.ftruncate(descriptor, MOST_COLLECTIVES * size * 8)
+            os.ftruncate(descriptor, 2 * self._messages_at)
             store.set("pretend", path)
         else:
             path = store.get("pretend").decode()
             descriptor = os.open(path, os.O_RDWR)
-        self._memory = mmap.mmap(descriptor, MOST_COLLECTIVES * size * 8)
+        self._memory = mmap.mmap(descriptor, 2 * self._messages_at)
         os.close(descriptor)
         store.add("opened", 1)
         while rank == 0 and store.add("opened", 0) < size:
@@ -125,9 +127,11 @@ class Group(_untyped.ProcessGroup):  # type: ignore[misc]
         if rank == 0:
             os.unlink(path)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._open(self._address, MOST_COLLECTIVES * size * 8)
+        self._open(self._address, 2 * self._messages_at)
         self._stream = self.module.Stream(device=self.device)
         self._sequence = 0
+        self._channels: dict[tuple[int, int], tuple[Any, int]] = {}
+        """Sender and receiver -> the stream of their messages, and how many there were."""
         self._name = ""
 
     def _open(self, address: int, size: int) -> None:
@@ -159,6 +163,45 @@ class Group(_untyped.ProcessGroup):  # type: ignore[misc]
             event = self.module.Event()
             event.record(self._stream)
             return Work(self.module, event, result, torch.device(self.device, 0))
+
+    def _exchange(self, tensors: Sequence[torch.Tensor], sender: int, receiver: int) -> Work:
+        """A message begins when both ranks have queued it."""
+        stream, number = self._channels.get((sender, receiver), (None, 0))
+        stream = stream or self.module.Stream(device=self.device)
+        self._channels[sender, receiver] = stream, number + 1
+        slots = MOST_COLLECTIVES // (2 * self._size)
+        assert number < slots
+        first = (sender * self._size + receiver) * slots
+        address = self._address + self._messages_at + (first + number) * 16
+        stream.wait_stream(self.module.current_stream())
+        with self.module.stream(stream):
+            self.module.native.collective(address, 2, int(self._rank == receiver), self.moving_ns)
+            event = self.module.Event()
+            event.record(stream)
+            return Work(self.module, event, tensors, torch.device(self.device, 0))
+
+    def send(self, tensors: Any, receiver: int, _: int = 0) -> Work:
+        """As of ProcessGroup; only integers move, as objects are sent by them."""
+        for tensor in tensors:
+            if not tensor.is_floating_point():
+                key = self._message_key(self._rank, receiver)
+                self._store.set(key, tensor.cpu().numpy().tobytes())
+        return self._exchange(tensors, self._rank, receiver)
+
+    @torch.no_grad()
+    def recv(self, tensors: Any, sender: int, _: int = 0) -> Work:
+        """As of ProcessGroup; of floats, zeros arrive."""
+        for tensor in tensors:
+            if tensor.is_floating_point():
+                tensor.zero_()
+            else:
+                sent = bytearray(self._store.get(self._message_key(sender, self._rank)))
+                tensor.copy_(torch.frombuffer(sent, dtype=tensor.dtype).view_as(tensor))
+        return self._exchange(tensors, sender, self._rank)
+
+    def _message_key(self, sender: int, receiver: int) -> str:
+        _, number = self._channels.get((sender, receiver), (None, 0))
+        return f"message {sender} {receiver} {number}"
 
     def allreduce(self, tensors: Any, _: Any = None) -> Work:
         """As of ProcessGroup; the values stay."""
@@ -216,6 +259,8 @@ def register(native: Any) -> ModuleType:
         synchronize=lambda _=None: torch.accelerator.synchronize(),
         _is_in_bad_fork=lambda: False,
         manual_seed_all=lambda _: None,
+        get_rng_state=lambda _=None: torch.zeros(0, dtype=torch.uint8),
+        set_rng_state=lambda *_: None,
         get_amp_supported_dtype=lambda: [torch.float16, torch.bfloat16],
         native=native,
     )
