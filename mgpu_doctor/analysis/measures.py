@@ -353,7 +353,7 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
             for straggler in stragglers
         },
         stalls=_newest_stalls(compared, ranks),
-        loads=find_loads(joined, attribution, stragglers, seen.structure),
+        loads=find_loads(joined, attribution, ranks, stragglers, seen.structure),
         missing={**seen.missing, "stalls": ONE_IN_MANY} if joined.is_sampled else seen.missing,
     )
 

@@ -109,7 +109,7 @@ def test_a_slow_rank_is_named(
 def test_a_rank_with_more_data_is_named_though_the_others_seldom_wait_for_it(
     tmp_path: Path,
 ) -> None:
-    options = ("--model", "gpt-nano", "--steps", "100", "--fault", "uneven:rank=1,factor=3")
+    options = ("--model", "gpt-nano", "--steps", "140", "--fault", "uneven:rank=1,factor=3")
     _, diagnosis = observed(tmp_path, "torch-diloco", *options)
     assert blamed(diagnosis) == [("imbalance-data", [1])]
 

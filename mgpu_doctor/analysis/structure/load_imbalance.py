@@ -23,6 +23,7 @@ import numpy.typing as npt
 from mgpu_probes.inprocess.layout import BACKWARD, FORWARD
 
 from mgpu_doctor.analysis.cost.what_if import saved_if_removed
+from mgpu_doctor.analysis.stalls.recompilation import compiling_seconds
 from mgpu_doctor.analysis.statistics.medians import median_of_others
 from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
@@ -30,6 +31,7 @@ from mgpu_doctor.analysis.steps.work_and_wait import Attribution
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.structure.job_structure import Structure
 from mgpu_doctor.analysis.structure.pipeline_stages import WORK, pipeline_seconds
+from mgpu_doctor.case.model import Rank
 
 MORE = 1.05
 """A rank has more data from 5 % more on."""
@@ -56,6 +58,8 @@ LEAST_MEASURED = 3
 """Steps in which both passes of all ranks must be known."""
 EXTREMES = 0.01
 """Share of the differences in work that is clipped at each end."""
+_Steps = npt.NDArray[np.bool_]
+"""(T) which steps count: in those in which a rank compiles, that makes the difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,7 @@ class _Line:
 def find_loads(
     joined: Joined,
     attribution: Attribution,
+    ranks: Sequence[Rank],
     stragglers: Sequence[Straggler],
     structure: Structure,
 ) -> Loads:
@@ -142,9 +147,10 @@ def find_loads(
     varying = _varying(joined, attribution)
     if varying is not None:
         return Loads(most, varying)
+    uncompiled = np.asarray(~compiling_seconds(joined, ranks).any(axis=1))
     if structure.alike:
-        return Loads(most, work=_varying_work(joined, attribution))
-    return Loads(most, work=_varying_work_of_stages(joined, structure))
+        return Loads(most, work=_varying_work(joined, attribution, uncompiled))
+    return Loads(most, work=_varying_work_of_stages(joined, structure, uncompiled))
 
 
 def without_load(joined: Joined, own: Floats) -> Floats:
@@ -237,15 +243,18 @@ def _varying(joined: Joined, attribution: Attribution) -> Varying | None:
     )
 
 
-def _varying_work(joined: Joined, attribution: Attribution) -> VaryingWork | None:
+def _varying_work(
+    joined: Joined, attribution: Attribution, uncompiled: _Steps
+) -> VaryingWork | None:
     own = attribution.own
     passes = [joined.phases[:, :, phase] for phase in (FORWARD, BACKWARD)]
-    measured = np.asarray(~np.isnan(own + passes[0] + passes[1]).any(axis=1))
+    measured = np.asarray(~np.isnan(own + passes[0] + passes[1]).any(axis=1)) & uncompiled
     both = _moving_together(joined, own, passes, measured)
     if both is None:
         return None
     work, communication = own[measured], attribution.communication[measured]
     saved = saved_if_removed(work, communication, _evened(own, measured))
+    saved *= float(joined.wall[uncompiled].sum() / joined.wall.sum())
     slowest = np.bincount(work.argmax(axis=1), minlength=work.shape[1])
     return VaryingWork(
         longest=float(np.mean(work.max(axis=1) / work.mean(axis=1))),
@@ -256,12 +265,14 @@ def _varying_work(joined: Joined, attribution: Attribution) -> VaryingWork | Non
     )
 
 
-def _varying_work_of_stages(joined: Joined, structure: Structure) -> VaryingWork | None:
+def _varying_work_of_stages(
+    joined: Joined, structure: Structure, uncompiled: _Steps
+) -> VaryingWork | None:
     """The same in pipelines, whose ranks' work is compared with their usual shares of it."""
     pipelines = _pipelines(joined, structure)
     passes = [joined.phases[:, :, phase] for phase in (FORWARD, BACKWARD)]
     work = np.asarray(sum(np.nan_to_num(joined.phases[:, :, phase]) for phase in WORK))
-    measured = np.asarray(~np.isnan(passes[0] + passes[1]).any(axis=1))
+    measured = np.asarray(~np.isnan(passes[0] + passes[1]).any(axis=1)) & uncompiled
     if not pipelines or np.count_nonzero(measured) < LEAST_MEASURED:
         return None
     levels, *levels_of_passes = (np.mean(seconds[measured], axis=0) for seconds in (work, *passes))
@@ -278,6 +289,7 @@ def _varying_work_of_stages(joined: Joined, structure: Structure) -> VaryingWork
         for each in (work, even)
     )
     saved = min(1.0, max(0.0, float(np.mean(now - then)) / joined.step_seconds))
+    saved *= float(np.mean(uncompiled))
     slowest = np.bincount((work / even).argmax(axis=1), minlength=work.shape[1])
     return VaryingWork(
         longest=float(np.mean((work / even).max(axis=1))),
@@ -306,7 +318,7 @@ def _moving_together(
     joined: Joined,
     work: Floats,
     passes: Sequence[Floats],
-    measured: npt.NDArray[np.bool_],
+    measured: _Steps,
 ) -> float | None:
     """Correlation of forward and backward passes, if the work differs between ranks and steps as
     data makes it differ; None: it does not."""

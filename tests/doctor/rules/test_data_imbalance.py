@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mgpu_doctor.case.model import Case
+from mgpu_doctor.analysis.measures import measure
+from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.pipelines import Pipeline, pipeline_case
@@ -124,6 +126,18 @@ def test_work_that_no_data_makes_uneven() -> None:
         rank.steps["cpu_s"][:] = 0.02
     for case in (by_phase, lasting, waited):
         assert [found.code for found in loud(case)] == []
+
+
+def test_what_ranks_compile_now_and_then_is_no_uneven_data() -> None:
+    load = np.ones((150, 4))
+    load[5::6] = np.random.default_rng(1).uniform(2, 8, (25, 4))
+    case = uncounted(load)
+    compiling = tuple(Event("recompile", 0.0, step, 0.05, 1.0, "") for step in range(5, 150, 6))
+    compiled = replace(case, ranks=tuple(replace(rank, events=compiling) for rank in case.ranks))
+    for job, is_uneven in ((case, True), (compiled, False)):
+        loads = measure(job).loads
+        assert loads is not None
+        assert (loads.work is not None) is is_uneven
 
 
 def test_unequal_data_that_cost_as_much_as_the_limit_are_told() -> None:
