@@ -41,7 +41,7 @@ test: $(READY)
 test-slow: $(READY)
 	@failed=0; set -x; \
 	$(SLOW) -n 2 -m 'hypothesis and not slow' --hypothesis-profile=thorough || failed=1; \
-	$(SLOW) -n 3 --dist loadgroup -m 'slow and untimed' || failed=1; \
+	$(SLOW) -n 2 --dist loadgroup -m 'slow and untimed' || failed=1; \
 	$(SLOW) -m 'slow and not untimed' || failed=1; \
 	exit $$failed
 

@@ -41,7 +41,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
     numbers = torch.ones(1000)
     for step in range(args.steps):
         dist.all_reduce(numbers)
-        time.sleep(0.01)
+        time.sleep(0.05)
         if step == 5 and rank == 0:
             print("on its way", flush=True)
         if step == args.at and rank == args.rank:

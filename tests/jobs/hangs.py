@@ -241,7 +241,7 @@ class Job:
         elif self.chosen and step == self.args.at_step and self.args.how == "other-op":
             dist.broadcast(self.numbers, src=0)
         elif self.chosen and step == self.args.at_step and self.args.how == "skip":
-            dist.barrier()
+            dist.barrier()  # where the others reduce
         elif self.args.loop == "reduce":
             dist.all_reduce(self.numbers)
         elif self.args.loop == "async":
