@@ -19,6 +19,7 @@ import pytest
 
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding
 from tests.support.examining import loud
 from tests.support.jobs import JOBS, plain, run, started, torchrun, until
 
@@ -219,22 +220,19 @@ def test_a_rank_that_is_late_in_every_step_is_named_by_samples(tmp_path: Path) -
     assert "prepare_slowly()" in finding["title"]
 
 
+def recorded_finding(job: list[str], recording: Path) -> Finding:
+    """The only finding at warning or worse of a job that fails under observation."""
+    doctor = (sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--")
+    assert run([*doctor, *job]).code != 0
+    (finding,) = loud(diagnose(load_recording(recording)))
+    return finding
+
+
 @pytest.mark.untimed
 @pytest.mark.parametrize("loop", ["ddp", "pipeline"])
 def test_a_hang_that_its_timeout_ends_before_anybody_looks(tmp_path: Path, loop: str) -> None:
     job = torchrun("hangs.py", "sleep", "--loop", loop, "--timeout", "3", "--rank", "1", ranks=3)
-    doctor = [
-        sys.executable,
-        "-m",
-        "mgpu_doctor",
-        "run",
-        "-q",
-        "--dir",
-        str(tmp_path / "job"),
-        "--",
-    ]
-    assert run([*doctor, *job]).code != 0
-    (finding,) = loud(diagnose(load_recording(tmp_path / "job")))
+    finding = recorded_finding(job, tmp_path / "job")
     assert finding.code == "hang-rank-behind"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert finding.victims == (0, 2)
@@ -245,18 +243,7 @@ def test_a_hang_that_its_timeout_ends_before_anybody_looks(tmp_path: Path, loop:
 @pytest.mark.untimed
 def test_a_mismatch_that_its_timeout_ends_before_anybody_looks(tmp_path: Path) -> None:
     job = torchrun("hangs.py", "other-op", "--timeout", "3", "--rank", "1", ranks=3)
-    doctor = [
-        sys.executable,
-        "-m",
-        "mgpu_doctor",
-        "run",
-        "-q",
-        "--dir",
-        str(tmp_path / "job"),
-        "--",
-    ]
-    assert run([*doctor, *job]).code != 0
-    (finding,) = loud(diagnose(load_recording(tmp_path / "job")))
+    finding = recorded_finding(job, tmp_path / "job")
     assert finding.code == "hang-collective-mismatch"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert finding.victims == (0, 2)

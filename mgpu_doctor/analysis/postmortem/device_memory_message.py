@@ -79,7 +79,8 @@ def _signature(numbers: _Numbers, printed: str) -> str:
     named = sum(numbers.named)
     if named >= max(lacking, NAMED_SHARE * numbers.capacity):
         return PILED_UP if numbers.device == "0" and _are_ranks(numbers.named) else SHARED
-    if _hidden(numbers) >= max(lacking, HIDDEN_SHARE * numbers.capacity):
+    hidden = _hidden(numbers)
+    if hidden is not None and hidden >= max(lacking, HIDDEN_SHARE * numbers.capacity):
         return SHARED
     if numbers.unused is not None and numbers.unused >= max(numbers.requested, LEAST_UNUSED):
         return FRAGMENTED
@@ -90,11 +91,11 @@ def _are_ranks(held: Sequence[float]) -> bool:
     return len(held) >= LEAST_RANKS and max(held) < ALIKE * min(held)
 
 
-def _hidden(numbers: _Numbers) -> float:
-    """Bytes on the device that the message accounts to nobody; 0: unknown."""
+def _hidden(numbers: _Numbers) -> float | None:
+    """Bytes on the device that the message accounts to nobody; None: unknown."""
     own = numbers.own if numbers.own is not None else numbers.torch
     if own is None or numbers.requested > numbers.capacity:
-        return 0.0
+        return None
     return numbers.capacity - numbers.free - own - sum(numbers.named)
 
 
