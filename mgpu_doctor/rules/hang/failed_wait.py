@@ -51,6 +51,11 @@ def _find_failed_wait(measures: Measures, _: Limits) -> Iterable[Finding]:
     site = _common_site(wait.waiting)
     activities = {_activity(rank) for rank in wait.behind}
     activity = activities.pop() if len(activities) == 1 else "busy elsewhere"
+    stacks = (
+        "The stacks that were taken do not decide where it was,"
+        if measures.case.job_snapshots
+        else "No stacks were taken before the job ended,"
+    )
     yield Finding(
         code="hang-rank-behind",
         severity=Severity.CRITICAL,
@@ -58,8 +63,7 @@ def _find_failed_wait(measures: Measures, _: Limits) -> Iterable[Finding]:
         title=f"{name} {verb} {activity} while {format_ranks(waiting)} waited for {whom} for "
         f"{format_seconds(wait.seconds)}{_describe_site(site)}; the wait failed",
         cause=f"{name} did not reach the collective in which the other ranks waited, and did "
-        "nothing else that the probe can see in all that time. No stacks were taken before the "
-        "job ended, so the line is unknown.",
+        f"nothing else that the probe can see in all that time. {stacks} so the line is unknown.",
         culprits=tuple(map(_culprit, wait.behind)),
         victims=tuple(waiting),
         evidence=tuple(_rows(wait, site)),
