@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.support.calm import BEAT, STOLEN, TRIES, Clocks, Heartbeats, Patience, Pulse, now
+from tests.support.disturbed_runs import (
+    BEAT,
+    STOLEN,
+    TRIES,
+    Clocks,
+    Heartbeats,
+    Patience,
+    Pulse,
+    now,
+)
 
 
 def neighbours(cores: Sequence[float]) -> Callable[[], Clocks]:

@@ -17,8 +17,8 @@ from mgpu_doctor.report import comparison_html as compared_html
 from mgpu_doctor.report import html
 from tests.support import diagnoses
 from tests.support.browser import SIZES, Browser, Colour
+from tests.support.compared_runs import run, step_times
 from tests.support.recordings import HEALTHY, SLOW_INPUT, WAITING, recording
-from tests.support.runs import run, step_times
 
 pytestmark = pytest.mark.browser
 

@@ -26,9 +26,9 @@ from mgpu_doctor.findings import Diagnosis, Severity
 from mgpu_doctor.live import history_measures as history
 from mgpu_doctor.live.history_collector import spans
 from mgpu_doctor.live.step_heatmap import make_heatmap
-from tests.support import looking
+from tests.support import job_snapshots
 from tests.support.gpus import gpus, sampled
-from tests.support.looking import LOOP, Scene, Seen, collective
+from tests.support.job_snapshots import LOOP, Scene, Seen, collective
 from tests.support.synthetic import (
     Fault,
     Synthetic,
@@ -213,11 +213,11 @@ def loading_rank(*, on_device: bool | None) -> Scene:
 
 @pytest.mark.parametrize("on_device", [True, None])
 def test_where_hosts_are_says_nothing_of_devices(on_device: bool | None) -> None:
-    diagnosis = diagnose(looking.case(loading_rank(on_device=on_device).snapshots(), ()))
+    diagnosis = diagnose(job_snapshots.case(loading_rank(on_device=on_device).snapshots(), ()))
     assert accuses(diagnosis) == []
     assert any("devices" in gap.reason for gap in diagnosis.unexamined)
 
 
 def test_where_hosts_are_says_who_is_late_on_cpus() -> None:
-    diagnosis = diagnose(looking.case(loading_rank(on_device=False).snapshots(), ()))
+    diagnosis = diagnose(job_snapshots.case(loading_rank(on_device=False).snapshots(), ()))
     assert [culprit.rank for finding in diagnosis.findings for culprit in finding.culprits] == [1]

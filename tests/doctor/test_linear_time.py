@@ -19,10 +19,10 @@ from mgpu_probes.outside.logs.log_blocks import WINDOW
 from mgpu_doctor.case.log_case import load_logs
 from mgpu_doctor.case.log_job import FACTS, Fact
 from mgpu_doctor.signatures.signature import Signature
-from tests.support.hostile import hostile_lines, seconds
+from tests.support.all_signatures import EVERY
+from tests.support.hostile_lines import hostile_lines, seconds
 from tests.support.loops import over
 from tests.support.patterns import is_ambiguous, repeats_of, variants, work
-from tests.support.signed import EVERY
 
 MOST_WORK = 400
 """Steps for each character of a line. The most that a signature needs is 332, 1.3 ms a line."""

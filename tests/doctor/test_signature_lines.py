@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mgpu_probes.outside.logs.log_scanner import Engine
 
-from tests.support.signed import CONSOLE, EVERY, codes_of, found
+from tests.support.all_signatures import CONSOLE, EVERY, codes_of, found
 
 
 @pytest.mark.parametrize(

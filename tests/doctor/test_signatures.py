@@ -11,8 +11,8 @@ import pytest
 from mgpu_doctor.analysis.postmortem.log_verdict import BETWEEN
 from mgpu_doctor.rules.catalogue import OWN
 from mgpu_doctor.signatures.signature import Role, Signature
+from tests.support.all_signatures import CONSOLE, EVERY, found
 from tests.support.loops import over
-from tests.support.signed import CONSOLE, EVERY, found
 
 HEALTHY = CONSOLE / "healthy"
 CODES = frozenset(rule.code for rule in OWN)

@@ -24,7 +24,7 @@ from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.recording import layout
-from tests.support.deadly import (
+from tests.support.failing_jobs import (
     MIB,
     SCRIPT,
     Died,

@@ -20,7 +20,7 @@ from mgpu_doctor.case.model import Outcome, State
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
-from tests.support.deadly import spawned
+from tests.support.failing_jobs import spawned
 from tests.support.jobs import JOBS, alone, kill_family, plain, run, started, torchrun, until
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.live.job_watch import Watch
-from tests.support.deadly import MIB, memory_group
 from tests.support.examining import loud
+from tests.support.failing_jobs import MIB, memory_group
 from tests.support.jobs import started
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]

@@ -18,7 +18,7 @@ from mgpu_probes.inprocess.blackbox import Writer
 from tests.fuzz.canary import TOKEN
 from tests.fuzz.folders import write_sparse
 from tests.fuzz.pickles import repickled
-from tests.support import boxes, kineto, recordings, snapshots, timed_dumps
+from tests.support import boxes, kineto, memory_snapshots, recordings, timed_dumps
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 HANG = RECORDED / "recordings/hang.tar.xz"
@@ -120,9 +120,9 @@ def _logs() -> Iterator[Seed]:
 
 
 def _snapshots() -> Iterator[Seed]:
-    refused = snapshots.oom(900 << 20, 100 << 20)
+    refused = memory_snapshots.oom(900 << 20, 100 << 20)
     for protocol in (4, 2):
-        for name, segments in (("full", snapshots.FULL), ("apart", snapshots.APART)):
+        for name, segments in (("full", memory_snapshots.FULL), ("apart", memory_snapshots.APART)):
             make = partial(_snapshot, segments=segments, refused=refused, protocol=protocol)
             yield Seed(f"{name}-{protocol}", make, "snapshot.pickle")
 
@@ -225,7 +225,7 @@ def _snapshot(
     refused: dict[str, object],
     protocol: int,
 ) -> None:
-    snapshots.written(target, *segments, events=(refused,), protocol=protocol)
+    memory_snapshots.written(target, *segments, events=(refused,), protocol=protocol)
 
 
 def _copy_sparse(source: str, target: str) -> str:

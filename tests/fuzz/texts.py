@@ -14,7 +14,7 @@ from tests.fuzz.packed import packed
 from tests.fuzz.raw import damaged
 from tests.fuzz.scene import Scene
 from tests.fuzz.values import WHOLE, Hostile
-from tests.support.hostile import hostile_lines
+from tests.support.hostile_lines import hostile_lines
 from tests.support.patterns import variants
 
 LONGEST = 4 << 20

@@ -20,7 +20,7 @@ from mgpu_doctor.case.model import DevicePosition, State
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.recording.box import STEP_DTYPE, read_box
 from mgpu_doctor.recording.device_position import NoPosition
-from tests.support import looking
+from tests.support import job_snapshots
 from tests.support.diagnoses import facts
 from tests.support.diagnoses import rank as summary
 from tests.support.simulated_gpus.probed_jobs import ProbedRank
@@ -127,16 +127,16 @@ def test_the_diagnosis_names_it(tmp_path: Path) -> None:
     """All hosts wait in `loss.item()`, which leaves no frame."""
     endless = {2: Kernel(FOREVER, layout.BACKWARD)}
     seen = look_at(small("fsdp"), tmp_path, 12, endless, apart=40_000 * MS)
-    job = looking.scene({}, ranks=3, others=[looking.Seen(looking.LOOP)])
+    job = job_snapshots.scene({}, ranks=3, others=[job_snapshots.Seen(job_snapshots.LOOP)])
     ranks = []
     for number, at in seen.items():
         assert isinstance(at, DevicePosition)
-        later = looking.START + 2.0 - at.seen
+        later = job_snapshots.START + 2.0 - at.seen
         position = replace(at, since=at.since + later, seen=at.seen + later)
         known = facts(summary(number, state=State.RUNNING, exit_code=None))
         steps = np.empty(0, STEP_DTYPE)
         ranks.append(replace(known, pid=1000 + number, steps=steps, device_position=position))
-    (finding,) = diagnose(looking.case(job.snapshots(), ranks)).findings
+    (finding,) = diagnose(job_snapshots.case(job.snapshots(), ranks)).findings
     assert (finding.code, finding.victims) == ("hang-rank-behind", (0, 1))
     assert [culprit.rank for culprit in finding.culprits] == [2]
     assert finding.evidence[0].value == "still in the backward pass of step 11"

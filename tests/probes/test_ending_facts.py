@@ -14,7 +14,7 @@ from mgpu_probes.outside import cgroups, disk_space, process_limits
 from mgpu_probes.outside.exit_evidence import MOST_PROCESSES, ExitEvidence
 from mgpu_probes.outside.kernel_log import KernelLog, Kill
 
-from tests.support.machines import MIB, process, version_1, version_2, write
+from tests.support.machine_files import MIB, process, version_1, version_2, write
 
 
 @pytest.fixture

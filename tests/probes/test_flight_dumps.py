@@ -19,7 +19,7 @@ from mgpu_probes.outside.untrusted_files import Budget
 
 from mgpu_doctor.case.flight_records import Progress, flight_of, read_flights
 from mgpu_doctor.case.user_code import is_user_code
-from tests.support.flights import RECORDED
+from tests.support.flight_records import RECORDED
 
 FRAMES = [
     {"name": "all_reduce", "filename": "/v/site-packages/torch/d.py", "line": 3245},

@@ -24,7 +24,7 @@ from mgpu_probes.outside.flight.nccl_ras import NoRasError, ask_ras, parse_ras
 from mgpu_probes.outside.jobs.running_jobs import JobProcess, RunningJob
 from mgpu_probes.outside.torch_pickles import NotAFlightError
 
-from tests.support.workerserver import answer, worker_server
+from tests.support.worker_server import answer, worker_server
 
 DUMP = {
     "version": "2.10",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside import jobs
 
-from tests.support.proctables import TENSORFLOW, TORCH, ProcTable, elastic
+from tests.support.process_tables import TENSORFLOW, TORCH, ProcTable, elastic
 
 TORCHRUN = "python -m torch.distributed.run --standalone --nproc-per-node 2 train.py"
 

@@ -10,7 +10,7 @@ import pytest
 from mgpu_probes.outside import jobs
 from mgpu_probes.outside.jobs import command_lines, launchers
 
-from tests.support.proctables import TORCH, ProcTable, by_hand, elastic
+from tests.support.process_tables import TORCH, ProcTable, by_hand, elastic
 
 COMMANDS = (
     ["bash"],

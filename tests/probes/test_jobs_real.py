@@ -15,7 +15,7 @@ from mgpu_probes.outside import jobs, processes
 
 from tests.support.jobs import until
 from tests.support.other_user import as_nobody
-from tests.support.proctables import by_hand
+from tests.support.process_tables import by_hand
 
 LAUNCHER = """\
 import os, subprocess, sys

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside import jobs
 
-from tests.support.proctables import TORCH, ProcTable, by_hand, elastic
+from tests.support.process_tables import TORCH, ProcTable, by_hand, elastic
 
 _SPAWNED = "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=4, pipe_handle={})"
 SPAWN = _SPAWNED.format(6)  # of the first that is started

@@ -19,7 +19,7 @@ from mgpu_probes.outside.devices import xid_events
 from mgpu_probes.outside.flight import nccl_ras
 from mgpu_probes.outside.logs import log_blocks, log_files, log_lines, log_scanner, log_shapes
 
-from tests.support.hostile import hostile_lines, seconds
+from tests.support.hostile_lines import hostile_lines, seconds
 from tests.support.logs import scanned_text
 from tests.support.loops import over
 from tests.support.patterns import is_ambiguous, repeats_of, variants, work

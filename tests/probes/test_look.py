@@ -22,7 +22,7 @@ from mgpu_probes.outside.stacks.stack_reader import Aid
 from mgpu_doctor.case.job_snapshots import JobSnapshot, read_job_snapshot
 from tests.support.jobs import until
 from tests.support.other_user import as_nobody
-from tests.support.stuck import all_stuck, job_of, rests_in, stuck
+from tests.support.stuck_processes import all_stuck, job_of, rests_in, stuck
 
 SECONDS = 20.0
 

@@ -14,7 +14,7 @@ from mgpu_probes.outside import processes
 from mgpu_probes.outside.stacks import faulthandler_stacks
 
 from tests.support.jobs import until
-from tests.support.stuck import rests_in, stuck
+from tests.support.stuck_processes import rests_in, stuck
 
 SECONDS = 20.0
 TEXT = """\

@@ -17,7 +17,7 @@ from mgpu_probes.outside.stacks import kernel_waits
 from mgpu_probes.outside.stacks.kernel_waits import Holders, KernelState
 
 from tests.support.jobs import until
-from tests.support.stuck import stuck
+from tests.support.stuck_processes import stuck
 
 
 def seen(pid: int, wanted: Callable[[KernelState], bool]) -> KernelState:

@@ -19,7 +19,7 @@ from mgpu_probes.outside.stacks.pyspy_stacks import Failure, Kind
 
 from tests.support.jobs import until
 from tests.support.other_user import as_nobody
-from tests.support.stuck import rests_in, stuck
+from tests.support.stuck_processes import rests_in, stuck
 
 Json = dict[str, Any]
 SECONDS = 20.0

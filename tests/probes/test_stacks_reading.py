@@ -16,8 +16,8 @@ from mgpu_probes.outside.stacks.pyspy_stacks import Failure, Kind
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from tests.support.jobs import until
-from tests.support.stuck import rests_in, stuck
-from tests.support.workerserver import answer, worker_server
+from tests.support.stuck_processes import rests_in, stuck
+from tests.support.worker_server import answer, worker_server
 
 TEXT = b'Thread 0x01 (most recent call first):\n  File "train.py", line 8 in <module>\n'
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside.stacks import faulthandler_stacks, worker_socket
 
-from tests.support.stuck import rests_in
-from tests.support.workerserver import answer, worker_server
+from tests.support.stuck_processes import rests_in
+from tests.support.worker_server import answer, worker_server
 
 SECONDS = 20.0
 

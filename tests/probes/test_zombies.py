@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside import processes
 
-from tests.support.machines import write
+from tests.support.machine_files import write
 
 
 @pytest.fixture

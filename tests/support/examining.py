@@ -16,7 +16,7 @@ from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
-from tests.support.calm import calmly
+from tests.support.disturbed_runs import calmly
 from tests.support.jobs import Ended, plain, run
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
 from mgpu_doctor.analysis.collectives.first_divergence import diverged, doubt
 from mgpu_doctor.case.flight_records import Collective, Flight
-from tests.support.flights import Call, recorded, schedule, simulated
+from tests.support.flight_records import Call, recorded, schedule, simulated
 from tests.support.seeds import at_most
 
 LATE = 30.0

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mgpu_doctor.analysis.measures import Measures, measure
 from mgpu_doctor.analysis.structure.load_imbalance import Loads
 from mgpu_doctor.case.model import Case
+from tests.support.per_step_jobs import Seconds, healthy, job_of
 from tests.support.pipelines import Pipeline, pipeline_case
-from tests.support.recurring import Seconds, healthy, job_of
 from tests.support.seeds import at_most
 from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case
 

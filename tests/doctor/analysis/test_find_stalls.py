@@ -9,7 +9,7 @@ from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
-from tests.support.recurring import healthy, job_of
+from tests.support.per_step_jobs import healthy, job_of
 from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case
 
 SEEDS = range(3)

@@ -10,7 +10,7 @@ from mgpu_probes.inprocess.layout import PHASES as PHASES_OF_A_BOX
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
-from tests.support.recurring import healthy, job_of
+from tests.support.per_step_jobs import healthy, job_of
 from tests.support.seeds import at_most, few_or_sweep
 from tests.support.synthetic import (
     BASE,

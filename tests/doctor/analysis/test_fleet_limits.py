@@ -18,7 +18,7 @@ from mgpu_doctor.analysis.stragglers.fleet import (
     level_limit,
     rise_limit,
 )
-from tests.support.recurring import healthy, job_of
+from tests.support.per_step_jobs import healthy, job_of
 from tests.support.synthetic import Synthetic
 
 USUAL = Usual(

@@ -12,8 +12,8 @@ from mgpu_doctor.analysis.stacks.hang_analysis import (
     list_unclear_processes,
 )
 from mgpu_doctor.analysis.stacks.progress import measure_progress
-from tests.support import looking
-from tests.support.looking import LOCKED, LOOP, Scene, Seen, collective, scene, stuck
+from tests.support import job_snapshots
+from tests.support.job_snapshots import LOCKED, LOOP, Scene, Seen, collective, scene, stuck
 
 
 def behind(job: Scene) -> list[int | None]:
@@ -37,7 +37,7 @@ def drifting(seen: Seen, **more: float) -> list[Seen]:
 
 POLLS = Seen((*LOOP, "f util.py:3"), syscall="clock_nanosleep")
 CHILD = Seen((*LOOP, "wait subprocess.py:9"), child_cpu=5.0)
-BACKWARD = Seen(looking.BACKWARD)
+BACKWARD = Seen(job_snapshots.BACKWARD)
 LIMITS: dict[str, tuple[Scene, Scene]] = {
     "seconds that looks span": (spaced(scene({1: LOCKED}), 0.41), spaced(scene({1: LOCKED}), 0.39)),
     "CPU time of the culprit": (

@@ -29,7 +29,7 @@ from mgpu_doctor.case.device_times import DEVICE_TIMED
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import Pace
 from mgpu_doctor.recording.box import STEP_DTYPE
-from tests.support.recurring import Seconds
+from tests.support.per_step_jobs import Seconds
 from tests.support.synthetic import make_case, make_rank
 
 WAIT, COMMUNICATION = 4, 5

@@ -9,8 +9,8 @@ from mgpu_doctor.analysis.stacks.thread_states import ThreadState, list_thread_s
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.job_snapshots import Frame
 from mgpu_doctor.case.user_code import is_user_code
-from tests.support import looking
-from tests.support.looking import C10D, LOOP, Scene, Seen
+from tests.support import job_snapshots
+from tests.support.job_snapshots import C10D, LOOP, Scene, Seen
 
 
 def state(seen: Seen, worker: Seen | None = None) -> ThreadState:
@@ -48,9 +48,9 @@ def test_a_trail_has_no_wrappers_and_begins_with_the_users_own_code() -> None:
     calls = (
         "_run_module_as_main <frozen runpy>:198",
         "<module> /opt/venv/bin/torchrun:8",
-        *looking.collective(),
+        *job_snapshots.collective(),
     )
-    trail = frames.trail(looking.frames(calls))
+    trail = frames.trail(job_snapshots.frames(calls))
     assert [frames.call(one) for one in trail] == [
         "<module> train.py:90",
         "main train.py:81",
@@ -62,13 +62,15 @@ def test_a_trail_has_no_wrappers_and_begins_with_the_users_own_code() -> None:
 
 
 def test_a_workers_trail_has_none_of_its_parents_frames() -> None:
-    trail = frames.trail(looking.frames((*looking.FETCHING, "DS.__getitem__ data.py:9")))
+    trail = frames.trail(
+        job_snapshots.frames((*job_snapshots.FETCHING, "DS.__getitem__ data.py:9"))
+    )
     assert [frames.call(one) for one in trail] == ["__getitem__ data.py:9"]
 
 
 def test_where_no_code_is_the_users_a_library_other_than_torch_is_the_place() -> None:
     trail = frames.trail(
-        looking.frames(
+        job_snapshots.frames(
             ("Trainer.train transformers/trainer.py:7", "linear torch/nn/functional.py:9")
         )
     )
@@ -85,9 +87,9 @@ def test_a_deep_or_empty_stack_is_borne() -> None:
 
 USER = (*LOOP, "work util.py:12")
 CASES = {
-    "all_reduce": (Seen(looking.collective()), Doing.COLLECTIVE, "all_reduce"),
+    "all_reduce": (Seen(job_snapshots.collective()), Doing.COLLECTIVE, "all_reduce"),
     "object collective": (
-        Seen((*looking.collective("all_gather_object"), f"all_gather {C10D}:9")),
+        Seen((*job_snapshots.collective("all_gather_object"), f"all_gather {C10D}:9")),
         Doing.COLLECTIVE,
         "all_gather_object",
     ),
@@ -112,21 +114,21 @@ CASES = {
         Doing.COLLECTIVE,
         "broadcast of buffers",
     ),
-    "backward": (Seen(looking.BACKWARD), Doing.BACKWARD, "backward"),
+    "backward": (Seen(job_snapshots.BACKWARD), Doing.BACKWARD, "backward"),
     "hook in backward": (
-        Seen((*looking.BACKWARD, "hook train.py:5"), active=True, gil=True, syscall=None),
+        Seen((*job_snapshots.BACKWARD, "hook train.py:5"), active=True, gil=True, syscall=None),
         Doing.OWN,
         None,
     ),
     "barrier while joining": (
-        Seen((*looking.JOINING[:-2], f"barrier {C10D}:1")),
+        Seen((*job_snapshots.JOINING[:-2], f"barrier {C10D}:1")),
         Doing.JOINING,
         "init_process_group",
     ),
     "joining a TensorFlow cluster": (
         Seen(
             (
-                *looking.ROOT,
+                *job_snapshots.ROOT,
                 "_initialize_multi_worker tensorflow/python/distribute/"
                 "collective_all_reduce_strategy.py:602",
                 "ensure_initialized tensorflow/python/eager/context.py:745",
@@ -135,16 +137,16 @@ CASES = {
         Doing.JOINING,
         "the start of TensorFlow's cluster",
     ),
-    "joining": (Seen(looking.JOINING), Doing.JOINING, "init_process_group"),
+    "joining": (Seen(job_snapshots.JOINING), Doing.JOINING, "init_process_group"),
     "synchronize": (
         Seen((*LOOP, "synchronize torch/cuda/__init__.py:800"), active=True),
         Doing.DEVICE,
         "synchronize",
     ),
-    "importing": (Seen(looking.IMPORTING, active=True), Doing.IMPORTING, None),
-    "compiling": (Seen(looking.COMPILING, active=True), Doing.COMPILING, None),
-    "saving": (Seen(looking.SAVING, syscall="write /x"), Doing.CHECKPOINT, None),
-    "loading": (Seen(looking.LOADING, syscall="poll"), Doing.LOADER, None),
+    "importing": (Seen(job_snapshots.IMPORTING, active=True), Doing.IMPORTING, None),
+    "compiling": (Seen(job_snapshots.COMPILING, active=True), Doing.COMPILING, None),
+    "saving": (Seen(job_snapshots.SAVING, syscall="write /x"), Doing.CHECKPOINT, None),
+    "loading": (Seen(job_snapshots.LOADING, syscall="poll"), Doing.LOADER, None),
     "thread's lock": (
         Seen((*USER, "Condition.wait threading.py:327")),
         Doing.LOCK,
@@ -171,7 +173,7 @@ CASES = {
         Doing.ENDING,
         None,
     ),
-    "stopped": (Seen(looking.collective(), state="T"), Doing.STOPPED, None),
+    "stopped": (Seen(job_snapshots.collective(), state="T"), Doing.STOPPED, None),
     "zombie": (Seen(state="Z"), Doing.DEAD, None),
     "gone": (Seen(state=None), Doing.DEAD, None),
     "disk": (
@@ -207,15 +209,17 @@ def test_native_frames_tell_a_lock_from_a_wait_for_a_collective() -> None:
 
 def test_the_worker_that_is_in_the_data_set_is_the_one_that_is_waited_for() -> None:
     stuck = state(
-        Seen(looking.LOADING, syscall="poll"),
-        Seen((*looking.FETCHING, "DS.__getitem__ data.py:9", "take util.py:31")),
+        Seen(job_snapshots.LOADING, syscall="poll"),
+        Seen((*job_snapshots.FETCHING, "DS.__getitem__ data.py:9", "take util.py:31")),
     )
     assert stuck.worker is not None
     assert (stuck.point.doing, frames.format_location(stuck.point.place)) == (
         Doing.LOCK,
         "util.py:31",
     )
-    idle = state(Seen(looking.LOADING, syscall="poll"), Seen(looking.IDLE_WORKER, syscall="poll"))
+    idle = state(
+        Seen(job_snapshots.LOADING, syscall="poll"), Seen(job_snapshots.IDLE_WORKER, syscall="poll")
+    )
     assert idle.worker is None
 
 

@@ -12,20 +12,20 @@ from mgpu_doctor.analysis.stacks.stack_sampling import (
     Work,
     find_sampled_straggler,
 )
-from tests.support import looking
-from tests.support.looking import LOOP, Scene, Seen, collective
+from tests.support import job_snapshots
+from tests.support.job_snapshots import LOOP, Scene, Seen, collective
 
 COUNT = 24
 WORK = (*LOOP, "prepare util.py:3")
 FORWARD = (*LOOP, "Net.forward model.py:4")
-DATA = (*looking.LOADING[:6], "fetch torch/utils/data/_utils/fetch.py:54", "get data.py:3")
+DATA = (*job_snapshots.LOADING[:6], "fetch torch/utils/data/_utils/fetch.py:54", "get data.py:3")
 
 
 def rank(
     share: float,
     *,
     calls: Sequence[str] = WORK,
-    waits: Sequence[str] = looking.BACKWARD,
+    waits: Sequence[str] = job_snapshots.BACKWARD,
     seed: int = 0,
     count: int = COUNT,
     step: float = 0.01,
@@ -64,7 +64,10 @@ def test_what_it_works_at(calls: Sequence[str], kind: Work) -> None:
 
 
 def test_a_rank_that_waits_for_its_loader_is_late_with_its_input() -> None:
-    late = [Seen(looking.LOADING if at % 8 else collective(), cpu=at * 0.01) for at in range(COUNT)]
+    late = [
+        Seen(job_snapshots.LOADING if at % 8 else collective(), cpu=at * 0.01)
+        for at in range(COUNT)
+    ]
     found = job(rank(0.1, seed=1), late)
     assert found is not None
     assert (found.rank, found.kind) == (1, Work.INPUT)
@@ -92,7 +95,7 @@ def test_in_a_pipeline_each_rank_rightly_does_something_else() -> None:
 
 
 def test_a_job_that_starts_ends_or_loses_ranks_is_not_compared() -> None:
-    starts = [Seen(looking.IMPORTING, cpu=1.0), *rank(0.9, seed=2)[1:]]
+    starts = [Seen(job_snapshots.IMPORTING, cpu=1.0), *rank(0.9, seed=2)[1:]]
     assert job(rank(0.1, seed=1), starts) is None
     dies = [*rank(0.9, seed=2)[:-1], Seen(state="Z")]
     assert job(rank(0.1, seed=1), dies) is None

@@ -17,8 +17,18 @@ from mgpu_doctor.analysis.stacks.hang_analysis import (
     list_unclear_processes,
 )
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
-from tests.support import looking
-from tests.support.looking import LOCKED, LOOP, WAITS, Scene, Seen, collective, moving, scene, stuck
+from tests.support import job_snapshots
+from tests.support.job_snapshots import (
+    LOCKED,
+    LOOP,
+    WAITS,
+    Scene,
+    Seen,
+    collective,
+    moving,
+    scene,
+    stuck,
+)
 from tests.support.seeds import at_most
 
 
@@ -61,10 +71,10 @@ MOVES: dict[str, Mapping[int, Sequence[Seen]]] = {
     "culprit uses time": {1: moving((*LOOP, "f util.py:3"), 3)},
     "victims use time": dict.fromkeys((0, 2, 3), moving(collective(), 3)) | {1: LOCKED},
     "another line": {1: [Seen((*LOOP, f"f util.py:{line}")) for line in (3, 4, 5)]},
-    "imports": {1: moving(looking.IMPORTING, 3, active=True, syscall=None)},
+    "imports": {1: moving(job_snapshots.IMPORTING, 3, active=True, syscall=None)},
     "forward": {1: moving((*LOOP, "forward model.py:4"), 3, step=0.9, active=True, gil=True)}
     | {0: moving(collective(), 3)},
-    "a loader's worker works": {1: [Seen(looking.LOADING, syscall="poll")]},
+    "a loader's worker works": {1: [Seen(job_snapshots.LOADING, syscall="poll")]},
     "ends": {1: [Seen(("_shutdown threading.py:1590",))]},
     "a stack could not be read": {1: [Seen(unread=True)]},
 }
@@ -74,7 +84,7 @@ MOVES: dict[str, Mapping[int, Sequence[Seen]]] = {
 def test_a_job_that_moves_or_cannot_be_seen_does_not_stand(name: str) -> None:
     job = scene(MOVES[name])
     if "worker" in name:
-        job.workers = {1: moving((*looking.FETCHING, "get data.py:3"), 3, active=True)}
+        job.workers = {1: moving((*job_snapshots.FETCHING, "get data.py:3"), 3, active=True)}
     assert analyse_hang(job.snapshots()) is None
 
 
@@ -111,7 +121,7 @@ def test_who_sleeps_again_and_again_is_waited_for_while_the_others_do_not_run() 
 
 
 def test_who_spins_in_its_wait_does_not_shorten_what_the_scheduler_tells() -> None:
-    spins = moving((*LOOP, "barrier " + looking.C10D + ":9"), 3, step=1.0, active=True)
+    spins = moving((*LOOP, "barrier " + job_snapshots.C10D + ":9"), 3, step=1.0, active=True)
     late = stuck("f util.py:3", syscall="clock_nanosleep", rested=90.0)
     found = analyse_hang(scene({1: late}, others=spins).snapshots())
     assert named(found) == (Kind.BEHIND, [1])
@@ -154,12 +164,12 @@ def test_a_rank_without_a_process_is_missed_once_the_others_stand() -> None:
 
 
 def test_who_waits_for_others_to_join_is_a_victim() -> None:
-    joins = [Seen(looking.JOINING)]
-    late = scene({1: [Seen((*looking.ROOT, "f util.py:4"))]}, others=joins)
+    joins = [Seen(job_snapshots.JOINING)]
+    late = scene({1: [Seen((*job_snapshots.ROOT, "f util.py:4"))]}, others=joins)
     assert named(analyse_hang(late.snapshots())) == (Kind.JOINING, [1])
     absent = analyse_hang(Scene({0: joins, 1: joins}, missing=(2,)).snapshots())
     assert named(absent) == (Kind.JOINING, [])
-    imports = scene({1: moving(looking.IMPORTING, 3, active=True)}, others=joins)
+    imports = scene({1: moving(job_snapshots.IMPORTING, 3, active=True)}, others=joins)
     assert analyse_hang(imports.snapshots()) is None
 
 
@@ -188,7 +198,7 @@ def test_where_there_are_several_groups_nobody_is_wrong_by_being_alone() -> None
             (
                 *LOOP,
                 "unshard torch/distributed/fsdp/_runtime_utils.py:300",
-                f"all_gather_into_tensor {looking.C10D}:9",
+                f"all_gather_into_tensor {job_snapshots.C10D}:9",
             )
         )
     ]
@@ -201,7 +211,9 @@ def test_where_there_are_several_groups_nobody_is_wrong_by_being_alone() -> None
 @pytest.mark.parametrize("call", ["all_gather_single", "reduce_scatter_single"])
 def test_the_newer_names_of_collectives_are_waited_in_too(call: str) -> None:
     """torch 2.13 calls them under fully_shard, where who waits is behind nobody."""
-    sharded = [Seen((*LOOP, "unshard torch/distributed/fsdp/x.py:3", f"{call} {looking.C10D}:9"))]
+    sharded = [
+        Seen((*LOOP, "unshard torch/distributed/fsdp/x.py:3", f"{call} {job_snapshots.C10D}:9"))
+    ]
     assert named(analyse_hang(scene({1: LOCKED}, others=sharded).snapshots())) == (Kind.BEHIND, [1])
     different = scene({1: [Seen(collective("all_reduce", 70))]}, others=sharded, ranks=2)
     assert named(analyse_hang(different.snapshots())) == (Kind.APART, [])
@@ -225,12 +237,12 @@ def test_a_wait_for_a_gpu_decides_nothing() -> None:
 
 
 def test_ranks_under_ddp_wait_in_the_backward_pass() -> None:
-    backward = [Seen(looking.BACKWARD)]
+    backward = [Seen(job_snapshots.BACKWARD)]
     assert named(analyse_hang(scene({2: LOCKED}, others=backward).snapshots())) == (
         Kind.BEHIND,
         [2],
     )
-    works = scene({0: moving(looking.BACKWARD, 3), 2: LOCKED}, others=backward)
+    works = scene({0: moving(job_snapshots.BACKWARD, 3), 2: LOCKED}, others=backward)
     assert analyse_hang(works.snapshots()) is None
 
 
@@ -287,7 +299,7 @@ def test_a_rank_that_works_while_no_other_has_run_for_long_is_behind(ranks: int,
             id="all may wait for their GPUs",
         ),
         pytest.param(
-            working(*IN_A_LIBRARY), Seen(looking.JOINING, rested=12.0), id="the others join"
+            working(*IN_A_LIBRARY), Seen(job_snapshots.JOINING, rested=12.0), id="the others join"
         ),
     ],
 )
@@ -328,8 +340,8 @@ def test_only_a_doubtful_culprit_is_worth_a_pause() -> None:
 
 
 def test_not_every_look_reads_the_workers_stacks() -> None:
-    job = scene({1: [Seen(looking.LOADING, syscall="poll")]}, ranks=2)
-    calls = (*looking.FETCHING, "get data.py:9", "take util.py:31")
+    job = scene({1: [Seen(job_snapshots.LOADING, syscall="poll")]}, ranks=2)
+    calls = (*job_snapshots.FETCHING, "get data.py:9", "take util.py:31")
     job.workers = {1: [Seen(calls, unread=True), Seen(calls)]}
     found = analyse_hang(job.snapshots())
     assert named(found) == (Kind.BEHIND, [1])
@@ -367,9 +379,9 @@ STUCK: dict[str, tuple[Seen, Doing]] = {
     "gil": (Seen((*LOOP, "f util.py:3"), syscall="pause", gil=True), Doing.NATIVE),
     "read": (Seen((*LOOP, "f util.py:3"), syscall="read pipe:[1]"), Doing.IO),
     "child": (Seen((*LOOP, "f util.py:3", "wait subprocess.py:9")), Doing.CHILD),
-    "saving": (Seen(looking.SAVING, syscall="write /x"), Doing.CHECKPOINT),
+    "saving": (Seen(job_snapshots.SAVING, syscall="write /x"), Doing.CHECKPOINT),
 }
-WAITING = (collective(), looking.BACKWARD, collective("recv", 52), collective("barrier", 66))
+WAITING = (collective(), job_snapshots.BACKWARD, collective("recv", 52), collective("barrier", 66))
 
 
 @settings(max_examples=at_most(60), deadline=None)
@@ -395,11 +407,11 @@ def test_whoever_stands_and_does_not_wait_is_named(
 
 POSES = (
     collective(),
-    looking.BACKWARD,
+    job_snapshots.BACKWARD,
     (*LOOP, "forward model.py:4"),
     (*LOOP, "f util.py:3"),
-    looking.LOADING,
-    looking.SAVING,
+    job_snapshots.LOADING,
+    job_snapshots.SAVING,
 )
 
 

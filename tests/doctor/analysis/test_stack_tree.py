@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.prefix_tree import Branch, build_newest_tree
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
-from tests.support import looking
-from tests.support.looking import LOCKED, LOOP, Scene, Seen, collective, scene
+from tests.support import job_snapshots
+from tests.support.job_snapshots import LOCKED, LOOP, Scene, Seen, collective, scene
 from tests.support.seeds import at_most
 
 
@@ -42,8 +42,8 @@ def test_a_rank_that_stands_where_others_go_on_is_a_branch_of_its_own() -> None:
 
 
 def test_below_a_rank_that_waits_for_its_loader_comes_the_worker() -> None:
-    job = scene({1: [Seen(looking.LOADING, syscall="poll")]}, ranks=2)
-    job.workers = {1: [Seen((*looking.FETCHING, "get data.py:9"), syscall="flock /x")]}
+    job = scene({1: [Seen(job_snapshots.LOADING, syscall="poll")]}, ranks=2)
+    job.workers = {1: [Seen((*job_snapshots.FETCHING, "get data.py:9"), syscall="flock /x")]}
     root = build_newest_tree(job.snapshots())
     assert root is not None
     (waits,) = (leaf for leaf in leaves(root) if leaf.ranks == (1,))
@@ -71,7 +71,7 @@ def test_a_dead_rank_has_a_place_and_an_unknown_one_its_pid() -> None:
     )
 )
 def test_every_rank_is_in_exactly_one_leaf_with_its_own_calls(stacks: list[list[str]]) -> None:
-    job = Scene({rank: [Seen((*looking.ROOT, *stack))] for rank, stack in enumerate(stacks)})
+    job = Scene({rank: [Seen((*job_snapshots.ROOT, *stack))] for rank, stack in enumerate(stacks)})
     root = build_newest_tree(job.snapshots())
     assert root is not None
     seen: dict[int, list[str]] = {}
@@ -90,7 +90,10 @@ def test_every_rank_is_in_exactly_one_leaf_with_its_own_calls(stacks: list[list[
 
     walk(root, [])
     assert seen == {
-        rank: [frames.call(one) for one in frames.trail(looking.frames((*looking.ROOT, *calls)))]
+        rank: [
+            frames.call(one)
+            for one in frames.trail(job_snapshots.frames((*job_snapshots.ROOT, *calls)))
+        ]
         for rank, calls in enumerate(stacks)
     }
 

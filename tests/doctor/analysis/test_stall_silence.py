@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
-from tests.support.recurring import Seconds, healthy, job_of
+from tests.support.per_step_jobs import Seconds, healthy, job_of
 from tests.support.seeds import at_most, few_or_sweep
 from tests.support.synthetic import Synthetic, oversubscribed, synthetic_case
 

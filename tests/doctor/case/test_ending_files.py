@@ -13,7 +13,7 @@ from mgpu_doctor.case.ending_gaps import read_endings
 from mgpu_doctor.case.ending_records import MOST_KILLS, MOST_PROCESSES, ending_of
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.recording import layout
-from tests.support.machines import MIB, process, version_2, write
+from tests.support.machine_files import MIB, process, version_2, write
 from tests.support.recordings import HEALTHY, recording
 
 

@@ -8,7 +8,7 @@ from mgpu_probes.inprocess.layout import FORWARD, OTHER
 
 from mgpu_doctor.case.outcomes import without_rest
 from mgpu_doctor.recording.columns import Packer
-from tests.support.happenings import steps
+from tests.support.eventful_job import steps
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from mgpu_doctor.cli import app, plan
-from tests.support.planning import trace_here
+from tests.support.in_process_tracing import trace_here
 
 
 def invoke(*arguments: str) -> tuple[int, str, str]:

@@ -11,8 +11,8 @@ import pytest
 
 from mgpu_doctor.cli import app
 from mgpu_doctor.cli.terminal_output import ERASE, progress_line
+from tests.support.memory_snapshots import FULL, written
 from tests.support.recordings import HEALTHY, recording
-from tests.support.snapshots import FULL, written
 
 Shown = Callable[[], list[str]]
 

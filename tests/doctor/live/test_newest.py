@@ -9,7 +9,7 @@ import pytest
 
 from mgpu_doctor.case.device_samples import Device, DeviceSample
 from mgpu_doctor.live.replay import HOST_GONE, NewestSamples, Replay
-from tests.support import manyhosts
+from tests.support import multi_host
 from tests.support.recordings import HEALTHY, recording
 
 
@@ -49,8 +49,10 @@ def test_a_replay_shows_the_gpus_of_all_hosts(tmp_path: Path, several: bool) -> 
     replay = Replay(folder)
     replay.seek(1)
     end = replay.frame(0).at
-    samples = [sample for ago in (3, 2, 1, -1) for sample in manyhosts.samples(hosts, 2, end - ago)]
-    manyhosts.record(folder, samples)
+    samples = [
+        sample for ago in (3, 2, 1, -1) for sample in multi_host.samples(hosts, 2, end - ago)
+    ]
+    multi_host.record(folder, samples)
     again = Replay(folder)
     again.seek(1)
     frame = again.frame(0)

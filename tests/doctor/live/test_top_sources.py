@@ -23,7 +23,7 @@ from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
 from mgpu_doctor.recording.live_recordings import is_living, living
 from mgpu_doctor.rules.settings import Settings
-from tests.support import looking
+from tests.support import job_snapshots
 from tests.support.recordings import HEALTHY, SLOW_INPUT, STARTED, WAITING, recording
 from tests.support.synthetic import Fault, Synthetic, make_case, make_rank, records, synthetic_case
 
@@ -290,7 +290,7 @@ def test_where_a_stack_showed_a_stuck_rank_stays_until_it_moves() -> None:
     steps = records(Synthetic(ranks=2, steps=60))
     ranks = [make_rank(n, steps[n][:50], now=Now("other", 0.0, 49, "", 1)) for n in range(2)]
     old = diagnose(make_case(ranks))
-    snapshots = looking.scene({1: looking.LOCKED}).snapshots()
+    snapshots = job_snapshots.scene({1: job_snapshots.LOCKED}).snapshots()
     seen = replace(
         old,
         case=replace(old.case, job_snapshots=snapshots),

@@ -14,7 +14,7 @@ from mgpu_doctor.analysis.memory.memory_plan import Plan, Settings, Strategy
 from mgpu_doctor.plan.plan_json import render
 from mgpu_doctor.plan.planned import PlanRequest, make_plan
 from mgpu_doctor.plan.subject import find_subject
-from tests.support.planning import trace_here
+from tests.support.in_process_tracing import trace_here
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from mgpu_doctor.analysis.memory.memory_plan import Checkpointing, Optimizer, Pl
 from mgpu_doctor.plan.planned import PlanRequest, make_plan
 from mgpu_doctor.plan.step_tracer import CannotPlanError, Method, StepTracer, estimate_states
 from mgpu_doctor.plan.subject import Subject
-from tests.support.planning import trace_here
+from tests.support.in_process_tracing import trace_here
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,8 @@ from mgpu_doctor.report import (
     comparison_text,
 )
 from mgpu_doctor.report import comparison_json as as_json
+from tests.support.compared_runs import run, steady, step_times
 from tests.support.diagnoses import HOSTILE
-from tests.support.runs import run, steady, step_times
 
 SCHEMA = json.loads(
     (Path(__file__).parents[3] / "docs" / "compare.schema.json").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mgpu_doctor.report.redaction.addresses import hide_addresses, parse_address
 from mgpu_doctor.report.text import clean
 from tests.support.loops import over
-from tests.support.strangers import redact_words
+from tests.support.redacted_reports import redact_words
 
 SPELLINGS = [
     "10.0.1.7",

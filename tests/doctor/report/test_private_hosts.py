@@ -12,7 +12,7 @@ from mgpu_doctor.report import markdown
 from mgpu_doctor.report.redaction.redact import redact_diagnosis
 from tests.support import diagnoses
 from tests.support.loops import over
-from tests.support.strangers import make_diagnosis, redact_words, render_page
+from tests.support.redacted_reports import make_diagnosis, redact_words, render_page
 
 HOSTS = ["node07", "node07.cluster.example.org", "bigbox", "gpu-a100-3.corp", "NODE07"]
 TF_CONFIG = json.dumps(

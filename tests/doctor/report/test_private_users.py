@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from mgpu_doctor.report import markdown
 from mgpu_doctor.report.redaction.redact import redact_diagnosis
 from mgpu_doctor.report.redaction.users import hide_homes, hide_logins
-from tests.support.looking import case, scene
+from tests.support.job_snapshots import case, scene
 from tests.support.loops import over
-from tests.support.strangers import make_diagnosis, redact_words, render_page
+from tests.support.redacted_reports import make_diagnosis, redact_words, render_page
 
 HOMES = [
     "/home/{}",

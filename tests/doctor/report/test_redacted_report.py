@@ -36,8 +36,8 @@ from mgpu_doctor.findings import (
 )
 from mgpu_doctor.report import markdown
 from mgpu_doctor.report.redaction.redact import make_redactor, redact_diagnosis
+from tests.support.redacted_reports import make_diagnosis, render_page
 from tests.support.seeds import at_most
-from tests.support.strangers import make_diagnosis, render_page
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
 
 START = 1000.0

@@ -16,9 +16,9 @@ from mgpu_doctor.report import html, markdown, terminal
 from mgpu_doctor.report.diagnosis_json import render as render_json
 from mgpu_doctor.report.redaction.redact import redact_diagnosis
 from mgpu_doctor.report.stack_tree import tree_lines
-from tests.support import looking
+from tests.support import job_snapshots
 from tests.support.diagnoses import HOSTILE, healthy
-from tests.support.looking import LOCKED, scene
+from tests.support.job_snapshots import LOCKED, scene
 
 
 def branch(
@@ -29,7 +29,7 @@ def branch(
 
 
 def test_common_calls_once_then_who_parts_where() -> None:
-    tree = diagnose(looking.case(scene({1: LOCKED}).snapshots())).tree
+    tree = diagnose(job_snapshots.case(scene({1: LOCKED}).snapshots())).tree
     assert [line.text for line in tree_lines(tree, 100)] == [
         "4 ranks  <module> train.py:90 → main train.py:81 → train train.py:60",
         "├─ 0, 2-3  exchange train.py:65 → all_reduce distributed_c10d.py:3252  (all_reduce)",
@@ -100,13 +100,13 @@ def test_every_report_shows_it_and_none_is_broken_by_names() -> None:
 
 def test_its_json_keeps_the_schema() -> None:
     schema = Path(__file__).parents[3] / "docs" / "diagnosis.schema.json"
-    found = json.loads(render_json(diagnose(looking.case(scene({1: LOCKED}).snapshots()))))
+    found = json.loads(render_json(diagnose(job_snapshots.case(scene({1: LOCKED}).snapshots()))))
     jsonschema.validate(found, json.loads(schema.read_text(encoding="utf-8")))
     assert [one["ranks"] for one in found["stacks"]] == [[0, 1, 2, 3], [0, 2, 3], [1]]
 
 
 def test_a_terminal_shows_the_tree_of_a_job_that_stands() -> None:
-    made = diagnose(looking.case(scene({1: LOCKED}).snapshots()))
+    made = diagnose(job_snapshots.case(scene({1: LOCKED}).snapshots()))
     shown = terminal.render(made, width=80, colour=False)
     assert "└▸ 1  stand train.py:70 → take util.py:31  (lock)" in shown
     assert all(len(line) <= 80 for line in shown.splitlines())

@@ -14,9 +14,9 @@ from mgpu_doctor.case.model import Case, Job, Outcome, State, Subject
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.rules.hang.mismatch import find_rank_behind
-from tests.support import looking
-from tests.support.deaths import dead, error, failed_job, rank, stepped
-from tests.support.flights import Call, recorded, schedule, simulated
+from tests.support import job_snapshots
+from tests.support.failure_cases import dead, error, failed_job, rank, stepped
+from tests.support.flight_records import Call, recorded, schedule, simulated
 
 LATE = 30.0
 GAVE_UP = "Application timeout caused pair closure"
@@ -170,8 +170,10 @@ def test_stacks_decide_which_rank_is_behind_at_a_new_call() -> None:
     finding = the_only(flights)
     assert (finding.code, finding.culprits) == ("hang-collective-mismatch", ())
     assert finding.victims == ()
-    asleep = looking.scene({1: [looking.Seen(looking.LOOP, syscall="clock_nanosleep")]}, ranks=2)
-    standing = replace(looking.case(asleep.snapshots()), flights=flights)
+    asleep = job_snapshots.scene(
+        {1: [job_snapshots.Seen(job_snapshots.LOOP, syscall="clock_nanosleep")]}, ranks=2
+    )
+    standing = replace(job_snapshots.case(asleep.snapshots()), flights=flights)
     (finding,) = diagnose(standing).findings
     assert (finding.code, [one.rank for one in finding.culprits]) == ("hang-rank-behind", [1])
 

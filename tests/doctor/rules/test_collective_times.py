@@ -24,7 +24,7 @@ from mgpu_doctor.cli import app
 from mgpu_doctor.cli import diagnose as verb
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
-from tests.support.flights import recorded
+from tests.support.flight_records import recorded
 from tests.support.timed_dumps import dump_of, timed_entry, write_dumps
 
 LATE = [[6.0, 5.0, 7.0, 6.0], [2.0, 2.0, 2.0, 2.0], [4.0, 3.0, 3.0, 4.0]]

@@ -12,8 +12,8 @@ from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
+from tests.support.per_step_jobs import Seconds, healthy, job_of
 from tests.support.pipelines import Pipeline, pipeline_case
-from tests.support.recurring import Seconds, healthy, job_of
 from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Synthetic
 

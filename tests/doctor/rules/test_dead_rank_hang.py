@@ -8,7 +8,17 @@ import pytest
 
 from mgpu_doctor.case.model import Case, Now, Outcome, Rank, State
 from mgpu_doctor.findings import Severity
-from tests.support.deaths import AT, dead, echo, error, failed_job, find, rank, stepped, waiting
+from tests.support.failure_cases import (
+    AT,
+    dead,
+    echo,
+    error,
+    failed_job,
+    find,
+    rank,
+    stepped,
+    waiting,
+)
 
 
 def live(ranks: list[Rank], seconds: float = 42.0) -> Case:

@@ -13,16 +13,16 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.recording.device_position import NoPosition
-from tests.support import looking
+from tests.support import job_snapshots
 from tests.support.diagnoses import facts
 from tests.support.diagnoses import rank as summary
-from tests.support.looking import LOOP, Scene, Seen, collective, scene, stuck
+from tests.support.job_snapshots import LOOP, Scene, Seen, collective, scene, stuck
 
-LAST = looking.START + 2.0
+LAST = job_snapshots.START + 2.0
 """When the newest snapshot was taken."""
 ITEM = [Seen(LOOP)]
 """Waits for the device in `item()`, which leaves no frame, and sleeps."""
-SPINS = looking.moving(LOOP, 3, step=1.0, active=True, syscall=None)
+SPINS = job_snapshots.moving(LOOP, 3, step=1.0, active=True, syscall=None)
 """The same, as CUDA waits by default."""
 DEVICE = [Seen((*LOOP, "synchronize torch/cuda/__init__.py:800"))]
 
@@ -47,7 +47,7 @@ def examined(
 ) -> Diagnosis:
     job = job or scene({}, ranks=len(positions), others=ITEM)
     ranks = [boxed(number, position) for number, position in positions.items()]
-    return diagnose(looking.case(job.snapshots(), ranks))
+    return diagnose(job_snapshots.case(job.snapshots(), ranks))
 
 
 @pytest.mark.parametrize("hosts", [ITEM, SPINS, DEVICE])

@@ -8,8 +8,7 @@ import pytest
 
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Finding
-from tests.support.deaths import AT, dead, echo, error, failed_job, terminated
-from tests.support.endings import (
+from tests.support.ending_records import (
     GIB,
     MIB,
     diagnosed,
@@ -20,6 +19,7 @@ from tests.support.endings import (
     told,
     with_end,
 )
+from tests.support.failure_cases import AT, dead, echo, error, failed_job, terminated
 
 WORKER = 5000
 BUS_ERROR = (

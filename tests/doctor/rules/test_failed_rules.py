@@ -12,7 +12,7 @@ import pytest
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Console, Event, Now, Outcome, ProcessEnd, Rank, State
 from mgpu_doctor.rules.failures.failure_text import headline
-from tests.support.deaths import (
+from tests.support.failure_cases import (
     AT,
     dead,
     echo,

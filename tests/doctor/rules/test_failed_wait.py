@@ -9,8 +9,8 @@ import pytest
 
 from mgpu_doctor.case.model import Now, Outcome, Rank, Wait
 from mgpu_doctor.diagnose import diagnose
-from tests.support.deaths import AT, dead, error, failed_job, lost_peer, stepped
 from tests.support.examining import loud
+from tests.support.failure_cases import AT, dead, error, failed_job, lost_peer, stepped
 
 SECONDS = 6.0
 BEHIND, MISMATCH = "hang-rank-behind", "hang-collective-mismatch"

@@ -14,7 +14,9 @@ from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, Console, Now, Outcome, Rank, Wait
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Severity
-from tests.support.deaths import (
+from tests.support.ending_records import GIB, diagnosed, group, kill, pid_of, process, sampled, told
+from tests.support.ending_records import place as file_system
+from tests.support.failure_cases import (
     AT,
     dead,
     echo,
@@ -27,8 +29,6 @@ from tests.support.deaths import (
     terminated,
     waiting,
 )
-from tests.support.endings import GIB, diagnosed, group, kill, pid_of, process, sampled, told
-from tests.support.endings import place as file_system
 
 UNREADABLE: dict[str, Any] = {"log_trouble": "/dev/kmsg cannot be read: Operation not permitted"}
 

@@ -12,7 +12,7 @@ from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
-from tests.support.deaths import AT, dead, error, failed_job, stepped, terminated
+from tests.support.failure_cases import AT, dead, error, failed_job, stepped, terminated
 from tests.support.metadata import with_metadata
 
 TIMED_OUT = (

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.case.model import Case, Outcome, State
-from tests.support.deaths import AT, dead, echo, error, failed_job, rank, terminated, waiting
-from tests.support.endings import (
+from tests.support.ending_records import (
     GIB,
     MIB,
     diagnosed,
@@ -21,6 +20,7 @@ from tests.support.endings import (
     told,
     with_end,
 )
+from tests.support.failure_cases import AT, dead, echo, error, failed_job, rank, terminated, waiting
 from tests.support.synthetic import Synthetic, records
 
 WORKER = 5000

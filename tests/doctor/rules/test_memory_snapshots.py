@@ -14,7 +14,7 @@ from mgpu_doctor.cli import app
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.examine.subjects import MemorySnapshot, recognize
 from mgpu_doctor.findings import Finding, Severity
-from tests.support.snapshots import APART, FULL, MIB, block, frames, oom, segment, written
+from tests.support.memory_snapshots import APART, FULL, MIB, block, frames, oom, segment, written
 
 
 def only(path: Path) -> Finding:

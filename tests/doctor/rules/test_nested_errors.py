@@ -12,8 +12,8 @@ from mgpu_doctor.case.captured_console import error_of
 from mgpu_doctor.case.model import Console, Error
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.rules.training.loss import RULES as LOSS
-from tests.support.deaths import AT, dead, echo, error, failed_job, logged
-from tests.support.endings import diagnosed
+from tests.support.ending_records import diagnosed
+from tests.support.failure_cases import AT, dead, echo, error, failed_job, logged
 
 WORKER_LOOP = (
     '  File "/usr/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 374, in '

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.case.model import Console, Rank, State
-from tests.support.deaths import AT, dead, error, failed_job, find, logged, rank
+from tests.support.failure_cases import AT, dead, error, failed_job, find, logged, rank
 
 GAVE_UP = (
     "wait timeout after 5000ms, keys: /default_pg/0//cpu//0/1",

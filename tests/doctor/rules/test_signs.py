@@ -18,7 +18,7 @@ from mgpu_doctor.rules.failures.log_codes import FAMILIES, SUMMARIES, family_of
 from mgpu_doctor.rules.failures.log_findings import filled, first_sentence
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
-from tests.support.deaths import AT, dead, echo, error, failed_job, rank, terminated
+from tests.support.failure_cases import AT, dead, echo, error, failed_job, rank, terminated
 from tests.support.logs import RECORDED, progress, write
 from tests.support.loops import over
 

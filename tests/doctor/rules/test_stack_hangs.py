@@ -14,16 +14,16 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report import diagnosis_json, terminal
-from tests.support import looking
-from tests.support.deaths import error, lost_peer
+from tests.support import job_snapshots
 from tests.support.diagnoses import facts
 from tests.support.diagnoses import rank as summary
-from tests.support.looking import LOCKED, LOOP, WAITS, Scene, Seen, collective, scene, stuck
+from tests.support.failure_cases import error, lost_peer
+from tests.support.job_snapshots import LOCKED, LOOP, WAITS, Scene, Seen, collective, scene, stuck
 from tests.support.seeds import at_most
 
 
 def examined(job: Scene, ranks: tuple[Rank, ...] = ()) -> Diagnosis:
-    return diagnose(looking.case(job.snapshots(), ranks))
+    return diagnose(job_snapshots.case(job.snapshots(), ranks))
 
 
 def only(job: Scene, ranks: tuple[Rank, ...] = ()) -> Finding:
@@ -34,7 +34,7 @@ def only(job: Scene, ranks: tuple[Rank, ...] = ()) -> Finding:
 def boxed(number: int, *, since: float | None = None, ended: float | None = None) -> Rank:
     """A rank with a box: waiting since, or with its newest step ended at, seconds before the last
     look."""
-    last = looking.START + 2.0
+    last = job_snapshots.START + 2.0
     known = facts(summary(number, state=State.RUNNING, exit_code=None))
     made = replace(known, pid=1000 + number, steps=np.empty(0, STEP_DTYPE))
     if since is not None:
@@ -97,7 +97,7 @@ def test_a_rank_that_cannot_go_on_is_critical_at_once(how: str) -> None:
     assert found.victims == (0, 1, 3)
     assert found.fixes[0].id == fix
     assert all(text in found.title for text in (detail, "util.py:31", "all_reduce at train.py:65"))
-    assert lines(found) == [f"{looking.HOME}/util.py:31"]
+    assert lines(found) == [f"{job_snapshots.HOME}/util.py:31"]
     assert found.confidence >= 0.75
 
 
@@ -138,7 +138,7 @@ def test_black_boxes_show_how_long_the_others_have_waited() -> None:
 
 def test_a_rank_that_waited_until_the_job_was_ended_counts_until_then() -> None:
     job = scene({2: [PASSING["sleep"][0]]})
-    over = looking.START + 42.0
+    over = job_snapshots.START + 42.0
     waiting = [boxed(number, since=5.0) for number in (0, 1, 3)]
     ranks = [replace(rank, state=State.DEAD, ended=over) for rank in (*waiting, boxed(2))]
     told = examined(job, tuple(ranks)).findings
@@ -152,7 +152,7 @@ def test_a_rank_whose_peer_timed_out_first_has_waited_as_long_as_that(
     waited: float, codes: list[str]
 ) -> None:
     """gloo closes the connections of a rank that timed out, which another then reports."""
-    over = looking.START + 42.0
+    over = job_snapshots.START + 42.0
     causes = {
         0: (error("RuntimeError", "Timed out waiting 25000ms for recv operation"), 25.0),
         1: (lost_peer(over), waited),
@@ -169,7 +169,7 @@ def test_a_rank_whose_peer_timed_out_first_has_waited_as_long_as_that(
         for number, (cause, seconds) in causes.items()
     ]
     behind = replace(boxed(2), state=State.DEAD, signal=15, ended=over + 1)
-    case = looking.case(scene({2: [PASSING["sleep"][0]]}).snapshots(), (*ended, behind))
+    case = job_snapshots.case(scene({2: [PASSING["sleep"][0]]}).snapshots(), (*ended, behind))
     case = replace(case, job=replace(case.job, ended=over, outcome=Outcome.FAILED, exit_code=1))
     findings = diagnose(case).findings
     assert [finding.code for finding in findings] == [*codes, "hang-rank-behind"]
@@ -178,9 +178,9 @@ def test_a_rank_whose_peer_timed_out_first_has_waited_as_long_as_that(
 
 def test_a_job_that_is_over_is_not_to_be_checked_again() -> None:
     job = scene({2: [PASSING["sleep"][0]]})
-    made = looking.case(job.snapshots())
+    made = job_snapshots.case(job.snapshots())
     assert [fix.id for fix in diagnose(made).findings[0].fixes][-1] == "look-again"
-    over = replace(made.job, ended=looking.START + 42.0, outcome=Outcome.KILLED)
+    over = replace(made.job, ended=job_snapshots.START + 42.0, outcome=Outcome.KILLED)
     (found,) = (
         one for one in diagnose(replace(made, job=over)).findings if one.code == "hang-rank-behind"
     )
@@ -199,14 +199,14 @@ def test_a_second_hang_at_the_place_of_the_first_is_reported() -> None:
     job = scene({2: LOCKED}, ranks=4)
     earlier = tuple(replace(snapshot, at=snapshot.at - 3600) for snapshot in job.snapshots())
     ranks = tuple(boxed(number, ended=60.0) for number in range(4))
-    case = looking.case((*earlier, *job.snapshots()), ranks)
+    case = job_snapshots.case((*earlier, *job.snapshots()), ranks)
     (found,) = (one for one in diagnose(case).findings if one.code.startswith("hang-"))
     assert (found.code, [one.rank for one in found.culprits]) == ("hang-rank-behind", [2])
     assert not any(isinstance(one.value, float) and one.value > 3000 for one in found.evidence)
 
 
 def test_a_job_that_completed_has_no_hang() -> None:
-    case = looking.case(scene({2: LOCKED}).snapshots())
+    case = job_snapshots.case(scene({2: LOCKED}).snapshots())
     done = replace(case, job=replace(case.job, outcome=Outcome.COMPLETED))
     assert diagnose(case).findings
     assert diagnose(done).findings == ()
@@ -214,9 +214,9 @@ def test_a_job_that_completed_has_no_hang() -> None:
 
 
 QUIET = {
-    "saves": [Seen(looking.SAVING, syscall="write /x")],
-    "compiles": [Seen(looking.COMPILING)],
-    "imports": [Seen(looking.IMPORTING)],
+    "saves": [Seen(job_snapshots.SAVING, syscall="write /x")],
+    "compiles": [Seen(job_snapshots.COMPILING)],
+    "imports": [Seen(job_snapshots.IMPORTING)],
 }
 
 
@@ -229,7 +229,7 @@ def test_legitimate_work_is_reported_only_after_a_long_time(how: str) -> None:
 
 
 def test_a_loop_is_reported_from_the_third_snapshot_on() -> None:
-    spin = looking.moving((*LOOP, "spin util.py:9"), 3, step=1.0, active=True, gil=True)
+    spin = job_snapshots.moving((*LOOP, "spin util.py:9"), 3, step=1.0, active=True, gil=True)
     spin = [replace(one, syscall=None) for one in spin]
     job = scene({2: spin})
     found = only(job)
@@ -242,21 +242,23 @@ def test_a_loop_is_reported_from_the_third_snapshot_on() -> None:
 
 def test_a_rank_that_computes_in_a_library_is_a_warning_however_long() -> None:
     calls = (*LOOP, "clean util.py:9", "match re/__init__.py:166")
-    busy = looking.moving(calls, 3, step=1.0, active=True, gil=False)
-    waits = [Seen(looking.collective(), rested=90.0)]
+    busy = job_snapshots.moving(calls, 3, step=1.0, active=True, gil=False)
+    waits = [Seen(job_snapshots.collective(), rested=90.0)]
     found = only(scene({2: [replace(one, syscall=None) for one in busy]}, others=waits))
     assert (found.code, found.severity) == ("hang-rank-behind", Severity.WARNING)
     assert (found.confidence, found.culprits[0].rank) == (0.6, 2)
-    assert f"{looking.HOME}/util.py:9" in lines(found)
+    assert f"{job_snapshots.HOME}/util.py:9" in lines(found)
 
 
 def test_a_rank_that_waits_for_its_worker_is_at_the_line_of_the_worker() -> None:
-    job = scene({1: [Seen(looking.LOADING, syscall="poll")]}, ranks=2)
-    job.workers = {1: [Seen((*looking.FETCHING, "DS.__getitem__ data.py:9", "take util.py:31"))]}
+    job = scene({1: [Seen(job_snapshots.LOADING, syscall="poll")]}, ranks=2)
+    job.workers = {
+        1: [Seen((*job_snapshots.FETCHING, "DS.__getitem__ data.py:9", "take util.py:31"))]
+    }
     found = only(job)
     assert (found.severity, found.culprits[0].rank) == (Severity.CRITICAL, 1)
     assert "data-loader worker 5001" in found.title
-    assert lines(found) == [f"{looking.HOME}/util.py:31"]
+    assert lines(found) == [f"{job_snapshots.HOME}/util.py:31"]
     assert found.fixes[0].id == "mend-the-data-set"
 
 
@@ -274,7 +276,7 @@ def test_a_library_is_named_with_its_line_and_the_call() -> None:
     found = only(scene({2: [Seen(inside)]}))
     place = "in on_step_end() at transformers/callback.py:88, called at util.py:31,"
     assert f"Rank 2 waits {place} for a lock" in found.title
-    assert lines(found) == [f"{looking.HOME}/util.py:31"]
+    assert lines(found) == [f"{job_snapshots.HOME}/util.py:31"]
 
 
 def test_a_wait_that_blocks_no_one_is_no_hang() -> None:
@@ -327,7 +329,7 @@ def test_pipeline_stages_may_wait_in_different_places() -> None:
 
 
 def test_ranks_that_never_start_are_named() -> None:
-    job = Scene({rank: [Seen(looking.JOINING)] for rank in (0, 1, 3)}, missing=(2,))
+    job = Scene({rank: [Seen(job_snapshots.JOINING)] for rank in (0, 1, 3)}, missing=(2,))
     found = only(job)
     assert (found.code, found.severity) == ("hang-rendezvous", Severity.CRITICAL)
     assert [one.rank for one in found.culprits] == [2]
@@ -337,19 +339,19 @@ def test_ranks_that_never_start_are_named() -> None:
 
 
 def test_a_rank_that_is_blocked_before_it_joins_is_named_with_its_line() -> None:
-    late = [Seen((*looking.ROOT, "download util.py:4"), syscall="clock_nanosleep")]
-    found = only(scene({1: late}, others=[Seen(looking.JOINING)]))
+    late = [Seen((*job_snapshots.ROOT, "download util.py:4"), syscall="clock_nanosleep")]
+    found = only(scene({1: late}, others=[Seen(job_snapshots.JOINING)]))
     assert found.code == "hang-rendezvous"
     assert [one.rank for one in found.culprits] == [1]
     assert "download() at util.py:4" in found.title
-    imports = [Seen(looking.IMPORTING, cpu=at * 0.9, active=True) for at in range(3)]
-    assert not examined(scene({1: imports}, others=[Seen(looking.JOINING)])).findings
+    imports = [Seen(job_snapshots.IMPORTING, cpu=at * 0.9, active=True) for at in range(3)]
+    assert not examined(scene({1: imports}, others=[Seen(job_snapshots.JOINING)])).findings
 
 
 def test_ranks_that_all_wait_to_join_may_be_just_starting() -> None:
-    job = scene({}, others=[Seen(looking.JOINING)], ranks=2)
+    job = scene({}, others=[Seen(job_snapshots.JOINING)], ranks=2)
     assert not examined(job).findings
-    last = looking.START + 2.0
+    last = job_snapshots.START + 2.0
     young = tuple(replace(boxed(number), started=last - 20.0) for number in range(2))
     assert not examined(job, young).findings
     old = tuple(replace(boxed(number), started=last - 90.0) for number in range(2))
@@ -378,7 +380,7 @@ def test_a_busy_child_process_is_no_hang() -> None:
 
 
 def test_ranks_of_other_hosts_may_still_start() -> None:
-    job = scene({}, others=[Seen(looking.JOINING)])
+    job = scene({}, others=[Seen(job_snapshots.JOINING)])
     job.world_size = 8
     assert not examined(job).findings
     job.every = 20.0
@@ -414,14 +416,22 @@ def test_a_process_of_unknown_rank_is_named_by_its_pid() -> None:
         replace(snapshot, processes=tuple(replace(one, rank=None) for one in snapshot.processes))
         for snapshot in scene({1: LOCKED}, ranks=2).snapshots()
     ]
-    (found,) = diagnose(looking.case(snapshots)).findings
+    (found,) = diagnose(job_snapshots.case(snapshots)).findings
     assert [(one.rank, one.pid) for one in found.culprits] == [(None, 1001)]
     assert found.title.startswith("A process waits in take() at util.py:31")
     assert found.victims == ()
 
 
 CALLS = st.lists(
-    st.sampled_from([*LOOP, *looking.BACKWARD, *looking.LOADING, *looking.JOINING, *looking.SAVING])
+    st.sampled_from(
+        [
+            *LOOP,
+            *job_snapshots.BACKWARD,
+            *job_snapshots.LOADING,
+            *job_snapshots.JOINING,
+            *job_snapshots.SAVING,
+        ]
+    )
     | st.builds(lambda name, line: f"{name} train.py:{line}", st.text(max_size=20), st.integers()),
     max_size=12,
 )
@@ -484,8 +494,8 @@ def test_the_tree_marks_the_culprits() -> None:
 def test_how_a_rank_that_is_gone_ended_is_evidence(
     number: int | None, code: int | None, told: str
 ) -> None:
-    case = looking.case(scene({1: [Seen(state="Z")]}).snapshots())
-    end = ProcessEnd(1001, code, number, looking.START)
+    case = job_snapshots.case(scene({1: [Seen(state="Z")]}).snapshots())
+    end = ProcessEnd(1001, code, number, job_snapshots.START)
     (found,) = diagnose(replace(case, ends=(end,))).findings
     assert (found.code, [one.rank for one in found.culprits]) == ("hang-rank-dead", [1])
     assert told in [one.value for one in found.evidence]

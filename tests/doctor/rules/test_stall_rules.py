@@ -14,7 +14,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.hosts import Doing, on_host, sampled
 from tests.support.metadata import with_metadata
-from tests.support.recurring import healthy, job_of
+from tests.support.per_step_jobs import healthy, job_of
 from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 

@@ -10,7 +10,7 @@ import pytest
 from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
-from tests.support.recurring import healthy, job_of
+from tests.support.per_step_jobs import healthy, job_of
 from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Synthetic, make_case, make_rank, records, synthetic_case
 

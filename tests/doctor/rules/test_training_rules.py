@@ -13,7 +13,7 @@ from mgpu_doctor.case.model import Case, Console, Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.training import data_sharding, loss, replica_divergence, update_batch
-from tests.support.deaths import dead, echo, error, failed_job
+from tests.support.failure_cases import dead, echo, error, failed_job
 from tests.support.recorded_diagnoses import examine
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
 

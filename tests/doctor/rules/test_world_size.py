@@ -12,8 +12,8 @@ from mgpu_doctor.case.outcomes import with_missing
 from mgpu_doctor.diagnose import folded
 from mgpu_doctor.findings import Evidence, Finding, Severity
 from mgpu_doctor.rules.failures.failed_rendezvous import RULES
-from tests.support.deaths import AT, dead, error, failed_job, rank
-from tests.support.endings import diagnosed
+from tests.support.ending_records import diagnosed
+from tests.support.failure_cases import AT, dead, error, failed_job, rank
 
 VAIN = replace(
     error("torch.distributed.DistStoreError", "wait timeout after 4000ms, keys: /0//cpu//0/2"),

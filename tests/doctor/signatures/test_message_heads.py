@@ -11,9 +11,9 @@ from mgpu_doctor.case.log_case import load_logs
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.signatures.signature import LEAST_WORDS, Signature
+from tests.support.all_signatures import EVERY, codes_of
 from tests.support.log_texts import healthy_texts
 from tests.support.loops import over
-from tests.support.signed import EVERY, codes_of
 
 WITH_HEADS = [one for one in EVERY if one.heads]
 CAUGHT = {"cuda-oom"}

@@ -20,14 +20,14 @@ from mgpu_doctor.tui.rank_order import memory_of
 from mgpu_doctor.tui.screens import gpu_details
 from mgpu_doctor.tui.screens.gpu_screen import GpuScreen
 from mgpu_doctor.tui.view import View
-from tests.support import diagnoses, manyhosts
+from tests.support import diagnoses, multi_host
 from tests.support.frames import AT, GIB, frame, gpu
 from tests.support.metadata import with_metadata
 from tests.support.screens import GOLDEN_SIZE, Still, check_sizes, screen_text, until
 from tests.support.screens import shown as first_shown
 
 HOSTS = ("node-a", "node-b")
-TWO = manyhosts.replayed(HOSTS, 2, 2)
+TWO = multi_host.replayed(HOSTS, 2, 2)
 
 
 def rows(made: Frame, width: int = 120, view: View = View()) -> list[str]:  # noqa: B008 - frozen
@@ -108,7 +108,7 @@ def test_hosts_are_told_apart_however_narrow(width: int) -> None:
         ("a-rather-long-name-0001", "a-rather-long-name-0002"),
         ("[red]x", "\x1b[31my"),
     ):
-        made = rows(manyhosts.replayed(names, 2, 2), width)
+        made = rows(multi_host.replayed(names, 2, 2), width)
         assert len({row.split()[1] for row in made[1:]}) == 2, made
         assert max(map(len, made)) <= width
         assert "\x1b" not in "".join(made)
@@ -129,8 +129,8 @@ def test_a_gpu_without_a_rank_is_accused_on_its_own_host_alone() -> None:
     accused = replace(
         diagnoses.LOW_COVERAGE, culprits=(Culprit(None, host="node-b", device="GPU 1"),)
     )
-    found = manyhosts.spread(diagnoses.straggler(4, 2, Outcome.RUNNING), HOSTS, 2)
-    first, second = manyhosts.samples(HOSTS, 2)
+    found = multi_host.spread(diagnoses.straggler(4, 2, Outcome.RUNNING), HOSTS, 2)
+    first, second = multi_host.samples(HOSTS, 2)
     made = frame(replace(found, findings=(accused,)), devices=second, elsewhere=(first,))
 
     def page(host: str) -> str:
@@ -185,7 +185,7 @@ async def test_page_of_a_gpu() -> None:
 
 
 async def test_many_hosts_leave_the_other_panels_their_lines() -> None:
-    made = manyhosts.replayed([f"node-{number:02}" for number in range(32)], 8, 9)
+    made = multi_host.replayed([f"node-{number:02}" for number in range(32)], 8, 9)
     app = TopApp(Still(made), interval=3600)
     async with app.run_test(size=(80, 24)) as pilot:
         await first_shown(pilot)

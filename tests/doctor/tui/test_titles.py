@@ -9,7 +9,7 @@ import pytest
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.panels import header
-from tests.support import manyhosts
+from tests.support import multi_host
 from tests.support.frames import AT, BUSY, MANY_RANKS, REPLAYED, gpu
 
 
@@ -45,8 +45,8 @@ def test_what_is_older_than_was_asked_for_says_how_old(
 
 
 def test_whose_gpus_they_are() -> None:
-    assert header.gpus_title(manyhosts.FOUR) == "GPUs of 4 hosts"
-    fewer = replace(manyhosts.FOUR, elsewhere=manyhosts.FOUR.elsewhere[1:])
+    assert header.gpus_title(multi_host.FOUR) == "GPUs of 4 hosts"
+    fewer = replace(multi_host.FOUR, elsewhere=multi_host.FOUR.elsewhere[1:])
     assert header.gpus_title(fewer) == "GPUs of 3 of 4 hosts"
     bare = DeviceSample(AT, (), "no driver", host="a")
     one = Frame(AT, "r", devices=bare, elsewhere=(DeviceSample(AT, (gpu(0),), host="b"),))

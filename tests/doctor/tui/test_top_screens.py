@@ -14,7 +14,7 @@ from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.jobs import greeting
 from mgpu_doctor.tui.once import render
 from mgpu_doctor.tui.panels import header
-from tests.support import diagnoses, frames, manyhosts
+from tests.support import diagnoses, frames, multi_host
 from tests.support.frames import STRAGGLER
 from tests.support.gpus import busy_waiting
 from tests.support.screens import (
@@ -27,7 +27,7 @@ from tests.support.screens import (
     shown,
 )
 
-ALL = {**frames.ALL, "four-hosts": manyhosts.FOUR}
+ALL = {**frames.ALL, "four-hosts": multi_host.FOUR}
 ON_GPUS = diagnose(busy_waiting())
 SCREENS = {
     "busy-waiting": frames.frame(ON_GPUS, devices=ON_GPUS.case.device_samples[-1], at=2000.0),

@@ -7,7 +7,7 @@ import pytest
 
 from mgpu_doctor.analysis.comparing.compared_run import SMOOTHED, Losses, losses_of, target_of
 from mgpu_doctor.case.model import Case
-from tests.support.runs import fed_case
+from tests.support.compared_runs import fed_case
 from tests.support.synthetic import Synthetic
 
 

@@ -16,7 +16,7 @@ from mgpu_doctor.analysis.comparing.step_time_noise import (
     quantile,
     ratio,
 )
-from tests.support.runs import STEP, run, steady, step_times
+from tests.support.compared_runs import STEP, run, steady, step_times
 
 PAIRS = 200
 

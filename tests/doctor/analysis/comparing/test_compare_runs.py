@@ -18,8 +18,8 @@ from mgpu_doctor.analysis.comparing.compared_run import (
 from mgpu_doctor.case.device_samples import Device, DeviceProcess, DeviceSample
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case
+from tests.support.compared_runs import fed_case
 from tests.support.metadata import with_metadata
-from tests.support.runs import fed_case
 from tests.support.synthetic import Fault, Synthetic
 
 

@@ -9,7 +9,7 @@ import pytest
 from mgpu_doctor.analysis.comparing.compared_run import Run
 from mgpu_doctor.analysis.comparing.comparison import compared
 from mgpu_doctor.analysis.comparing.scaling import Growth, Law, best, growth_of, law_of, scaling
-from tests.support.runs import run, steady, step_times
+from tests.support.compared_runs import run, steady, step_times
 
 
 def weak(ranks: int, seconds: float, wait: float = 0.0, moving: float = 0.0) -> Run:

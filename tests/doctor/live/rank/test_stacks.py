@@ -15,11 +15,11 @@ from mgpu_doctor.case.this_machine import this_host
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live import rank_stacks
 from mgpu_doctor.live.rank_stacks import NOT_RECORDED, RankStacks, read_rank_stacks
-from tests.support import diagnoses, looking
+from tests.support import diagnoses, job_snapshots
 
 RANKS = 40
-SEEN = looking.scene({2: looking.LOCKED}, ranks=RANKS).snapshots()[0]
-RECORDED = looking.case([SEEN])
+SEEN = job_snapshots.scene({2: job_snapshots.LOCKED}, ranks=RANKS).snapshots()[0]
+RECORDED = job_snapshots.case([SEEN])
 HERE = [blank_rank(rank=n, pid=1000 + n, host=this_host(), is_here=True) for n in range(RANKS)]
 CASE = replace(RECORDED, job_snapshots=(), ranks=(*HERE, replace(HERE[2], pid=(1 << 22) + 7)))
 

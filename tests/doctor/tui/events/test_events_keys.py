@@ -10,7 +10,7 @@ from textual.app import App
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report.job_events import Kind
 from mgpu_doctor.tui.screens.events_screen import Choice, EventsScreen, Sheet
-from tests.support.happenings import AT, EVENTFUL, case, event, frame, rank
+from tests.support.eventful_job import AT, EVENTFUL, case, event, frame, rank
 
 FALLEN = replace(EVENTFUL, at=AT + 60)
 MANY = frame(

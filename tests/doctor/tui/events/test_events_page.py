@@ -12,7 +12,7 @@ from mgpu_doctor.live.frame import Frame, Position
 from mgpu_doctor.report.job_events import Kind, TimelineEvent
 from mgpu_doctor.report.verdict import Tone
 from mgpu_doctor.tui.screens.events_screen import Choice, Timeline, draw, scrolled, timeline
-from tests.support.happenings import AT, EVENTFUL, START
+from tests.support.eventful_job import AT, EVENTFUL, START
 from tests.support.screens import SIZES, check
 
 EARLY = START + 400.0

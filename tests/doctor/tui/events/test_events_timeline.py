@@ -17,7 +17,7 @@ from mgpu_doctor.report.job_events import Kind, TimelineEvent
 from mgpu_doctor.report.verdict import Tone
 from mgpu_doctor.tui.screens.events_screen import MOST_EVENTS, timeline
 from tests.support import diagnoses
-from tests.support.happenings import (
+from tests.support.eventful_job import (
     AGAIN,
     AT,
     EVENTFUL,

@@ -16,11 +16,11 @@ from mgpu_doctor.live.rank_output import Output, Printed, Stream
 from mgpu_doctor.live.rank_stacks import RankStacks, merged
 from mgpu_doctor.tui.screens.rank_screen import RankScreen, ReadOutput
 from mgpu_doctor.tui.view import View, Who
-from tests.support import diagnoses, looking
+from tests.support import diagnoses, job_snapshots
 from tests.support.frames import HOSTILE, STRAGGLER, eight_gpus
 from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 
-SEEN = looking.scene({2: looking.LOCKED}).snapshots()[0]
+SEEN = job_snapshots.scene({2: job_snapshots.LOCKED}).snapshots()[0]
 CULPRIT = Who(2, "node-a")
 FRAME = replace(STRAGGLER, devices=replace(eight_gpus(), devices=eight_gpus().devices[:3]))
 

@@ -23,8 +23,8 @@ from mgpu_doctor.tui.jobs.attach_screen import AttachScreen, Listed, gpus_of, jo
 from mgpu_doctor.tui.once import render
 from tests.support.frames import eight_gpus
 from tests.support.launching import eventually
+from tests.support.screen_app import TinyApp
 from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
-from tests.support.tiny import TinyApp
 
 COMMAND = "torchrun --nproc-per-node 4 train.py --config configs/large.yaml"
 OBSERVED = Listed(

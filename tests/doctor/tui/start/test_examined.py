@@ -17,8 +17,8 @@ from mgpu_doctor.tui.jobs import diagnosis_screen
 from mgpu_doctor.tui.jobs.diagnosis_screen import DiagnosisScreen, NotSavedError, examination
 from tests.support import diagnoses
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
+from tests.support.screen_app import TinyApp
 from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
-from tests.support.tiny import TinyApp
 
 
 def pretend(subject: str, tell: Tell) -> Diagnosis:

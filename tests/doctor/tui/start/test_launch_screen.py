@@ -13,8 +13,8 @@ from textual.widgets import Select
 
 from mgpu_doctor.tui.jobs.launch_screen import LaunchScreen, Row
 from mgpu_doctor.tui.jobs.starting import NotStartedError, Started
+from tests.support.screen_app import TinyApp
 from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
-from tests.support.tiny import TinyApp
 
 STARTED = Started(Path("/runs/20260917-101500-train-4711"), 4711)
 

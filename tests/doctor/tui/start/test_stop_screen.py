@@ -6,8 +6,8 @@ import signal
 from dataclasses import dataclass, field
 
 from mgpu_doctor.tui.jobs.stopping import Aim, StopScreen, Who
+from tests.support.screen_app import TinyApp
 from tests.support.screens import check_screen, screen_text, until
-from tests.support.tiny import TinyApp
 
 ALIVE = Who(1, 0)
 """The first process of this machine: it is alive, and nothing is sent to it."""

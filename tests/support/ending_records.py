@@ -29,7 +29,7 @@ from mgpu_doctor.rules.failures import (
 )
 from mgpu_doctor.rules.hang import dead_rank_hang
 from mgpu_doctor.rules.memory import host_oom
-from tests.support.deaths import AT
+from tests.support.failure_cases import AT
 from tests.support.recorded_diagnoses import examine
 
 MIB, GIB = 1 << 20, 1 << 30
