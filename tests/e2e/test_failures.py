@@ -70,7 +70,7 @@ def the_only(diagnosis: Diagnosis) -> Finding:
 @pytest.mark.untimed
 @pytest.mark.parametrize("how", ["exit", "kill", "term", "segv", "leave"])
 def test_under_torchrun_the_rank_that_fell_is_named(how: str, tmp_path: Path) -> None:
-    """An exception under torchrun: test_deaths.py."""
+    """An exception under torchrun: test_failure_causes.py."""
     recording = tmp_path / "recording"
     ended = run([*doctor(recording), *torchrun(SCRIPT.name, how, "--rank", "1", ranks=3)])
     assert ended.code == 1

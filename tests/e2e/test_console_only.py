@@ -1,5 +1,5 @@
 """Real jobs of which nothing is left but what they printed; those of one failing rank:
-test_deaths.py."""
+test_failure_causes.py."""
 
 from __future__ import annotations
 
