@@ -98,7 +98,7 @@ def causes() -> Iterator[Trial]:
         return Trial(name, script, 2, options, (code,), culprits)
 
     hog = ("--steps", "150", "--model", "cnn", "--hog", "1")
-    yield trial("a neighbour on its core", "neighbours", "straggler-host", *hog, culprits=(1,))
+    yield trial("a neighbour on its core", "shared_cores", "straggler-host", *hog, culprits=(1,))
     yield trial(
         "twice the batch", "uneven_batches", "imbalance-data", "--uneven", "batch", culprits=(1,)
     )
@@ -135,12 +135,14 @@ def causes() -> Iterator[Trial]:
     yield trial("needless search", "ddp_settings", "unused-parameter-scan", "--find-unused")
     grow = ("--steps", "100", "--every", "10")
     yield trial("shapes change", "recompiles", "recompiling", *grow, culprits=(0, 1))
-    yield trial("no sampler", "duplicated", "data-duplicated", "--no-sampler")
-    yield trial("seeds of their own", "duplicated", "seed-inconsistent", "--seeds", "per-rank")
+    yield trial("no sampler", "data_sharding", "data-duplicated", "--no-sampler")
+    yield trial("seeds of their own", "data_sharding", "seed-inconsistent", "--seeds", "per-rank")
     undivided = ("--undivided", "--global-batch-size", "64")
-    yield trial("the global batch on each", "duplicated", "batch-confusion", *undivided)
+    yield trial("the global batch on each", "data_sharding", "batch-confusion", *undivided)
     large = ("--global-batch-size", "512", "--lr", "0.001")
-    yield trial("the rate of a small batch", "duplicated", "lr-unscaled", *large)
-    yield trial("no broadcast", "diverging", "replicas-diverged", "--wrong", "no-broadcast")
+    yield trial("the rate of a small batch", "data_sharding", "lr-unscaled", *large)
+    yield trial(
+        "no broadcast", "diverging_replicas", "replicas-diverged", "--wrong", "no-broadcast"
+    )
     lost = ("--rank", "1", "--value", "inf")
-    yield trial("a loss that is no number", "lost_loss", "loss-nan", *lost, culprits=(1,))
+    yield trial("a loss that is no number", "nan_loss", "loss-nan", *lost, culprits=(1,))

@@ -78,12 +78,12 @@ def _diverged() -> Iterator[Trial]:
     code = "replicas-diverged"
     for ranks in (2, 3, 4):
         if ranks > 2:  # of two, `causes` has it
-            yield _job("no broadcast", "diverging", ranks, code, "--wrong", "no-broadcast")
-        yield _job("a weight forgotten", "diverging", ranks, code, "--wrong", "forgotten")
+            yield _job("no broadcast", "diverging_replicas", ranks, code, "--wrong", "no-broadcast")
+        yield _job("a weight forgotten", "diverging_replicas", ranks, code, "--wrong", "forgotten")
     late = ("--wrong", "stale", "--at", "85", "--steps", "90")
-    yield _job("one changed late", "diverging", 2, code, *late)
-    yield _job("one changed late", "diverging", 3, code, *late, "--rank", "2", who=(2,))
-    yield _job("one changed late", "diverging", 4, code, *late, who=(1,))
+    yield _job("one changed late", "diverging_replicas", 2, code, *late)
+    yield _job("one changed late", "diverging_replicas", 3, code, *late, "--rank", "2", who=(2,))
+    yield _job("one changed late", "diverging_replicas", 4, code, *late, who=(1,))
 
 
 def _terminated() -> Iterator[Trial]:
@@ -91,7 +91,7 @@ def _terminated() -> Iterator[Trial]:
     for ranks, guilty in ((2, 1), (3, 0), (4, 2)):
         yield Trial(
             "a SIGTERM nobody accounts for",
-            "deaths",
+            "failing_training",
             ranks,
             ("terminate", "--rank", str(guilty), "--steps", "60"),
             ("failed-killed",),

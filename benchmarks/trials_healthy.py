@@ -42,9 +42,9 @@ def _loops(some: tuple[str, ...]) -> Iterator[Trial]:
     yield Trial("spawned", "spawn_ddp", 2, some, launcher=ALONE)
     yield Trial("forked", "fork_ddp", 2, some, launcher=ALONE)
     yield Trial("gradients by hand", "manual_allreduce", 3, some, launcher=PLAIN)
-    yield Trial("gradients only", "diverging", 2, some, launcher=PLAIN)
+    yield Trial("gradients only", "diverging_replicas", 2, some, launcher=PLAIN)
     yield Trial("sharded", "fsdp2", 2, some, launcher=PLAIN)
-    yield Trial("experts", "experts", 2, some, launcher=PLAIN)
+    yield Trial("experts", "expert_parallel", 2, some, launcher=PLAIN)
     yield Trial("two loaders", "two_loaders", 2, some, launcher=PLAIN)
     yield Trial("a trainer class", "lightning_like", 2, some, launcher=PLAIN)
 
@@ -69,7 +69,7 @@ def _habits(some: tuple[str, ...]) -> Iterator[Trial]:
                 ("--steps", "80", "--find-unused", "--spare", "4"), launcher=PLAIN)  # fmt: skip
     once_compiled = ("--steps", "100", "--every", "40")
     yield Trial("compiled for three sizes", "recompiles", 2, once_compiled, launcher=PLAIN)
-    yield Trial("a sampler for each rank", "duplicated", 2, launcher=PLAIN)
+    yield Trial("a sampler for each rank", "data_sharding", 2, launcher=PLAIN)
     yield Trial("many short steps", "no_loader", 2, ("--steps", "600"), launcher=PLAIN)
 
 

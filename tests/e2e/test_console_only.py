@@ -16,14 +16,14 @@ from tests.support.jobs import JOBS, run, torchrun
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
-LINES = (JOBS / "printed.py").read_text(encoding="utf-8").splitlines()
+LINES = (JOBS / "console_output.py").read_text(encoding="utf-8").splitlines()
 
 
 def line_of(text: str) -> int:
     return 1 + next(number for number, line in enumerate(LINES) if text in line)
 
 
-CALLS_THE_MODEL = f"printed.py:{line_of('loss = model(batch')}"
+CALLS_THE_MODEL = f"console_output.py:{line_of('loss = model(batch')}"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Told:
 
 def list_survivor_evidence(kind: str, tmp_path: Path) -> Told:
     """Runs the job, keeps what a terminal would have shown, and asks the doctor."""
-    ended = run(torchrun("printed.py", kind))
+    ended = run(torchrun("console_output.py", kind))
     log = tmp_path / "train.log"
     log.write_text(ended.out + ended.err, encoding="utf-8")
     done = subprocess.run(

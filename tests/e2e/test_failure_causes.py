@@ -69,7 +69,7 @@ def tells(finding: Finding, mark: str) -> bool:
     """Whether it names the line of the script."""
     told = [finding.title, finding.cause, *(str(e.where or e.value) for e in finding.evidence)]
     line = line_of(mark)
-    return any(f"deaths.py:{line}" in text for text in told)
+    return any(f"failing_training.py:{line}" in text for text in told)
 
 
 def by_text(died: Died) -> Finding:
@@ -96,7 +96,11 @@ def test_what_one_rank_raised_is_told_with_rank_and_line(how: str, tmp_path: Pat
         ("hangup", "failed-hangup", "SIGHUP"),
         ("cpu-limit", "failed-time-limit", "CPU time limit"),
         ("exit-aborting", "failed-exception", "exit code 3"),
-        ("told", "failed-exception", f"at deaths.py:{line_of('told')}: no such data set: numbers"),
+        (
+            "told",
+            "failed-exception",
+            f"at failing_training.py:{line_of('told')}: no such data set: numbers",
+        ),
     ],
 )
 def test_an_end_without_an_exception_is_told_with_its_rank(
@@ -244,7 +248,7 @@ def test_a_thread_that_fails_beside_a_job_that_ends_well(tmp_path: Path) -> None
 def test_a_dead_rank_of_a_job_that_nobody_watched() -> None:
     """Its launcher waits for another one first, so that it stays a zombie."""
     with memory_group(400 * MIB) as group:
-        finding = _asked_about("bereaved.py", "--group", str(group or ""))
+        finding = _asked_about("circular_wait.py", "--group", str(group or ""))
     assert finding["code"] == "hang-rank-dead"
     assert [culprit["rank"] for culprit in finding["culprits"]] == [2]
     assert finding["victims"] == [0, 1, 3]
@@ -255,7 +259,7 @@ def test_a_dead_rank_of_a_job_that_nobody_watched() -> None:
 
 def test_a_dead_rank_is_named_although_nobody_is_seen_to_wait_for_it() -> None:
     """One of the survivors waits for something else, in a call of its own."""
-    finding = _asked_about("falls.py", "kill", "--stuck")
+    finding = _asked_about("failing_allreduce.py", "kill", "--stuck")
     assert finding["code"] == "failed-killed"
     assert [culprit["rank"] for culprit in finding["culprits"]] == [2]
 

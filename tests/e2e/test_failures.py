@@ -25,11 +25,14 @@ from tests.support.jobs import JOBS, alone, kill_family, plain, run, started, to
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = JOBS / "falls.py"
+SCRIPT = JOBS / "failing_allreduce.py"
 LINES = SCRIPT.read_text(encoding="utf-8").splitlines()
 RAISES_AT = 1 + next(i for i, line in enumerate(LINES) if "raise ValueError" in line)
 EXPECTED = {
-    "raise": ("failed-exception", f"ValueError at falls.py:{RAISES_AT}: bad sample at step 30"),
+    "raise": (
+        "failed-exception",
+        f"ValueError at failing_allreduce.py:{RAISES_AT}: bad sample at step 30",
+    ),
     "exit": ("failed-exception", "exit code 3"),
     "kill": ("failed-killed", "SIGKILL"),
     "term": ("failed-killed", "SIGTERM"),
@@ -164,7 +167,7 @@ def test_survivors_that_wait_for_a_dead_rank_are_a_hang_while_the_job_lives(
         diagnosis = diagnose(load_recording(recording))
     assert [culprit.rank for culprit in finding.culprits] == [2]
     assert finding.victims == (1, 3)
-    assert "falls.py" in finding.cause
+    assert "failing_allreduce.py" in finding.cause
     assert "SIGKILL" in finding.cause
     assert the_only(diagnosis).code == "hang-rank-dead"
     assert diagnosis.case.job.outcome is Outcome.HUNG

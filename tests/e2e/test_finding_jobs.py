@@ -17,7 +17,7 @@ from tests.support.jobs import JOBS, alone, kill_family, torchrun, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
-SPAWNING = str(JOBS / "meets.py")
+SPAWNING = str(JOBS / "waiting_ranks.py")
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def test_what_multiprocessing_starts_is_found_with_its_workers(
 
 
 def test_torchrun_is_found_from_a_worker_of_its_data_loader(tmp_path: Path) -> None:
-    with ready(torchrun("meets.py", "torchrun"), tmp_path) as pid:
+    with ready(torchrun("waiting_ranks.py", "torchrun"), tmp_path) as pid:
         job = jobs.find(pid)
         assert job is not None
         worker = next(one for one in job.processes if one.role == "loader")
@@ -90,7 +90,7 @@ def test_under_the_doctors_own_run_the_job_is_the_same(tmp_path: Path) -> None:
         str(tmp_path / "recording"),
         "--",
     ]
-    with ready([*doctor, *torchrun("meets.py", "torchrun")], tmp_path) as pid:
+    with ready([*doctor, *torchrun("waiting_ranks.py", "torchrun")], tmp_path) as pid:
         job = jobs.find(pid)
     assert job is not None
     assert [one.rank for one in job.ranks] == [0, 1]

@@ -31,7 +31,7 @@ def with_threads(folder: Path, threads: int, ranks: int) -> Diagnosis:
 
 
 def test_a_rank_whose_core_something_else_uses(tmp_path: Path) -> None:
-    diagnosis = examined(tmp_path, "neighbours", *LONG_STEPS, "--hog", "1")
+    diagnosis = examined(tmp_path, "shared_cores", *LONG_STEPS, "--hog", "1")
     first = diagnosis.findings[0]
     assert (first.code, [one.rank for one in first.culprits]) == ("straggler-host", [1]), first
     assert first.severity is Severity.WARNING
@@ -42,13 +42,13 @@ def test_a_rank_whose_core_something_else_uses(tmp_path: Path) -> None:
 
 
 def test_the_same_job_without_the_neighbour(tmp_path: Path) -> None:
-    diagnosis = examined(tmp_path, "neighbours", *LONG)
+    diagnosis = examined(tmp_path, "shared_cores", *LONG)
     # Where the machine has other work meanwhile, a rank that cannot move may really be held up.
     assert loud(diagnosis) == [] or other_work(diagnosis) > 0.5
 
 
 def test_a_rank_that_sleeps_is_not_blamed_on_its_host(tmp_path: Path) -> None:
-    diagnosis = examined(tmp_path, "neighbours", "--steps", "100", *SLEEPS)
+    diagnosis = examined(tmp_path, "shared_cores", "--steps", "100", *SLEEPS)
     found = named(diagnosis, "straggler-compute")
     assert found is not None
     assert [one.rank for one in found.culprits] == [1]

@@ -92,7 +92,7 @@ def steps(recording: Path) -> int:
 def test_what_a_profiler_would_not_survive_ends_the_trace(
     tmp_path: Path, event: str, code: int, told: str
 ) -> None:
-    job = [sys.executable, str(JOBS / "traced.py"), event]
+    job = [sys.executable, str(JOBS / "traced_on_demand.py"), event]
     ended = run([*DOCTOR, "run", "--quiet", "--dir", str(tmp_path), "--", *job])
     assert ended.code == code, ended.err
     assert ended.out.strip() == told

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("slow", [1, -1])
 def test_a_profiled_job(tmp_path: Path, slow: int) -> None:
-    ended = run(plain("profiled.py", "--out", str(tmp_path), "--slow", str(slow)))
+    ended = run(plain("profiled_ddp.py", "--out", str(tmp_path), "--slow", str(slow)))
     assert ended.code == 0, ended.err
     found = loud(diagnose(case_of_traces([tmp_path])))
     named = [(one.code, [culprit.rank for culprit in one.culprits]) for one in found]

@@ -37,7 +37,7 @@ def codes(diagnosis: Diagnosis) -> set[str]:
 def test_ranks_that_train_on_the_same_batches(
     tmp_path: Path, options: list[str], cause: str
 ) -> None:
-    diagnosis = examined(tmp_path, "duplicated", *options)
+    diagnosis = examined(tmp_path, "data_sharding", *options)
     assert codes(diagnosis) == {"data-duplicated"}
     found = named(diagnosis, "data-duplicated")
     assert found is not None
@@ -48,11 +48,11 @@ def test_ranks_that_train_on_the_same_batches(
 
 @pytest.mark.parametrize("options", [[], ["--iterable", "--constant"]], ids=["sampler", "constant"])
 def test_ranks_that_are_fed_as_they_should_be(tmp_path: Path, options: list[str]) -> None:
-    assert codes(examined(tmp_path, "duplicated", *options)) == set()
+    assert codes(examined(tmp_path, "data_sharding", *options)) == set()
 
 
 def test_an_order_that_never_changes_is_worth_knowing(tmp_path: Path) -> None:
-    diagnosis = examined(tmp_path, "duplicated", "--no-set-epoch")
+    diagnosis = examined(tmp_path, "data_sharding", "--no-set-epoch")
     found = named(diagnosis, "data-duplicated")
     assert found is not None
     assert found.severity is Severity.INFO
@@ -60,7 +60,7 @@ def test_an_order_that_never_changes_is_worth_knowing(tmp_path: Path) -> None:
 
 
 def test_samplers_with_seeds_of_their_own(tmp_path: Path) -> None:
-    diagnosis = examined(tmp_path, "duplicated", "--seeds", "per-rank")
+    diagnosis = examined(tmp_path, "data_sharding", "--seeds", "per-rank")
     assert codes(diagnosis) == {"seed-inconsistent"}
     found = named(diagnosis, "seed-inconsistent")
     assert found is not None
@@ -69,7 +69,7 @@ def test_samplers_with_seeds_of_their_own(tmp_path: Path) -> None:
 
 def test_a_global_batch_on_every_rank(tmp_path: Path) -> None:
     options = ("--undivided", "--global-batch-size", "64")
-    diagnosis = examined(tmp_path, "duplicated", *options)
+    diagnosis = examined(tmp_path, "data_sharding", *options)
     assert codes(diagnosis) == {"batch-confusion"}
     found = named(diagnosis, "batch-confusion")
     assert found is not None
@@ -78,11 +78,11 @@ def test_a_global_batch_on_every_rank(tmp_path: Path) -> None:
 
 def test_the_default_rate_for_a_large_batch(tmp_path: Path) -> None:
     options = ("--global-batch-size", "512", "--lr", "0.001")
-    assert codes(examined(tmp_path, "duplicated", *options)) == {"lr-unscaled"}
+    assert codes(examined(tmp_path, "data_sharding", *options)) == {"lr-unscaled"}
 
 
 def test_replicas_that_drift_apart(tmp_path: Path) -> None:
-    diagnosis = examined(tmp_path, "diverging", "--wrong", "forgotten")
+    diagnosis = examined(tmp_path, "diverging_replicas", "--wrong", "forgotten")
     assert codes(diagnosis) == {"replicas-diverged"}
     found = named(diagnosis, "replicas-diverged")
     assert found is not None
@@ -92,7 +92,7 @@ def test_replicas_that_drift_apart(tmp_path: Path) -> None:
 
 
 def test_the_one_replica_that_differs_is_named(tmp_path: Path) -> None:
-    diagnosis = examined(tmp_path, "diverging", "--wrong", "stale", "--rank", "2", ranks=4)
+    diagnosis = examined(tmp_path, "diverging_replicas", "--wrong", "stale", "--rank", "2", ranks=4)
     found = named(diagnosis, "replicas-diverged")
     assert found is not None
     assert [one.rank for one in found.culprits] == [2]
@@ -100,11 +100,11 @@ def test_the_one_replica_that_differs_is_named(tmp_path: Path) -> None:
 
 
 def test_replicas_that_are_as_meant(tmp_path: Path) -> None:
-    assert codes(examined(tmp_path, "diverging")) == set()
+    assert codes(examined(tmp_path, "diverging_replicas")) == set()
 
 
 def test_the_rank_whose_loss_was_the_first(tmp_path: Path) -> None:
-    diagnosis = examined(tmp_path, "lost_loss", "--rank", "1", "--value", "inf")
+    diagnosis = examined(tmp_path, "nan_loss", "--rank", "1", "--value", "inf")
     (found,) = loud(diagnosis)
     assert (found.code, [one.rank for one in found.culprits]) == ("loss-nan", [1])
     assert found.since_step == 20
@@ -134,7 +134,7 @@ def test_a_gradient_that_spoils_all_ranks_at_once_names_nobody(tmp_path: Path) -
 def test_a_script_that_gives_up_over_its_loss(tmp_path: Path, then: str) -> None:
     recording = tmp_path / "recording"
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
-    job = forked("lost_loss.py", "--rank", "1", "--then", then)
+    job = forked("nan_loss.py", "--rank", "1", "--then", then)
     assert run([*doctor, *job]).code != 0
     diagnosis = diagnose(load_recording(recording))
     assert codes(diagnosis) == {"loss-nan"}

@@ -30,6 +30,6 @@ def test_the_slower_of_two_loaders_that_feed_a_step_is_input(tmp_path: Path) -> 
 
 @pytest.mark.untimed
 def test_experts_are_no_replicas(tmp_path: Path) -> None:
-    case = recorded(tmp_path, "experts", "--steps", str(STEPS))
+    case = recorded(tmp_path, "expert_parallel", "--steps", str(STEPS))
     assert [len(rank.steps) for rank in case.ranks] == [STEPS] * 2
     assert "replicas-diverged" not in {one.code for one in diagnose(case).findings}

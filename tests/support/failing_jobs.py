@@ -1,4 +1,4 @@
-"""Runs `tests/jobs/deaths.py` to its end, in places where memory or disks really run out."""
+"""Runs `tests/jobs/failing_training.py`, also where memory or disks really run out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support.jobs import JOBS, plain, run
 
-SCRIPT = JOBS / "deaths.py"
+SCRIPT = JOBS / "failing_training.py"
 MIB = 1 << 20
 
 

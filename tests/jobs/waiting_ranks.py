@@ -1,7 +1,7 @@
-"""Ranks that meet, start a data-loader worker each, say that they are ready, and wait.
+"""Ranks that join a process group, start a data-loader worker each, report ready, and wait.
 
-python meets.py mp|spawn|fork|forkserver file|tcp, or under torchrun. $READY: a folder, where each
-rank leaves its pid.
+python waiting_ranks.py mp|spawn|fork|forkserver file|tcp, or under torchrun. Each rank writes its
+pid into the folder $READY.
 """
 
 import multiprocessing

@@ -1,6 +1,6 @@
 """A DDP job on CPUs whose rank 1 does what its argument says; what it prints is the test's subject.
 
-torchrun --nproc-per-node 2 printed.py shapes|caught|sleep
+torchrun --nproc-per-node 2 console_output.py shapes|caught|sleep
 """
 
 import os
