@@ -1,6 +1,6 @@
 """Real jobs whose host is the cause: a neighbour on a core, too many threads, loaders that sleep.
 
-A CPU quota needs a control group that the tests may not have: `test_tasks.py` reads one from
+A CPU quota needs a control group that the tests may not have: `test_task_usage.py` reads one from
 made-up files, `test_host_contention.py` judges it.
 """
 

@@ -13,7 +13,7 @@ from mgpu_doctor.analysis.memory.stream_edits import (
     rescale_batch,
 )
 from mgpu_doctor.analysis.memory.traced_streams import Traces
-from tests.doctor.analysis.memory.made import Job
+from tests.doctor.analysis.memory.allocation_streams import Job
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 8, 64])

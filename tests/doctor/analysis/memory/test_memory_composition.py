@@ -5,7 +5,7 @@ from __future__ import annotations
 from mgpu_doctor.analysis.memory.allocator import MIB
 from mgpu_doctor.analysis.memory.allocator_replay import find_composition, replay
 from mgpu_doctor.analysis.memory.stream import Allocated, Freed, Kind, Phase, Stream
-from tests.doctor.analysis.memory.made import Job, taking
+from tests.doctor.analysis.memory.allocation_streams import Job, taking
 
 
 def test_the_peak_is_taken_apart_by_kind_and_operator() -> None:

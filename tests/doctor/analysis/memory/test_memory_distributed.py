@@ -20,7 +20,7 @@ from mgpu_doctor.analysis.memory.distributed import (
 from mgpu_doctor.analysis.memory.memory_plan import Plan, Settings, Strategy
 from mgpu_doctor.analysis.memory.stream import Allocated, Kind, Phase, Stream
 from mgpu_doctor.analysis.memory.stream_edits import gradient_sizes, step_spans
-from tests.doctor.analysis.memory.made import EMBEDDING, LAYER, Job
+from tests.doctor.analysis.memory.allocation_streams import EMBEDDING, LAYER, Job
 
 WEIGHTS = EMBEDDING + 4 * sum(LAYER)
 SMALL = Job(batch=1, logits=512, kept=4096)

@@ -23,7 +23,7 @@ from mgpu_doctor.analysis.memory.memory_plan import (
 )
 from mgpu_doctor.analysis.memory.prediction import Prediction, largest_batch, predict
 from mgpu_doctor.analysis.memory.traced_streams import Traces
-from tests.doctor.analysis.memory.made import KEPT, LOGITS, Job
+from tests.doctor.analysis.memory.allocation_streams import KEPT, LOGITS, Job
 
 FIXES = ALL_FIXES[Framework.TORCH]
 BATCH = 8

@@ -13,7 +13,7 @@ from mgpu_doctor.analysis.memory.allocator import GRANULE, MIB, Allocator, Block
 from mgpu_doctor.analysis.memory.allocator_replay import minimum_bytes, replay, smallest_capacity
 from mgpu_doctor.analysis.memory.expandable_segments import ExpandableAllocator
 from mgpu_doctor.analysis.memory.stream import Phase, Stream
-from tests.doctor.analysis.memory.made import Job, stream_of, taking
+from tests.doctor.analysis.memory.allocation_streams import Job, stream_of, taking
 from tests.support.seeds import at_most
 
 SIZES = st.one_of(

@@ -24,7 +24,7 @@ from mgpu_doctor.analysis.memory.stream_edits import (
     shorten_gradients,
     step_spans,
 )
-from tests.doctor.analysis.memory.made import EMBEDDING, LAYER, LOGITS, Job, stream_of
+from tests.doctor.analysis.memory.allocation_streams import EMBEDDING, LAYER, LOGITS, Job, stream_of
 
 STATES = 2 * (EMBEDDING + 4 * sum(LAYER))
 SWITCHES = ("bucket_view", "chunked_loss", "eight_bit_states", "offload_optimizer")
