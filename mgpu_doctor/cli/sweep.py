@@ -155,7 +155,7 @@ def _plan_run(name: str, chosen: dict[str, str], ranks: int | None, options: Opt
         catalogue.command(trainer, wanted, all_options)
     except catalogue.UsageError as error:
         refuse(f"{str(error).rstrip('.')}.")
-    if why := catalogue.missing(trainer):
+    if why := catalogue.missing(trainer, all_options):
         refuse(f"{name} {why}.")
     arguments = [name] if wanted is None else [name, "--ranks", str(wanted)]
     arguments += [f"--{key}={value}" for key, values in all_options.items() for value in values]

@@ -159,10 +159,11 @@ def train(
         refuse("the trainer's name comes first, as in `mgpu-doctor train torch-ddp --steps 100`.")
     try:
         trainer = catalogue.find(name)
-        command = catalogue.command(trainer, ranks, _parse_options(context.args))
+        options = _parse_options(context.args)
+        command = catalogue.command(trainer, ranks, options)
     except catalogue.UsageError as error:
         refuse(f"{str(error).rstrip('.')}.")
-    if why := catalogue.missing(trainer):
+    if why := catalogue.missing(trainer, options):
         refuse(f"{name} {why}.")
     run_observed(
         command, kind="train", name=name, directory=directory, json_out=json_out, quiet=quiet

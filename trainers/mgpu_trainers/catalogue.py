@@ -12,12 +12,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from mgpu_trainers import cluster, faults
+from mgpu_trainers import cluster, faults, torch_versions
 from mgpu_trainers.capabilities import PHASES, Batches, Framework, Launcher, UsageError, Value
 from mgpu_trainers.capabilities import Capability as Has
 from mgpu_trainers.fault_spec import SpecError, list_keys
 from mgpu_trainers.option_checks import check_fit, check_options
 from mgpu_trainers.options import AUTO, RANKS, Option
+from mgpu_trainers.torch_versions import TorchPart
 from mgpu_trainers.trainer import Trainer
 
 __all__ = ["RANKS", "TRAINERS", "Framework", "Option", "Trainer", "UsageError"]
@@ -34,6 +35,7 @@ _SYNC = {*_GROUP, Has.STEP_COLLECTIVES}
 _DATA_PARALLEL = {Has.OWN_DATA, Has.UNEVEN_BATCHES}
 _DDP = {*_SYNC, *_DATA_PARALLEL, Has.WHOLE_MODEL, Has.DDP, Has.COMPRESSION, Has.LATE_SYNC}
 _LOCAL = {*_GROUP, *_DATA_PARALLEL, Has.WHOLE_MODEL, Has.LOCAL_STEPS}
+_FSDP = (TorchPart.FULLY_SHARD, TorchPart.GLOO_REDUCE_SCATTER)
 _TF_HOST = {Has.GLOBAL_BATCH, Has.ACCUMULATION, Has.THREADS, Has.DEVICE_CHOICE, Has.STEP_HOOKS}
 """What trainers of TensorFlow have on CPUs and GPUs."""
 
@@ -48,6 +50,7 @@ def _torch(
     untimed: tuple[str, ...] = (),
     least_ranks: int = 1,
     default_ranks: int = 2,
+    torch_parts: tuple[TorchPart, ...] = (),
 ) -> Trainer:
     return Trainer(
         name=f"torch-{name}",
@@ -60,6 +63,7 @@ def _torch(
         timed_phases=tuple(phase for phase in PHASES if phase not in untimed),
         least_ranks=least_ranks,
         default_ranks=1 if launcher is Launcher.PYTHON else default_ranks,
+        torch_parts=torch_parts,
     )
 
 
@@ -92,6 +96,7 @@ TRAINERS = (
         "fully_shard (FSDP2): weights, gradients and optimizer states are sharded",
         {*_SYNC, *_DATA_PARALLEL, Has.LATE_SYNC},
         untimed=("forward", "backward"),
+        torch_parts=_FSDP,
     ),
     _torch("zero1", "DDP with ZeroRedundancyOptimizer: optimizer states are sharded", _DDP),
     _torch(
@@ -128,6 +133,7 @@ TRAINERS = (
         {*_SYNC, Has.SPLIT_LAYERS, Has.GROUPS, Has.LATE_SYNC},
         batches=Batches.PER_GROUP,
         untimed=("forward", "backward"),
+        torch_parts=_FSDP,
     ),
     _torch(
         "pp",
@@ -136,6 +142,7 @@ TRAINERS = (
         batches=Batches.SHARED,
         untimed=("backward",),
         least_ranks=2,
+        torch_parts=(TorchPart.PIPELINE_SHAPES,),
     ),
     _torch(
         "single",
@@ -220,15 +227,26 @@ def _suggest_option(typed: str, names: Iterable[str]) -> str:
     return f" (there is --{close[0]})" if close else ""
 
 
-def missing(trainer: Trainer) -> str | None:
-    """What the trainer needs but is not installed, as the rest of a sentence; None: nothing."""
+def missing(trainer: Trainer, options: Mapping[str, object] | None = None) -> str | None:
+    """What the trainer needs but is not installed, as the rest of a sentence; None: nothing.
+
+    `options`: values that were given, of which some need more than the trainer itself.
+    """
     framework = trainer.framework.value
     if importlib.util.find_spec(framework) is None:
         extra = f"'mgpu-doctor[{framework}]'"
         return f"needs {framework}, which is not installed here; try `pip install {extra}`"
     if trainer.launcher is Launcher.RAY and importlib.util.find_spec("ray") is None:
         return "needs Ray Train, which is not installed here; try `pip install 'ray[train]'`"
-    return None
+    if trainer.framework is not Framework.TORCH:
+        return None
+    chosen = {name.replace("_", "-"): _last(value) for name, value in (options or {}).items()}
+    return torch_versions.find_lack(
+        trainer.torch_parts,
+        chosen,
+        version=torch_versions.installed_version(),
+        on_cpus=torch_versions.trains_on_cpus(chosen.get("device", AUTO)),
+    )
 
 
 def command(trainer: Trainer, ranks: int | None, options: Mapping[str, object]) -> list[str]:
@@ -311,6 +329,8 @@ def arguments(
                 f"{trainer.name} --ranks N --` in front of the whole command"
             )
         check(trainer, _read_world(trainer) if ranks is None else ranks, vars(arguments_read))
+        if why := missing(trainer, vars(arguments_read)):
+            raise UsageError(f"{trainer.name} {why}")
     except UsageError as error:
         parser.error(str(error))
     return arguments_read
@@ -377,6 +397,12 @@ def _list_texts(value: object) -> list[str]:
     if isinstance(value, Iterable) and not isinstance(value, str):
         return [str(text) for text in value]
     return [str(value)]
+
+
+def _last(value: object) -> str | None:
+    """The value that counts of an option that was given once or several times."""
+    texts = _list_texts(value)
+    return texts[-1] if texts else None
 
 
 def fault_keys() -> dict[str, tuple[str, ...]]:

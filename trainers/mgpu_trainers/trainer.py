@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from mgpu_trainers.capabilities import PHASES, Batches, Capability, Framework, Launcher, Values
 from mgpu_trainers.options import OPTIONS, RANKS, Option
+from mgpu_trainers.torch_versions import TorchPart
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Trainer:
     `capabilities`: what it has or does. `batches`: which ranks take batches of their own.
     `timed_phases`: those in which the time a rank itself takes is known, so that a fault can
     multiply it; in the others a rank also waits, or nothing measures it. `least_ranks`: the fewest
-    processes that can train.
+    processes that can train. `torch_parts`: what it needs of PyTorch that not every version has.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Trainer:
     timed_phases: tuple[str, ...] = PHASES
     least_ranks: int = 1
     default_ranks: int = 2
+    torch_parts: tuple[TorchPart, ...] = ()
 
     @property
     def options(self) -> tuple[Option, ...]:

@@ -42,12 +42,17 @@ class Diloco(Strategy):
     def meet(self, model: nn.Module) -> None:
         """Updates the shared weights, from which each rank continues."""
         self.shared.grad = self.shared - parameters_to_vector(model.parameters()).detach()
-        dist.all_reduce(self.shared.grad, dist.ReduceOp.AVG)
+        self.average(self.shared.grad)
         self.outer.step()
         set_weights(model, self.shared)
         for counted in (buffer for buffer in model.buffers() if buffer.is_floating_point()):
-            dist.all_reduce(counted, dist.ReduceOp.AVG)
+            self.average(counted)
         self.alone = 0
+
+    def average(self, numbers: torch.Tensor) -> None:
+        """Replaces them by their mean over the ranks; gloo has no average before torch 2.8."""
+        dist.all_reduce(numbers)
+        numbers /= self.place.world
 
     def state(self, model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
         self.trained(model)

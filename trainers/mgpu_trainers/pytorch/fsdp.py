@@ -6,7 +6,6 @@ The weights of a block are gathered before it computes, and its gradients are ad
 part lives.
 """
 
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,12 +16,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from mgpu_trainers.pytorch.common import torch_checkpoints
 from mgpu_trainers.pytorch.common.passes import SHORT
 from mgpu_trainers.pytorch.common.torch_loop import main
-from mgpu_trainers.pytorch.common.torch_strategy import Strategy
+from mgpu_trainers.pytorch.common.torch_strategy import Strategy, refuse_torch
 
 try:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-except ImportError:  # before torch 2.6
-    sys.exit(f"torch-fsdp: torch {torch.__version__} has no fully_shard; it came with torch 2.6")
+except ImportError:
+    refuse_torch("torch-fsdp")
 
 
 class Fsdp(Strategy):

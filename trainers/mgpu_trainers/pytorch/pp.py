@@ -12,15 +12,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import get_schedule_class
 from torch.nn.functional import cross_entropy
 
 from mgpu_trainers import faults
 from mgpu_trainers.pytorch.common import torch_models
 from mgpu_trainers.pytorch.common.passes import Precision
 from mgpu_trainers.pytorch.common.torch_loop import main
-from mgpu_trainers.pytorch.common.torch_strategy import Strategy
+from mgpu_trainers.pytorch.common.torch_strategy import Strategy, refuse_torch
+
+try:
+    from torch.distributed.pipelining import PipelineStage
+    from torch.distributed.pipelining.schedules import get_schedule_class
+except ImportError:
+    refuse_torch("torch-pp")
 
 SCHEDULES = {
     "gpipe": "GPipe",

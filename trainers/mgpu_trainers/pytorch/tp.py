@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -22,6 +21,11 @@ from mgpu_trainers.pytorch.common import torch_checkpoints
 from mgpu_trainers.pytorch.common.torch_loop import main
 from mgpu_trainers.pytorch.common.torch_models import GptNano, TransformerBlock
 from mgpu_trainers.pytorch.common.torch_strategy import Strategy
+
+try:
+    from torch.distributed.tensor import Replicate
+except ImportError:  # torch 2.4
+    from torch.distributed._tensor import Replicate
 
 
 class Tp(Strategy):

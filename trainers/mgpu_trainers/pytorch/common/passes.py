@@ -78,7 +78,7 @@ def checkpoint_activations(model: nn.Module, kind: str) -> None:
 
 def keep_expensive(
     _context: Any, operation: Any, *_: Any, **__: Any
-) -> checkpoint.CheckpointPolicy:
+) -> "checkpoint.CheckpointPolicy":  # not in every version of torch
     """The policy of selective checkpointing for one operation."""
     policies = checkpoint.CheckpointPolicy
     return policies.MUST_SAVE if str(operation) in EXPENSIVE else policies.PREFER_RECOMPUTE

@@ -4,9 +4,10 @@ A strategy is a file with a subclass in the parent package; the loop calls its m
 """
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import nn
@@ -18,6 +19,13 @@ from mgpu_trainers.pytorch.common import process_group
 from mgpu_trainers.pytorch.common.passes import Precision
 from mgpu_trainers.pytorch.common.process_group import Place
 from mgpu_trainers.pytorch.common.torch_checkpoints import Checkpoint
+
+
+def refuse_torch(name: str) -> NoReturn:
+    """Ends the process, in which an import from torch failed, with the reason in one sentence."""
+    why = catalogue.missing(catalogue.find(name)) or f"cannot be run with torch {torch.__version__}"
+    print(f"{name} {why}.", file=sys.stderr)
+    sys.exit(2)
 
 
 class Strategy:

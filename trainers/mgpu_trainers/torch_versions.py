@@ -1,0 +1,90 @@
+"""What trainers need of PyTorch that not every version has, known before anything starts.
+
+The version comes from the installed package's metadata, as importing torch takes seconds. Imports
+no framework.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+Version = tuple[int, int]
+
+
+class _Part(NamedTuple):
+    name: str
+    since: Version
+    """The first version with which it works."""
+    on_cpus: bool = False
+    """Only ranks on CPUs need it."""
+
+
+class TorchPart(Enum):
+    """A part of PyTorch, and since when there is one that the trainers can use.
+
+    `make matrix` measures it with some versions (docs/compatibility.md).
+    """
+
+    FULLY_SHARD = _Part("torch.distributed.fsdp.fully_shard", (2, 6))
+    GLOO_REDUCE_SCATTER = _Part("reduce-scatter in gloo", (2, 8), on_cpus=True)
+    PIPELINE_SHAPES = _Part("pipeline stages that exchange their shapes with gloo", (2, 8))
+    ZERO_BUBBLE = _Part("ZBVZeroBubble", (2, 7))
+    SELECTIVE_CHECKPOINTING = _Part("torch.utils.checkpoint.CheckpointPolicy", (2, 5))
+
+
+OPTION_PARTS: Mapping[tuple[str, str], TorchPart] = {
+    ("checkpointing", "selective"): TorchPart.SELECTIVE_CHECKPOINTING,
+    ("schedule", "zbv"): TorchPart.ZERO_BUBBLE,
+}
+"""What the value of an option needs, by the option's name and the value."""
+
+_GPU_FILES = ("nvidia[0-9]*", "kfd")
+"""Devices of NVIDIA's and AMD's drivers."""
+
+
+def find_lack(
+    parts: Sequence[TorchPart],
+    values: Mapping[str, object],
+    *,
+    version: str | None,
+    on_cpus: bool,
+) -> str | None:
+    """What torch of this version lacks, as the rest of a sentence; None: nothing, or unknown.
+
+    `parts`: what the trainer needs; `values`: its options, of which some need more.
+    """
+    number = read_version(version or "")
+    if number is None:
+        return None
+    asked = [part for key, part in OPTION_PARTS.items() if str(values.get(key[0])) == key[1]]
+    for part in (*parts, *asked):
+        name, since, cpus_alone = part.value
+        if number < since and (on_cpus or not cpus_alone):
+            first = ".".join(map(str, since))
+            where = " on CPUs" if cpus_alone else ""
+            return f"needs torch {first} or newer{where}, for {name}; torch {version} is installed"
+    return None
+
+
+def read_version(text: str) -> Version | None:
+    """Major and minor number of a version such as 2.4.1+cu121."""
+    numbers = re.match(r"(\d+)\.(\d+)", text)
+    return (int(numbers[1]), int(numbers[2])) if numbers else None
+
+
+def installed_version() -> str | None:
+    """Of torch; None: unknown, as for a source tree on the path."""
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def trains_on_cpus(device: object, devices: Path = Path("/dev")) -> bool:
+    """Whether `--device` chooses CPUs, as far as the drivers' device files show."""
+    if device in ("cpu", "cuda"):
+        return device == "cpu"
+    return not any(any(devices.glob(pattern)) for pattern in _GPU_FILES)
