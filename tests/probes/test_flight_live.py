@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside.flight.live_recorders import (
     HANDLER,
+    NEWER_TORCH,
+    NO_RECORDER,
     ask_by_pipe,
     ask_by_socket,
     find_pipe,
@@ -204,6 +206,17 @@ def test_each_rank_is_asked_by_the_way_that_it_offers(tmp_path: Path) -> None:
     (unread,) = found.unread
     assert unread.pid == 11
     assert "mgpu-doctor run" in unread.remedy
+
+
+def test_a_torch_without_a_recorder_for_the_backend_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    job = RunningJob("torchrun", 1, 1, (process(10, 0),))
+    socket_path = str(tmp_path / "own.sock")
+    with worker_server(socket_path, answer(b"no such handler", "404 Not Found")) as asked:
+        found = gather_recorders(job, {10: socket_path}, timeout=60.0, proc=tmp_path)
+    assert len(asked) == 2
+    assert found.forms == ()
+    assert (found.unread[0].reason, found.unread[0].remedy) == (NO_RECORDER, NEWER_TORCH)
 
 
 def test_a_rank_that_gives_no_answer_is_told(tmp_path: Path) -> None:

@@ -46,6 +46,11 @@ REMEDY = (
     "start the job with `mgpu-doctor run -- COMMAND`, or with NCCL set "
     "TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/nccl_ before it starts"
 )
+NO_RECORDER = (
+    "it offers no flight recorder: torch records process groups of several ranks, and those of "
+    "gloo only in newer versions"
+)
+NEWER_TORCH = "with a newer torch the collectives of gloo are recorded; stacks need no recorder"
 _Way = Callable[[], dict[str, Any]]
 
 
@@ -193,13 +198,15 @@ def gather_recorders(
 def _ask(
     found_process: JobProcess, own: str | None, timeout: float, proc: Path
 ) -> dict[str, Any] | UnreadSource:
-    reason = "its flight recorder cannot be queried"
+    reason, remedy = "its flight recorder cannot be queried", REMEDY
     for way in _ways(found_process, own, timeout, proc):
         try:
             return {**way(), "pid": found_process.pid}
+        except worker_socket.NoHandlerError:
+            reason, remedy = NO_RECORDER, NEWER_TORCH
         except (OSError, NotAFlightError) as error:
             reason = f"it gave no answer: {error}"
-    return UnreadSource(found_process.pid, SOURCE, reason, REMEDY)
+    return UnreadSource(found_process.pid, SOURCE, reason, remedy)
 
 
 def _ways(found_process: JobProcess, own: str | None, timeout: float, proc: Path) -> list[_Way]:

@@ -17,12 +17,17 @@ MOST_BYTES = 64 << 20
 _PIECE = 1 << 16
 
 
+class NoHandlerError(OSError):
+    """The process answers, but not this question."""
+
+
 def ask_worker(socket_path: str, handler: str, timeout: float, most: int = MOST_BYTES) -> bytes:
     """The answer of a handler (`ping`, `dump_traceback`, `fr_trace_json`, …). `timeout`: seconds in
     total.
 
     Raises PermissionError for a socket of another user or in a folder that others may write,
-    TimeoutError without an answer in time, another OSError if the query fails.
+    TimeoutError without an answer in time, NoHandlerError if it knows no such handler, another
+    OSError if the query fails.
     """
     if not re.fullmatch(r"[a-z_]{1,64}(\?[\w=&]{1,128})?", handler):
         raise ValueError(f"no handler of a worker server: {handler!r}")
@@ -81,5 +86,6 @@ def _body(answer: bytes) -> bytes:
         raise OSError("the process on the socket is not a worker server")
     if words[1] != b"200" or b"transfer-encoding" in head.lower():
         said = body[:200].decode("utf-8", "replace")
-        raise OSError(f"the worker server answered {words[1].decode('ascii', 'replace')}: {said}")
+        kind = NoHandlerError if words[1] == b"404" else OSError
+        raise kind(f"the worker server answered {words[1].decode('ascii', 'replace')}: {said}")
     return body

@@ -20,6 +20,7 @@ ADAPTER = HookTable(
         "compiled_collectives": {
             "torch.distributed._functional_collectives": "patch_functional",
             "torch.distributed._symmetric_memory": "patch_symmetric_memory",
+            "torch._inductor.codecache": "patch_regions",  # up to torch 2.5
             "torch._inductor.output_code": "patch_regions",
         },
         "data_loader": {

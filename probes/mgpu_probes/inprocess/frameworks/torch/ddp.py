@@ -109,7 +109,7 @@ def _watch_buffers(ddp: Any) -> None:
     ours may run beside the original."""
     skip = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
     inside = sys.modules.get("torch._C._dynamo.eval_frame")
-    compiles = getattr(inside, "get_eval_frame_callback", None)
+    compiles = _read_compiler(inside)
     original = getattr(ddp, "_sync_buffers", None)
     if skip is None or compiles is None or original is None or wrapped(original):
         return
@@ -121,6 +121,22 @@ def _watch_buffers(ddp: Any) -> None:
 
     ddp._sync_buffers = hidden(sync_buffers)
     skip(ddp._sync_buffers.__code__)
+
+
+def _read_compiler(eval_frame: Any) -> Any:
+    """What gives the callback that compiles the calling thread's frames, None for none; None where
+    this torch has nothing to read it by."""
+    read = getattr(eval_frame, "get_eval_frame_callback", None)
+    put = getattr(eval_frame, "set_eval_frame", None)
+    if read is not None or put is None:
+        return read
+
+    def read_by_putting() -> Any:  # older versions give it only in exchange for another
+        callback = put(None)
+        put(callback)
+        return callback
+
+    return read_by_putting
 
 
 def _buffers_begin(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:

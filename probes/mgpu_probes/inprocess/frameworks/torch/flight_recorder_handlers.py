@@ -27,7 +27,8 @@ def _serve_flight_records() -> None:
     from torch._C import _distributed_c10d as c10d
 
     for name, dumps in _DUMPS.items():
-        dump = next(filter(None, (getattr(c10d, name, None) for name in dumps)), None)
+        names = dumps[:1] if probe.objects.backend == "gloo" else dumps  # NCCL's has nothing of it
+        dump = next(filter(None, (getattr(c10d, name, None) for name in names)), None)
         if dump is not None:
             worker_server.handlers[name] = _asking(dump, _GIVEN[name])
     collective_timing.serve()
@@ -38,9 +39,9 @@ _DUMPS = {
     "fr_trace_plain": ("_dump_fr_trace", "_dump_nccl_trace"),
     "fr_trace_json": ("_dump_fr_trace_json", "_dump_nccl_trace_json"),
 }
-"""Of torch 2.13, and of those before. The first, a pickle, has call sites; to look these up for
-the first time takes torch seconds: to be asked of a rank that stands. The second is the same
-without them: JSON may cut durations to whole milliseconds."""
+"""Of every backend, and of NCCL alone, which is all that older versions have. The first, a pickle,
+has call sites; to look these up for the first time takes torch seconds: to be asked of a rank that
+stands. The second is the same without them: JSON may cut durations to whole milliseconds."""
 _GIVEN = {
     "fr_trace": (True, True, False),
     "fr_trace_plain": (True, False, False),
