@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SLOW := $(BIN)/python -m pytest --timeout=600
 
-.PHONY: demo test test-slow test-browser test-gpu coverage texts lint docs bench clean
+.PHONY: demo test test-slow test-browser test-gpu matrix coverage texts lint docs bench clean
 .DEFAULT_GOAL := test
 
 # torch comes first: packages that depend on it would otherwise pull in another build.
@@ -56,6 +56,12 @@ test-browser: $(READY)
 GPU_PYTHON ?= $(BIN)/python
 test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(READY))
 	$(GPU_PYTHON) -m tests.gpu
+
+# Other versions of Python, PyTorch and TensorFlow, each in a fresh environment: hours, and several GB
+# of disk at a time. `MATRIX` takes names and options: see `python -m tests.matrix --help`.
+MATRIX ?=
+matrix: $(READY)
+	$(BIN)/python -m tests.matrix $(MATRIX)
 
 # In one process: what child processes execute is not counted.
 coverage: $(READY)

@@ -6,10 +6,11 @@ import time
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-import keras
 import numpy as np
 import tensorflow as tf
 
+keras: Any = tf.keras
+"""Keras 3, or Keras 2 with TF_USE_LEGACY_KERAS=1."""
 PLACES = ("none", "input", "forward", "between")
 SAMPLES = 1024
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 import _tf
-import keras
 import numpy as np
 import tensorflow as tf
+from _tf import keras
 
 
 class Counts(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types

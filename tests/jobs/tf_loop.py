@@ -5,8 +5,8 @@ import os
 from typing import Any
 
 import _tf
-import keras
 import tensorflow as tf
+from _tf import keras
 
 
 def main() -> None:

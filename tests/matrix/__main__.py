@@ -1,0 +1,116 @@
+"""Runs end-to-end checks in fresh environments of other versions: `make matrix`.
+
+    python -m tests.matrix [ENVIRONMENT…] [--only WORD] [--keep] [--folder FOLDER]
+
+Without names it runs all environments, one after the other: hours, and several GB of disk for each,
+which are given back. `--list` prints names and checks, `--page` only writes the page anew. Exit
+code: 1 if a check failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+from tests.matrix.checks import Site, checks_of, examine
+from tests.matrix.environments import (
+    ENVIRONMENTS,
+    Built,
+    Environment,
+    Framework,
+    NotTriedError,
+    build,
+)
+from tests.matrix.page import PAGE, Result, load, merge, render, save
+from tests.matrix.verdicts import Outcome
+
+
+def main(words: Sequence[str]) -> int:
+    options = _options(words)
+    if options.list:
+        for environment in ENVIRONMENTS:
+            wanted = " ".join(environment.requirements)
+            print(f"{environment.name}: Python {environment.python}, {wanted}")
+        for framework in Framework:
+            names = ", ".join(check.name for check in checks_of(framework))
+            print(f"checks of {framework.value}: {names}")
+        return 0
+    results = load()
+    failed = False
+    chosen = [] if options.page else options.names or [each.name for each in ENVIRONMENTS]
+    for environment in (each for each in ENVIRONMENTS if each.name in chosen):
+        newer = examine_environment(environment, options)
+        results[environment.name] = merge(results.get(environment.name), newer)
+        save(results)
+        failed |= any(each.outcome is Outcome.FAILS for each in newer.verdicts.values())
+    PAGE.write_text(render(results), encoding="utf-8")
+    return int(failed)
+
+
+def examine_environment(environment: Environment, options: argparse.Namespace) -> Result:
+    """Makes the environment, runs the checks that were asked for, and removes it."""
+    today = date.today().isoformat()
+    holder = Path(options.folder or tempfile.gettempdir()) / "mgpu-doctor-matrix"
+    folder = holder / environment.name
+    try:
+        built = _built(environment, folder / "environment")
+    except NotTriedError as reason:
+        print(f"{environment.name}: not tried: {reason}", flush=True)
+        _remove(folder, kept=False)
+        return Result(today, reason=str(reason))
+    try:
+        verdicts = {}
+        site = Site(built.python, folder, environment.variables)
+        for check in checks_of(environment.framework):
+            if options.only and not any(word in check.name for word in options.only):
+                continue
+            began = time.monotonic()
+            verdicts[check.name] = verdict = examine(check, site)
+            took = time.monotonic() - began
+            line = f"{verdict.outcome.value} {verdict.detail}".rstrip()
+            print(f"{environment.name}: {check.name}: {line} ({took:.0f} s)", flush=True)
+        return Result(today, built.versions, None, round(built.seconds, 1), built.size, verdicts)
+    finally:
+        _remove(folder, kept=options.keep)
+
+
+def _built(environment: Environment, folder: Path) -> Built:
+    _remove(folder.parent, kept=False)
+    folder.parent.mkdir(parents=True)
+    built = build(environment, folder)
+    versions = ", ".join(f"{name} {version}" for name, version in built.versions.items())
+    print(
+        f"{environment.name}: {built.size / 1e9:.1f} GB in {built.seconds:.0f} s: {versions}",
+        flush=True,
+    )
+    return built
+
+
+def _remove(folder: Path, *, kept: bool) -> None:
+    if not kept:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    names = [environment.name for environment in ENVIRONMENTS]
+    parser = argparse.ArgumentParser("python -m tests.matrix", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="ENVIRONMENT", help="none: all")
+    parser.add_argument("--only", action="append", metavar="WORD", help="checks with this word")
+    parser.add_argument("--keep", action="store_true", help="keep the environments")
+    parser.add_argument("--folder", help="where they are made; default: the temporary folder")
+    parser.add_argument("--list", action="store_true", help="print environments and checks")
+    parser.add_argument("--page", action="store_true", help="only write the page anew")
+    options = parser.parse_args(words)
+    if unknown := set(options.names) - set(names):
+        parser.error(f"no environment {', '.join(sorted(unknown))}: choose of {', '.join(names)}")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,304 @@
+"""The checks: each starts real jobs in an environment and judges what came of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from mgpu_trainers import catalogue
+from mgpu_trainers.capabilities import Framework as Trains
+from mgpu_trainers.capabilities import Launcher
+
+from tests.matrix.environments import ROOT, Framework
+from tests.matrix.verdicts import (
+    WORKS,
+    Observation,
+    Outcome,
+    Verdict,
+    fails,
+    judge_crash,
+    judge_culprit,
+    judge_finding,
+    judge_hang,
+    judge_healthy,
+    judge_trainer,
+    last_error,
+    without_paths,
+)
+from tests.support.jobs import JOBS, Ended, run, started, until
+
+LONGEST = 300.0
+"""Seconds of a job."""
+LONGEST_QUESTION = 120.0
+"""Seconds of a question about a running job."""
+STEPS = 40
+TRAINER_STEPS = 12
+SLOW_MS = "100"
+"""So long that what a busy machine adds to a rank is small beside it."""
+PLACES = {
+    "input": "straggler-input",
+    "forward": "straggler-compute",
+    "backward": "straggler-compute",
+    "optimizer": "straggler-optimizer",
+    "between": "straggler-other",
+}
+"""Where `tests/jobs/_slow.py` can be slow, and the finding that names it."""
+HANG = JOBS / "hangs.py"
+FEWER_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class Site:
+    """An environment in which jobs run, with a folder for what they leave."""
+
+    def __init__(self, python: Path, folder: Path, variables: Mapping[str, str]) -> None:
+        self.python = str(python)
+        self.folder = folder
+        home = {"MGPU_DOCTOR_HOME": str(folder / "home")}
+        self.variables = {**FEWER_THREADS, **home, **variables}
+        self._numbers = count()
+
+    def command(self, *words: str) -> list[str]:
+        """A Python command of this environment, which sees nothing of the repository's own."""
+        given = [f"{name}={value}" for name, value in self.variables.items()]
+        return ["env", "-C", str(self.folder), "-u", "PYTHONPATH", *given, self.python, *words]
+
+    def doctor(self, *words: str) -> list[str]:
+        return self.command("-m", "mgpu_doctor", *words)
+
+    def plain(self, script: str, *options: str, ranks: int = 2) -> list[str]:
+        """A script of tests/jobs on several ranks, as a home-made launcher starts them."""
+        launcher = str(JOBS / "env_ranks.py")
+        return [self.python, launcher, "--ranks", str(ranks), script, *options]
+
+    def torchrun(self, script: str, *options: str, ranks: int = 2) -> list[str]:
+        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+        return [self.python, *launcher, str(JOBS / script), *options]
+
+    def new_path(self, name: str) -> Path:
+        """That nothing has used yet."""
+        return self.folder / f"{name}-{next(self._numbers)}"
+
+    def observe(self, verb: Sequence[str], job: Sequence[str]) -> Observation:
+        """Runs a job to its end under `run` or `train NAME`."""
+        recording, file = self.new_path("recording"), self.new_path("diagnosis")
+        options = ["--quiet", "--dir", str(recording), "--json-out", str(file)]
+        ended = run(self.doctor(*verb, *options, *job), LONGEST)
+        diagnosis = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        shutil.rmtree(recording, ignore_errors=True)
+        return Observation(ended, diagnosis)
+
+    def ask(self, *words: str) -> Ended:
+        """Runs the doctor beside a job that runs already."""
+        ended = subprocess.run(
+            self.doctor(*words),
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_QUESTION,
+            check=False,
+        )
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+@dataclass(frozen=True)
+class Check:
+    """`name`: as the page shows it."""
+
+    name: str
+    examine: Callable[[Site], Verdict]
+
+
+class JobEndedError(Exception):
+    """A job ended before it could be examined; the message is its last error."""
+
+
+def examine(check: Check, site: Site) -> Verdict:
+    """The verdict, without this machine's paths; a job that does not end in time fails."""
+    for more in (True, False):  # a busy machine may disturb a job's timing
+        try:
+            verdict = check.examine(site)
+        except (subprocess.TimeoutExpired, TimeoutError):
+            verdict = fails("it did not end in time")
+        except JobEndedError as error:
+            verdict = fails(f"the job ended early: {error}")
+        if verdict.outcome is not Outcome.FAILS or not more:
+            break
+    own = (str(site.folder), str(ROOT), sys.base_prefix, str(Path.home()))
+    return Verdict(verdict.outcome, without_paths(verdict.detail, own))
+
+
+def checks_of(framework: Framework) -> tuple[Check, ...]:
+    """All checks of an environment for this framework."""
+    return TORCH if framework is Framework.TORCH else TENSORFLOW
+
+
+def check_healthy(site: Site) -> Verdict:
+    job = site.torchrun("plain_ddp.py", "--steps", str(STEPS))
+    return judge_healthy(site.observe(["run"], ["--", *job]), STEPS)
+
+
+def check_slow(site: Site, place: str) -> Verdict:
+    fault = ("--fault", place, "--rank", "1", "--ms", SLOW_MS)
+    job = site.plain("plain_ddp.py", "--steps", str(STEPS), *fault)
+    return judge_culprit(site.observe(["run"], ["--", *job]), PLACES[place], 1)
+
+
+def check_crash(site: Site) -> Verdict:
+    job = site.torchrun("deaths.py", "raise", "--rank", "1")
+    return judge_crash(site.observe(["run"], ["--", *job]), "failed-exception", 1)
+
+
+def check_hang(site: Site) -> Verdict:
+    """A job that nothing was prepared for."""
+    place = f"{HANG.name}:{_line_of('with lock, lock:')}"
+    with _hanging(site, [], "lock") as pid:
+        ended = site.ask("diagnose", str(pid), "--json")
+    return judge_hang(_parsed(ended.out), ended.err, "hang-rank-behind", place=place)
+
+
+def check_recorder(site: Site) -> Verdict:
+    """Ranks in different collectives, whose flight recorders can be asked."""
+    observer = site.doctor("run", "--quiet", "--dir", str(site.new_path("recording")), "--")
+    with _hanging(site, observer, "other-op") as pid:
+        ended = site.ask("diagnose", str(pid), "--json")
+    diagnosis, code = _parsed(ended.out), "hang-collective-mismatch"
+    return judge_hang(diagnosis, ended.err, code, asks="flight recorder")
+
+
+@contextmanager
+def _hanging(site: Site, observer: Sequence[str], how: str) -> Iterator[int]:
+    """The process id of the rank that hangs: rank 1 of three."""
+    mark = site.new_path("mark")
+    job = site.plain(HANG.name, how, "--rank", "1", "--mark", str(mark), ranks=3)
+    with started([*observer, *job] if observer else site.command(*job[1:])) as process:
+        until(lambda: process.poll() is not None or (mark.exists() and mark.read_text() != ""))
+        if process.poll() is not None:
+            raise JobEndedError(last_error(process.communicate()[1]))
+        yield int(mark.read_text())
+
+
+def check_trace(site: Site) -> Verdict:
+    """A trace of a running job names its slow rank."""
+    recording, folder = site.new_path("recording"), site.new_path("traces")
+    options = ["--quiet", "--dir", str(recording), "--model", "cnn-nano", "--device", "cpu"]
+    fault = ["--steps", "2000", "--log-every", "10", "--fault", "slow:rank=1,phase=forward,ms=100"]
+    with started(site.doctor("train", "torch-ddp", *options, *fault)) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step 20 "):
+                break
+        else:
+            return fails("the job ended before it could be traced")
+        ended = site.ask("trace", str(recording), "--steps", "10", "-o", str(folder), "--json")
+    diagnosis = _parsed(ended.out)
+    if ended.code or diagnosis is None:
+        return fails(f"exit code {ended.code}: {last_error(ended.err)}")
+    if len(list(folder.iterdir())) != 2:
+        return fails("not every rank left a trace")
+    return judge_finding(diagnosis, "straggler-compute", 1)
+
+
+def check_plan(site: Site, *words: str) -> Verdict:
+    ended = run(site.doctor("plan", *words, "--json"), LONGEST)
+    planned = _parsed(ended.out)
+    if ended.code or planned is None:
+        return fails(f"exit code {ended.code}: {last_error(ended.err)}")
+    return WORKS if planned["prediction"] else fails("; ".join(planned["reasons"]))
+
+
+def check_trainer(site: Site, name: str, *options: str) -> Verdict:
+    trainer = catalogue.find(name)
+    if trainer.launcher is Launcher.RAY:
+        return Verdict(Outcome.NOT_RUN, "Ray is not installed in these environments")
+    given = ["--steps", str(TRAINER_STEPS), *options]
+    if "--device" in {f"--{option.name}" for option in trainer.options}:
+        given += ["--device", "cpu"]
+    seen = site.observe(["train", name], given)
+    served = trainer.has_server_rank or trainer.name == "tf-ps"
+    return judge_trainer(seen, TRAINER_STEPS, all_train=not served)
+
+
+def check_keras(site: Site) -> Verdict:
+    job = [site.python, str(JOBS / "keras_fit.py"), "--steps", str(STEPS), "--batch", "128"]
+    return judge_healthy(site.observe(["run"], ["--", *job]), STEPS)
+
+
+def check_workers(site: Site, *options: str) -> Observation:
+    launcher = [site.python, str(JOBS / "tf_workers.py"), "--workers", "2", "tf_loop.py"]
+    return site.observe(["run"], ["--", *launcher, "--steps", str(STEPS), *options])
+
+
+def check_slow_worker(site: Site) -> Verdict:
+    fault = ("--fault", "forward", "--rank", "1", "--ms", SLOW_MS)
+    return judge_culprit(check_workers(site, *fault), "straggler-compute", 1)
+
+
+def check_slow_data(site: Site) -> Verdict:
+    fault = ("--plain", "--fault", "input", "--rank", "0", "--ms", "30")
+    job = [site.python, str(JOBS / "tf_loop.py"), "--steps", str(STEPS), *fault]
+    seen = site.observe(["run"], ["--", *job])
+    if seen.ended.code or seen.diagnosis is None:
+        return fails(f"exit code {seen.ended.code}: {last_error(seen.ended.err)}")
+    codes = [finding["code"] for finding in seen.diagnosis["findings"]]
+    return WORKS if "input-bound" in codes else fails(f"found {', '.join(codes) or 'nothing'}")
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        parsed: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return None
+    return parsed
+
+
+def _line_of(words: str) -> int:
+    """The number of the only line of the script that holds these words."""
+    lines = HANG.read_text(encoding="utf-8").splitlines()
+    (number,) = (number for number, text in enumerate(lines, 1) if words in text)
+    return number
+
+
+def _trainers(framework: Trains) -> Iterator[Check]:
+    """Each built-in trainer with a small model; where it has none, its default."""
+    for trainer in catalogue.TRAINERS:
+        if trainer.framework is not framework or trainer.name == "tf-tpu":
+            continue
+        small = () if trainer.name in ("torch-tp", "torch-tp-fsdp") else ("--model", "cnn-nano")
+        yield Check(f"`train {trainer.name}`", partial(_train, name=trainer.name, options=small))
+
+
+def _train(site: Site, *, name: str, options: Sequence[str]) -> Verdict:
+    return check_trainer(site, name, *options)
+
+
+TORCH = (
+    Check("healthy job", check_healthy),
+    *(Check(f"slow rank: {place}", partial(check_slow, place=place)) for place in PLACES),
+    Check("hang, attached", check_hang),
+    Check("crash", check_crash),
+    Check("flight recorder", check_recorder),
+    Check("`trace`", check_trace),
+    Check("`plan`", lambda site: check_plan(site, "torch-ddp", "--model", "cnn-nano")),
+    *_trainers(Trains.TORCH),
+    Check(
+        "`--checkpointing selective`",
+        lambda site: check_trainer(site, "torch-single", "--checkpointing", "selective"),
+    ),
+    Check("`--schedule zbv`", lambda site: check_trainer(site, "torch-pp", "--schedule", "zbv")),
+)
+TENSORFLOW = (
+    Check("healthy `fit`", check_keras),
+    Check("healthy workers", lambda site: judge_healthy(check_workers(site), STEPS)),
+    Check("slow worker: forward", check_slow_worker),
+    Check("slow data set", check_slow_data),
+    Check("`plan`", lambda site: check_plan(site, "tf-single", "--model", "cnn-nano")),
+    *_trainers(Trains.TENSORFLOW),
+)

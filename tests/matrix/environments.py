@@ -1,0 +1,168 @@
+"""Fresh environments of other versions of Python, PyTorch and TensorFlow, as users install them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LONGEST_INSTALL = 3000.0
+"""Seconds: builds for CUDA are several GB."""
+_QUIET_PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input")
+_PACKAGES = ("torch", "tensorflow", "tensorflow-cpu", "keras", "tf-keras", "numpy")
+_VERSIONS = f"""
+import json, platform
+from importlib import metadata
+found = {{"python": platform.python_version()}}
+for name in {_PACKAGES!r}:
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+try:
+    import torch
+    found["build"] = f"CUDA {{torch.version.cuda}}" if torch.version.cuda else "CPU"
+except ImportError:
+    pass
+print(json.dumps(found))
+"""
+
+
+class Framework(Enum):
+    """What an environment is for."""
+
+    TORCH = "torch"
+    TENSORFLOW = "tensorflow"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """`python`: major and minor version. `variables`: of all its processes."""
+
+    name: str
+    framework: Framework
+    python: str
+    requirements: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def _torch(version: str, python: str, name: str = "") -> Environment:
+    requirements = (f"torch=={version}.*",)
+    return Environment(f"torch-{name or version}", Framework.TORCH, python, requirements)
+
+
+def _tensorflow(version: str, python: str, keras: int) -> Environment:
+    requirements = [f"tensorflow-cpu=={version}.*"]
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    if keras == 2:
+        requirements.append(f"tf-keras=={version}.*")
+        variables["TF_USE_LEGACY_KERAS"] = "1"
+    name = f"tensorflow-{version}-keras-{keras}"
+    return Environment(name, Framework.TENSORFLOW, python, tuple(requirements), variables)
+
+
+ENVIRONMENTS = (
+    _torch("2.4", "3.10"),
+    _torch("2.6", "3.13"),
+    _torch("2.8", "3.12"),
+    _torch("2.10", "3.13"),
+    _torch("2.12", "3.11"),
+    _torch("2.13", "3.11"),
+    _torch("2.15", "3.12"),
+    _torch("2.15", "3.14", "2.15-python-3.14"),
+    _tensorflow("2.16", "3.10", 2),
+    _tensorflow("2.16", "3.12", 3),
+    _tensorflow("2.18", "3.11", 2),
+    _tensorflow("2.18", "3.12", 3),
+    _tensorflow("2.21", "3.11", 2),
+    _tensorflow("2.21", "3.13", 3),
+)
+"""The Pythons are spread over them."""
+
+
+class NotTriedError(Exception):
+    """The environment cannot be made here; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """An environment on disk. `seconds`: what installing took; `size`: its bytes."""
+
+    python: Path
+    versions: Mapping[str, str]
+    seconds: float
+    size: int
+
+
+def build(environment: Environment, folder: Path) -> Built:
+    """Makes the environment in a new folder. Raises NotTriedError."""
+    interpreter = find_interpreter(environment.python)
+    if interpreter is None:
+        raise NotTriedError(f"no Python {environment.python} on the machine")
+    began = time.monotonic()
+    _run([str(interpreter), "-m", "venv", str(folder)])
+    python = folder / "bin" / "python"
+    # One call: what pip resolves together is what users get.
+    _run([str(python), *_QUIET_PIP, "install", "--no-cache-dir", *environment.requirements, ROOT])
+    seconds = time.monotonic() - began
+    versions: dict[str, str] = json.loads(_run([str(python), "-c", _VERSIONS]))
+    return Built(python, versions, seconds, _size_of(folder))
+
+
+def _run(command: list[str | Path]) -> str:
+    """Standard output. Raises NotTriedError with the last line of standard error."""
+    try:
+        ended = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LONGEST_INSTALL,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        )
+    except subprocess.TimeoutExpired:
+        raise NotTriedError(f"installing took longer than {LONGEST_INSTALL:.0f} s") from None
+    if ended.returncode:
+        lines = [line for line in ended.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR:")]
+        raise NotTriedError((errors or lines or ["pip failed"])[-1][:300])
+    return ended.stdout
+
+
+def find_interpreter(version: str) -> Path | None:
+    """A Python of this major and minor version that starts; None: there is none."""
+    for candidate in _candidates(version):
+        asked = [str(candidate), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        try:
+            ended = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if ended.returncode == 0 and ended.stdout.strip() == version:
+            return candidate
+    return None
+
+
+def _candidates(version: str) -> Iterator[Path]:
+    """On the path, and of pyenv, whose names on the path fail for versions that are not chosen."""
+    for folder in os.get_exec_path():
+        found = shutil.which(f"python{version}", path=folder)
+        if found is not None:
+            yield Path(found)
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    yield from sorted(pyenv.glob(f"versions/{version}.*/bin/python"))
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes of its files."""
+    return sum(
+        (Path(parent) / name).lstat().st_size
+        for parent, _, names in os.walk(folder)
+        for name in names
+    )

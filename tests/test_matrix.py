@@ -1,0 +1,199 @@
+"""The support matrix: what counts as working, what is kept, and what the page shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mgpu_trainers import catalogue
+
+from tests.matrix import page
+from tests.matrix.__main__ import main
+from tests.matrix.checks import TENSORFLOW, TORCH, checks_of
+from tests.matrix.environments import ENVIRONMENTS, Framework, NotTriedError, build
+from tests.matrix.page import Result, load, merge, render, save
+from tests.matrix.verdicts import (
+    WORKS,
+    Observation,
+    Outcome,
+    Verdict,
+    judge_crash,
+    judge_culprit,
+    judge_hang,
+    judge_healthy,
+    judge_trainer,
+    last_error,
+    without_paths,
+)
+from tests.support.jobs import Ended
+
+STEPS = 40
+FINE = Ended(0, "validation loss 0.1 accuracy 99.0%\n", "")
+
+
+def finding(code: str, *ranks: int, severity: str = "warning", source: str = "steps") -> Any:
+    evidence = [{"measure": "rank 1", "source": source, "where": "/jobs/hangs.py:57"}]
+    culprits = [{"rank": rank} for rank in ranks]
+    parts = {"code": code, "severity": severity, "title": code, "culprits": culprits}
+    return {**parts, "evidence": evidence}
+
+
+def diagnosis(*findings: Any, steps: int = STEPS, **other: Any) -> Any:
+    ranks = [{"last_step": steps - 1}, {"last_step": steps - 1}]
+    parts = {"findings": findings, "ranks": ranks, "coverage": 0.95, "unexamined": []}
+    return {**parts, **other}
+
+
+def seen(result: Any, ended: Ended = FINE) -> Observation:
+    return Observation(ended, result)
+
+
+def test_a_healthy_job_has_no_alarm_and_all_of_its_steps() -> None:
+    mild = finding("cpu-oversubscribed", severity="info")
+    assert judge_healthy(seen(diagnosis(mild)), STEPS) == WORKS
+    wrong = {
+        "straggler-input": seen(diagnosis(finding("straggler-input", 1))),
+        "last steps [38, 38]": seen(diagnosis(steps=STEPS - 1)),
+        "explain 0.7": seen(diagnosis(coverage=0.7)),
+        "explain None": seen(diagnosis(coverage=None)),
+        "exit code 1: ImportError: no": seen(diagnosis(), Ended(1, "", "ImportError: no\n")),
+        "exit code 0": seen(None),
+    }
+    for words, observation in wrong.items():
+        verdict = judge_healthy(observation, STEPS)
+        assert verdict.outcome is Outcome.FAILS, words
+        assert words in verdict.detail
+
+
+def test_what_the_probe_could_not_see_is_what_it_works_without() -> None:
+    gap = {"probe": "probe of torch", "reason": "torch 2.4 has no such hook"}
+    verdict = judge_healthy(seen(diagnosis(unexamined=[gap])), STEPS)
+    assert verdict == Verdict(Outcome.WITHOUT, "probe of torch: torch 2.4 has no such hook")
+
+
+def test_a_culprit_is_the_only_one_that_is_accused() -> None:
+    right = finding("straggler-input", 1)
+    assert judge_culprit(seen(diagnosis(right)), "straggler-input", 1) == WORKS
+    for found in (
+        [],
+        [finding("straggler-input", 0)],
+        [finding("straggler-other", 1)],
+        [right, finding("straggler-host", 0)],
+        [finding("straggler-input", 1, severity="info")],
+    ):
+        verdict = judge_culprit(seen(diagnosis(*found)), "straggler-input", 1)
+        assert verdict.outcome is Outcome.FAILS, found
+
+
+def test_a_crash_keeps_the_jobs_exit_code() -> None:
+    crashed = diagnosis(finding("failed-exception", 1))
+    assert judge_crash(seen(crashed, Ended(1, "", "")), "failed-exception", 1) == WORKS
+    lost = judge_crash(seen(crashed), "failed-exception", 1)
+    assert lost.outcome is Outcome.FAILS
+
+
+def test_a_hang_is_named_with_its_line_and_by_the_source_that_was_asked() -> None:
+    code, recorder = "hang-collective-mismatch", "flight recorder"
+    by_recorder = diagnosis(finding(code, 1, source=recorder))
+    assert judge_hang(by_recorder, "", code, place="hangs.py:57", asks=recorder) == WORKS
+    assert judge_hang(by_recorder, "", code, place="hangs.py:58").outcome is Outcome.FAILS
+    assert judge_hang(None, "no such process", code).outcome is Outcome.FAILS
+    gap = {"probe": f"{recorder} of process 10, 11", "reason": "it offers none"}
+    by_stacks = diagnosis(finding(code, 1, source="stacks"), unexamined=[gap])
+    assert judge_hang(by_stacks, "", code) == WORKS
+    without = Verdict(Outcome.WITHOUT, f"{recorder}: it offers none")
+    assert judge_hang(by_stacks, "", code, asks=recorder) == without
+
+
+def test_a_refusal_is_one_sentence_with_the_exit_code_of_wrong_usage() -> None:
+    sentence = "mgpu-doctor: torch-fsdp needs torch 2.6 or newer."
+    refused = judge_trainer(seen(None, Ended(2, "", sentence + "\n")), STEPS)
+    assert refused == Verdict(Outcome.REFUSES, sentence)
+    for ended in (
+        Ended(1, "", sentence),
+        Ended(2, "", f"Traceback:\n{sentence}"),
+        Ended(2, "", ""),
+    ):
+        assert judge_trainer(seen(None, ended), STEPS).outcome is Outcome.FAILS
+    assert judge_trainer(seen(diagnosis()), STEPS) == WORKS
+    assert judge_trainer(seen(diagnosis(), Ended(0, "", "")), STEPS).outcome is Outcome.FAILS
+    fewer = seen(diagnosis(steps=9))
+    assert judge_trainer(fewer, STEPS).outcome is Outcome.FAILS
+    assert judge_trainer(fewer, STEPS, all_train=False) == WORKS
+
+
+def test_the_error_that_matters_is_not_the_launchers() -> None:
+    text = """\
+[rank1]: ImportError: cannot import name 'get_schedule_class'
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+==========
+"""
+    assert last_error(text) == "[rank1]: ImportError: cannot import name 'get_schedule_class'"
+    assert last_error("\n") == "it printed nothing"
+    assert without_paths("/tmp/a/b and /tmp/a", ["/tmp/a", "/tmp/a/b"]) == "… and …"
+
+
+def test_results_are_kept_merged_and_shown(tmp_path: Path) -> None:
+    first, second = (each.name for each in ENVIRONMENTS[:2])
+    refusal = Verdict(Outcome.REFUSES, "needs a | newer <torch>")
+    result = Result("2026-01-02", {"python": "3.10.1"}, None, 9.5, 3_000_000_000, {"crash": WORKS})
+    newer = Result("2026-01-03", {"python": "3.10.1"}, None, 8.0, 1, {"`plan`": refusal})
+    upgraded = Result("2026-01-04", {"python": "3.10.2"}, None, 8.0, 1, {"`trace`": WORKS})
+    assert merge(result, newer).verdicts == {"crash": WORKS, "`plan`": refusal}
+    assert merge(result, upgraded) == upgraded
+    results = {
+        second: merge(result, newer),
+        first: Result("2026-01-05", reason="no Python 3.10 on the machine"),
+    }
+    save(results, tmp_path / "results.json")
+    assert load(tmp_path / "results.json") == results
+    assert load(tmp_path / "none.json") == {}
+    text = render(results)
+    rows = {cells[0]: cells[1:] for cells in cells_of(text)}
+    assert rows[""] == ["2.4", "2.6"]
+    assert rows["crash"] == ["not run", "works"]
+    assert rows["`plan`"] == ["not run", "refuses [2]"]
+    assert rows["Python"] == ["not tried [1]", "3.10.1"]
+    assert "2. needs a \\| newer &lt;torch>" in text
+    assert "Not run so far: 2.8, 2.10" in text
+
+
+def cells_of(text: str) -> list[list[str]]:
+    """The cells of the first table."""
+    table = text.split("\n## ")[1]
+    rows = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
+
+
+def test_the_page_shows_what_was_run() -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == render(load())
+
+
+def test_each_trainer_is_checked_and_names_are_unique() -> None:
+    names = [check.name for check in (*TORCH, *TENSORFLOW)]
+    for trainer in catalogue.TRAINERS:
+        assert names.count(f"`train {trainer.name}`") == (trainer.name != "tf-tpu")
+    for framework in Framework:
+        own = [check.name for check in checks_of(framework)]
+        assert len(own) == len(set(own))
+    assert len({each.name for each in ENVIRONMENTS}) == len(ENVIRONMENTS)
+
+
+def test_an_environment_without_its_python_is_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    fails = tmp_path / f"python{ENVIRONMENTS[0].python}"
+    fails.write_text("#!/bin/sh\nexit 127\n")
+    fails.chmod(0o755)
+    with pytest.raises(NotTriedError, match=r"no Python 3\.10"):
+        build(ENVIRONMENTS[0], tmp_path / "environment")
+
+
+def test_an_unknown_environment_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["torch-1.0"])
+    assert ended.value.code == 2
+    assert "no environment torch-1.0" in capsys.readouterr().err
