@@ -142,6 +142,9 @@ def test_results_are_kept_merged_and_shown(tmp_path: Path) -> None:
     upgraded = Result("2026-01-04", {"python": "3.10.2"}, None, 8.0, 1, {"`trace`": WORKS})
     assert merge(result, newer).verdicts == {"crash": WORKS, "`plan`": refusal}
     assert merge(result, upgraded) == upgraded
+    kept = Result("2026-01-03", {"python": "3.10.1"}, None, None, 2, {"`plan`": refusal})
+    assert merge(result, kept).install_seconds == 9.5
+    assert merge(result, kept).install_bytes == 3_000_000_000
     results = {
         second: merge(result, newer),
         first: Result("2026-01-05", reason="no Python 3.10 on the machine"),

@@ -3,8 +3,8 @@
     python -m tests.matrix [ENVIRONMENT…] [--only WORD] [--keep] [--folder FOLDER]
 
 Without names it runs all environments, one after the other: hours, and several GB of disk for each,
-which are given back. `--list` prints names and checks, `--page` only writes the page anew. Exit
-code: 1 if a check failed.
+which are given back; with `--keep` they stay, and are used again. `--list` prints names and checks,
+`--page` only writes the page anew. Exit code: 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from tests.matrix.environments import (
     build,
 )
 from tests.matrix.page import PAGE, Result, load, merge, render, save
-from tests.matrix.verdicts import Outcome
+from tests.matrix.verdicts import Outcome, Verdict
 
 
 def main(words: Sequence[str]) -> int:
@@ -45,27 +45,31 @@ def main(words: Sequence[str]) -> int:
     failed = False
     chosen = [] if options.page else options.names or [each.name for each in ENVIRONMENTS]
     for environment in (each for each in ENVIRONMENTS if each.name in chosen):
-        newer = examine_environment(environment, options)
-        results[environment.name] = merge(results.get(environment.name), newer)
-        save(results)
-        failed |= any(each.outcome is Outcome.FAILS for each in newer.verdicts.values())
-    PAGE.write_text(render(results), encoding="utf-8")
+        for newer in examine_environment(environment, options):
+            results[environment.name] = merge(results.get(environment.name), newer)
+            save(results)
+            PAGE.write_text(render(results), encoding="utf-8")
+            failed |= any(each.outcome is Outcome.FAILS for each in newer.verdicts.values())
+    if options.page:
+        PAGE.write_text(render(results), encoding="utf-8")
     return int(failed)
 
 
-def examine_environment(environment: Environment, options: argparse.Namespace) -> Result:
-    """Makes the environment, runs the checks that were asked for, and removes it."""
+def examine_environment(environment: Environment, options: argparse.Namespace) -> Iterator[Result]:
+    """Makes the environment, runs the checks that were asked for, and removes it. Gives the results
+    so far after each check."""
     today = date.today().isoformat()
     holder = Path(options.folder or tempfile.gettempdir()) / "mgpu-doctor-matrix"
     folder = holder / environment.name
     try:
-        built = _built(environment, folder / "environment")
+        built = _built(environment, folder / "environment", kept=options.keep)
     except NotTriedError as reason:
         print(f"{environment.name}: not tried: {reason}", flush=True)
         _remove(folder, kept=False)
-        return Result(today, reason=str(reason))
+        yield Result(today, reason=str(reason))
+        return
     try:
-        verdicts = {}
+        verdicts = dict[str, Verdict]()
         site = Site(built.python, folder, environment.variables)
         for check in checks_of(environment.framework):
             if options.only and not any(word in check.name for word in options.only):
@@ -75,20 +79,21 @@ def examine_environment(environment: Environment, options: argparse.Namespace) -
             took = time.monotonic() - began
             line = f"{verdict.outcome.value} {verdict.detail}".rstrip()
             print(f"{environment.name}: {check.name}: {line} ({took:.0f} s)", flush=True)
-        return Result(today, built.versions, None, round(built.seconds, 1), built.size, verdicts)
+            install = (built.seconds, built.size)
+            yield Result(today, built.versions, None, *install, dict(verdicts))
     finally:
         _remove(folder, kept=options.keep)
 
 
-def _built(environment: Environment, folder: Path) -> Built:
-    _remove(folder.parent, kept=False)
-    folder.parent.mkdir(parents=True)
+def _built(environment: Environment, folder: Path, *, kept: bool) -> Built:
+    _remove(folder.parent, kept=kept)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     built = build(environment, folder)
     versions = ", ".join(f"{name} {version}" for name, version in built.versions.items())
-    print(
-        f"{environment.name}: {built.size / 1e9:.1f} GB in {built.seconds:.0f} s: {versions}",
-        flush=True,
+    took = (
+        "kept" if built.seconds is None else f"{built.size / 1e9:.1f} GB in {built.seconds:.0f} s"
     )
+    print(f"{environment.name}: {took}: {versions}", flush=True)
     return built
 
 
@@ -102,7 +107,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tests.matrix", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="ENVIRONMENT", help="none: all")
     parser.add_argument("--only", action="append", metavar="WORD", help="checks with this word")
-    parser.add_argument("--keep", action="store_true", help="keep the environments")
+    parser.add_argument("--keep", action="store_true", help="keep, or use again")
     parser.add_argument("--folder", help="where they are made; default: the temporary folder")
     parser.add_argument("--list", action="store_true", help="print environments and checks")
     parser.add_argument("--page", action="store_true", help="only write the page anew")

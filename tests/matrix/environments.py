@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -15,7 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LONGEST_INSTALL = 3000.0
 """Seconds: builds for CUDA are several GB."""
-_QUIET_PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input")
+_INSTALL = (
+    *("-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"),
+    *("install", "--no-cache-dir", "--no-compile"),  # Python compiles what is imported
+)
 _PACKAGES = ("torch", "tensorflow", "tensorflow-cpu", "keras", "tf-keras", "numpy")
 _VERSIONS = f"""
 import json, platform
@@ -93,30 +96,35 @@ class NotTriedError(Exception):
 
 @dataclass(frozen=True)
 class Built:
-    """An environment on disk. `seconds`: what installing took; `size`: its bytes."""
+    """An environment on disk. `seconds`: what installing took, None if it was kept from an earlier
+    run; `size`: its bytes."""
 
     python: Path
     versions: Mapping[str, str]
-    seconds: float
+    seconds: float | None
     size: int
 
 
 def build(environment: Environment, folder: Path) -> Built:
-    """Makes the environment in a new folder. Raises NotTriedError."""
-    interpreter = find_interpreter(environment.python)
-    if interpreter is None:
-        raise NotTriedError(f"no Python {environment.python} on the machine")
-    began = time.monotonic()
-    _run([str(interpreter), "-m", "venv", str(folder)])
+    """Makes the environment, or installs the repository anew in one that was kept. Raises
+    NotTriedError."""
     python = folder / "bin" / "python"
-    # One call: what pip resolves together is what users get.
-    _run([str(python), *_QUIET_PIP, "install", "--no-cache-dir", *environment.requirements, ROOT])
-    seconds = time.monotonic() - began
-    versions: dict[str, str] = json.loads(_run([str(python), "-c", _VERSIONS]))
+    began = None if python.exists() else time.monotonic()
+    if began is None:
+        _run([python, *_INSTALL, "--no-deps", "--force-reinstall", ROOT])
+    else:
+        interpreter = find_interpreter(environment.python)
+        if interpreter is None:
+            raise NotTriedError(f"no Python {environment.python} on the machine")
+        _run([interpreter, "-m", "venv", folder])
+        # One call: what pip resolves together is what users get.
+        _run([python, *_INSTALL, *environment.requirements, ROOT])
+    seconds = None if began is None else round(time.monotonic() - began, 1)
+    versions: dict[str, str] = json.loads(_run([python, "-c", _VERSIONS]))
     return Built(python, versions, seconds, _size_of(folder))
 
 
-def _run(command: list[str | Path]) -> str:
+def _run(command: Sequence[str | Path]) -> str:
     """Standard output. Raises NotTriedError with the last line of standard error."""
     try:
         ended = subprocess.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +89,15 @@ def save(results: Results, path: Path = RESULTS) -> None:
 
 
 def merge(earlier: Result | None, newer: Result) -> Result:
-    """The newer verdicts beside earlier ones of the same versions."""
+    """The newer verdicts beside earlier ones of the same versions; what installing took, of the run
+    that installed."""
     if earlier is None or earlier.versions != newer.versions:
         return newer
-    verdicts = {**earlier.verdicts, **newer.verdicts}
-    return Result(**{**newer.__dict__, "verdicts": verdicts})
+    merged = replace(newer, verdicts={**earlier.verdicts, **newer.verdicts})
+    if newer.install_seconds is not None:
+        return merged
+    seconds, size = earlier.install_seconds, earlier.install_bytes
+    return replace(merged, install_seconds=seconds, install_bytes=size)
 
 
 def render(results: Results) -> str:
