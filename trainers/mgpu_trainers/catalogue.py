@@ -35,7 +35,7 @@ _SYNC = {*_GROUP, Has.STEP_COLLECTIVES}
 _DATA_PARALLEL = {Has.OWN_DATA, Has.UNEVEN_BATCHES}
 _DDP = {*_SYNC, *_DATA_PARALLEL, Has.WHOLE_MODEL, Has.DDP, Has.COMPRESSION, Has.LATE_SYNC}
 _LOCAL = {*_GROUP, *_DATA_PARALLEL, Has.WHOLE_MODEL, Has.LOCAL_STEPS}
-_FSDP = (TorchPart.FULLY_SHARD, TorchPart.GLOO_REDUCE_SCATTER)
+_FSDP = (TorchPart.FULLY_SHARD, TorchPart.GLOO_AVERAGE)
 _TF_HOST = {Has.GLOBAL_BATCH, Has.ACCUMULATION, Has.THREADS, Has.DEVICE_CHOICE, Has.STEP_HOOKS}
 """What trainers of TensorFlow have on CPUs and GPUs."""
 
@@ -142,7 +142,7 @@ TRAINERS = (
         batches=Batches.SHARED,
         untimed=("backward",),
         least_ranks=2,
-        torch_parts=(TorchPart.PIPELINE_SHAPES,),
+        torch_parts=(TorchPart.STAGE_SHAPES, TorchPart.GLOO_BATCHES),
     ),
     _torch(
         "single",

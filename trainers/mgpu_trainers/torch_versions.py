@@ -25,19 +25,22 @@ class _Part(NamedTuple):
 class TorchPart(Enum):
     """A part of PyTorch, and since when there is one that the trainers can use.
 
-    `make matrix` measures it with some versions (docs/compatibility.md).
+    By the history of its source; `make matrix` runs the trainers with some versions
+    (docs/compatibility.md).
     """
 
-    FULLY_SHARD = _Part("torch.distributed.fsdp.fully_shard", (2, 6))
-    GLOO_REDUCE_SCATTER = _Part("reduce-scatter in gloo", (2, 8), on_cpus=True)
-    PIPELINE_SHAPES = _Part("pipeline stages that exchange their shapes with gloo", (2, 8))
-    ZERO_BUBBLE = _Part("ZBVZeroBubble", (2, 7))
     SELECTIVE_CHECKPOINTING = _Part("torch.utils.checkpoint.CheckpointPolicy", (2, 5))
+    FULLY_SHARD = _Part("torch.distributed.fsdp.fully_shard", (2, 6))
+    STAGE_SHAPES = _Part("pipeline stages that find their shapes by themselves", (2, 6))
+    """pytorch pull request 136912."""
+    GLOO_AVERAGE = _Part("averages in gloo", (2, 8), on_cpus=True)
+    """pytorch pull request 149781; `fully_shard` averages gradients."""
+    GLOO_BATCHES = _Part("pipelines over gloo", (2, 8), on_cpus=True)
+    """pytorch pull request 152938: before, batched sends and receives were not all waited for."""
 
 
 OPTION_PARTS: Mapping[tuple[str, str], TorchPart] = {
-    ("checkpointing", "selective"): TorchPart.SELECTIVE_CHECKPOINTING,
-    ("schedule", "zbv"): TorchPart.ZERO_BUBBLE,
+    ("checkpointing", "selective"): TorchPart.SELECTIVE_CHECKPOINTING
 }
 """What the value of an option needs, by the option's name and the value."""
 
