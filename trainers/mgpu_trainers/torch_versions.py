@@ -63,13 +63,17 @@ def find_lack(
     if number is None:
         return None
     asked = [part for key, part in OPTION_PARTS.items() if str(values.get(key[0])) == key[1]]
-    for part in (*parts, *asked):
-        name, since, cpus_alone = part.value
-        if number < since and (on_cpus or not cpus_alone):
-            first = ".".join(map(str, since))
-            where = " on CPUs" if cpus_alone else ""
-            return f"needs torch {first} or newer{where}, for {name}; torch {version} is installed"
-    return None
+    lacking = [
+        part.value
+        for part in (*parts, *asked)
+        if number < part.value.since and (on_cpus or not part.value.on_cpus)
+    ]
+    if not lacking:
+        return None
+    newest = max(lacking, key=lambda part: part.since)
+    first = ".".join(map(str, newest.since))
+    where = " on CPUs" if newest.on_cpus else ""
+    return f"needs torch {first} or newer{where}, for {newest.name}; torch {version} is installed"
 
 
 def read_version(text: str) -> Version | None:
