@@ -28,6 +28,7 @@ from tests.matrix.verdicts import (
     judge_crash,
     judge_culprit,
     judge_finding,
+    judge_found,
     judge_hang,
     judge_healthy,
     judge_trainer,
@@ -151,6 +152,21 @@ def check_slow(site: Site, place: str) -> Verdict:
     return judge_culprit(site.observe(["run"], ["--", *job]), PLACES[place], 1)
 
 
+def check_buffers(site: Site) -> Verdict:
+    """Who waits for a late rank in the forward pass, where batch norm is synchronised, is not
+    slow."""
+    options = ["--model", "cnn-nano", "--device", "cpu", "--steps", "50"]
+    fault = ["--fault", f"slow:rank=1,phase=input,ms={SLOW_MS}"]
+    seen = site.observe(["train", "torch-ddp"], [*options, *fault])
+    return judge_culprit(seen, "straggler-input", 1)
+
+
+def check_compiler(site: Site) -> Verdict:
+    """Code that is compiled again and again, by torch.compile without a compiler of C++."""
+    job = site.plain("recompiles.py", "--steps", "60", "--every", "6")
+    return judge_found(site.observe(["run"], ["--", *job]), "recompiling")
+
+
 def check_crash(site: Site) -> Verdict:
     job = site.torchrun("deaths.py", "raise", "--rank", "1")
     return judge_crash(site.observe(["run"], ["--", *job]), "failed-exception", 1)
@@ -244,11 +260,7 @@ def check_slow_worker(site: Site) -> Verdict:
 def check_slow_data(site: Site) -> Verdict:
     fault = ("--plain", "--fault", "input", "--rank", "0", "--ms", "30")
     job = [site.python, str(JOBS / "tf_loop.py"), "--steps", str(STEPS), *fault]
-    seen = site.observe(["run"], ["--", *job])
-    if seen.ended.code or seen.diagnosis is None:
-        return fails(f"exit code {seen.ended.code}: {last_error(seen.ended.err)}")
-    codes = [finding["code"] for finding in seen.diagnosis["findings"]]
-    return WORKS if "input-bound" in codes else fails(f"found {', '.join(codes) or 'nothing'}")
+    return judge_found(site.observe(["run"], ["--", *job]), "input-bound")
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
@@ -282,6 +294,8 @@ def _train(site: Site, *, name: str, options: Sequence[str]) -> Verdict:
 TORCH = (
     Check("healthy job", check_healthy),
     *(Check(f"slow rank: {place}", partial(check_slow, place=place)) for place in PLACES),
+    Check("slow rank: input, batch norm", check_buffers),
+    Check("recompilations", check_compiler),
     Check("hang, attached", check_hang),
     Check("crash", check_crash),
     Check("flight recorder", check_recorder),

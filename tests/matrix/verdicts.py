@@ -76,6 +76,14 @@ def judge_culprit(seen: Observation, code: str, rank: int) -> Verdict:
     return _find_broken(seen) or judge_finding(seen.diagnosis or {}, code, rank)
 
 
+def judge_found(seen: Observation, code: str) -> Verdict:
+    """A job of which something is reported that concerns all ranks."""
+    if (broken := _find_broken(seen)) is not None:
+        return broken
+    codes = [finding["code"] for finding in (seen.diagnosis or {})["findings"]]
+    return WORKS if code in codes else fails(f"found {', '.join(codes) or 'nothing'}")
+
+
 def judge_crash(seen: Observation, code: str, rank: int) -> Verdict:
     """A job that ended as it would have, with the rank that failed first."""
     if seen.ended.code == 0:
