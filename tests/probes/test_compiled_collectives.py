@@ -68,11 +68,17 @@ def test_an_operator_is_a_wait_and_stays_the_same_key(
 class Regions:
     """torch's module of compiled regions, one of which issues collectives and waits for some."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, issues: int, waits: int) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, issues: int, waits: int, old: bool = False
+    ) -> None:
+        """`old`: as in torch 2.5, which has no `post_compile`."""
         issued = 0
 
         class CompiledFxGraph:
             def post_compile(self) -> None: ...
+
+            if old:
+                del post_compile
 
             def __call__(self) -> None:
                 nonlocal issued
@@ -103,6 +109,13 @@ def test_a_region_that_reduces_without_a_wait_is_noted(
     regions.region.post_compile()
     regions.region()
     assert context.objects.unseen_waits is where
+
+
+def test_a_region_of_an_older_torch_is_checked_from_its_making(
+    context: ProbeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Regions(monkeypatch, issues=1, waits=0, old=True).region()
+    assert context.objects.unseen_waits is UnseenWaits.COMPILED_CODE
 
 
 def test_regions_are_checked_some_hundred_times_after_a_compilation(

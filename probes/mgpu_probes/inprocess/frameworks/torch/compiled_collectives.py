@@ -32,7 +32,7 @@ _CHECKS = 512
 class _Regions:
     """What is known of compiled regions."""
 
-    checks = _CHECKS
+    checks = 0
     """Calls that are still checked."""
     waits = 0
     """Waits that hooks saw."""
@@ -91,8 +91,11 @@ def patch_regions(output_code: ModuleType) -> None:
     """Checks compiled regions, whatever language they are in."""
     graph = getattr(output_code, "CompiledFxGraph", None)
     if graph is not None:
-        compiles = "post_compile" if hasattr(graph, "post_compile") else "__init__"  # torch 2.5
-        wrap(graph, compiles, _compiled, _no_end)
+        if hasattr(graph, "post_compile"):
+            wrap(graph, "post_compile", _compiled, _no_end)
+        else:  # up to torch 2.5; one that comes from torch's cache is not made anew
+            this.checks = _CHECKS
+            wrap(graph, "__init__", _compiled, _no_end)
         wrap(graph, "__call__", _region_begins, _region_ends)
 
 
