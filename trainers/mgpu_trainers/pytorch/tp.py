@@ -25,7 +25,7 @@ from mgpu_trainers.pytorch.common.torch_strategy import Strategy
 try:
     from torch.distributed.tensor import Replicate
 except ImportError:  # torch 2.4
-    from torch.distributed._tensor import Replicate
+    from torch.distributed._tensor import Replicate  # type: ignore[attr-defined]
 
 
 class Tp(Strategy):
