@@ -3,10 +3,13 @@
     python -m benchmarks.thread_verdicts --texts FOLDER [--part open|aside] [--wrap 80] [--missed]
 
 The texts belong to the people who posted them and are not in this repository.
-`thread_texts.csv` lists, for each: its public address, its kind, the codes that an expert would
-accept, its number of lines and its digest. Collect the texts from the addresses into
-FOLDER/open/NAME.txt and FOLDER/aside/NAME.txt; those whose digest differs are not scored.
-Improve the product with the open part only; the other is to measure what was achieved.
+`thread_texts.csv` lists, for each: the round in which it was collected, its kind, the codes that an
+expert would accept, its public address, its number of lines and its digest. Collect the texts from
+the addresses into FOLDER/open/NAME.txt and FOLDER/aside/NAME.txt; those whose digest differs are
+not scored.
+
+The newest round is set aside: it measures what was achieved. Older rounds are open: improve the
+product with those. Before you read the misses of the newest round, collect another one.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True)
 class ThreadText:
-    """One row of the index. The part follows from the address (`part_of`), not from choice."""
+    """One row of the index."""
 
     name: str
     part: Part
@@ -50,11 +53,6 @@ class ThreadText:
     digest: str
 
 
-def part_of(address: str) -> Part:
-    number = int(hashlib.sha256(address.encode()).hexdigest(), 16)
-    return Part.ASIDE if number % 2 else Part.OPEN
-
-
 def digest_of(text: str) -> str:
     """SHA-256 of the text without blanks at the ends of lines and blank lines around it."""
     lines = [line.rstrip() for line in text.split("\n")]
@@ -62,19 +60,21 @@ def digest_of(text: str) -> str:
 
 
 def load_index(path: Path = INDEX) -> list[ThreadText]:
-    with path.open(encoding="utf-8", newline="") as rows:
-        return [
-            ThreadText(
-                name=row["name"],
-                part=Part(row["part"]),
-                kind=Kind(row["kind"]),
-                codes=tuple(row["codes"].split()),
-                address=row["address"],
-                lines=int(row["lines"]),
-                digest=row["sha256"],
-            )
-            for row in csv.DictReader(rows)
-        ]
+    with path.open(encoding="utf-8", newline="") as text:
+        rows = list(csv.DictReader(text))
+    newest = max(int(row["round"]) for row in rows)
+    return [
+        ThreadText(
+            name=row["name"],
+            part=Part.ASIDE if int(row["round"]) == newest else Part.OPEN,
+            kind=Kind(row["kind"]),
+            codes=tuple(row["codes"].split()),
+            address=row["address"],
+            lines=int(row["lines"]),
+            digest=row["sha256"],
+        )
+        for row in rows
+    ]
 
 
 @dataclass(frozen=True)

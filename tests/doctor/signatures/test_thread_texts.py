@@ -15,12 +15,13 @@ from benchmarks.thread_verdicts import (
     digest_of,
     find_misses,
     load_index,
-    part_of,
 )
 from mgpu_doctor.rules.catalogue import OWN
 from tests.support.log_texts import recorded_failures
 
 INDEX = load_index()
+HEADER = "name,round,kind,codes,address,lines,sha256"
+ROUNDS = (("a", 2), ("b", 9), ("c", 10), ("d", 10))
 FAULTY = recorded_failures()[0]
 
 
@@ -29,12 +30,11 @@ def listed(kind: Kind, *codes: str, text: str = FAULTY.text) -> tuple[ThreadText
     return entry, text
 
 
-def test_the_index_is_large_and_mixed() -> None:
-    for kind, least in ((Kind.FAULTY, 150), (Kind.HEALTHY, 30)):
-        addresses = {entry.address for entry in INDEX if entry.kind is kind}
-        assert len(addresses) >= least
-    aside = sum(entry.part is Part.ASIDE for entry in INDEX)
-    assert 0.4 < aside / len(INDEX) < 0.6
+@pytest.mark.parametrize("part", Part)
+def test_each_part_of_the_index_is_large_and_mixed(part: Part) -> None:
+    for kind, least in ((Kind.FAULTY, 110), (Kind.HEALTHY, 15)):
+        texts = [entry for entry in INDEX if entry.part is part and entry.kind is kind]
+        assert len({entry.address for entry in texts}) >= least
 
 
 def test_texts_of_the_index_are_distinct() -> None:
@@ -42,8 +42,16 @@ def test_texts_of_the_index_are_distinct() -> None:
         assert len(set(values)) == len(values)
 
 
-def test_the_part_follows_from_the_address() -> None:
-    assert [entry.name for entry in INDEX if part_of(entry.address) is not entry.part] == []
+def test_only_the_newest_round_is_set_aside(tmp_path: Path) -> None:
+    index = tmp_path / "index.csv"
+    rows = [f"{name},{number},faulty,loss-nan,https://x/{name},1,0" for name, number in ROUNDS]
+    index.write_text("\n".join([HEADER, *rows]), encoding="utf-8")
+    assert [entry.name for entry in load_index(index) if entry.part is Part.ASIDE] == ["c", "d"]
+
+
+def test_no_thread_is_in_both_parts() -> None:
+    threads = {part: {entry.address for entry in INDEX if entry.part is part} for part in Part}
+    assert not threads[Part.OPEN] & threads[Part.ASIDE]
 
 
 def test_expected_codes_exist_and_faulty_texts_have_one() -> None:
