@@ -14,6 +14,7 @@ from mgpu_probes.outside.logs.log_files import STDIN, NoText, UnreadableLog, ope
 from mgpu_probes.outside.logs.log_scanner import Engine, Hit, Scanned
 from mgpu_probes.outside.untrusted_files import within_budget
 
+from mgpu_doctor.case.last_exceptions import find_last_exceptions
 from mgpu_doctor.case.log_ends import endings_of, with_joined_messages
 from mgpu_doctor.case.log_job import FACTS, Fact, job_of_logs, ranks_of_logs, world_size_of
 from mgpu_doctor.case.log_matches import LogMatch
@@ -66,6 +67,7 @@ _OVERCOMING = tuple(
     Fact(f"overcome: {text}", text, re.escape(text))
     for text in sorted({text for signature in SIGNATURES for text in signature.overcome_by})
 )
+_GRAVE = {signature.id for signature in SIGNATURES if signature.severity == "critical"}
 _OVERCOME_BY = {
     signature.id: {f"overcome: {text}" for text in signature.overcome_by}
     for signature in SIGNATURES
@@ -122,6 +124,8 @@ def _case(subjects: Sequence[str], found: _LogSources) -> Case:
     endings = endings_of(logs, max(world_size or 0, len(seen), 1))
     signs = tuple(sign for sign in signs if not _was_caught(sign, endings.caught))
     endings.ends = with_joined_messages(endings.ends, signs)
+    if not endings.ends and not any(sign.signature in _GRAVE for sign in signs):
+        endings.ends = find_last_exceptions(logs, endings.caught)
     job = job_of_logs(scanned, endings.ends, endings.asked, world_size)
     return Case(
         subject=Subject("log", _reference(subjects)),

@@ -26,7 +26,7 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         id="hccl-connect-timeout",
-        code="failed-rendezvous",
+        code="failed-nccl-init",
         role=Role.SYMPTOM,
         needle="Getting socket times out",
         pattern=r"\bEI0006: .{0,120}?Getting socket times out",

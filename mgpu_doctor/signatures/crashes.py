@@ -42,7 +42,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-killed",
         role=Role.SYMPTOM,
         needle="Killed",
-        pattern=_SHELL + r"Killed(?:\s{2}.{1,2000}|\s*)$",
+        pattern=r"^(?:\S{1,200}: line \d+: +(?P<pid>\d+) Killed\b|Killed(?:\s{2}.{1,2000}|\s*)$)",
         meaning="A process was killed with SIGKILL: by the kernel when memory ran out, by a person "
         "or by the scheduler.",
         fix="`dmesg -T | grep -i 'killed process'`; `sacct -j JOB -o State,MaxRSS` under Slurm.",
@@ -80,7 +80,9 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-signal",
         role=Role.CAUSE,
         needle="Segmentation fault",
-        pattern=_SHELL + r"Segmentation fault(?: {2}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$",
+        pattern=r"^(?:\S{1,200}: line \d+: +(?P<pid>\d+) Segmentation fault\b|Segmentation "
+        r"fault(?: "
+        r"{2}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$)",
         meaning="A process crashed: it used memory that is not its own. Mostly a bug or a mismatch "
         "in a compiled library.",
         fix=_STACK,

@@ -48,6 +48,7 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: aten/src/ATen/cuda/Exceptions.h of torch 2.12",
         weight=0.7,
         needle_tells=False,
+        more_heads=("CUDNN_STATUS_EXECUTION_FAILED", "CUDNN_STATUS_MAPPING_ERROR"),
     ),
     Signature(
         id="assert-class-label",
@@ -102,6 +103,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix=_LABELS + " " + _BLOCKING,
         example="torch.AcceleratorError: CUDA error: device-side assert triggered",
         origin="source: c10/cuda/CUDAException.cpp of torch 2.12 and CUDA 13's cudaGetErrorString",
+        more_heads=("device-side assert triggered",),
     ),
     Signature(
         id="illegal-access",
@@ -116,6 +118,10 @@ SIGNATURES: tuple[Signature, ...] = (
         "`torch.compile` and custom kernels out once to narrow it down.",
         example="RuntimeError: CUDA error: an illegal memory access was encountered",
         origin="source: c10/cuda/CUDAException.cpp of torch 2.12 and CUDA 13's cudaGetErrorString",
+        more_heads=(
+            "an illegal memory access was encountered",
+            "an illegal instruction was encountered",
+        ),
     ),
     Signature(
         id="launch-failure",
@@ -131,6 +137,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "names the kernel.",
         example="RuntimeError: CUDA error: unspecified launch failure",
         origin="source: c10/cuda/CUDAException.cpp of torch 2.12 and CUDA 13's cudaGetErrorString",
+        more_heads=("unspecified launch failure", "CUDA_ERROR_LAUNCH_FAILED"),
     ),
     Signature(
         id="cuda-ecc",
@@ -173,6 +180,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "IOMMU on, peer access is off: `NCCL_P2P_DISABLE=1` lets NCCL go another way.",
         example="RuntimeError: CUDA error: peer access is not supported between these two devices",
         origin="source: c10/cuda/CUDAException.cpp of torch 2.12 and CUDA 13's cudaGetErrorString",
+        more_heads=("peer access is not supported between these two devices",),
     ),
     Signature(
         id="invalid-device-ordinal",
@@ -186,6 +194,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "than `nvidia-smi -L | wc -l`; numbers count within CUDA_VISIBLE_DEVICES, from 0.",
         example="torch.AcceleratorError: CUDA error: invalid device ordinal",
         origin="source: c10/cuda/CUDAException.cpp of torch 2.12 and CUDA 13's cudaGetErrorString",
+        more_heads=("invalid device ordinal",),
     ),
     Signature(
         id="device-busy",
@@ -200,6 +209,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "--query-gpu=index,compute_mode --format=csv` and `nvidia-smi` show mode and user.",
         example="RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
         origin="source: c10/cuda/CUDAException.cpp of torch 2.12 and CUDA 13's cudaGetErrorString",
+        more_heads=("devices are busy or unavailable",),
     ),
     Signature(
         id="no-cuda-gpus",
@@ -310,6 +320,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="torch.AcceleratorError: CUDA error: no kernel image is available for execution "
         "on the device",
         origin="source: c10/cuda/CUDAException.cpp of torch 2.12 and CUDA 13's cudaGetErrorString",
+        more_heads=("device kernel image is invalid",),
     ),
     Signature(
         id="flash-attention-gpu",

@@ -29,7 +29,10 @@ SIGNATURES: tuple[Signature, ...] = (
         "argument `find_unused_parameters=True` to `torch.nn.parallel.DistributedDataParallel`, "
         "and by ",
         origin="made: a DDP model with a layer that its forward never calls, torch 2.13",
-        more_heads=("Expected to have finished reduction in the prior iter",),
+        more_heads=(
+            "Expected to have finished reduction in the prior iter",
+            "function outputs participate in calculating loss",
+        ),
     ),
     Signature(
         id="ddp-unused-parameters-named",

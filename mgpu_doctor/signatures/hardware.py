@@ -121,8 +121,8 @@ SIGNATURES: tuple[Signature, ...] = (
         id="amd-page-fault",
         code="failed-illegal-access",
         role=Role.CAUSE,
-        needle="Memory access fault by GPU node-",
-        pattern=r"Memory access fault by GPU node-(?P<node>\d+) .{0,60}on address "
+        needle="Memory access fault by GPU ",
+        pattern=r"Memory access fault by GPU \W{0,3}node-(?P<node>\d+)\W.{0,60}on address "
         r"(?P<address>0x\w+)",
         meaning="A kernel on the AMD GPU of node {node} used an address that is not mapped "
         "({address}).",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from mgpu_doctor.signatures.signature import Role, Signature
 
-_CHILD = r"failed \(exitcode: -{numbers}\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\) "
-r"of binary"
+_CHILD = r"failed \(exitcode: -{numbers}\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)"
 _CRASH = (
     "Run it again with `PYTHONFAULTHANDLER=1`: the process that crashes prints its Python stack; "
     "`ulimit -c unlimited` and gdb show the native one."

@@ -11,8 +11,9 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle=" is not divisible by ",
         pattern=(
-            r"\b(?:AssertionError|RuntimeError|ValueError): world[_ ]size "
-            r"\((?P<world>\d{1,7})\) is not divisible by (?P<by>\w{1,60}(?: \w{1,40}){0,4})"
+            r"\b(?:AssertionError|RuntimeError|ValueError): (?:[Tt]he )?[Ww]orld[_ ]size"
+            r"(?: ?[=(]? ?(?P<world>\d{1,7})\)?)? (?:is not|must be) divisible by "
+            r"(?P<by>\w{1,60}(?: \w{1,40}){0,4})"
         ),
         meaning="{world} processes cannot be divided into groups of {by}.",
         fix=(

@@ -88,7 +88,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="Cuda failure",
         pattern=r"(?:NCCL WARN .{0,80}?|^(?:Last error: ?)?)Cuda failure (?:\d{1,9} )?'"
-        r"(?P<what>(?!out of memory|an illegal memory)[^']{1,120})'",
+        r"(?P<what>(?!out of memory|an illegal memory|uncorrectable ECC|peer access is not)"
+        r"[^']{1,120})'",
         meaning="A CUDA call of NCCL failed ({what}).",
         fix="Read it as CUDA's own error: `nvidia-smi`, `dmesg | grep Xid`; each rank must "
         "`torch.cuda.set_device(local_rank)` first.",

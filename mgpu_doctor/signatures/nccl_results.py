@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from mgpu_doctor.signatures.signature import Role, Signature
 
+_RESULT = (
+    r"(?:\b(?:NCCL|Nccl|nccl|RCCL|Rccl) [Ee]rror\b|\bNCCL_ERROR_|"
+    r"\bncclComm\w{1,30}\b failed|== ncclSuccess\b)"
+)
+"""What programs print before the words of a result code."""
+
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
         id="nccl-result-cuda",
         code="failed-nccl-init",
         role=Role.SYMPTOM,
         needle="unhandled cuda error",
-        pattern=r"\b(?:NCCL|Nccl|nccl|RCCL|Rccl) [Ee]rror\b.{0,200}?unhandled (?:cuda|hip) error",
+        pattern=_RESULT + r".{0,200}?unhandled (?:cuda|hip) error",
         meaning=(
             "A CUDA call inside NCCL failed: the GPU's memory is full, the device number is "
             "wrong, or the driver does not fit."
@@ -33,7 +39,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-nccl-init",
         role=Role.SYMPTOM,
         needle="unhandled system error",
-        pattern=r"\b(?:NCCL|Nccl|nccl|RCCL|Rccl) [Ee]rror\b.{0,200}?unhandled system error",
+        pattern=_RESULT + r".{0,200}?unhandled system error",
         meaning=(
             "A system call of NCCL failed: no reachable interface, a firewall, no locked "
             "memory for InfiniBand, or a full /dev/shm."
@@ -55,10 +61,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-nccl-init",
         role=Role.SYMPTOM,
         needle="internal error",
-        pattern=(
-            r"\b(?:NCCL|Nccl|nccl|RCCL|Rccl) (?:[Ee]rror|failure)\b.{0,200}?\binternal "
-            r"error\b"
-        ),
+        pattern=rf"(?:{_RESULT}|\bNCCL failure\b).{{0,200}}?\binternal error\b",
         meaning=(
             "A check inside NCCL failed: the ranks disagree (versions, number of ranks, "
             "devices), or the topology could not be read."
@@ -80,10 +83,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-nccl-init",
         role=Role.SYMPTOM,
         needle="invalid ",
-        pattern=(
-            r"\b(?:NCCL|Nccl|nccl|RCCL|Rccl) [Ee]rror\b.{0,200}?\binvalid (?:usage|"
-            r"argument)\b"
-        ),
+        pattern=_RESULT + r".{0,200}?\binvalid (?:usage|argument)\b",
         meaning=(
             "NCCL refused a call: often two ranks on one GPU, or tensors on a device that "
             "is not the rank's."

@@ -31,7 +31,11 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.12, with "
         "numbers of our own",
         weight=0.7,
-        more_heads=("aught collective operation timeout: WorkNCCL",),
+        more_heads=(
+            "aught collective operation timeout: WorkNCCL",
+            "Watchdog caught collective op",
+            "milliseconds before timing out",
+        ),
     ),
     Signature(
         id="nccl-watchdog-failure",
@@ -171,6 +175,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="torch.distributed.DistBackendError: NCCL communicator was aborted on rank 3.",
         origin="source: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
         weight=0.5,
+        more_heads=("NCCL communicator was aborted",),
     ),
     Signature(
         id="nccl-monitor-ends",

@@ -40,8 +40,10 @@ SIGNATURES: tuple[Signature, ...] = (
         id="port-in-use-old",
         code="failed-port-in-use",
         role=Role.CAUSE,
-        needle="Address already in use",
-        pattern=r"(?:RuntimeError: |OSError: \[Errno 98\] )Address already in use",
+        needle="ddress already in use",
+        pattern=r"(?:RuntimeError: |OSError: \[Errno (?:98|48)\] |ZMQError: )Address already in "
+        r"use|"
+        r"error while attempting to bind on address .{1,80}?: address already in use",
         meaning="A port that the process must listen on is taken: an earlier run still holds it, "
         "or another job on this host uses the same one.",
         fix=_OTHER_PORT,

@@ -65,6 +65,7 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: driver_types.h of CUDA 12",
         weight=0.85,
         needle_tells=False,
+        more_heads=("invalid device function",),
     ),
     Signature(
         id="extension-build-failed",

@@ -58,6 +58,10 @@ WAITED_IN_VAIN = ("wait timeout after", "waiting for clients", "connectfullmesh 
 
 WAITED = frozenset({"failed-gloo", "failed-nccl-timeout"})
 """Codes of ranks that waited for others in a collective."""
+_NATIVE = frozenset({"RuntimeError", "DistBackendError"})
+_DETAIL_LINES = 3
+"""Exceptions of native code name what happened in the lines after the first, such as Ascend's error
+codes and NCCL's last error. Later lines may be others."""
 _ABORTED = re.compile(r"\b(?:Aborted|SIGABRT|exitcode: -6)\b")
 
 
@@ -105,9 +109,12 @@ def is_secondary_failure(error: Error) -> bool:
 
 def _is_symptom(error: Error) -> bool:
     """Whether a signature calls it a symptom: something went wrong elsewhere or before."""
-    first = error.message.strip().partition("\n")[0]
-    text = f"{error.type}: {first}"
-    return any(needle in text and pattern.search(text) for needle, pattern in _symptoms())
+    first, *rest = error.message.strip().split("\n")[:_DETAIL_LINES]
+    native = error.type.rpartition(".")[2] in _NATIVE
+    texts = [f"{error.type}: {first}", *(rest if native else ())]
+    return any(
+        needle in text and pattern.search(text) for text in texts for needle, pattern in _symptoms()
+    )
 
 
 @cache

@@ -30,9 +30,7 @@ _CUT_ENTRY = re.compile(r"^  rank {6}: \d{1,7} \(local_rank: \d{1,5}\)\s*$")
 _RULE = re.compile(r"^(={10,}|-{10,})\s*$")
 _SUMMARY_RANK = re.compile(r"^(\d{1,7}) \(local_rank: (\d{1,5})\)")
 _EXIT = re.compile(r"^(-?\d{1,6}) \(pid: (\d{1,10})\)")
-_LOGGED = re.compile(
-    r"failed \(exitcode: (-?\d{1,6})\) local_rank: (\d{1,5}) \(pid: (\d{1,10})\) of binary"
-)
+_LOGGED = re.compile(r"failed \(exitcode: (-?\d{1,6})\) local_rank: (\d{1,5}) \(pid: (\d{1,10})\)")
 _SPAWN_SIGNAL = re.compile(r"process (\d{1,7}) terminated with signal (\w{1,20})")
 _SPAWN_EXIT = re.compile(r"process (\d{1,7}) terminated with exit code (-?\d{1,6})")
 LINE_LIMIT = 4096

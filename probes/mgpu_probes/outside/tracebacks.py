@@ -29,12 +29,12 @@ _CHAINED = re.compile(
 )
 _WRAPPED = re.compile(r"Caught [\w.]{1,100} in [\w ]{1,60}\.$")
 """torch re-raises the exception of a loader worker or replica; its message is the traceback."""
-_ASIDE = re.compile(
+ASIDE = re.compile(
     r"^(?:Exception ignored |--- Logging error ---|Exception in thread )"
     r"|Task exception was never retrieved"
 )
 """Lines before tracebacks that ended no process: of finalizers, log handlers, threads, tasks."""
-_ASIDE_LINES = 3
+ASIDE_LINES = 3
 """Most lines over which a terminal may have broken such a line."""
 _FATAL = re.compile(r"^Fatal Python error: (?P<message>.*)$")
 _THREAD = re.compile(
@@ -130,7 +130,7 @@ class TracebackReader:
         else:
             self._in_traceback(self._open, line, number)
         self._may_begin_inside = max(0, self._may_begin_inside - 1)
-        self._aside = _ASIDE_LINES if _ASIDE.search(line) else max(0, self._aside - 1)
+        self._aside = ASIDE_LINES if ASIDE.search(line) else max(0, self._aside - 1)
 
     def finish(self, number: int) -> None:
         """Ends the input. A traceback without its exception is dropped."""

@@ -3,8 +3,8 @@
 These prefixes may precede the text, in any order: torch's `[rank2]:`, torchrun's
 `[default2]:` and `[trainer2]:`, mpirun's `[1,2]<stderr>:`, Horovod's `[2]<stdout>:`, srun's `2:
 `, Hydra's `[2] `, kubectl's `[pod/name/container]`, docker compose's `name-1  | `, the container
-runtime's `stderr F `, a mail's `> `, journalctl's `host unit[pid]: `, Ray's `(name pid=1, ip=…)`,
-and time stamps.
+runtime's `stderr F `, a mail's `> `, torchrun's `"message": "`, journalctl's `host unit[pid]: `,
+Ray's `(name pid=1, ip=…)`, and time stamps.
 
 Time stamps: ISO 8601 and RFC 3339 (also Python's logging, absl, slurm, kubernetes, docker), glog
 and torch's C++ log (`I0102 03:04:05.678901`, no year), syslog and journalctl (`Jan  2 03:04:05`,
@@ -50,6 +50,7 @@ _NOBODYS = re.compile(
     r"|std(?:out|err) [FP] "
     r"|[A-Za-z][\w.-]{0,80}-\d{1,5} {1,80}\| "
     r"|\((?:[A-Za-z_][^()]{0,80} )?pid=\d{1,10}(?:, ip=[\w.:]{1,60})?\) ?"
+    r'| {0,16}"message": "(?=[A-Za-z_][\w.]{2,80}(?:Error|Exception): )'
 )
 _QUOTE = re.compile(r">(?: |$|(?=> ))")
 """The mark of a quoted text in a mail or an issue."""
@@ -57,7 +58,7 @@ _SYSLOG = re.compile(r"[\w.-]{1,64} (?:kernel|[\w.@/-]{1,80}\[\d{1,10}\]): ")
 _SRUN = re.compile(r" {0,6}(\d{1,6}): ?")
 _HYDRA = re.compile(r"\[(\d{1,6})\] ")
 _MAYBE = re.compile(
-    r"[\[( 0-9>]|[Rr]ank|RANK|std|[IWEFDC]\d|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) "
+    r"[\[( 0-9>\"]|[Rr]ank|RANK|std|[IWEFDC]\d|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) "
     r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) |[A-Za-z][\w.-]{0,80}-\d{1,5} {1,80}\| "
 )
 """Matches the beginning of all prefixes: one search instead of ten for lines without any."""

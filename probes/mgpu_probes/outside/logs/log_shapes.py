@@ -37,9 +37,9 @@ _PROGRESS = re.compile(
 """Progress in a line: a number after a word such as `step`."""
 _NO_PROGRESS = re.compile(
     rb'File "|^\s*frame #|Error|line \d|[Rr]etry|timed? ?out|Assertion|\.(?:cu|cc|cpp|h):\d'
-    rb"|\w\(|[a-z_]\[\d"
+    rb"|\w\(|[a-z_]\[\d|srun: |slurmstepd: "
 )
-"""Tracebacks, stacks, error messages, and code (`batch[0]`, `loss = f(x)`)."""
+"""Tracebacks, stacks, error messages, code (`batch[0]`, `loss = f(x)`), and Slurm's job steps."""
 
 
 class Shapes:
