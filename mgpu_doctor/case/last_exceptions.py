@@ -25,7 +25,7 @@ code print a few lines after it."""
 _LAUNCHERS = LAUNCHER_EXCEPTIONS | {"CalledProcessError"}
 _RAISED = re.compile(
     r"(?:[Ee]rror: {1,4}|E {2,8})?(?P<type>(?:\w{1,60}\.){0,8}_?[A-Z]\w{0,60}?(?:Error|Exception))"
-    r"(?:: {0,3}(?P<message>.*))?$"
+    r"(?: \(see above for traceback\))?(?:: {0,3}(?P<message>.*))?$"
 )
 _MARKS = " \t*`"
 """What is left of bold text and code in a text that was copied from a web page."""

@@ -23,6 +23,7 @@ def _checkpoint(
     origin: str,
     fix: str = _DAMAGED,
     code: str = "failed-checkpoint",
+    role: Role = Role.CAUSE,
     weight: float = 0.85,
     needle_tells: bool = False,
     more_heads: tuple[str, ...] = (),
@@ -31,7 +32,7 @@ def _checkpoint(
     return Signature(
         id=name,
         code=code,
-        role=Role.CAUSE,
+        role=role,
         needle=needle,
         pattern=pattern,
         meaning=meaning,
@@ -92,7 +93,7 @@ SIGNATURES: tuple[Signature, ...] = (
     _checkpoint(
         "checkpoint-is-zip",
         " is a zip archive (did you mean ",
-        r"is a zip archive \(did you mean to use torch\.jit\.load\(\)\?\)",
+        r" is a zip archive \(did you mean to use torch\.jit\.load\(\)\?\)",
         meaning="The checkpoint is of a newer torch than the one that reads it, or a script "
         "module.",
         fix="Load it with a newer torch, or with `torch.jit.load`.",
@@ -340,6 +341,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="-bash: ./train.sh: Permission denied",
         origin="made: a script without the executable bit, bash 5.2",
         code="failed-permission",
+        role=Role.SYMPTOM,
         weight=0.75,
     ),
     _checkpoint(

@@ -14,6 +14,9 @@ _EXIT_TEXTS = (
     ("exit-code", "exit code {}", "Process finished with exit code {}"),
     ("exit-status", "exit status {}", "make: train failed with exit status {}"),
     ("exit-exited", "exited with code {}", "worker-2 exited with code {}"),
+    ("exit-code-colon", "exit code: {}", "Job exited with exit code: {}"),
+    ("exit-code-title", "Exit code: {}", "Exit code: {}"),
+    ("exit-code-joined", "ExitCode: {}", "ExitCode: {}"),
 )
 """ID, text and example of what shells and launchers print."""
 

@@ -152,6 +152,7 @@ SIGNATURES: tuple[Signature, ...] = (
         example="RuntimeError: CUDA error: uncorrectable ECC error encountered",
         origin="source: c10/cuda/CUDAException.cpp of torch 2.12 and CUDA 13's cudaGetErrorString",
         weight=0.97,
+        more_heads=("CUDA_ERROR_ECC_UNCORRECTABLE",),
     ),
     Signature(
         id="cuda-nvlink-error",

@@ -50,6 +50,23 @@ def _refused(
     )
 
 
+def _ends_for_nan(spelling: str) -> Signature:
+    """Scripts that say in their own words that they stop because the loss is not a number."""
+    return _refused(
+        f"loss-{'spelled' if spelling == 'NaN' else 'is'}-nan-stops",
+        "loss-nan",
+        spelling,
+        rf"^(?!.{{0,200}}?, stopping training).{{0,120}}?\b(?i:loss)\b.{{0,20}}?\b{spelling}\b.{{0"
+        rf",40}}?"
+        r"\b(?i:exit|stop|abort|terminat|halt)\w{0,6}\b",
+        meaning="The loss is not a number, and the script stopped.",
+        fix=_NUMBERS,
+        example=f"ERROR: loss is {spelling}, exiting",
+        origin="made: a script that stops when its loss is not finite",
+        weight=0.6,
+    )
+
+
 SIGNATURES: tuple[Signature, ...] = (
     _refused(
         "pickle-too-large",
@@ -129,9 +146,9 @@ SIGNATURES: tuple[Signature, ...] = (
     _refused(
         "fsdp-training-state",
         "failed-fsdp",
-        " but got TrainingState.",
+        " TrainingState",
         r"(?:Expects|expected to be in|expects).{0,120}? but (?:got|current state is) "
-        r"TrainingState\.",
+        r"TrainingState_?\.",
         meaning="FSDP's units were used in an order that it does not support, such as an inner one "
         "without the outer one.",
         fix="Call the outermost module; wrap blocks that are called alone as roots of their own.",
@@ -188,6 +205,8 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: train.py of YOLOv3",
         weight=0.9,
     ),
+    _ends_for_nan("nan"),
+    _ends_for_nan("NaN"),
     _refused(
         "gradients-nan",
         "loss-nan",
@@ -216,7 +235,8 @@ SIGNATURES: tuple[Signature, ...] = (
         "loss-nan",
         "nan",
         r"^(?!\{)(?!.{0,200}?(?:%\||it/s))(?=.{0,120}?\b(?i:epoch|iter(?:ation)?|step)\b).{0,300}?"
-        r"\b(?i:loss)\w{0,20}\s{0,3}[:=|]?\s{0,6}nan\b",
+        r"\b(?i:loss)\w{0,20}\s{0,3}[:=|]?\s{0,6}nan\b|\bloss\w{0,30}: nan, \w{0,10}loss\w{0,30}: "
+        r"nan",
         meaning="The loss or the gradient that is printed is not a number.",
         fix="Go back to a checkpoint from before the first one. A smaller learning rate, clipped "
         "gradients and bf16 instead of fp16 are the usual remedies.",

@@ -254,6 +254,19 @@ SIGNATURES: tuple[Signature, ...] = (
         more_heads=("Invalid CUDA 'device=", "Invalid CUDA '--device"),
     ),
     _refused(
+        "device-number-assertion",
+        "failed-visible-devices",
+        "device < num_gpus INTERNAL ASSERT FAILED",
+        r"device >= 0 && device < num_gpus INTERNAL ASSERT FAILED",
+        meaning="A GPU number was used that is not below the number of visible GPUs. "
+        "CUDA_VISIBLE_DEVICES may have been changed after torch counted them.",
+        fix="Set CUDA_VISIBLE_DEVICES before the process starts, and count GPUs from 0.",
+        example="RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at "
+        '"../aten/src/ATen/cuda/CUDAContext.cpp":50, please report a bug to PyTorch.',
+        origin="recalled: aten/src/ATen/cuda/CUDAContext.cpp of torch 2.0",
+        weight=0.95,
+    ),
+    _refused(
         "tf-visible-device-list",
         "failed-visible-devices",
         "'visible_device_list' listed an invalid",

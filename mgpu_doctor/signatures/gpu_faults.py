@@ -40,6 +40,34 @@ def _fault(
     )
 
 
+_XIDS = {
+    "memory": ("48|64|94|95", "gpu-ecc"),
+    "lost": ("79", "gpu-lost"),
+    "link": ("74", "nvlink-down"),
+    "other": ("13|31|32|43|61|62|69|109|119|120", "gpu-xid"),
+}
+"""Kind of fault -> numbers in NVIDIA's catalogue of Xids, and code."""
+
+
+def _xid_in_other_words(spelling: str, kind: str) -> Signature:
+    """An Xid that a monitor or a person names, not the driver's own line."""
+    numbers, code = _XIDS[kind]
+    number = numbers.partition("|")[0]
+    return _fault(
+        f"xid-{kind}-{'named' if spelling == 'Xid' else 'reported'}",
+        code,
+        f"{spelling} ",
+        rf"^(?!.{{0,400}}?NVRM: ?Xid).{{0,200}}?\b{spelling} (?:[Ee]rror:? "
+        rf")?(?P<number>{numbers})\b(?! \d)",
+        meaning="The text reports Xid {number}, an error of a GPU or of what ran on it.",
+        fix="`dmesg -T | grep -i xid` shows NVIDIA's own line; its catalogue of Xids says what the "
+        "number means.",
+        example=f"{spelling} {number} on GPU 0000:3b:00.0",
+        origin="recalled: the messages of DCGM 3 and gpud",
+        weight=0.6,
+    )
+
+
 SIGNATURES: tuple[Signature, ...] = (
     _fault(
         "nvrm-firmware-timeout",
@@ -61,17 +89,10 @@ SIGNATURES: tuple[Signature, ...] = (
         example="NVRM: kgspHealthCheck: GSP RM heartbeat timed out",
         origin="recalled: the kernel module of NVIDIA's driver 570",
     ),
-    _fault(
-        "xid-in-other-words",
-        "gpu-xid",
-        "Xid ",
-        r"(?:^|[ (])(?i:xid) (?P<number>\d{1,3}) (?:error|event|detected|occurred|on GPU)\b",
-        meaning="The text reports Xid {number}, an error of a GPU or of what it ran.",
-        fix="`dmesg -T | grep -i xid` shows NVIDIA's own line; its catalogue of Xids says what the "
-        "number means.",
-        example="Xid 31 error on GPU 0: MMU fault",
-        origin="recalled: the messages of DCGM 3 and node-problem-detector",
-        weight=0.6,
+    *(
+        _xid_in_other_words(spelling, kind)
+        for spelling in ("Xid", "XID")
+        for kind in ("memory", "lost", "link", "other")
     ),
     _fault(
         "amdgpu-ring-timeout",

@@ -19,6 +19,7 @@ def _unstarted(
     role: Role = Role.CAUSE,
     weight: float = 0.85,
     needle_tells: bool = False,
+    wrapper: bool = False,
 ) -> Signature:
     """Why processes of the job were not started."""
     return Signature(
@@ -33,6 +34,7 @@ def _unstarted(
         origin=origin,
         weight=weight,
         needle_tells=needle_tells,
+        wrapper=wrapper,
     )
 
 
@@ -51,6 +53,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         weight=0.5,
         needle_tells=True,
+        wrapper=True,
     ),
     _unstarted(
         "mpirun-no-executable",
@@ -154,6 +157,32 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.8,
     ),
     _unstarted(
+        "hydra-ended-killed",
+        "failed-killed",
+        "TERMINATED WITH THE EXIT STRING: ",
+        r"APPLICATION TERMINATED WITH THE EXIT STRING: Killed \(signal 9\)",
+        meaning="A process of the MPI job was killed with SIGKILL: mostly by the kernel when "
+        "memory "
+        "ran out.",
+        fix="`dmesg -T | grep -i 'killed process'` on the host that is named above it.",
+        example="YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",
+        origin="recalled: the Hydra launcher of MPICH 3",
+        role=Role.SYMPTOM,
+        weight=0.6,
+    ),
+    _unstarted(
+        "hydra-ended-crashed",
+        "failed-signal",
+        "TERMINATED WITH THE EXIT STRING: ",
+        r"APPLICATION TERMINATED WITH THE EXIT STRING: (?P<name>[A-Z][\w ]{2,40}) \(signal "
+        r"(?:4|6|7|8|11)\)",
+        meaning="A process of the MPI job crashed: {name}.",
+        fix="Run with PYTHONFAULTHANDLER=1 to get the Python stack of the crash.",
+        example="YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Segmentation fault (signal 11)",
+        origin="recalled: the Hydra launcher of MPICH 3",
+        weight=0.7,
+    ),
+    _unstarted(
         "mpi-errors-fatal",
         "failed-exception",
         "An error occurred in MPI_",
@@ -166,6 +195,7 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: ompi/errhandler of Open MPI 4",
         role=Role.SYMPTOM,
         weight=0.5,
+        wrapper=True,
     ),
     _unstarted(
         "slurm-task-not-launched",

@@ -12,7 +12,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="oom-host",
         role=Role.CAUSE,
         needle="OOMKilled",
-        pattern=r"(?:^|[\s\"'=:(])OOMKilled(?:$|[\s\"',.)])",
+        pattern=r"(?:^|[\s\"'=:(])OOMKilled(?:$|[\s\"',.)]|: true)",
         meaning="A container reached its memory limit and the kernel killed it.",
         fix="Raise `resources.limits.memory`, use fewer data-loader workers, or do not keep the "
         "data set in every rank.",

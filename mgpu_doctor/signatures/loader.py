@@ -91,6 +91,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "possible that dataloader's workers are out of shared memory. Please try to raise your "
         "shared memory limit.",
         origin="source: torch/csrc/DataLoader.cpp of torch 2.13",
+        more_heads=("workers are out of shared memory",),
     ),
     Signature(
         id="loader-worker-gone",

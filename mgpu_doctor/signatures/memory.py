@@ -132,8 +132,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="oom-host",
         role=Role.CAUSE,
         needle="std::bad_alloc",
-        pattern=r"(?:after throwing an instance of '|what\(\):\s+|(?:Error|Exception): )"
-        r"std::bad_alloc\b",
+        pattern=r"(?:after throwing an instance of '|what\(\):\s+|(?:Error|Exception): |^)"
+        r"std::bad_alloc\b(?! )",
         meaning="A C++ library could not get host memory.",
         fix=_LESS_HOST_MEMORY,
         example="terminate called after throwing an instance of 'std::bad_alloc'",
@@ -146,7 +146,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="oom-host",
         role=Role.CAUSE,
         needle="Cannot allocate memory",
-        pattern=r"\[Errno 12\] Cannot allocate memory|: fork: (?:retry: )?Cannot allocate memory",
+        pattern=r"\[Errno 12\] Cannot allocate memory|(?:^|: )fork: (?:retry: )?Cannot "
+        r"allocate memory",
         meaning="The system refused memory to a call, often to fork: a large process needs room "
         "for a copy of itself, or a limit is reached.",
         fix="Start workers before the data is loaded, or with "

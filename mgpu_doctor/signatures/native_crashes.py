@@ -21,6 +21,7 @@ def _crash(
     fix: str = _STACK,
     role: Role = Role.CAUSE,
     weight: float = 0.7,
+    wrapper: bool = False,
 ) -> Signature:
     """A crash that the text itself reports, whatever caused it."""
     return Signature(
@@ -35,6 +36,7 @@ def _crash(
         origin=origin,
         weight=weight,
         needle_tells=False,
+        wrapper=wrapper,
     )
 
 
@@ -73,7 +75,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "cpp-exception-uncaught",
         "terminate called ",
         r"^(?:libc\+\+abi: )?terminate called (?:after throwing an instance of '"
-        r"(?!(?:c10|at)::|gloo::|std::bad_alloc)[\w:]{1,80}'|without an active "
+        r"(?!std::bad_alloc)[\w:]{1,80}'|without an active "
         r"exception|recursively)",
         meaning="An exception in compiled code was caught by nobody, so the process aborted; the "
         "line that begins with `what()` says which.",
@@ -82,6 +84,7 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="made: a C++ program that throws, GCC 12",
         role=Role.SYMPTOM,
         weight=0.5,
+        wrapper=True,
     ),
     _crash(
         "cpp-exception-uncaught-clang",
@@ -92,6 +95,7 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: libcxxabi of LLVM 15",
         role=Role.SYMPTOM,
         weight=0.5,
+        wrapper=True,
     ),
     _crash(
         "cpp-pure-virtual",
@@ -138,6 +142,7 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: src/signalhandler.cc of glog 0.6",
         role=Role.SYMPTOM,
         weight=0.6,
+        wrapper=True,
     ),
     _crash(
         "torch-signal-handler",
@@ -180,6 +185,7 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: the run window of PyCharm 2022",
         role=Role.SYMPTOM,
         weight=0.5,
+        wrapper=True,
     ),
     _crash(
         "exit-access-violation",

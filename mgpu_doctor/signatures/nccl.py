@@ -183,7 +183,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="shm-exhausted",
         role=Role.CAUSE,
         needle="shared memory segment",
-        pattern=r"NCCL WARN .{0,80}?Error while creating shared memory segment "
+        pattern=r"NCCL WARN .{0,80}?Error while (?:creating|attaching to) shared memory segment "
         r"(?P<segment>\S{1,100}) \(size (?P<bytes>\d{1,20})\)",
         meaning="NCCL found no {bytes} bytes in /dev/shm.",
         fix="Make /dev/shm larger (`docker run --shm-size=16g` or `--ipc=host`), and delete "

@@ -43,7 +43,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="ddress already in use",
         pattern=r"(?:RuntimeError: |OSError: \[Errno (?:98|48)\] |ZMQError: )Address already in "
         r"use|"
-        r"error while attempting to bind on address .{1,80}?: address already in use",
+        r"error while attempting to bind on address .{1,80}?: address already in use|EADDRINUSE: address "
+        r"already in use",
         meaning="A port that the process must listen on is taken: an earlier run still holds it, "
         "or another job on this host uses the same one.",
         fix=_OTHER_PORT,
@@ -51,6 +52,7 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: torch/csrc/distributed/c10d/TCPStore.cpp of torch 1.10",
         weight=0.8,
         needle_tells=False,
+        more_heads=("Address already in use",),
     ),
     Signature(
         id="clients-missing",

@@ -278,9 +278,9 @@ SIGNATURES: tuple[Signature, ...] = (
     _unmet(
         "address-bind-refused",
         "The server socket has failed to ",
-        r"The server socket has failed to (?:bind to|listen on) \[?[\w.:-]{1,200}\]?:(?P<port>"
-        r"\d{1,5}) \(errno: (?:98|48|10048) - [Aa]ddress already in use\)",
-        meaning="Port {port} is taken: an earlier run still holds it, or another job on this host "
+        r"The server socket has failed to (?:bind to|listen on) (?:\S{1,200}:(?P<port>\d{1,5})|"
+        r"\?UNKNOWN\?) \(errno: (?:98|48|10048) - [Aa]ddress already in use\)",
+        meaning="The port is taken: an earlier run still holds it, or another job on this host "
         "uses the same one.",
         fix="`ss -ltnp 'sport = :PORT'` shows who holds it. Use another `--master-port` or "
         "`--rdzv-endpoint=localhost:0`.",

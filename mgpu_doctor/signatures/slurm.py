@@ -29,6 +29,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "TO TIME LIMIT ***",
         origin=_REQ,
         weight=0.98,
+        more_heads=("DUE TO TIME LIM",),
     ),
     Signature(
         id="slurm-preempted",

@@ -275,9 +275,8 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     _device(
         "cuda-tensor-to-numpy",
-        "to copy the tensor to host memory first",
-        r"can't convert \S{1,40} (?:device type )?[Tt]ensor to numpy|can't convert CUDA tensor to "
-        r"numpy",
+        "ensor to numpy",
+        r"can't convert (?:\S{1,20} device type|CUDA) [Tt]ensor to numpy",
         example="TypeError: can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to "
         "copy the tensor to host memory first.",
         origin="source: strings in the library of torch 2.13",
