@@ -23,9 +23,9 @@ _OUTERMOST = frozenset(
 )
 """Functions in which processes start. The interpreter's traceback of an uncaught exception starts
 there; that of a caught and printed one starts where it was caught."""
-LAST_LINES = 10
-"""A text that ends within these lines after a traceback may have been cut off there: nothing shows
-that the exception was caught. A choice."""
+FIRST_LINES, LAST_LINES = 4, 10
+"""A text that begins with a traceback within the first and ends within the last of these lines was
+cut out around it: its outer calls may be missing, too. A choice."""
 _PRINTED_BY_HYDRA = "Error executing job with overrides"
 """Hydra catches every exception, shows it without its outer calls, and ends with exit code 1."""
 
@@ -85,7 +85,7 @@ def _tracebacks(
         if _is_launchers(traceback):
             continue
         shown = not _is_outermost(traceback) and (line.after > ranks or not (reported or hydra))
-        if shown and not line.after and _ends_the_log(log, traceback):
+        if shown and not line.after and _is_excerpt(log, traceback):
             continue  # nothing shows that it was caught, nor that it ended a process
         end = LoggedEnd(
             rank=log.of(traceback.rank, traceback.local_rank),
@@ -106,8 +106,12 @@ def _is_outermost(printed: PrintedTraceback) -> bool:
     return traceback.frames[0].function in _OUTERMOST
 
 
-def _ends_the_log(log: Whose, printed: PrintedTraceback) -> bool:
-    return _line(log, printed.traceback.at).number + LAST_LINES > log.scanned.lines
+def _is_excerpt(log: Whose, printed: PrintedTraceback) -> bool:
+    """Whether the text is little more than this traceback."""
+    traceback = printed.traceback
+    begin = _line(log, max(0, traceback.at - traceback.text.count("\n"))).number
+    end = _line(log, traceback.at).number
+    return begin <= FIRST_LINES and end + LAST_LINES > log.scanned.lines
 
 
 def _is_launchers(printed: PrintedTraceback) -> bool:

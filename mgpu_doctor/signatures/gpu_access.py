@@ -69,6 +69,41 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: strings in the library of torch 2.13",
     ),
     _refused(
+        "extension-without-gpu",
+        "failed-no-kernel-image",
+        "Not compiled with GPU support",
+        r"Error: Not compiled with GPU support",
+        meaning="An extension (detectron2, MMCV) was built without CUDA.",
+        fix="Build it again where `nvcc` is installed: set CUDA_HOME, and FORCE_CUDA=1 if the "
+        "building host has no GPU.",
+        example="RuntimeError: Not compiled with GPU support",
+        origin="recalled: detectron2/layers of detectron2 0.6",
+        weight=0.95,
+    ),
+    _refused(
+        "operator-without-gpu",
+        "failed-no-kernel-image",
+        "with arguments from the 'CUDA' backend",
+        r"\bCould not run '[\w:.]{1,80}' with arguments from the 'CUDA' backend",
+        meaning="An operation has no GPU version in this build: mostly torchvision or an extension "
+        "was installed for the CPU.",
+        fix="Install the builds of torch, torchvision and extensions for the same CUDA.",
+        example="NotImplementedError: Could not run 'torchvision::nms' with arguments from the "
+        "'CUDA' backend.",
+        origin="recalled: c10/core/dispatch of torch 2.0",
+    ),
+    _refused(
+        "extension-without-device",
+        "failed-no-kernel-image",
+        ": implementation for device cuda",
+        r"\w{1,60}: implementation for device cuda:\d{1,3} not found",
+        meaning="MMCV was built without CUDA.",
+        fix="Install the MMCV build for this torch and CUDA.",
+        example="RuntimeError: nms_impl: implementation for device cuda:0 not found.",
+        origin="recalled: mmcv/ops of MMCV 1.7",
+        weight=0.95,
+    ),
+    _refused(
         "forward-compatibility",
         "failed-driver-too-old",
         "forward compatibility was attempted on non supported HW",

@@ -58,7 +58,8 @@ def _xid_in_other_words(spelling: str, kind: str) -> Signature:
         code,
         f"{spelling} ",
         rf"^(?!.{{0,400}}?NVRM: ?Xid).{{0,200}}?\b{spelling} (?:[Ee]rror:? "
-        rf")?(?P<number>{numbers})\b(?! \d)",
+        rf")?(?P<number>{numbers})\b"
+        r"(?= ?\(|: ?[A-Z]| (?:error|occurred|detected|on GPU|GPU has|[Dd]ouble|MMU)\b)",
         meaning="The text reports Xid {number}, an error of a GPU or of what ran on it.",
         fix="`dmesg -T | grep -i xid` shows NVIDIA's own line; its catalogue of Xids says what the "
         "number means.",

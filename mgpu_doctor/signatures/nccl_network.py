@@ -26,6 +26,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "got error: Connection reset by peer",
         origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.12",
         weight=0.55,
+        more_heads=("ncclUniqueId from [0] via c10d key-value store",),
     ),
     Signature(
         id="nccl-remote-error",

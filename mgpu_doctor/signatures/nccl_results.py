@@ -6,7 +6,7 @@ from mgpu_doctor.signatures.signature import Role, Signature
 
 _RESULT = (
     r"(?:\b(?:NCCL|Nccl|nccl|RCCL|Rccl) [Ee]rror\b|\bNCCL_ERROR_|"
-    r"\bncclComm\w{1,30}\b failed|== ncclSuccess\b)"
+    r"\bnccl[A-Z]\w{1,30}\b(?:\(\))? failed|== ncclSuccess\b)"
 )
 """What programs print before the words of a result code."""
 

@@ -116,6 +116,20 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.7,
     ),
     _nccl(
+        "nccl-ipc-handle",
+        "failed-nccl-init",
+        "ailed to open CUDA IPC handle",
+        r"NCCL WARN [Ff]ailed to open CUDA IPC handle",
+        meaning="NCCL could not share a GPU's memory between two processes.",
+        fix="In containers use one IPC and PID namespace (`--ipc=host --pid=host`); else "
+        "`export NCCL_P2P_DISABLE=1`.",
+        example="node01:98:210 [0] transport/p2p.cc:78 NCCL WARN failed to open CUDA IPC handle : "
+        "30 "
+        "unknown error",
+        origin="recalled: src/transport/p2p.cc of NCCL 2.4",
+        needle_tells=True,
+    ),
+    _nccl(
         "nccl-ecc",
         "gpu-ecc",
         "uncorrectable ECC error encountered",

@@ -42,9 +42,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="ddress already in use",
         pattern=r"(?:RuntimeError: |OSError: \[Errno (?:98|48)\] |ZMQError: )Address already in "
-        r"use|"
-        r"error while attempting to bind on address .{1,80}?: address already in use|EADDRINUSE: address "
-        r"already in use",
+        r"use|error while attempting to bind on address .{1,80}?: address already in use|"
+        r"EADDRINUSE: address already in use",
         meaning="A port that the process must listen on is taken: an earlier run still holds it, "
         "or another job on this host uses the same one.",
         fix=_OTHER_PORT,

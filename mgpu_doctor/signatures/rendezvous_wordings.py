@@ -292,6 +292,22 @@ SIGNATURES: tuple[Signature, ...] = (
         needle_tells=False,
     ),
     _unmet(
+        "port-not-permitted",
+        "The server socket has failed to ",
+        r"The server socket has failed to (?:bind|listen).{0,300}?(?:EACCES|errno: "
+        r"13\b|[Pp]ermission "
+        r"denied)",
+        meaning="This user may not listen on that port: those below 1024 are for root.",
+        fix="Use a `--master-port` above 1024.",
+        example="torch.distributed.DistNetworkError: The server socket has failed to listen on any "
+        "local network address. port: 80, useIpv6: false, code: -13, name: EACCES, message: "
+        "permission denied",
+        origin="source: strings in the library of torch 2.13",
+        code="failed-permission",
+        weight=0.95,
+        needle_tells=False,
+    ),
+    _unmet(
         "ssh-host-refused",
         "ssh exited with exit code 255",
         r"\bpdsh@[\w.-]{1,200}: (?P<host>[\w.-]{1,200}): ssh exited with exit code 255",

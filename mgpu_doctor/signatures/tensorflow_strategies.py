@@ -175,10 +175,10 @@ SIGNATURES: tuple[Signature, ...] = (
         id="tf-connection-closed",
         code="failed-tf-worker-missing",
         role=Role.SYMPTOM,
-        needle="UnavailableError: ",
-        pattern=r"\bUnavailableError: (?:\{\{.{1,200}?\}\} ?)?(?:OS Error|Endpoint read "
-        r"failed|Socket "
-        r"closed|Stream removed|Transport closed|Connection reset by peer)",
+        needle="UnavailableError",
+        pattern=r"\bUnavailableError(?: \(see above for traceback\))?: (?:\{\{.{1,200}?\}\} ?)?"
+        r"(?:OS Error|Endpoint read failed|Socket closed|Stream removed|Transport closed|"
+        r"Connection reset by peer)",
         meaning="The connection to another task of the cluster broke: it ended, or the network "
         "did.",
         fix="Look for the first error of the other tasks, on every host: this one only lost its "

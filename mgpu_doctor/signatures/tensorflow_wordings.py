@@ -262,6 +262,34 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.5,
     ),
     _tensorflow(
+        "tf-resource-exhausted-type",
+        "failed-tf-resource-exhausted",
+        "ResourceExhaustedError",
+        r"\bResourceExhaustedError(?: \(see above for traceback\))?:? ?(?:Graph execution "
+        r"error:)?\s*$",
+        meaning="TensorFlow ran out of memory; the message with the sizes is cut off.",
+        fix="Lower the batch per replica; TF_FORCE_GPU_ALLOW_GROWTH=true if other processes share "
+        "the GPU.",
+        example="tensorflow.python.framework.errors_impl.ResourceExhaustedError: Graph execution "
+        "error:",
+        origin="source: tensorflow/python/framework/errors_impl.py of TensorFlow 2",
+        weight=0.6,
+    ),
+    _tensorflow(
+        "xla-request-refused",
+        "failed-tf-resource-exhausted",
+        "RESOURCE_EXHAUSTED: Failed to allocate request",
+        r"RESOURCE_EXHAUSTED: Failed to allocate request for (?P<size>[\d.]{1,12}\w{1,4})",
+        meaning="Allocating {size} of device memory failed.",
+        fix="Lower the batch per device; XLA_PYTHON_CLIENT_MEM_FRACTION if other processes share "
+        "the GPU.",
+        example="XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 1.50GiB "
+        "(1610612736B) on device ordinal 0",
+        origin="recalled: xla/tsl/framework of JAX 0.4",
+        weight=0.9,
+        needle_tells=True,
+    ),
+    _tensorflow(
         "tf-deadline",
         "failed-tf-worker-missing",
         "DeadlineExceededError: ",

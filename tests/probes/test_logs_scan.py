@@ -121,6 +121,8 @@ def test_progress_across_blocks(tmp_path: Path) -> None:
         "Connection retry 4: step 3",
         "loading the model",
         "ValueError: batch 3 has no loss",
+        "srun: Terminating job step 4711.0",
+        "slurmstepd: error: *** STEP 4711.0 ON node3 CANCELLED AT 2026-01-02T03:04:05 ***",
         "[rank1]:     loss = model(x).sum()",
         "[rank1]:     loss = criterion(out, batch[0]) / 4",
         "/aten/native/cuda/Loss.cu:250: kernel: block: [0,0,0] Assertion `t >= 0` failed.",

@@ -157,7 +157,8 @@ def size_of(case: Case) -> int:
 def _past(sign: LogMatch, case: Case) -> bool:
     """Whether it ended nothing: training continued, or the text says that it was caught."""
     if KNOWN[sign.signature].severity != "critical":
-        return False  # a defect stays one
+        # A defect stays one, but a loss that is a number again for longer recovered.
+        return KNOWN[sign.signature].code == "loss-nan" and sign.after > sign.count
     if went_on(sign.after, size_of(case), sign.later):
         return True
     if sign.after > size_of(case) and not _ended(sign, case):

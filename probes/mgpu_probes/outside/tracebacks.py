@@ -19,7 +19,7 @@ LINES_OF_FRAME = 4
 
 _HEADER = re.compile(r"^\s*Traceback \(most recent call last\):\s*$")
 _FRAME = re.compile(
-    r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:,? in(?: (?P<in>.+))?|\s*)$'
+    r'^\s*File "?(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:,? in(?: (?P<in>.+))?|\s*)$'
 )
 """Web pages drop `<module>`, which looks like a tag."""
 _RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*(?:<locals>\.[\w.]+)?)(?::(?: (?P<message>.*))?)?$")

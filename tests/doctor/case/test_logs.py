@@ -152,6 +152,12 @@ def test_what_was_caught_and_printed_begins_where_it_was_caught() -> None:
     assert told == [RAN_OUT]
 
 
+def test_a_place_that_lost_its_quotation_mark_is_a_call() -> None:
+    first, *rest = raised("ValueError: bad sample")
+    lines = [*progress(9), first, rest[0].replace('File "', "File "), *rest[1:]]
+    assert [end.error.type for end in _case_of(lines).console.ends if end.error] == ["ValueError"]
+
+
 def test_time_stamps_tell_sooner_that_training_went_on() -> None:
     steps = [f"2026-01-02 03:04:{n:02} step {n} loss 0.1" for n in range(50)]
     case = _case_of([steps[0], *raised("ValueError: bad sample"), *steps[1:]])

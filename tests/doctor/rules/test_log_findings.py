@@ -471,6 +471,28 @@ def test_sruns_tasks_are_ranks_where_it_starts_them(tmp_path: Path) -> None:
     assert grave(findings(lines, tmp_path)) == [("oom-host", [2])]
 
 
+def test_sruns_last_words_are_no_progress(tmp_path: Path) -> None:
+    words = [f"srun: Terminating job step 4711.{step}" for step in range(4)]
+    crash = "srun: error: node3: task 0: Segmentation fault"
+    assert grave(findings([*progress(30), crash, *words], tmp_path)) == [("failed-signal", [0])]
+
+
+def test_a_launchers_line_that_was_cut_names_the_rank(tmp_path: Path) -> None:
+    line = (
+        "torch.distributed.elastic.multiprocessing.api:failed (exitcode: -7) local_rank: 2 (pid: 7)"
+    )
+    assert grave(findings([f"ERROR:{line}"], tmp_path)) == [("failed-signal", [2])]
+
+
+@pytest.mark.parametrize(("name", "code"), [("RuntimeError", "nccl-init"), ("KeyError", "excep")])
+def test_native_code_says_why_in_its_next_lines(name: str, code: str, tmp_path: Path) -> None:
+    """Not so an exception of Python: what its rank prints afterwards is about something else."""
+    detail = "EI0006: [PID: 4711] Getting socket times out. Reason: Remote Rank is absent"
+    lines = [*raised(f"{name}: OPS function error", "[rank1]: "), f"[rank1]: {detail}"]
+    found = findings([*progress(30), *lines], tmp_path)
+    assert code in found[0].code
+
+
 def _empty(signature: Signature) -> LogMatch:
     return LogMatch(signature.id, None, "x.log", 1, signature.example, None)
 

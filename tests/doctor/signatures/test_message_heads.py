@@ -62,6 +62,15 @@ CUT = [
     ("Timed out initializing process group in store ba", "failed-rendezvous"),
     ("One or more tensors were submitted to be reduced, gath", "failed-horovod-stall"),
     ("RuntimeError: Expected to have finished reduction in the prior iter", "failed-unused"),
+    ("CUDA error 217 at x.cu:9: peer access is not supported between these two devices", "peer"),
+    ("[TRT] CUDA runtime error in sync(): an illegal memory access was encountered", "illegal"),
+    ("Check failed: error == cudaSuccess (4 vs. 0) unspecified launch failure", "illegal"),
+    ("error in im2col: device-side assert triggered", "device-assert"),
+    ("Check failed: e == cudaSuccess CUDA: invalid device ordinal", "visible-devices"),
+    ("im2col.cu:61] Check failed: error == cudaSuccess (8 vs. 0)  invalid device function", "no-k"),
+    ("failed call to cuCtx: CUDA_ERROR_ECC_UNCORRECTABLE", "gpu-ecc"),
+    ("listen failed: bind: Address already in use", "failed-port-in-use"),
+    ("DUE TO TIME LIM", "failed-time-limit"),
 ]
 
 
