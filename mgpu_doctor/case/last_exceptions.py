@@ -56,9 +56,9 @@ def _last_exception(log: Whose, past: Container[str]) -> LoggedEnd | None:
     lines = [split_line(line) for line in log.scanned.tail]
     for at in range(len(lines) - 1, max(-1, len(lines) - 1 - LAST_LINES), -1):
         line = lines[at]
-        if _PROGRESS.search(line.text):
-            return None
         raised = _RAISED.match(line.text.strip(_MARKS))
+        if raised is None and _PROGRESS.search(line.text):
+            return None
         if raised is None or raised["type"].rpartition(".")[2] in _LAUNCHERS:
             continue
         if line.text in past or _HARMLESS.search(line.text) or _is_aside(lines, at):

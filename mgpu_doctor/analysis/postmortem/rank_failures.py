@@ -18,11 +18,13 @@ from mgpu_doctor.analysis.postmortem.secondary_failures import (
     is_secondary_failure,
 )
 from mgpu_doctor.case.ending_records import MemoryGroup
+from mgpu_doctor.case.last_exceptions import EXCERPT
 from mgpu_doctor.case.model import Case, Error, LoggedEnd, Outcome, Rank, State
 
 SEEN_BY_ITSELF, SEEN_FROM_OUTSIDE, TOLD_BY_CONSOLE, VANISHED_ONLY = 0.99, 0.97, 0.8, 0.6
+TOLD_BY_LAST_LINES = 0.6
 """Confidence by where the ending is known from: the rank's own record, its exit status, what was
-printed, or only its absence."""
+printed, only its absence, or an exception without a traceback at the end of a log."""
 
 FATAL = "Fatal Python error"
 
@@ -175,11 +177,11 @@ def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> RankFailu
     elif rank.error is not None and kind is FailureKind.EXCEPTION:
         source, confidence = "black box", SEEN_BY_ITSELF
     elif kind is FailureKind.EXCEPTION and printed:
-        source, confidence = "console", TOLD_BY_CONSOLE
+        source, confidence = "console", _confidence_in(own_ends)
     elif outside:
         source, confidence = "exit status", SEEN_FROM_OUTSIDE
     elif own_ends:
-        source, confidence = own_ends[0].source, TOLD_BY_CONSOLE
+        source, confidence = own_ends[0].source, _confidence_in(own_ends)
     else:
         source, confidence = "black box", SEEN_FROM_OUTSIDE
     return RankFailure(
@@ -215,7 +217,7 @@ def _of_text(logged_ends: list[LoggedEnd]) -> RankFailure:
         kind,
         end.rank,
         end.source,
-        TOLD_BY_CONSOLE,
+        _confidence_in(logged_ends),
         pid=end.pid,
         signal=number,
         exit_code=code,
@@ -323,12 +325,17 @@ def _nobodys(raised: list[Error], logged: Iterable[LoggedEnd], *, everyone: bool
         FailureKind.EXCEPTION,
         None,
         "console",
-        TOLD_BY_CONSOLE,
+        _confidence_in(logged),
         error=error,
         everyone=everyone,
         inside=inside,
         order=_first_printed(end for end in logged if end.error is raised[-1]),
     )
+
+
+def _confidence_in(logged_ends: Iterable[LoggedEnd]) -> float:
+    is_last_line = all(end.source == EXCERPT for end in logged_ends)
+    return TOLD_BY_LAST_LINES if is_last_line else TOLD_BY_CONSOLE
 
 
 def _first_printed(logged_ends: Iterable[LoggedEnd]) -> int | None:

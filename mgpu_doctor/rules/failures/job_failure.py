@@ -91,7 +91,8 @@ _FIRST = (
 )
 _CONFIDENCE = (
     "Confidence by source: the rank's own record 0.99, its exit status 0.97, the console alone "
-    "0.8, a process that vanished without any of them 0.6. "
+    "0.8, an exception without a traceback at the end of a log 0.6, a process that vanished "
+    "without any of them 0.6. "
 )
 
 RULES: tuple[Rule, ...] = (

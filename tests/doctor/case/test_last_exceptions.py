@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mgpu_doctor.analysis.postmortem.rank_failures import TOLD_BY_LAST_LINES
 from mgpu_doctor.case.last_exceptions import EXCERPT, LAST_LINES
 from mgpu_doctor.case.log_case import load_logs
 from mgpu_doctor.case.model import Case, LoggedEnd
@@ -37,6 +38,7 @@ def ends_of(lines: Sequence[str], folder: Path) -> tuple[LoggedEnd, ...]:
         ("E   NameError: name 'amp' is not defined", "NameError", "name 'amp'"),
         ("Error: IndexError: list index out of range", "IndexError", "list index"),
         ("2026-01-02 03:04:05,100 OSError: no route to the bucket", "OSError", "no route"),
+        ("ValueError: the loss of step 7 has 3 classes", "ValueError", "step 7"),
         ('    "message": "ValueError: 3 classes expected",', "ValueError", "3 classes"),
     ],
 )
@@ -50,7 +52,7 @@ def test_the_last_line_names_the_exception(
     assert (end.source, end.rank, end.error.type) == (EXCERPT, None, name)
     assert message in end.error.message
     finding = diagnose(case).findings[0]
-    assert finding.code == "failed-exception"
+    assert (finding.code, finding.confidence) == ("failed-exception", TOLD_BY_LAST_LINES)
     assert any(message in str(piece.value) for piece in finding.evidence)
 
 

@@ -481,7 +481,7 @@ def test_a_launchers_line_that_was_cut_names_the_rank(tmp_path: Path) -> None:
     line = (
         "torch.distributed.elastic.multiprocessing.api:failed (exitcode: -7) local_rank: 2 (pid: 7)"
     )
-    assert grave(findings([f"ERROR:{line}"], tmp_path)) == [("failed-signal", [2])]
+    assert grave(findings([f"ERROR:{line} (pid: 4711)"], tmp_path)) == [("failed-signal", [2])]
 
 
 @pytest.mark.parametrize(("name", "code"), [("RuntimeError", "nccl-init"), ("KeyError", "excep")])
