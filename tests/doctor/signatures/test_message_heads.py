@@ -103,3 +103,21 @@ def test_the_whole_message_outranks_its_head(tmp_path: Path) -> None:
 def test_a_warning_is_no_head(level: str, tmp_path: Path) -> None:
     line = f"{level}Expected to have finished reduction in the prior iteration soon"
     assert diagnosed(tmp_path, line) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("RuntimeError: CUDA error: uncorrectable ECC error encou", "gpu-ecc"),
+        ("IndexError: Dimension out of range (expected to be in ra", "failed-shape"),
+        ("InvalidArgumentError: Task 2 was not defined in jo", "failed-tf-config"),
+        ("MOAB_INFO:  job exceeded wallclock li", "failed-time-limit"),
+    ],
+)
+def test_a_text_may_end_in_the_middle_of_a_message(line: str, code: str, tmp_path: Path) -> None:
+    (finding, *_) = diagnosed(tmp_path, line)
+    assert code in finding.code
+    assert 0 < finding.confidence < 0.7
+    with_more = diagnosed(tmp_path, line, "step 9 of the run")
+    assert [more.code for more in with_more if code in more.code] == []
+    assert [cut.code for cut in diagnosed(tmp_path, line[:-25]) if code in cut.code] == []

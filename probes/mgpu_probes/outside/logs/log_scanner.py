@@ -10,6 +10,7 @@ from enum import Enum
 from itertools import chain
 from typing import Protocol
 
+from mgpu_probes.outside.logs.cut_lines import cut_heads, find_cut_messages
 from mgpu_probes.outside.logs.joined_lines import Physical, Sought, breaks_of, find_broken_messages
 from mgpu_probes.outside.logs.log_blocks import WINDOW, Block, bare, decoded, pieces_of
 from mgpu_probes.outside.logs.log_lines import Line, indentation_of, numbered_style, split_line
@@ -86,7 +87,7 @@ class Hit:
     text: str
     at: float | None
     values: Mapping[str, str]
-    context: tuple[str, ...]
+    context: tuple[str, ...] = ()
     count: int = 1
     after: int = 0
     """Lines after its last match that report progress of the training."""
@@ -141,6 +142,7 @@ class Engine:
             for head in one.heads
         ]
         self.messages = [*by_pattern, *by_head]
+        self.cut_heads = tuple(cut_heads((head.wanted, head.literal) for head in by_head))
         needles = [*(message.literal for message in self.messages), *STRUCTURE]
         self.sought = [needle.encode() for needle in needles]
         self.shapes = Shapes(needles)
@@ -217,7 +219,7 @@ class _Scanner:
         lines = self._last.split(b"\n")[-SAMPLE:]
         last = [self._line(decoded(line)) for line in lines]
         self._seen += last
-        joined = self._joined_hits(lines, last)
+        joined = [*self._joined_hits(lines, last), *self._cut_hits(lines, last)]
         tail = [clean_line(decoded(line), TAIL_LIMIT) for line in lines if line.strip()]
         stamps = [line.at for line in self._seen if line.at is not None]
         return Scanned(
@@ -300,6 +302,24 @@ class _Scanner:
                 )
             )
         return hits
+
+    def _cut_hits(self, pieces: Sequence[bytes], lines: Sequence[Line]) -> Iterator[Hit]:
+        """Messages whose end is lost with the end of the log."""
+        at = next((n for n in range(len(lines) - 1, -1, -1) if lines[n].text.strip()), None)
+        if at is None or _MILD.search(pieces[at][:LEVEL_LIMIT]):
+            return
+        line = lines[at]
+        for wanted in find_cut_messages(line.text, self._engine.cut_heads):
+            yield Hit(
+                signature=self._engine.wanted[wanted].id,
+                rank=line.rank,
+                local_rank=line.local_rank,
+                number=self._lines + 2 - len(pieces) + at,
+                text=line.text[-TEXT_LIMIT:].strip(),
+                at=line.at,
+                values={},
+                form=Form.HEAD,
+            )
 
     def _progress(self, pieces: Sequence[bytes]) -> int:
         """How many of the pieces report progress."""

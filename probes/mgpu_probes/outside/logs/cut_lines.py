@@ -1,0 +1,41 @@
+"""A message whose end is lost because the text ends in the middle of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import ceil
+
+LEAST_SHARE = 0.6
+"""Of a message's distinctive words, how much must be left. A choice."""
+LEAST_LEFT = 16
+"""Characters of them that must be left: shorter beginnings are everywhere."""
+LEAST_WORDS = 3
+_WORD = re.compile(r"[A-Za-z]{2,}")
+
+
+@dataclass(frozen=True, slots=True)
+class CutHead:
+    """A literal that tells of a failure, the least of it that is enough, and whose it is."""
+
+    wanted: int
+    literal: str
+    least: str
+
+
+def cut_heads(heads: Iterable[tuple[int, str]]) -> Iterator[CutHead]:
+    """The literals that are long enough to lose their end. `heads`: with their owners' numbers."""
+    for wanted, literal in heads:
+        least = literal[: max(LEAST_LEFT, ceil(LEAST_SHARE * len(literal)))]
+        if len(least) < len(literal) and len(_WORD.findall(least)) >= LEAST_WORDS:
+            yield CutHead(wanted, literal, least)
+
+
+def find_cut_messages(line: str, heads: Iterable[CutHead]) -> Iterator[int]:
+    """Of each literal whose beginning ends the line, its owner's number."""
+    line = line.rstrip()
+    for head in heads:
+        place = line.rfind(head.least, max(0, len(line) - len(head.literal)))
+        if place >= 0 and head.literal.startswith(line[place:]):
+            yield head.wanted
