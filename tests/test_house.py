@@ -209,6 +209,7 @@ SMALL_MODULES = {
     "mgpu_probes.inprocess.masked_threads": LEAF,
     "mgpu_probes.inprocess.probe_start": ENTRY,
     "mgpu_probes.inprocess.frameworks.torch.torch_checkpoints": HOOK,
+    "mgpu_probes.outside.logs.cut_lines": LEAF,
     "mgpu_probes.outside.terminal_text": LEAF,
     "mgpu_probes.private": ENTRY,
     "mgpu_trainers.datasets": "data that needs no framework",

@@ -32,10 +32,11 @@ _MARKS = " \t*`"
 _PROGRESS = re.compile(r"\b(?:epochs?|steps?|iter(?:ation)?s?|loss|it/s|s/it)\b", re.IGNORECASE)
 _HARMLESS = re.compile(
     r"\b(?:ignor(?:ed|ing)|fall(?:ing)? ?back|retry(?:ing)?|skipp(?:ed|ing)|warnings?)\b"
-    r"|can only test a child process",
+    r"|can only test a child process|module compiled against API version",
     re.IGNORECASE,
 )
-"""What shows that an exception ended nothing. The last is raised while a loader is taken down."""
+"""What shows that an exception ended nothing. The last two are printed while a loader is taken down
+and by extensions that were built for another NumPy."""
 
 
 def find_last_exceptions(

@@ -220,7 +220,8 @@ SIGNATURES: tuple[Signature, ...] = (
     _unmet(
         "client-socket-refused-family",
         "The client socket cannot be initialized to connect to",
-        r"The client socket cannot be initialized to connect to \[?(?P<host>[\w.:-]{1,200}\b)",
+        r"Error: The client socket cannot be initialized to connect to "
+        r"\[?(?P<host>[\w.:-]{1,200}\b)",
         meaning="Rank 0's address {host} cannot be reached with the addresses of this host.",
         fix=_MEET,
         example="torch.distributed.DistNetworkError: The client socket cannot be initialized to "
@@ -245,7 +246,7 @@ SIGNATURES: tuple[Signature, ...] = (
     _unmet(
         "client-socket-fails-repeatedly",
         "[c10d] The client socket has failed to connect to ",
-        r"\[c10d\] The client socket has failed to connect to \S{1,200} \(errno: (?:110|111|113) - "
+        r"\[c10d\] The client socket has failed to connect to \S{1,200} \(errno: (?:110|113) - "
         r"(?P<what>[A-Z][a-z ]{4,40})\)",
         meaning="Rank 0's store cannot be reached ({what}).",
         fix=_MEET,
@@ -278,7 +279,8 @@ SIGNATURES: tuple[Signature, ...] = (
     _unmet(
         "address-bind-refused",
         "The server socket has failed to ",
-        r"The server socket has failed to (?:bind to|listen on) (?:\S{1,200}:(?P<port>\d{1,5})|"
+        r"\[c10d\] The server socket has failed to (?:bind to|listen on) "
+        r"(?:\S{1,200}:(?P<port>\d{1,5})|"
         r"\?UNKNOWN\?) \(errno: (?:98|48|10048) - [Aa]ddress already in use\)",
         meaning="The port is taken: an earlier run still holds it, or another job on this host "
         "uses the same one.",

@@ -266,7 +266,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "failed-tf-resource-exhausted",
         "ResourceExhaustedError",
         r"\bResourceExhaustedError(?: \(see above for traceback\))?:? ?(?:Graph execution "
-        r"error:)?\s*$",
+        r"error:)?\s{0,4}$",
         meaning="TensorFlow ran out of memory; the message with the sizes is cut off.",
         fix="Lower the batch per replica; TF_FORCE_GPU_ALLOW_GROWTH=true if other processes share "
         "the GPU.",

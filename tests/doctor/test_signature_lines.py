@@ -203,7 +203,7 @@ def test_the_reader_of_logs_finds_them_behind_labels(label: str) -> None:
         ("lightning-unused", {"lightning-unused-parameters"}),
         ("tensorflow-batchmap", {"tf-samples-of-unequal-size"}),
         ("tensorflow-config-index", {"tf-config-index"}),
-        ("tensorflow-config-json", {"tf-config-no-json"}),
+        ("tensorflow-config-json", {"tf-config-no-json", "tf-config-frame"}),
         ("tensorflow-input", {"keras-layer-input"}),
         ("tensorflow-labels", {"tf-label-out-of-range"}),
         ("tensorflow-leader-lost", {"tf-collective-aborted"}),

@@ -33,9 +33,14 @@ def cut_heads(heads: Iterable[tuple[int, str]]) -> Iterator[CutHead]:
 
 
 def find_cut_messages(line: str, heads: Iterable[CutHead]) -> Iterator[int]:
-    """Of each literal whose beginning ends the line, its owner's number."""
+    """Of each literal whose beginning ends the line, its owner's number. Only a line that ends in
+    the middle of a word is known to be cut."""
     line = line.rstrip()
+    if not line[-1:].isalnum():
+        return
     for head in heads:
         place = line.rfind(head.least, max(0, len(line) - len(head.literal)))
-        if place >= 0 and head.literal.startswith(line[place:]):
+        left = line[place:]
+        is_cut = place >= 0 and head.literal[len(left) : len(left) + 1].isalnum()
+        if is_cut and head.literal.startswith(left):
             yield head.wanted
