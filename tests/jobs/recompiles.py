@@ -32,7 +32,9 @@ class Net(nn.Module):
 def train(args: argparse.Namespace) -> None:
     rank = dist.get_rank()
     print(f"rank {rank} of {dist.get_world_size()} starts", file=sys.stderr)
-    torch._dynamo.config.recompile_limit = KEPT_BY_DYNAMO
+    limits = ("recompile_limit", "cache_size_limit")  # torch 2.6 and later, and before
+    name = next(name for name in limits if hasattr(torch._dynamo.config, name))
+    setattr(torch._dynamo.config, name, KEPT_BY_DYNAMO)
     torch.manual_seed(0)
     slow = Slow(args, rank)
     model = DistributedDataParallel(Net(slow, args.backend))
