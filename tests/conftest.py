@@ -36,23 +36,49 @@ settings.load_profile("quick")
 
 COMPILER = Path(__file__).parents[1] / ".ci" / "compiler"
 END_TO_END = Path(__file__).parent / "e2e"
-SHARED_JOBS = {"watch", "one_of_two", "box", "adam"}
+SHARED_JOBS = {"watch", "jobs_of_loops", "one_of_two", "box", "adam"}
 """Fixtures that run a job, or trace a step, once for several tests."""
 SLOW_AS_A_WHOLE = ("\npytestmark = pytest.mark.slow", "\npytestmark = [pytest.mark.slow")
+SLOW_IN_PART = ("pytest.mark.slow", "few_or_sweep")
+ON_DEVICES = Path(__file__).parent / "gpu"
+"""The fixture `device` marks its tests as slow."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The quick run does not import files whose tests are all slow: many load a framework."""
-    if "not slow" not in config.getoption("markexpr") or collection_path.suffix != ".py":
+    """The quick run does not import files whose tests are all slow: many load a framework. The slow
+    runs do not import files without a slow test, or without a property test, which are most."""
+    chosen = config.getoption("markexpr")
+    if collection_path.suffix != ".py":
         return None
+    if chosen.startswith("slow and"):
+        return not may_have_slow_tests(collection_path) or None
     text = collection_path.read_text(encoding="utf-8")
-    return any(mark in text for mark in SLOW_AS_A_WHOLE) or None
+    if chosen.startswith("hypothesis and") and "hypothesis" not in text:
+        return True
+    return ("not slow" in chosen and any(mark in text for mark in SLOW_AS_A_WHOLE)) or None
+
+
+def may_have_slow_tests(path: Path) -> bool:
+    """Whether a test file marks tests as slow, or runs on the devices of tests/gpu."""
+    text = path.read_text(encoding="utf-8")
+    return ON_DEVICES in path.parents or any(mark in text for mark in SLOW_IN_PART)
+
+
+def check_that_no_test_is_left_out(items: list[pytest.Item]) -> None:
+    """The files of slow tests and of property tests say what they are."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    properties = {item.path for item in items if hasattr(getattr(item, "obj", None), "hypothesis")}
+    hidden = {path for path in slow if not may_have_slow_tests(path)}
+    hidden |= {path for path in properties if "hypothesis" not in path.read_text(encoding="utf-8")}
+    if hidden:
+        raise pytest.UsageError(f"`make test-slow` would leave out tests of {hidden}")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects, and before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Only end-to-end tests judge the speed of a job: others hold on a busy machine, too. Tests of
     a file that share jobs run in one process."""
+    check_that_no_test_is_left_out(items)
     for item in items:
         if END_TO_END not in item.path.parents:
             item.add_marker(pytest.mark.untimed)

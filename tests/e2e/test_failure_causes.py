@@ -35,7 +35,17 @@ from tests.support.failing_jobs import (
     small_file_system,
     spawned,
 )
-from tests.support.jobs import JOBS, alone, kill_family, plain, started, torchrun, until
+from tests.support.jobs import (
+    Launcher,
+    alone,
+    forked,
+    forked_light,
+    kill_family,
+    plain,
+    started,
+    torchrun,
+    until,
+)
 from tests.support.launching import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
@@ -80,7 +90,8 @@ def by_text(died: Died) -> Finding:
 def test_what_one_rank_raised_is_told_with_rank_and_line(how: str, tmp_path: Path) -> None:
     """The text of torchrun names ranks, too; that of the others is of the ranks alone."""
     code, mark = AT_LINE[how]
-    launcher = torchrun if how in ("raise", "loader") else plain
+    special: dict[str, Launcher] = {"raise": torchrun, "reentrant": forked}
+    launcher = special.get(how, forked_light)
     died = perish(how, tmp_path, "--folder", str(tmp_path), launcher=launcher)
     assert died.code != 0
     for finding in (the_only(died.diagnosis), by_text(died)):
@@ -92,7 +103,6 @@ def test_what_one_rank_raised_is_told_with_rank_and_line(how: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("how", "code", "told"),
     [
-        ("abort", "failed-signal", "SIGABRT"),
         ("hangup", "failed-hangup", "SIGHUP"),
         ("cpu-limit", "failed-time-limit", "CPU time limit"),
         ("exit-aborting", "failed-exception", "exit code 3"),
@@ -114,7 +124,7 @@ def test_an_end_without_an_exception_is_told_with_its_rank(
 
 
 def test_an_abort_after_the_last_step_is_no_failed_check(tmp_path: Path) -> None:
-    finding = the_only(perish("end-aborting", tmp_path).diagnosis)
+    finding = the_only(perish("end-aborting", tmp_path, launcher=forked_light).diagnosis)
     assert (finding.code, blamed(finding)) == ("failed-signal", [1])
     assert "SIGABRT at exit after step 9" in finding.title
     assert finding.cause.startswith("Its script had finished.")
@@ -122,14 +132,14 @@ def test_an_abort_after_the_last_step_is_no_failed_check(tmp_path: Path) -> None
 
 
 def test_a_bus_error_while_shared_memory_had_room_is_a_crash(tmp_path: Path) -> None:
-    finding = the_only(perish("bus", tmp_path).diagnosis)
+    finding = the_only(perish("bus", tmp_path, launcher=forked_light).diagnosis)
     assert finding.code == "failed-signal"
     assert "SIGBUS" in finding.title
 
 
 @pytest.mark.parametrize(("how", "mark"), [("raise-all", "raise"), ("unused", "unused")])
 def test_what_every_rank_raised_is_nobodys_own_fault(how: str, mark: str, tmp_path: Path) -> None:
-    died = perish(how, tmp_path)
+    died = perish(how, tmp_path, launcher=plain if how == "raise-all" else forked)
     code = {"raise-all": "failed-exception", "unused": "failed-unused-parameters"}[how]
     finding = the_only(died.diagnosis)
     assert finding.code == code
@@ -146,7 +156,7 @@ def test_a_script_that_dies_at_import(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_somebody_killed(tmp_path: Path) -> None:
-    died = perish("loader-killed", tmp_path)
+    died = perish("loader-killed", tmp_path, launcher=forked_light)
     for finding in (the_only(died.diagnosis), by_text(died)):
         assert finding.code == "failed-dataloader-worker"
         assert blamed(finding) == [1]
@@ -157,7 +167,8 @@ def test_a_control_group_without_memory(how: str, tmp_path: Path) -> None:
     with memory_group(400 * MIB) as group:
         real = group is not None
         fallback = "kill" if how == "group-memory" else "loader-killed"
-        died = perish(how if real else fallback, tmp_path, "--group", str(group or ""))
+        chosen = ("--group", str(group or ""))
+        died = perish(how if real else fallback, tmp_path, *chosen, launcher=forked_light)
         if not real:
             _pretend_memory_ran_out(died)
         finding = the_only(died.diagnosis)
@@ -186,7 +197,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
         if place is None:  # a file that never has room, on which torch.save tells less
             (tmp_path / "log.txt").symlink_to("/dev/full")
             how = "log-full"
-        died = perish(how, tmp_path, "--folder", str(place or tmp_path))
+        chosen = ("--folder", str(place or tmp_path))
+        died = perish(how, tmp_path, *chosen, launcher=forked_light)
         finding = the_only(died.diagnosis)
     assert finding.code == "failed-disk-full"
     assert blamed(finding) == [1]
@@ -197,7 +209,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 def test_a_tiny_shared_memory(tmp_path: Path) -> None:
     before = in_small_shm()
-    died = perish("shm" if before else "bus", tmp_path, before=before or ())
+    how = "shm" if before else "bus"
+    died = perish(how, tmp_path, launcher=forked_light, before=before or ())
     if before is None:
         _pretend_it_was_full(died)
     finding = the_only(died.diagnosis)
@@ -239,7 +252,7 @@ def test_a_wrong_world_size(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_fails_beside_a_job_that_ends_well(tmp_path: Path) -> None:
-    died = perish("thread", tmp_path)
+    died = perish("thread", tmp_path, launcher=forked_light)
     assert died.code == 0
     assert died.diagnosis.case.job.outcome is Outcome.COMPLETED
     assert loud(died.diagnosis) == []
@@ -266,7 +279,7 @@ def test_a_dead_rank_is_named_although_nobody_is_seen_to_wait_for_it() -> None:
 
 def _asked_about(*script: str) -> dict[str, Any]:
     """The only finding on a job that nobody recorded, once one of its ranks is a zombie."""
-    job = [sys.executable, str(JOBS / "env_ranks.py"), "--ranks", "4", *script]
+    job = plain(*script, ranks=4)
     with started(job) as launcher:
         until(lambda: _zombies(launcher.pid) == 1)
         asked = [sys.executable, "-m", "mgpu_doctor", "diagnose", str(launcher.pid), "--json"]

@@ -49,7 +49,7 @@ def test_fixed_shapes_are_compiled_once(tmp_path: Path) -> None:
 def alone(folder: Path, *options: str) -> Diagnosis:
     """Runs the job of one process under observation."""
     recording = folder / "recording"
-    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
     ended = run([*doctor, sys.executable, str(JOBS / "data_parallel.py"), *options])
     assert ended.code == 0, ended.err
     return diagnose(load_recording(recording))

@@ -20,7 +20,7 @@ from tests.support.jobs import started
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
-LEAKING = ("train", "torch-ddp", "--model", "cnn-nano", "--batch", "4", "--ranks", "2")
+LEAKING = ("train", "torch-ddp", "-q", "--model", "cnn-nano", "--batch", "4", "--ranks", "2")
 FOREVER = ("--steps", "100000", "--fault", "leak:rank=1,mb=1")
 PATIENCE = 120.0
 """Seconds in which the job is full at the latest."""

@@ -2,44 +2,93 @@
 its own most of a short job's time.
 
 python fork_ranks.py --ranks 2 plain_ddp.py --steps 40
+python fork_ranks.py --ranks 2 mgpu_trainers.pytorch.ddp --steps 40
+python fork_ranks.py --ranks 2 accumulate.py,compiled.py --steps 40: one job after the other
 """
 
 import argparse
+import ast
+import gc
 import os
 import runpy
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 from _port import free_port
 
+HERE = Path(__file__).parent
+FROM_THE_ROOT = "tests."
+"""What scripts find only once they have added the repository to their path."""
+
+
+def list_imports(script: str) -> Iterator[str]:
+    """The modules that the script imports first of all."""
+    for statement in ast.parse((HERE / script).read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.ImportFrom) and statement.module is not None:
+            yield statement.module
+        elif isinstance(statement, ast.Import):
+            yield from (each.name for each in statement.names)
+
+
+def load(scripts: list[str], module: str) -> None:
+    """Loads what ranks need, without the garbage collector: all of it stays."""
+    gc.disable()
+    import_module(module)
+    for script in scripts:
+        if script.endswith(".py"):  # a trainer must find out itself which process started it
+            for name in list_imports(script):
+                if not name.startswith(FROM_THE_ROOT):
+                    import_module(name)
+    gc.freeze()
+    gc.enable()
+
 
 def run_rank(rank: int, script: str, options: list[str]) -> None:
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-    sys.argv = [script, *options]
-    runpy.run_path(script, run_name="__main__")
+    if script.endswith(".py"):
+        script = str(HERE / script)
+        sys.argv = [script, *options]
+        runpy.run_path(script, run_name="__main__")
+    else:
+        sys.argv = [script, *options]
+        runpy.run_module(script, run_name="__main__")
     sys.exit()
+
+
+def run_job(ranks: int, script: str, options: list[str]) -> tuple[list[int], int]:
+    """The pids of its ranks, and the largest of their exit codes."""
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(free_port()))
+    pids = []
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            run_rank(rank, script, options)
+        pids.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    return pids, max(map(abs, codes))
 
 
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--ranks", type=int, default=2)
-    options.add_argument("script")
+    # DistributedDataParallel and optimizers load it.
+    options.add_argument("--module", default="torch._dynamo", help="what is loaded first")
+    options.add_argument("scripts", help="of this folder, separated by commas, or a module")
     options.add_argument("rest", nargs=argparse.REMAINDER)
     args = options.parse_args()
-    script = str(Path(__file__).parent / args.script)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
-    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(free_port()))
-    os.environ["WORLD_SIZE"] = str(args.ranks)
-    import torch._dynamo  # noqa: F401  # DistributedDataParallel and optimizers load it
-
-    ranks = []
-    for rank in range(args.ranks):
-        pid = os.fork()
-        if pid == 0:
-            run_rank(rank, script, args.rest)
-        ranks.append(pid)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
-    sys.exit(max(map(abs, codes)))
+    os.environ["WORLD_SIZE"] = os.environ["LOCAL_WORLD_SIZE"] = str(args.ranks)
+    scripts = args.scripts.split(",")
+    load(scripts, args.module)
+    largest = 0
+    for script in scripts:
+        pids, code = run_job(args.ranks, script, args.rest)
+        largest = max(largest, code)
+        if len(scripts) > 1:
+            print("ranks of", script, *pids, flush=True)
+    sys.exit(largest)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from tests.support.disturbed_runs import calmly
-from tests.support.jobs import Ended, plain, run
+from tests.support.jobs import Ended, Launcher, plain, run
 
 
 def run_calmly(command: Sequence[str], recording: Path) -> Ended:
@@ -36,7 +36,7 @@ def recorded(
     *options: str,
     ranks: int = 2,
     environment: Mapping[str, str] | None = None,
-    launcher: Callable[..., list[str]] = plain,
+    launcher: Launcher = plain,
 ) -> Case:
     """Runs a script of `tests/jobs` under the doctor; the case it leaves."""
     recording = folder / "recording"
@@ -53,7 +53,7 @@ def examined(
     script: str,
     *options: str,
     ranks: int = 2,
-    launcher: Callable[..., list[str]] = plain,
+    launcher: Launcher = plain,
 ) -> Diagnosis:
     """The same, and its diagnosis."""
     return diagnose(recorded(folder, script, *options, ranks=ranks, launcher=launcher))

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from mgpu_probes.outside import cgroups
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
-from tests.support.jobs import JOBS, plain, run
+from tests.support.jobs import JOBS, Launcher, plain, run
 
 SCRIPT = JOBS / "failing_training.py"
 MIB = 1 << 20
@@ -56,7 +56,7 @@ def perish(
     how: str,
     folder: Path,
     *options: str,
-    launcher: Callable[..., list[str]] = plain,
+    launcher: Launcher = plain,
     before: Sequence[str] = (),
 ) -> Died:
     """The script under observation, in two ranks of the launcher; `folder` is for the recording.

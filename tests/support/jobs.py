@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,8 @@ STEADY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(
 """Without these glibc makes some processes twice as slow as others in what takes much memory (it
 gives blocks back and takes them anew), by chance: a healthy job must not have that."""
 IN_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
+Launcher = Callable[..., list[str]]
+"""Makes the command that starts a script of tests/jobs in so many ranks."""
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
@@ -39,10 +42,16 @@ def plain(script: str, *options: str, ranks: int = 2) -> list[str]:
     return [sys.executable, str(JOBS / "env_ranks.py"), "--ranks", str(ranks), script, *options]
 
 
-def forked(script: str, *options: str, ranks: int = 2) -> list[str]:
-    """The same by a launcher that loads torch once and forks the ranks: for jobs in which it does
-    not matter how ranks are started."""
-    return [sys.executable, str(JOBS / "fork_ranks.py"), "--ranks", str(ranks), script, *options]
+def forked(script: str, *options: str, ranks: int = 2, module: str = "torch._dynamo") -> list[str]:
+    """The same by a launcher that loads a module once and forks the ranks: for jobs in which it
+    does not matter how ranks are started, and that are not examined from outside (the rank is not
+    in the environment that others see)."""
+    launcher = [sys.executable, str(JOBS / "fork_ranks.py"), "--module", module]
+    return [*launcher, "--ranks", str(ranks), script, *options]
+
+
+forked_light: Launcher = partial(forked, module="torch")
+"""For scripts without DistributedDataParallel and optimizers, which load half as much."""
 
 
 @contextmanager
