@@ -36,7 +36,7 @@ settings.load_profile("quick")
 
 COMPILER = Path(__file__).parents[1] / ".ci" / "compiler"
 END_TO_END = Path(__file__).parent / "e2e"
-SHARED_JOBS = {"watch", "jobs_of_loops", "one_of_two", "box", "adam"}
+SHARED_JOBS = {"watch", "jobs_of_loops", "passes", "one_of_two", "box", "adam"}
 """Fixtures that run a job, or trace a step, once for several tests."""
 SLOW_AS_A_WHOLE = ("\npytestmark = pytest.mark.slow", "\npytestmark = [pytest.mark.slow")
 SLOW_IN_PART = ("pytest.mark.slow", "few_or_sweep")

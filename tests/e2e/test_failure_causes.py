@@ -264,7 +264,7 @@ def test_a_dead_rank_of_a_job_that_nobody_watched() -> None:
         finding = _asked_about("circular_wait.py", "--group", str(group or ""))
     assert finding["code"] == "hang-rank-dead"
     assert [culprit["rank"] for culprit in finding["culprits"]] == [2]
-    assert finding["victims"] == [0, 1, 3]
+    assert finding["victims"] == [0, 1]
     assert "SIGKILL" in finding["cause"] or "OOM killer killed it" in finding["cause"]
     if group is not None and KernelLog().trouble is None:
         assert "the 400 MiB of its control group were full" in finding["cause"]
@@ -279,7 +279,7 @@ def test_a_dead_rank_is_named_although_nobody_is_seen_to_wait_for_it() -> None:
 
 def _asked_about(*script: str) -> dict[str, Any]:
     """The only finding on a job that nobody recorded, once one of its ranks is a zombie."""
-    job = plain(*script, ranks=4)
+    job = plain(*script, ranks=3)
     with started(job) as launcher:
         until(lambda: _zombies(launcher.pid) == 1)
         asked = [sys.executable, "-m", "mgpu_doctor", "diagnose", str(launcher.pid), "--json"]

@@ -173,7 +173,7 @@ def test_survivors_that_wait_for_a_dead_rank_are_a_hang_while_the_job_lives(
     tmp_path: Path,
 ) -> None:
     recording = tmp_path / "recording"
-    job = plain(SCRIPT.name, "kill", "--stuck", ranks=4)
+    job = forked_light(SCRIPT.name, "kill", "--stuck", ranks=4)
     with started([*doctor(recording), *job]):
         until(lambda: _findings(recording, "hang-rank-dead") != [])
         (finding,) = _findings(recording, "hang-rank-dead")

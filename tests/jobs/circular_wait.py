@@ -1,4 +1,4 @@
-"""Ranks that wait for each other in a circle while one of them is dead and unburied."""
+"""Ranks 0 and 1 wait for each other while rank 2 is dead and unburied."""
 
 import argparse
 import os
@@ -28,7 +28,7 @@ def main() -> None:
     dist.all_reduce(numbers)
     if dist.get_rank() == 2:
         die(args.group)
-    dist.recv(numbers, src={0: 1, 1: 3, 3: 0}[dist.get_rank()])
+    dist.recv(numbers, src=1 - dist.get_rank())
 
 
 if __name__ == "__main__":

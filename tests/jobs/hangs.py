@@ -146,8 +146,10 @@ class Job:
         self.args = args
         self.rank = int(os.environ["RANK"])
         self.world = int(os.environ["WORLD_SIZE"])
-        self.chosen = self.rank == args.rank
+        self.chosen = self.rank == args.rank[0]
         self.hangs = [args.how, *args.then]
+        self.mine = [rank == self.rank for rank in args.rank]
+        """Which of the hangs; the last rank has all that follow."""
         self.numbers = torch.ones(1000)
 
     def mark(self, number: int = 0) -> None:
@@ -160,7 +162,7 @@ class Job:
             BEFORE_IT_JOINS[self.args.how]()
         dist.init_process_group("gloo", timeout=timedelta(seconds=self.args.timeout))
         model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1))
-        self.model = DistributedDataParallel(model) if self.args.loop == "ddp" else model
+        self.model = DistributedDataParallel(model) if self.args.loop == ["ddp"] else model
         self.batches = self.data()
 
     def data(self) -> Iterator[torch.Tensor]:
@@ -224,7 +226,7 @@ class Job:
         prepare_slowly(self.args.late) if late else time.sleep(self.args.pause)
 
     def stand(self, number: int = 0) -> None:
-        if not self.chosen:
+        if not self.mine[min(number, len(self.mine) - 1)]:
             return
         name = self.hangs[number]
         self.mark(number)
@@ -236,15 +238,17 @@ class Job:
 
     def exchange(self, step: int) -> None:
         """What DDP does by itself, by hand: and where ranks can differ."""
-        if self.args.loop == "pipeline":
+        hang = max(0, (step - self.args.at_step) // STEPS_BETWEEN)
+        loop = self.args.loop[min(hang, len(self.args.loop) - 1)]
+        if loop == "pipeline":
             self.pass_on()
         elif self.chosen and step == self.args.at_step and self.args.how == "other-op":
             dist.broadcast(self.numbers, src=0)
         elif self.chosen and step == self.args.at_step and self.args.how == "skip":
             dist.barrier()  # where the others reduce
-        elif self.args.loop == "reduce":
+        elif loop == "reduce":
             dist.all_reduce(self.numbers)
-        elif self.args.loop == "async":
+        elif loop == "async":
             dist.all_reduce(self.numbers, async_op=True).wait()
 
     def learn(self) -> None:
@@ -298,9 +302,12 @@ def main() -> None:
     options.add_argument(
         "--then", nargs="*", default=[], choices=(*STANDS, "flock"), help="after SIGUSR1 each time"
     )
-    options.add_argument("--loop", choices=("ddp", "reduce", "async", "pipeline"), default="reduce")
+    loops = ("ddp", "reduce", "async", "pipeline")
+    options.add_argument(
+        "--loop", nargs="+", choices=loops, default=["reduce"], help="one for each hang"
+    )
     options.add_argument("--place", choices=PLACES, default="step")
-    options.add_argument("--rank", type=int, default=1)
+    options.add_argument("--rank", type=int, nargs="+", default=[1], help="one for each hang")
     options.add_argument("--at-step", type=int, default=5)
     options.add_argument("--steps", type=int, default=FOR_EVER)
     options.add_argument("--pause", type=float, default=0.005)
