@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, get_args
 
 if TYPE_CHECKING:  # settings and texts of rules are needed where nothing is examined
@@ -77,8 +77,7 @@ class Detector:
 
     def applies_to(self, measures: Measures) -> bool:
         """Whether the measures that it needs are there, and no better ones."""
-        needed = all(measures.has(name) for name in self.needs)
-        return needed and not any(measures.has(name) for name in self.unless)
+        return all(map(measures.has, self.needs)) and not any(map(measures.has, self.unless))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +109,13 @@ class Rule:
     limits: tuple[Limit, ...] = ()
     unverified: str = ""
     """What was never tested on a real job, such as on a GPU; empty if all was."""
+    detectors: tuple[Detector, ...] = field(init=False, repr=False, compare=False)
+    """All ways to detect the finding; fallbacks last."""
 
-    @property
-    def detectors(self) -> tuple[Detector, ...]:
-        """All ways to detect the finding; fallbacks last."""
+    def __post_init__(self) -> None:
         first = Detector(self.examine, self.measured, self.needs)
-        return tuple(sorted((first, *self.alternatives), key=lambda detector: detector.fallback))
+        detectors = sorted((first, *self.alternatives), key=lambda detector: detector.fallback)
+        object.__setattr__(self, "detectors", tuple(detectors))
 
     @property
     def how_measured(self) -> str:
@@ -147,7 +147,7 @@ class Rule:
         return [
             need
             for detector in self.detectors
-            if not any(measures.has(better) for better in detector.unless)
+            if not any(map(measures.has, detector.unless))
             for need in detector.needs
             if not measures.has(need)
         ]

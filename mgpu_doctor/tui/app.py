@@ -137,7 +137,7 @@ class TopApp(ThemedApp):
             self.notify(shown, severity="error", timeout=MISSED_FOR, markup=False)
 
     def watch_frame(self, before: Frame | None, now: Frame | None) -> None:
-        if not self.screen_stack:  # the app ends
+        if not self.screen_stack or not self.screen_stack[0].query("#ranks"):  # the app ends
             return
         self._show()
         if _has_findings(before) != _has_findings(now):

@@ -68,6 +68,7 @@ async def shown(pilot: Pilot[None]) -> TopApp:
     app = _app(pilot)
     await until(pilot, lambda: app.frame is not None, "the first frame")
     await pilot.pause()
+    screen_text(app)  # what is drawn by now must be drawn anew when it changes
     return app
 
 

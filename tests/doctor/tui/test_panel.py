@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
@@ -66,6 +67,11 @@ async def at_rest(app: Screen, pilot: Pilot[None]) -> None:
         if not app.panel.painted:
             return
     raise AssertionError(f"always painted: {app.panel.painted}")
+
+
+@pytest.fixture(autouse=True)
+def _draw_what_is_read() -> None:
+    """Each change is drawn here: which lines are painted is what these tests check."""
 
 
 async def test_what_says_the_same_is_not_painted_again() -> None:
