@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +42,9 @@ SLOW_AS_A_WHOLE = ("\npytestmark = pytest.mark.slow", "\npytestmark = [pytest.ma
 SLOW_IN_PART = ("pytest.mark.slow", "few_or_sweep")
 ON_DEVICES = Path(__file__).parent / "gpu"
 """The fixture `device` marks its tests as slow."""
+SLOW_TO_LOAD = ("torch", "tensorflow", "pyarrow")
+"""Packages that every process would load in seconds, if a file of quick tests imported them."""
+LOADED = pytest.StashKey[list[str]]()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -74,11 +77,27 @@ def check_that_no_test_is_left_out(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"`make test-slow` would leave out tests of {hidden}")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Each process of the tests begins to import a folder at another entry. In a fresh clone each
+    of them so compiles other files first, and later reads what the others have compiled."""
+    report = yield
+    if IN_PARALLEL and isinstance(collector, pytest.Dir) and report.result:
+        worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+        first = len(report.result) * worker // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        report.result = report.result[first:] + report.result[:first]
+    return report
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects, and before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Only end-to-end tests judge the speed of a job: others hold on a busy machine, too. Tests of
-    a file that share jobs run in one process."""
+    a file that share jobs run in one process. The order is the same in all processes."""
     check_that_no_test_is_left_out(items)
+    if IN_PARALLEL:
+        items.sort(key=lambda item: item.path)
     for item in items:
         if END_TO_END not in item.path.parents:
             item.add_marker(pytest.mark.untimed)
@@ -86,11 +105,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What is loaded by now stays to the end: the garbage collector need not go through it, nor
     through what screens make, again and again. This saves a sixth of the processor time."""
+    session.config.stash[LOADED] = [name for name in SLOW_TO_LOAD if name in sys.modules]
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+
+@pytest.fixture(scope="session")
+def loaded_by_collection(pytestconfig: pytest.Config) -> list[str]:
+    """Which packages of `SLOW_TO_LOAD` the files of the tests imported."""
+    return pytestconfig.stash[LOADED]
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -55,15 +56,32 @@ def _find_modules(package: str) -> Iterator[tuple[str, Path]]:
         yield ".".join((package, *(p for p in parts if p != "__init__"))), path
 
 
+class Imports(NamedTuple):
+    """Absolute names of the modules that a file imports."""
+
+    everywhere: tuple[str, ...]
+    """Wherever in the file."""
+    runtime: frozenset[str]
+    """Without those that only type checkers execute."""
+
+
 @cache
+def find_imports(module: str, path: Path) -> Imports:
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return Imports(
+        tuple(_imported(_statements(tree), package)),
+        frozenset(_imported(_statements(tree, runtime_only=True), package)),
+    )
+
+
 def imports(module: str, path: Path) -> tuple[str, ...]:
     """Absolute names of all modules that a file imports, wherever in the file."""
-    return tuple(_find_imports(module, path))
+    return find_imports(module, path).everywhere
 
 
-def _find_imports(module: str, path: Path, *, runtime_only: bool = False) -> Iterator[str]:
-    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    for node in _walk(ast.parse(path.read_text(encoding="utf-8")), runtime_only=runtime_only):
+def _imported(statements: Iterable[ast.AST], package: list[str]) -> Iterator[str]:
+    for node in statements:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -73,25 +91,31 @@ def _find_imports(module: str, path: Path, *, runtime_only: bool = False) -> Ite
             yield from (f"{origin}.{alias.name}" for alias in node.names)
 
 
-def _walk(node: ast.AST, *, runtime_only: bool) -> Iterator[ast.AST]:
-    """All nodes of a file; `runtime_only`: without the bodies of `if TYPE_CHECKING:`."""
-    yield node
-    skipped: list[ast.stmt] = []
-    if runtime_only and isinstance(node, ast.If) and _is_type_checking(node.test):
-        skipped = node.body
-    for child in ast.iter_child_nodes(node):
-        if child not in skipped:
-            yield from _walk(child, runtime_only=runtime_only)
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Where statements hold statements; an expression holds no import."""
+
+
+def _statements(node: ast.AST, *, runtime_only: bool = False) -> Iterator[ast.AST]:
+    """All statements of a file; `runtime_only`: without the bodies of `if TYPE_CHECKING:`."""
+    for block in BLOCKS:
+        if runtime_only and block == "body" and _is_for_types(node):
+            continue
+        for child in getattr(node, block, ()):
+            yield child
+            yield from _statements(child, runtime_only=runtime_only)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and _is_type_checking(node.test)
 
 
 def _is_type_checking(test: ast.expr) -> bool:
     return ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
-@cache
 def runtime_imports(module: str, path: Path) -> frozenset[str]:
     """As `imports`, without those that only type checkers execute."""
-    return frozenset(_find_imports(module, path, runtime_only=True))
+    return find_imports(module, path).runtime
 
 
 def room(name: str) -> str | None:
@@ -281,6 +305,12 @@ def test_test_files_have_names_of_their_own() -> None:
     """pytest imports them by their basename."""
     names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
+
+
+def test_files_of_quick_tests_import_no_package_that_is_slow_to_load(
+    loaded_by_collection: list[str],
+) -> None:
+    assert loaded_by_collection == []
 
 
 def import_graph(package: str) -> dict[str, set[str]]:

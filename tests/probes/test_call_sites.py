@@ -8,6 +8,8 @@ from importlib.util import find_spec
 import pytest
 from mgpu_probes.inprocess.frameworks.torch.call_sites import is_users
 
+pytestmark = pytest.mark.slow  # it loads torch
+
 TORCH = find_spec("torch")
 assert TORCH is not None
 assert TORCH.origin is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from mgpu_doctor.case.log_case import load_logs
@@ -103,9 +104,11 @@ class HealthyText:
         yield from ((name, cut(self.text, middle)) for name, cut in CUTS.items())
 
 
-def recorded_failures() -> list[FaultyText]:
+@cache
+def recorded_failures() -> tuple[FaultyText, ...]:
     """The logs of jobs that failed; the telling line is the one that the doctor quotes."""
-    return [_recorded(CONSOLE / "failed" / f"{name}.log", code) for name, code in CODES.items()]
+    paths = ((CONSOLE / "failed" / f"{name}.log", code) for name, code in CODES.items())
+    return tuple(_recorded(path, code) for path, code in paths)
 
 
 def _recorded(path: Path, code: str) -> FaultyText:
@@ -135,9 +138,10 @@ def examples() -> list[FaultyText]:
     ]
 
 
-def healthy_texts() -> list[HealthyText]:
+@cache
+def healthy_texts() -> tuple[HealthyText, ...]:
     paths = [*sorted((CONSOLE / "healthy").glob("*.log")), *sorted(LOGS.glob("*.txt"))]
-    return [HealthyText(path.stem, path.read_text(encoding="utf-8")) for path in paths]
+    return tuple(HealthyText(path.stem, path.read_text(encoding="utf-8")) for path in paths)
 
 
 def findings_of(text: str, folder: Path) -> tuple[Finding, ...]:

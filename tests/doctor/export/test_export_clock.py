@@ -6,16 +6,16 @@ import csv
 import io
 import json
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from mgpu_probes.inprocess.layout import FORWARD, PHASES, WAIT
 
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.export import optional_formats, step_table, timeline
+from mgpu_doctor.export import step_table, timeline
 from mgpu_doctor.recording.box import DEVICE_DTYPE
 from tests.support.metadata import with_metadata
 from tests.support.synthetic import Synthetic, synthetic_case
@@ -57,7 +57,9 @@ def test_csv_holds_the_devices_phases_of_timed_steps() -> None:
             assert float(row["forward_seconds"]) == pytest.approx(host[FORWARD])
 
 
-def test_parquet_and_csv_agree(tmp_path: Any) -> None:
+def test_parquet_and_csv_agree(tmp_path: Any, optional_formats: ModuleType) -> None:
+    import pyarrow.parquet as pq  # takes longer to load than all tests here take
+
     case = case_on_gpus()
     optional_formats.write_parquet(tmp_path / "steps.parquet", case)
     for row, line in zip(

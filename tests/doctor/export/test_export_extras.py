@@ -11,10 +11,10 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -22,7 +22,7 @@ from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.model import State
 from mgpu_doctor.cli import app
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.export import optional_formats, step_table
+from mgpu_doctor.export import step_table
 from mgpu_doctor.export.step_table import columns
 from tests.support import diagnoses
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
@@ -31,14 +31,22 @@ from tests.support.synthetic import Fault, Synthetic, make_case, synthetic_case
 JOB = Synthetic(ranks=3, steps=40)
 
 
-def test_parquet_holds_what_the_csv_file_holds(tmp_path: Path) -> None:
+def read_table(file: Path) -> Any:
+    import pyarrow.parquet as pq  # takes seconds to load, so only where it is used
+
+    return pq.read_table(file)
+
+
+def test_parquet_holds_what_the_csv_file_holds(
+    tmp_path: Path, optional_formats: ModuleType
+) -> None:
     case = synthetic_case(JOB)
     file = tmp_path / "steps.parquet"
     size = optional_formats.write_parquet(file, case)
     assert size == file.stat().st_size
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["steps.parquet"]
-    found = pq.read_table(file).to_pylist()
+    found = read_table(file).to_pylist()
     lines = list(csv.DictReader(io.StringIO("".join(step_table.lines(case)))))
     assert len(found) == len(lines) == 3 * 40
     for row, line in zip(found, lines, strict=True):
@@ -52,21 +60,25 @@ def test_parquet_holds_what_the_csv_file_holds(tmp_path: Path) -> None:
                 assert float(row[name]) == pytest.approx(float(cell), rel=1e-6), name
 
 
-def test_foreign_names_are_harmless_in_parquet(tmp_path: Path) -> None:
+def test_foreign_names_are_harmless_in_parquet(
+    tmp_path: Path, optional_formats: ModuleType
+) -> None:
     case = synthetic_case(JOB)
     first = replace(case.ranks[0], host=f"node {diagnoses.HOSTILE}\x00\n\x9b2J")
     file = tmp_path / "steps.parquet"
     optional_formats.write_parquet(file, replace(case, ranks=(first,)))
-    (host,) = set(pq.read_table(file)["host"].to_pylist())
+    (host,) = set(read_table(file)["host"].to_pylist())
     assert host.startswith("node [bold red]x")
     assert host.isprintable()
 
 
-def test_a_job_without_a_step_is_a_table_without_rows(tmp_path: Path) -> None:
+def test_a_job_without_a_step_is_a_table_without_rows(
+    tmp_path: Path, optional_formats: ModuleType
+) -> None:
     nobody = blank_rank(rank=0, world_size=1, host="node", attempt=0, state=State.MISSING)
     file = tmp_path / "steps.parquet"
     optional_formats.write_parquet(file, make_case([nobody]))
-    empty = pq.read_table(file)
+    empty = read_table(file)
     assert empty.num_rows == 0
     assert {*step_table.COLUMNS} == {*empty.column_names}
 
@@ -85,7 +97,9 @@ def events(folder: Path) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_scalars_have_the_steps_times_and_nothing_unknown(tmp_path: Path) -> None:
+def test_scalars_have_the_steps_times_and_nothing_unknown(
+    tmp_path: Path, optional_formats: ModuleType
+) -> None:
     case = synthetic_case(JOB)
     assert optional_formats.write_scalars(tmp_path / "runs", diagnose(case)) == (3, 3)
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
@@ -111,7 +125,7 @@ def test_scalars_have_the_steps_times_and_nothing_unknown(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_of_many_ranks_whom_findings_blame_come_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optional_formats: ModuleType
 ) -> None:
     monkeypatch.setattr(optional_formats, "MOST_RANKS", 1)
     slow = Synthetic(ranks=3, steps=60, faults=(Fault(2, "input", milliseconds=30),))
@@ -123,7 +137,7 @@ def test_of_many_ranks_whom_findings_blame_come_first(
 
 
 @pytest.mark.slow
-def test_scalars_join_no_other_run(tmp_path: Path) -> None:
+def test_scalars_join_no_other_run(tmp_path: Path, optional_formats: ModuleType) -> None:
     (tmp_path / "mine.txt").write_text("kept")
     with pytest.raises(FileExistsError):
         optional_formats.write_scalars(tmp_path, diagnose(synthetic_case(JOB)))
@@ -132,6 +146,8 @@ def test_scalars_join_no_other_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_verb_writes_both(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
     job = recording(tmp_path / "job", (WAITING, SLOW_INPUT), steps=40)
     to = ["--parquet", str(tmp_path / "a.parquet"), "--tensorboard", str(tmp_path / "runs")]
     done = CliRunner().invoke(app, ["export", str(job), *to])
@@ -205,7 +221,7 @@ def test_parquet_is_not_packed_again(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_where_writing_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optional_formats: ModuleType
 ) -> None:
     def broken(*_: object) -> None:
         raise OSError(28, "no space left")

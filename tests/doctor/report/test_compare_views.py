@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ SCHEMA = json.loads(
 )
 
 
+@cache
 def counts() -> Comparison:
     """1, 2 and 4 ranks, of which 4 share two cores."""
     runs = [
@@ -38,6 +40,7 @@ def counts() -> Comparison:
     return compared([*runs[:2], crowded])
 
 
+@cache
 def strategies() -> Comparison:
     names = ("ddp", "fsdp")
     settings = [{"framework": "torch", "strategy": name, "lr": "0.1"} for name in names]
@@ -50,6 +53,7 @@ def strategies() -> Comparison:
     )
 
 
+@cache
 def unknown() -> Comparison:
     """Little is known of anything, and names are made to harm."""
     bare = run(HOSTILE, steady(0.04, 8), samples=None, settings={HOSTILE: HOSTILE})
@@ -59,7 +63,7 @@ def unknown() -> Comparison:
     return compared([bare, other], [LeftOut(HOSTILE, HOSTILE)])
 
 
-ALL = {"counts": counts(), "strategies": strategies(), "unknown": unknown()}
+ALL = {"counts": counts, "strategies": strategies, "unknown": unknown}
 
 
 def test_ranks_that_were_fed_alike_are_told_as_their_samples_count_once() -> None:
@@ -75,7 +79,7 @@ def test_the_schema_is_one() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_json_is_valid(name: str) -> None:
-    printed = as_json.render(ALL[name])
+    printed = as_json.render(ALL[name]())
     made = json.loads(printed)
     assert printed.isascii()
     assert [error.message for error in Draft202012Validator(SCHEMA).iter_errors(made)] == []
@@ -84,12 +88,12 @@ def test_the_json_is_valid(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_line_is_too_wide_and_nothing_escapes(name: str, width: int) -> None:
-    printed = comparison_terminal.render_comparison(ALL[name], width=width, colour=False)
+    printed = comparison_terminal.render_comparison(ALL[name](), width=width, colour=False)
     assert max(map(cell_len, printed.splitlines())) <= width
     assert "\x1b" not in printed
     assert "\x07" not in printed
     plain = comparison_terminal.render_comparison(
-        ALL[name], width=width, colour=False, unicode=False
+        ALL[name](), width=width, colour=False, unicode=False
     )
     assert plain.isascii()
 
@@ -135,8 +139,8 @@ def test_markup_of_others_is_text() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_all_views_tell_every_note(name: str) -> None:
-    notes = [note for note in comparison_text.notes(ALL[name]) if "alert" not in note]
-    page = comparison_html.render_comparison_html(ALL[name])
+    notes = [note for note in comparison_text.notes(ALL[name]()) if "alert" not in note]
+    page = comparison_html.render_comparison_html(ALL[name]())
     for note in notes:
         assert note.split(";", maxsplit=1)[0] in page
     assert len(notes) > 0

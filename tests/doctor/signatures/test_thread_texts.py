@@ -17,15 +17,16 @@ from benchmarks.thread_verdicts import (
     load_index,
 )
 from mgpu_doctor.rules.catalogue import OWN
-from tests.support.log_texts import recorded_failures
+from tests.support.log_texts import CODES, CONSOLE
 
 INDEX = load_index()
 HEADER = "name,round,kind,codes,address,lines,sha256"
 ROUNDS = (("a", 2), ("b", 9), ("c", 10), ("d", 10))
-FAULTY = recorded_failures()[0]
+NAME, CODE = next(iter(CODES.items()))
+TEXT = (CONSOLE / "failed" / f"{NAME}.log").read_text(encoding="utf-8").rstrip("\n")
 
 
-def listed(kind: Kind, *codes: str, text: str = FAULTY.text) -> tuple[ThreadText, str]:
+def listed(kind: Kind, *codes: str, text: str = TEXT) -> tuple[ThreadText, str]:
     entry = ThreadText("sample", Part.OPEN, kind, codes, "https://x", 1, digest_of(text))
     return entry, text
 
@@ -61,7 +62,7 @@ def test_expected_codes_exist_and_faulty_texts_have_one() -> None:
 
 
 def test_only_texts_with_the_digest_are_scored(tmp_path: Path) -> None:
-    entry, text = listed(Kind.FAULTY, FAULTY.code)
+    entry, text = listed(Kind.FAULTY, CODE)
     assert collect([entry], tmp_path).absent == (entry.name,)
 
     path = tmp_path / "open" / f"{entry.name}.txt"
@@ -76,10 +77,10 @@ def test_only_texts_with_the_digest_are_scored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "codes", "verdicts"),
     [
-        (Kind.FAULTY, ("loss-nan", FAULTY.code), None),
-        (Kind.FAULTY, ("loss-nan",), (FAULTY.code,)),
-        (Kind.HEALTHY, (), (FAULTY.code,)),
-        (Kind.HEALTHY, (FAULTY.code,), None),
+        (Kind.FAULTY, ("loss-nan", CODE), None),
+        (Kind.FAULTY, ("loss-nan",), (CODE,)),
+        (Kind.HEALTHY, (), (CODE,)),
+        (Kind.HEALTHY, (CODE,), None),
     ],
 )
 def test_wrong_verdicts_are_counted(
