@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from mgpu_probes.outside.logs.log_scanner import Engine
 
@@ -179,6 +181,12 @@ def test_an_xid_is_told_by_its_number() -> None:
     }
 
 
+@cache
+def engine() -> Engine:
+    """One for all logs, as the doctor has."""
+    return Engine(EVERY)
+
+
 @pytest.mark.parametrize(
     "label",
     ["", "[rank3]: ", "[default3]: ", "[1,3]<stderr>:", "3: ", "2026-01-02 03:04:05,678 "],
@@ -188,7 +196,7 @@ def test_the_reader_of_logs_finds_them_behind_labels(label: str) -> None:
     lines = [f"step {step} loss 0.5" for step in range(50)]
     lines += [one.example for one in EVERY for _ in range(one.least)]
     block = "".join(f"{label}{line}\n" for line in lines).encode()
-    hits = {hit.signature for hit in Engine(EVERY).scan("train.log", [block]).hits}
+    hits = {hit.signature for hit in engine().scan("train.log", [block]).hits}
     assert hits == {one.id for one in EVERY}
 
 
@@ -220,4 +228,4 @@ def test_the_reader_of_logs_finds_them_behind_labels(label: str) -> None:
 )
 def test_a_job_that_really_failed_is_recognised_by_its_log(log: str, expected: set[str]) -> None:
     block = (CONSOLE / "failed" / f"{log}.log").read_bytes()
-    assert {hit.signature for hit in Engine(EVERY).scan(log, [block]).hits} == expected
+    assert {hit.signature for hit in engine().scan(log, [block]).hits} == expected

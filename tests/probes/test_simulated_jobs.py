@@ -270,8 +270,17 @@ def test_every_step_of_a_deep_model_is_timed() -> None:
         assert len(rank.device_steps) >= len(rank.host_steps) - 10
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "plain", "fsdp"])
-@pytest.mark.parametrize("has_loader", [True, False])
+@pytest.mark.parametrize(
+    ("strategy", "has_loader"),
+    [
+        ("ddp", True),
+        ("plain", False),
+        ("fsdp", True),
+        pytest.param("ddp", False, marks=pytest.mark.slow),
+        pytest.param("plain", True, marks=pytest.mark.slow),
+        pytest.param("fsdp", False, marks=pytest.mark.slow),
+    ],
+)
 def test_ranks_time_the_same_turns_however_far_their_hosts_are_ahead(
     strategy: str, has_loader: bool
 ) -> None:

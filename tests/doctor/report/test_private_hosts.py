@@ -79,10 +79,9 @@ def test_a_host_of_the_command_is_hidden_in_the_whole_report(
     made = make_diagnosis(
         f"no answer from {host}; {host} is down (see log-{host}.txt)", command=started
     )
-    assert host.casefold() not in render_page(made).casefold()
-    assert "example.org" not in render_page(made)
-    assert "alice" not in render_page(made)
-    assert "secret" not in render_page(made)
+    page = render_page(made)
+    assert host.casefold() not in page.casefold()
+    assert not [words for words in ("example.org", "alice", "secret") if words in page]
 
 
 @over("host", HOSTS)
