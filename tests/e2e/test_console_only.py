@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import JOBS, run, torchrun
+from tests.support.jobs import JOBS, Launcher, forked, run, torchrun
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
@@ -40,9 +40,9 @@ class Told:
         ]
 
 
-def list_survivor_evidence(kind: str, tmp_path: Path) -> Told:
+def list_survivor_evidence(kind: str, tmp_path: Path, launcher: Launcher = torchrun) -> Told:
     """Runs the job, keeps what a terminal would have shown, and asks the doctor."""
-    ended = run(torchrun("console_output.py", kind))
+    ended = run(launcher("console_output.py", kind))
     log = tmp_path / "train.log"
     log.write_text(ended.out + ended.err, encoding="utf-8")
     done = subprocess.run(
@@ -71,5 +71,5 @@ def test_a_rank_that_came_too_late_is_not_told_from_text(tmp_path: Path) -> None
 
 
 def test_a_job_that_went_well_though_it_printed_a_traceback(tmp_path: Path) -> None:
-    told = list_survivor_evidence("caught", tmp_path)
+    told = list_survivor_evidence("caught", tmp_path, forked)
     assert (told.code, told.findings) == (0, [])

@@ -68,34 +68,22 @@ def test_what_multiprocessing_starts_is_found_with_its_workers(
     assert [one.ranks for one in everywhere] == [job.ranks]
 
 
-def test_torchrun_is_found_from_a_worker_of_its_data_loader(tmp_path: Path) -> None:
-    with ready(torchrun("waiting_ranks.py", "torchrun"), tmp_path) as pid:
+def test_torchrun_is_found_from_the_doctors_own_run_and_from_a_loaders_worker(
+    tmp_path: Path,
+) -> None:
+    """Without the doctor: test_hangs.py."""
+    recording = str(tmp_path / "recording")
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", recording, "--"]
+    with ready([*doctor, *torchrun("waiting_ranks.py", "torchrun")], tmp_path) as pid:
         job = jobs.find(pid)
         assert job is not None
         worker = next(one for one in job.processes if one.role == "loader")
         again = jobs.find(worker.pid)
     assert by_role(job) == {"launcher": [None], "rank": [0, 1], "loader": [0, 1]}
     assert (job.launcher, job.world_size, job.missing, job.unread) == ("torchrun", 2, (), ())
+    assert not any("mgpu_doctor" in " ".join(one.command) for one in job.processes)
     assert again is not None
     assert [one.pid for one in again.processes] == [one.pid for one in job.processes]
-
-
-def test_under_the_doctors_own_run_the_job_is_the_same(tmp_path: Path) -> None:
-    doctor = [
-        sys.executable,
-        "-m",
-        "mgpu_doctor",
-        "run",
-        "--dir",
-        str(tmp_path / "recording"),
-        "--",
-    ]
-    with ready([*doctor, *torchrun("waiting_ranks.py", "torchrun")], tmp_path) as pid:
-        job = jobs.find(pid)
-    assert job is not None
-    assert [one.rank for one in job.ranks] == [0, 1]
-    assert job.launcher == "torchrun"
-    assert not any("mgpu_doctor" in " ".join(one.command) for one in job.processes)
 
 
 def test_the_tasks_of_a_cluster_without_a_parent_in_common_are_one_job() -> None:

@@ -1,18 +1,16 @@
 """The data-parallel trainer for real: it learns, and each planted fault does what it says."""
 
-import json
 import math
 import re
-import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from mgpu_trainers import catalogue
 
-from tests.support.jobs import Ended, run, started, until
+from tests.support.exit_threads import assert_no_gloo, run_noting_threads
+from tests.support.jobs import Ended, forked_trainer, run, started, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
@@ -32,8 +30,8 @@ def losses(ended: Ended) -> list[float]:
 
 def test_the_loss_falls_and_what_was_learned_holds_for_unseen_data() -> None:
     """Of the other model: test_trainers.py."""
-    ended = train(model="gpt-nano", steps=60, log_every=5)
-    assert ended.code == 0
+    ended = run(forked_trainer("torch-ddp", model="gpt-nano", device="cpu", steps=60, log_every=5))
+    assert ended.code == 0, ended.err
     assert sum(losses(ended)[-3:]) < 0.7 * sum(losses(ended)[:3])
     found = re.search(r"^validation loss \S+ accuracy (\S+)%$", ended.out, re.MULTILINE)
     assert found
@@ -44,7 +42,8 @@ def test_two_jobs_run_side_by_side() -> None:
     """One with workers and accumulation, which leaves nothing behind; in the other, gradients that
     are no numbers spread to every rank."""
     workers = {"workers": 1, "accumulate": 2}
-    lost = command(steps=6, log_every=1, fault="nan:rank=1,step=3")
+    fault = {"fault": "nan:rank=1,step=3", "model": "cnn-nano", "device": "cpu"}
+    lost = forked_trainer("torch-ddp", steps=6, log_every=1, **fault)
     with started(command(steps=8, log_every=1, **workers)) as first:
         second = subprocess.run(lost, capture_output=True, text=True, check=False, timeout=140)
         out, err = first.communicate(timeout=140)
@@ -55,18 +54,20 @@ def test_two_jobs_run_side_by_side() -> None:
     assert lost_at == [False, False, False, True, True, True]
 
 
-@pytest.mark.parametrize(
-    ("fault", "codes"),
-    [
-        ("kill:step=3,signal=SEGV", {-11}),
-        # Threads of gloo may abort a process that calls `sys.exit`: 3 of 8 times on a single core.
-        ("exit:step=3,code=7", {7, -signal.SIGABRT}),
-    ],
-)
-def test_a_rank_ends_as_planted(fault: str, codes: set[int]) -> None:
-    ended = train(steps=6, log_every=1, fault=fault)
+def test_a_rank_ends_by_the_planted_signal() -> None:
+    ended = train(steps=6, log_every=1, fault="kill:step=3,signal=SEGV")
     assert ended.code == 1
-    assert codes & {int(code) for code in re.findall(r"exitcode +: (-?\d+)", ended.err)}
+    assert "-11" in re.findall(r"exitcode +: (-?\d+)", ended.err)
+    assert len(losses(ended)) == 2
+
+
+def test_a_planted_exit_has_its_code() -> None:
+    """Of one process: threads of gloo may abort a rank that calls `sys.exit`."""
+    given = {"model": "cnn-nano", "device": "cpu", "steps": 6, "log_every": 1}
+    fault = "exit:rank=0,step=3,code=7"
+    single = catalogue.command(catalogue.find("torch-single"), None, {**given, "fault": fault})
+    ended = run(single)
+    assert ended.code == 7, ended.err
     assert len(losses(ended)) == 2
 
 
@@ -92,49 +93,14 @@ def test_a_hanging_rank_holds_up_the_other_without_an_error() -> None:
         assert job.poll() is None
 
 
-def test_a_leaking_rank_grows_and_no_thread_of_gloo_outlives_training(tmp_path: Path) -> None:
-    """A thread that does may abort the process at its exit (pytorch issue 190489)."""
-    healthy, leaking = (at_exit(tmp_path, fault) for fault in (None, "leak:rank=0,mb=8"))
-    grown = leaking["most_memory"] - healthy["most_memory"]
-    assert 20 * 8 * 0.8 < grown / 2**20 < 20 * 8 * 1.2
-    assert "python" in healthy["threads"]
-    assert "gloo" not in healthy["threads"]
-
-
-def test_no_thread_of_gloo_outlives_the_sharded_optimizer(tmp_path: Path) -> None:
-    ended = at_exit(tmp_path, "nan:rank=0,step=2", "torch-zero1")
-    assert "python" in ended["threads"]
-    assert "gloo" not in ended["threads"]
-
-
-AT_EXIT = """
-import atexit, json, os, resource
-def write():
-    threads = [open(f'/proc/self/task/{t}/comm').read() for t in os.listdir('/proc/self/task')]
-    most_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    with open(PATH, 'w') as file:
-        json.dump({"threads": [each.strip() for each in threads], "most_memory": most_memory}, file)
-if os.environ.get('RANK') == '0':
-    atexit.register(write)
-"""
-
-
-def at_exit(folder: Path, fault: str | None, name: str = "torch-ddp") -> dict[str, Any]:
-    """Names of the threads that rank 0 still has as its Python shuts down, and the most memory it
-    ever had, bytes."""
-    written = folder / "written.json"
-    (folder / "sitecustomize.py").write_text(AT_EXIT.replace("PATH", repr(str(written))))
-    assert run(["env", f"PYTHONPATH={folder}", *command(name, steps=20, fault=fault)]).code == 0
-    found: dict[str, Any] = json.loads(written.read_text())
-    return found
-
-
-def test_slowness_changes_nothing_but_time() -> None:
+def test_slowness_changes_nothing_but_time(tmp_path: Path) -> None:
+    """Nor does a thread of gloo outlive training."""
     slow = "slow:phase=backward,ms=2,burn=1;slow:phase=optimizer,ms=2;slow:phase=other,ms=2"
     rest = "slow:phase=forward,factor=2;slow:phase=input,ms=2;slow-loader:ms=1;uneven:factor=3"
-    ended = train(steps=10, fault=f"{slow};{rest}")
-    assert ended.code == 0
+    job = command(steps=10, fault=f"{slow};{rest}")
+    ended, threads = run_noting_threads(job, tmp_path)
     assert losses(ended)[-1] < losses(ended)[0]
+    assert_no_gloo(threads)
 
 
 def test_a_fault_that_makes_no_sense_ends_with_one_sentence() -> None:

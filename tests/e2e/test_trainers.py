@@ -15,7 +15,8 @@ from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support.examining import loud, run_calmly
-from tests.support.jobs import Ended, gone, run, started, until
+from tests.support.exit_threads import assert_no_gloo, run_noting_threads
+from tests.support.jobs import Ended, forked_trainer, gone, run, started, until
 
 pytestmark = pytest.mark.slow
 
@@ -164,13 +165,16 @@ def test_what_the_devices_cannot_show_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_practices_learn_and_go_on_from_a_checkpoint(
-    tmp_path: Path, name: str, options: dict[str, object]
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, name: str, options: dict[str, object]
 ) -> None:
-    first = run(command(name, **options, steps=12, log_every=1, save_every=12, save_to=tmp_path))
+    """Nor does a thread of gloo outlive training."""
+    saves = {"steps": 12, "log_every": 1, "save_every": 12, "save_to": tmp_path}
+    first = run(forked_trainer(name, **SMALL, **options, **saves))
     assert first.code == 0, first.err
     assert [each.name for each in tmp_path.iterdir()] == ["checkpoint.pt"]
-    second = run(command(name, **options, steps=20, log_every=1, save_to=tmp_path))
-    assert second.code == 0, second.err
+    again = command(name, **options, steps=20, log_every=1, save_to=tmp_path)
+    second, threads = run_noting_threads(again, tmp_path_factory.mktemp("threads"))
+    assert_no_gloo(threads)
     assert "resumed after step 12" in second.out
     assert len(losses(second)) == 8
     assert max(losses(second)) < losses(first)[0]
@@ -208,9 +212,9 @@ def test_a_rank_that_its_launcher_forgot_while_it_was_asked_to_end_ends(tmp_path
 def test_a_server_that_does_not_answer_is_named_and_the_job_ends(tmp_path: Path) -> None:
     """Its workers give up after a while, and nobody else would end it."""
     recording = tmp_path / "recording"
-    doctor = [sys.executable, "-m", "mgpu_doctor", "train", "torch-ps", "--dir", str(recording)]
+    train = ["-m", "mgpu_doctor", "train", "torch-ps", "-q", "--dir", str(recording)]
     options = ["--model", "cnn-nano", "--device", "cpu", "--timeout", "25"]
-    ended = run([*doctor, *options, "--fault", "hang:rank=0,step=20"])
+    ended = run([sys.executable, *train, *options, "--fault", "hang:rank=0,step=20"])
     assert ended.code == 1, ended.err
     assert "goes on without workers; ending it" in ended.err
     case = load_recording(recording)

@@ -10,6 +10,7 @@ from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.diagnose import diagnose
 from tests.support.examining import loud, recorded
+from tests.support.jobs import forked
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +31,6 @@ def test_the_slower_of_two_loaders_that_feed_a_step_is_input(tmp_path: Path) -> 
 
 @pytest.mark.untimed
 def test_experts_are_no_replicas(tmp_path: Path) -> None:
-    case = recorded(tmp_path, "expert_parallel", "--steps", str(STEPS))
+    case = recorded(tmp_path, "expert_parallel", "--steps", str(STEPS), launcher=forked)
     assert [len(rank.steps) for rank in case.ranks] == [STEPS] * 2
     assert "replicas-diverged" not in {one.code for one in diagnose(case).findings}

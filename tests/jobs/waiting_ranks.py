@@ -46,7 +46,7 @@ def main() -> None:
     if how == "torchrun":
         meet(int(os.environ["RANK"]), None, None)
     elif how == "mp":
-        spawn(meet, args=("spawn", place(sys.argv[2])), nprocs=RANKS)
+        spawn(meet, args=("fork", place(sys.argv[2])), nprocs=RANKS)
     else:
         multiprocessing.set_start_method(how)
         told = (how, place(sys.argv[2]))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 from mgpu_probes.outside import processes
+from mgpu_trainers import catalogue
 
 JOBS = Path(__file__).parents[1] / "jobs"
 STEADY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
@@ -52,6 +53,13 @@ def forked(script: str, *options: str, ranks: int = 2, module: str = "torch._dyn
 
 forked_light: Launcher = partial(forked, module="torch")
 """For scripts without DistributedDataParallel and optimizers, which load half as much."""
+
+
+def forked_trainer(name: str, **options: object) -> list[str]:
+    """Two ranks of a trainer of PyTorch, in the same way."""
+    trainer = catalogue.find(name)
+    command = catalogue.command(trainer, 2, options)
+    return forked(trainer.module, *command[command.index(trainer.module) + 1 :])
 
 
 @contextmanager
