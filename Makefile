@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SLOW := $(BIN)/python -m pytest --timeout=600
+# Of CI: `.ci/again` tries once more what failed.
+AGAIN ?=
 
 .PHONY: demo test test-slow test-browser test-gpu matrix coverage texts lint docs bench clean
 .DEFAULT_GOAL := test
@@ -41,8 +43,8 @@ test: $(READY)
 test-slow: $(READY)
 	@failed=0; set -x; \
 	$(SLOW) -n 2 -m 'hypothesis and not slow' --hypothesis-profile=thorough || failed=1; \
-	$(SLOW) -n 2 --dist loadgroup -m 'slow and untimed' || failed=1; \
-	$(SLOW) -m 'slow and not untimed' || failed=1; \
+	$(AGAIN) $(SLOW) -n 2 --dist loadgroup -m 'slow and untimed' || failed=1; \
+	$(AGAIN) $(SLOW) -m 'slow and not untimed' tests/e2e || failed=1; \
 	exit $$failed
 
 # A machine that cannot get a browser is told so, and fails nothing.

@@ -5,6 +5,7 @@ The blame matrix (about an hour) and the thousand kills are started by name.
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 
@@ -19,6 +20,7 @@ QUICK: tuple[tuple[str, ...], ...] = (
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     for name, *options in QUICK:
         command = ["-m", f"benchmarks.{name}", *options]
         print(f"\n# python {' '.join(command)}", flush=True)

@@ -5,6 +5,7 @@ Reads the data of the last `coverage run`.
 
 from __future__ import annotations
 
+import argparse
 from collections import defaultdict
 from pathlib import Path
 
@@ -24,6 +25,7 @@ def package_of(file: Path) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     measured = coverage.Coverage()
     measured.load()
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])

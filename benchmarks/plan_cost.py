@@ -1,11 +1,13 @@
-"""What `plan` takes, with and without all the fixes: wall seconds of the whole command. (Its CPU
-seconds cannot all be measured from here: tracing processes end before they are polled.)
+"""What `plan` takes, with and without all the fixes: wall seconds of the whole command.
 
-python -m benchmarks.plan_cost
+    python -m benchmarks.plan_cost
+
+Its CPU seconds cannot all be measured from here: tracing processes end before they are polled.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from benchmarks.support import machine, timed
@@ -20,6 +22,7 @@ PLANS = (
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     print(machine())
     for plan in PLANS:
         run = timed((sys.executable, "-m", "mgpu_doctor", "plan", "torch-ddp", *plan.split()))

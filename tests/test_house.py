@@ -301,6 +301,13 @@ def test_module_names_are_unique_within_a_package() -> None:
         assert shared == SHARED_NAMES[package]
 
 
+def test_a_benchmark_that_is_asked_for_help_measures_nothing() -> None:
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if 'if __name__ == "__main__":' in text:
+            assert ".parse_args(" in text, path.name
+
+
 def test_test_files_have_names_of_their_own() -> None:
     """pytest imports them by their basename."""
     names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]

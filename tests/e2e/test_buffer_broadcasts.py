@@ -19,10 +19,10 @@ pytestmark = pytest.mark.slow
 
 def test_the_late_rank_is_named(tmp_path: Path) -> None:
     fault = "slow:rank=1,phase=input,ms=60"
-    wanted = {"model": "cnn-nano", "device": "cpu", "steps": 50, "fault": fault}
+    wanted = {"model": "cnn-nano", "device": "cpu", "steps": 40, "fault": fault}
     job = catalogue.command(catalogue.find("torch-ddp"), 2, wanted)
     recording = tmp_path / "recording"
-    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
     ended = run([*doctor, *job])
     assert ended.code == 0, ended.err
     (found,) = loud(diagnose(load_recording(recording)))

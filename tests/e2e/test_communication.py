@@ -6,15 +6,19 @@ The scripts of `tests/jobs` know nothing of the doctor. `--link` pretends a slow
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mgpu_doctor.findings import Diagnosis, Finding
-from tests.support.examining import Observed, examined, loud
+from tests.support import examining
+from tests.support.examining import Observed, loud
+from tests.support.jobs import forked
 
 pytestmark = pytest.mark.slow
 
+examined = partial(examining.examined, launcher=forked)
 
 OURS = {
     "accumulation-syncs",
@@ -39,15 +43,17 @@ def codes(diagnosis: Diagnosis) -> set[str]:
 
 
 def test_gradients_exchanged_in_every_micro_batch(tmp_path: Path) -> None:
-    diagnosis = job(tmp_path, "--accumulate", "4", "--link", "100")
+    diagnosis = job(tmp_path, "--accumulate", "4", "--link", "200")
     found = the("accumulation-syncs", diagnosis)
     assert loud(diagnosis) == [found]
     assert "4 times per update" in found.title
-    # Four exchanges of 80 ms each, of which one is needed, beside some tens of ms of computing.
+    # Four exchanges of 40 ms each, of which one is needed, beside some tens of ms of computing.
     assert found.cost.step_fraction is not None
     assert 0.3 < found.cost.step_fraction < 0.75
 
 
+@pytest.mark.untimed
+@pytest.mark.xdist_group("ddp_settings")
 def test_a_search_for_unused_parameters_that_finds_none(observed: Observed) -> None:
     options = ("--steps", "60", "--find-unused", "--branches", "1000")
     found = the("unused-parameter-scan", observed.diagnosis("ddp_settings", *options))
@@ -56,6 +62,8 @@ def test_a_search_for_unused_parameters_that_finds_none(observed: Observed) -> N
     assert found.cost.seconds_per_step > 0
 
 
+@pytest.mark.untimed
+@pytest.mark.xdist_group("ddp_settings")
 @pytest.mark.parametrize("every", [2, 15])
 def test_a_layer_that_is_skipped_at_times_needs_the_search(observed: Observed, every: int) -> None:
     """Every 15th pass is none that torch samples for its log."""
@@ -72,12 +80,13 @@ def test_one_bucket_for_all_gradients(tmp_path: Path) -> None:
 
 def test_a_slow_link(tmp_path: Path) -> None:
     """Cores that others keep busy as well are named, and then it is no warning."""
-    found = the("communication-bound", job(tmp_path, "--link", "40"))
+    found = the("communication-bound", job(tmp_path, "--link", "60"))
     assert "communication" in found.evidence[0].measure
     assert isinstance(found.evidence[0].value, float)
     assert found.evidence[0].value > 0.5
 
 
+@pytest.mark.untimed  # what is in every step is counted
 def test_a_barrier_and_a_logged_loss_in_every_step(tmp_path: Path) -> None:
     found = the("sync-excess", job(tmp_path, "--barrier", "--log-every-step"))
     assert "barrier at " in found.title

@@ -12,6 +12,7 @@ from mgpu_probes.inprocess.layout import PHASES
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_metadata import Ddp
 from tests.support.examining import Observed, median_phases, recorded
+from tests.support.jobs import forked
 
 pytestmark = pytest.mark.slow
 
@@ -42,17 +43,17 @@ def strategy(case: Case) -> Any:
 SLEPT, SLOW = 0.060, ("--ms", "60")
 
 
-@pytest.mark.parametrize("place", ["forward", "backward"])
 @pytest.mark.parametrize(
-    ("script", "kind", "call"),
+    ("script", "place", "kind", "call"),
     [
-        ("fsdp2", "fsdp", "reduce_scatter_single"),
-        ("tensor_parallel", "tensor", "wait_tensor"),
-        ("pipeline_1f1b", "pipeline", "irecv"),
+        ("fsdp2", "forward", "fsdp", "reduce_scatter_single"),
+        ("fsdp2", "backward", "fsdp", "reduce_scatter_single"),
+        ("tensor_parallel", "backward", "tensor", "wait_tensor"),
+        ("pipeline_1f1b", "forward", "pipeline", "irecv"),
     ],
 )
 def test_who_is_late_hardly_waits(
-    script: str, kind: str, call: str, place: str, observed: Observed
+    script: str, place: str, kind: str, call: str, observed: Observed
 ) -> None:
     case = observed.case(script, *FEW_STEPS, "--fault", place, "--rank", "1", *SLOW)
     assert strategy(case) == kind
@@ -71,7 +72,7 @@ def test_who_is_late_hardly_waits(
 
 def test_between_the_steps_of_a_sharded_model_is_no_forward_pass(tmp_path: Path) -> None:
     fault = ("--fault", "between", "--rank", "1", *SLOW)
-    case = recorded(tmp_path, "fsdp2", *FEW_STEPS, *fault)
+    case = recorded(tmp_path, "fsdp2", *FEW_STEPS, *fault, launcher=forked)
     victim, culprit = map(median_phases, case.ranks)
     assert culprit["other"] - victim["other"] == pytest.approx(SLEPT, abs=0.015)
     assert abs(culprit["forward"] - victim["forward"]) < 0.015
@@ -129,6 +130,8 @@ def test_forwards_under_no_sync_are_counted_apart(observed: Observed) -> None:
     assert found.forwards > 120
 
 
+@pytest.mark.untimed
+@pytest.mark.xdist_group("ddp_settings")
 @pytest.mark.parametrize("spare", [False, True])
 def test_the_search_for_unused_parameters_is_timed(observed: Observed, spare: bool) -> None:
     options = ("--find-unused", *(("--spare", "2") if spare else ("--branches", "1000")))

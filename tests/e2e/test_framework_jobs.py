@@ -6,6 +6,7 @@ The scripts of `tests/jobs` know nothing of the doctor.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,13 @@ import pytest
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
-from tests.support.examining import examined, loud, named
-from tests.support.jobs import JOBS, run
+from tests.support import examining
+from tests.support.examining import loud, named
+from tests.support.jobs import JOBS, forked, run
 
 pytestmark = pytest.mark.slow
+
+examined = partial(examining.examined, launcher=forked)
 
 
 def test_a_batch_that_grows_makes_torch_compile_again(tmp_path: Path) -> None:

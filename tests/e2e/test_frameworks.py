@@ -27,12 +27,13 @@ EXPLAINED = 0.8
 
 def recorded(folder: Path, command: list[str], *environment: str) -> tuple[Case, int]:
     """The case of a job, and the steps that its framework counted."""
-    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(folder / "recording"), "--"]
-    ended = run_calmly(["env", *environment, *doctor, *command], folder / "recording")
+    recording = folder / "recording"
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
+    ended = run_calmly(["env", *environment, *doctor, *command], recording)
     assert ended.code == 0, ended.err
     turns = re.search(r"turns (\d+)", ended.out)
     assert turns is not None
-    return load_recording(folder / "recording"), int(turns.group(1))
+    return load_recording(recording), int(turns.group(1))
 
 
 def test_lightning_with_validation_and_a_slow_rank(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_a_healthy_job_gives_no_finding_however_often_it_is_examined(
     tmp_path: Path, loop: str
 ) -> None:
     mark = tmp_path / "mark"
-    command = torchrun("hangs.py", "healthy", "--loop", loop, "--mark", str(mark), ranks=2)
+    command = plain("hangs.py", "healthy", "--loop", loop, "--mark", str(mark), ranks=2)
     with started(command) as job:
         until(mark.exists)
         for _ in range(2):
@@ -206,7 +206,7 @@ def test_a_healthy_job_gives_no_finding_however_often_it_is_examined(
 
 def test_a_rank_that_is_late_in_every_step_is_named_by_samples(tmp_path: Path) -> None:
     options = ("--rank", "1", "--late", "0.2", "--loop", "ddp")
-    _, _, finding = hung(tmp_path, "late", *options, ranks=2)
+    _, _, finding = hung(tmp_path, "late", *options, ranks=2, launcher=plain)
     assert finding["code"] == "straggler-other"
     assert [one["rank"] for one in finding["culprits"]] == [1]
     assert "prepare_slowly()" in finding["title"]

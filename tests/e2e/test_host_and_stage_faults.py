@@ -13,14 +13,18 @@ from tests.support.examining import loud
 from tests.support.jobs import run
 
 pytestmark = pytest.mark.slow
-LONG_STEPS = ("--model", "gpt-nano", "--steps", "120")
+LONG_STEPS = ("--model", "gpt-nano", "--steps", "50")
 
 
 @pytest.mark.parametrize(
     ("name", "fault", "options", "code"),
     [
-        ("torch-ddp", "hog:rank=1", ("--model", "gpt-nano", "--steps", "200"), "straggler-host"),
-        ("torch-pp", "heavy-stage:rank=1", ("--model", "gpt-nano"), "imbalance-stage"),
+        (
+            "torch-pp",
+            "heavy-stage:rank=1",
+            ("--model", "gpt-nano", "--steps", "80"),
+            "imbalance-stage",
+        ),
         ("tf-multiworker", "hog:rank=1,processes=3", LONG_STEPS, "straggler-host"),
     ],
 )
@@ -42,8 +46,9 @@ def test_the_missing_rank_is_named(tmp_path: Path, name: str, code: str) -> None
 def assert_named(
     tmp_path: Path, name: str, options: tuple[str, ...], exits: int, code: str
 ) -> None:
-    doctor = [sys.executable, "-m", "mgpu_doctor", "train", name, "--dir", str(tmp_path / "job")]
+    recording = tmp_path / "job"
+    doctor = [sys.executable, "-m", "mgpu_doctor", "train", name, "-q", "--dir", str(recording)]
     # `run_calmly` may take the processes of `hog` for other work on this machine, and wait.
     assert run([*doctor, "--device", "cpu", *options]).code == exits
-    (found,) = loud(diagnose(load_recording(tmp_path / "job")))
+    (found,) = loud(diagnose(load_recording(recording)))
     assert (found.code, [one.rank for one in found.culprits]) == (code, [1])

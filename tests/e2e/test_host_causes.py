@@ -6,22 +6,26 @@ made-up files, `test_host_contention.py` judges it.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
-from tests.support.examining import examined, loud, named, other_work, recorded
+from tests.support import examining
+from tests.support.examining import loud, named, other_work, recorded
+from tests.support.jobs import forked
 
 pytestmark = pytest.mark.slow
 
 LONG = ("--steps", "300")
 """These take at least five seconds: the host is sampled once a second."""
-LONG_STEPS = ("--steps", "250", "--batch", "256")
+LONG_STEPS = ("--steps", "160", "--batch", "256")
 """Each lasts several turns of the scheduler: short ones may be over before a neighbour has its
 turn."""
-SLEEPS = ("--fault", "forward", "--ms", "40")
+
+examined = partial(examining.examined, launcher=forked)
 
 
 def with_threads(folder: Path, threads: int, ranks: int) -> Diagnosis:
@@ -47,15 +51,6 @@ def test_the_same_job_without_the_neighbour(tmp_path: Path) -> None:
     assert loud(diagnosis) == [] or other_work(diagnosis) > 0.5
 
 
-def test_a_rank_that_sleeps_is_not_blamed_on_its_host(tmp_path: Path) -> None:
-    diagnosis = examined(tmp_path, "shared_cores", "--steps", "100", *SLEEPS)
-    found = named(diagnosis, "straggler-compute")
-    assert found is not None
-    assert [one.rank for one in found.culprits] == [1]
-    assert "main thread was idle" in found.cause
-    assert named(diagnosis, "straggler-host") is None
-
-
 def test_more_threads_than_cores(tmp_path: Path) -> None:
     diagnosis = with_threads(tmp_path, threads=8, ranks=2)
     found = named(diagnosis, "cpu-oversubscribed")
@@ -72,7 +67,8 @@ def test_one_thread_for_each_of_more_ranks_than_cores_is_no_warning(tmp_path: Pa
 
 def test_a_loader_that_computes(tmp_path: Path) -> None:
     fault = ("--fault", "input", "--rank", "-1", "--ms", "40", "--burn")
-    diagnosis = examined(tmp_path, "plain_ddp", "--steps", "100", "--workers", "1", *fault)
+    job = ("plain_ddp", "--steps", "80", "--workers", "1")
+    diagnosis = examining.examined(tmp_path, *job, *fault)
     found = named(diagnosis, "input-bound")
     assert found is not None
     assert "computes" in found.cause or "competes" in found.cause, found.cause

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.examining import examined, loud
+from tests.support import examining
+from tests.support.examining import loud
+from tests.support.jobs import forked
 
 pytestmark = pytest.mark.slow
+
+examined = partial(examining.examined, launcher=forked)
 
 
 def test_twice_the_batch_on_one_rank(tmp_path: Path) -> None:
@@ -22,10 +27,6 @@ def test_sequences_of_unequal_length(tmp_path: Path) -> None:
     (found,) = loud(examined(tmp_path, "uneven_batches", "--uneven", "lengths"))
     assert (found.code, found.culprits, found.victims) == ("imbalance-data", (), (0, 1))
     assert "length" in found.fixes[0].how
-
-
-def test_equal_batches_get_no_warning(tmp_path: Path) -> None:
-    assert loud(examined(tmp_path, "uneven_batches")) == []
 
 
 def test_sequences_of_unequal_length_that_nothing_counts(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ DOCTOR = [sys.executable, "-m", "mgpu_doctor"]
 
 def test_a_running_job_is_traced_and_its_slow_rank_named(tmp_path: Path) -> None:
     recording, traces = tmp_path / "recording", tmp_path / "traces"
-    slow = ["--fault", "slow:rank=1,phase=forward,ms=250"]
+    slow = ["--fault", "slow:rank=1,phase=forward,ms=150"]
     job = [*DOCTOR, "train", "torch-ddp", "--quiet", "--dir", str(recording), "--steps", "400"]
     with started([*job, *slow]) as process:
-        until(lambda: steps(recording) >= 20)
+        until(lambda: steps(recording) >= 10)
         asked = subprocess.run(
             [*DOCTOR, "trace", str(recording), "-o", str(traces)],
             capture_output=True,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mgpu_doctor.findings import Diagnosis, Severity
-from tests.support.examining import Observed, examined, loud
+from tests.support import examining
+from tests.support.examining import Observed, loud
+from tests.support.jobs import forked
 
 pytestmark = pytest.mark.slow
+
+examined = partial(examining.examined, launcher=forked)
 
 STEPS = ("--steps", "60")
 FEW_STEPS = ("--steps", "40")
@@ -33,7 +38,12 @@ def blamed(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]]]:
 
 @pytest.mark.parametrize(
     ("script", "place"),
-    [*((script, "forward") for script in MEETING), ("fsdp2", "backward")],
+    [
+        ("fsdp2", "forward"),
+        ("fsdp2", "backward"),
+        ("tensor_parallel", "backward"),  # forward: torch-tp in `test_trainers`
+        ("hybrid", "forward"),
+    ],
 )
 def test_the_slow_rank_is_named_through_groups(observed: Observed, script: str, place: str) -> None:
     fault = ("--fault", place, "--rank", "1", *SLOW)
@@ -47,7 +57,7 @@ def test_the_slow_rank_is_named_through_groups(observed: Observed, script: str, 
 def test_the_partner_that_waits_in_compiled_code_is_not_blamed(tmp_path: Path) -> None:
     """Rank 0 waits for rank 1 where `torch.compile` traced the collective; that is no work."""
     options = ("--backend", "aot_eager", "--fault", "forward", "--rank", "1", *SLOW)
-    diagnosis = examined(tmp_path, "compiled_collectives", *STEPS, *options, ranks=4)
+    diagnosis = examined(tmp_path, "compiled_collectives", *FEW_STEPS, *options, ranks=4)
     assert blamed(diagnosis) == [("straggler-compute", [1])]
 
 
@@ -73,10 +83,9 @@ def test_a_stage_that_is_slow_from_the_start_is_an_imbalance(
     assert works[1].value == max(float(one.value or 0) for one in works)
 
 
-@pytest.mark.parametrize(("script", "ranks"), [("pipeline_sendrecv", 2), ("pipeline_1f1b", 4)])
-def test_a_stage_that_became_slow_is_a_straggler(tmp_path: Path, script: str, ranks: int) -> None:
+def test_a_stage_that_became_slow_is_a_straggler(tmp_path: Path) -> None:
     fault = ("--fault", "backward", "--rank", "1", *SLOW, "--after", "30")
-    diagnosis = examined(tmp_path, script, *STEPS, *fault, ranks=ranks)
+    diagnosis = examined(tmp_path, "pipeline_1f1b", *STEPS, *fault, ranks=4)
     assert blamed(diagnosis) == [("straggler-compute", [1])]
     (found,) = (one for one in diagnosis.findings if one.code == "straggler-compute")
     assert found.since_step is not None

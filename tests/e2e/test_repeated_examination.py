@@ -9,18 +9,18 @@ from mgpu_probes.outside import jobs
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.examine.live_targets import SAMPLES, examine_target, target_of_pid
 from tests.support.examining import loud
-from tests.support.jobs import started, torchrun, until
+from tests.support.jobs import plain, started, until
 
 pytestmark = pytest.mark.slow
 
-STEPS = 1000
-PACE = ("--fault", "forward", "--rank", "-1", "--ms", "8")
-"""So that it lasts longer than the examinations on a fast machine, too."""
+STEPS = 750
+PACE = ("--fault", "forward", "--rank", "-1", "--ms", "12")
+"""So that it lasts nine seconds on a fast machine, too: an examination takes three."""
 TIMES = 2
 
 
 def test_a_job_that_is_sampled_forty_times() -> None:
-    command = torchrun("plain_ddp.py", "--steps", str(STEPS), *PACE)
+    command = plain("plain_ddp.py", "--steps", str(STEPS), *PACE)
     with started(command) as process:
         until(lambda: _ranks(process.pid) == 2)
         assert process.stdout is not None

@@ -24,12 +24,13 @@ def recorded(folder: Path, script: str, *options: str, workers: int = 1) -> tupl
     if workers > 1:
         launcher = [sys.executable, str(JOBS / "tf_workers.py"), "--workers", str(workers)]
         command = [*launcher, script, *options]
-    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(folder / "recording"), "--"]
-    ended = run_calmly([*doctor, *command], folder / "recording")
+    recording = folder / "recording"
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
+    ended = run_calmly([*doctor, *command], recording)
     assert ended.code == 0, ended.err
     turns = re.search(r"turns (\d+)", ended.out)
     assert turns is not None
-    return load_recording(folder / "recording"), int(turns.group(1))
+    return load_recording(recording), int(turns.group(1))
 
 
 def test_a_healthy_fit_is_understood_and_left_alone(tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_graphs_give_what_they_give_unobserved(tmp_path: Path) -> None:
 
 def test_the_slow_worker_of_two_is_named(tmp_path: Path) -> None:
     slow = ("--fault", "forward", "--rank", "1", "--ms", "80")
-    case, turns = recorded(tmp_path, "tf_loop.py", "--steps", "60", *slow, workers=2)
+    case, turns = recorded(tmp_path, "tf_loop.py", "--steps", "45", *slow, workers=2)
     assert [len(rank.steps) for rank in case.ranks] == [turns, turns]
     diagnosis = diagnose(case)
     first = diagnosis.findings[0]

@@ -41,7 +41,7 @@ def observed(folder: Path, name: str, *options: str) -> tuple[Ended, Diagnosis]:
     """What a trainer printed, and what the doctor says; the last option is its fault."""
     *rest, fault = options
     recording = folder / "recording"
-    doctor = [sys.executable, "-m", "mgpu_doctor", "train", name, "--dir", str(recording)]
+    doctor = [sys.executable, "-m", "mgpu_doctor", "train", name, "-q", "--dir", str(recording)]
     ended = run_calmly([*doctor, "--model", "cnn-nano", *rest, "--fault", fault], recording)
     assert ended.code == 0, ended.err
     return ended, diagnose(load_recording(recording))
@@ -129,7 +129,7 @@ def test_a_slow_worker_of_several_is_named(tmp_path: Path) -> None:
 
 def test_a_slow_replica_is_named_and_its_data_set_told(tmp_path: Path) -> None:
     fault = "slow:rank=1,phase=forward,ms=60"
-    _, diagnosis = observed(tmp_path, "tf-mirrored", "--steps", "60", fault)
+    _, diagnosis = observed(tmp_path, "tf-mirrored", "--steps", "50", fault)
     (late,) = (one for one in diagnosis.findings if one.code == "imbalance-device")
     assert [one.device for one in late.culprits] == ["cpu:1"]
     (made,) = (

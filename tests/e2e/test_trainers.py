@@ -32,7 +32,7 @@ subprocess.Popen.__init__ = begin
 """
 """What is run at the start of every process: torchrun gets SIGTERM when it has one rank."""
 SMALL = {"model": "cnn-nano", "device": "cpu"}
-TOLD = {"torch-fsdp": "fsdp", "torch-zero1": "zero1", "torch-localsgd": "localsgd"}
+TOLD = {"torch-zero1": "zero1", "torch-localsgd": "localsgd"}
 """What the doctor calls a strategy that it knows by more than its collectives."""
 
 
@@ -51,20 +51,12 @@ def accuracy(ended: Ended) -> float:
 
 
 def observed(folder: Path, name: str, *options: str) -> tuple[Ended, Diagnosis]:
-    doctor = [
-        sys.executable,
-        "-m",
-        "mgpu_doctor",
-        "train",
-        name,
-        "--dir",
-        str(folder / "recording"),
-    ]
-    ended = run_calmly(
-        [*doctor, "--model", "cnn-nano", "--device", "cpu", *options], folder / "recording"
-    )
+    recording = folder / "recording"
+    doctor = [sys.executable, "-m", "mgpu_doctor", "train", name, "-q", "--dir", str(recording)]
+    job = [*doctor, "--model", "cnn-nano", "--device", "cpu", *options]
+    ended = run_calmly(job, recording)
     assert ended.code == 0, ended.err
-    return ended, diagnose(load_recording(folder / "recording"))
+    return ended, diagnose(load_recording(recording))
 
 
 def blamed(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]]]:
@@ -74,7 +66,6 @@ def blamed(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]]]:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("torch-fsdp", ()),
         ("torch-zero1", ("--compress", "powersgd")),
         ("torch-localsgd", ()),
         ("torch-diloco", ("--sync-every", "10")),
@@ -90,19 +81,26 @@ def test_it_learns_and_the_doctor_has_nothing_to_say(
     assert diagnosis.case.job.strategy == TOLD.get(name, "manual")
 
 
+@pytest.mark.untimed
+@pytest.mark.parametrize(("name", "strategy"), [("torch-fsdp", "fsdp"), ("torch-pp", "pipeline")])
+def test_it_learns(tmp_path: Path, name: str, strategy: str) -> None:
+    """The doctor has nothing to say of healthy jobs of this kind: `test_structures`."""
+    ended, diagnosis = observed(tmp_path, name, "--steps", "60")
+    assert losses(ended)[-1] < 0.3 * losses(ended)[0]
+    assert accuracy(ended) > 80
+    assert diagnosis.case.job.strategy == strategy
+
+
 @pytest.mark.parametrize(
-    ("name", "phase", "ms", "options"),
+    ("name", "ms", "options"),
     [
-        ("torch-zero1", "backward", 60, ("--steps", "50")),
-        ("torch-localsgd", "forward", 60, ("--steps", "110", "--sync-every", "4")),
+        ("torch-localsgd", 60, ("--steps", "110", "--sync-every", "4")),
         # Its steps are long where cores are few, and what is a small part of them is no warning.
-        ("torch-tp", "forward", 80, ("--steps", "50", "--model", "gpt-nano")),
+        ("torch-tp", 80, ("--steps", "40", "--model", "gpt-nano")),
     ],
 )
-def test_a_slow_rank_is_named(
-    tmp_path: Path, name: str, phase: str, ms: int, options: tuple[str, ...]
-) -> None:
-    fault = f"slow:rank=1,phase={phase},ms={ms}"
+def test_a_slow_rank_is_named(tmp_path: Path, name: str, ms: int, options: tuple[str, ...]) -> None:
+    fault = f"slow:rank=1,phase=forward,ms={ms}"
     _, diagnosis = observed(tmp_path, name, *options, "--fault", fault)
     assert blamed(diagnosis) == [("straggler-compute", [1])]
 
@@ -113,14 +111,6 @@ def test_a_rank_with_more_data_is_named_though_the_others_seldom_wait_for_it(
     options = ("--model", "gpt-nano", "--steps", "140", "--fault", "uneven:rank=1,factor=3")
     _, diagnosis = observed(tmp_path, "torch-diloco", *options)
     assert blamed(diagnosis) == [("imbalance-data", [1])]
-
-
-def test_a_pipeline_learns_and_its_slow_stage_is_named(tmp_path: Path) -> None:
-    each = "slow:rank=1,ms=20"  # of four micro-batches
-    ended, diagnosis = observed(tmp_path, "torch-pp", "--steps", "60", "--fault", each)
-    assert losses(ended)[-1] < 0.3 * losses(ended)[0]
-    assert accuracy(ended) > 80
-    assert blamed(diagnosis) == [("imbalance-stage", [1])]
 
 
 @pytest.mark.untimed

@@ -14,12 +14,13 @@ from tests.support.jobs import forked
 
 pytestmark = pytest.mark.slow
 
-STEPS = 100
+STEPS = 60
 
 
 def test_the_slower_of_two_loaders_that_feed_a_step_is_input(tmp_path: Path) -> None:
     slow = ("--fault", "input", "--rank", "1", "--ms", "40")
-    case = recorded(tmp_path, "two_loaders", "--steps", str(STEPS), *slow)
+    job = ("two_loaders", "--steps", str(STEPS))
+    case = recorded(tmp_path, *job, *slow, launcher=forked)
     for rank in case.ranks:
         steps = rank.steps[5:]
         assert len(rank.steps) == STEPS

@@ -17,7 +17,7 @@ from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from tests.support.disturbed_runs import calmly
-from tests.support.jobs import Ended, Launcher, plain, run
+from tests.support.jobs import Ended, Launcher, forked, plain, run
 
 
 def run_calmly(command: Sequence[str], recording: Path) -> Ended:
@@ -70,7 +70,7 @@ class Observed:
         job: tuple[str | int, ...] = (script, *options, ranks)
         if job not in self._cases:
             folder = self._folders.mktemp(script)
-            self._cases[job] = recorded(folder, script, *options, ranks=ranks)
+            self._cases[job] = recorded(folder, script, *options, ranks=ranks, launcher=forked)
         return self._cases[job]
 
     def diagnosis(self, script: str, *options: str, ranks: int = 2) -> Diagnosis:
