@@ -7,20 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from mgpu_trainers import catalogue
 
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from tests.support.examining import loud
-from tests.support.jobs import run
+from tests.support.jobs import forked_trainer, run
 
 pytestmark = pytest.mark.slow
 
 
 def test_the_late_rank_is_named(tmp_path: Path) -> None:
     fault = "slow:rank=1,phase=input,ms=60"
-    wanted = {"model": "cnn-nano", "device": "cpu", "steps": 40, "fault": fault}
-    job = catalogue.command(catalogue.find("torch-ddp"), 2, wanted)
+    job = forked_trainer("torch-ddp", model="cnn-nano", device="cpu", steps=40, fault=fault)
     recording = tmp_path / "recording"
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
     ended = run([*doctor, *job])

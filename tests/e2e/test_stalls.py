@@ -7,14 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from mgpu_trainers import catalogue
 
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding
 from tests.support import examining
 from tests.support.examining import loud
-from tests.support.jobs import forked, run
+from tests.support.jobs import forked, forked_trainer, run
 
 pytestmark = pytest.mark.slow
 
@@ -56,8 +55,7 @@ def test_ranks_that_evaluate_together_get_no_warning(tmp_path: Path) -> None:
 def test_a_trainers_planted_stall(
     tmp_path: Path, fault: str, code: str, culprits: tuple[int, ...]
 ) -> None:
-    wanted = {"model": "cnn-nano", "device": "cpu", "steps": 110, "fault": fault}
-    job = catalogue.command(catalogue.find("torch-ddp"), 2, wanted)
+    job = forked_trainer("torch-ddp", model="cnn-nano", device="cpu", steps=110, fault=fault)
     recording = tmp_path / "recording"
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
     ended = run([*doctor, *job])
