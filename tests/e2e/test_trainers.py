@@ -84,7 +84,7 @@ def test_it_learns_and_the_doctor_has_nothing_to_say(
 @pytest.mark.untimed
 @pytest.mark.parametrize(("name", "strategy"), [("torch-fsdp", "fsdp"), ("torch-pp", "pipeline")])
 def test_it_learns(tmp_path: Path, name: str, strategy: str) -> None:
-    """The doctor has nothing to say of healthy jobs of this kind: `test_structures`."""
+    """The doctor has nothing to say of healthy jobs of this kind: `test_parallel_structures`."""
     ended, diagnosis = observed(tmp_path, name, "--steps", "60")
     assert losses(ended)[-1] < 0.3 * losses(ended)[0]
     assert accuracy(ended) > 80
