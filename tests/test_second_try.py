@@ -38,7 +38,7 @@ def again(folder: Path, right_try: int, *options: str) -> tuple[int, dict[str, i
     """The exit code where the first test passes in that try alone, and how often each was tried."""
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
     (folder / "test_it.py").write_text(TESTS.replace("RIGHT_TRY", str(right_try)))
-    command = [AGAIN, sys.executable, "-m", "pytest", "-m", "slow", *options]
+    command = [str(AGAIN), sys.executable, "-m", "pytest", "-m", "slow", *options]
     environment = {**os.environ, **PLUGINS}
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
     tried = {name: folder / name for name in ("first", "second")}
