@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 KINDS = ("none", "gc", "checkpoint", "evaluation", "sleep", "log")
-CYCLES = 400_000
+CYCLES = 800_000
 VALIDATION = 1024
 
 
