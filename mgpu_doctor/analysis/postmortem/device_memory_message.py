@@ -70,6 +70,8 @@ def reread(sign: LogMatch) -> LogMatch:
     if numbers is None:
         return sign
     unused = _of_torch(sign.values).get("unallocated")
+    if unused is None and numbers.unused is not None:  # torch 1 prints what it reserved instead
+        unused = f"{numbers.unused / _UNITS['GiB']:.2f} GiB"
     values = {**sign.values, **({"unallocated": unused} if unused else {})}
     return replace(sign, signature=_signature(numbers, sign.signature), values=values)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.log_texts import first_code
+from tests.support.log_texts import findings_of, first_code
 
 TORCH_2 = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {requested}. GPU {device} has a "
@@ -79,4 +79,6 @@ def test_torch_1_names_nobody(allocated: str, reserved: str, code: str, tmp_path
     text = TORCH_1.format(
         requested="192.00 MiB", allocated=allocated, free="59.56 MiB", reserved=reserved
     )
-    assert first_code(text, tmp_path) == code
+    finding = findings_of(text, tmp_path)[0]
+    assert finding.code == code
+    assert ("4.80 GiB" in finding.cause) is (code == "oom-fragmentation")
