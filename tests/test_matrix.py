@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mgpu_trainers import catalogue
 
-from tests.matrix import page
+from tests.matrix import checks, page
 from tests.matrix.__main__ import main
 from tests.matrix.checks import TENSORFLOW, TORCH, checks_of
 from tests.matrix.environments import ENVIRONMENTS, Framework, NotTriedError, build
@@ -27,7 +28,7 @@ from tests.matrix.verdicts import (
     last_error,
     without_paths,
 )
-from tests.support.jobs import Ended
+from tests.support.jobs import JOBS, Ended
 
 STEPS = 40
 FINE = Ended(0, "validation loss 0.1 accuracy 99.0%\n", "")
@@ -189,6 +190,13 @@ def test_each_trainer_is_checked_and_names_are_unique() -> None:
         own = [check.name for check in checks_of(framework)]
         assert len(own) == len(set(own))
     assert len({each.name for each in ENVIRONMENTS}) == len(ENVIRONMENTS)
+
+
+def test_the_scripts_that_checks_start_exist() -> None:
+    source = Path(checks.__file__).read_text(encoding="utf-8")
+    scripts = set(re.findall(r'"(\w+\.py)"', source))
+    assert len(scripts) > 5
+    assert {script for script in scripts if not (JOBS / script).exists()} == set()
 
 
 def test_an_environment_without_its_python_is_not_tried(

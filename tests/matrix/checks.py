@@ -168,7 +168,7 @@ def check_compiler(site: Site) -> Verdict:
 
 
 def check_crash(site: Site) -> Verdict:
-    job = site.torchrun("deaths.py", "raise", "--rank", "1")
+    job = site.torchrun("failing_training.py", "raise", "--rank", "1")
     return judge_crash(site.observe(["run"], ["--", *job]), "failed-exception", 1)
 
 
