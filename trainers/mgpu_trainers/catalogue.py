@@ -238,9 +238,14 @@ def missing(trainer: Trainer, options: Mapping[str, object] | None = None) -> st
         return f"needs {framework}, which is not installed here; try `pip install {extra}`"
     if trainer.launcher is Launcher.RAY and importlib.util.find_spec("ray") is None:
         return "needs Ray Train, which is not installed here; try `pip install 'ray[train]'`"
+    return _find_lack(trainer, options or {})
+
+
+def _find_lack(trainer: Trainer, options: Mapping[str, object]) -> str | None:
+    """What the installed torch lacks, as `missing`."""
     if trainer.framework is not Framework.TORCH:
         return None
-    chosen = {name.replace("_", "-"): _last(value) for name, value in (options or {}).items()}
+    chosen = {name.replace("_", "-"): _last(value) for name, value in options.items()}
     return torch_versions.find_lack(
         trainer.torch_parts,
         chosen,
@@ -329,7 +334,7 @@ def arguments(
                 f"{trainer.name} --ranks N --` in front of the whole command"
             )
         check(trainer, _read_world(trainer) if ranks is None else ranks, vars(arguments_read))
-        if why := missing(trainer, vars(arguments_read)):
+        if why := _find_lack(trainer, vars(arguments_read)):
             raise UsageError(f"{trainer.name} {why}")
     except UsageError as error:
         parser.error(str(error))
