@@ -10,16 +10,17 @@ import pytest
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from tests.support.examining import loud, run_calmly
+from tests.support.jobs import forked_trainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
-DOCTOR = (sys.executable, "-m", "mgpu_doctor")
 
 
 def test_a_mebibyte_a_step_in_a_hundred_steps(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
-    train = ("train", "torch-ddp", "--ranks", "2", "--steps", "100", "--model", "cnn-nano")
-    fault = ("--batch", "4", "--fault", "leak:rank=1,mb=1")
-    ended = run_calmly([*DOCTOR, *train, *fault, "--dir", str(recording)], recording)
+    options = {"model": "cnn-nano", "batch": 4, "steps": 100, "fault": "leak:rank=1,mb=1"}
+    job = forked_trainer("torch-ddp", **options)
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
+    ended = run_calmly([*doctor, *job], recording)
     assert ended.code == 0, ended.err
     diagnosis = diagnose(load_recording(recording))
     (found,) = [one for one in loud(diagnosis) if one.code == "leak-host"]
