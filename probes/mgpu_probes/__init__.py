@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 def auto() -> bool:
-    """Watches this process: the line for scripts whose launcher drops PYTHONPATH.
+    """Installs the probe in this process: for scripts whose launcher drops PYTHONPATH.
 
-    `import mgpu_probes; mgpu_probes.auto()` goes before the training. The black boxes go to the
-    folder in MGPU_DOCTOR_BOXES; without it, or where the process is watched already, nothing
-    happens and False is returned.
+    Call `import mgpu_probes; mgpu_probes.auto()` before the training. The black box is written to
+    the folder in MGPU_DOCTOR_BOXES. If that is not set, or the probe is installed already, this
+    does nothing and returns False.
     """
     from . import private
 

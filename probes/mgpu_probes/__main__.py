@@ -1,4 +1,4 @@
-"""`python -m mgpu_probes script.py …` and `python -m mgpu_probes -m module …`: run it, watched."""
+"""Runs a script or module with the probe: `python -m mgpu_probes script.py …`, `… -m module …`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ USAGE = "usage: python -m mgpu_probes [-m MODULE | SCRIPT] [ARGUMENTS...]"
 
 
 def main(arguments: list[str]) -> int:
-    """Becomes the given script or module. 2 where none is given."""
+    """Runs the given script or module in this process. Returns 2 if none is given."""
     if not arguments or (arguments[0] == "-m" and len(arguments) < 2):
         print(USAGE, file=sys.stderr)
         return 2

@@ -1,7 +1,5 @@
-"""Loads the in-process probe as the private package that the injected `sitecustomize` loads too.
-
-One name for all ways in, so that a process is never watched twice.
-"""
+"""Loads the in-process probe under the same private package name as the injected `sitecustomize`,
+so that a process never gets two probes."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import sys
 
 
 def install() -> bool:
-    """True if this process is watched from now on, False if it is already or is not to be."""
+    """Installs the probe. False if it is installed already, or if MGPU_DOCTOR_BOXES is not set."""
     if "_mgpu_probe" in sys.modules or not os.environ.get("MGPU_DOCTOR_BOXES"):
         return False
     inject = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")

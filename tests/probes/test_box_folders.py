@@ -17,7 +17,7 @@ from mgpu_probes.inprocess import boxfile, filesystem
 from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.inprocess.probe_context import ProbeContext
 
-from tests.support.users import give_away
+from tests.support.users import give_to_other_user
 
 MOUNTS = {
     "ext4": True,
@@ -53,7 +53,7 @@ def test_a_folder_of_another_user_is_refused(
 ) -> None:
     folder = tmp_path / "boxes"
     folder.mkdir(mode=0o700)
-    give_away(folder, monkeypatch, boxfile)
+    give_to_other_user(folder, monkeypatch, boxfile)
     with pytest.raises(PermissionError):
         Writer.open(folder, rank=0, world_size=1)
     assert list(folder.iterdir()) == []

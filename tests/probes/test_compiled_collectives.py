@@ -83,10 +83,10 @@ class Regions:
             def __call__(self) -> None:
                 nonlocal issued
                 issued += issues
-                compiled_collectives.this.waits += waits
+                compiled_collectives.regions.waits += waits
 
-        monkeypatch.setattr(process_groups, "issued", lambda: issued)
-        monkeypatch.setattr(compiled_collectives, "this", compiled_collectives._Regions())
+        monkeypatch.setattr(process_groups, "count_issued", lambda: issued)
+        monkeypatch.setattr(compiled_collectives, "regions", compiled_collectives._Regions())
         compiled_collectives.patch_regions(
             SimpleNamespace(CompiledFxGraph=CompiledFxGraph)  # type: ignore[arg-type]
         )
@@ -128,7 +128,7 @@ def test_regions_are_checked_some_hundred_times_after_a_compilation(
         asked.append(1)
         return 0
 
-    monkeypatch.setattr(process_groups, "issued", issued)
+    monkeypatch.setattr(process_groups, "count_issued", issued)
     regions.region.post_compile()
     for _ in range(2 * compiled_collectives._CHECKS):
         regions.region()
@@ -141,5 +141,5 @@ def test_symmetric_memory_hides_waits(context: ProbeContext) -> None:
     compiled_collectives.patch_symmetric_memory(module)  # type: ignore[arg-type]
     assert module.rendezvous() == "handle"
     assert context.objects.unseen_waits is UnseenWaits.SYMMETRIC_MEMORY
-    context.objects.miss_waits(UnseenWaits.CUDA_GRAPH)
+    context.objects.note_unseen_waits(UnseenWaits.CUDA_GRAPH)
     assert context.objects.unseen_waits is UnseenWaits.SYMMETRIC_MEMORY, "the first reason stays"

@@ -125,11 +125,11 @@ def test_a_replay_sets_the_marks_of_what_was_captured(
     graph = Graph()
     graph.capture_begin()
     if backward:
-        cuda_captures.saw_backward()
+        cuda_captures.note_backward()
     if update:
-        cuda_captures.saw_update()
+        cuda_captures.note_update()
     graph.capture_end()
-    cuda_captures.saw_backward()
+    cuda_captures.note_backward()
     graph.replay()
     assert marks == expected
 
@@ -147,7 +147,7 @@ def test_events_are_used_again_and_run_out() -> None:
 def test_a_graph_that_holds_collectives_hides_waits(
     monkeypatch: pytest.MonkeyPatch, issued: tuple[int, int], where: UnseenWaits | None
 ) -> None:
-    monkeypatch.setattr(process_groups, "issued", iter(issued).__next__)
+    monkeypatch.setattr(process_groups, "count_issued", iter(issued).__next__)
     graph = Graph()
     graph.capture_begin()
     graph.capture_end()

@@ -85,7 +85,7 @@ def look_at(
         rank.gpu.host += 5_000 * MS
         used = rank.gpu.used
         for _ in range(3):
-            watch.look(box.words)
+            watch.poll(box.words)
             rank.gpu.host += apart
         assert rank.gpu.used == used, "it may record nothing"
         seen[number] = position_of(read_box(box.path))
@@ -127,7 +127,9 @@ def test_the_diagnosis_names_it(tmp_path: Path) -> None:
     """All hosts wait in `loss.item()`, which leaves no frame."""
     endless = {2: Kernel(FOREVER, layout.BACKWARD)}
     seen = look_at(small("fsdp"), tmp_path, 12, endless, apart=40_000 * MS)
-    job = job_snapshots.scene({}, ranks=3, others=[job_snapshots.Seen(job_snapshots.LOOP)])
+    job = job_snapshots.snapshot_series(
+        {}, ranks=3, others=[job_snapshots.ProcessState(job_snapshots.LOOP)]
+    )
     ranks = []
     for number, at in seen.items():
         assert isinstance(at, DevicePosition)
@@ -186,10 +188,10 @@ def test_nobody_asks_the_device_while_the_host_sets_marks(tmp_path: Path) -> Non
     queries = gpu.queries
     for number in range(5):
         box.words[layout.NOW_SINCE // 8] = 10 + number  # as a mark does
-        watch.look(box.words)
+        watch.poll(box.words)
     assert gpu.queries == queries
     assert position_of(read_box(box.path)) is NoPosition.HOST_MOVES
-    watch.look(box.words)
+    watch.poll(box.words)
     assert gpu.queries > queries
     assert isinstance(position_of(read_box(box.path)), DevicePosition)
     box.words[layout.NOW_SINCE // 8] = gpu.clock() + 1

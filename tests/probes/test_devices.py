@@ -1,4 +1,4 @@
-"""The GPU probe on pretend machines: what is missing is unknown, and the rest goes on."""
+"""The GPU probe on pretend machines: missing values are unknown, and the rest is read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Sample = Callable[..., list[Reading]]
 V3_LISTS = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
 
 
-def one(nvml: PretendNvml, tmp_path: Path, scenario: str, **options: Any) -> Reading:
+def read_scenario(nvml: PretendNvml, tmp_path: Path, scenario: str, **options: Any) -> Reading:
     return nvml.samples(tmp_path / "state", machine(scenario, **options))[0]
 
 
@@ -28,7 +28,7 @@ def test_the_pretend_library_has_the_layouts_of_the_binding(nvml: PretendNvml) -
 
 
 def test_eight_gpus(nvml: PretendNvml, tmp_path: Path) -> None:
-    sample = one(nvml, tmp_path, "busy", pids=range(101, 117))
+    sample = read_scenario(nvml, tmp_path, "busy", pids=range(101, 117))
     assert sample["trouble"] is None
     devices = sample["devices"]
     assert [device["index"] for device in devices] == list(range(8))
@@ -52,7 +52,7 @@ def test_eight_gpus(nvml: PretendNvml, tmp_path: Path) -> None:
 def test_one_lost_gpu_leaves_the_others(
     nvml: PretendNvml, tmp_path: Path, scenario: str, trouble: str, name: str | None
 ) -> None:
-    devices = one(nvml, tmp_path, scenario, pids=range(101, 109))["devices"]
+    devices = read_scenario(nvml, tmp_path, scenario, pids=range(101, 109))["devices"]
     lost = devices.pop(3)
     assert lost["trouble"] == trouble
     assert lost["name"] == name
@@ -76,7 +76,7 @@ def test_a_gpu_lost_while_watched_keeps_its_name_and_drops_its_processes(
 
 
 def test_nothing_supported_is_unknown_and_never_zero(nvml: PretendNvml, tmp_path: Path) -> None:
-    device = one(nvml, tmp_path, "mute")["devices"][7]
+    device = read_scenario(nvml, tmp_path, "mute")["devices"][7]
     known = {key for key, value in device.items() if value not in (None, [], False)}
     assert known == {"index", "name", "uuid", "vendor", "trouble"}
     assert device["trouble"].startswith("not supported: ")
@@ -84,30 +84,30 @@ def test_nothing_supported_is_unknown_and_never_zero(nvml: PretendNvml, tmp_path
 
 
 def test_a_kilowatt(nvml: PretendNvml, tmp_path: Path) -> None:
-    device = one(nvml, tmp_path, "hot")["devices"][0]
+    device = read_scenario(nvml, tmp_path, "hot")["devices"][0]
     assert (device["power_watts"], device["power_limit_watts"]) == (1000, 1200)
 
 
 def test_what_keeps_clocks_down_is_told_by_name(nvml: PretendNvml, tmp_path: Path) -> None:
-    devices = one(nvml, tmp_path, "throttled")["devices"]
+    devices = read_scenario(nvml, tmp_path, "throttled")["devices"]
     assert devices[0]["clock_reasons"] == []
     assert devices[2]["clock_reasons"] == ["hw_slowdown", "sw_thermal", "hw_thermal"]
     assert devices[5]["clock_reasons"] == ["power_cap"]
     assert {device["max_sm_clock_mhz"] for device in devices} == {1980}
     assert devices[2]["sm_clock_mhz"] < 1000 < devices[5]["sm_clock_mhz"] < 1500
-    assert one(nvml, tmp_path, "h100")["devices"][0]["clock_reasons"] == ["idle"]
+    assert read_scenario(nvml, tmp_path, "h100")["devices"][0]["clock_reasons"] == ["idle"]
 
 
 def test_clock_reasons_that_nobody_tells_are_unknown(nvml: PretendNvml, tmp_path: Path) -> None:
     fault = ("nvmlDeviceGetCurrentClocks*=NOT_SUPPORTED", "nvmlDeviceGetMaxClockInfo=NOT_SUPPORTED")
-    device = one(nvml, tmp_path, "throttled", fault=fault)["devices"][2]
+    device = read_scenario(nvml, tmp_path, "throttled", fault=fault)["devices"][2]
     assert device["clock_reasons"] is None
     assert device["max_sm_clock_mhz"] is None
     assert device["trouble"] == "not supported: maximum clock, clock event reasons"
 
 
 def test_mig_has_no_utilization(nvml: PretendNvml, tmp_path: Path) -> None:
-    devices = one(nvml, tmp_path, "mig")["devices"]
+    devices = read_scenario(nvml, tmp_path, "mig")["devices"]
     assert devices[0]["utilization"] is None
     assert devices[0]["memory_used"] > 0
     assert devices[0]["trouble"] == "MIG mode; not supported: utilization"
@@ -115,7 +115,7 @@ def test_mig_has_no_utilization(nvml: PretendNvml, tmp_path: Path) -> None:
 
 
 def test_unified_memory(nvml: PretendNvml, tmp_path: Path) -> None:
-    device = one(nvml, tmp_path, "unified")["devices"][0]
+    device = read_scenario(nvml, tmp_path, "unified")["devices"][0]
     assert device["memory_used"] is None
     assert device["memory_total"] is None
     assert device["utilization"] > 0
@@ -124,21 +124,21 @@ def test_unified_memory(nvml: PretendNvml, tmp_path: Path) -> None:
 
 
 def test_memory_that_nobody_tells_is_not_unified(nvml: PretendNvml, tmp_path: Path) -> None:
-    """Of a device that says nothing at all, one cannot know."""
-    device = one(nvml, tmp_path, "mute")["devices"][0]
+    """The device does not support any query of its memory."""
+    device = read_scenario(nvml, tmp_path, "mute")["devices"][0]
     assert device["unified_memory"] is False
     assert "memory" in device["trouble"]
 
 
 def test_garbage_utilization_is_unknown(nvml: PretendNvml, tmp_path: Path) -> None:
-    devices = one(nvml, tmp_path, "garbage")["devices"]
+    devices = read_scenario(nvml, tmp_path, "garbage")["devices"]
     assert devices[2]["utilization"] is None
     assert "37100 %" in devices[2]["trouble"]
     assert devices[2]["temperature"] is not None
 
 
 def test_denied_processes_leave_the_rest(nvml: PretendNvml, tmp_path: Path) -> None:
-    device = one(nvml, tmp_path, "no_permission", pids=range(101, 109))["devices"][0]
+    device = read_scenario(nvml, tmp_path, "no_permission", pids=range(101, 109))["devices"][0]
     assert device["pids"] == []
     assert device["processes"] == []
     assert device["trouble"] == "Insufficient Permissions: processes, NVLink errors"
@@ -154,7 +154,7 @@ def test_denied_processes_leave_the_rest(nvml: PretendNvml, tmp_path: Path) -> N
     ],
 )
 def test_no_driver_says_so(nvml: PretendNvml, tmp_path: Path, scenario: str, trouble: str) -> None:
-    sample = one(nvml, tmp_path, scenario)
+    sample = read_scenario(nvml, tmp_path, scenario)
     assert sample["devices"] == []
     assert sample["trouble"] == trouble
 
@@ -167,8 +167,8 @@ def test_no_library_says_so() -> None:
         "from mgpu_probes.outside.devices import Devices\n"
         "print(Devices().sample()['trouble'])\n"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "no NVIDIA driver on this machine"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "no NVIDIA driver on this machine"
 
 
 def test_a_driver_that_comes_later_is_found(nvml: PretendNvml, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_driver_that_comes_later_is_found(nvml: PretendNvml, tmp_path: Path) -
     library, found, state = nvml.folder / LIBRARY, tmp_path / LIBRARY, tmp_path / "state"
     machine("no_driver").write(str(state))
     machine("busy", gpus=2).write(str(tmp_path / "loaded"))
-    told = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", code, str(library), str(found), str(tmp_path / "loaded")],
         env={**nvml.environment(state), "LD_LIBRARY_PATH": str(tmp_path)},
         capture_output=True,
@@ -195,7 +195,7 @@ def test_a_driver_that_comes_later_is_found(nvml: PretendNvml, tmp_path: Path) -
         check=True,
     )
     none = "no NVIDIA driver on this machine"
-    assert told.stdout.splitlines() == [none, none, "None 2 570.133.20"]
+    assert ended.stdout.splitlines() == [none, none, "None 2 570.133.20"]
 
 
 def test_one_look_asks_less_and_shows_the_same(nvml: PretendNvml, tmp_path: Path) -> None:
@@ -214,11 +214,13 @@ def test_one_look_asks_less_and_shows_the_same(nvml: PretendNvml, tmp_path: Path
     assert "nvmlDeviceGetNvLinkErrorCounter" not in calls
     assert sum(calls.values()) < sum(all_calls.values()) / 2
     assert short["topology"] is None
-    for one, other in zip(short["devices"], full["devices"], strict=True):
+    for quick, detailed in zip(short["devices"], full["devices"], strict=True):
         same = ("name", "uuid", "memory_total", "power_limit_watts", "processes", "ecc", "mig")
-        assert [one[name] for name in same] == [other[name] for name in same]
-        assert [link["up"] for link in one["nvlinks"]] == [link["up"] for link in other["nvlinks"]]
-        assert one["trouble"] is None
+        assert [quick[name] for name in same] == [detailed[name] for name in same]
+        assert [link["up"] for link in quick["nvlinks"]] == [
+            link["up"] for link in detailed["nvlinks"]
+        ]
+        assert quick["trouble"] is None
 
 
 def test_a_driver_without_newer_entry_points(libraries: Libraries, tmp_path: Path) -> None:
@@ -238,5 +240,5 @@ def test_a_driver_that_changed_the_process_structure(libraries: Libraries, tmp_p
     box = machine("busy", gpus=2, pids=range(101, 109))
     (sample,) = wide.samples(tmp_path / "state", box)
     assert sample["devices"][1]["pids"] == [102, 104, 106, 108]
-    assert all(one["memory"] < 80 << 30 for one in sample["devices"][1]["processes"])
+    assert all(process["memory"] < 80 << 30 for process in sample["devices"][1]["processes"])
     assert sample["devices"][1]["trouble"] is None

@@ -159,5 +159,5 @@ def test_amd_s_gpus_are_numbered_after_nvidia_s(monkeypatch: pytest.MonkeyPatch)
     }
     monkeypatch.setattr(NvidiaGpus, "sample", lambda _: nvidia)
     told = sample(monkeypatch, pretend())
-    assert [one["index"] for one in told["devices"]] == [0, 1, 2, 3]
+    assert [device["index"] for device in told["devices"]] == [0, 1, 2, 3]
     assert told["driver"] == "570"

@@ -63,8 +63,8 @@ def test_links_that_are_down_and_links_that_err(nvml: PretendNvml, tmp_path: Pat
     links = found[4]["nvlinks"]
     assert [link["up"] for link in links] == [True] * 12 + [False] * 6
     assert [link["remote"] for link in links] == ["switch"] * 12 + [None] * 6
-    assert all(one["up"] for one in found[1]["nvlinks"])
-    errors = {one["link"]: dict(one["errors"]) for one in found[0]["nvlinks"]}
+    assert all(nvlink["up"] for nvlink in found[1]["nvlinks"])
+    errors = {nvlink["link"]: dict(nvlink["errors"]) for nvlink in found[0]["nvlinks"]}
     assert errors[7]["recovery"] == 2
     assert errors[7]["replay"] >= 12
     assert errors[7]["crc_flit"] >= 900
@@ -126,7 +126,7 @@ def test_the_parts_of_a_gpu_in_mig_mode(nvml: PretendNvml, tmp_path: Path) -> No
 def test_a_mig_part_that_cannot_be_read_leaves_the_rest(nvml: PretendNvml, tmp_path: Path) -> None:
     fault = ("nvmlDeviceGetComputeInstanceId=UNKNOWN",)
     device = devices(nvml, tmp_path, "mig", fault=fault)[0]
-    assert [one["compute_instance"] for one in device["instances"]] == [None, None]
+    assert [instance["compute_instance"] for instance in device["instances"]] == [None, None]
     assert device["instances"][1]["memory_used"] == 30 * GIB
 
 

@@ -1,4 +1,4 @@
-"""When a device is asked what, how long an answer holds, and the threads that ask."""
+"""When a device is queried for what, how long an answer is used, and the threads that query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU probe where the driver is slow, hangs, fails now and then, is old, or denies."""
+"""The GPU probe with a driver that is slow, hangs, fails at times, is old, or denies access."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_every_machine_is_read_to_valid_json(
 def test_sixty_four_gpus(nvml: PretendNvml, tmp_path: Path, scenario: str) -> None:
     box = machine(scenario, gpus=64, pids=range(101, 165))
     (sample,) = nvml.samples(tmp_path / "state", box)
-    assert [one["index"] for one in sample["devices"]] == list(range(64))
-    well = [one for one in sample["devices"] if one["trouble"] is None]
+    assert [device["index"] for device in sample["devices"]] == list(range(64))
+    well = [device for device in sample["devices"] if device["trouble"] is None]
     assert len(well) == (63 if scenario == "lost" else 64)
     assert all(len(one["nvlinks"]) == 18 and one["pids"] for one in well)
 
@@ -85,7 +85,7 @@ def test_a_call_that_never_returns_leaves_what_is_asked_apart(
     box = machine("busy", gpus=2, latency=(f"nvmlDeviceGetPcieThroughput={NEVER}",))
     _, second, third = nvml.samples(tmp_path / "state", box, box, box)
     for sample in (second, third):
-        assert [one["trouble"] for one in sample["devices"]] == [None, None]
+        assert [device["trouble"] for device in sample["devices"]] == [None, None]
         assert sample["devices"][1]["utilization"] > 0
         assert sample["devices"][1]["pcie"]["sent"] is None
         assert sample["devices"][1]["pcie"]["generation"] == 5
@@ -104,10 +104,10 @@ def test_fifty_milliseconds_a_call_fill_in_by_and_by(nvml: PretendNvml, tmp_path
 def test_a_call_that_fails_now_and_then_says_so(nvml: PretendNvml, tmp_path: Path) -> None:
     box = machine("busy", gpus=64, fault=("nvmlDeviceGetT*=UNKNOWN 0.5",))
     (sample,) = nvml.samples(tmp_path / "state", box)
-    ill = [one for one in sample["devices"] if one["temperature"] is None]
+    ill = [device for device in sample["devices"] if device["temperature"] is None]
     assert 0 < len(ill) < 64
     assert all("temperature" in one["trouble"] for one in ill)
-    assert all(one["utilization"] is not None for one in sample["devices"])
+    assert all(device["utilization"] is not None for device in sample["devices"])
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_gpu_that_vanishes_from_the_list_is_not_shown(nvml: PretendNvml, tmp_p
     boxes = machine("busy", gpus=4), machine("busy", gpus=2), machine("busy", gpus=4)
     samples = nvml.samples(tmp_path / "state", *boxes)
     assert [len(sample["devices"]) for sample in samples] == [4, 2, 4]
-    assert all(one["trouble"] is None for one in samples[2]["devices"])
+    assert all(device["trouble"] is None for device in samples[2]["devices"])
 
 
 def test_what_never_changes_is_asked_once_and_nothing_is_changed(

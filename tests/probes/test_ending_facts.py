@@ -1,4 +1,4 @@
-"""What the machine tells of deaths: made-up machines of both kinds, and this very one."""
+"""What the machine knows of failures: pretend machines of both cgroup versions, and this one."""
 
 from __future__ import annotations
 
@@ -145,13 +145,13 @@ def test_this_machine_as_it_is(tmp_path: Path) -> None:
         assert str(tmp_path / "written") in disk_space.list_written_files(child.pid)
         child.communicate("\n")
     endings.poll([])
-    told = json.loads(json.dumps(endings.evidence()))
-    facts = told["processes"][str(child.pid)]
+    document = json.loads(json.dumps(endings.evidence()))
+    facts = document["processes"][str(child.pid)]
     assert (facts["files"], facts["limits"]["files"]) == (listed, [77, 77])
     assert facts["parent"] == os.getpid()
-    roles = {role for place in told["places"] for role in place["roles"]}
+    roles = {role for place in document["places"] for role in place["roles"]}
     assert {"shm", "tmp", "cwd", "written"} <= roles
-    for place in told["places"]:
+    for place in document["places"]:
         assert 0 <= place["least"]["free"] <= place["now"]["size"]
     endings.close()
 

@@ -1,4 +1,4 @@
-"""What a rank says of itself when it leaves by `sys.exit`."""
+"""What a rank records when it leaves by `sys.exit`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mgpu_probes.inprocess import layout, wrap
 from mgpu_probes.inprocess.blackbox import Writer
-from mgpu_probes.inprocess.exits import ExitRecorder, _nothing
+from mgpu_probes.inprocess.exits import ExitRecorder, _ignore
 from mgpu_probes.inprocess.probe_context import ProbeContext
 
 from mgpu_doctor.recording.box import read_box
@@ -34,7 +34,7 @@ def exits(box: Writer) -> ExitRecorder:
 @pytest.fixture
 def leave(exits: ExitRecorder, monkeypatch: pytest.MonkeyPatch) -> Leave:
     """A script's call of `sys.exit`, that is caught here."""
-    watched = wrap.around(sys.exit, exits._exits, _nothing, exits._context.fail)
+    watched = wrap.around(sys.exit, exits._exits, _ignore, exits._context.fail)
     monkeypatch.setattr(sys, "exit", watched)
 
     def leave(what: object) -> None:
@@ -46,7 +46,7 @@ def leave(exits: ExitRecorder, monkeypatch: pytest.MonkeyPatch) -> Leave:
 
 
 def last_words(exits: ExitRecorder, tmp_path: Path) -> Mapping[str, Any]:
-    exits._tell_exit()
+    exits._write_exit_facts()
     (path,) = tmp_path.glob("*.box")
     return read_box(path).last_words
 

@@ -1,4 +1,4 @@
-"""Dumps of torch's flight recorder: every form in which they come, and what is none."""
+"""Dumps of torch's flight recorder: every form of them, and files that are none."""
 
 from __future__ import annotations
 

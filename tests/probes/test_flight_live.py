@@ -1,4 +1,4 @@
-"""Asking running ranks for their flight recorder: by socket, by NCCL's pipe, and RAS."""
+"""Requesting flight-recorder dumps from running ranks: by socket, by NCCL's pipe, and by RAS."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_whole_new_dump_is_waited_for(tmp_path: Path) -> None:
         form = ask_by_pipe(pipe)
     assert before <= form["at"] <= time.time()
     assert form["rank"] == 3
-    assert [one["sequence"] for one in form["collectives"]] == [7]
+    assert [collective["sequence"] for collective in form["collectives"]] == [7]
 
 
 def test_a_rank_that_does_not_answer(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_ras_json_is_read_although_nccl_forgets_a_comma() -> None:
         json.loads(RAS_JSON)
     report = parse_ras(RAS_JSON.encode())
     (communicator,) = report["communicators"]
-    assert [one["launched"] for one in communicator["ranks"]] == [11, 10]
+    assert [rank["launched"] for rank in communicator["ranks"]] == [11, 10]
     (missing,) = communicator["missing"]
     assert (missing["rank"], missing["pid"], missing["dead"]) == (2, 102, True)
     assert (report["version"], report["timeouts"]) == ("2.28.9", 1)

@@ -1,4 +1,4 @@
-"""NCCL's counts of a job that stands, as flight-recorder forms. A pretend NCCL answers."""
+"""NCCL's counters of a hanging job as flight records. A pretend NCCL answers."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def asked(*answers: Answer) -> tuple[dict[str, Any], ...]:
 
 def test_who_has_not_come_to_an_operation_is_named() -> None:
     behind = account([650, 650, 649, 650])
-    found = diverged(map(flight_of, asked(behind, behind)))
-    assert found is not None
-    assert (found.culprits, found.waiting) == ((2,), (0, 1, 3))
+    divergence = diverged(map(flight_of, asked(behind, behind)))
+    assert divergence is not None
+    assert (divergence.culprits, divergence.waiting) == ((2,), (0, 1, 3))
 
 
 @pytest.mark.parametrize(

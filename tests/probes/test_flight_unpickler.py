@@ -1,4 +1,4 @@
-"""The reader of pickles that can run nothing: plain values come through, all else is refused."""
+"""The pickle reader that cannot run code: plain values are read, everything else is rejected."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ def test_hostile_pickles_are_refused(name: str) -> None:
 FRAME = {"name": "forward", "filename": "model.py", "line": 41}
 
 
-def made(value: Any) -> Any:
+def resolved(value: Any) -> Any:
     """With what is made later in its place."""
     if isinstance(value, Later):
         value = value.items()
     if isinstance(value, dict):
-        return {key: made(one) for key, one in value.items()}
+        return {key: resolved(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(made(one) for one in value)
+        return type(value)(resolved(one) for one in value)
     return value
 
 
@@ -134,7 +134,7 @@ def test_stacks_that_are_made_later_are_what_they_were(
 ) -> None:
     frames = [dict(FRAME), dict(FRAME, line=1 << 20), value]
     whole = [frames, *([frames[one] for one in picked] for _ in range(3)), value]
-    assert made(unpickle(pickle.dumps(whole, protocol), later=True)) == whole
+    assert resolved(unpickle(pickle.dumps(whole, protocol), later=True)) == whole
 
 
 def test_call_stacks_are_made_later() -> None:

@@ -1,4 +1,4 @@
-"""What reading a stranger's files may lead to, and what it may cost."""
+"""What reading untrusted files may do, and what it may cost."""
 
 from __future__ import annotations
 

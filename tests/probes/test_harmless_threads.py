@@ -1,4 +1,4 @@
-"""The probe's threads harm nobody: no signal ends the program in them, no client waits in vain."""
+"""The probe's threads do no harm: they receive no signals, and no client waits in vain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training holds from step to step, of real optimizers and of strange ones."""
+"""Memory that training holds between steps, for real and for unusual optimizers."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def test_what_is_no_torch_optimizer_or_has_too_much_tells_nothing() -> None:
 def test_an_optimizer_that_raises_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = TrainingObjects()
     first, second = trained(torch.optim.SGD), trained(torch.optim.AdamW)
-    objects.saw_optimizer(first)
+    objects.note_optimizer(first)
     assert objects.holdings()["memory_parts"]["weights"] == WEIGHTS
-    objects.saw_optimizer(second)
+    objects.note_optimizer(second)
     assert objects.holdings()["memory_parts"]["optimizer"] == 2 * WEIGHTS + 2 * 4, "it is new"
     monkeypatch.setattr(type(first), "state", property(lambda _: 1 / 0), raising=False)
     assert objects.holdings() == {}

@@ -1,4 +1,4 @@
-"""The host probe on made-up /proc and cgroup trees, and once on the machine itself."""
+"""The host probe on pretend /proc and cgroup trees, and once on the machine itself."""
 
 from __future__ import annotations
 

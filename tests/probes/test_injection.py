@@ -1,4 +1,4 @@
-"""Injection into real Pythons: the user's own start-up goes on as if there were no probe."""
+"""Injection into real Python processes: the user's own start-up runs as without a probe."""
 
 from __future__ import annotations
 

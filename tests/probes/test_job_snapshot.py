@@ -1,4 +1,4 @@
-"""A look at a job: real processes, read back as the case reads them."""
+"""A snapshot of a job: real processes, read back as the case reads them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from mgpu_probes.outside.stacks.stack_reader import Aid
 from mgpu_doctor.case.job_snapshots import JobSnapshot, read_job_snapshot
 from tests.support.jobs import until
 from tests.support.other_user import as_nobody
-from tests.support.stuck_processes import all_stuck, job_of, rests_in, stuck
+from tests.support.stuck_processes import all_stuck, job_of, stuck, wait_for_call
 
 SECONDS = 20.0
 
 
-def seen(line: dict[str, object]) -> JobSnapshot:
+def read_back(line: dict[str, object]) -> JobSnapshot:
     """As it is when it has been written into a recording and read again."""
     found = read_job_snapshot(json.loads(json.dumps(line)))
     assert found is not None
@@ -48,7 +48,7 @@ def test_all_stuck_processes_of_a_job() -> None:
         snapshots: list[JobSnapshot] = []
 
         def all_there() -> bool:
-            snapshots.append(seen(take_snapshot(job, timeout=SECONDS)))
+            snapshots.append(read_back(take_snapshot(job, timeout=SECONDS)))
             by_way = dict(zip(ways, snapshots[-1].processes, strict=True))
             reads = (by_way["pipe"].syscall or "").startswith("read pipe:[")
             return reads and {place(snapshots[-1], pid) for pid in pids} == {"stuck_here"}
@@ -75,8 +75,8 @@ def test_loaders_are_read_and_launchers_are_not() -> None:
             replace(process, role=role) for process, role in zip(job.processes, roles, strict=True)
         ]
         job = replace(job, processes=tuple(processes[::-1]))
-        found = seen(take_snapshot(job, timeout=SECONDS))
-        without = seen(take_snapshot(job, timeout=SECONDS, loaders=False))
+        found = read_back(take_snapshot(job, timeout=SECONDS))
+        without = read_back(take_snapshot(job, timeout=SECONDS, loaders=False))
     assert [stack.pid for stack in found.stacks] == [rank.pid, loader.pid]
     assert [stack.pid for stack in without.stacks] == [rank.pid]
     assert [process.role.value for process in found.processes] == list(roles[::-1])
@@ -92,7 +92,7 @@ def test_the_stopped_the_dead_and_the_gone() -> None:
         until(lambda: psutil.Process(dead.pid).status() == psutil.STATUS_ZOMBIE)
         gone.kill()
         gone.wait()
-        found = seen(take_snapshot(job, timeout=SECONDS))
+        found = read_back(take_snapshot(job, timeout=SECONDS))
     assert [process.state for process in found.processes] == ["T", "Z", None]
     assert [stack.pid for stack in found.stacks] == [stopped.pid]
     assert found.missing == (3,)
@@ -101,14 +101,14 @@ def test_the_stopped_the_dead_and_the_gone() -> None:
 
 def test_without_stacks_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: pytest.fail("py-spy was wanted"))
-    found = seen(take_snapshot(job_of(os.getpid()), stacks=False))
+    found = read_back(take_snapshot(job_of(os.getpid()), stacks=False))
     assert found.processes[0].state == "R"
     assert found.stacks == ()
 
 
 def test_native_frames_of_the_suspect_alone() -> None:
     with all_stuck("gil", "sleep") as (suspect, other):
-        found = seen(
+        found = read_back(
             take_snapshot(job_of(suspect.pid, other.pid), native=[suspect.pid], timeout=SECONDS)
         )
         until(lambda: psutil.Process(suspect.pid).status() == psutil.STATUS_SLEEPING)
@@ -128,7 +128,7 @@ def test_one_that_ends_while_it_is_looked_at(
         script.write_text(f"#!/bin/sh\nkill -KILL {process.pid}\nexit 1\n")
         script.chmod(0o700)
         monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: str(script))
-        found = seen(take_snapshot(job_of(process.pid), timeout=SECONDS))
+        found = read_back(take_snapshot(job_of(process.pid), timeout=SECONDS))
     assert (found.stacks, found.untold) == ((), ())
 
 
@@ -140,7 +140,7 @@ def test_a_py_spy_that_hangs_takes_no_more_than_the_time(
     script.chmod(0o700)
     monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: str(script))
     with all_stuck("sleep", "sleep") as both:
-        found = seen(take_snapshot(job_of(*(one.pid for one in both)), timeout=0.5))
+        found = read_back(take_snapshot(job_of(*(one.pid for one in both)), timeout=0.5))
     assert found.stacks == ()
     assert {one.source for one in found.untold} == {"py-spy", "worker socket", "faulthandler"}
     assert not [child for child in psutil.Process().children() if child.name() == "sleep"]
@@ -149,7 +149,7 @@ def test_a_py_spy_that_hangs_takes_no_more_than_the_time(
 def test_another_users_job_is_told_with_the_remedy() -> None:
     pid = 1 if os.geteuid() else os.getpid()
     job = job_of(pid)
-    found = seen(as_nobody(lambda: take_snapshot(job, timeout=SECONDS)))
+    found = read_back(as_nobody(lambda: take_snapshot(job, timeout=SECONDS)))
     assert found.processes[0].state is not None
     assert found.processes[0].syscall is None
     assert found.stacks == ()
@@ -171,14 +171,14 @@ def test_a_job_that_moves_is_never_paused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(bounded_subprocess, "run_bounded", noting)
     with stuck("works") as process:
         job = job_of(process.pid)
-        snapshots = [seen(take_snapshot(job, timeout=SECONDS)) for _ in range(20)]
+        snapshots = [read_back(take_snapshot(job, timeout=SECONDS)) for _ in range(20)]
     assert all(len(snapshot.stacks) == 1 for snapshot in snapshots)
     assert all("--nonblocking" in command for command in commands)
 
 
 def test_what_the_discovery_could_not_tell_is_told_too() -> None:
     told = UnreadSource(None, "environment", "it belongs to root", "run as root")
-    found = seen(take_snapshot(replace(job_of(os.getpid()), unread=(told,)), stacks=False))
+    found = read_back(take_snapshot(replace(job_of(os.getpid()), unread=(told,)), stacks=False))
     assert [(one.pid, one.source, one.reason) for one in found.untold] == [
         (None, "environment", "it belongs to root")
     ]
@@ -188,9 +188,9 @@ def test_what_a_rank_promised_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: None)
     dump = tmp_path / "dump"
     with stuck("faulthandler", str(dump)) as process:
-        rests_in(process.pid, "futex")
+        wait_for_call(process.pid, "futex")
         aids = {process.pid: Aid(dump_file=str(dump), dump_signal=signal.SIGUSR1)}
-        found = seen(take_snapshot(job_of(process.pid), aids=aids, timeout=SECONDS))
+        found = read_back(take_snapshot(job_of(process.pid), aids=aids, timeout=SECONDS))
     assert place(found, process.pid) == "stuck_here"
     assert [stack.source for stack in found.stacks] == ["faulthandler"]
 

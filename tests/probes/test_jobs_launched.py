@@ -1,4 +1,4 @@
-"""Jobs that a launcher started, found in a pretend process table."""
+"""Jobs started by a launcher, found in a pretend process table."""
 
 from __future__ import annotations
 
@@ -268,8 +268,8 @@ def test_two_jobs_are_two_even_at_one_port(table: ProcTable) -> None:
     assert [rank.pid for rank in first.ranks] == [200, 201]
     assert [rank.pid for rank in second.ranks] == [210, 211]
     assert len(jobs.find_below(10, table.proc)) == 2
-    found = jobs.find(211, table.proc)
-    assert found == second
+    findings = jobs.find(211, table.proc)
+    assert findings == second
 
 
 def test_a_job_that_a_rank_starts_is_another_job(table: ProcTable) -> None:

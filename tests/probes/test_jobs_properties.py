@@ -1,4 +1,4 @@
-"""What holds of whatever a process table contains."""
+"""Properties that hold for any process table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of real processes, as small as can be: no framework, no collective."""
+"""Jobs of real processes, as small as possible: without framework and collectives."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ import os, subprocess, sys
 world = int(sys.argv[1])
 ranks = []
 for rank in range(world):
-    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world,
-            "MASTER_ADDR": "localhost", "MASTER_PORT": os.getpid(), "TORCHELASTIC_RUN_ID": "t"}
-    environment = os.environ | {key: str(value) for key, value in told.items()}
+    facts = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world,
+             "MASTER_ADDR": "localhost", "MASTER_PORT": os.getpid(), "TORCHELASTIC_RUN_ID": "t"}
+    environment = os.environ | {key: str(value) for key, value in facts.items()}
     command = [sys.executable, "-c", "print(flush=True); input()"]
     rank = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     rank.stdout.readline()
@@ -37,7 +37,7 @@ for rank in ranks:
 RANK = "print(flush=True); input()"
 
 
-def told(rank: int, world: int) -> dict[str, str]:
+def rank_environment(rank: int, world: int) -> dict[str, str]:
     """The environment of a rank of this very test: others may run it beside us."""
     seat = by_hand(rank, world, port=os.getpid())
     return os.environ | {key: str(word) for key, word in seat.items()}
@@ -97,7 +97,7 @@ def test_ranks_of_several_shells_are_one_job_and_one_is_missing() -> None:
     started = [
         subprocess.Popen(
             [sys.executable, "-c", RANK],
-            env=told(rank, 3),
+            env=rank_environment(rank, 3),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -129,7 +129,7 @@ def test_a_worker_is_told_from_its_rank() -> None:
     )
     with subprocess.Popen(
         [sys.executable, "-c", code],
-        env=told(0, 1),
+        env=rank_environment(0, 1),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,4 +1,4 @@
-"""Jobs that no launcher tells: by hand, by multiprocessing, alone, of other users."""
+"""Jobs without a known launcher: by hand, by multiprocessing, single processes, other users'."""
 
 from __future__ import annotations
 

@@ -38,17 +38,17 @@ def kmsg(tmp_path: Path) -> Path:
     return path
 
 
-def found(log: LoggedXids) -> list[tuple[int, str]]:
+def poll_xids(log: LoggedXids) -> list[tuple[int, str]]:
     log.poll()
     return [(one["number"], one["bus_id"]) for one in log.take()]
 
 
 def test_what_comes_is_read_and_what_was_there_before_is_not(kmsg: Path) -> None:
     log = LoggedXids(kmsg, ())
-    assert (log.trouble, found(log)) == (None, [])
+    assert (log.trouble, poll_xids(log)) == (None, [])
     write(kmsg, record("usb 1-1: new device") + record(FELL) + record(IN_MIG))
-    assert found(log) == [(79, "0000:3b:00"), (31, "0000:1b:00")]
-    assert found(log) == []
+    assert poll_xids(log) == [(79, "0000:3b:00"), (31, "0000:1b:00")]
+    assert poll_xids(log) == []
 
 
 def test_when_it_was_lies_between_two_looks(kmsg: Path) -> None:
@@ -75,18 +75,18 @@ def test_when_it_was_lies_between_two_looks(kmsg: Path) -> None:
 def test_what_only_looks_like_one_is_none(kmsg: Path, text: str) -> None:
     log = LoggedXids(kmsg, ())
     write(kmsg, record(text))
-    assert found(log) == []
+    assert poll_xids(log) == []
 
 
 def test_a_flood_is_bounded(kmsg: Path) -> None:
     log = LoggedXids(kmsg, ())
     write(kmsg, record(FELL) * (3 * MOST_LOGGED))
-    assert len(found(log)) == MOST_LOGGED
+    assert len(poll_xids(log)) == MOST_LOGGED
 
 
 def test_a_log_that_may_not_be_read(tmp_path: Path) -> None:
     log = LoggedXids(tmp_path / "kmsg", (tmp_path / "kern.log",))
-    assert found(log) == []
+    assert poll_xids(log) == []
     assert log.trouble is not None
     assert "kmsg cannot be read" in log.trouble
 
@@ -95,17 +95,17 @@ def test_else_a_file_of_the_system_logger_is_followed_through_its_rotation(tmp_p
     file = tmp_path / "kern.log"
     file.write_text(f"Nov 22 15:00:00 node-a kernel: [  9.5] {FELL}\n")
     log = LoggedXids(tmp_path / "kmsg", (tmp_path / "missing", file))
-    assert (log.trouble, found(log)) == (None, [])
+    assert (log.trouble, poll_xids(log)) == (None, [])
     write(file, f"2026-11-22T15:47:00+00:00 node-a kernel: {FELL}\nNov 22 15:47:01 node-a ker")
-    assert found(log) == [(79, "0000:3b:00")]
+    assert poll_xids(log) == [(79, "0000:3b:00")]
     write(file, f"nel: [ 12.345678] {IN_MIG}\nNov 22 15:47:02 node-a app: {FELL}\n")
-    assert found(log) == [(31, "0000:1b:00")]
+    assert poll_xids(log) == [(31, "0000:1b:00")]
     file.rename(tmp_path / "kern.log.1")
     file.write_text(f"Nov 22 15:48:00 node-a kernel: {FELL}\n")
-    assert found(log) == [(79, "0000:3b:00")]
+    assert poll_xids(log) == [(79, "0000:3b:00")]
     os.truncate(file, 0)
     write(file, f"a kernel: {IN_MIG}\n")
-    assert found(log) == [(31, "0000:1b:00")]
+    assert poll_xids(log) == [(31, "0000:1b:00")]
     log.close()
 
 
@@ -117,7 +117,7 @@ def test_it_is_looked_at_from_a_thread_of_its_own(kmsg: Path) -> None:
     logged.close(60)
 
 
-def told(*events: dict[str, Any], heard: bool, by: XidMerger) -> list[tuple[Any, ...]]:
+def merged_xids(*events: dict[str, Any], heard: bool, by: XidMerger) -> list[tuple[Any, ...]]:
     new = by.new(events if heard else (), () if heard else events, DEVICES)
     return [(one["index"], one["number"], one.get("logged", False)) for one in new]
 
@@ -126,17 +126,17 @@ def test_an_xid_is_told_once_by_whoever_is_first() -> None:
     by = XidMerger()
     logged = {"at": 100.0, "number": 79, "bus_id": "0000:3b:00"}
     heard = {"at": 101.0, "number": 79, "index": 1}
-    assert told(logged, heard=False, by=by) == [(1, 79, True)]
-    assert told(heard, {**heard, "index": None}, heard=True, by=by) == []
-    assert told({**heard, "index": 0}, heard=True, by=by) == [(0, 79, False)]
-    assert told({**heard, "number": 48}, heard=True, by=by) == [(1, 48, False)]
-    assert told({**logged, "number": 48, "at": 102.0}, heard=False, by=by) == []
-    assert told({**logged, "at": 200.0}, heard=False, by=by) == [(1, 79, True)]
+    assert merged_xids(logged, heard=False, by=by) == [(1, 79, True)]
+    assert merged_xids(heard, {**heard, "index": None}, heard=True, by=by) == []
+    assert merged_xids({**heard, "index": 0}, heard=True, by=by) == [(0, 79, False)]
+    assert merged_xids({**heard, "number": 48}, heard=True, by=by) == [(1, 48, False)]
+    assert merged_xids({**logged, "number": 48, "at": 102.0}, heard=False, by=by) == []
+    assert merged_xids({**logged, "at": 200.0}, heard=False, by=by) == [(1, 79, True)]
 
 
 def test_one_source_may_tell_the_same_twice() -> None:
     logged = {"at": 100.0, "number": 31, "bus_id": "0000:3b:00"}
-    assert told(logged, logged, heard=False, by=XidMerger()) == [(1, 31, True)] * 2
+    assert merged_xids(logged, logged, heard=False, by=XidMerger()) == [(1, 31, True)] * 2
 
 
 def test_a_device_that_is_not_listed_has_its_address_only() -> None:
@@ -154,8 +154,8 @@ def test_samples_carry_them_with_the_index_of_the_gpu(
         def __init__(self, *_: object, **__: object) -> None: ...
 
         def sample(self) -> dict[str, Any]:
-            told = {"trouble": None, "took": 0.0, "topology": None, "events_trouble": "no events"}
-            return {**told, "devices": DEVICES, "driver": "580.1", "events": []}
+            empty = {"trouble": None, "took": 0.0, "topology": None, "events_trouble": "no events"}
+            return {**empty, "devices": DEVICES, "driver": "580.1", "events": []}
 
         def close(self) -> None: ...
 

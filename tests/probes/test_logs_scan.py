@@ -1,4 +1,4 @@
-"""Blocks of a log become hits, the text around endings, and the last lines."""
+"""Blocks of a log become hits, the text around failures, and the last lines."""
 
 from __future__ import annotations
 
@@ -157,24 +157,24 @@ def test_how_long_training_went_on_by_stamps() -> None:
 
 def test_a_stamp_of_the_lines_before_serves() -> None:
     lines = ["2026-01-02T03:04:05Z step 1", "no stamp", RAN_OUT, "2026-01-02T09:00:00Z later"]
-    found = scanned_text("\n".join(lines))
-    assert found.hits[0].at == 1767323045.0
-    assert found.ended is not None
-    assert found.began == 1767323045.0
-    assert found.ended - found.began == 5 * 3600 + 55 * 60 + 55
+    scan = scanned_text("\n".join(lines))
+    assert scan.hits[0].at == 1767323045.0
+    assert scan.ended is not None
+    assert scan.began == 1767323045.0
+    assert scan.ended - scan.began == 5 * 3600 + 55 * 60 + 55
 
 
 def test_labels_tell_who_printed() -> None:
-    found = scanned_text("\n".join(f"[rank{n % 4}]: step {n}" for n in range(40)))
-    assert found.ranks == {0, 1, 2, 3}
+    scan = scanned_text("\n".join(f"[rank{n % 4}]: step {n}" for n in range(40)))
+    assert scan.ranks == {0, 1, 2, 3}
 
 
 def test_the_last_lines_are_kept_clean(tmp_path: Path) -> None:
     lines = [f"line {n} \x1b[31mred\x1b[0m" for n in range(50_000)]
-    found = scanned(write(tmp_path / "x.log", lines))
-    assert len(found.tail) == 200
-    assert found.tail[-1] == "line 49999 red"
-    assert found.lines == 50_000
+    scan = scanned(write(tmp_path / "x.log", lines))
+    assert len(scan.tail) == 200
+    assert scan.tail[-1] == "line 49999 red"
+    assert scan.lines == 50_000
 
 
 @pytest.mark.parametrize("path", sorted((RECORDED / "console").glob("*.txt")), ids=lambda p: p.stem)

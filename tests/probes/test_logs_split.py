@@ -1,4 +1,4 @@
-"""A line's rank, time and text, behind whatever launchers, containers and loggers put before it."""
+"""A line's rank, time and text, behind the prefixes of launchers, containers and loggers."""
 
 from __future__ import annotations
 

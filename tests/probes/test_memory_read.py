@@ -1,4 +1,5 @@
-"""A rank reads its memory often enough for a trend, rarely enough to cost little, never failing."""
+"""A rank reads its memory often enough for a trend, rarely enough to cost little, and never
+fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that are asked for a trace through their sockets: pretended ones, each a real socket."""
+"""Ranks that are asked for a trace through their sockets: pretend ranks with real sockets."""
 
 from __future__ import annotations
 

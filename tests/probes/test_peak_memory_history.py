@@ -1,4 +1,4 @@
-"""Peaks that can only be read as the highest so far, with the largest batch so far."""
+"""Histories of peak memory, with the largest batch so far."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ SECOND = 1_000_000_000
 
 def climbed(*steps: tuple[int, int]) -> list[tuple[int, int, int, int]]:
     """Rungs of steps with so many tokens and MiB."""
-    ladder = PeakMemoryHistory()
+    history = PeakMemoryHistory()
     for step, (tokens, peak) in enumerate(steps):
-        ladder.saw(2, tokens)
-        ladder.reached(step, peak * MIB)
-    return ladder.rungs
+        history.note_batch(2, tokens)
+        history.note_peak(step, peak * MIB)
+    return history.peaks
 
 
 def test_a_rung_where_the_batch_or_the_peak_has_risen() -> None:
@@ -57,4 +57,4 @@ def test_steps_between_readings_count_as_well() -> None:
     memory.at(40 * SECOND, 1, 2, 64)
     memory.at(40 * SECOND + 1, 2, 2, 999)
     memory.at(41 * SECOND + 1, 3, 2, 10)
-    assert memory.on_host.rungs[-1][:3] == (3, 2, 999)
+    assert memory.on_host.peaks[-1][:3] == (3, 2, 999)

@@ -1,4 +1,4 @@
-"""Processes as /proc tells of them."""
+"""Processes as /proc shows them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_a_zombie_is_not_alive() -> None:
         os._exit(0)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     try:
-        seen = processes.read_process(child)
-        assert seen is not None
-        assert seen.ended
+        process = processes.read_process(child)
+        assert process is not None
+        assert process.ended
         assert not processes.is_alive(child)
     finally:
         os.waitpid(child, 0)

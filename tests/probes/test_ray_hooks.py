@@ -45,7 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[
     context.describe = partial(describe_process, context)
     context.record_exception = ExitRecorder(context).record
     context.add_adapter(ray.ADAPTER)
-    monkeypatch.setattr(ray_hooks, "_trains", [])
+    monkeypatch.setattr(ray_hooks, "_trainings", [])
     monkeypatch.setattr(ray_hooks, "_name_thread", lambda: None)  # here it is that of the tests
     runner = ModuleType("thread_runner")
     runner.__dict__["extract_tb"] = traceback.extract_tb

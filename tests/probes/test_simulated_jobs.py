@@ -1,4 +1,5 @@
-"""What the probe records of jobs on simulated GPUs, and whom the doctor names, against truth."""
+"""What the probe records of jobs on simulated GPUs, and which rank the doctor names, against the
+truth."""
 
 from __future__ import annotations
 

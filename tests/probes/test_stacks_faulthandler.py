@@ -14,7 +14,7 @@ from mgpu_probes.outside import processes
 from mgpu_probes.outside.stacks import faulthandler_stacks
 
 from tests.support.jobs import until
-from tests.support.stuck_processes import rests_in, stuck
+from tests.support.stuck_processes import stuck, wait_for_call
 
 SECONDS = 20.0
 TEXT = """\
@@ -61,7 +61,7 @@ def test_other_text_gives_nothing(text: str) -> None:
 
 def test_the_text_of_this_python_is_understood(tmp_path: Path) -> None:
     with stuck("faulthandler", str(tmp_path / "dump")) as process:
-        rests_in(process.pid, "futex")
+        wait_for_call(process.pid, "futex")
         end = time.monotonic() + SECONDS
         started = processes.find_start_ticks(process.pid)
         for _ in range(2):
@@ -94,7 +94,7 @@ def test_a_pid_that_was_given_away_anew_is_left_alone(tmp_path: Path) -> None:
     with stuck("faulthandler", str(dump)) as process:
         started = processes.find_start_ticks(process.pid)
         assert started is not None
-        rests_in(process.pid, "futex")
+        wait_for_call(process.pid, "futex")
         with pytest.raises(ProcessLookupError):
             faulthandler_stacks.request_stacks(
                 process.pid, str(dump), signal.SIGUSR1, end, started=started + 1
@@ -125,7 +125,7 @@ def test_a_rank_that_does_not_write_is_not_waited_for_for_ever(tmp_path: Path) -
     elsewhere = tmp_path / "elsewhere"
     elsewhere.touch()
     with stuck("faulthandler", str(tmp_path / "dump")) as process:
-        rests_in(process.pid, "futex")
+        wait_for_call(process.pid, "futex")
         with pytest.raises(TimeoutError):
             faulthandler_stacks.request_stacks(
                 process.pid, str(elsewhere), signal.SIGUSR1, time.monotonic() + 0.2

@@ -1,4 +1,4 @@
-"""What others have written is read without harm, whatever it is."""
+"""Untrusted stack output is read without harm."""
 
 from __future__ import annotations
 

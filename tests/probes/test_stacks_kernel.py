@@ -1,4 +1,4 @@
-"""What the kernel tells of a process that waits, and who holds what it waits for."""
+"""What the kernel shows of a waiting process, and which process holds what it waits for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.jobs import until
 from tests.support.stuck_processes import stuck
 
 
-def seen(pid: int, wanted: Callable[[KernelState], bool]) -> KernelState:
+def wait_for_state(pid: int, wanted: Callable[[KernelState], bool]) -> KernelState:
     """The first moment of the process that is as wanted."""
     moments: list[KernelState] = []
 
@@ -34,7 +34,9 @@ def seen(pid: int, wanted: Callable[[KernelState], bool]) -> KernelState:
 
 def in_call(pid: int, name: str) -> str:
     """What is told of its system call, once it is in that one."""
-    found = seen(pid, lambda now: (now.syscall or "").split()[:1] == [name] and now.state == "S")
+    found = wait_for_state(
+        pid, lambda now: (now.syscall or "").split()[:1] == [name] and now.state == "S"
+    )
     assert found.syscall is not None
     return found.syscall
 
@@ -103,10 +105,12 @@ def test_time_on_cpus_grows_in_a_loop_and_stands_in_a_sleep() -> None:
             assert now.main_cpu_seconds is not None
             return now.cpu_seconds >= enough[0] and now.main_cpu_seconds >= enough[1]
 
-        seen(spins.pid, lambda now: now.state == "R" and now.syscall is None and now.wchan is None)
+        wait_for_state(
+            spins.pid, lambda now: now.state == "R" and now.syscall is None and now.wchan is None
+        )
         in_call(sleeps.pid, "clock_nanosleep")
         before = kernel_waits.read_kernel_state(sleeps.pid)
-        seen(spins.pid, grown)
+        wait_for_state(spins.pid, grown)
         assert (
             kernel_waits.read_kernel_state(sleeps.pid).main_cpu_seconds == before.main_cpu_seconds
         )
@@ -116,12 +120,12 @@ def test_stopped_dead_and_reused() -> None:
     with stuck("sleep") as process:
         started = processes.find_start_ticks(process.pid)
         process.send_signal(signal.SIGSTOP)
-        seen(process.pid, lambda now: now.state == "T")
+        wait_for_state(process.pid, lambda now: now.state == "T")
         assert started is not None
         assert kernel_waits.read_kernel_state(process.pid, started).state == "T"
         assert kernel_waits.read_kernel_state(process.pid, started + 1) == KernelState()
         process.kill()
-        seen(process.pid, lambda now: now.state == "Z")
+        wait_for_state(process.pid, lambda now: now.state == "Z")
     assert kernel_waits.read_kernel_state(process.pid) == KernelState()
 
 

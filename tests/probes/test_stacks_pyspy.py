@@ -1,4 +1,4 @@
-"""Stacks by py-spy, of processes that are really stuck."""
+"""Stacks by py-spy, of processes that really block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mgpu_probes.outside.stacks.pyspy_stacks import Failure, Kind
 
 from tests.support.jobs import until
 from tests.support.other_user import as_nobody
-from tests.support.stuck_processes import rests_in, stuck
+from tests.support.stuck_processes import stuck, wait_for_call
 
 Json = dict[str, Any]
 SECONDS = 20.0
@@ -33,7 +33,7 @@ def main_thread(stack: Json | Failure) -> Json:
     assert not isinstance(stack, Failure), stack
     first: Json = stack["threads"][0]
     assert first["main"]
-    assert not any(one["main"] for one in stack["threads"][1:])
+    assert not any(thread["main"] for thread in stack["threads"][1:])
     return first
 
 
@@ -69,7 +69,7 @@ def sleeps_again(pid: int) -> None:
 )
 def test_a_process_that_waits(how: str, call: str) -> None:
     with stuck(how) as process:
-        rests_in(process.pid, call)
+        wait_for_call(process.pid, call)
         stack = settled(process.pid, "stuck_here")
         main = main_thread(stack)
         assert (stack["pid"], stack["source"]) == (process.pid, "py-spy")
@@ -143,17 +143,17 @@ def test_one_that_has_ended_is_gone() -> None:
 
 def test_one_that_runs_no_python_is_foreign() -> None:
     with psutil.Popen(["sleep", "600"]) as process:
-        found = pyspy_stacks.read_stack(process.pid, soon())
+        stack = pyspy_stacks.read_stack(process.pid, soon())
         process.kill()
-    assert found == Failure(Kind.FOREIGN)
+    assert stack == Failure(Kind.FOREIGN)
 
 
 def test_another_users_process_is_denied() -> None:
     pid = 1 if os.geteuid() else os.getpid()
 
     def kind() -> str:
-        found = pyspy_stacks.read_stack(pid, soon())
-        return found.kind.name if isinstance(found, Failure) else "read"
+        stack = pyspy_stacks.read_stack(pid, soon())
+        return stack.kind.name if isinstance(stack, Failure) else "read"
 
     assert as_nobody(kind) == "DENIED"
 
@@ -194,11 +194,11 @@ def test_nonsense_is_read_again_and_then_given_up(instead: Callable[[str], Path]
     for nonsense in ("[", "{}", "7", "[[], {}]", '[{"frames": [1, {"name": 3}]}, null]'):
         calls = instead(f"echo '{nonsense}'")
         before = len(calls.read_text().splitlines()) if calls.exists() else 0
-        found = pyspy_stacks.read_stack(os.getpid(), soon())
+        stack = pyspy_stacks.read_stack(os.getpid(), soon())
         if nonsense.startswith("[{"):
-            assert main_thread(found)["frames"] == [["?", "?", None]]
+            assert main_thread(stack)["frames"] == [["?", "?", None]]
             continue
-        assert found == Failure(Kind.TORN, "its stacks had no frames")
+        assert stack == Failure(Kind.TORN, "its stacks had no frames")
         made = calls.read_text().splitlines()[before:]
         assert ["--nonblocking" in one for one in made] == [True, True, True, False]
 
@@ -230,8 +230,8 @@ def test_a_stopped_process_is_never_paused(instead: Callable[[str], Path]) -> No
     with stuck("sleep") as process:
         process.send_signal(signal.SIGSTOP)
         until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-        found = pyspy_stacks.read_stack(process.pid, soon())
-    assert isinstance(found, Failure)
+        stack = pyspy_stacks.read_stack(process.pid, soon())
+    assert isinstance(stack, Failure)
     assert all("--nonblocking" in line for line in calls.read_text().splitlines())
 
 
@@ -250,10 +250,10 @@ def test_without_py_spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: None)
     assert pyspy_stacks.read_stack(os.getpid(), soon()) == Failure(Kind.ABSENT)
     monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: str(tmp_path / "none"))
-    found = pyspy_stacks.read_stack(os.getpid(), soon())
-    assert isinstance(found, Failure)
-    assert found.kind is Kind.UNSTARTED
-    assert "No such file" in found.text
+    stack = pyspy_stacks.read_stack(os.getpid(), soon())
+    assert isinstance(stack, Failure)
+    assert stack.kind is Kind.UNSTARTED
+    assert "No such file" in stack.text
 
 
 def test_no_time_left_starts_nothing(instead: Callable[[str], Path]) -> None:

@@ -1,4 +1,4 @@
-"""Which way a process's stacks are read, and what is told of the ways that were closed."""
+"""By which source a process's stacks are read, and what is reported of sources that failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mgpu_probes.outside.stacks.pyspy_stacks import Failure, Kind
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from tests.support.jobs import until
-from tests.support.stuck_processes import rests_in, stuck
+from tests.support.stuck_processes import stuck, wait_for_call
 from tests.support.worker_server import answer, worker_server
 
 TEXT = b'Thread 0x01 (most recent call first):\n  File "train.py", line 8 in <module>\n'
@@ -66,7 +66,7 @@ def test_then_the_socket_then_the_signal(
     closed(Kind.DENIED)
     dump = tmp_path / "dump"
     with stuck("faulthandler", str(dump)) as process:
-        rests_in(process.pid, "futex")
+        wait_for_call(process.pid, "futex")
         started = processes.find_start_ticks(process.pid)
         aid = Aid(socket_path, str(dump), signal.SIGUSR1)
         with worker_server(socket_path, answer(TEXT)):

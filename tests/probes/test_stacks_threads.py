@@ -16,7 +16,7 @@ from mgpu_probes.outside.stacks.stack_threads import settle_threads
 Json = dict[str, Any]
 
 
-def told(main: bool, id: int | None) -> Json:
+def thread_as_pyspy_reports(main: bool, id: int | None) -> Json:
     """As py-spy would, wrong about its activity."""
     return stack_threads.make_thread([], main=main, id=id, active=True)
 
@@ -34,19 +34,29 @@ def proc(tmp_path: Path) -> Path:
 
 
 def test_ids_of_a_container_become_ours(proc: Path) -> None:
-    found = settle_threads([told(True, 1), told(False, 2), told(False, 3)], 70, proc)
+    found = settle_threads(
+        [
+            thread_as_pyspy_reports(True, 1),
+            thread_as_pyspy_reports(False, 2),
+            thread_as_pyspy_reports(False, 3),
+        ],
+        70,
+        proc,
+    )
     assert [one["id"] for one in found] == [70, 71, None]
     assert [one["active"] for one in found] == [False, True, None]
 
 
 def test_an_unknown_id_is_that_of_the_main_thread_or_unknown(proc: Path) -> None:
-    found = settle_threads([told(True, None), told(False, None)], 70, proc)
+    found = settle_threads(
+        [thread_as_pyspy_reports(True, None), thread_as_pyspy_reports(False, None)], 70, proc
+    )
     assert [(one["id"], one["active"]) for one in found] == [(70, False), (None, None)]
 
 
 def test_what_is_right_stays_as_it_is_told() -> None:
     me, pid = threading.get_native_id(), os.getpid()
-    threads = [told(True, me), told(True, 1 << 30)]
+    threads = [thread_as_pyspy_reports(True, me), thread_as_pyspy_reports(True, 1 << 30)]
     right, stale = settle_threads(threads, pid)
     assert right == threads[0]
     assert (stale["id"], stale["active"]) == (pid, True)  # this thread runs
@@ -55,5 +65,7 @@ def test_what_is_right_stays_as_it_is_told() -> None:
 def test_a_process_that_ended_meanwhile() -> None:
     with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
         process.wait()
-    found = settle_threads([told(True, process.pid), told(False, 5)], process.pid)
+    found = settle_threads(
+        [thread_as_pyspy_reports(True, process.pid), thread_as_pyspy_reports(False, 5)], process.pid
+    )
     assert [(one["id"], one["active"]) for one in found] == [(process.pid, None), (None, None)]

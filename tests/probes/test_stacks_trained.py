@@ -1,4 +1,4 @@
-"""Which thread of a worker of Ray Train counts as its main one."""
+"""Which thread of a Ray Train worker counts as the main thread."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_its_stack_is_the_main_one() -> None:
     known = job_snapshot.put_training_thread_first(
         stack_threads.make_stack(100, 1.0, "py-spy", [loop, learns])
     )
-    assert [(one["frames"][0][0], one["main"]) for one in known["threads"]] == [
+    assert [(thread["frames"][0][0], thread["main"]) for thread in known["threads"]] == [
         ("learn", True),
         ("main_loop", False),
     ]

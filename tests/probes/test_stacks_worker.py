@@ -1,4 +1,4 @@
-"""Asking a rank through its worker server: torch's own, and ones that misbehave."""
+"""Requests to a rank's worker server: torch's own, and misbehaving ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside.stacks import faulthandler_stacks, worker_socket
 
-from tests.support.stuck_processes import rests_in
+from tests.support.stuck_processes import wait_for_call
 from tests.support.worker_server import answer, worker_server
 
 SECONDS = 20.0
@@ -50,7 +50,7 @@ def rank(path: Path, how: str, call: str) -> Iterator[None]:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
-            rests_in(process.pid, call)
+            wait_for_call(process.pid, call)
             yield
         finally:
             process.kill()
@@ -103,7 +103,7 @@ def test_an_instrumented_rank_answers(folder: Path) -> None:
     ) as process:
         assert process.stdout is not None
         path = process.stdout.readline().decode().strip()
-        rests_in(process.pid, "read")
+        wait_for_call(process.pid, "read")
         assert worker_socket.ask_worker(path, "ping", SECONDS) == b"pong"
         text = worker_socket.ask_worker(path, "dump_traceback", SECONDS).decode()
         process.kill()

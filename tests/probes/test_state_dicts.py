@@ -1,4 +1,4 @@
-"""To gather a state for a checkpoint, or to take one over, is no training."""
+"""Gathering a state dictionary for a checkpoint, or loading one, is not training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The step engine against loops of every shape, with a clock that the test turns."""
+"""The step engine with loops of every shape, and a clock that the test controls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fast path emits the steps that the engine alone would, whatever happens to the loop."""
+"""The fast path emits the same steps as the engine alone, whatever the loop does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A parameter server's turns: updates that messages ask for, and nothing else."""
+"""A parameter server's turns: only updates that messages request."""
 
 from __future__ import annotations
 

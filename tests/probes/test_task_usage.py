@@ -1,4 +1,4 @@
-"""The task probe on made-up /proc and cgroup trees, and once on real processes."""
+"""The task probe on pretend /proc and cgroup trees, and once on real processes."""
 
 from __future__ import annotations
 

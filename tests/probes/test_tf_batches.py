@@ -30,14 +30,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         seen.append(batch)
         return len(seen), 0
 
-    monkeypatch.setattr(dataset_iterators, "size_of", size_of)
+    monkeypatch.setattr(dataset_iterators, "batch_size", size_of)
     monkeypatch.setattr(dataset_iterators, "_sizes", {})
     return seen
 
 
 @pytest.mark.parametrize("batch", [(Tensor(4, 8), Tensor(4)), (per_replica(Tensor(2), Tensor(2)),)])
 def test_a_shape_is_looked_at_once(asked: list[Any], batch: Any) -> None:
-    sizes = [dataset_iterators._size_of(7, batch) for _ in range(5)]
+    sizes = [dataset_iterators._cached_batch_size(7, batch) for _ in range(5)]
     assert sizes == [(1, 0)] * 5
     assert len(asked) == 1
 
@@ -46,10 +46,11 @@ def test_other_shapes_and_other_data_sets_are_others(asked: list[Any]) -> None:
     whole, rest = (Tensor(4, 8), Tensor(4)), (Tensor(3, 8), Tensor(3))
     parted = (per_replica(Tensor(4, 8), Tensor(4)),)
     told = [
-        dataset_iterators._size_of(*one) for one in ((7, whole), (7, rest), (8, whole), (7, parted))
+        dataset_iterators._cached_batch_size(*one)
+        for one in ((7, whole), (7, rest), (8, whole), (7, parted))
     ]
     assert len(set(told)) == 4
-    assert dataset_iterators._size_of(7, whole) == told[0]
+    assert dataset_iterators._cached_batch_size(7, whole) == told[0]
     assert len(asked) == 4
 
 
@@ -64,12 +65,16 @@ def test_other_shapes_and_other_data_sets_are_others(asked: list[Any]) -> None:
     ],
 )
 def test_batches_of_other_kinds_are_always_looked_through(asked: list[Any], batch: Any) -> None:
-    assert [dataset_iterators._size_of(7, batch) for _ in range(3)] == [(1, 0), (2, 0), (3, 0)]
+    assert [dataset_iterators._cached_batch_size(7, batch) for _ in range(3)] == [
+        (1, 0),
+        (2, 0),
+        (3, 0),
+    ]
     assert asked == [batch] * 3
 
 
 def test_what_is_kept_is_bounded(asked: list[Any]) -> None:
     for length in range(2000):
-        dataset_iterators._size_of(7, (Tensor(length),))
+        dataset_iterators._cached_batch_size(7, (Tensor(length),))
     assert len(dataset_iterators._sizes) <= 256
     assert len(asked) == 2000

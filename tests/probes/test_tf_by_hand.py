@@ -1,4 +1,4 @@
-"""Weights that a program changes itself in a graph. TensorFlow is a fake that builds one."""
+"""Weights that a program updates itself in a graph. TensorFlow is a fake that builds one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tensorflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     give_context(context)
     monkeypatch.setattr(graph_stamps.tracing, "allowed", lambda: True)
     monkeypatch.setattr(graph_stamps, "_pending", {})
-    monkeypatch.setattr(graph_stamps, "_flags", {})
+    monkeypatch.setattr(graph_stamps, "_update_stamps", {})
     monkeypatch.setattr(function_calls, "current_call", function_calls._Call())
     function_calls.current_call.facts = function_calls.FunctionFacts()
     yield
@@ -60,7 +60,7 @@ def watched() -> type[Any]:
 
 
 def stamped(kind: int) -> None:
-    sent = graph_stamps._pending.setdefault(id(GRAPH), graph_stamps._Sent())
+    sent = graph_stamps._pending.setdefault(id(GRAPH), graph_stamps._GraphStamps())
     sent.stamps.append(Stamp(kind, 0, 0, 0))
 
 
@@ -71,7 +71,7 @@ def test_what_is_taken_from_a_weight_after_its_gradients_is_the_update() -> None
     assert watched()().assign_sub(2) == 3
     assert function_calls.current_call.facts is not None
     assert function_calls.current_call.facts.updates
-    assert id(GRAPH) in graph_stamps._flags
+    assert id(GRAPH) in graph_stamps._update_stamps
 
 
 @pytest.mark.usefixtures("tensorflow")
@@ -81,7 +81,7 @@ def test_statistics_and_what_comes_before_gradients_are_none(kind: int, trainabl
     watched()(trainable=trainable).assign_sub(2)
     assert function_calls.current_call.facts is not None
     assert not function_calls.current_call.facts.updates
-    assert graph_stamps._flags == {}
+    assert graph_stamps._update_stamps == {}
 
 
 def test_keras_on_torch_asks_nothing_of_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:

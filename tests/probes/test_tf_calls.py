@@ -17,12 +17,12 @@ from mgpu_probes.inprocess.frameworks.tensorflow import (
     turn_marks,
 )
 from mgpu_probes.inprocess.frameworks.tensorflow.stamp_timeline import (
-    ASKS,
+    FETCH_BEGINS,
     GRADIENTS,
     INPUT,
     LOSS,
-    REDUCED,
-    REDUCES,
+    REDUCE_BEGINS,
+    REDUCE_ENDS,
     UPDATE,
     Layout,
     Stamp,
@@ -35,10 +35,10 @@ from mgpu_probes.inprocess.step_marks import backward_ended, fetch_found_end, fe
 from mgpu_probes.inprocess.step_segments import UPDATE as UPDATED
 from mgpu_probes.inprocess.step_segments import Step
 
-KINDS = (ASKS, INPUT, LOSS, GRADIENTS, REDUCES, REDUCED, UPDATE)
+KINDS = (FETCH_BEGINS, INPUT, LOSS, GRADIENTS, REDUCE_BEGINS, REDUCE_ENDS, UPDATE)
 LAYOUT: Layout = tuple(Stamp(kind, 0, 0, at) for at, kind in enumerate(KINDS))
 NAMES = {
-    turn_marks.asks: "asks",
+    turn_marks.fetch_begins: "asks",
     fetched: "fetched",
     Steps.forward_begins: "forward",
     Steps.computing_begins: "computes",
@@ -90,12 +90,12 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
     probe = Probe()
     for module in (function_calls, turn_marks, graph_stamps):
         monkeypatch.setattr(module, "probe", probe, raising=False)
-    monkeypatch.setattr(graph_stamps, "offset", int)
+    monkeypatch.setattr(graph_stamps, "wall_to_monotonic_ns", int)
     monkeypatch.setitem(sys.modules, "tensorflow", _tensorflow())
     monkeypatch.setattr(function_calls, "current_call", function_calls._Call())
     yield probe
     function_calls._arrived.clear()
-    replica_latencies._worked.clear()
+    replica_latencies._latencies.clear()
     assert probe.troubles == []
 
 
@@ -130,7 +130,7 @@ def sends(probe: Probe, kinds: tuple[int, ...] = KINDS) -> None:
 
 def test_a_step_of_keras_from_asking_for_data_to_the_update(probe: Probe) -> None:
     def body() -> None:
-        function_calls.noted(trains=True, updates=True, fetches=True)
+        function_calls.note_operations(trains=True, updates=True, fetches=True)
         sends(probe)
 
     step = function()(body)
@@ -149,7 +149,7 @@ def test_the_engine_divides_each_step_by_its_stamps(probe: Probe) -> None:
     probe.mark = fast_path.mark  # type: ignore[method-assign, assignment]
 
     def body() -> None:
-        function_calls.noted(trains=True, updates=True, fetches=True)
+        function_calls.note_operations(trains=True, updates=True, fetches=True)
         sends(probe)
 
     step = function()(body)
@@ -168,7 +168,7 @@ def test_the_end_of_the_data_is_no_step(probe: Probe) -> None:
     ends = False
 
     def body() -> None:
-        function_calls.noted(trains=True, updates=True, fetches=True)
+        function_calls.note_operations(trains=True, updates=True, fetches=True)
         if ends:
             raise StopIteration
         sends(probe)
@@ -184,7 +184,7 @@ def test_the_end_of_the_data_is_no_step(probe: Probe) -> None:
 
 def test_what_xla_compiles_is_one_piece(probe: Probe) -> None:
     def body() -> None:
-        function_calls.noted(trains=True, updates=True)
+        function_calls.note_operations(trains=True, updates=True)
         assert not graph_stamps.tracing.allowed()
 
     step = function(compiles=True)(body)
@@ -192,7 +192,7 @@ def test_what_xla_compiles_is_one_piece(probe: Probe) -> None:
     step()
     names = ["forward", "backward", "gradients", "updates", "updated"]
     assert [name for name, _ in probe.marks] == names * 2
-    assert function_calls.current_call.compiled == 0
+    assert function_calls.current_call.xla_calls == 0
     assert function_calls.current_call.jit
 
 
@@ -211,7 +211,7 @@ def test_functions_that_do_not_train_are_the_loops_own_work(probe: Probe) -> Non
 def test_a_function_that_begins_to_train_is_known_from_its_next_call_on(probe: Probe) -> None:
     def body() -> None:
         if trains:
-            function_calls.noted(trains=True)
+            function_calls.note_operations(trains=True)
             sends(probe, (LOSS, GRADIENTS))
 
     trains = False
@@ -224,11 +224,11 @@ def test_a_function_that_begins_to_train_is_known_from_its_next_call_on(probe: P
 
 def test_an_update_alone_and_a_backward_alone(probe: Probe) -> None:
     def accumulates() -> None:
-        function_calls.noted(trains=True)
+        function_calls.note_operations(trains=True)
         sends(probe, (LOSS, GRADIENTS))
 
     gradients = function()(accumulates)
-    update = function()(lambda: function_calls.noted(updates=True))
+    update = function()(lambda: function_calls.note_operations(updates=True))
     for one in (gradients, update):
         one()
     names = ["forward", "backward", "gradients", "updates", "updated"]
@@ -239,7 +239,7 @@ def accumulation(probe: Probe, graphs: int) -> Callable[[], None]:
     """Four passes in a call, in one graph or in one that runs four times; no optimizer."""
 
     def body() -> None:
-        function_calls.noted(trains=True)
+        function_calls.note_operations(trains=True)
         kinds = (LOSS, GRADIENTS) * (4 // graphs)
         layout = tuple(Stamp(kind, at // 2, 0, at) for at, kind in enumerate(kinds))
         for _ in range(graphs):
@@ -260,7 +260,7 @@ def test_an_accumulation_without_an_optimizer_is_one_step(probe: Probe, graphs: 
 
     def send(sent: tuple[Layout, ...], values: list[float]) -> None:
         layouts[:] = layouts or [sent[0]]
-        function_calls._arrives((layouts[0],), values)
+        function_calls._collect_stamps((layouts[0],), values)
 
     step = function()(accumulation(probe, graphs))
     graph_stamps.tracing.send = send
@@ -279,7 +279,7 @@ def test_batches_that_a_graph_fetches_are_turns_without_an_optimizer_too(probe: 
     layouts = (tuple(Stamp(kind, 0, 0, kind) for kind in (INPUT, LOSS, GRADIENTS)),)
 
     def body() -> None:
-        function_calls.noted(trains=True, fetches=True)
+        function_calls.note_operations(trains=True, fetches=True)
         for _ in range(3):
             began = probe.clock() / 1e9
             graph_stamps.tracing.send(layouts, [began + 0.1 * at for at in range(1, 4)])
@@ -296,7 +296,7 @@ def test_batches_that_a_graph_fetches_are_turns_without_an_optimizer_too(probe: 
 
 def test_a_function_inside_another_belongs_to_it(probe: Probe) -> None:
     def trains() -> None:
-        function_calls.noted(trains=True)
+        function_calls.note_operations(trains=True)
         sends(probe, (LOSS, GRADIENTS))
 
     kind = function()
@@ -306,7 +306,7 @@ def test_a_function_inside_another_belongs_to_it(probe: Probe) -> None:
 
 
 def test_calls_of_other_threads_are_not_the_loops(probe: Probe) -> None:
-    step = function()(lambda: function_calls.noted(trains=True))
+    step = function()(lambda: function_calls.note_operations(trains=True))
     other = threading.Thread(target=step)
     other.start()
     other.join()

@@ -23,7 +23,7 @@ class Probe:
         return self.now
 
     def record_step(self, _step: Any) -> None:
-        self.metadata.append(cluster_coordinator._closures())
+        self.metadata.append(cluster_coordinator._describe())
 
     def fail(self, trouble: Exception) -> None:
         raise trouble
@@ -43,9 +43,9 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
 @pytest.mark.timeout(20)
 def test_a_step_that_renews_the_metadata_reads_what_it_is_part_of(probe: Probe) -> None:
     for _ in range(3):
-        token = cluster_coordinator._begins((SimpleNamespace(worker_index=1),), {})
+        token = cluster_coordinator._closure_begins((SimpleNamespace(worker_index=1),), {})
         assert token is not None
-        cluster_coordinator._ends(token, None)
+        cluster_coordinator._closure_ends(token, None)
     (told,) = probe.metadata[-1]["closures"]
     assert (told["worker"], told["count"], told["newest"]) == (1, 3, 3)
     assert told["quartiles"] == pytest.approx([0.01] * 3)
@@ -57,8 +57,8 @@ def test_the_newest_are_told_by_themselves() -> None:
     for seconds in (50.0, 40.0, *range(NEWEST + 36)):
         seen.add(float(seconds))
     assert (seen.count, seen.longest) == (NEWEST + 36, NEWEST + 35)
-    assert seen.lately() == {"newest": NEWEST, "quartiles": [100.0, 164.0, 227.0]}
-    assert Latencies().lately() == {"newest": 0, "quartiles": None}
+    assert seen.describe_newest() == {"newest": NEWEST, "quartiles": [100.0, 164.0, 227.0]}
+    assert Latencies().describe_newest() == {"newest": 0, "quartiles": None}
 
 
 def dataset(name: str, of: Any = None, **facts: Any) -> Any:
@@ -82,7 +82,7 @@ def test_a_pipeline_is_told_from_its_end() -> None:
         autotune=SimpleNamespace(enabled=False),
         threading=SimpleNamespace(private_threadpool_size=3),
     )
-    assert dataset_pipelines.described(
+    assert dataset_pipelines.describe_pipeline(
         dataset("_OptionsDataset", ahead, _options_attr=settings)
     ) == {
         "operations": ["Prefetch", "ParallelMap", "Map", "Cache", "TensorSlice"],

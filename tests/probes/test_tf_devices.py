@@ -1,4 +1,5 @@
-"""What a rank says of TensorFlow's devices and of the clock of its phases, with a pretend one."""
+"""What a rank reports of TensorFlow's devices and of the clock of its phases, with a pretend
+device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A made-up TensorFlow, imported by a watched Python: what is wrapped, and what is left alone."""
+"""A fake TensorFlow, imported by a watched Python: what is wrapped, and what is not."""
 
 from __future__ import annotations
 

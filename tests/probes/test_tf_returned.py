@@ -85,8 +85,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_a_call_gives_its_own_result_and_the_rest_is_taken(module: SimpleNamespace) -> None:
     taken: list[Any] = []
     graph, own = FuncGraph(), FunctionType(return_annotation=Pair())
-    assert returned_stamps.can(graph)
-    returned_stamps.will(
+    assert returned_stamps.can_return(graph)
+    returned_stamps.add_result(
         graph, LAYOUTS, VECTOR, lambda layouts, rest: taken.append((layouts, rest))
     )
     made = module.ConcreteFunction.from_func_graph(graph, own, {"attr": 1})
@@ -116,7 +116,7 @@ def test_trouble_with_the_rest_never_reaches_the_call(
         raise ValueError(rest)
 
     graph = FuncGraph()
-    returned_stamps.will(graph, LAYOUTS, VECTOR, take)
+    returned_stamps.add_result(graph, LAYOUTS, VECTOR, take)
     own = FunctionType(return_annotation=Pair())
     made = module.ConcreteFunction.from_func_graph(graph, own, None)
     assert made.type.pack_output([1, 2, "stamps"]) == (1, 2)
@@ -126,12 +126,12 @@ def test_trouble_with_the_rest_never_reaches_the_call(
 def test_branches_other_ways_to_a_graph_and_asynchronous_calls_return_nothing_more(
     module: SimpleNamespace,
 ) -> None:
-    assert not returned_stamps.can(CondBranchFuncGraph())
+    assert not returned_stamps.can_return(CondBranchFuncGraph())
     returned_stamps.returning.called = False
-    assert not returned_stamps.can(FuncGraph())
+    assert not returned_stamps.can_return(FuncGraph())
     returned_stamps.returning.called = True
     module.tensorflow.config.experimental.get_synchronous_execution = lambda: False
-    assert not returned_stamps.can(FuncGraph())
+    assert not returned_stamps.can_return(FuncGraph())
 
 
 @pytest.mark.parametrize("module_of_old", [{}, {"ConcreteFunction": FuncGraph}])

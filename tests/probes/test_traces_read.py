@@ -1,4 +1,4 @@
-"""Traces that somebody else wrote: what can be read is, in bounds, and the rest is told."""
+"""Untrusted profiler traces: what can be read within bounds is read, and the rest is reported."""
 
 from __future__ import annotations
 

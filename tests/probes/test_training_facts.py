@@ -1,4 +1,4 @@
-"""What the probe tells of data, weights, rates and losses, in a process of one rank of two."""
+"""What the probe reports of data, weights, learning rates and losses, in one of two ranks."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_what_is_gone_is_told_as_it_was_last() -> None:
     seen = training_objects.describe_optimizer(optimizer)
     seen.now()
     del optimizer
-    assert (seen.thing, seen.now()["lr_now"]) == (None, 0.5)
+    assert (seen.subject, seen.now()["lr_now"]) == (None, 0.5)
 
 
 def test_a_rate_in_a_tensor_is_not_read() -> None:

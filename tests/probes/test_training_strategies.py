@@ -1,4 +1,4 @@
-"""How the probe names the ways to train that a script uses, and what it tells of a pipeline."""
+"""How the probe names a script's parallel strategies, and what it reports of a pipeline."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_model_on_several_devices_is_model_parallel(
 ) -> None:
     context = ProbeContext()
     optimizer = Spread(*devices)
-    context.objects.saw_optimizer(optimizer)
+    context.objects.note_optimizer(optimizer)
     assert describe_process(context)["strategy"] == strategy
 
 

@@ -1,4 +1,4 @@
-"""What a rank answers through its socket: to its own user, whatever is asked."""
+"""What a rank's socket answers: only to its own user, whatever the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles of TensorFlow: one that it wrote, simulated ones of GPUs, and what no profiler wrote."""
+"""TensorFlow's profiles: a real one, simulated ones of GPUs, and files that are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a process ended that nobody has waited for."""
+"""How a process ended that is still a zombie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""--batch auto: which batch is found, in how much memory, and what is started then."""
+"""--batch auto: which batch size is found, for how much memory, and what is started then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""--compile: what it needs, and that hooks stay outside of what is compiled."""
+"""--compile: what it requires, and that hooks stay outside of compiled code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of the size that people train, without their weights."""
+"""Models of realistic sizes, without their weights."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Options of all trainers: what is refused, alone and side by side, and what follows from them."""
+"""Options of all trainers: which are rejected, alone and together, and what they imply."""
 
 import os
 import zipfile

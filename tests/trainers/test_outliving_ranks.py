@@ -1,4 +1,4 @@
-"""Ranks that outlive each other."""
+"""Ranks started by `apart`, which may outlive each other."""
 
 import os
 import signal

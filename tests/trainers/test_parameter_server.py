@@ -1,4 +1,4 @@
-"""A parameter server without its network: letters in, weights out."""
+"""A parameter server without its network: messages in, weights out."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What starts Ray, as far as it needs no Ray."""
+"""The start of a Ray cluster, as far as it works without Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that do not come are named, and nobody waits for them without an end."""
+"""Workers that do not join are named, and the wait for them ends."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Trainers of TensorFlow by name: what starts them, and what they refuse."""
+"""TensorFlow trainers by name: how they are started, and what they reject."""
 
 from __future__ import annotations
 

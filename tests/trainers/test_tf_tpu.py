@@ -1,4 +1,4 @@
-"""What is said where there is no TPU. Nothing else of tf-tpu can be tried without one."""
+"""tf-tpu without a TPU: the message. Nothing else of it can be tested without one."""
 
 import subprocess
 from typing import Any

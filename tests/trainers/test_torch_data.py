@@ -1,4 +1,4 @@
-"""What the options of loading make of a rank's loader."""
+"""How the loading options change a rank's data loader."""
 
 from argparse import Namespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""One process alone, in this one: what it saves is what it goes on from."""
+"""A single process: it resumes from what it saved."""
 
 from pathlib import Path
 

@@ -27,11 +27,11 @@ _TORCH = {
     *(Has.GLOBAL_BATCH, Has.ACCUMULATION, Has.THREADS, Has.DEVICE_CHOICE),
     *(Has.SAVING_STALLS, Has.STEP_HOOKS),
 }
-"""What every trainer of PyTorch has."""
+"""Capabilities of every PyTorch trainer."""
 _GROUP = {*_TORCH, Has.TIMEOUT, Has.COLLECTIVES, Has.RANKS_MEET, Has.RENDEZVOUS}
-"""Those whose ranks form a process group."""
+"""Capabilities of trainers whose ranks form a process group."""
 _SYNC = {*_GROUP, Has.STEP_COLLECTIVES}
-"""Those of them whose ranks meet in each step."""
+"""Capabilities of trainers whose ranks communicate in each step."""
 _DATA_PARALLEL = {Has.OWN_DATA, Has.UNEVEN_BATCHES}
 _DDP = {*_SYNC, *_DATA_PARALLEL, Has.WHOLE_MODEL, Has.DDP, Has.COMPRESSION, Has.LATE_SYNC}
 _LOCAL = {*_GROUP, *_DATA_PARALLEL, Has.WHOLE_MODEL, Has.LOCAL_STEPS}

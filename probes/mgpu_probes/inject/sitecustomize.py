@@ -1,7 +1,8 @@
-"""Found by every Python whose PYTHONPATH begins with this folder; makes way for the user's own.
+"""Installs the probe in every Python process of a job, then runs the user's own `sitecustomize`.
 
-`mgpu-doctor run` puts the folder there. It holds nothing else, so that nothing of the doctor's can
-be imported by the program by accident. Without MGPU_DOCTOR_BOXES this does nothing.
+`mgpu-doctor run` puts this folder first on PYTHONPATH. The folder holds nothing else, so that the
+program cannot import other modules of the doctor by accident. Without MGPU_DOCTOR_BOXES in the
+environment no probe is installed.
 """
 
 import os
@@ -9,7 +10,8 @@ import sys
 
 
 def probe(folder: str) -> None:
-    """Loads the in-process package beside `folder` under a private name, and installs it."""
+    """Imports the in-process package beside `folder` under a private name and installs the
+    probe."""
     if sys.version_info < (3, 10) or not os.environ.get("MGPU_DOCTOR_BOXES"):
         return
     from importlib.machinery import ModuleSpec, SourceFileLoader  # frozen: costs nothing
@@ -38,11 +40,11 @@ def _make_way() -> None:
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != folder]
     try:
         probe(folder)
-    except Exception:  # no box yet to say so in, and the program must not notice
+    except Exception:  # there is no box yet to report it, and the program must not notice
         sys.modules.pop("_mgpu_probe", None)
     sys.path_importer_cache.pop(folder, None)
     del sys.modules["sitecustomize"]
-    __import__("sitecustomize")  # the user's own; without one `site` sees the usual ImportError
+    __import__("sitecustomize")  # the user's own; if there is none, the usual ImportError
 
 
 if __name__ == "sitecustomize":

@@ -1,4 +1,4 @@
 """What runs inside a training rank. Standard library alone, Python >=3.10."""
 
 BOXES_VARIABLE = "MGPU_DOCTOR_BOXES"
-"""The environment variable that names the folder of black boxes; without it nothing is watched."""
+"""The environment variable that names the folder of black boxes; without it there is no probe."""

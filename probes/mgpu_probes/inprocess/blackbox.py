@@ -1,7 +1,7 @@
-"""The black box of one rank: a memory-mapped file that survives SIGKILL of everything.
+"""Writes the black box of one rank: a memory-mapped file that survives SIGKILL of all processes.
 
-`docs/black-box.md` explains the format. Nothing here blocks, and nothing but `Writer.open` raises:
-on trouble of its own a writer switches itself off and says why in the box.
+`docs/black-box.md` specifies the format. Nothing here blocks. Only `Writer.open` raises: on an
+error of its own a writer switches itself off and writes the reason into the box.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _EVENT_BODY = struct.Struct(layout.EVENT.format[:-1])
 _FOLD_EVERY = 128
-"""Steps between two sums of the open history window: rare enough to stay out of the p99."""
+"""Steps between two updates of the open history window: rare enough not to affect the p99."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,7 +42,8 @@ R = TypeVar("R")
 def _safely(
     method: Callable[Concatenate[Writer, P], R],
 ) -> Callable[Concatenate[Writer, P], R | None]:
-    """Makes a method do nothing in an inactive writer, and switch off instead of raising."""
+    """Wraps a method: it does nothing in an inactive writer, and switches the writer off instead of
+    raising."""
 
     @functools.wraps(method)
     def safe(self: Writer, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -58,15 +59,16 @@ def _safely(
 
 
 class Writer:
-    """Writes the black box of this process. Steps come from one thread, the rest from any."""
+    """Writes the black box of this process. Only one thread may record steps; the other methods may
+    be called from any."""
 
     active: bool
-    """False once switched off, closed or in a forked child: all methods do nothing then."""
+    """False when switched off, closed, or in a forked child: then all methods do nothing."""
     off: str | None
-    """Why it switched itself off."""
+    """Why the writer switched itself off; None: it did not."""
     words: memoryview
-    """The box as unsigned 64-bit words, for the now cell: `words[NOW_PHASE // 8] = …`. In a forked
-    child it is replaced by scratch memory, so fetch it anew for every store."""
+    """The box as unsigned 64-bit words, for the now cell: `words[NOW_PHASE // 8] = …`. A fork
+    replaces it by scratch memory in the child, so read this attribute for every store."""
 
     def __init__(self, path: str, box: mmap.mmap, sizes: Sizes) -> None:
         offsets = layout.areas()
@@ -113,11 +115,11 @@ class Writer:
         stages: int = -1,
         sizes: Sizes = STANDARD,
     ) -> Writer:
-        """Creates `HOST.PID.ATTEMPT.box` in `folder`, which is made (0700) where it is missing.
+        """Creates `HOST.PID.ATTEMPT.box` in `folder`, and the folder if it is missing (mode 0700).
 
-        `sizes` may only be smaller than the layout's. Raises OSError (disk full, read-only, a
-        folder that others can write to, a file system that does not keep what it reserves, …) and
-        leaves no file behind then.
+        `sizes` must not exceed the layout's. Raises OSError, and leaves no file behind, if the disk
+        is full or read-only, others can write to the folder, the file system does not keep what it
+        reserves, …
         """
         host = os.uname().nodename
         name = f"{re.sub('[^A-Za-z0-9-]', '-', host)[:64]}.{os.getpid()}.{attempt}"
@@ -164,8 +166,8 @@ class Writer:
         _pack: Callable[..., bytes] = BODY.pack,
         _crc32: Callable[[bytes], int] = zlib.crc32,
     ) -> None:
-        """Records one step: the named fields of `layout.STEP_FIELDS`, `phases` in seconds. Not one
-        object: to build that would cost as much as all the rest."""
+        """Records one step: the named fields of `layout.STEP_FIELDS`, `phases` in seconds. They are
+        not one object, because building it would cost as much as all the rest."""
         if not self.active:
             return
         try:
@@ -209,8 +211,9 @@ class Writer:
 
     @_safely
     def device_step(self, step: DeviceStep, *, knows_wait: bool = True) -> None:
-        """Records the device's times of a step that was recorded before, after `step.record`
-        steps in all. From the thread that records steps. `knows_wait`: hooks see all its waits."""
+        """Records the device's times of an earlier step, the one with the sequence number
+        `step.record`. Call it from the thread that records steps. `knows_wait`: hooks see all
+        waits."""
         number = self._device_written + 1
         body = pack_device_step(number, step, knows_wait=knows_wait)
         offset = self._device_at + (number - 1) % self._device_capacity * layout.DEVICE_SIZE
@@ -220,7 +223,8 @@ class Writer:
         self._device_written = number
 
     def _fold(self, end_ns: int) -> None:
-        """Brings the history up to the newest record; opens the window of `end_ns`."""
+        """Adds all new records to the history, and opens the window of `end_ns` if that is
+        later."""
         records = b""
         if self._folded < self.written:
             size, base = layout.STEP_SIZE, self._steps_at
@@ -270,22 +274,20 @@ class Writer:
 
     @_safely
     def birth(self, facts: Mapping[str, Any]) -> None:
-        """Adds `facts` to what is known of this process (keys: docs/black-box.md).
-
-        A key given again replaces its earlier value.
-        """
+        """Merges `facts` into the process metadata (keys: docs/black-box.md); a new value of a key
+        replaces the old one."""
         with self._lock:
             self._texts.birth(facts)
 
     def site(self, text: str) -> int:
-        """The word for NOW_SITE that stands for `text`; 0 where there is no room for more."""
+        """The number for NOW_SITE that stands for the call site `text`; 0 if there is no room."""
         if not self.active:
             return 0
         word = self._texts.sites.get(text)
         return self._intern(text) or 0 if word is None else word
 
     def text_of_site(self, word: int) -> str | None:
-        """The text for which a word of NOW_SITE stands; None: it stands for none. Slow."""
+        """The call site that a number of NOW_SITE stands for; None: unknown number. Slow."""
         sites = dict(self._texts.sites)
         return next((text for text, its_word in sites.items() if its_word == word), None)
 
@@ -298,7 +300,7 @@ class Writer:
     def identify(
         self, rank: int, local_rank: int, world_size: int, stage: int = -1, stages: int = -1
     ) -> None:
-        """Sets who this process is, -1 where unknown."""
+        """Sets the process's place in the job; -1: unknown."""
         with self._lock:
             self._generation += 1
             fixed, attempt, host = self._identity
@@ -312,8 +314,8 @@ class Writer:
 
     @_safely
     def last_words(self, facts: Mapping[str, Any]) -> None:
-        """Adds to why the process ends: `type`, `message`, `file`, `line`, `function`,
-        `traceback`; long texts lose their middle."""
+        """Merges `facts` into the reason why the process ends: `type`, `message`, `file`, `line`,
+        `function`, `traceback`. Long texts are shortened in their middle."""
         with self._lock:
             self._texts.last_words(facts)
 
@@ -324,7 +326,7 @@ class Writer:
 
     @_safely
     def leave(self, exit_code: int | None) -> None:
-        """The process ends now, with `exit_code` as far as it knows it."""
+        """Records that the process ends now, and its exit code if known."""
         self._fold(0)
         if exit_code is not None:
             self.words[layout.EXIT_CODE // 8] = (int(exit_code) & 0xFF) + 1
@@ -334,7 +336,7 @@ class Writer:
 
     @_safely
     def switch_off(self, reason: str) -> None:
-        """Nothing is written from now on; the box says why (`off` in its last words)."""
+        """Stops writing, and records the reason in the box (`off` in its last words)."""
         self.off = reason
         self.last_words({"off": reason})
         if self.words[layout.STATE // 8] not in (layout.FAILED, layout.ENDED_CLEAN):
@@ -342,20 +344,20 @@ class Writer:
         self.active = False
 
     def close(self) -> None:
-        """Unmaps the box; the file stays. A process need not do this, its end does."""
+        """Unmaps the box; the file stays. Not needed before the process ends."""
         self._abandon()
         for view in (self._crcs, self._words_of_box, self._bytes):
             view.release()
         self._box.close()
 
     def _fail(self, error: Exception) -> None:
-        if self.off is not None:  # trouble while saying so: the box cannot be written any more
+        if self.off is not None:  # `switch_off` itself failed: the box cannot be written any more
             self.active = False
             return
         self.switch_off(f"{type(error).__name__}: {error}")
 
     def _abandon(self) -> None:
-        """Lets go of the box without a trace in it: it belongs to the parent of a fork."""
+        """Stops using the box without writing to it: after a fork it belongs to the parent."""
         self.active = False
         self.words = memoryview(bytearray(layout.HEADER_SIZE)).cast("Q")
 

@@ -1,7 +1,7 @@
 """Installs the probe in this process: cheap, silent, and inert until a framework is imported.
 
-Every Python of a job passes through here, so this file and those that it
-imports at its top import next to nothing.
+Every Python process of a job runs this at its start, so this file and those it imports at its top
+import as little as possible.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _watches: list[Watch] = []
 
 
 def install() -> bool:
-    """Watches for the frameworks and patches them as they are imported. False: nothing to do."""
+    """Starts watching for imports of the frameworks. False if the process is not under observation
+    or is watched already."""
     if _watches or not os.environ.get(BOXES_VARIABLE):
         return False
     watched = {name: adapter for adapter in load_adapters() for name in adapter.modules}
@@ -33,7 +34,7 @@ def install() -> bool:
     if os.environ.get("RANK"):
         from . import probe_start
 
-        probe_start.start()  # so that a rank that never gets as far as torch leaves its exception
+        probe_start.start()  # records the exception of a rank that fails before it imports torch
     early = [name for name in watched if name in sys.modules]
     for name in early:
         watch.patch(name, sys.modules[name])
@@ -45,7 +46,7 @@ def install() -> bool:
 
 
 class _Patch:
-    """Hands a module that was just imported to its adapter."""
+    """Hands a module that has just been imported to its adapter."""
 
     def __init__(self, adapters: dict[str, FrameworkAdapter]) -> None:
         self._adapters = adapters
@@ -60,8 +61,8 @@ class _Patch:
 
 
 def _fail(trouble: Exception) -> None:
-    """Has the box say what went wrong; where the probe does not get that far, standard error. An
-    exception here would end the import of the user's framework."""
+    """Writes an error of the probe into the box, or, if that fails, to standard error. It must not
+    raise: an exception would abort the import of the user's framework."""
     try:
         from . import probe_start
 

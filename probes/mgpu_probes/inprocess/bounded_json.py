@@ -1,4 +1,4 @@
-"""Facts as bounded JSON: whatever a training process holds, made plain and cut to a size."""
+"""Encodes facts of a training process as JSON of a bounded size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 DEEPEST = 6
-"""Levels of nested facts that are kept; below it there is only a type's name."""
+"""Levels of nesting that are kept; deeper values become their type's name."""
 LONGEST = 1024
 """Items of one list or dict that are kept."""
 LONGEST_TEXT = 1 << 16
@@ -18,7 +18,7 @@ TRUNCATED = "truncated"
 
 
 def plain(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911 - one return a kind of value
-    """What JSON can say of `value`: no cycles, no NaN, no objects (a type's name instead)."""
+    """`value` as JSON can hold it: NaN becomes None, and other objects become their type's name."""
     if isinstance(value, float):
         return float(value) if isfinite(value) else None
     if isinstance(value, str):
@@ -36,7 +36,7 @@ def plain(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911 - one return a ki
 
 
 def cut_middle(text: str, length: int) -> str:
-    """`text` in at most about `length` characters: its beginning and its end."""
+    """`text`, shortened in its middle to about `length` characters."""
     if len(text) <= length:
         return text
     half = max(length // 2, 1)
@@ -44,7 +44,7 @@ def cut_middle(text: str, length: int) -> str:
 
 
 def utf8(text: str, limit: int) -> bytes:
-    """`text` as UTF-8 of at most `limit` bytes, never ending within a character."""
+    """`text` as at most `limit` bytes of UTF-8, never cut within a character."""
     raw = text.encode("utf-8", "backslashreplace")
     if len(raw) <= limit:
         return raw
@@ -59,8 +59,8 @@ def encoded(value: Any) -> bytes:
 def fitted(facts: Mapping[str, Any], limit: int) -> bytes:
     """`facts` as JSON of at most `limit` bytes.
 
-    Where they are too large, the largest go first: a text is cut in its middle, anything else is
-    dropped, and the key is listed under `truncated`.
+    While they are too large, the largest is shortened if it is a text, and dropped otherwise; its
+    key is listed under `truncated`.
     """
     fitting = {str(key): plain(value) for key, value in facts.items()}
     fitting.pop(TRUNCATED, None)

@@ -1,4 +1,7 @@
-"""Writes the texts of a black box. Everything may raise; the black box locks and catches."""
+"""Writes the texts of a black box: process metadata, call sites, last words.
+
+Any function may raise; `blackbox.Writer` calls them under its lock and catches.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,11 @@ class Texts:
         self._last_words: dict[str, Any] = {}
         self._strings_used = 0
         self.sites: dict[str, int] = {}
-        """Call site -> the word that stands for it."""
+        """Call site -> the number that stands for it in the now cell."""
 
     def birth(self, facts: Mapping[str, Any]) -> None:
-        """Writes the slot that is not valid, then makes it so."""
+        """Merges `facts` into the process metadata: writes them to the slot that is not in use,
+        then switches to it, so that a reader always finds one complete slot."""
         self._birth.update(facts)
         raw = fitted(self._birth, layout.BIRTH_SLOT_SIZE)
         slot = 1 - (self._words[layout.BIRTH_SLOT // 8] >> 32)
@@ -36,7 +40,7 @@ class Texts:
         self._words[layout.BIRTH_SLOT // 8] = slot << 32 | len(raw)
 
     def site(self, text: str) -> int:
-        """Adds a call site; 0 where there is no room for it."""
+        """The number that stands for a call site, which is added if new; 0 if there is no room."""
         if text in self.sites:
             return self.sites[text]
         used = self._strings_used
@@ -50,7 +54,7 @@ class Texts:
         return used + 1
 
     def last_words(self, facts: Mapping[str, Any]) -> None:
-        """Writes them anew, together with what was said before."""
+        """Merges `facts` into the last words and rewrites them."""
         self._last_words.update(facts)
         raw = fitted(self._last_words, layout.WORDS_SIZE)
         self._words[layout.WORDS_USED // 8] = 0

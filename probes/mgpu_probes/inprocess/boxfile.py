@@ -1,4 +1,4 @@
-"""Creates the file of a black box and says who its process is."""
+"""Creates the file of a black box and fills in the fields that identify its process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from . import filesystem, layout
 
 NAMES_TRIED = 100
-"""Boxes of one process number and attempt on one host: numbers come round in long runs."""
+"""Boxes of the same pid and attempt on one host: pids are reused in long runs."""
 
 
 class Sizes(NamedTuple):
@@ -28,7 +28,7 @@ STANDARD = Sizes()
 
 
 def head(sizes: Sizes) -> tuple[Any, ...]:
-    """The fields of the identity block that never change: all before the rank."""
+    """The fields of the box's header that never change: all before the rank."""
     offsets = layout.areas()
     earlier = time.monotonic_ns()
     wall = time.time_ns()
@@ -61,10 +61,10 @@ def head(sizes: Sizes) -> tuple[Any, ...]:
 
 
 def open_folder(path: str) -> int:
-    """A descriptor of the folder at `path`. The folder and missing ones above it are made (0700).
+    """Opens the folder at `path` and returns its descriptor. Missing folders are made (mode 0700).
 
-    Raises OSError, also for a link, and for a folder of another user or in which others can write:
-    they could cut a box off, and the store into it would end this process."""
+    Raises OSError, also if the folder is a link, belongs to another user, or is writable by others:
+    they could truncate a box, and the next store into it would kill this process."""
     missing = []
     above = os.path.abspath(path)
     while not os.path.lexists(above):
@@ -82,8 +82,8 @@ def open_folder(path: str) -> int:
 
 
 def create(folder: int, name: str) -> tuple[int, str, str]:
-    """A new temporary file in an open folder, its name, and the name that it may take, which
-    nobody else takes meanwhile. Raises OSError."""
+    """Creates a temporary file in an open folder. Returns its descriptor, its name, and the final
+    name that is reserved for it by the temporary one. Raises OSError."""
     for turn in range(NAMES_TRIED):
         stem = f"{name}.{turn}" if turn else name
         temporary, final = f".{stem}.tmp", stem + layout.BOX_SUFFIX
@@ -102,9 +102,9 @@ def create(folder: int, name: str) -> tuple[int, str, str]:
 
 
 def reserve(file: int, size: int) -> None:
-    """Makes the empty file `size` bytes long, so that no store into its mapping can fail.
+    """Allocates `size` bytes for the empty file, so that no store into its mapping can fail.
 
-    Raises OSError: no space, or the file system does not keep what it reserves."""
+    Raises OSError if there is no space, or if the file system does not keep what it reserves."""
     refused = filesystem.mapping_refused(file, size)
     if refused is not None:
         raise refused

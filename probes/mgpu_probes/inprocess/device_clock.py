@@ -1,19 +1,19 @@
 """Times the phases of a step on the device's own clock, without ever waiting for the device.
 
-While a GPU computes, the host only queues work and runs ahead of it: moments that the host took say
-when work was queued. A `DeviceTimer` therefore puts an event into the device's queue at every mark
-of some turns of the training loop. Once the last event of a turn has completed, the marks are
-played to a copy of the step engine with the device's times, which divides the turn into the same
-phases as it does for a CPU. An event on an idle device completes when it is recorded and on a busy
-one when the queue gets there, so a wait for data that the queued work hides is not counted.
+While a GPU computes, the host only queues work and runs ahead, so the host's moments say when work
+was queued. Therefore a `DeviceTimer` puts an event into the device's queue at every mark of some
+turns of the training loop. When the last event of a turn has completed, the marks are played to a
+copy of the step engine with the device's times, which divides the turn into the same phases as on a
+CPU. On an idle device an event completes when it is recorded, on a busy one when the queue gets
+there; so a wait for data that the queued work hides is not counted.
 
-Nothing here synchronizes: a turn whose events have not completed is asked again at the end of the
-next turn. Which turns are timed follows from the number of collectives, which is equal on all
-ranks, and not from how far a rank's host is ahead: all ranks time the same ones.
+Nothing here synchronizes: if the events of a turn have not completed, they are queried again at the
+end of the next turn. Which turns are timed depends on the number of collectives, which is equal on
+all ranks, not on how far a rank's host is ahead. So all ranks time the same turns.
 
-Where a turn begins with a backward pass (no loader, no wrapped module), its beginning is known only
-then: it was the end of the last update or collective. Such a turn is timed if the one before it was
-due, which is recorded from its first mark on and cut where it turns out to have ended.
+If a turn begins with a backward pass (no loader, no wrapped module), its begin is known only then:
+it was the end of the last update or collective. Such a turn is timed if the previous turn was due:
+the previous turn is recorded from its first mark on and cut where it turns out to have ended.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
         """Events in the queue of one device: CUDA events, those of a simulator, …"""
 
         def record(self) -> Any | None:
-            """A new event at the end of the queue. None: not now (a graph is being captured, or too
-            many events are in use)."""
+            """Records a new event at the end of the queue. None: impossible now (a graph is being
+            captured, or too many events are in use)."""
 
         def has_completed(self, event: Any) -> bool:
             """Whether the device has reached it; False while a graph is being captured."""
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
             """Device time from one completed event to another, at most some seconds apart."""
 
         def give_back(self, events: list[Any]) -> None:
-            """These events are not needed any more."""
+            """Takes back events that are no longer needed."""
 
         def enter_thread(self) -> bool:
-            """Prepares the calling thread, which is not the one that trains, to ask for events;
-            False: it must not ask."""
+            """Prepares the calling thread, not the training one, to query events; False: it must
+            not query any."""
 
     class EngineCopies(Protocol):
         """Copies of the step engine whose turn begins at `now` (ns) and which report their steps to
@@ -68,74 +68,76 @@ if TYPE_CHECKING:
 
 
 MOST_EVENTS = 8192
-"""In use at the same time. A host runs ahead of its device by at most about 1,024 operations, and a
-turn holds at least as many of them as a quarter of its marks."""
+"""Events in use at the same time. A host runs ahead of its device by at most about 1,024
+operations, and a turn has at least one operation per four marks."""
 MOST_MARKS = MOST_EVENTS // 2
-"""Marks of one turn; longer turns are not timed. FSDP2 sets about nine per block: enough for
-100 blocks and four micro-batches. A choice."""
+"""Marks of one turn at most; longer turns are not timed. FSDP2 sets about nine per block, so this
+suffices for 100 blocks and four micro-batches. A choice."""
 MOST_PLAYED = 4
-"""Turns that are divided at the end of one turn: where the host has waited for the device, many
-have completed at once."""
+"""Completed turns that are evaluated at the end of one turn at most: after the host has waited for
+the device, many have completed at once."""
 MOST_INTERVAL = 4096
 SHARE, LEAST_NS = 0.0005, 2_000
-"""What timing may cost per step: this share of its time, or so many ns for steps of less than 4 ms
-(0.2 % of a step of 1 ms)."""
+"""What timing may cost per step: this share of its time, or this many ns for steps of less than 4
+ms (0.2 % of a step of 1 ms)."""
 FREE_NS = 20_000_000
-"""What timing may cost once, ns: a job that has just begun is judged by its first steps."""
+"""ns that timing may cost before that limit applies, so that a new job can be judged by its first
+steps."""
 COSTS, LEAST_COSTS = 9, 3
-"""Timed turns by whose median cost the interval is chosen; with fewer it is not. The operating
-system may take the thread off its core while it times a turn: that one turn, which seems to cost
-thousands of times as much, must not keep the next thousands from being timed."""
+"""The number of newest timed turns by whose median cost the interval is chosen, and the least
+number. A median, because the operating system may take the thread off its core while it times a
+turn, which then seems to cost thousands of times as much."""
 LOOKS = 8
-"""Timed turns of a window in which each mark looks whether the device has reached the one before.
-If it has, which is so where the device waits for the host, the clocks are known as closely as two
-marks are near: the end of a turn is seen one turn later only."""
+"""Timed turns of a window in which each mark queries whether the device has reached the previous
+mark. If it has, because the device waits for the host, the offset of the clocks is known as
+precisely as the two marks are close. Otherwise it is known only from the ends of turns, which are
+seen one turn later."""
 WINDOW_NS = 10_000_000_000
-"""How long one estimate of the offset between host and device clock lasts: the clocks drift apart
-by up to 50 millionths, and an interval in float32 milliseconds is exact to 1 µs up to 16 s."""
+"""How long an estimate of the offset between host and device clock is used: the clocks drift by up
+to 50 ppm, and an interval in float32 milliseconds is exact to 1 µs up to 16 s."""
 
 
 class DeviceStep(NamedTuple):
     """One step on the device's clock."""
 
     record: int
-    """Number of the host's record of this step."""
+    """The sequence number of the host's record of this step."""
     wall: int
-    """ns"""
+    """Wall time, ns."""
     phases: tuple[int, ...]
-    """ns by `layout.PHASES`"""
+    """ns in each of `layout.PHASES`."""
     least_lead: int
-    """ns that the host was ahead of the device when the last backward pass began, at least; -1:
-    there was none."""
+    """Least ns that the host was ahead of the device when the last backward pass began; -1: there
+    was no backward pass."""
     most_lead: int
-    """The same, at most; -1: unknown."""
+    """The most ns; -1: unknown."""
     loss: float = nan
     """NaN: unknown; infinite: it was not finite."""
     skipped: bool = False
-    """An update was skipped on the device, as a fused optimizer does for gradients that are not
+    """Whether the device skipped the update, as a fused optimizer does if gradients are not
     finite."""
 
 
 def is_sampled(key: int, interval: int) -> bool:
-    """Whether the turn that begins at `key` is timed where one in `interval` is (a power of two).
+    """Whether the turn with this key is timed, if one in `interval` turns is (a power of two).
 
-    Keys advance by a constant, so a remainder would favour some phase of the program; the high bits
-    of a product with the golden ratio are spread evenly (Knuth, The Art of Computer Programming,
-    vol. 3, 6.4). Turns of a longer interval are also turns of every shorter one: ranks with
-    different intervals still share turns."""
+    Keys grow by a constant, so a remainder would favour some part of the program. The high bits of
+    a product with the golden ratio are spread evenly (Knuth, The Art of Computer Programming, vol.
+    3, 6.4). Turns of a longer interval are also timed with every shorter one, so that ranks with
+    different intervals still share timed turns."""
     return (key * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF) * interval >> 64 == 0
 
 
 def _share_of(value: float, average: float) -> float:
-    """What a new value adds to a moving average; the first value is the average."""
+    """What a new value adds to a moving average, which starts at the first value."""
     return (value - average) / (8 if average else 1)
 
 
 class ClockOffset:
     """Bounds of the offset between the host's clock and the device's.
 
-    An event is recorded before it completes, and seen to be complete after it has. Each event
-    narrows the bounds: closely wherever the device was idle, or the host waited for it."""
+    An event is recorded before it completes and is seen as complete after it has. Each event
+    narrows the bounds, precisely if the device was idle or the host waited for it."""
 
     def __init__(self) -> None:
         self.anchor: Any = None
@@ -144,30 +146,31 @@ class ClockOffset:
         self.most: float = inf
 
     def restart(self, anchor: Any, now: int) -> None:
-        """Device times count from the event `anchor` on, recorded at `now`."""
+        """Starts a new estimate: device times count from the event `anchor`, recorded at `now`."""
         self.anchor, self.since = anchor, now
         self.least, self.most = -inf, inf
 
     def narrow(self, host: list[int], device: list[int], seen: int) -> None:
-        """Events recorded at `host` completed at `device`; the last was seen complete at `seen`."""
+        """Narrows the bounds by events recorded at `host` and completed at `device`, the last of
+        which was seen as complete at `seen`."""
         self.least = max(
             self.least, *(sent - done for sent, done in zip(host, device, strict=True))
         )
         self.see(device[-1], seen)
 
     def see(self, device: int, seen: int) -> None:
-        """An event that completed at `device` was seen to be complete at `seen`."""
+        """Narrows the bounds by an event completed at `device` and seen as complete at `seen`."""
         self.most = min(self.most, seen - device)
 
     def lead(self, host: int, device: int) -> tuple[int, int]:
-        """How long after it was recorded an event completed: at least, and at most; -1: unknown."""
+        """The least and the most ns from an event's recording to its completion; -1: unknown."""
         most = device + self.most - host
         return int(max(0, device + self.least - host)), int(most) if most < WINDOW_NS else -1
 
 
 class DeviceTimer:
-    """Times turns of the training loop on the device. One call at a time, each before the step
-    engine is given the mark."""
+    """Times turns of the training loop on the device. Call it from one thread at a time, and before
+    each mark is given to the step engine, unless a method says otherwise."""
 
     def __init__(
         self,
@@ -182,11 +185,11 @@ class DeviceTimer:
         """`begins_backward`: the marks that begin a backward pass. Before them and before those of
         `opens_turn` a turn may have begun unnoticed."""
         self.interval = 1
-        """One turn in so many is timed; a power of two."""
+        """One turn in this many is timed; a power of two."""
         self.dropped = 0
-        """Timed turns that gave nothing: they held too many marks, or the events ran out."""
+        """Timed turns without a result: they had too many marks, or the events ran out."""
         self.spent_ns = 0
-        """Host time that all this has cost."""
+        """Host time that the timing has cost, ns."""
         self._clock = clock
         self._engine = engine
         self._report = report
@@ -197,16 +200,16 @@ class DeviceTimer:
         self._pending: deque[Tape] = deque()
         self._pending_events = 0
         self._begins_late: bool | None = None
-        """It was known only after the last turn had begun that it had; None: not known yet."""
+        """Whether the begin of the last turn was known only afterwards; None: not known yet."""
         self._least_interval = 1
         self._offset = ClockOffset()
         self._looks = LOOKS
         self._more_holders: dict[int, int] = {}
-        """Events (`id`) that are held more than once, and how often beside."""
+        """`id` of an event that has several holders -> how many beyond the first."""
         self._costs: deque[int] = deque(maxlen=COSTS)
         """ns that each of the last timed turns cost."""
         self._usual_wall = 0.0
-        """ns of any turn: a moving average, as the first ones are no measure."""
+        """Wall time of a turn, ns: a moving average."""
         self._cost_before = 0
 
     @property
@@ -215,15 +218,14 @@ class DeviceTimer:
         return self._tape is not None
 
     def tapes(self) -> list[Tape]:
-        """Those of turns that have begun and whose times are not known yet, the newest last. From
-        any thread."""
+        """The tapes of turns whose times are not known yet, the newest last. From any thread."""
         pending, tape = list(self._pending), self._tape
         if tape is None or (tape.engine is None and (tape.marks or self._begins_late is not False)):
             return pending
         return [*pending, tape]
 
     def is_open(self, tape: Tape) -> bool:
-        """Whether the turn of this tape still runs. From any thread."""
+        """Whether the turn of this tape is still running. From any thread."""
         return tape is self._tape
 
     def enter_thread(self) -> bool:
@@ -235,8 +237,8 @@ class DeviceTimer:
         return self._clock.has_completed(event)
 
     def mark(self, mark: Mark, data: Data = (), moment: int = 0) -> None:
-        """A mark within the turn that is timed, or the one that ends it. `moment`: as the step
-        engine is given it, ns; 0: it is not."""
+        """Records an event for a mark in the timed turn, or for the mark that ends it. `moment`:
+        the moment given to the step engine, ns; 0: the mark is not given to it."""
         tape = self._tape
         if tape is None:
             return
@@ -260,8 +262,9 @@ class DeviceTimer:
     def read_later(
         self, *, loss: ReadLater | None = None, skipped: ReadLater | None = None
     ) -> None:
-        """What the device computes in the turn that is timed: its loss, before the mark that begins
-        the backward pass, and a number that is not 0 if it skipped an update."""
+        """Registers values that the device computes in the timed turn: its loss (call before the
+        mark that begins the backward pass), and a number that is nonzero if it skipped the
+        update."""
         tape = self._tape
         if tape is not None:
             for name, value in (("loss", loss), ("skipped", skipped)):
@@ -269,10 +272,10 @@ class DeviceTimer:
                     tape.values.append((len(tape.marks) + (name == "loss"), name, value))
 
     def turn_ended(self, record: int, wall: int, key: int, end: int) -> None:
-        """The engine reported a step, the number of whose record is `record`; it took `wall` ns and
-        ended with the mark at the moment `end`, the last one or an earlier one.
-
-        `key`: a number that is equal on all ranks at the same turn."""
+        """Ends the timed turn when the engine has reported its step, and decides whether the next
+        turn is timed. `record`: sequence number of the step's record; `wall`: ns; `end`: moment of
+        the mark that ended the step, the last one or an earlier one; `key`: equal on all ranks for
+        the turn."""
         began = self._now()
         tape, self._tape = self._tape, None
         if tape is not None:
@@ -293,8 +296,8 @@ class DeviceTimer:
         self.spent_ns += self._now() - began
 
     def _cut(self, tape: Tape, key: int, record: int, end: int) -> Tape | None:
-        """Puts the turn aside that has ended, if it is all on the tape. The tape of the turn that
-        has begun meanwhile; None: it is not timed."""
+        """Stores the ended turn, if its tape is complete. Returns the tape of the turn that has
+        begun in the meantime; None: that one is not timed."""
         count = tape.position(end)
         if count is None:
             self._discard(tape)
@@ -316,7 +319,7 @@ class DeviceTimer:
         return rest
 
     def finish(self) -> None:
-        """The training is over: reports what has completed and leaves the rest."""
+        """Reports the completed turns at the end of the training, and drops the rest."""
         self.drop()
         self._play_completed(len(self._pending))
 
@@ -329,7 +332,7 @@ class DeviceTimer:
             self._play(tape, self._now())
 
     def drop(self) -> None:
-        """The turn that runs now cannot be timed."""
+        """Gives up timing the running turn."""
         tape, self._tape = self._tape, None
         if tape is not None:
             self._discard(tape)
@@ -339,11 +342,11 @@ class DeviceTimer:
         self._give_back(tape.events)
 
     def _hold(self, event: Any) -> None:
-        """The event has one holder more."""
+        """Adds a holder to an event."""
         self._more_holders[id(event)] = self._more_holders.get(id(event), 0) + 1
 
     def _give_back(self, events: list[Any]) -> None:
-        """One holder of each needs it no more."""
+        """Removes a holder from each event; events without holders go back to the clock."""
         if self._more_holders:
             events, all_events = [], events
             for event in all_events:
@@ -355,15 +358,15 @@ class DeviceTimer:
         self._clock.give_back(events)
 
     def _has_room(self) -> bool:
-        """Whether there are events for another turn. If not, this rank times fewer turns from now
-        on, all of which the others time, too, instead of those for which it has room by chance."""
+        """Whether there are events for another turn. If not, this rank doubles its interval: the
+        turns that it then times are also timed by the other ranks."""
         if self._pending_events <= MOST_EVENTS // 2:
             return True
         self._least_interval = min(2 * self.interval, MOST_INTERVAL)
         return False
 
     def _choose_interval(self, wall: int) -> None:
-        """The least one by which timing costs no more than it may."""
+        """Chooses the shortest interval at which timing stays within its allowed cost."""
         self._usual_wall += _share_of(wall, self._usual_wall)
         if len(self._costs) >= LEAST_COSTS and self.spent_ns > FREE_NS:
             usual_cost = sorted(self._costs)[len(self._costs) // 2]
@@ -372,8 +375,8 @@ class DeviceTimer:
         self.interval = max(self.interval, self._least_interval)
 
     def _play(self, tape: Tape, seen: int) -> None:
-        """Has the copy of the engine divide the turn by the device's times, and reports it. What
-        was marked after the turn has no events: it shows where the turn ended."""
+        """Plays the marks to the copy of the engine with the device's times, and reports the step.
+        Marks after the turn have no events; they only show where the turn ended."""
         events, between, engine = tape.events, self._clock.nanoseconds_between, tape.engine
         moments = [0]
         for earlier, later in pairwise(events):
@@ -401,7 +404,7 @@ class DeviceTimer:
         self._give_back(events)
 
     def _lead(self, tape: Tape, moments: list[int], seen: int) -> tuple[int, int]:
-        """How far the host was ahead when the last backward pass began, as in `DeviceStep`."""
+        """How far the host was ahead at the last backward pass: `DeviceStep`'s two leads, ns."""
         offset = self._offset
         if offset.anchor is None or tape.host[0] - offset.since > WINDOW_NS:
             if offset.anchor is not None:

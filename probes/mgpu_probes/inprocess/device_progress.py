@@ -1,12 +1,13 @@
-"""How far the device got while the host is blocked: the newest mark that it has passed.
+"""Polls how far the device has got while the host is blocked: the newest mark that it has passed.
 
 In a hang on GPUs, all hosts usually wait for their own device in the same call. The devices differ:
-most wait for other ranks, and one still works. So a thread of the probe polls the marks of the
-`DeviceTimer` once a second. While the training sets marks, it does nothing. If no mark was set
-since the last poll, it asks the device which of their events have completed, without waiting, and
-writes the answer into the header of the box.
+most wait for other ranks, and one is still busy. Therefore a thread of the probe polls the marks of
+the `DeviceTimer` once a second. While the training sets marks, it does nothing. If no mark was set
+since the last poll, it queries which of their events have completed, without waiting, and writes
+the position into the header of the box.
 
-Only turns that the device times have marks in its queue; between them nothing is known.
+Only turns that are timed by the device have marks in its queue; in other turns the position is
+unknown.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from .probe_context import ProbeContext
     from .step_segments import Step
 
-LOOKS_APART = 1.0
-"""Seconds between two looks."""
-LONGEST_LOOK = 2.0
-"""Seconds that a look may take; after a longer one nobody looks any more. Asking for an event holds
-Python's lock: should a driver not answer at once, other threads of the program would wait. Less
-may be the scheduler of a crowded machine."""
+POLL_SECONDS = 1.0
+"""Seconds between two polls."""
+LONGEST_POLL = 2.0
+"""Seconds; a poll that takes longer is the last. Querying an event holds the GIL: if a driver does
+not answer at once, other threads of the program wait. A shorter delay may be due to a busy
+machine."""
 
 _STATE_WORD = layout.DEVICE_LOOK // 8
 _BEGUN_WORD = layout.DEVICE_LOOK_BEGUN // 8
@@ -42,7 +43,7 @@ _SINCE_WORD = layout.DEVICE_SINCE // 8
 
 
 class DevicePosition(NamedTuple):
-    """Where the device stands among the marks of a turn."""
+    """The position of the device among the marks of a turn."""
 
     turn: int
     """The turn's key, which is equal on all ranks."""
@@ -51,15 +52,15 @@ class DevicePosition(NamedTuple):
     marks: int
     """Marks of the turn that the device has passed."""
     phase: int
-    """What the turn does from the last of them on, by `layout.PHASES`."""
+    """The phase after the last passed mark, an index of `layout.PHASES`."""
     has_more: bool
-    """The next mark is in its queue, and not reached."""
+    """Whether the next mark is in the device's queue already."""
 
 
 def find_position(timer: DeviceTimer, host_phase: int) -> DevicePosition | None:
-    """Where the device stands; None: not in a turn that is timed, or its events cannot be asked
-    now. `host_phase`: what the host does. From another thread than the one that trains: right only
-    if that one has set no mark meanwhile."""
+    """The device's position; None: it is not in a timed turn, or its events cannot be queried now.
+    `host_phase`: the host's current phase. Called from another thread than the training one: the
+    result is valid only if that one has set no mark meanwhile."""
     tapes = timer.tapes()
     reached = timer.reached
     if not tapes or not reached(tapes[0].events[0]):
@@ -81,8 +82,8 @@ def find_position(timer: DeviceTimer, host_phase: int) -> DevicePosition | None:
 
 
 def _phase_after(tape: Tape, passed: int) -> int:
-    """What a turn does between its mark number `passed` and the next one: as a copy of the step
-    engine says, for which all else takes no time."""
+    """The phase between a turn's mark number `passed` and the next one, from a copy of the step
+    engine in which everything else takes no time."""
     if tape.engine is None:
         return layout.OTHER
     steps: list[Step] = []
@@ -94,7 +95,7 @@ def _phase_after(tape: Tape, passed: int) -> int:
     if ledger.phase != PENDING:
         phase: int = SHOWN[ledger.phase]
         return phase
-    for mark, data in marks[passed:]:  # only a later mark explains it
+    for mark, data in marks[passed:]:  # only a later mark decides which phase it is
         mark(engine, 1, *data)
         explained = next((phase for phase in range(PENDING) if ledger.booked[phase]), None)
         if explained is not None:
@@ -103,19 +104,19 @@ def _phase_after(tape: Tape, passed: int) -> int:
 
 
 class DeviceWatch:
-    """Looks at one timer's marks, and writes into the header words of the box."""
+    """Polls the marks of one timer and writes the position into the header words of the box."""
 
     def __init__(self, timer: DeviceTimer, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._timer = timer
         self._clock = clock
         self._host: tuple[object, ...] = ()
-        """By which it is known whether the training has set a mark."""
+        """What `_host_marks` returned at the last poll."""
         self._position: DevicePosition | None = None
         self._since = 0
 
-    def look(self, words: Words) -> None:
-        """Writes how far the device got, if the training has set no mark since the last look.
-        Raises RuntimeError if the device has failed."""
+    def poll(self, words: Words) -> None:
+        """Writes the device's position, if the training has set no mark since the last poll. Raises
+        RuntimeError if the device has failed."""
         now = self._clock()
         host = self._host_marks(words)
         if host != self._host:
@@ -124,7 +125,7 @@ class DeviceWatch:
             return
         position = find_position(self._timer, words[PHASE_WORD] & 0xFF)
         if host != self._host_marks(words):
-            return  # it went on meanwhile, and may have used the events for something else
+            return  # the training went on meanwhile and may have reused the events
         if position != self._position:
             self._position, self._since = position, now
         words[_BEGUN_WORD] = now
@@ -144,15 +145,15 @@ class DeviceWatch:
 
 
 def start(context: ProbeContext, timer: DeviceTimer) -> None:
-    """Has a thread look until the timer is not used any more. The job trains on without it where
-    no thread can be started."""
+    """Starts a thread that polls until the timer is retired. If no thread can be started, the
+    training goes on without it."""
     try:
-        masked_threads.start(_look_on, context, timer)
+        masked_threads.start(_poll, context, timer)
     except RuntimeError:
         return
 
 
-def _look_on(context: ProbeContext, timer: DeviceTimer) -> None:
+def _poll(context: ProbeContext, timer: DeviceTimer) -> None:
     try:
         if not timer.enter_thread():
             return
@@ -160,7 +161,7 @@ def _look_on(context: ProbeContext, timer: DeviceTimer) -> None:
         return
     watch = DeviceWatch(timer)
     while True:
-        time.sleep(LOOKS_APART)
+        time.sleep(POLL_SECONDS)
         box = context.box
         if not context.on or context.device_timer is not timer:
             return
@@ -168,8 +169,8 @@ def _look_on(context: ProbeContext, timer: DeviceTimer) -> None:
             continue
         began = time.monotonic()
         try:
-            watch.look(box.words)
+            watch.poll(box.words)
         except RuntimeError:  # as above
             return
-        if time.monotonic() - began > LONGEST_LOOK:
+        if time.monotonic() - began > LONGEST_POLL:
             return

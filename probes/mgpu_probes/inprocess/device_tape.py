@@ -1,7 +1,8 @@
-"""The marks of a turn that is timed on the device, until its events have completed.
+"""Stores the marks of a turn that is timed by the device, with their events, until these have
+completed.
 
-Where no mark shows when a turn begins, the tape of one turn also holds the first marks of the next,
-and is cut once the step engine has reported where the turn ended.
+If no mark shows when a turn begins, the tape of a turn also holds the first marks of the next one.
+It is cut when the step engine has reported where the turn ended. `device_clock` uses it.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ if TYPE_CHECKING:
     from .step_segments import Step
 
     ReadLater = Callable[[], float]
-    """Gives a value that the device computes within the turn, once the turn's events completed."""
+    """Returns a value that the device computes within the turn; call it when its events
+    completed."""
 
 MOST_CUTS = 8
-"""Moments of one turn at which the next may have begun."""
+"""Moments of one turn, at most, at which the next turn may have begun."""
 
 
 class Tape:
-    """The marks of one turn, with their events."""
+    """The marks and events of one turn."""
 
     __slots__ = (
         "copies",
@@ -43,34 +45,34 @@ class Tape:
 
     def __init__(self, event: Any, now: int, *, key: int, step: int) -> None:
         self.key = key
-        """Equal on all ranks at the same turn."""
+        """The turn's key, equal on all ranks."""
         self.step = step
         """Steps that were recorded before it."""
         self.engine: Steps | None = None
-        """A copy of the step engine as it was when the turn began; None: no turn has begun yet."""
+        """A copy of the step engine from the begin of the turn; None: no turn has begun yet."""
         self.steps: list[Step] = []
-        """What it reports."""
+        """The steps that the copy reports."""
         self.marks: list[Mark] = []
         self.data: list[Data] = []
         self.moments: list[int] = []
-        """Of the marks, as the step engine was given them, ns."""
+        """The moments of the marks as given to the step engine, ns."""
         self.events = [event]
-        """The first is the beginning, the others belong to the marks up to the end of the turn."""
+        """The event of the turn's begin, then those of its marks."""
         self.host = [now]
-        """When the host recorded each, ns."""
+        """When the host recorded each event, ns."""
         self.passed: list[tuple[int, int]] = []
-        """Index of an event that was seen to be complete at the next mark, and when, ns."""
+        """Indexes of events that were seen as complete at the next mark, and when, ns."""
         self.record = 0
         self.values: list[tuple[int, str, ReadLater]] = []
-        """How many marks had been set, what it is (`loss`, `skipped`), and how to read it."""
+        """Values to read: the number of marks before it, its name (`loss`, `skipped`), its
+        reader."""
         self.goes_on = True
-        """The turn after this one is timed, too, if its beginning is on this tape."""
+        """Whether the next turn is timed, too, if its begin is on this tape."""
         self.copies: dict[int, tuple[Steps, list[Step]]] = {}
-        """Copies of the engine by the moment at which the next turn may have begun, and what each
-        reports."""
+        """Moment at which the next turn may have begun -> a copy of the engine, and its steps."""
 
     def add(self, mark: Mark, data: Data, moment: int, event: Any, now: int) -> None:
-        """A mark, and the event that was recorded with it at `now`."""
+        """Adds a mark, and the event that was recorded with it at `now`."""
         self.marks.append(mark)
         self.data.append(data)
         self.moments.append(moment)
@@ -78,12 +80,13 @@ class Tape:
         self.host.append(now)
 
     def position(self, moment: int) -> int | None:
-        """The number of marks up to and with the first one at that moment; None: it is not here."""
+        """The number of marks up to and including the first one at that moment; None: there is
+        none."""
         return self.moments.index(moment) + 1 if moment in self.moments else None
 
     def rest(self, count: int, key: int, step: int) -> Tape | None:
-        """The tape of the turn that began with the last of `count` marks, whose event both hold;
-        None: the engine was not copied there. `key` and `step` are the turn's."""
+        """The tape of the next turn, which began with mark number `count`, whose event both tapes
+        hold; None: the engine was not copied there. `key`, `step`: of the next turn."""
         copied = self.copies.get(self.moments[count - 1])
         if copied is None:
             return None
@@ -100,7 +103,8 @@ class Tape:
         return rest
 
     def end(self, count: int) -> list[Any]:
-        """The turn ended with the last of `count` marks; the events of later ones."""
+        """Cuts the tape after mark number `count`, which ended the turn. Returns the later
+        events."""
         self.values = [value for value in self.values if value[0] <= count]
         later = self.events[count + 1 :]
         self.passed = [passed for passed in self.passed if passed[0] <= count]
@@ -109,7 +113,7 @@ class Tape:
         return later
 
     def read(self, name: str) -> float | None:
-        """The last value of that name, once the turn's events have completed; None: none is."""
+        """The last value of that name; None: there is none. Call it when the events completed."""
         for _, value_name, value in reversed(self.values):
             if value_name == name:
                 return value()

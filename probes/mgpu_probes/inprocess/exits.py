@@ -1,4 +1,4 @@
-"""How a process ends: exceptions with their traceback, and the last step."""
+"""Records how a process ends: its exception with the traceback, its exit code, its last step."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ from . import layout, wrap
 from .probe_context import ProbeContext, number
 
 _MOST_FRAMES = 40
-"""Innermost frames of a traceback that go into the last words."""
+"""How many innermost frames of a traceback are recorded."""
 
 
 class ExitRecorder:
-    """Writes into the box how this process ends."""
+    """Writes into the box how this process ends. It chains to the hooks that it replaces."""
 
     def __init__(self, context: ProbeContext) -> None:
         self._context = context
         self._recorded: list[int] = []
         self._asked: list[tuple[int, dict[str, Any]]] = []
-        """The last call of `sys.exit` that reported a failure, and how many steps were recorded."""
+        """The last call of `sys.exit` with a failure, after the number of steps recorded by
+        then."""
         self._previous: list[Any] = []
 
     def install(self) -> None:
-        """Chains to `sys.excepthook` and registers for the interpreter's end. Only once."""
+        """Replaces `sys.excepthook` and `sys.exit`, and registers for the interpreter's exit;
+        once."""
         if self._previous:
             return
         self._previous.append(sys.excepthook)
         sys.excepthook = self._excepthook
-        sys.exit = wrap.around(sys.exit, self._exits, _nothing, self._context.fail)
+        sys.exit = wrap.around(sys.exit, self._exits, _ignore, self._context.fail)
         atexit.register(self._at_exit)
 
     def watch_child(self) -> None:
-        """A child of `multiprocessing` ends without `atexit` (fork) and catches its exceptions."""
+        """Registers with `multiprocessing` in its child processes: these end without `atexit`
+        (fork) and catch all exceptions."""
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
         if util is not None and process is not None and process.parent_process() is not None:
@@ -53,7 +56,7 @@ class ExitRecorder:
         self._previous[0](kind, error, trace)
 
     def _exits(self, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        """Records the argument of `sys.exit`, which Python prints without calling a hook."""
+        """Remembers the argument of `sys.exit`: Python prints it without calling any hook."""
         if not args or args[0] is None or args[0] == 0:
             return
         caller = sys._getframe(2)
@@ -70,9 +73,10 @@ class ExitRecorder:
     def _steps(self) -> int:
         return 0 if self._context.box is None else self._context.box.written
 
-    def _tell_exit(self) -> None:
-        """Last words of a process that may end by `sys.exit`, or by `SystemExit` after a wait that
-        failed: its exit code tells whether it does. Where training went on, somebody caught it."""
+    def _write_exit_facts(self) -> None:
+        """Writes the last words of a process that may end by `sys.exit`, or after a failed wait.
+        The exit code shows later whether it did. If steps followed, the exit was caught: nothing is
+        written."""
         if not self._context.on or self._context.box is None or self._recorded:
             return
         exit_facts: dict[str, Any] = {}
@@ -85,18 +89,19 @@ class ExitRecorder:
             self._context.box.last_words(exit_facts)
 
     def record(self, error: BaseException, trace: TracebackType | None) -> None:
-        """Writes the exception as the box's last words. Opens a box for a rank that has none."""
+        """Writes the exception as the box's last words; opens a box for a rank that has none
+        yet."""
         if not self._context.on or self._recorded or isinstance(error, KeyboardInterrupt):
             return
         if self._context.box is None:
-            if not _died_as_a_rank():
+            if not _is_launched_rank():
                 return
             self._context.identify(-1, -1)
             if not self._context.open():
                 return
         self._recorded.append(1)
         frames = traceback.extract_tb(trace)
-        user_frames = [frame for frame in frames if not _foreign(frame.filename)] or frames
+        user_frames = [frame for frame in frames if not _is_library_code(frame.filename)] or frames
         where = user_frames[-1] if user_frames else None
         text = "".join(traceback.format_exception(type(error), error, trace, limit=-_MOST_FRAMES))
         facts: dict[str, Any] = {
@@ -124,7 +129,7 @@ class ExitRecorder:
             error = getattr(sys, "last_value", None)
             if isinstance(error, BaseException) and not isinstance(error, SystemExit):
                 self.record(error, error.__traceback__)
-            self._tell_exit()
+            self._write_exit_facts()
             self._context.leave(1 if self._recorded else None)
         except Exception as trouble:
             self._context.fail(trouble)
@@ -135,8 +140,8 @@ class ExitRecorder:
             code: int | None = None
             if isinstance(error, SystemExit):
                 code = error.code if isinstance(error.code, int) else None
-                self._tell_exit()
-                # torch.multiprocessing writes the exception down for the parent, then exits with 1.
+                self._write_exit_facts()
+                # torch.multiprocessing passes the exception on to the parent, then exits with 1.
                 error = error.__context__ if code else None
             if error is not None:
                 self.record(error, error.__traceback__)
@@ -146,17 +151,18 @@ class ExitRecorder:
             self._context.fail(trouble)
 
     def forget(self) -> None:
-        """In a forked child: the parent's exceptions are not the child's."""
+        """For a forked child, which must not report its parent's exceptions."""
         self._recorded.clear()
         self._asked.clear()
 
 
-def _nothing(_token: object, _result: object) -> None:
+def _ignore(_token: object, _result: object) -> None:
     pass
 
 
-def _died_as_a_rank() -> bool:
-    """A process with RANK that its launcher set, not one that a rank started and that inherits."""
+def _is_launched_rank() -> bool:
+    """Whether the launcher set RANK for this process, rather than that it inherited RANK from a
+    rank that started it."""
     if number("RANK") < 0:
         return False
     try:
@@ -167,8 +173,8 @@ def _died_as_a_rank() -> bool:
     return not inherited
 
 
-def _foreign(file: str) -> bool:
-    """Not the user's own: an installed package, the standard library or generated code."""
+def _is_library_code(file: str) -> bool:
+    """Whether the file belongs to an installed package, the standard library or generated code."""
     return (
         file.startswith("<")
         or f"{os.sep}site-packages{os.sep}" in file

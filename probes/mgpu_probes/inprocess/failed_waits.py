@@ -1,7 +1,8 @@
-"""A wait for other ranks that an exception ended: nothing else shows it once the process is gone.
+"""A wait for other ranks that ended by an exception, such as a timeout of a collective.
 
-A script often catches the exception and exits with a code, which says neither why nor for whom. The
-context keeps the newest (`ProbeContext.was_interrupted`); `exits` writes it into the last words.
+A script often catches the exception and exits with a code, which says neither why it failed nor
+which ranks it waited for. The context keeps the newest such wait (`ProbeContext.was_interrupted`),
+and `exits` writes it into the box's last words.
 """
 
 from __future__ import annotations
@@ -9,24 +10,24 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 _MOST_CAUSES = 16
-"""Exceptions that are followed to what caused them."""
+"""How many links of a chain of exceptions (`__cause__`, `__context__`) are followed."""
 _MOST_MESSAGE = 4000
 
 
 class FailedWait(NamedTuple):
-    """`step`: how many steps were recorded before it."""
+    """One failed wait. `step`: how many steps were recorded before it."""
 
     error: int
-    """The identity of the exception: holding the exception would keep its frames alive."""
+    """The exception's `id`: a reference to it would keep its frames alive."""
     type: str
     message: str
     since: int
-    """Monotonic nanoseconds, as `until`."""
+    """Begin of the wait; monotonic ns, as `until`."""
     until: int
     site: str | None
     """The collective and its call site."""
     sequence: int
-    """Of the collective."""
+    """The sequence number of the collective."""
     step: int
 
     @classmethod
@@ -56,7 +57,7 @@ class FailedWait(NamedTuple):
         return False
 
     def as_words(self) -> dict[str, Any]:
-        """What last words say of the wait."""
+        """The wait as a dictionary, for the box's last words."""
         return {
             "since": self.since,
             "until": self.until,

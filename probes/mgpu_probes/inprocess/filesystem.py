@@ -1,12 +1,11 @@
-"""Whether a file on this file system can be mapped into a training process without harm.
+"""Decides whether a file can be mapped safely into a training process, by its file system.
 
-A store into a mapped page must never fail: it would end the process by SIGBUS. It can fail where
-another machine serves the file, and where the file system copies on write: then each store needs
-new space, whatever was reserved before. Measured on full disks (Linux 6.18): ext4, xfs and tmpfs
-keep what `posix_fallocate` reserved; btrfs does not, not even with its copy-on-write switched off
-for the file, and neither does an overlay on btrfs (tests/probes/test_full_disks.py).
-
-So only file systems that are known to keep it count. What is not known does not.
+A store into a mapped page must never fail, because SIGBUS would kill the process. It can fail on
+network file systems, and on copy-on-write ones, where each store needs new space whatever was
+reserved before. Measured on full disks (Linux 6.18): ext4, xfs and tmpfs keep what
+`posix_fallocate` reserved; btrfs does not, even with copy-on-write switched off for the file, nor
+does an overlay on btrfs (tests/probes/test_full_disks.py). Only file systems that are known to keep
+it are accepted.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ import struct
 
 _KEEPS = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs", "ramfs"})
 _STACKED = frozenset({"overlay"})
-"""They show one type and store in another."""
+"""Types that store in another file system below."""
 _GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x00800000
 """FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_NOCOW_FL (linux/fs.h)."""
 _FLAGS = struct.Struct("=l")
 
 
 def keeps_reserved_space(file: int) -> bool:
-    """Whether stores into the space that is reserved for this empty file, open for writing, cannot
-    fail. May leave a flag of btrfs set on it."""
+    """Whether stores into space reserved for this file, empty and open for writing, can never fail.
+    May leave a flag of btrfs set on the file."""
     kind = file_system(file)
     return kind in _KEEPS or (kind in _STACKED and _overwrites_in_place(file))
 
 
 def file_system(descriptor: int) -> str | None:
-    """Type of the file system that an open file or folder lies on, as mounted (`ext4`,
-    `fuse.sshfs`, …); None: unknown."""
+    """The type of the file system of an open file or folder (`ext4`, `fuse.sshfs`, …); None:
+    unknown."""
     try:
         with open(f"/proc/self/fdinfo/{descriptor}", "rb") as info:
             fields = dict(line.split(b":", 1) for line in info if b":" in line)
@@ -48,7 +47,7 @@ def file_system(descriptor: int) -> str | None:
 
 
 def _overwrites_in_place(file: int) -> bool:
-    """Whether the file system below says that it has no copy-on-write to switch off."""
+    """Whether the file system below an overlay reports that it has no copy-on-write."""
     try:
         flags = _FLAGS.unpack(fcntl.ioctl(file, _GET_FLAGS, bytes(_FLAGS.size)))[0]
         fcntl.ioctl(file, _SET_FLAGS, _FLAGS.pack(flags | _NO_COPY))
@@ -58,8 +57,8 @@ def _overwrites_in_place(file: int) -> bool:
 
 
 def mapping_refused(file: int, size: int) -> OSError | None:
-    """Why a file of `size` bytes must not be mapped here; None: it may."""
-    import resource  # here: a process that is no rank does without it
+    """Why a file of `size` bytes must not be mapped here; None: it may be mapped."""
+    import resource  # not at the top: only ranks need it
 
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if most != resource.RLIM_INFINITY and most < size:  # growing it would raise SIGXFSZ

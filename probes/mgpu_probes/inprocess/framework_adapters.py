@@ -1,7 +1,8 @@
-"""Adapters of frameworks: each folder of `frameworks` is one, and its `__init__` holds `ADAPTER`.
+"""Loads the adapters of frameworks: each folder of `frameworks` is one; its `__init__` has
+`ADAPTER`.
 
-Every Python of a job reads these files, so they import nothing but each other. What an adapter
-needs to watch its framework it imports in `attach`, once the framework is there.
+Every Python process of a job imports these files, so they import only each other. An adapter
+imports what it needs in `attach`, when its framework has been imported.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class HookTable:
         getattr(self._load(context, hooks), function)(module)
 
     def describe(self, context: ProbeContext) -> dict[str, Any]:
-        """What the module of metadata describes, else nothing."""
+        """What `describe` of the metadata module returns; empty without such a module."""
         if not self._metadata:
             return {}
         described: dict[str, Any] = self._load(context, self._metadata).describe()

@@ -1,4 +1,5 @@
-"""Calls back when a module has just been imported, and leaves no trace on it."""
+"""Calls a function when a watched module has just been imported, and leaves no trace on the
+module."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """A finder for `sys.meta_path` that finds what the others find, for the watched names only."""
+    """A finder for `sys.meta_path`. For the watched names it returns what the other finders return,
+    with a loader that calls back once."""
 
     def __init__(
         self,
@@ -29,7 +31,7 @@ class Watch:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of another finder, its loader ready to call back once."""
+        """The spec that another finder returns, its loader prepared; None for names not watched."""
         if name not in self._names or name in self._finding:
             return None
         self._finding.add(name)
@@ -59,7 +61,7 @@ class Watch:
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            # Off before the module runs: the loader is then what it was.
+            # Restored before the module runs, so that it sees the unchanged loader.
             del loader.exec_module
             execute(module)
             self.patch(name, module)

@@ -1,8 +1,8 @@
 """The layout of a black box: every offset, size and code that writer and readers share.
 
-`docs/black-box.md` explains the format in prose. Standard library alone: this module runs inside
-training ranks of any Python >=3.10. All integers are in the byte order of the machine that wrote
-them; `BYTE_ORDER_MARK` tells a reader which that was.
+`docs/black-box.md` explains the format in prose. This module also runs inside training ranks:
+standard library only, Python >= 3.10. All integers are in the byte order of the machine that wrote
+them, which `BYTE_ORDER_MARK` shows.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 MAGIC = b"MGPUBBX\x00"
 VERSION_MAJOR = 1
-"""A reader refuses a box whose major version is not its own."""
+"""A reader rejects a box of another major version."""
 VERSION_MINOR = 4
-"""Raised when fields are added in reserved space; readers ignore what they do not know."""
+"""Incremented when fields are added in reserved space; readers ignore unknown fields."""
 BYTE_ORDER_MARK = 0x01020304
 BOX_SUFFIX = ".box"
 TRAINS = "mgpu-trains"
-"""What the kernel shall call the thread that trains, where that is not the main one."""
+"""The kernel's name of the training thread if that is not the main thread (`ray_hooks`)."""
 
 PHASES = (
     "input",
@@ -34,9 +34,9 @@ PHASES = (
 )
 """The phases of a step, in the order in which a step record stores them.
 
-`wait` holds the seconds in which the rank stood in a collective or a receive: for other ranks and
-for the data to move. Only a comparison of ranks can tell the two apart (`analysis`), so a rank
-itself writes NaN (not measured) as `communication`.
+`wait` holds the seconds that the rank spent in a collective or a receive, waiting for other ranks
+and for the transfer. Only a comparison of ranks can separate the two (`analysis`), so a rank itself
+writes NaN (not measured) as `communication`.
 """
 (
     INPUT,
@@ -94,12 +94,12 @@ DEVICE_SINCE = 1704  # monotonic ns of the first look that showed the same
 DEVICE_LOOK_ENDED = 1712  # as DEVICE_LOOK_BEGUN, written last: a reader trusts only equal ones
 
 JOINING, RUNNING, ENDED_CLEAN, FAILED, OFF = range(5)
-"""Values of STATE. JOINING: asked to join its process group and has not yet. OFF: the probe
-switched itself off; the last words say why."""
+"""Values of STATE. JOINING: waits to join its process group. OFF: the probe switched itself off;
+the last words give the reason."""
 STATES = ("joining", "running", "ended", "exception", "off")
 NOT_WATCHED, HOST_MOVES, NOT_TIMED, POSITION_KNOWN = range(4)
 """Values of DEVICE_LOOK. NOT_WATCHED: no device times this process. HOST_MOVES: the training sets
-marks, so nobody asks the device. NOT_TIMED: the device is in a turn that it does not time."""
+marks, so the device is not polled. NOT_TIMED: the device is in a turn that it does not time."""
 
 # --- areas ---------------------------------------------------------------------------------------
 BIRTH_SLOT_SIZE = 16 * 1024  # twice: JSON, see docs/black-box.md
@@ -120,18 +120,18 @@ class Field(NamedTuple):
     code: str
     """As in `struct`, with the byte order of the machine."""
     meaning: str
-    """In docs/black-box.md, and what stands for "unknown"."""
+    """Its description in docs/black-box.md, with the value that means "unknown"."""
     least: int | None = None
-    """The least value of a whole number that is written, where the type allows less."""
+    """The smallest integer that is written, if the type allows smaller ones."""
 
 
 def format_of(fields: tuple[Field, ...]) -> str:
-    """The `struct` format of such records."""
+    """The `struct` format of records with these fields."""
     return "=" + "".join(field.code for field in fields)
 
 
 def offsets_of(fields: tuple[Field, ...]) -> tuple[int, ...]:
-    """Where each field begins, in bytes."""
+    """The offset of each field, in bytes."""
     return tuple(struct.calcsize(format_of(fields[:count])) for count in range(len(fields)))
 
 
@@ -179,11 +179,11 @@ STEP_FIELDS = (
     ),
     Field("", "I", "CRC of all before it"),
 )
-"""The one table of a step record: the struct, the reader's dtype (`mgpu_doctor.recording.records`)
-and the table of docs/black-box.md follow from it. Add a field only in reserved space.
+"""The fields of a step record. The struct, the reader's dtype (`mgpu_doctor.recording.records`) and
+the table of docs/black-box.md are generated from them. Add a field only in reserved space.
 
-History records have the same fields: sums over the steps that ended in the window; `step` is the
-last of them, the `micro_batches` of a history record is the number of steps, `loss` is the last."""
+History records have the same fields: sums over the steps that ended in the window. `step` and
+`loss` are those of the last step; `micro_batches` is the number of steps."""
 
 STEP = struct.Struct(format_of(STEP_FIELDS))
 STEP_OFFSETS = offsets_of(STEP_FIELDS)
@@ -217,7 +217,7 @@ DEVICE_FIELDS = (
     Field("", "4x", "reserved"),
     Field("", "I", "CRC of all before it"),
 )
-"""The one table of a record of device times, as `STEP_FIELDS` is of a step record."""
+"""The fields of a record of device times; used like `STEP_FIELDS`."""
 
 DEVICE = struct.Struct(format_of(DEVICE_FIELDS))
 DEVICE_OFFSETS = offsets_of(DEVICE_FIELDS)

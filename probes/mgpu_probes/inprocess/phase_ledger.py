@@ -1,7 +1,7 @@
-"""Where a rank's time goes: nested phases whose sum is the wall time, to the nanosecond.
+"""Books a rank's time to nested phases, whose sum is exactly the wall time.
 
-A `Ledger` knows one current phase and a stack of outer ones. Every mark books the time since the
-last mark to the phase that was current, so nothing is counted twice and nothing is lost.
+A `Ledger` has one current phase and a stack of outer ones. Each mark books the time since the last
+mark to the phase that was current, so no time is counted twice or lost. The step engine uses it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from typing import Union
 from . import layout
 
 PENDING = len(layout.PHASES)
-"""Time that only the next mark can explain: before a backward pass it was the forward pass, before
-a batch fetch, a module call or an optimizer it was none of the phases. Never leaves the engine."""
+"""The phase of time that only the next mark decides: before a backward pass it was forward; before
+a batch fetch, a module call or an optimizer it was `other`. It never occurs outside of the
+engine."""
 BUCKETS = PENDING + 1
 
 Words = Union["memoryview[int]", list[int]]
 NOWHERE: Words = [0] * (layout.HEADER_SIZE // 8)
-"""A stand-in for the header words of a box that is not open."""
+"""Replaces the header words of a box while no box is open."""
 PHASE_WORD = layout.NOW_PHASE // 8
 SINCE_WORD = layout.NOW_SINCE // 8
 SHOWN = (*range(PENDING), layout.OTHER)
-"""What the now cell shows for a phase."""
+"""Phase -> the phase that the now cell shows."""
 
 
 class Ledger:
@@ -39,18 +40,18 @@ class Ledger:
         self.marks = 0
 
     def enter(self, phase: int, now: int) -> None:
-        """A phase begins inside the current one."""
+        """Begins a phase within the current one."""
         self.booked[self.phase] += now - self.since
         self.outer.append(self.phase)
         self._show(phase, now)
 
     def leave(self, now: int) -> None:
-        """The innermost phase ends; the one around it goes on."""
+        """Ends the innermost phase; the one around it continues."""
         self.booked[self.phase] += now - self.since
         self._show(self.outer.pop() if self.outer else PENDING, now)
 
     def settle(self, phase: int, now: int) -> None:
-        """The outermost phase is `phase` from now on (whatever is nested goes on)."""
+        """Makes `phase` the outermost phase from now on; nested ones continue."""
         if self.outer:
             self.outer[0] = phase
             return
@@ -58,7 +59,7 @@ class Ledger:
         self._show(phase, now)
 
     def explain(self, phase: int, now: int) -> None:
-        """What was pending until now was `phase`."""
+        """Books the pending time to `phase`."""
         booked = self.booked
         if self.phase == PENDING:
             booked[PENDING] += now - self.since
@@ -67,13 +68,13 @@ class Ledger:
         booked[PENDING] = 0
 
     def move(self, source: int, target: int, nanoseconds: int) -> None:
-        """Rebook time that turns out to have been something else."""
+        """Moves booked time, at most `nanoseconds`, from one phase to another."""
         moved = min(nanoseconds, self.booked[source])
         self.booked[source] -= moved
         self.booked[target] += moved
 
     def cut(self, now: int) -> list[int]:
-        """All that was booked since the last cut; booking starts anew at `now`."""
+        """Returns the ns per phase since the last cut, and starts booking from zero at `now`."""
         self.booked[self.phase] += now - self.since
         self.since = now
         booked, self.booked = self.booked, [0] * BUCKETS

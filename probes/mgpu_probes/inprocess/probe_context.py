@@ -1,6 +1,8 @@
-"""What the hooks of a process share: who it is, its box, and the steps that go into it.
+"""The state that all hooks of a process share: its rank, its black box, and the recorded steps.
 
-`probe_start` makes the one of this process; the adapters of the frameworks hand it to their hooks.
+`probe_start` makes the context of this process, and the adapters hand it to their hooks. The hooks
+set marks; the step engine makes steps of them; the context writes each step into the box. It must
+never block the training or raise into it: on trouble of its own it switches the probe off (`fail`).
 """
 
 from __future__ import annotations
@@ -34,20 +36,20 @@ if TYPE_CHECKING:
 _GC_EVENT_NS = 1_000_000
 """A garbage collection of 1 ms is an event of its own; shorter ones only count in their step."""
 _EARLY_METADATA = (2, 10, 50)
-"""Steps after which the process metadata is renewed: loaders, optimizers, shapes are known then."""
+"""Steps after which the process metadata is rewritten: loaders and optimizers are known then."""
 _METADATA_LASTS_NS = 30_000_000_000
-"""After that it is renewed with a step: it holds counters too."""
-_FIRST_LOOK, _LOOKS_APART = 5, 500
-"""`on_step` is called at this step, at twice, four times, … as many, and then so many apart. A
-sample of the weights takes 0.7 ms (64 parameters, cold caches): 1.4 µs per step then."""
+"""After that it is rewritten at the end of a step, because it holds counters too."""
+_FIRST_CALLBACK_STEP, _MOST_STEPS_BETWEEN_CALLBACKS = 5, 500
+"""`on_step` is called at steps 5, 10, 20, … 640, then every 500 steps. A sample of the weights
+takes 0.7 ms (64 parameters, cold caches): 1.4 µs per step from there on."""
 _PROBE_COST_WORD = layout.PROBE_COST // 8
 _SECONDS = (1e-9).__mul__
 _COLD = 6
-"""A hook between the operations of a step finds the caches cold, and costs this many times what it
-does in a row (benchmarks/probe_cost.py against `_calibrate`, torch 2.13, CPU: a step's record is in
-it). A machine with other caches differs; what the hooks displace from them is left out."""
+"""How many times more a hook costs between the operations of a step, with cold caches, than in the
+loop of `_calibrate` (benchmarks/probe_cost.py, torch 2.13, CPU; it includes writing the step's
+record). Machines with other caches differ. Not counted: what the hooks displace from the caches."""
 _CALIBRATIONS, _CALIBRATION_ROUNDS = 5, 20
-"""The quickest counts: in the midst of the others the machine may have run something else."""
+"""The fastest calibration counts: during the others the machine may have run something else."""
 
 
 def number(*names: str, default: int = -1) -> int:
@@ -60,62 +62,65 @@ def number(*names: str, default: int = -1) -> int:
 
 
 class FrameworkAdapter(Protocol):
-    """How one framework is watched."""
+    """How the probe watches one framework: one object per folder of `frameworks`."""
 
     name: str
     modules: Collection[str]
-    """Modules of the framework; `attach` is called as each is imported."""
+    """Modules of the framework; `attach` is called when each has been imported."""
 
     def attach(self, context: ProbeContext, name: str, module: ModuleType) -> None:
         """Patches the module `name`; its hooks set their marks on `context`."""
 
     def describe(self, context: ProbeContext) -> dict[str, Any]:
-        """Adds to the process metadata, each time that it is written. Starts no device."""
+        """Facts for the process metadata, read each time it is written. Must not start a device."""
 
 
 class ProbeContext:
-    """One a process. Marks are taken from the thread that trains, and no other."""
+    """The probe of one process. It takes marks from the training thread only (`mine`, `adopt`)."""
 
     def __init__(self) -> None:
         self.on = False
         self.clock = time.monotonic_ns
         self.box: Writer | None = None
         self.describe: Callable[[], dict[str, Any]] = dict
-        """The process metadata."""
+        """Returns the process metadata."""
         self.adapters: list[FrameworkAdapter] = []
-        """Of the frameworks that were imported, by name."""
+        """Adapters of the frameworks that were imported, sorted by name."""
         self.objects = TrainingObjects()
         self.record_exception: Callable[[BaseException, TracebackType | None], None] = _ignore
-        """Writes an exception down as the reason for which this rank ends."""
+        """Records an exception as the reason why this rank ends."""
         self.metadata_parts: list[Callable[[], dict[str, Any]]] = []
-        """What adapters add to the process metadata each time that it is written; a nested
-        dictionary is added to one that is there. Each part bounds its size."""
+        """Functions whose results are added to the process metadata each time it is written; nested
+        dictionaries are merged. Each must bound the size of its result."""
         self.sends: Callable[[], bool] = bool
-        """Whether this rank sends to others point to point."""
+        """Whether this rank has sent to other ranks point to point."""
         self.on_open: list[Callable[[], None]] = []
+        """Called when a box is opened, also in a forked child."""
         self.on_step: list[Callable[[], None]] = []
-        """Called after a recorded step that is due for a closer look."""
+        """Called after some of the recorded steps (`_FIRST_CALLBACK_STEP`)."""
         self.on_end: list[Callable[[], None]] = []
-        """Called when a process that reports no failure ends."""
+        """Called when the process ends without a failure."""
         self.every_step: Callable[[], None] | None = None
-        """Called after every recorded step, while a trace is asked for."""
+        """Called after every recorded step while a trace is requested."""
         self.is_data_worker: Callable[[], bool] = bool
+        """Whether this process is a worker of a data loader, which is never a rank."""
         self.sequence: Callable[[], int] = int
+        """The sequence number of the default process group's newest collective; 0: unknown."""
         self.device_clock = "host"
-        """`cpu`: the host does the work that it times. `device`: a device does, whose own clock
-        times some of the steps. `host`: a device does and is not timed, or nobody knows."""
+        """What times the phases. `cpu`: the host, which does the work itself. `device`: a device's
+        own clock, for some of the steps. `host`: the host, although a device works, or unknown."""
         self.device_timer: DeviceTimer | None = None
-        """Of the device that this process computes on; None: there is none, or it is not timed."""
+        """The timer of this process's device; None: there is no device, or it is not timed."""
         self.why_untimed: str | None = None
-        """Why the device is not timed; None: it is, there is none, or it was not tried."""
+        """Why the device is not timed; None: it is, there is no device, or nobody tried."""
         self.runs_backward: Callable[[], bool] = bool
-        """Whether the calling thread is the framework's own that runs the backward pass."""
+        """Whether the calling thread is the framework's thread of the backward pass."""
         self.accelerator: str | None = None
-        """The device that this process was first seen to compute on, as `cuda:0`; None: none."""
+        """The first device that this process computed on, as `cuda:0`; None: only the CPU."""
         self.thread_clock: Callable[[], Any] = time.thread_time_ns
-        """CPU time of the thread that trains, ns; NaN where its work is done by others."""
+        """CPU time of the training thread, ns; NaN if other threads do its work."""
         self._retired: list[DeviceTimer | None] = []
-        """Timers that are not used any more, with their events."""
+        """Timers no longer used, kept with their events: see `after_fork`."""
         self.rank = self.world_size = -1
         self.memory = Memory()
         self._start()
@@ -125,9 +130,9 @@ class ProbeContext:
         self.gc_ns = 0
         self._gc_since = 0
         self.recorded = 0
-        """Steps so far."""
+        """Number of steps recorded so far."""
         self.spent_ns = 0
-        """What the probe has cost beside its marks."""
+        """The probe's own cost so far, without its marks, memory samples and device events."""
         self.trained = False
         self.in_backward = False
         self._failed_wait: FailedWait | None = None
@@ -140,12 +145,13 @@ class ProbeContext:
         self.memory.start()
         self._mark_cost = 0
         self._metadata_due = 0
-        self._look_due = _FIRST_LOOK
+        self._callbacks_due = _FIRST_CALLBACK_STEP
+        """The number of recorded steps after which `on_step` is called next."""
 
-    # --- for adapters, once -----------------------------------------------------------------
+    # --- for adapters, at import --------------------------------------------------------------
 
     def add_adapter(self, adapter: FrameworkAdapter) -> None:
-        """Has the adapter describe its framework in the process metadata from now on."""
+        """Adds the adapter's description of its framework to the process metadata."""
         if adapter not in self.adapters:
             self.adapters.append(adapter)
             self.adapters.sort(key=lambda known: known.name)
@@ -156,26 +162,25 @@ class ProbeContext:
             self.metadata_parts.append(part)
 
     def add_reset(self, reset: Callable[[], None]) -> None:
-        """Calls `reset` when a box is opened: a forked child forgets what its parent saw."""
+        """Calls `reset` whenever a box is opened: a forked child must forget its parent's work."""
         if reset not in self.on_open:
             self.on_open.append(reset)
 
-    # --- the hooks' side --------------------------------------------------------------------
+    # --- for hooks ----------------------------------------------------------------------------
 
     @property
     def steps(self) -> Steps:
-        """The engine, for what is no mark."""
+        """The step engine. Marks go through `mark` instead."""
         return self.fast_path.engine()
 
     def mine(self) -> bool:
-        """Whether marks of the calling thread count: it trains, or it runs the backward pass that
-        the one which trains waits for."""
+        """Whether the calling thread trains, or runs the backward pass for the one that does."""
         if threading.get_ident() == self.owner:
             return self.on
         return self.on and self.in_backward and self.runs_backward()
 
     def adopt(self) -> bool:
-        """The calling thread trains: its marks count, unless another's has trained before."""
+        """Makes the calling thread the training thread. False if another thread has trained."""
         if not self.on:
             return False
         thread = threading.get_ident()
@@ -186,8 +191,8 @@ class ProbeContext:
         return True
 
     def computes_on(self, device: str | None) -> None:
-        """A backward pass begins on this device; None: on the CPU. Whoever has used an accelerator
-        once is not timed by the host's clock any more, whatever it does on the CPU besides."""
+        """Notes that a backward pass begins on this device; None: on the CPU. After any use of an
+        accelerator, phases do not count as timed by the CPU any more."""
         if device is not None and self.accelerator is None:
             self.accelerator = device
         if self.device_timer is None:
@@ -196,7 +201,7 @@ class ProbeContext:
     # --- the device's own clock -----------------------------------------------------------------
 
     def time_on_device(self, clock: DeviceClock, begins_backward: Collection[Mark]) -> None:
-        """Has some of the coming steps timed by the device, too."""
+        """From now on times some of the steps by the device's own clock, too."""
         self.device_timer = DeviceTimer(
             clock,
             self.fast_path,
@@ -208,7 +213,7 @@ class ProbeContext:
         device_progress.start(self, self.device_timer)
 
     def mark_device(self, mark: Mark) -> None:
-        """A mark that means something on the device alone: the host goes on at once."""
+        """Sets a mark for the device's clock only, where the host does not wait."""
         timer = self.device_timer
         if timer is not None and timer.is_timing:
             try:
@@ -217,14 +222,14 @@ class ProbeContext:
                 self.stop_timing(str(error))
 
     def stop_timing(self, reason: str) -> None:
-        """The device is not timed any more, or, where it has not been, will not be."""
+        """Stops timing the device, or keeps it from being timed, for this reason."""
         self._retired.append(self.device_timer)
         self.device_timer, self.why_untimed = None, self.why_untimed or reason[:200]
         self.device_clock = "cpu" if self.accelerator is None else "host"
         self.mark = self.fast_path.mark
 
     def _mark_on_device(self, mark: Mark, now: int, data: Data = ()) -> None:
-        """In place of the fast path's `mark` while a turn is timed."""
+        """Replaces the fast path's `mark` while a turn is timed by the device."""
         timer = self.device_timer
         if timer is not None:
             try:
@@ -234,10 +239,11 @@ class ProbeContext:
         self.fast_path.mark(mark, now, data)
 
     def _time_next_turn(self, timer: DeviceTimer, record: int, step: Step) -> None:
-        """The step has become `record`; the next turn is timed if it is its turn on all ranks.
+        """Ends the timed turn of `step`, whose record has the number `record`, and decides whether
+        the next turn is timed.
 
-        The turn's key is the collective sequence number, which all ranks of a job share; without
-        collectives it is the number of the step."""
+        All ranks must time the same turns. The decision depends on the turn's key: the sequence
+        number of its collectives, which all ranks share; without collectives the step's number."""
         key = step.after[0] if step.after[0] != step.before[0] else record
         try:
             timer.turn_ended(record, step.end - step.start, key, step.end)
@@ -251,8 +257,7 @@ class ProbeContext:
             self.box.device_step(step, knows_wait=self.objects.unseen_waits is None)
 
     def was_interrupted(self, error: BaseException) -> None:
-        """A call that is watched raises `error`. If this rank waits for others in it, the wait is
-        remembered: nothing shows it any more when the process ends."""
+        """Remembers the wait for other ranks that `error` ended, if the watched call was one."""
         words, box = self.ledger.words, self.box
         if box is None or words[PHASE_WORD] & 0xFF != layout.WAIT or not self.mine():
             return
@@ -266,8 +271,8 @@ class ProbeContext:
         )
 
     def find_failed_wait(self, error: BaseException | None = None) -> FailedWait | None:
-        """The wait for other ranks that ended because of `error` or of what caused it; without
-        `error`: the last wait. None: there is none, or training went on after it."""
+        """The wait for other ranks that `error` or one of its causes ended; without `error`, the
+        last wait that failed. None: there is none, or training went on after it."""
         wait = self._failed_wait
         if wait is None or wait.step != self.recorded:
             return None
@@ -275,7 +280,7 @@ class ProbeContext:
         return wait if ended else None
 
     def fail(self, trouble: Exception) -> None:
-        """Something of the probe's own went wrong: it stops, and says so in the box."""
+        """Switches the probe off after an error of its own, and writes the reason into the box."""
         self.on = False
         if self.box is not None:
             self.box.switch_off(f"{type(trouble).__name__}: {trouble}")
@@ -283,10 +288,10 @@ class ProbeContext:
         if self.every_step is not None:
             self.every_step()
 
-    # --- joining ----------------------------------------------------------------------------
+    # --- joining a job --------------------------------------------------------------------------
 
     def join(self, rank: int = -1, world_size: int = -1) -> None:
-        """This process is a rank, or asks to be one."""
+        """Opens the box: this process is about to join a process group."""
         if not self.on or self.is_data_worker():
             return
         self.identify(rank, world_size)
@@ -294,14 +299,14 @@ class ProbeContext:
             self.state(layout.JOINING)
 
     def joined(self, rank: int, world_size: int) -> None:
-        """The process group stands."""
+        """Records that this process has joined the process group."""
         self.identify(rank, world_size)
         self.state(layout.RUNNING)
         self.event(layout.JOINED, self.clock(), value=float(world_size))
         self.renew_metadata()
 
     def identify(self, rank: int, world_size: int) -> None:
-        """Sets who this is; what is not given is taken from the environment."""
+        """Sets rank and world size; negative or zero ones are read from the environment."""
         self.rank = rank if rank >= 0 else number("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
         world = number("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
         self.world_size = world_size if world_size > 0 else world
@@ -312,7 +317,7 @@ class ProbeContext:
         return number("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 
     def open(self) -> bool:
-        """Opens the box if it is not. False, and no second try, where that cannot be."""
+        """Opens the box unless it is open. False if that fails; the probe is then off."""
         if self.box is not None:
             return True
         try:
@@ -335,19 +340,19 @@ class ProbeContext:
         return True
 
     def state(self, value: int) -> None:
-        """Sets the box's state, where there is a box."""
+        """Sets the box's state, if there is a box."""
         if self.box is not None:
             self.box.state(value)
 
     def event(
         self, kind: int, start: int, duration: int = 0, value: float = nan, text: str = ""
     ) -> None:
-        """Records an event, where there is a box."""
+        """Records an event, if there is a box. Times in monotonic ns; `value` depends on `kind`."""
         if self.box is not None:
             self.box.event(kind, start, self.recorded, duration, value, text)
 
     def renew_metadata(self) -> None:
-        """Writes the process metadata (anew)."""
+        """Writes the current process metadata into the box."""
         if self.box is not None:
             self._metadata_due = self.clock() + _METADATA_LASTS_NS
             self.box.birth(self.describe())
@@ -358,7 +363,7 @@ class ProbeContext:
         return (self.sequence(), self.thread_clock(), self.gc_ns, 0)
 
     def record_step(self, step: Step) -> None:
-        """Writes a step into the box, which is opened for the first one."""
+        """Writes a step into the box; the first step opens the box if no group was joined."""
         if self.box is None:
             if self.is_data_worker():
                 self.on = False
@@ -367,7 +372,7 @@ class ProbeContext:
             if self.box is None:
                 return
         number = self.recorded
-        start, end, phases, level, skipped, samples, tokens, loss, backwards, calls, was, now = step
+        start, end, phases, level, skipped, samples, tokens, loss, passes, calls, first, last = step
         seconds = [*map(_SECONDS, phases)]
         seconds[layout.COMMUNICATION] = nan
         if self.device_clock != "cpu" or self.objects.unseen_waits is not None:
@@ -389,11 +394,11 @@ class ProbeContext:
             samples=samples,
             tokens=tokens,
             loss=loss,
-            gc_s=(now[2] - was[2]) * 1e-9,
-            group_seq=now[0],
+            gc_s=(last[2] - first[2]) * 1e-9,
+            group_seq=last[0],
             collectives=calls,
-            micro_batches=backwards,
-            cpu_s=(now[1] - was[1]) * 1e-9,
+            micro_batches=passes,
+            cpu_s=(last[1] - first[1]) * 1e-9,
             device_bytes=on_device,
             resident_bytes=on_host,
         )
@@ -401,10 +406,10 @@ class ProbeContext:
         ledger = self.ledger
         ledger.step_bits = number << 8
         ledger.words[_PROBE_COST_WORD] = self._cost()
-        if number >= self._look_due:
-            self._look_due += min(self._look_due, _LOOKS_APART)
-            for look in self.on_step:
-                look()
+        if number >= self._callbacks_due:
+            self._callbacks_due += min(self._callbacks_due, _MOST_STEPS_BETWEEN_CALLBACKS)
+            for callback in self.on_step:
+                callback()
         if end >= self._metadata_due or self.recorded in _EARLY_METADATA:
             self.renew_metadata()
         if self.every_step is not None:
@@ -417,7 +422,8 @@ class ProbeContext:
         return spent if self.device_timer is None else spent + self.device_timer.spent_ns
 
     def _train_alone(self) -> None:
-        """The first step of a process that never joined a group: a world of one, or a rank."""
+        """Opens the box of a process that trains without a process group: a rank by its
+        environment, or the only one."""
         self.identify(-1, -1)
         if self.rank < 0:
             self.rank, self.world_size = 0, 1
@@ -425,7 +431,7 @@ class ProbeContext:
             self.state(layout.RUNNING)
 
     def _calibrate(self) -> None:
-        """Times a hook with its two marks, for the word that holds what the probe has cost."""
+        """Measures the cost of a mark in ns, for the box's counter of the probe's own cost."""
         trial = StepFastPath(Ledger(self.clock()), lambda _: None, self._facts)
 
         def begins(*_: Any) -> bool:
@@ -457,16 +463,16 @@ class ProbeContext:
                 self.event(layout.GC, self._gc_since, took, float(generation))
             self._gc_since = 0
 
-    # --- leaving ----------------------------------------------------------------------------
+    # --- ending -----------------------------------------------------------------------------------
 
     def leave(self, code: int | None) -> None:
-        """The process ends; the last whole step is recorded."""
+        """Records the last whole step and the exit code (None: unknown), and ends the probe."""
         if self.on:
             self.on = False
             self.steps.leave()
             if not code:
-                for look in self.on_end:
-                    look()
+                for callback in self.on_end:
+                    callback()
             if self.device_timer is not None:
                 with suppress(RuntimeError):  # the device has failed
                     self.device_timer.finish()
@@ -476,8 +482,8 @@ class ProbeContext:
                 self.box.leave(code)
 
     def after_fork(self) -> None:
-        """In a forked child: the box is the parent's, the rest starts anew. The parent's events are
-        kept: a child that frees one without the parent's device may end of it."""
+        """Resets the context in a forked child: the box stays the parent's. The parent's device
+        events are kept, because freeing one without the parent's device can kill the child."""
         if self._on_gc in gc.callbacks:
             gc.callbacks.remove(self._on_gc)
         self._retired.append(self.device_timer)
@@ -487,4 +493,4 @@ class ProbeContext:
 
 
 def _ignore(_: BaseException, __: TracebackType | None) -> None:
-    """Until the exits of this process are watched."""
+    """Stands in for `record_exception` until the exits of this process are watched."""

@@ -1,4 +1,4 @@
-"""Starts the probe of this process once there is something to see, and again after a fork."""
+"""Creates the probe context of this process, and resets it in forked children."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .probe_context import ProbeContext
 from .process_metadata import describe_process
 
 _contexts: list[ProbeContext] = []
-"""The context of this process, if it has started. The only one that is global, as what it patches
-is: an import may come from anywhere, and a fork."""
+"""The context of this process, once it has started. It is global because the patched functions are:
+any code may import a framework or fork."""
 
 
 def start() -> ProbeContext:
-    """The context of this process, switched on when it is first asked for."""
+    """The context of this process; the first call creates it and switches it on."""
     if _contexts:
         return _contexts[0]
     context = ProbeContext()

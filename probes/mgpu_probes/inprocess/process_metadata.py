@@ -1,4 +1,4 @@
-"""The process metadata: what is known of a rank's framework, settings and launch."""
+"""Collects the process metadata: a rank's framework, settings, launcher, loaders, optimizers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 from .probe_context import ProbeContext, number
 
-_BY_DDP = frozenset({"zero1", "localsgd"})
-"""Ways for which DistributedDataParallel is only a means."""
-_SIGNS = (None, "collective", "loader", "backward", "optimizer")
+_BUILT_ON_DDP = frozenset({"zero1", "localsgd"})
+"""Strategies that use DistributedDataParallel inside, so that `ddp` is not reported beside them."""
+_STEP_SIGNS = (None, "collective", "loader", "backward", "optimizer")
 
 
 def describe_process(context: ProbeContext) -> dict[str, Any]:
-    """All that is known now. Cheap enough to be written a few times a run."""
+    """The process metadata as of now. Called after some steps and at most every 30 s."""
     objects = context.objects
     facts: dict[str, Any] = {
         "python": platform.python_version(),
         "argv": sys.orig_argv[:64],
-        "cwd": _quietly(os.getcwd),
+        "cwd": _read_or_none(os.getcwd),
         "launcher": _launcher(),
         "local_world_size": number("LOCAL_WORLD_SIZE", default=0) or None,
         "strategy": _strategy(context),
@@ -30,10 +30,10 @@ def describe_process(context: ProbeContext) -> dict[str, Any]:
         "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "device_order": os.environ.get("CUDA_DEVICE_ORDER"),
         "omp_num_threads": number("OMP_NUM_THREADS", default=0) or None,
-        "affinity": _quietly(lambda: len(os.sched_getaffinity(0))),
+        "affinity": _read_or_none(lambda: len(os.sched_getaffinity(0))),
         "loaders": [loader.now() for loader in objects.loaders],
         "optimizers": [optimizer.now() for optimizer in objects.optimizers.values()],
-        "step_sign": _SIGNS[context.fast_path.level],
+        "step_sign": _STEP_SIGNS[context.fast_path.level],
         "groups": [{"name": "default", "ranks": None}],
         "steps": context.recorded,
         **context.memory.describe(),
@@ -43,13 +43,13 @@ def describe_process(context: ProbeContext) -> dict[str, Any]:
         facts["unseen_waits"] = objects.unseen_waits.value
     described: dict[str, Any] = {}
     for adapter in context.adapters:
-        # Of two that describe the same, the first by name stays: TensorFlow describes itself only
-        # where it is in use, torch wherever it is imported.
-        described = (_quietly(partial(adapter.describe, context)) or {}) | described
+        # If two adapters give the same key, the first by name wins: TensorFlow describes itself
+        # only if it is in use, torch whenever it is imported.
+        described = (_read_or_none(partial(adapter.describe, context)) or {}) | described
     facts |= described
     facts |= {"device": context.accelerator or "cpu", "clock": context.device_clock}
     for part in context.metadata_parts:
-        for key, value in (_quietly(part) or {}).items():
+        for key, value in (_read_or_none(part) or {}).items():
             earlier = facts.get(key)
             facts[key] = {**earlier, **value} if isinstance(earlier, dict) else value
     return facts
@@ -69,7 +69,7 @@ def _launcher() -> str:
 def _strategy(context: ProbeContext) -> str:
     objects = context.objects
     strategies = set(objects.strategies)
-    if strategies & _BY_DDP:
+    if strategies & _BUILT_ON_DDP:
         strategies.discard("ddp")
     optimizers = objects.optimizers.values()
     if any(len(optimizer.facts.get("devices") or ()) > 1 for optimizer in optimizers):
@@ -81,7 +81,7 @@ def _strategy(context: ProbeContext) -> str:
     return "ps" if context.fast_path.only_updates and context.sends() else "manual"
 
 
-def _quietly(read: Callable[[], Any]) -> Any:
+def _read_or_none(read: Callable[[], Any]) -> Any:
     try:
         return read()
     except (OSError, RuntimeError, AttributeError, TypeError):

@@ -1,11 +1,10 @@
-"""Finds the turns of a training loop among the pieces that its marks cut.
+"""Groups pieces of time into turns of the training loop: the part of the step engine that decides
+where a step begins and ends.
 
 A step is one turn of the loop, as the user would count it: from the first batch fetch (or forward
-pass) after an update to the next. The surest sign of a turn is an optimizer's update; a backward
-pass, a batch fetch together with a collective, and a recurring collective serve where there is
-none. What comes before the sign is known is kept and emitted afterwards.
-
-No clock, no torch: every mark is given its moment (monotonic ns) by the caller.
+pass) after an update to the next one. The surest sign of a turn is an optimizer's update. Without
+one, a backward pass, a batch fetch together with a collective, or a recurring collective serves.
+Turns before the sign is known are kept and emitted afterwards. Uses no clock and no torch.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from .step_segments import (
 
 
 def recurring_turns(pieces: list[Piece], repeats: int) -> tuple[list[list[Piece]], list[Piece]]:
-    """Complete turns, and the rest that begins the next one.
+    """Splits pieces into complete turns, and the remaining pieces of the next turn.
 
-    A turn is the shortest pattern of call sites that fills the end of `pieces` `repeats` times. It
-    begins with the call that is the first by file and line: ranks that run the same program then
-    cut at the same place, whatever is slow on one of them.
+    A turn is the shortest pattern of call sites that repeats at the end of `pieces` `repeats`
+    times. It begins with the call that is first by file and line, so that all ranks of the same
+    program cut at the same place, whatever is slow on one of them.
     """
     calls = [piece.call for piece in pieces]
     for period in range(1, len(calls) // repeats + 1):
@@ -54,19 +53,19 @@ def recurring_turns(pieces: list[Piece], repeats: int) -> tuple[list[list[Piece]
 
 
 PATIENCE = 64
-"""Turns that are kept while a surer sign may still come: an accumulation of up to so many batches
-before the first update is one step."""
+"""Turns that are kept while a surer sign may still come: a gradient accumulation of up to this many
+batches before the first update is one step."""
 PATIENCE_WITHOUT_OPTIMIZER = 3
 MOST_UPDATES_A_BATCH = 8
-"""An optimizer that steps more often on one fetched batch steps once a turn."""
+"""An optimizer that steps at least this often per fetched batch steps once per turn."""
 CALM_TURNS = 3
 CALLS_TO_BELIEVE = 8
 CALLS_TO_BELIEVE_AT_THE_END = 3
-"""So often must a pattern of collectives have come in a row to be a loop."""
+"""How often a pattern of collectives must have repeated to count as a loop."""
 UNSURE_NS, UNSURE_TURNS = 1_000_000_000, 1024
-"""So long after the first turn of collectives alone, or after so many turns, it is a loop. Until
-then, they may be what a script exchanges before it trains: one call for each of its weights. Large
-models have hundreds of them; moving them takes longer only where there is much to move."""
+"""Collectives alone count as a loop after this time, or this many turns. Until then they may be the
+setup of a script, one call per weight. Large models have hundreds of weights; sending them takes
+longer only if they are large."""
 CALLS_KEPT = 512
 CALLS_BETWEEN_LOOKS = 4
 MOST_PIECES = 4096
@@ -75,12 +74,13 @@ IN_BACKWARD = -1
 
 
 def no_facts() -> Facts:
-    """Where nothing counts."""
+    """Counters for an engine that has none."""
     return (0, 0, 0, 0)
 
 
 class StepDetector:
-    """Pieces in, steps out."""
+    """Collects pieces and emits steps. `now`: the open piece; `pieces`: the turn so far; `level`:
+    the sign by which steps are recognised."""
 
     def __init__(
         self, ledger: Ledger, emit: Callable[[Step], None], facts: Callable[[], Facts] = no_facts
@@ -111,7 +111,8 @@ class StepDetector:
         self._updated_in_backward = self._stepped = self._looping = self._derived = False
 
     def _loops(self) -> None:
-        """A loop with more than collectives: those before it belong to no step."""
+        """Notes that the loop does more than collectives; the collectives before belong to no
+        step."""
         if not self._looping:
             self._looping = True
             self._unsure = []
@@ -140,12 +141,12 @@ class StepDetector:
         self._fetched |= piece.fetches > 0
         self._called_one |= piece.collectives > 0
         if len(self.pieces) > MOST_PIECES:
-            # Not a training loop (say, inference for hours): nothing before this was a step.
+            # Not a training loop (but hours of inference, say): no piece so far was a step.
             del self.pieces[: MOST_PIECES // 2]
             self._cuts = []
 
     def _sign(self, now: int, level: int, sign: int) -> None:
-        """A sign of a turn: what follows may belong to the next one."""
+        """Notes a sign of a turn: what follows may belong to the next turn."""
         self.now.level = level
         self.now.sign = sign
         self._close(now)
@@ -174,7 +175,7 @@ class StepDetector:
         return not self._led_by_updates and self._fetched
 
     def _candidate(self) -> None:
-        """The piece that opens now may be the first of a new turn."""
+        """Notes that the piece which opens now may begin a new turn."""
         if not self._is_turn():
             return
         if not self._led_by_fetches() and (self._alone >= CALM_TURNS or self._level < UPDATE):
@@ -185,7 +186,8 @@ class StepDetector:
             self._cuts.append(len(self.pieces))
 
     def _split(self) -> None:
-        """Cuts the pieces where an optimizer begins its next step; the last turn stays."""
+        """Finishes all turns but the last: a turn ends where an optimizer steps for the second
+        time."""
         if self._led_by_fetches():
             if not self._repeats:
                 self._calm = min(self._calm + 1, CALM_TURNS)
@@ -214,7 +216,7 @@ class StepDetector:
         return level >= max(self.level, FETCHED)
 
     def _keep(self, pieces: list[Piece]) -> None:
-        """These pieces are the turn so far."""
+        """Makes these pieces the turn so far."""
         self.pieces = pieces
         self._level, self._fetched, self._called_one = 0, False, False
         for piece in pieces:
@@ -223,7 +225,7 @@ class StepDetector:
             self._called_one |= piece.collectives > 0
 
     def _finish(self, pieces: list[Piece]) -> None:
-        """These pieces are a turn, as far as is known."""
+        """Emits these pieces as a turn, or keeps them while a surer sign may still come."""
         level = level_of(pieces)
         self._cuts, self._repeats = [], 0
         signs = {piece.sign for piece in pieces if piece.level == UPDATE}
@@ -248,7 +250,7 @@ class StepDetector:
         self.emit(joined(pieces, level_of(pieces) or CALLS, self.training))
 
     def _called(self, now: int, call: Call) -> None:
-        """A collective where nothing else has shown itself yet."""
+        """Handles a collective while there was no other sign of a loop yet."""
         if not self.begun:
             self._open(now)
         self.now.call = call
@@ -269,7 +271,7 @@ class StepDetector:
         self._keep(rest)
 
     def _emit_calls(self, pieces: list[Piece]) -> None:
-        """A turn of collectives alone: emitted once it is sure that they are the loop."""
+        """Emits a turn of collectives alone, once it is certain that they are the loop."""
         step = joined(pieces, CALLS, self.training)
         if self._sure:
             self.emit(step)

@@ -1,7 +1,10 @@
-"""Finds the steps of a training loop in the marks that hooks set, and divides their time.
+"""The step engine: finds the steps of a training loop in the marks that hooks set, and divides the
+time of each into phases.
 
-`ProbeContext.mark` passes the marks on, in the thread that trains; complete steps go to `emit`. No
-clock, no torch, no wait: every mark is given its moment (monotonic ns) by the caller.
+`ProbeContext.mark` passes marks on, in the training thread, mostly through `step_fast_path`;
+complete steps go to `emit`. The engine uses no clock and no torch and never waits: the caller gives
+the moment of each mark (monotonic ns). This module holds the meaning of each mark; `step_detection`
+finds the turns of the loop.
 """
 
 from __future__ import annotations
@@ -43,15 +46,15 @@ DECIDING = (
     "_looping",
     "_derived",
 )
-"""Attributes of the engine that decide what a mark means and hold no time."""
+"""Attributes of the engine that decide what a mark means; none of them is a time."""
 _DECIDING = attrgetter(*DECIDING)
 
 
 class Steps(StepDetector):
-    """Marks in, steps out. All marks come from one thread."""
+    """The step engine. Each public method is a mark, unless noted; all come from one thread."""
 
     def fetch_begins(self, loader: int, now: int, *, training: bool = True) -> None:
-        """The loop asks a loader for a batch; `training`: gradients are enabled."""
+        """The loop fetches a batch from a loader; `training`: gradients are enabled."""
         ledger = self.ledger
         if ledger.outer and not self._update_was_left(now):
             ledger.enter(layout.INPUT, now)
@@ -72,7 +75,7 @@ class Steps(StepDetector):
         ledger.enter(layout.INPUT, now)
 
     def fetch_ends(self, now: int, samples: int = 0, tokens: int = 0, *, got: bool = True) -> None:
-        """The batch is there (`got`), or the loader is at its end."""
+        """The fetch has returned a batch (`got`), or found the loader exhausted."""
         self.ledger.leave(now)
         if got:
             self.now.fetches += 1
@@ -81,15 +84,15 @@ class Steps(StepDetector):
             self.now.got = self.ledger.marks
 
     def waits_for_input(self, now: int) -> None:
-        """A loader starts its workers, or shuffles."""
+        """A loader starts an epoch: it starts its workers, or shuffles."""
         self.ledger.enter(layout.INPUT, now)
 
     def got_input(self, now: int) -> None:
-        """It is ready to be asked for batches."""
+        """The loader is ready for fetches."""
         self.ledger.leave(now)
 
     def forward_begins(self, now: int, *, training: bool = True) -> None:
-        """A wrapped model is called at the top of the loop."""
+        """A wrapped model is called by the loop; `training`: gradients are enabled."""
         ledger = self.ledger
         if ledger.outer:
             ledger.enter(layout.FORWARD, now)
@@ -106,14 +109,14 @@ class Steps(StepDetector):
         ledger.settle(layout.FORWARD, now)
 
     def forward_ends(self, now: int, *, training: bool = True) -> None:
-        """The model has returned; what follows up to the backward pass is the loss."""
+        """The model has returned. The time up to the backward pass, the loss, is forward, too."""
         if self.ledger.outer:
             self.ledger.leave(now)
         elif not training:
             self.ledger.settle(PENDING, now)
 
     def backward_begins(self, now: int) -> None:
-        """A backward pass (or `autograd.grad`) starts; not for one inside another."""
+        """A backward pass (or `autograd.grad`) begins; not set for a nested one."""
         ledger = self.ledger
         if not ledger.outer:
             self._loops()
@@ -134,8 +137,9 @@ class Steps(StepDetector):
         ledger.enter(layout.BACKWARD, now)
 
     def _feeds_together(self) -> None:
-        """Loaders whose batches wait for one backward pass feed it all, if they did before, too:
-        one that is asked now and then gives batches to look at."""
+        """Adds all loaders whose batches precede this backward pass to the training loaders, if
+        they also preceded the last one. A loader that is used only now and then is for
+        evaluation."""
         waiting: set[int] = set()
         for piece in reversed(self.pieces):
             if not piece.awaits or piece.backwards or not piece.loader:
@@ -145,12 +149,13 @@ class Steps(StepDetector):
         self._waited_for = frozenset(waiting)
 
     def gradient_begins(self, now: int) -> None:
-        """A pass that gives gradients away and adds up none (a penalty's): no micro-batch."""
+        """A backward pass that returns gradients without accumulating them, for a penalty term: it
+        is not counted as a micro-batch."""
         self.backward_begins(now)
         self.now.backwards -= 1
 
     def backward_ends(self, now: int, waited: int = 0, loss: float = nan) -> None:
-        """It is over; the last `waited` ns of it this rank stood waiting for others."""
+        """The backward pass ends; during its last `waited` ns this rank waited for others."""
         ledger = self.ledger
         if self._waits:
             self._waits = False
@@ -171,7 +176,7 @@ class Steps(StepDetector):
             self._sign(now, BACKWARD, 0)
 
     def update_begins(self, now: int) -> None:
-        """An optimizer's step, or a gradient scaler's around it, begins."""
+        """An optimizer's step, or a gradient scaler's step around it, begins."""
         if not self._in_update:
             self._stepped = False
             if not self.ledger.outer:
@@ -184,7 +189,7 @@ class Steps(StepDetector):
         self.ledger.enter(layout.OPTIMIZER, now)
 
     def update_ends(self, now: int, optimizer: int, *, scaler: bool = False) -> None:
-        """It ends. A scaler's step in which no optimizer stepped was skipped."""
+        """The step ends. A scaler's step in which no optimizer stepped was skipped."""
         ledger = self.ledger
         if not self._in_update:
             return
@@ -201,31 +206,32 @@ class Steps(StepDetector):
             self._sign(now, UPDATE, optimizer)
 
     def clipping_begins(self, now: int) -> None:
-        """Gradients are being clipped: a part of the update, in which ranks may meet."""
+        """Clipping of gradients begins: part of the update; ranks may communicate in it."""
         self.ledger.enter(layout.OPTIMIZER, now)
 
     def clipping_ends(self, now: int) -> None:
-        """They are clipped."""
+        """Clipping ends."""
         self.ledger.leave(now)
 
     def computing_begins(self, now: int) -> None:
-        """Something runs in the loop that computes, and no gradients: augments, adds up metrics."""
+        """A function without gradients begins, such as augmentation or metrics; counts as
+        forward."""
         self.ledger.enter(layout.FORWARD, now)
 
     def computing_ends(self, now: int) -> None:
-        """It is over."""
+        """The function has returned."""
         self.ledger.leave(now)
 
     def reducing_begins(self, now: int) -> None:
-        """After a backward pass its gradients are brought together: a part of it."""
+        """A reduction of gradients after the backward pass begins; it counts as backward."""
         self.ledger.enter(layout.BACKWARD, now)
 
     def reducing_ends(self, now: int) -> None:
-        """They are where the update wants them."""
+        """The reduction ends."""
         self.ledger.leave(now)
 
     def call_begins(self, now: int, *, sends: bool = False) -> None:
-        """A collective, send or receive blocks the caller from here on."""
+        """A collective, send or receive begins to block the caller."""
         ledger = self.ledger
         if not ledger.outer and (sends or self.level <= FETCHED):
             served = self.level == UPDATE and not self._looping
@@ -233,8 +239,8 @@ class Steps(StepDetector):
         ledger.enter(layout.WAIT, now)
 
     def call_ends(self, now: int, call: Call | None = None, *, recurs: bool = True) -> None:
-        """It returns. `call` tells call sites apart; None: the wait for an earlier call. `recurs`:
-        it may be what a loop repeats, not a broadcast or barrier of its setting up."""
+        """The call returns. `call`: its call site; None: it was the wait for an earlier call.
+        `recurs`: a repetition is a sign of a loop, unlike a broadcast or barrier during setup."""
         ledger = self.ledger
         ledger.leave(now)
         if call is None:
@@ -249,7 +255,7 @@ class Steps(StepDetector):
             self._called(now, call)
 
     def leave(self) -> None:
-        """The loop is over: what is a whole turn is emitted, the rest is not."""
+        """Ends the loop (no mark): emits complete turns and drops the rest."""
         if not self.begun:
             return
         if not self._looping and not self._pattern:
@@ -263,22 +269,24 @@ class Steps(StepDetector):
         self._cuts, self.begun = [], False
 
     def backward_waits(self, now: int) -> None:
-        """The own work of the backward pass is done; up to its end this rank waits for others."""
+        """The rank's own work of the backward pass ends; until the pass ends it waits for
+        others."""
         if self._in_backward and not self._waits:
             self._waits = True
             self.ledger.enter(layout.WAIT, now)
 
     @property
     def only_updates(self) -> bool:
-        """Whether an optimizer steps and no gradient was computed here: as a parameter server."""
+        """Whether an optimizer steps but no gradient is computed here, as in a parameter server."""
         return self.level == UPDATE and not self._derived
 
     def _serves(self) -> bool:
-        """Whether only messages came since the last update: what a parameter server waits for."""
+        """Whether there were only collectives or messages since the last update, as in a parameter
+        server."""
         return not self._looping and self.now.tail and self.now.collectives > 0
 
     def _update_was_left(self, now: int) -> bool:
-        """An optimizer raised, its closing mark never came: nothing is nested any more."""
+        """Leaves an update whose end was never marked, because the optimizer raised; True if so."""
         if self._in_backward or self.ledger.phase != layout.OPTIMIZER:
             return False
         while self.ledger.outer:
@@ -290,23 +298,23 @@ class Steps(StepDetector):
 
     @property
     def may_have_turned(self) -> bool:
-        """Whether the next mark may show that a turn has begun where the open piece did."""
+        """Whether the next mark may show that a turn began at the start of the open piece."""
         return self.begun and self.now.tail and not self.ledger.outer
 
     def at_rest(self, now: int) -> bool:
-        """Whether a turn has just begun at `now`, and nothing before it is on the mind."""
+        """Whether a turn began exactly at `now` and nothing from before it is undecided."""
         if not self.begun or self.now.start != now or any(self.ledger.booked):
             return False
         return not (self.pieces or self._held or self._cuts or self._unsure)
 
     def state(self) -> tuple[object, ...]:
-        """All that decides what coming marks will mean to an engine at rest: no times."""
+        """Everything that decides what the next marks mean to an engine at rest; no times."""
         ledger, now = self.ledger, self.now
         nested = (list(ledger.outer), ledger.phase)
         return *_DECIDING(self), set(self.training), *nested, now.loader, now.tail
 
     def twin(self, now: int, emit: Callable[[Step], None]) -> Steps:
-        """A copy of this engine whose turn begins at `now`, which shares nothing with it."""
+        """An independent copy of this engine whose turn begins at `now`; steps go to `emit`."""
         twin = copy(self)
         twin.emit, twin.facts = emit, no_facts
         twin.ledger = Ledger(now)
@@ -319,6 +327,6 @@ class Steps(StepDetector):
         return twin
 
     def rebase(self, now: int, before: Facts, phase: int) -> None:
-        """Moves an engine at rest, in `phase`, to a later turn that began in the same way."""
+        """Moves an engine at rest to a later turn that began in the same way, at `now`."""
         self.now = Piece(now, before, loader=self.now.loader, tail=self.now.tail)
         self.ledger.phase, self.ledger.since = phase, now

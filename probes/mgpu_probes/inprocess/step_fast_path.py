@@ -1,10 +1,10 @@
-"""The fast path of the step engine: turns that repeat mark for mark cost a fraction of its time.
+"""The fast path in front of the step engine: turns that repeat mark for mark cost a fraction.
 
-Between the operations of a training step every line of Python runs with cold caches, so what a mark
-costs is how much code and data it touches. The engine (`Steps`) decides anew at every mark what it
-means. Once a loop has gone through the same marks a few turns in a row, this class asks a copy of
-the engine what such a turn means, and from then on only compares marks and keeps their moments. Any
-other mark, and any other use of the engine, first plays the marks of the open turn to the engine.
+Between the operations of a training step Python code runs with cold caches, so the cost of a mark
+is the amount of code and data that it touches. The engine (`Steps`) decides at every mark what it
+means. When a loop has repeated the same marks for a few turns, this class asks a copy of the engine
+what such a turn means, and from then on only compares marks and stores their moments. On any other
+mark, or any other use of the engine, it first replays the marks of the open turn to the engine.
 
 Measured against the engine alone (µs per step, the least of 30 interleaved repetitions, on a busy
 machine with two cores; cold: 6 MiB are written between the marks):
@@ -14,7 +14,7 @@ machine with two cores; cold: 6 MiB are written between the marks):
 | 9 (loader, forward, backward, optimizer) | 19 | 4.5 | 82 | 29 |
 | 29 (and ten collectives) | 32 | 10 | 198 | 75 |
 
-A mark is a method of `Steps`, or a function that calls one, and is known by its identity.
+A mark is identified by its function object (`step_marks`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .step_segments import Facts, Step
 State = tuple[object, ...]
 
 TURNS_TO_BELIEVE = 4
-"""So many equal turns in a row, or twice, four times, … as many, and the twin is asked."""
+"""Equal turns in a row after which a copy of the engine is asked; again after 8, 16, 32, …"""
 LONGEST = 256
-"""Marks of a turn; longer ones are left to the engine."""
+"""Marks of a turn at most; longer turns are left to the engine."""
 _NOTHING: list[Mark | None] = [None]
 
 
 class StepFastPath:
-    """Stands before the engine; all marks of the training thread come to it."""
+    """Takes all marks of the training thread, and hands them to the engine if needed."""
 
     def __init__(
         self, ledger: Ledger, emit: Callable[[Step], None], facts: Callable[[], Facts]
@@ -52,7 +52,7 @@ class StepFastPath:
         self._last_tape: list[Mark] = []
         self._repeats = 0
         self._learned: tuple[list[Mark | None], State] = ([], ())
-        # On the fast path: what is expected, and what came of it in the open turn.
+        # On the fast path: the expected marks, and those that have come in the open turn.
         self._expected = _NOTHING
         self._at = 0
         self._length = 0
@@ -68,16 +68,16 @@ class StepFastPath:
 
     @property
     def level(self) -> int:
-        """The sign by which the loop's steps are known (`pieces`); 0 while none is."""
+        """The sign by which the loop's steps are recognised (`step_segments`); 0: none yet."""
         return self._steps.level
 
     @property
     def only_updates(self) -> bool:
-        """As of the engine."""
+        """As `Steps.only_updates`."""
         return self._steps.only_updates
 
     def engine(self) -> Steps:
-        """The engine, for what is no mark of a step."""
+        """The engine, brought up to date, for any use other than a mark."""
         if self._expected is not _NOTHING:
             self._falter()
         self._tape = []
@@ -96,8 +96,8 @@ class StepFastPath:
         return steps.twin(now, emit) if steps.at_rest(self._end) else None
 
     def copy_at_cut(self, now: int, emit: Callable[[Step], None]) -> tuple[int, Steps] | None:
-        """A copy of the engine whose turn begins at `now`, and the moment (ns) at which a turn may
-        have begun here, as the next mark may show; None: none can have."""
+        """The moment (ns) at which a turn may have begun, as the next mark may show, and a copy of
+        the engine whose turn begins at `now`. None: no turn can have begun."""
         steps = self._steps
         if self._expected is not _NOTHING or not steps.may_have_turned:
             return None
@@ -196,9 +196,9 @@ class StepFastPath:
         self._rest = self.ledger.phase
 
     def _learn(self, tape: list[Mark | None], state: State, now: int) -> bool:
-        """Plays a turn to a twin of the engine, its i-th interval lasting 2**i ns: the bits of a
-        phase's time are then the intervals that belong to it. The loop repeats itself if this
-        turn is one step, and leaves the twin as it was."""
+        """Plays a turn to a copy of the engine, whose i-th interval lasts 2**i ns: the bits of a
+        phase's time then show which intervals belong to it. Returns whether the turn can repeat: it
+        is exactly one step, and leaves the copy in the same state."""
         emitted: list[Step] = []
         twin = self._steps.twin(now, emitted.append)
         moment, shown = now, [SHOWN[twin.ledger.phase]]
@@ -240,7 +240,7 @@ class StepFastPath:
         return True
 
     def _falter(self) -> None:
-        """Off the fast path: plays the marks of the open turn to the engine."""
+        """Leaves the fast path: replays the marks of the open turn to the engine."""
         expected, length = self._expected, self._at
         self._expected, self._at = _NOTHING, 0
         self._repeats = 0

@@ -1,6 +1,6 @@
-"""The coarse ring of a black box: sums of step records over windows of time.
+"""Writes the history of a black box: sums of step records over windows of time.
 
-The windows double when an area is full, so that a fixed space holds a run of any length.
+When an area is full, the windows double, so that a fixed space holds a run of any length.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def summed(sequence: int, records: bytes) -> bytes:
 
 
 class History:
-    """Writes the two history areas. `add` and `roll` may raise; the black box catches."""
+    """Writes the two history areas. `add` and `roll` may raise; the black box catches it."""
 
     def __init__(self, box: mmap, words: memoryview, offset: int, sizes: Sizes) -> None:
         self._box = box
@@ -83,14 +83,15 @@ class History:
         words[layout.HISTORY_WINDOW[0] // 8] = sizes.window_ns
 
     def add(self, records: bytes) -> None:
-        """Sums step records into the open window; a reader finds it just after the cursor."""
+        """Adds step records to the open window, whose record follows the one at the cursor."""
         if records:
             self._sum = self._put(
                 self._area, self._cursor, summed(self._cursor + 1, self._sum + records)
             )
 
     def roll(self, end_ns: int) -> int:
-        """Closes the open window; returns the monotonic ns at which that of `end_ns` ends."""
+        """Closes the open window and returns the end of the one that holds `end_ns`, monotonic
+        ns."""
         if self._sum:
             self._sum = b""
             self._cursor += 1
@@ -109,7 +110,7 @@ class History:
         return self._offset + area * self._capacity * STEP_SIZE
 
     def _coarsen(self) -> None:
-        """Merges all records into the other area; the old one is valid until the last store."""
+        """Merges all records into the other area. The old area stays valid until the last store."""
         start = self._start(self._area)
         size = self._capacity * STEP_SIZE
         records = self._box[start : start + size]
@@ -122,7 +123,7 @@ class History:
             record = records[slot * STEP_SIZE : (slot + 1) * STEP_SIZE]
             groups.setdefault(end // window, []).append(record)
         other = 1 - self._area
-        # Zeroed first: the record after the cursor must never be one of an earlier use.
+        # Zeroed first: the record after the cursor must never be a stale one.
         self._box[self._start(other) : self._start(other) + size] = bytes(size)
         for slot, group in enumerate(groups.values()):
             self._put(other, slot, summed(slot + 1, b"".join(group)))

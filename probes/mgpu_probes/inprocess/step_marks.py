@@ -1,9 +1,10 @@
-"""The marks that hooks set on a training loop. `ProbeContext.mark` takes each with its moment.
+"""The marks that hooks set on a training loop, with their moments, through `ProbeContext.mark`.
 
-A mark is a method of `Steps`, or a function of the engine and the moment that calls one; it is
-known by its identity. Those here carry data, or are shared by frameworks. `APART` holds the marks
-that are no part of an ordinary step (evaluation, checkpoints, the end of a data set): the fast path
-leaves them to the engine and learns nothing from them.
+A mark is a method of `Steps`, or a function that is called with the engine and the moment and calls
+such a method. It is identified by the function object, so it must not be created anew per step. The
+ones here carry data or are shared by frameworks. `APART` holds marks that are not part of an
+ordinary step (evaluation, checkpoints, the end of a data set): the fast path hands them to the
+engine.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ from . import layout
 from .step_engine import Steps
 
 Data = tuple[Any, ...]
-"""What a mark carries beside its moment."""
+"""The data of a mark, beside its moment."""
 Mark = Callable[..., None]
 """Called with the engine, the moment (monotonic ns) and its data."""
 
 
 def fetched(steps: Steps, now: int, samples: int, tokens: int) -> None:
-    """A batch of `samples` and `tokens` is there."""
+    """A fetch returned a batch of `samples` and `tokens`; 0: unknown."""
     steps.fetch_ends(now, samples, tokens)
 
 
 def batch_copied(steps: Steps, now: int) -> None:
-    """Since the batch was fetched it has been copied to the device, which alone knows how long."""
+    """The batch was copied to the device since it was fetched; only the device knows the
+    duration."""
     if not steps.ledger.outer:
         steps.ledger.explain(layout.TRANSFER, now)
 
 
 def backward_ended(steps: Steps, now: int, loss: float) -> None:
-    """The backward pass from `loss` is over."""
+    """The backward pass from `loss` ends."""
     steps.backward_ends(now, loss=loss)
 
 
@@ -62,37 +64,37 @@ def evaluation_forward_begins(steps: Steps, now: int) -> None:
 
 
 def evaluation_forward_ends(steps: Steps, now: int) -> None:
-    """It returns."""
+    """The model that was called while gradients are disabled returns."""
     steps.forward_ends(now, training=False)
 
 
 def loader_starts(steps: Steps, now: int) -> None:
-    """A loader starts its workers, or shuffles."""
+    """A loader starts an epoch: it starts its workers, or shuffles."""
     steps.waits_for_input(now)
 
 
 def loader_started(steps: Steps, now: int) -> None:
-    """It can be asked for batches."""
+    """The loader is ready for fetches."""
     steps.got_input(now)
 
 
 def scaler_update_begins(steps: Steps, now: int) -> None:
-    """A gradient scaler decides whether its optimizer steps."""
+    """A gradient scaler's step begins: it decides whether its optimizer steps."""
     steps.update_begins(now)
 
 
 def scaler_update_ends(steps: Steps, now: int, optimizer: int) -> None:
-    """It has decided."""
+    """The gradient scaler's step ends."""
     steps.update_ends(now, optimizer, scaler=True)
 
 
 def pause_begins(steps: Steps, now: int, phase: int) -> None:
-    """The loop saves a checkpoint or evaluates (`phase`)."""
+    """The loop begins to save a checkpoint or to evaluate (`phase`)."""
     steps.ledger.enter(phase, now)
 
 
 def pause_ends(steps: Steps, now: int) -> None:
-    """It trains on."""
+    """The pause ends; training continues."""
     steps.ledger.leave(now)
 
 

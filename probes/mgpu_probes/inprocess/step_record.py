@@ -1,4 +1,5 @@
-"""The bytes of a step's records. What does not fit its field is clamped, never refused."""
+"""Packs step records and records of device times into bytes. A value that does not fit its field is
+clamped, never rejected."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ _LARGEST_SINGLE = 3.4028234e38
 
 
 def clamp_single(value: float) -> float:
-    """`value` where it fits a float32, else the largest one of its sign."""
+    """`value`, or the largest float32 of its sign if it does not fit."""
     return copysign(_LARGEST_SINGLE, value) if _LARGEST_SINGLE < abs(value) < inf else value
 
 
 def clamp_whole(value: Any, low: int, high: int) -> int:
-    """`value` as a whole number from `low` to `high`; what is no number counts as 0."""
+    """`value` as an integer from `low` to `high`; anything that is not a number counts as 0."""
     try:
         return max(low, min(int(value), high))
     except (TypeError, ValueError, OverflowError):  # NaN, infinity, no number at all
@@ -47,8 +48,8 @@ def pack_clamped(
     fields: tuple[layout.Field, ...] = layout.STEP_FIELDS,
     body: struct.Struct = BODY,
 ) -> bytes:
-    """The body of a record of which some values do not fit: those of the named `fields`, in their
-    order."""
+    """The body of a record some of whose values do not fit. `values`: those of the named `fields`,
+    in their order."""
     packed: list[Any] = []
     named = [field for field in fields if field.name]
     for field, value in zip(named, values, strict=True):
@@ -67,8 +68,8 @@ def pack_clamped(
 
 
 def pack_device_step(number: int, step: DeviceStep, *, knows_wait: bool = True) -> bytes:
-    """The body of record `number` of device times. A phase that the timer may not have seen is not
-    measured where it is 0. `knows_wait`: hooks see all waits of the rank."""
+    """The body of record `number` of device times. Transfer and wait count as not measured if they
+    are 0, because the timer may have missed them. `knows_wait`: hooks see all waits of the rank."""
     seconds = [nanoseconds * 1e-9 for nanoseconds in step.phases]
     seconds[layout.COMMUNICATION] = nan
     for phase in (layout.TRANSFER, layout.WAIT):

@@ -1,4 +1,5 @@
-"""Pieces of time between two marks where a step might end, and what a finished step is."""
+"""The data of the step engine: pieces of time between marks at which a step might end, and
+steps."""
 
 from __future__ import annotations
 
@@ -10,19 +11,20 @@ from . import layout
 from .phase_ledger import BUCKETS
 
 CALLS, FETCHED, BACKWARD, UPDATE = 1, 2, 3, 4
-"""Signs of a step, the surest last: a recurring collective, a batch fetch together with a
-collective, a backward pass, an optimizer's update."""
+"""Levels: by which sign a step is recognised, the surest last: a recurring collective, a batch
+fetch together with a collective, a backward pass, an optimizer's update."""
 
 Facts = Sequence[int]
-"""Counters at one moment: collective sequence number, CPU ns of the thread, ns in Python's garbage
-collector, device bytes."""
+"""Counters at one moment: sequence number of the newest collective, CPU ns of the thread, ns in
+Python's garbage collector, device bytes."""
 
 Call = tuple[str, int, str]
 """A call site: file, line, name of the collective."""
 
 
 class Piece:
-    """What happened between two cuts."""
+    """What happened between two moments at which a step might end. `booked`: ns per phase; `tail`:
+    it follows the sign of a turn, so it may belong to the next one."""
 
     __slots__ = (
         "after",
@@ -63,7 +65,8 @@ class Piece:
         self.call: Call | None = None
 
     def evaluates(self, training: Collection[int]) -> bool:
-        """A batch of a loader that feeds no training, and nothing learned from it."""
+        """Whether it is evaluation: a batch of a loader that does not feed training, and no sign of
+        training."""
         return (
             self.loader != 0
             and not self.backwards
@@ -72,7 +75,8 @@ class Piece:
         )
 
     def absorbs(self, other: Piece) -> bool:
-        """Takes in a following batch of the same loader that was as unused as this one."""
+        """Merges the next piece into this one if both are unused batches of the same loader.
+        Returns whether it did."""
         if not self.evaluates(()) or not other.evaluates(()) or self.loader != other.loader:
             return False
         self.booked = [mine + more for mine, more in zip(self.booked, other.booked, strict=True)]
@@ -103,7 +107,7 @@ class Step(NamedTuple):
 
 
 def level_of(pieces: Iterable[Piece]) -> int:
-    """The surest sign among the pieces; 0 for none."""
+    """The level of the surest sign among the pieces; 0: there is none."""
     level = 0
     fetched = called = False
     for piece in pieces:
@@ -114,7 +118,7 @@ def level_of(pieces: Iterable[Piece]) -> int:
 
 
 def joined(pieces: Sequence[Piece], level: int, training: Collection[int]) -> Step:
-    """The step that these pieces are; `training` are the loaders known to feed backward passes."""
+    """The step made of these pieces. `training`: the loaders known to feed backward passes."""
     evaluated: list[Piece] = []
     if level >= BACKWARD:
         evaluated = [piece for piece in pieces if piece.loader and piece.evaluates(training)]

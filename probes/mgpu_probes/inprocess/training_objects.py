@@ -1,5 +1,8 @@
-"""What the process metadata says of data loaders and optimizers: settings once, and what changes
-each time that it is written."""
+"""Describes the data loaders and optimizers of a process, for the process metadata.
+
+Fixed settings are read once, when the object is first seen; changing ones each time the metadata is
+written.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _SHUFFLING = {"RandomSampler": True, "SequentialSampler": False}
 
 
 class UnseenWaits(str, Enum):
-    """Where this rank may have waited for others without a hook that saw it."""
+    """Kinds of waits for other ranks that no hook can see."""
 
     COMPILED_CODE = "compiled_code"
     """Code that `torch.compile` generated in C++."""
@@ -32,34 +35,34 @@ class UnseenWaits(str, Enum):
 
 
 class Described:
-    """One object, as it was when it was last seen alive."""
+    """The description of one object; after the object's end, its last description."""
 
     def __init__(self, subject: Any, facts: Facts, changing: Callable[[Any], Facts]) -> None:
         self.facts = {**facts, **changing(subject)}
         self._fixed = dict(facts)
         self._changing = changing
-        self._thing = weakref.ref(subject)
+        self._reference = weakref.ref(subject)
 
     @property
-    def thing(self) -> Any:
-        """The object; None: it is gone."""
-        return self._thing()
+    def subject(self) -> Any:
+        """The object; None if it no longer exists."""
+        return self._reference()
 
     def replaced_by(self, other: Described) -> bool:
-        """Whether it is gone, and the other one has the same settings."""
-        return self.thing is None and self._fixed == other._fixed
+        """Whether the object no longer exists and `other` has the same settings."""
+        return self.subject is None and self._fixed == other._fixed
 
     def now(self) -> Facts:
-        """All that is known of it."""
-        subject = self.thing
+        """The description, updated if the object still exists."""
+        subject = self.subject
         if subject is not None:
             self.facts.update(self._changing(subject))
         return self.facts
 
 
 def describe_loader(loader: Any) -> Described:
-    """A `torch.utils.data.DataLoader`. An iterable dataset is not asked for its length: torch would
-    then warn of batches beyond it."""
+    """Describes a `torch.utils.data.DataLoader`. The length of an iterable dataset is not read,
+    because torch would then warn about batches beyond it."""
     sampler = sampler_of(loader)
     is_map_style = getattr(loader, "_dataset_kind", None) == _MAP_STYLE
     dataset = getattr(loader, "dataset", None)
@@ -84,7 +87,8 @@ def describe_loader(loader: Any) -> Described:
 
 
 def sampler_of(loader: Any) -> Any:
-    """What orders the loader's samples: its own `sampler` is idle where it was given batches."""
+    """The sampler that orders the loader's samples. With a batch sampler, `loader.sampler` is
+    unused."""
     batches = getattr(loader, "batch_sampler", None)
     if getattr(loader, "batch_size", None) is None and batches is not None:
         return getattr(batches, "sampler", batches)
@@ -92,7 +96,7 @@ def sampler_of(loader: Any) -> Any:
 
 
 def describe_optimizer(optimizer: Any) -> Described:
-    """A `torch.optim.Optimizer`."""
+    """Describes a `torch.optim.Optimizer`."""
     groups = getattr(optimizer, "param_groups", None) or [{}]
     parameters = [p for group in groups for p in group.get("params", ())]
     facts = {
@@ -108,7 +112,7 @@ def describe_optimizer(optimizer: Any) -> Described:
 
 
 def _accelerators(parameters: list[Any]) -> list[str]:
-    """Of those parameters: several where a process divides one model among them."""
+    """The accelerators that hold the parameters; several if a process divides its model."""
     devices = {p.device for p in parameters}
     return sorted(str(device) for device in devices if device.type not in _HOST)[:_MOST_DEVICES]
 
@@ -118,7 +122,8 @@ def _epoch(loader: Any) -> Facts:
 
 
 def _rate(optimizer: Any) -> Facts:
-    """Of the first parameter group; a tensor, which may be on a device, is not read."""
+    """The learning rate of the first parameter group. A tensor is not read: it may be on a
+    device."""
     groups = getattr(optimizer, "param_groups", None) or [{}]
     return {"lr_now": _real(groups[0].get("lr"))}
 
@@ -152,17 +157,18 @@ def _length(subject: Any) -> int | None:
 def _ask_or_none(question: Callable[[], Any]) -> Any:
     try:
         return question()
-    except Exception:  # a sampler or dataset of the user's own may raise anything: not known then
+    except Exception:  # the user's sampler or dataset may raise anything: then it is unknown
         return None
 
 
 _MOST_PARAMETERS = 4096
-"""More are not reported, because each takes some microseconds."""
+"""With more parameters nothing is measured, because each takes some microseconds."""
 
 
 def measure_holdings(optimizers: Iterable[Any]) -> dict[str, Any]:
-    """For the process metadata: of all parameters of these optimizers, of each once. `on`: the
-    kind of device that they are on; what is elsewhere (offloaded) is not counted."""
+    """Bytes of weights, gradients and optimizer states of these optimizers, for the process
+    metadata. `on`: the kind of device of the first parameter; tensors elsewhere (offloaded) are not
+    counted."""
     weights = gradients = states = 0
     device_kind: str | None = None
     measured: set[int] = set()
@@ -199,7 +205,7 @@ def _kind(tensor: Any) -> str | None:
 
 
 def _size(tensor: Any, device_kind: str | None) -> int:
-    """Of this rank's part of a tensor; 0: it is none, or elsewhere."""
+    """Bytes of this rank's part of a tensor; 0 if it is no tensor or on another kind of device."""
     local = getattr(tensor, "_local_tensor", tensor)
     if (
         not hasattr(local, "element_size")
@@ -211,33 +217,33 @@ def _size(tensor: Any, device_kind: str | None) -> int:
 
 
 class TrainingObjects:
-    """What hooks have seen a process train with."""
+    """The loaders, optimizers and strategies that hooks have seen in this process."""
 
     def __init__(self) -> None:
         self.loaders: list[Described] = []
         self.optimizers: dict[int, Described] = {}
-        """By their id."""
+        """By the id of the optimizer."""
         self.strategies: set[str] = set()
-        """Ways to divide a model or a batch that are in use."""
+        """Names of the parallel strategies in use, such as `ddp`."""
         self.backend: str | None = None
-        """Of the default process group."""
+        """The backend of the default process group."""
         self.autocast: str | None = None
         """The dtype of the first autocast mode that was entered."""
         self.unseen_waits: UnseenWaits | None = None
-        """Why the waits of this rank are not known; None: hooks see them all."""
+        """The first kind of wait that hooks could not see; None: they saw all waits."""
         self._holdings: dict[tuple[tuple[int, int], ...], Facts] = {}
-        """What the optimizers hold, by their states' lengths."""
+        """The newest result of `measure_holdings`, by the optimizers' ids and numbers of states."""
 
-    def miss_waits(self, where: UnseenWaits) -> None:
-        """From now on the wait of a step is not known."""
+    def note_unseen_waits(self, where: UnseenWaits) -> None:
+        """Notes that waits of this kind are not seen: from now on a step's wait is unknown."""
         self.unseen_waits = self.unseen_waits or where
 
-    def saw_loader(self, loader: Any) -> tuple[int, int] | None:
-        """A DataLoader that is being iterated: its place among the loaders and the epoch, both from
-        0; None where it is one too many."""
+    def note_loader(self, loader: Any) -> tuple[int, int] | None:
+        """Notes that a DataLoader begins an epoch. Returns its index among the loaders and the
+        epoch, both from 0; None if too many loaders are described already."""
         loaders = self.loaders
         place = next(
-            (index for index, described in enumerate(loaders) if described.thing is loader), None
+            (index for index, described in enumerate(loaders) if described.subject is loader), None
         )
         if place is None:
             newest = describe_loader(loader)
@@ -250,27 +256,27 @@ class TrainingObjects:
             if place is None:
                 place = len(loaders)
                 loaders.append(newest)
-            else:  # made anew for each epoch
+            else:  # the script makes a new loader for each epoch
                 newest.facts["epochs"] = loaders[place].facts["epochs"]
                 loaders[place] = newest
         facts = loaders[place].now()
         facts["epochs"] += 1
         return place, facts["epochs"] - 1
 
-    def saw_optimizer(self, optimizer: Any) -> None:
-        """An optimizer that steps."""
+    def note_optimizer(self, optimizer: Any) -> None:
+        """Describes an optimizer that steps, if it is new."""
         key = id(optimizer)
         if key not in self.optimizers and len(self.optimizers) < _MOST_OBJECTS:
             self.optimizers[key] = describe_optimizer(optimizer)
 
     def holdings(self) -> Facts:
-        """Bytes of weights, gradients and optimizer states. Walked through only where an optimizer
-        or its state is new: some µs for each parameter."""
+        """Bytes of weights, gradients and optimizer states. They are measured again only if an
+        optimizer or a state is new, because each parameter takes some µs."""
         try:
             optimizers = [
-                optimizer.thing
+                optimizer.subject
                 for optimizer in self.optimizers.values()
-                if optimizer.thing is not None
+                if optimizer.subject is not None
             ]
             sizes = tuple(
                 (id(optimizer), len(getattr(optimizer, "state", ()))) for optimizer in optimizers
@@ -283,7 +289,7 @@ class TrainingObjects:
             return {}
 
     def forget(self) -> None:
-        """In a forked child: what the parent saw is not the child's."""
+        """For a forked child, which must not report its parent's objects."""
         self.loaders.clear()
         self.optimizers.clear()
         self.strategies.clear()

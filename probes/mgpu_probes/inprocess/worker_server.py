@@ -1,11 +1,13 @@
-"""A rank that answers questions about itself: its stacks, and what torch recorded.
+"""Serves a rank's stacks and torch's recorded collectives over a Unix socket, to the same user
+only.
 
-It listens on a unix socket beside its black box, which only the same user can reach. That needs no
-right to trace the process. Requests and answers are those of torch's own worker server, so that one
-client serves both; that one is not used, as it writes to the job's standard error.
+The socket lies beside the black box. Reading stacks this way needs no permission to trace the
+process. Requests and answers are those of torch's own worker server, so that one client serves
+both; torch's server is not used because it writes to the job's standard error.
 
-The thread is unknown to `threading`, sleeps until somebody asks, and answers unless code in C holds
-Python's lock. No signal is ever delivered in it, and none is raised by a client that has gone.
+The serving thread is unknown to `threading` and sleeps until a request comes. It answers unless C
+code holds Python's lock (GIL). It never receives a signal, and a client that disconnects raises
+none.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ _PATIENCE = 2.0
 _CREDENTIALS = struct.Struct("=iII")
 """pid, uid, gid: unix(7), SO_PEERCRED."""
 _open: list[socket.socket] = []
-"""The sockets that listen, and the connection that is being answered. A forked child closes them: a
-client of a rank that died must not wait for a child of it that lives on."""
+"""The listening socket and the connection that is being answered. A forked child closes them:
+otherwise a client of a dead rank would wait as long as the child lives."""
 
 
 def stacks() -> bytes:
-    """All threads' stacks, written to memory first: while faulthandler writes, it holds Python's
-    lock, and the client may read slowly."""
+    """The stacks of all threads, as faulthandler prints them. They are written to memory first,
+    because faulthandler holds the GIL while it writes, and a client may read slowly."""
     memory = os.memfd_create("stacks")
     try:
         faulthandler.dump_traceback(memory, all_threads=True)
@@ -45,11 +47,12 @@ def stacks() -> bytes:
 
 handlers: dict[str, Callable[[], bytes]] = {"ping": lambda: b"pong", "dump_traceback": stacks}
 commands: dict[str, Callable[[Mapping[str, int]], bytes]] = {}
-"""Those that are given numbers, as in `trace_begin?steps=10`."""
+"""Handlers that take numbers from the query, as in `trace_begin?steps=10`."""
 
 
 def listen(box: str) -> str | None:
-    """Answers from now on until the process ends; the socket's path. None: not possible here.
+    """Serves requests until the process ends. Returns the socket's path; None if that is
+    impossible.
 
     `box`: path of the process's black box."""
     folder, name = os.path.split(box)
@@ -72,7 +75,8 @@ def listen(box: str) -> str | None:
 
 
 def _bound(folder: int, name: str) -> socket.socket | None:
-    """A socket that listens as `name` in a private folder; None: not possible."""
+    """A socket that listens as `name` in `folder`; None if the folder is not private, or on
+    errors."""
     if not _is_private(os.fstat(folder)):
         return None
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -118,8 +122,8 @@ def _serve(server: socket.socket) -> None:
         except OSError:
             return  # the process ends
         _open.append(client)
-        # Whatever goes wrong with an answer, nobody but the client may notice: an exception that
-        # leaves a thread is printed to the job's standard error.
+        # Only the client may notice an error: an exception that leaves a thread is printed to the
+        # job's standard error.
         with client, suppress(Exception):
             _answer(client)
         with suppress(ValueError):
@@ -148,8 +152,8 @@ def _answer(client: socket.socket) -> None:
 
 
 def _send(client: socket.socket, data: bytes) -> None:
-    """A client that gave up raises an error here, never SIGPIPE: the program may have made that
-    deadly again (`signal.signal(SIGPIPE, SIG_DFL)`)."""
+    """Sends data. If the client has disconnected, this raises an error, never SIGPIPE, which kills
+    a program that has set `signal.signal(SIGPIPE, SIG_DFL)`."""
     client.sendall(data, socket.MSG_NOSIGNAL)
 
 

@@ -1,4 +1,5 @@
-"""Wraps functions so that nothing shows: not in tracebacks, warnings, pickles or graphs."""
+"""Wraps functions of a framework so that the user sees no trace of it: not in tracebacks, warnings,
+pickles or compiled graphs."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ _INVISIBLE = "{} (importlib._bootstrap)"
 is_internal_filename), so a warning still names the line of the user's own call."""
 
 compiling: Callable[[], bool] = bool
-"""Whether torch.compile traces the caller; torch's own function once there is one (`follow`), which
-is a constant for torch.compile: it leaves a hook out of its graph altogether."""
+"""Whether torch.compile traces the caller. `follow` replaces it by torch's own function, which is a
+constant for torch.compile: the compiler drops the hook from its graph."""
 
 
 def follow(compiler: ModuleType) -> None:
-    """Takes `compiling` from `torch.compiler`, which is imported later than what is wrapped."""
+    """Takes `compiling` from `torch.compiler`, which is imported after the first wrapped
+    modules."""
     global compiling
     compiling = getattr(compiler, "is_dynamo_compiling", compiler.is_compiling)
 
@@ -36,10 +38,10 @@ def around(
 ) -> Callable[..., Any]:
     """`original` with `begins(args, kwargs)` before and `ends(token, result)` after it.
 
-    Where `begins` returns None, or under `torch.compile`, there is nothing but the original call.
-    Errors in the hooks go to `failed` and never reach the caller. An exception of the original
-    passes without this frame in its traceback (CPython >=3.11): `raises` is called with it, then
-    `ends` with None as the result.
+    If `begins` returns None, or while `torch.compile` traces the caller, only the original is
+    called. Errors of the hooks go to `failed` and never reach the caller. If the original raises,
+    `raises` is called with the exception, then `ends` with None as the result; the exception goes
+    on to the caller without this frame in its traceback (CPython >= 3.11).
     """
     if hasattr(original, _MARK):
         return original
@@ -78,12 +80,12 @@ def around(
 
 
 def wrapped(function: Any) -> bool:
-    """Whether `around` made this function."""
+    """Whether the function was made by `around` or marked by `hidden`."""
     return hasattr(function, _MARK)
 
 
 def hidden(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, so that it shows neither in warnings nor to `around`."""
+    """Marks `function` so that warnings skip its frame and `around` does not wrap it again."""
     if isinstance(function, FunctionType):
         code = function.__code__
         function.__code__ = code.replace(co_filename=_INVISIBLE.format(code.co_filename))

@@ -41,7 +41,7 @@ class Pp(Strategy):
     schedule: Any
     pipeline: "Pipeline"
     names: list[str]
-    """Of all weights, in the order in which one process would have them."""
+    """Names of all weights, in the order in which a single process would have them."""
 
     def owners(self) -> list[int]:
         """The rank of each stage."""

@@ -63,7 +63,7 @@ def _float_buffers(model: nn.Module) -> list[torch.Tensor]:
 
 
 _SERVER_DIED = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused")
-"""What gloo says of a peer whose process has ended: its sockets are closed."""
+"""Parts of gloo's messages about a peer whose process has ended."""
 
 
 class RemoteOptimizer(torch.optim.Optimizer):

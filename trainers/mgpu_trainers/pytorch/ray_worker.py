@@ -15,7 +15,8 @@ STREAMS = (1, 2)
 
 
 class SharedOutput:
-    """Gives this process's standard output and error to whoever asks at `path`."""
+    """Passes the descriptors of this process's standard output and error to clients of the socket
+    at `path`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,16 +28,16 @@ class SharedOutput:
     def _serve(self) -> None:
         with suppress(OSError):  # closed: the process ends
             while True:
-                asking, _ = self._server.accept()
-                with asking:
-                    socket.send_fds(asking, [b"."], STREAMS)
+                client, _ = self._server.accept()
+                with client:
+                    socket.send_fds(client, [b"."], STREAMS)
 
 
 def take_output(path: str) -> None:
-    """Prints there from now on; what C code says, too."""
-    with socket.socket(socket.AF_UNIX) as asking:
-        asking.connect(path)
-        _, descriptors, _, _ = socket.recv_fds(asking, 1, len(STREAMS))
+    """Redirects standard output and error, also of C code, to those served at `path`."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+        _, descriptors, _, _ = socket.recv_fds(client, 1, len(STREAMS))
     for stream, new in zip(STREAMS, descriptors, strict=True):
         os.dup2(new, stream)
         os.close(new)

@@ -44,7 +44,8 @@ def deadline(name: str, seconds: float) -> Iterator[None]:
 
 
 def describe_absent(tf_cluster: Cluster, seconds: float, answers: Callable[[str], bool]) -> str:
-    """Who was waited for in vain, as the rest of a sentence; `answers`: whether an address does."""
+    """The tasks that did not join within `seconds`, as the end of a sentence. `answers`: whether an
+    address accepts connections."""
     places = [(task, tf_cluster.addresses[task.role][task.index]) for task in tf_cluster.tasks()]
     with ThreadPoolExecutor(len(places)) as pool:
         reachable = list(pool.map(answers, [address for _, address in places]))

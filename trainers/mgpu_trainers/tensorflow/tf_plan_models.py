@@ -14,7 +14,7 @@ Planned = tuple[Any, Callable[[int], Any], Callable[[Any, Any], Any]]
 
 DIGITS = 10
 CLASSES, PIXELS = 1000, 224
-"""Of ImageNet; width and height of its pictures, as they are usually cut."""
+"""ImageNet: its classes; width and height of its images, as they are usually cropped."""
 
 
 def gpt_nano() -> Planned:

@@ -115,7 +115,8 @@ def main() -> None:
 
 
 class RemoteFaults:
-    """Faults of workers and parameter servers, which run no Python of ours: the chief plants them.
+    """Plants faults in workers and parameter servers from the chief: they run only TensorFlow's
+    server.
 
     Ranks are the workers, then the parameter servers.
     """
@@ -139,10 +140,8 @@ class RemoteFaults:
                     os.kill(process, signal.Signals[f"SIG{fault.signal}"])
 
     def delay(self, inputs: Any, step: Any) -> Any:
-        """In a worker's graph: the batch, after the planted delay.
-
-        A graph cannot sleep, so it computes.
-        """
+        """Adds the planted delay to a worker's graph: the batch, available after the delay. A graph
+        cannot sleep, so it computes for that long."""
         for fault in self._planted:
             if isinstance(fault, Slow):
                 since = step - fault.start

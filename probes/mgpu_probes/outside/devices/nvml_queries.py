@@ -15,7 +15,7 @@ from mgpu_probes.outside.devices.driver_polling import (
 )
 
 _CORE_WORDS = 32
-"""Of 64 bits each."""
+"""Words of 64 bits in a CPU affinity mask."""
 _NODE_WORDS = 4
 _REASONS = {
     pynvml.nvmlClocksEventReasonGpuIdle: "idle",

@@ -1,4 +1,8 @@
-"""Flight recorder dumps on disk: one file per rank, pickled or JSON, plain or gzipped."""
+"""Reads flight-recorder dumps from disk: one file per rank, pickled or JSON, plain or gzipped.
+
+Files are untrusted: nothing in them is executed, and reading has a budget. `case.flight_records`
+makes typed records of the result.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,8 @@ from mgpu_probes.outside.untrusted_files import (
 )
 
 SYMBOLISING = 15.0
-"""Seconds by which a dump with call stacks may be older than its file: torch looks up the names of
-all frames before it writes (measured with torch 2.13: 1 to 10 s for the first dump)."""
+"""Seconds by which a dump with call stacks may be older than its file, because torch resolves the
+names of all frames before it writes (measured with torch 2.13: 1 to 10 s for the first dump)."""
 MOST_RANK = (1 << 20) - 1
 _ENDINGS = re.compile(r"\.(?:gz|json|pkl|pickle|pt|bin|trace|dump|txt)$", re.IGNORECASE)
 _RANK = re.compile(r"rank[ _.\-]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -67,12 +71,12 @@ def parse_dump(raw: bytes, *, source: str) -> dict[str, Any]:
             if not raw.strip():
                 raise NotAFlightError("it is empty")
             is_json = raw.lstrip()[:1] in (b"{", b"[")
-            held = _json(raw, budget) if is_json else unpickle(raw)
-            if isinstance(held, dict) and held.get("form") == FORM:
-                if not isinstance(held.get("collectives"), list):
+            content = _json(raw, budget) if is_json else unpickle(raw)
+            if isinstance(content, dict) and content.get("form") == FORM:
+                if not isinstance(content.get("collectives"), list):
                     raise NotAFlightError("it holds no collectives")
-                return {**_EMPTY, **held}
-            return normalize_dump(held, source=source, budget=budget)
+                return {**_EMPTY, **content}
+            return normalize_dump(content, source=source, budget=budget)
         except OverBudgetError as error:
             raise NotAFlightError(error.strerror) from None
 
@@ -130,4 +134,4 @@ def _integer(digits: str) -> int:
 
 
 def _none(_: str) -> None:
-    """NaN and infinity are no numbers here."""
+    """Reads NaN and infinity, which some writers of JSON use, as None."""

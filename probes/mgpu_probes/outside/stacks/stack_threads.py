@@ -43,7 +43,7 @@ def make_thread(
         "main": main,
         "active": active,
         "gil": gil,
-        "frames": [list(_bounded(one)) for one in _ends(frames)],
+        "frames": [list(_bounded(end)) for end in _ends(frames)],
     }
 
 

@@ -1,9 +1,11 @@
-"""Queries a rank through the unix socket of PyTorch's worker server, or of our own.
+"""Queries a rank through the Unix socket of PyTorch's worker server or of the probe's.
 
-PyTorch's (`torch._C._distributed_c10d._WorkerServer`, torch >= 2.4) answers HTTP in a thread of
-its own. Its handlers in C++ (`ping`, `fr_trace_json`) answer even while Python's lock is held;
-`dump_traceback` needs that lock. The server in an instrumented rank answers the same queries, all
-in Python."""
+PyTorch's server (`torch._C._distributed_c10d._WorkerServer`, torch >= 2.4) answers HTTP in its own
+thread. Its C++ handlers (`ping`, `fr_trace_json`) answer even while the GIL is held;
+`dump_traceback` needs the GIL. The probe's server (`inprocess/worker_server`) answers the same
+queries in Python. Readers of stacks and of flight records use it. It must not connect to another
+user's socket.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,13 @@ def ask_worker(socket_path: str, handler: str, timeout: float, most: int = MOST_
     end = time.monotonic() + timeout
     folder = _private_folder(os.path.dirname(socket_path) or ".")
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asked:
-            asked.settimeout(timeout)
-            asked.connect(_address(folder, os.path.basename(socket_path)))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as server:
+            server.settimeout(timeout)
+            server.connect(_address(folder, os.path.basename(socket_path)))
             request = f"POST /handler/{handler} HTTP/1.1\r\nHost: localhost\r\n"
             request += "Content-Length: 0\r\nConnection: close\r\n\r\n"
-            asked.sendall(request.encode("ascii"))
-            return _body(_all(asked, end, most))
+            server.sendall(request.encode("ascii"))
+            return _body(_receive_all(server, end, most))
     finally:
         os.close(folder)
 
@@ -56,22 +58,23 @@ def _private_folder(path: str) -> int:
 
 
 def _address(folder: int, name: str) -> str:
-    """The socket's path through the open folder: it cannot be swapped, and has any length."""
+    """The socket's path through the open folder, which cannot be swapped and allows any length."""
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
         raise PermissionError(f"{name} is not a socket of this user")
     return f"/proc/self/fd/{folder}/{name}"
 
 
-def _all(asked: socket.socket, end: float, most: int) -> bytes:
+def _receive_all(server: socket.socket, end: float, most: int) -> bytes:
+    """The server's whole answer. `end`: the deadline, by the monotonic clock."""
     pieces: list[bytes] = []
     size = 0
     while size <= most:
         left = end - time.monotonic()
         if left <= 0:
             raise TimeoutError("the worker server did not answer in time")
-        asked.settimeout(left)
-        piece = asked.recv(_PIECE)
+        server.settimeout(left)
+        piece = server.recv(_PIECE)
         if not piece:
             return b"".join(pieces)
         pieces.append(piece)
@@ -85,7 +88,7 @@ def _body(answer: bytes) -> bytes:
     if len(words) < 2 or not words[0].startswith(b"HTTP/1."):
         raise OSError("the process on the socket is not a worker server")
     if words[1] != b"200" or b"transfer-encoding" in head.lower():
-        said = body[:200].decode("utf-8", "replace")
+        status, reason = words[1].decode("ascii", "replace"), body[:200].decode("utf-8", "replace")
         kind = NoHandlerError if words[1] == b"404" else OSError
-        raise kind(f"the worker server answered {words[1].decode('ascii', 'replace')}: {said}")
+        raise kind(f"the worker server answered {status}: {reason}")
     return body

@@ -259,9 +259,9 @@ class _Columns:
         rows["kind"] = [KINDS[one.cat] for one in kept]
         rows["name"] = [names[one.name] for one in kept]
         rows["thread"] = [threads[one.tid] for one in kept]
-        rows["stream"] = _numbers([one.stream for one in args], _WIDE)
-        rows["correlation"] = _numbers([one.correlation for one in args], _LONG)
-        rows["sequence"] = _numbers([one.sequence for one in args], _WIDE)
+        rows["stream"] = _numbers([argument.stream for argument in args], _WIDE)
+        rows["correlation"] = _numbers([argument.correlation for argument in args], _LONG)
+        rows["sequence"] = _numbers([argument.sequence for argument in args], _WIDE)
         rows["group"] = [names[f"{arg.group} {arg.members}"] if arg.group else -1 for arg in args]
         self._budget.take(EVENT * len(rows) + NAME * (len(names) - before))
         self._parts.append(rows)

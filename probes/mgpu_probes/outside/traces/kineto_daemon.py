@@ -94,7 +94,7 @@ def trace_by_kineto(
 ) -> list[TakenTrace]:
     """The traces of all ranks, written to `folder`. Raises OccupiedError."""
     begin = time.time() + AHEAD
-    daemon = Daemon(frozenset(one.pid for one in ranks), _configuration(folder, begin, seconds))
+    daemon = Daemon(frozenset(rank.pid for rank in ranks), _configuration(folder, begin, seconds))
     files = {rank.pid: folder / f"kineto_{rank.inner_pid or rank.pid}.json" for rank in ranks}
     with _listening(socket_folder) as listening:
         end = begin + seconds + WRITING
@@ -106,10 +106,10 @@ def trace_by_kineto(
                 break
             tell(_how_far(daemon, begin - now, seconds))
     return [
-        move_trace(files[one.pid], one.pid, one.rank, folder)
-        if files[one.pid].exists()
-        else TakenTrace(one.pid, one.rank, None, _why_not(one.pid, daemon))
-        for one in ranks
+        move_trace(files[rank.pid], rank.pid, rank.rank, folder)
+        if files[rank.pid].exists()
+        else TakenTrace(rank.pid, rank.rank, None, _why_not(rank.pid, daemon))
+        for rank in ranks
     ]
 
 

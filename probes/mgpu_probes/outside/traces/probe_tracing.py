@@ -209,7 +209,7 @@ def _follow(
         for pid, state in zip(left, pool.map(read_state, left), strict=True):
             if state is not None and state != states[pid]:
                 states[pid], news = state, time.monotonic()
-        traced = max((one.steps for one in states.values()), default=0)
+        traced = max((state.steps for state in states.values()), default=0)
         tell(f"tracing: {traced} steps" + (f" of {_steps(wanted)}" if not wanted.seconds else ""))
         time.sleep(POLL)
     list(pool.map(_cancel, asks.values()))

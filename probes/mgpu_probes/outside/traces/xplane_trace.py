@@ -132,7 +132,9 @@ def _read(path: Path, root: Path | None, budget: Budget) -> RawTrace:
     except Broken:
         cut = "the file ends early, or is damaged"
     table = _Table(data, budget)
-    devices = sorted(one.name for one in planes if _DEVICE.fullmatch(one.name) and one.lines)
+    devices = sorted(
+        plane.name for plane in planes if _DEVICE.fullmatch(plane.name) and plane.lines
+    )
     for plane in planes:
         if plane.name in (HOST, CALLS) or plane.name == next(iter(devices), None):
             table.add(plane)

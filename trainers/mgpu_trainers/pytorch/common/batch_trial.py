@@ -22,10 +22,11 @@ from mgpu_trainers.pytorch.common import torch_data, torch_models
 from mgpu_trainers.pytorch.common.passes import Precision, checkpoint_activations
 
 STEPS = 2
-"""Of each size: the optimizer takes its memory in the first."""
+"""Steps of each size: the optimizer allocates its memory in the first."""
 
 COPIES = 2
-"""Of the weights: what data parallelism may hold beyond one process, as gradients on their way."""
+"""Copies of the weights that data parallelism may hold beyond a single process, as gradients in
+transit."""
 
 NO_ROOM = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
 

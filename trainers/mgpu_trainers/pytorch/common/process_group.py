@@ -27,10 +27,11 @@ class Place:
 def join_group(
     name: str, wanted: str, timeout: float | None, *, backend: str | None = None
 ) -> Iterator[Place]:
-    """One of the ranks that torchrun, or `apart`, started.
+    """Joins the process group of the ranks that torchrun or `apart` started, and leaves it at the
+    end.
 
-    `timeout`: seconds that a collective may take; `backend`: other than what suits the device. Ends
-    the process where it was not started so, or where there are too few GPUs; and with the launcher.
+    `timeout`: seconds that a collective may take; `backend`: None chooses by the device. Exits with
+    a message if the process was not started so or there are too few GPUs. Ends with its launcher.
     """
     if "RANK" not in os.environ:
         launcher = "python -m mgpu_trainers.apart" if backend else "torchrun"

@@ -144,7 +144,7 @@ GPT2_VOCABULARY = 50257
 """Tokens that GPT-2 knows."""
 
 IMAGENET_CLASSES = 1000
-"""Of ImageNet."""
+"""Classes of ImageNet."""
 
 _GROWTH = 4
 """A bottleneck's channels out, as multiples of those inside."""

@@ -1,7 +1,7 @@
-"""What a TensorFlow strategy may do differently from one process on one device.
+"""The base class of the TensorFlow trainers' strategies: one process on one device.
 
-A strategy is a file with a subclass in the parent package. Devices are settled here before
-TensorFlow creates them.
+A strategy is a file of the parent package with a subclass, which overrides what differs; the
+training loop calls it. Devices must be chosen here, before TensorFlow initializes them.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from mgpu_trainers.tensorflow.common.graph_faults import PlantedInGraph
 
 
 class Strategy:
-    """`distributed`: TensorFlow's own strategy. `rank`: of this process among `world`, which
-    divide the data. `replicas`: how many ranks that faults name are replicas of this process.
+    """`distributed`: TensorFlow's strategy object. `rank`, `world`: this process among those that
+    divide the data. `replicas`: number of this process's replicas, which faults address as ranks.
     """
 
     name: ClassVar[str]
@@ -39,7 +39,8 @@ class Strategy:
         )
 
     def note(self) -> str | None:
-        """One sentence on what these devices cannot show of the strategy; None: they show it."""
+        """A sentence on what these devices cannot show about the strategy; None: there is
+        nothing."""
         return None
 
     def plant(self) -> PlantedInGraph:
@@ -55,7 +56,8 @@ class Strategy:
 def choose_devices(name: str, wanted: str, *, first: int, count: int, threads: int) -> list[str]:
     """The names of `count` devices from the `first` on: GPUs if there are enough, else CPUs.
 
-    Several CPUs are one, divided into virtual ones. Ends the process where there are too few GPUs.
+    Several CPUs are virtual devices of a single one. Exits with a message if there are too few
+    GPUs.
     """
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, count))
@@ -63,12 +65,12 @@ def choose_devices(name: str, wanted: str, *, first: int, count: int, threads: i
     enough = len(gpus) >= first + count
     if wanted == "cuda" and not enough:
         sys.exit(f"{name}: {len(gpus)} GPUs are too few; try --device cpu")
-    mine = gpus[first : first + count] if enough and wanted != "cpu" else []
-    tf.config.set_visible_devices(mine, "GPU")
-    for gpu in mine:  # else TensorFlow takes all of its memory at once
+    chosen = gpus[first : first + count] if enough and wanted != "cpu" else []
+    tf.config.set_visible_devices(chosen, "GPU")
+    for gpu in chosen:  # otherwise TensorFlow allocates all of its memory at once
         tf.config.experimental.set_memory_growth(gpu, True)
-    if not mine and count > 1:
+    if not chosen and count > 1:
         (cpu,) = tf.config.list_physical_devices("CPU")
         virtual = [tf.config.LogicalDeviceConfiguration()] * count
         tf.config.set_logical_device_configuration(cpu, virtual)
-    return [f"{'GPU' if mine else 'CPU'}:{number}" for number in range(count)]
+    return [f"{'GPU' if chosen else 'CPU'}:{number}" for number in range(count)]

@@ -1,9 +1,9 @@
-"""DeepSpeed: what its engine does around forward, backward and the optimizer.
+"""Wraps DeepSpeed's engine: its forward pass, its gradient reduction, its update.
 
-On a GPU its ZeRO optimizers reduce gradients and gather weights in streams of their own. The stream
-that computes waits for these (`wait_stream`: each bucket of stages 1 and 2, each module of stage
-3), or the host does (`synchronize`: at the end of the backward pass, and where stage 3 has too many
-reductions under way). The hooks of the streams see both.
+On a GPU the ZeRO optimizers reduce gradients and gather weights in streams of their own. The
+compute stream waits for these (`wait_stream`: each bucket of stages 1 and 2, each module of stage
+3), or the host does (`synchronize`: at the end of the backward pass, and when stage 3 has too many
+reductions in flight). The hooks of streams (`device_events`) see both waits.
 """
 
 from __future__ import annotations
@@ -15,37 +15,36 @@ from ...probe_context import ProbeContext
 from ...step_engine import Steps
 from ...step_marks import update_skipped, updated
 from ..torch.ddp import forward_begins, forward_ends
-from ..torch.parallel_strategies import uses
+from ..torch.parallel_strategies import note_strategy
 from ..torch.torch_support import wrap
 
 probe: ProbeContext
 
-_WORD = "deepspeed"
+_STRATEGY = "deepspeed"
 _STAGES = {1: "zero1", 2: "zero2", 3: "zero3"}
 _configuration: dict[str, Any] = {}
 
 
 def patch(engine: ModuleType) -> None:
-    """Wraps the engine: its own methods between the user's call and torch's hooks (private, and
-    left alone where they are called otherwise)."""
+    """Wraps four methods of the engine. Two are private; a version that lacks one goes without."""
     owner = engine.DeepSpeedEngine
-    wrap(owner, "__init__", _making, _made)
+    wrap(owner, "__init__", _init_begins, _init_ends)
     wrap(owner, "forward", forward_begins, forward_ends)
-    wrap(owner, "_backward_epilogue", _reduces, _reduced)
-    wrap(owner, "_take_model_step", _updates, _updated)
+    wrap(owner, "_backward_epilogue", _reduction_begins, _reduction_ends)
+    wrap(owner, "_take_model_step", _update_begins, _update_ends)
 
 
-def _making(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+def _init_begins(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
     return args[0] if probe.on else None
 
 
-def _made(engine: Any, _: Any) -> None:
-    uses(_WORD)
+def _init_ends(engine: Any, _: Any) -> None:
+    note_strategy(_STRATEGY)
     if type(engine).__name__ == "PipelineEngine":
-        uses("pipeline")
+        note_strategy("pipeline")
     stage = _setting(engine, "zero_optimization_stage")
     if stage in _STAGES:
-        uses(_STAGES[stage])
+        note_strategy(_STAGES[stage])
     _configuration.update(
         zero_stage=stage,
         accumulation=_setting(engine, "gradient_accumulation_steps"),
@@ -54,17 +53,17 @@ def _made(engine: Any, _: Any) -> None:
 
 
 def _setting(engine: Any, setting: str) -> int | None:
-    """What a method of the engine's says of its configuration; None: no number, or no such one."""
+    """An integer setting of the engine, read by one of its methods; None: unknown."""
     method = getattr(engine, setting, None)
     try:
         value = method() if callable(method) else None
-    except Exception:  # an engine that was not made to its end
+    except Exception:  # the engine's constructor has failed
         return None
     return int(value) if isinstance(value, int) else None
 
 
-def _reduces(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
-    """Gradients are gathered into buckets and averaged: the end of the backward pass."""
+def _reduction_begins(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
+    """Marks the reduction of gradients at the end of the backward pass."""
     if not probe.mine():
         return None
     compiles = getattr(args[0], "is_deepcompile_active", None)
@@ -74,23 +73,23 @@ def _reduces(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
     return True
 
 
-def _reduced(_: bool, __: Any) -> None:
+def _reduction_ends(_: bool, __: Any) -> None:
     probe.mark(Steps.reducing_ends, probe.clock())
 
 
-def _updates(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
-    """The update: gradients' norm, the optimizer, and the weights that ranks send each other."""
+def _update_begins(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+    """Marks the update: the gradients' norm, the optimizer, and the exchange of weights."""
     if not probe.adopt():
         return None
     probe.mark(Steps.update_begins, probe.clock())
     return args[0]
 
 
-def _updated(engine: Any, _: Any) -> None:
+def _update_ends(engine: Any, _: Any) -> None:
     applied = getattr(engine, "_step_applied", True) is not False
     probe.mark(updated if applied else update_skipped, probe.clock())
 
 
 def describe() -> dict[str, Any]:
-    """The configuration of the engine, where this process has made one (its parent may have)."""
-    return {"deepspeed": dict(_configuration)} if _WORD in probe.objects.strategies else {}
+    """The engine's configuration; empty if this process made no engine since it was forked."""
+    return {"deepspeed": dict(_configuration)} if _STRATEGY in probe.objects.strategies else {}

@@ -1,7 +1,7 @@
-"""Ray Train: each rank's function runs in a thread of its worker, and Ray keeps what it raises.
+"""Follows the user's training function in a worker of Ray Train, which runs it in a thread.
 
-Ray ends a worker with exit code 1 whatever became of the function (seen with Ray 2.60), so the box
-tells how that ended.
+Ray catches what the function raises, and ends every worker with exit code 1, also after success
+(seen with Ray 2.60). Therefore the box records how the function ended.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from ...probe_context import ProbeContext
 
 probe: ProbeContext
 
-_trains: list[bool] = []
-"""Once for each function of Ray's that trained in this process."""
+_trainings: list[bool] = []
+"""One entry per training function that has run in this process."""
 FACTS = {"launcher": "ray", "main_thread_trains": False}
 
 
 def patch(runner: ModuleType) -> None:
-    """Follows the functions that `ThreadRunner` runs."""
+    """Wraps `ThreadRunner.run` and the function that packs up the user's exception."""
     kind = getattr(runner, "ThreadRunner", None)
     run = getattr(kind, "run", None)
     construct = getattr(runner, "construct_user_exception_with_traceback", None)
-    if kind is None or run is None or construct is None:  # a version that nobody has seen
+    if kind is None or run is None or construct is None:  # another version of Ray
         return
 
     @wraps(run)
     def run_followed(self: Any, target: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
-        return run(self, _followed(target), *args, **kwargs)
+        return run(self, _follow(target), *args, **kwargs)
 
     @wraps(construct)
     def construct_recorded(error: BaseException, *args: Any, **kwargs: Any) -> Any:
-        _quietly(_raised, error)
+        _run_safely(_record_exception, error)
         return construct(error, *args, **kwargs)
 
     kind.run = run_followed
@@ -44,30 +44,30 @@ def patch(runner: ModuleType) -> None:
 
 
 def describe() -> dict[str, Any]:
-    """How this process is launched, where Ray trains in it."""
-    return FACTS if _trains else {}
+    """The launcher's facts for the process metadata; empty if Ray runs no training here."""
+    return FACTS if _trainings else {}
 
 
-def _followed(target: Callable[[], Any]) -> Callable[[], Any]:
+def _follow(target: Callable[[], Any]) -> Callable[[], Any]:
     @wraps(target)
     def follow() -> Any:
-        _quietly(_begins)
+        _run_safely(_training_begins)
         result = target()
-        _quietly(probe.leave, 0)
+        _run_safely(probe.leave, 0)
         return result
 
     return follow
 
 
-def _begins() -> None:
+def _training_begins() -> None:
     probe.adopt()
     _name_thread()
-    _trains.append(True)
+    _trainings.append(True)
     probe.renew_metadata()
 
 
 def _name_thread() -> None:
-    """For whoever looks from outside. Linux alone."""
+    """Names the training thread, so that readers of stacks can tell it apart. Linux only."""
     try:
         with open(f"/proc/self/task/{get_native_id()}/comm", "w") as name:
             name.write(layout.TRAINS)
@@ -75,8 +75,9 @@ def _name_thread() -> None:
         pass
 
 
-def _raised(error: BaseException) -> None:
-    """Called where Ray has caught it, with the frames of Ray's thread and of `follow` on top."""
+def _record_exception(error: BaseException) -> None:
+    """Records the user's exception after Ray has caught it, without the frames of Ray's thread and
+    of `follow` on top of its traceback."""
     top = error.__traceback__
     if top is not None and top.tb_next is not None:
         if top.tb_next.tb_frame.f_code.co_filename == __file__:
@@ -86,7 +87,7 @@ def _raised(error: BaseException) -> None:
         probe.leave(error.code if isinstance(error.code, int) and error.code else 1)
 
 
-def _quietly(act: Callable[..., Any], *args: Any) -> None:
+def _run_safely(act: Callable[..., Any], *args: Any) -> None:
     try:
         act(*args)
     except Exception as trouble:

@@ -1,7 +1,7 @@
-"""TensorFlow and Keras: which of their modules are patched, and by which hooks here.
+"""The adapter of TensorFlow and Keras: which of their modules are patched, and by which hooks.
 
-TensorFlow is never imported here: everything of it is taken from `sys.modules`, where the user's
-program has put it.
+The probe never imports TensorFlow. It takes what it needs from `sys.modules` once the user's
+program has imported it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Parameter servers, as the chief sees them: how long each worker takes for a closure.
+"""Measures, in the chief of a parameter-server job, how long each worker takes for a closure.
 
-Workers run no Python of the user's. A closure that a worker has carried out is a step of the job,
-in which the chief waits.
+Workers run no Python of the user, so no probe runs there. Each finished closure is recorded as a
+step of the job, in which the chief waits.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ probe: ProbeContext
 _MOST = 1024
 _NO_FACTS: Facts = (0, 0, 0, 0)
 _workers: dict[int, Latencies] = {}
-"""By index."""
+"""Durations of closures, by the worker's index."""
 _one_at_a_time = RLock()
-"""A step that is recorded may renew the process metadata, which reads them again."""
+"""Guards `_workers`. Reentrant: recording a step may renew the process metadata, which reads
+them."""
 
 
 class _Last:
-    """When the newest step ended; 0: none has."""
+    """The end of the newest step, monotonic ns; 0: there is none."""
 
     end = 0
 
@@ -37,18 +38,18 @@ last_closure = _Last()
 
 
 def patch(cluster_coordinator: ModuleType) -> None:
-    """Wraps what each worker's thread does with a closure (private)."""
-    wrap(cluster_coordinator.Worker, "_process_closure", _begins, _ends)
+    """Wraps the private method in which a worker's thread runs a closure."""
+    wrap(cluster_coordinator.Worker, "_process_closure", _closure_begins, _closure_ends)
 
 
-def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> tuple[int, int] | None:
+def _closure_begins(args: tuple[Any, ...], _: dict[str, Any]) -> tuple[int, int] | None:
     index = getattr(args[0], "worker_index", None)
     if not probe.on or type(index) is not int or not 0 <= index < _MOST:
         return None
     return index, probe.clock()
 
 
-def _ends(token: tuple[int, int], _: Any) -> None:
+def _closure_ends(token: tuple[int, int], _: Any) -> None:
     index, began = token
     with _one_at_a_time:
         now = probe.clock()
@@ -57,11 +58,11 @@ def _ends(token: tuple[int, int], _: Any) -> None:
         if latencies is None:
             latencies = _workers[index] = Latencies()
         latencies.add(seconds)
-        _step(last_closure.end or began, now)
+        _record_step(last_closure.end or began, now)
         last_closure.end = now
 
 
-def _step(start: int, end: int) -> None:
+def _record_step(start: int, end: int) -> None:
     phases = [0] * len(layout.PHASES)
     phases[layout.WAIT] = end - start
     probe.record_step(
@@ -69,7 +70,7 @@ def _step(start: int, end: int) -> None:
     )
 
 
-def _closures() -> dict[str, Any]:
+def _describe() -> dict[str, Any]:
     if not _workers:
         return {}
     with _one_at_a_time:
@@ -79,7 +80,7 @@ def _closures() -> dict[str, Any]:
                 "count": latencies.count,
                 "seconds": latencies.seconds,
                 "longest": latencies.longest,
-                **latencies.lately(),
+                **latencies.describe_newest(),
             }
             for index, latencies in sorted(_workers.items())
         ]
@@ -88,4 +89,4 @@ def _closures() -> dict[str, Any]:
 
 def attach(context: ProbeContext) -> None:
     """Adds what this module knows to the process metadata."""
-    context.add_metadata(_closures)
+    context.add_metadata(_describe)

@@ -1,4 +1,4 @@
-"""Iterators over data sets: the loop, or a graph, waits for a batch."""
+"""Wraps iterators over `tf.data` sets: marks a fetch by the loop, stamps a fetch inside a graph."""
 
 from __future__ import annotations
 
@@ -13,21 +13,29 @@ from ...step_engine import Steps
 from ...step_marks import Mark, fetch_found_end, fetched
 from ...wrap import hidden, wrapped
 from . import dataset_pipelines, function_calls, graph_stamps
-from .stamp_timeline import ASKS, INPUT, SAMPLES, TOKENS
-from .tensorflow_support import eagerly, parts_of, size_of, tensorflow, tensors, unseen
+from .stamp_timeline import FETCH_BEGINS, INPUT, SAMPLES, TOKENS
+from .tensorflow_support import (
+    batch_size,
+    hide_caller_frame,
+    is_eager,
+    split_replicas,
+    tensorflow,
+    tensors,
+)
 
 probe: ProbeContext
 
 _MARKS_KEPT = 256
-_NOTHING_LEARNED = (layout.EVALUATION, layout.CHECKPOINT)
+_NO_TRAINING = (layout.EVALUATION, layout.CHECKPOINT)
 _fetch_marks: dict[int, Mark] = {}
-"""The mark of a fetch from each data set."""
+"""The mark that begins a fetch, by the id of the data set."""
 _sizes: dict[tuple[int, tuple[Any, ...]], tuple[int, int]] = {}
-"""Samples and tokens of its batches, by their shapes."""
+"""Samples and tokens of a batch, by the id of its data set and its shapes."""
 
 
 class _Fetch:
-    """The fetch that is under way: iterators over several devices ask others."""
+    """Whether a fetch is running: an iterator over several devices fetches from inner iterators,
+    which are not counted."""
 
     runs = False
 
@@ -44,7 +52,7 @@ def patch(iterator_ops: ModuleType) -> None:
 
 
 def patch_distributed(input_lib: ModuleType) -> None:
-    """Wraps those that divide batches over replicas."""
+    """Wraps iterators that divide batches over replicas."""
     dataset_pipelines.patch_distributed(input_lib)
     for name in ("DistributedIteratorBase", "DistributedIterator"):
         owner = getattr(input_lib, name, None)
@@ -64,20 +72,20 @@ def _watch(owner: Any, name: str) -> None:
             return original(iterator, *args, **kwargs)
         current_fetch.runs = True
         try:
-            if eagerly():
+            if is_eager():
                 return _fetch_eagerly(original, iterator, args, kwargs)
             _stamp_fetch()
             batch = original(iterator, *args, **kwargs)
         except BaseException as error:
-            unseen(error)
+            hide_caller_frame(error)
             raise
         finally:
             current_fetch.runs = False
-        function_calls.noted(fetches=True)
+        function_calls.note_operations(fetches=True)
         try:
-            return _stamped(batch)
+            return _stamp_batch(batch)
         except Exception as trouble:
-            graph_stamps.fail(trouble)
+            graph_stamps.disable(trouble)
             return batch
 
     setattr(owner, name, hidden(fetches))
@@ -85,16 +93,16 @@ def _watch(owner: Any, name: str) -> None:
 
 def _stamp_fetch() -> None:
     try:
-        graph_stamps.begin(ASKS)
+        graph_stamps.stamp_start(FETCH_BEGINS)
     except Exception as trouble:
-        graph_stamps.fail(trouble)
+        graph_stamps.disable(trouble)
 
 
 def _fetch_eagerly(
     original: Callable[..., Any], iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """The loop fetches a batch itself."""
-    within = function_calls.current_call.facts is not None or probe.ledger.phase in _NOTHING_LEARNED
+    """Fetches a batch for the loop, between two marks; inside a watched call, without marks."""
+    within = function_calls.current_call.facts is not None or probe.ledger.phase in _NO_TRAINING
     if within or not probe.mine():
         return original(iterator, *args, **kwargs)
     dataset = id(_dataset(iterator))
@@ -104,7 +112,7 @@ def _fetch_eagerly(
         batch = original(iterator, *args, **kwargs)
         return batch
     except BaseException as error:
-        unseen(error)
+        hide_caller_frame(error)
         raise
     finally:
         try:
@@ -117,24 +125,25 @@ def _mark_fetched(dataset: int, batch: Any) -> None:
     if batch is None:
         probe.mark(fetch_found_end, probe.clock())
     else:
-        probe.mark(fetched, probe.clock(), _size_of(dataset, batch))
+        probe.mark(fetched, probe.clock(), _cached_batch_size(dataset, batch))
 
 
-def _size_of(dataset: int, batch: Any) -> tuple[int, int]:
-    """As `size_of`, which is asked once for each shape of a data set's batches."""
+def _cached_batch_size(dataset: int, batch: Any) -> tuple[int, int]:
+    """Samples and tokens of the batch (`batch_size`), cached by data set and shapes."""
     shapes = _shapes(batch)
     if shapes is None:
-        return size_of(batch)
+        return batch_size(batch)
     size = _sizes.get((dataset, shapes))
     if size is None:
         if len(_sizes) >= _MARKS_KEPT:
             _sizes.clear()
-        size = _sizes[dataset, shapes] = size_of(batch)
+        size = _sizes[dataset, shapes] = batch_size(batch)
     return size
 
 
 def _shapes(batch: Any) -> tuple[Any, ...] | None:
-    """Of the tensors in a plain tuple, each perhaps one for every replica; None: it is none."""
+    """The shapes of a batch that is a plain tuple of tensors or per-replica tensors; None if it is
+    anything else."""
     if type(batch) is not tuple:
         return None
     shapes: list[Any] = []
@@ -149,20 +158,20 @@ def _shapes(batch: Any) -> tuple[Any, ...] | None:
     return tuple(shapes)
 
 
-def _stamped(batch: Any) -> Any:
-    """The batch of a graph, which is not used before its moment is taken: the stamp would else be
-    taken whenever a thread has nothing better to do."""
-    if graph_stamps.graph() is None:
+def _stamp_batch(batch: Any) -> Any:
+    """Stamps the moment at which the graph has its batch, and makes everything that uses the batch
+    wait for the stamp: otherwise a thread would take the stamp at any later time."""
+    if graph_stamps.stampable_graph() is None:
         return batch
     tf = tensorflow()
     flat = tf.nest.flatten(batch, expand_composites=True)
     moment = graph_stamps.stamp(INPUT, flat, -1)
     if moment is None:
         return batch
-    graph_stamps.live(layout.FORWARD, flat)
+    graph_stamps.show_phase(layout.FORWARD, flat)
     if hasattr(batch, "has_value"):
         return batch
-    _count(batch)
+    _send_batch_size(batch)
     with tf.control_dependencies([moment]):
         later = [_identity(tf, tensor) for tensor in flat]
     return tf.nest.pack_sequence_as(batch, later, expand_composites=True)
@@ -175,16 +184,16 @@ def _identity(tf: Any, tensor: Any) -> Any:
         return tf.identity(tensor)
 
 
-def _count(batch: Any) -> None:
-    samples, tokens = size_of(batch)
+def _send_batch_size(batch: Any) -> None:
+    samples, tokens = batch_size(batch)
     if samples:
-        graph_stamps.number(SAMPLES, samples, -1)
-        graph_stamps.number(TOKENS, tokens, -1)
+        graph_stamps.send_number(SAMPLES, samples, -1)
+        graph_stamps.send_number(TOKENS, tokens, -1)
         return
-    for part in parts_of(batch):
+    for part in split_replicas(batch):
         first = next((tensor for tensor in tensors(part) if tensor.shape.rank), None)
         if first is not None:
-            graph_stamps.number(SAMPLES, tensorflow().shape(first)[0], -1)
+            graph_stamps.send_number(SAMPLES, tensorflow().shape(first)[0], -1)
 
 
 def _make_fetch_mark(dataset: int) -> Mark:
@@ -198,7 +207,7 @@ def _make_fetch_mark(dataset: int) -> Mark:
 
 
 def _dataset(iterator: Any) -> Any:
-    """What it iterates over: iterators come and go with the epochs."""
+    """The data set of an iterator: a new iterator is made for each epoch, but the set stays."""
     dataset = getattr(iterator, "_dataset", None)
     if dataset is not None:
         return dataset

@@ -1,7 +1,7 @@
-"""tf.data pipelines that are iterated over: what stands in them, for the process metadata.
+"""Describes the `tf.data` pipelines that the program iterates over, for the process metadata.
 
-Read once, as an iterator is made: a data set knows the one that it takes its elements from (private
-names). What makes batches inside a graph, as on workers of parameter servers, is not seen.
+A pipeline is read once, when its iterator is made, by following each data set to its input (private
+attributes). Pipelines inside a graph, as on workers of parameter servers, are not seen.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ _MOST = 4
 _LONGEST = 32
 """Operations of a pipeline."""
 _UNREADABLE = ("Variant", "ReincarnatedPerDeviceGenerator")
-"""Data sets that came from elsewhere as a handle: what they were made of is not known here."""
+"""Data sets that arrived as a handle: their inputs are unknown."""
 _pipelines: list[dict[str, Any]] = []
 
 
 def patch(iterator_ops: ModuleType) -> None:
-    """Sees each iterator over a data set as it is made."""
-    wrap(iterator_ops.OwnedIterator, "_create_iterator", _note_pipeline, _nothing)
+    """Wraps the creation of iterators over data sets."""
+    wrap(iterator_ops.OwnedIterator, "_create_iterator", _note_pipeline, _ignore)
 
 
 def patch_distributed(input_lib: ModuleType) -> None:
-    """Sees those that give batches to several devices, which are made before their parts."""
+    """Wraps the creation of iterators for several devices, which precede their inner iterators."""
     owner = getattr(input_lib, "_SingleWorkerOwnedDatasetIterator", None)
     if owner is not None:
-        wrap(owner, "__init__", _note_pipeline, _nothing)
+        wrap(owner, "__init__", _note_pipeline, _ignore)
 
 
 def _note_pipeline(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     dataset = kwargs.get("dataset") or (args[1] if len(args) > 1 else None)
     if not probe.on or dataset is None or len(_pipelines) >= _MOST:
         return
-    pipeline = described(dataset)
+    pipeline = describe_pipeline(dataset)
     readable = pipeline["operations"] and pipeline["operations"][-1] not in _UNREADABLE
     if readable and pipeline not in _pipelines:
         _pipelines.append(pipeline)
 
 
-def _nothing(_: Any, __: Any) -> None:
-    """There is nothing to do when it was made."""
+def _ignore(_: Any, __: Any) -> None:
+    """Nothing is left to do once the iterator exists."""
 
 
-def described(dataset: Any) -> dict[str, Any]:
-    """Its operations, the last one first. `prefetch`: elements, -1: as TensorFlow likes, 0: none.
-    `parallel_calls`: the fewest of its maps, -1 likewise, 1: one after the other, None: it has no
-    map."""
+def describe_pipeline(dataset: Any) -> dict[str, Any]:
+    """The operations of the pipeline, the last one first, and its settings. `prefetch`: elements;
+    -1: autotuned, 0: none. `parallel_calls`: the fewest of all maps; -1: autotuned, 1: sequential,
+    None: there is no map."""
     operations, calls = list[str](), list[int]()
     prefetch, cached, autotune, threads = 0, False, None, None
     part: Any = dataset

@@ -1,4 +1,4 @@
-"""Distribution strategies: which one, over how many replicas, and who of the cluster this is."""
+"""Reports the distribution strategy, its replicas, and this process's place in the cluster."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Place(NamedTuple):
 
     task: str
     rank: int
-    """-1: it is none of those that train."""
+    """-1: a process that does not train, such as a parameter server."""
     world_size: int
     servers: int
-    """Parameter servers."""
+    """Number of parameter servers in the cluster."""
 
 
 def read_tf_config() -> Place | None:
@@ -66,15 +66,15 @@ NAMES = {
     "TPUStrategyV2": "tpu",
     "CentralStorageStrategy": "central",
 }
-_NOT_HERE = {
-    "tpu": "what TPUs run is compiled, so that graphs cannot tell moments",
-    "ps": "graphs run on the workers, where nothing of the probe is",
+_WITHOUT_STAMPS = {
+    "tpu": "programs for TPUs are compiled by XLA, which cannot compile time stamps",
+    "ps": "graphs run on the workers, where no probe runs",
 }
 _MOST_DEVICES = 64
 
 
 class _Strategy:
-    """The newest one."""
+    """The newest strategy that the program made."""
 
     strategy: weakref.ref[Any] | None = None
     name = ""
@@ -84,32 +84,32 @@ newest_strategy = _Strategy()
 
 
 def patch(distribute_lib: ModuleType) -> None:
-    """Sees every strategy that is made."""
-    wrap(distribute_lib.StrategyBase, "__init__", _making, _made)
+    """Wraps the creation of every strategy."""
+    wrap(distribute_lib.StrategyBase, "__init__", _strategy_init_begins, _strategy_init_ends)
 
 
 def patch_collective(module: ModuleType) -> None:
-    """A worker of several joins them while its strategy is made, and waits for them there."""
-    wrap(module.CollectiveAllReduceStrategy, "__init__", _joining, _joined)
+    """Wraps the creation of a multi-worker strategy, in which a worker waits for the others."""
+    wrap(module.CollectiveAllReduceStrategy, "__init__", _join_begins, _join_ends)
 
 
-def _making(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+def _strategy_init_begins(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
     return args[0] if probe.on else None
 
 
-def _made(strategy: Any, _: Any) -> None:
+def _strategy_init_ends(strategy: Any, _: Any) -> None:
     name = NAMES.get(type(strategy).__name__)
     if name is None:
         return
     newest_strategy.name, newest_strategy.strategy = name, weakref.ref(strategy)
     if name != "single":
         probe.objects.strategies.add(name)
-    if name in _NOT_HERE:
-        graph_stamps.tracing.off = _NOT_HERE[name]
+    if name in _WITHOUT_STAMPS:
+        graph_stamps.tracing.off = _WITHOUT_STAMPS[name]
     probe.renew_metadata()
 
 
-def _joining(_: tuple[Any, ...], __: dict[str, Any]) -> Place | None:
+def _join_begins(_: tuple[Any, ...], __: dict[str, Any]) -> Place | None:
     place = read_tf_config()
     if place is None or place.rank < 0 or place.world_size < 2 or not probe.adopt():
         return None
@@ -120,13 +120,13 @@ def _joining(_: tuple[Any, ...], __: dict[str, Any]) -> Place | None:
     return place
 
 
-def _joined(place: Place, _: Any) -> None:
+def _join_ends(place: Place, _: Any) -> None:
     if newest_strategy.name == "multiworker":  # else it raised
         probe.joined(place.rank, place.world_size)
 
 
 def describe_replicas() -> dict[str, Any]:
-    """For the process metadata."""
+    """The number of replicas and their devices, for the process metadata; empty if unknown."""
     strategy = newest_strategy.strategy() if newest_strategy.strategy is not None else None
     if strategy is None:
         return {}

@@ -1,4 +1,4 @@
-"""Gradient tapes: where the forward pass ends, and where the gradients are there."""
+"""Wraps `GradientTape.gradient`: there the forward pass ends and the backward pass runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...step_marks import backward_ended
 from ...wrap import hidden, wrapped
 from . import function_calls, graph_stamps
 from .stamp_timeline import GRADIENTS, LOSS, VALUE
-from .tensorflow_support import eagerly, tensorflow, unseen
+from .tensorflow_support import hide_caller_frame, is_eager, tensorflow
 
 probe: ProbeContext
 
-_GIVEN = 3
-"""Positional arguments from which on the caller says himself what backward begins with."""
+_BEFORE_OUTPUT_GRADIENTS = 3
+"""The position of `output_gradients` among the arguments: with more, the caller gives it."""
 
 
 def patch(backprop: ModuleType) -> None:
@@ -34,21 +34,25 @@ def patch(backprop: ModuleType) -> None:
         try:
             if not probe.on:
                 return original(*args, **kwargs)
-            return (_runs if eagerly() else _is_traced)(original, args, kwargs)
+            return (_differentiate_eagerly if is_eager() else _stamp_traced_gradient)(
+                original, args, kwargs
+            )
         except BaseException as error:
-            unseen(error)
+            hide_caller_frame(error)
             raise
 
     owner.gradient = hidden(gradient)
 
 
-def _runs(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A backward pass at once, outside of graphs."""
+def _differentiate_eagerly(
+    original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Runs a backward pass outside of graphs, between two marks."""
     begun = function_calls.current_call.facts is None and not probe.in_backward and probe.adopt()
     if not begun:
         return original(*args, **kwargs)
     try:
-        function_calls.noted(trains=True)
+        function_calls.note_operations(trains=True)
         probe.trained = probe.in_backward = True
         probe.mark(Steps.backward_begins, probe.clock())
     except Exception as trouble:
@@ -56,46 +60,52 @@ def _runs(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     try:
         return original(*args, **kwargs)
     except BaseException as error:
-        unseen(error)
+        hide_caller_frame(error)
         raise
     finally:
         try:
             probe.in_backward = False
             if probe.on:
-                loss = _value(_target(args, kwargs))
+                loss = _loss_value(_target(args, kwargs))
                 probe.mark(backward_ended, probe.clock(), (loss,))
         except Exception as trouble:
             probe.fail(trouble)
 
 
-def _is_traced(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """One that a graph will run: stamped before and after."""
-    function_calls.noted(trains=True)
+def _stamp_traced_gradient(
+    original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Traces a backward pass into a graph, with a stamp before and after it."""
+    function_calls.note_operations(trains=True)
     target = _target(args, kwargs)
     replica = -1
     try:
-        if graph_stamps.graph() is not None:
-            replica = graph_stamps.replica_of()
+        if graph_stamps.stampable_graph() is not None:
+            replica = graph_stamps.current_replica()
             moment = graph_stamps.stamp(LOSS, target, replica)
-            if moment is not None and "output_gradients" not in kwargs and len(args) <= _GIVEN:
+            if (
+                moment is not None
+                and "output_gradients" not in kwargs
+                and len(args) <= _BEFORE_OUTPUT_GRADIENTS
+            ):
                 kwargs = kwargs | _first_gradient(target, moment)
     except Exception as trouble:
-        graph_stamps.fail(trouble)
+        graph_stamps.disable(trouble)
     gradients = original(*args, **kwargs)
     try:
-        if graph_stamps.graph() is not None:
+        if graph_stamps.stampable_graph() is not None:
             graph_stamps.stamp(GRADIENTS, gradients, replica)
             # A loss on a GPU would have to be waited for.
             if _is_loss(target) and not tensorflow().config.list_logical_devices("GPU"):
-                graph_stamps.number(VALUE, target, replica)
+                graph_stamps.send_number(VALUE, target, replica)
     except Exception as trouble:
-        graph_stamps.fail(trouble)
+        graph_stamps.disable(trouble)
     return gradients
 
 
 def _first_gradient(target: Any, moment: Any) -> dict[str, Any]:
-    """The one with which backward begins anyway, 1, made once the loss is stamped: the stamp would
-    else be taken whenever a thread has nothing better to do."""
+    """The gradient 1 with which the backward pass starts anyway, made to wait for the loss's stamp:
+    otherwise a thread would take the stamp at any later time."""
     if not _is_loss(target):
         return {}
     tf = tensorflow()
@@ -108,14 +118,14 @@ def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _is_loss(value: Any) -> bool:
-    """Whether it is one number."""
+    """Whether it is a scalar floating-point tensor, eager or in a graph, as the mode is now."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     is_scalar = getattr(shape, "rank", None) == 0 and getattr(dtype, "is_floating", False)
-    return bool(is_scalar) and hasattr(value, "op" if not eagerly() else "numpy")
+    return bool(is_scalar) and hasattr(value, "op" if not is_eager() else "numpy")
 
 
-def _value(target: Any) -> float:
-    """Of an eager loss in host memory; NaN: unknown."""
+def _loss_value(target: Any) -> float:
+    """The value of an eager loss in host memory; NaN: unknown, infinite: the loss is not finite."""
     if not _is_loss(target) or "CPU" not in str(getattr(target, "device", "")):
         return nan
     value = float(target)

@@ -1,11 +1,11 @@
-"""Stamps in the graphs that TensorFlow traces: moments that the graph itself takes as it runs.
+"""Adds time stamps to the graphs that TensorFlow traces: the graph takes them as it runs.
 
-Each is a `Timestamp` that waits for tensors by control edges. TensorFlow chains operations with
-side effects in the order in which they were traced, which would make one replica start where the
-other ends; ours are marked as independent, one by one (the tables in which TensorFlow lists kinds
-of such operations are the user's, too). When the tracing of a graph ends, all of its stamps become
-one vector, which the graph returns (`returned`) or, where it cannot, sends by a call into Python.
-What a function returns to a graph that calls it becomes a part of that graph's vector.
+Each stamp is a `Timestamp` operation that waits for tensors by control edges. TensorFlow orders
+operations with side effects as they were traced, which would run one replica after the other.
+Therefore each stamp is marked as independent (one by one, because TensorFlow's tables of
+independent kinds of operations also hold for the user's). When the tracing of a graph ends, its
+stamps become one vector, which the graph returns (`returned_stamps`) or, if it cannot, sends by a
+call into Python. A graph that calls a function adds the function's vector to its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...probe_context import ProbeContext
 from ...wrap import hidden
 from . import returned_stamps
 from .stamp_timeline import GRADIENTS, UPDATE, Layout, Layouts, Stamp
-from .tensorflow_support import eagerly, tensorflow, tensors
+from .tensorflow_support import is_eager, tensorflow, tensors
 
 probe: ProbeContext
 
@@ -38,44 +38,44 @@ _NEXT_CALL_NS = 40_000
 """A further one in the same step (measured in a row, in a graph of small products)."""
 
 
-class _Sent:
-    """What a graph will send."""
+class _GraphStamps:
+    """The stamps of one graph while it is traced."""
 
     def __init__(self) -> None:
         self.stamps: list[Stamp] = []
         self.values: list[Any] = []
-        """Of its stamps."""
+        """The tensors of its stamps, in the same order."""
         self.layouts: list[Layout] = []
-        """Of functions that it calls."""
+        """The layouts of the functions that it calls, then its own."""
         self.vectors: list[Any] = []
-        """What these returned."""
+        """The vectors of the functions that it calls, then its own."""
 
 
 class _Tracing:
-    """What is being traced."""
+    """State that all traced graphs share."""
 
     allowed: Callable[[], bool] = bool
-    """Whether a watched call is under way, and XLA compiles none of it (`calls`)."""
+    """Whether a watched call is running and XLA compiles none of it (set by `function_calls`)."""
     send: Callable[[Layouts, list[float]], None] = staticmethod(lambda *_: None)
-    """Takes what a graph sends while it runs."""
+    """Receives the layouts and values that a graph sends when it has run."""
     stamped = 0
-    """Graphs so far that send, or call one that does."""
+    """Number of graphs so far with stamps of their own or of functions that they call."""
     off = ""
-    """Why no graph is stamped; empty: they are."""
+    """Why graphs are not stamped any more; empty if they are."""
     reductions = 0
-    """Reductions over replicas that this process has come to, as far as graphs say so live."""
+    """Reductions over replicas that this process has reached, as counted by `show_phase`."""
 
 
 tracing = _Tracing()
-_pending: dict[int, _Sent] = {}
-"""By the id of the graph that is being traced."""
-_flags: dict[int, Stamp] = {}
-"""Graphs that hold an update."""
+_pending: dict[int, _GraphStamps] = {}
+"""By the id of the graph that is traced."""
+_update_stamps: dict[int, Stamp] = {}
+"""The UPDATE stamps of graphs that hold an update, by the graph's id."""
 _serial = count()
 
 
 def patch(auto_control_deps: ModuleType) -> None:
-    """Adds the call at the end of each graph's tracing, before its operations are put in order."""
+    """Adds a graph's stamps when its tracing ends, before TensorFlow orders its operations."""
     manager = auto_control_deps.AutomaticControlDependencies
     if not hasattr(manager, "run_independently"):
         tracing.off = "this TensorFlow cannot run operations independently of each other"
@@ -85,34 +85,35 @@ def patch(auto_control_deps: ModuleType) -> None:
     def leaves(self: Any, *about: Any) -> Any:
         try:
             if about[0] is None:
-                _flush(self)
+                _send_stamps(self)
             else:
                 _pending.pop(id(getattr(self, "_graph", None)), None)
         except Exception as trouble:
-            fail(trouble)
+            disable(trouble)
         return original(self, *about)
 
     manager.__exit__ = hidden(leaves)
 
 
-def fail(trouble: Exception) -> None:
-    """No graph is stamped from now on."""
+def disable(trouble: Exception) -> None:
+    """Stops stamping graphs, for the reason `trouble`; training goes on unstamped."""
     tracing.off = f"{type(trouble).__name__}: {trouble}"[:300]
     _pending.clear()
-    _flags.clear()
+    _update_stamps.clear()
 
 
-def graph() -> Any:
-    """The graph that is being traced, if it can be stamped."""
-    if tracing.off or not probe.on or eagerly() or not tracing.allowed():
+def stampable_graph() -> Any:
+    """The graph that is traced now, if stamps may be added to it; else None."""
+    if tracing.off or not probe.on or is_eager() or not tracing.allowed():
         return None
     traced = tensorflow().compat.v1.get_default_graph()
     return traced if getattr(traced, "experimental_acd_manager", None) is not None else None
 
 
 def stamp(kind: int, ready: Any, replica: int) -> Any:
-    """A moment at which all tensors of `after` are computed; None: they are none of this graph."""
-    traced = graph()
+    """Adds a stamp of the moment when all tensors in `ready` are computed. Returns its tensor; None
+    if nothing was added, because no tensor in `ready` belongs to this graph."""
+    traced = stampable_graph()
     graph_tensors = [
         tensor for tensor in tensors(ready) if getattr(tensor, "graph", None) is traced
     ]
@@ -126,9 +127,9 @@ def stamp(kind: int, ready: Any, replica: int) -> Any:
     return moment
 
 
-def begin(kind: int) -> None:
-    """A moment as soon as the graph runs."""
-    traced = graph()
+def stamp_start(kind: int) -> None:
+    """Adds a stamp that is taken as soon as the graph runs."""
+    traced = stampable_graph()
     if traced is None:
         return
     tf = tensorflow()
@@ -138,9 +139,9 @@ def begin(kind: int) -> None:
     _add(traced, kind, -1, moment)
 
 
-def number(kind: int, value: Any, replica: int) -> None:
-    """A number that the graph knows when it runs."""
-    traced = graph()
+def send_number(kind: int, value: Any, replica: int) -> None:
+    """Has the graph send `value`, a scalar tensor or number, with its stamps."""
+    traced = stampable_graph()
     if traced is None:
         return
     tf = tensorflow()
@@ -148,23 +149,23 @@ def number(kind: int, value: Any, replica: int) -> None:
         _add(traced, kind, replica, tf.cast(value, tf.float64))
 
 
-def differentiates() -> bool:
-    """Whether gradients were computed so far in the graph that is being traced."""
-    sent = _pending.get(id(graph())) if _pending else None
+def has_gradients() -> bool:
+    """Whether the graph that is traced now has computed gradients so far."""
+    sent = _pending.get(id(stampable_graph())) if _pending else None
     return sent is not None and any(stamp.kind == GRADIENTS for stamp in sent.stamps)
 
 
-def updates(replica: int) -> None:
-    """An optimizer's update belongs to the graph."""
-    traced = graph()
+def note_update(replica: int) -> None:
+    """Notes that the graph that is traced now holds an optimizer's update."""
+    traced = stampable_graph()
     if traced is not None:
-        _flags.setdefault(id(traced), Stamp(UPDATE, 0, replica, next(_serial)))
+        _update_stamps.setdefault(id(traced), Stamp(UPDATE, 0, replica, next(_serial)))
 
 
-def live(phase: int, ready: Any, *, reduces: bool = False) -> None:
-    """Shows `phase` in the box's now cell as soon as all tensors of `after` are computed: while one
-    call blocks, nothing else could tell how far this rank has come. Ranks of several alone."""
-    traced = graph() if probe.world_size > 1 else None
+def show_phase(phase: int, ready: Any, *, reduces: bool = False) -> None:
+    """Writes `phase` into the box's now cell when all tensors in `ready` are computed. While a call
+    blocks, only this shows how far the rank has come. Does nothing in a job of one rank."""
+    traced = stampable_graph() if probe.world_size > 1 else None
     graph_tensors = [
         tensor for tensor in tensors(ready) if getattr(tensor, "graph", None) is traced
     ]
@@ -184,11 +185,11 @@ def live(phase: int, ready: Any, *, reduces: bool = False) -> None:
 
     tf = tensorflow()
     with tf.device(_HOST), tf.control_dependencies(graph_tensors):
-        _independent(traced, tf.numpy_function(shows, [], []))
+        _run_independently(traced, tf.numpy_function(shows, [], []))
 
 
-def replica_of() -> int:
-    """The replica that is being traced; -1: none, or all of them."""
+def current_replica() -> int:
+    """The index of the replica that is traced now; -1: none, or all of them."""
     context = tensorflow().distribute.get_replica_context()
     # The public property gives a tensor; the private one what that is made of.
     index = getattr(context, "_replica_id_in_sync_group", -1) if context is not None else -1
@@ -196,35 +197,35 @@ def replica_of() -> int:
 
 
 def _add(traced: Any, kind: int, replica: int, value: Any) -> None:
-    sent = _pending.setdefault(id(traced), _Sent())
+    sent = _pending.setdefault(id(traced), _GraphStamps())
     index = sum((earlier.kind, earlier.replica) == (kind, replica) for earlier in sent.stamps)
     sent.stamps.append(Stamp(kind, index, replica, next(_serial)))
     sent.values.append(value)
 
 
-def _returns(layouts: Layouts, vector: Any) -> None:
-    """A function returned: to the loop, or to a graph that is being traced."""
+def _take_returned(layouts: Layouts, vector: Any) -> None:
+    """Takes the stamps that a function returned: to the loop, or to the graph that calls it."""
     if hasattr(vector, "numpy"):
         if probe.mine():
             probe.spent_ns += _READING_NS
-            tracing.send(layouts, _numbers(vector))
-    elif vector.graph is graph():
-        sent = _pending.setdefault(id(vector.graph), _Sent())
+            tracing.send(layouts, _decode(vector))
+    elif vector.graph is stampable_graph():
+        sent = _pending.setdefault(id(vector.graph), _GraphStamps())
         sent.layouts += layouts
         sent.vectors.append(vector)
 
 
-def _numbers(vector: Any) -> list[float]:
-    """What was sent, which is stored as whole numbers."""
+def _decode(vector: Any) -> list[float]:
+    """The values of a vector, whose 64-bit integers hold the bits of doubles."""
     stored: Any = memoryview(vector).cast("B")
     values: list[float] = stored.cast("d").tolist()
     return values
 
 
-def _flush(manager: Any) -> None:
+def _send_stamps(manager: Any) -> None:
     traced = getattr(manager, "_graph", None)
     sent = _pending.pop(id(traced), None)
-    flag = _flags.pop(id(traced), None)
+    flag = _update_stamps.pop(id(traced), None)
     if sent is None or tracing.off or tensorflow().compat.v1.get_default_graph() is not traced:
         return
     tracing.stamped += 1
@@ -237,36 +238,36 @@ def _flush(manager: Any) -> None:
         vectors = sent.vectors
         vector = vectors[0] if len(vectors) == 1 else tf.concat(vectors, 0)
         layouts = tuple(sent.layouts)
-        if returned_stamps.can(traced):
-            returned_stamps.will(traced, layouts, vector, _returns)
+        if returned_stamps.can_return(traced):
+            returned_stamps.add_result(traced, layouts, vector, _take_returned)
         else:
-            _independent(traced, tf.numpy_function(_calls(layouts), [vector], []))
+            _run_independently(traced, tf.numpy_function(_make_sender(layouts), [vector], []))
 
 
-def _calls(layouts: Layouts) -> Callable[[Any], tuple[()]]:
+def _make_sender(layouts: Layouts) -> Callable[[Any], tuple[()]]:
     def sends(numbers: Any) -> tuple[()]:
         probe.spent_ns += _CALL_NS
-        tracing.send(layouts, _numbers(numbers))
+        tracing.send(layouts, _decode(numbers))
         return ()  # of None, TensorFlow would make an array
 
     return sends
 
 
-def _independent(traced: Any, result: Any) -> None:
-    """Marks the operation of a call into Python, which has no results."""
+def _run_independently(traced: Any, result: Any) -> None:
+    """Lets the newest operation, a call into Python without results, run in any order."""
     operation = result if hasattr(result, "node_def") else traced.get_operations()[-1]
     traced.experimental_acd_manager.run_independently(operation)
 
 
-def offset() -> int:
-    """Nanoseconds from the wall clock, by which graphs stamp, to the monotonic clock."""
+def wall_to_monotonic_ns() -> int:
+    """What to add to a moment of the wall clock, which graphs stamp, for the monotonic one; ns."""
     return time.monotonic_ns() - time.time_ns()
 
 
-def _off() -> dict[str, Any]:
+def _describe() -> dict[str, Any]:
     return {"probe": {"off": tracing.off}} if tracing.off else {}
 
 
 def attach(context: ProbeContext) -> None:
     """Adds what this module knows to the process metadata."""
-    context.add_metadata(_off)
+    context.add_metadata(_describe)

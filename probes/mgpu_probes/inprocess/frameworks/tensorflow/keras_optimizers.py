@@ -1,4 +1,5 @@
-"""Updates of weights: by Keras' optimizers, and what these are; and by a program's own hand."""
+"""Wraps updates of weights, by Keras' optimizers or by `assign_sub`, and describes the
+optimizers."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from ...step_engine import Steps
 from ...step_marks import updated
 from ...training_objects import Described
 from . import function_calls, graph_stamps
-from .tensorflow_support import eagerly, loaded, wrap
+from .tensorflow_support import is_eager, loaded_module, wrap
 
 probe: ProbeContext
 
@@ -19,53 +20,55 @@ _MOST = 8
 
 def patch(base_optimizer: ModuleType) -> None:
     """Wraps `apply` of Keras 3, where Keras computes with TensorFlow or torch."""
-    begins = {"tensorflow": _begins, "torch": _begins_in_torch}.get(_backend())
+    begins = {"tensorflow": _update_begins, "torch": _torch_update_begins}.get(_backend())
     if begins is not None:
-        wrap(base_optimizer.BaseOptimizer, "apply", begins, _ends)
+        wrap(base_optimizer.BaseOptimizer, "apply", begins, _update_ends)
 
 
 def patch_legacy(optimizer: ModuleType) -> None:
     """Wraps `apply_gradients` of Keras 2 (`tf_keras`)."""
     owner = getattr(optimizer, "Optimizer", None)
     if owner is not None:
-        wrap(owner, "apply_gradients", _begins, _ends)
+        wrap(owner, "apply_gradients", _update_begins, _update_ends)
 
 
 def patch_variables(module: ModuleType) -> None:
     """Wraps `assign_sub` of variables, TensorFlow's or Keras' (which assigns a difference)."""
     for owner in ("BaseResourceVariable", "Variable"):
         if hasattr(module, owner):
-            wrap(getattr(module, owner), "assign_sub", _takes_away, _taken)
+            wrap(getattr(module, owner), "assign_sub", _assign_sub_begins, _ignore)
 
 
-def _takes_away(args: tuple[Any, ...], _: dict[str, Any]) -> None:
-    """A graph that computed gradients takes something away from a weight: that is its update."""
-    if not getattr(args[0], "trainable", False) or not graph_stamps.differentiates():
+def _assign_sub_begins(args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    """Notes an update: a graph that computed gradients subtracts from a trainable variable."""
+    if not getattr(args[0], "trainable", False) or not graph_stamps.has_gradients():
         return
-    function_calls.noted(updates=True)
+    function_calls.note_operations(updates=True)
     try:
-        graph_stamps.updates(graph_stamps.replica_of())
+        graph_stamps.note_update(graph_stamps.current_replica())
     except Exception as trouble:
-        graph_stamps.fail(trouble)
+        graph_stamps.disable(trouble)
 
 
-def _taken(_: Any, __: Any) -> None:
-    """There is nothing to tell when a graph has got its operation."""
+def _ignore(_: Any, __: Any) -> None:
+    """Nothing is left to do once the graph has the operation."""
 
 
 def _backend() -> str:
-    config = loaded("keras.src.backend.config") or loaded("keras.src.backend.common.backend_utils")
+    config = loaded_module("keras.src.backend.config") or loaded_module(
+        "keras.src.backend.common.backend_utils"
+    )
     backend = getattr(config, "backend", None)
     return str(backend()) if callable(backend) else "tensorflow"
 
 
-def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
-    if not eagerly():
-        function_calls.noted(updates=True)
+def _update_begins(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+    if not is_eager():
+        function_calls.note_operations(updates=True)
         try:
-            graph_stamps.updates(graph_stamps.replica_of())
+            graph_stamps.note_update(graph_stamps.current_replica())
         except Exception as trouble:
-            graph_stamps.fail(trouble)
+            graph_stamps.disable(trouble)
         return (args[0], False)
     if function_calls.current_call.facts is not None or not probe.adopt():
         return None
@@ -73,24 +76,26 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
     return (args[0], True)
 
 
-def _begins_in_torch(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
-    """On torch, Keras has optimizers of its own: torch's hooks never see them."""
+def _torch_update_begins(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+    """Marks an update by Keras on torch: its optimizers are not torch's, so torch's hooks miss
+    it."""
     if not probe.adopt():
         return None
     probe.mark(Steps.update_begins, probe.clock())
     return (args[0], True)
 
 
-def _ends(token: tuple[Any, bool], _: Any) -> None:
+def _update_ends(token: tuple[Any, bool], _: Any) -> None:
     optimizer, runs = token
     if id(optimizer) not in probe.objects.optimizers and len(probe.objects.optimizers) < _MOST:
-        probe.objects.optimizers[id(optimizer)] = _described(optimizer)
+        probe.objects.optimizers[id(optimizer)] = _describe(optimizer)
     if runs:
         probe.mark(updated, probe.clock())
 
 
-def _described(optimizer: Any) -> Described:
-    """By its settings; the rate of a schedule or a variable on a device is not read."""
+def _describe(optimizer: Any) -> Described:
+    """The optimizer's class, learning rate and parameters. A rate that is a schedule or a variable
+    is not read, because that could wait for a device."""
     variables = list(getattr(optimizer, "_trainable_variables", None) or ())
     counted = [_elements(variable.shape) for variable in variables]
     rate = getattr(optimizer, "_learning_rate", None)

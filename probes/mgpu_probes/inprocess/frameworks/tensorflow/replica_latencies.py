@@ -1,4 +1,4 @@
-"""How long each replica of this process worked: from the call until its gradients were there."""
+"""Measures how long each replica of this process works: from the call until its gradients exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEWEST = 256
 
 
 class Latencies:
-    """Seconds. `ahead`: the first so many are left out."""
+    """Statistics of durations in seconds. `ahead`: how many of the first ones to leave out."""
 
     __slots__ = ("ahead", "count", "longest", "newest", "seconds")
 
@@ -32,8 +32,8 @@ class Latencies:
         self.longest = max(self.longest, seconds)
         self.newest.append(seconds)
 
-    def lately(self) -> dict[str, Any]:
-        """Number and quartiles of the newest."""
+    def describe_newest(self) -> dict[str, Any]:
+        """The number of the newest durations (at most `NEWEST`), and their quartiles in seconds."""
         in_order = sorted(self.newest)
         if not in_order:
             return {"newest": 0, "quartiles": None}
@@ -44,36 +44,36 @@ class Latencies:
 
 _MOST = 64
 _WARM_UP = 5
-"""Steps that are left out: graphs are traced and memory is taken."""
-_worked: dict[int, Latencies] = {}
+"""Steps that are left out, because graphs are traced and memory is allocated in them."""
+_latencies: dict[int, Latencies] = {}
 """By replica."""
 
 
-def worked(planned: Sequence[Plan], values: Sequence[float], since: float) -> None:
-    """Adds what one call sent that began at `since` (seconds of the wall clock)."""
+def add_call(planned: Sequence[Plan], values: Sequence[float], since: float) -> None:
+    """Adds the latencies of a call that began at `since` (seconds of the wall clock)."""
     for plan in planned:
         if len(plan.gradients) < 2:
             continue
         for replica, place in plan.gradients:
-            latencies = _worked.get(replica)
+            latencies = _latencies.get(replica)
             if latencies is None:
                 if replica >= _MOST:
                     continue
-                latencies = _worked[replica] = Latencies(_WARM_UP)
+                latencies = _latencies[replica] = Latencies(_WARM_UP)
             latencies.add(values[place] - since)
 
 
 def _describe() -> dict[str, Any]:
-    if len(_worked) < 2:
+    if len(_latencies) < 2:
         return {}
-    by_replica = sorted(_worked.items())
+    by_replica = sorted(_latencies.items())
     return {
         "replica_seconds": [
             latencies.seconds / latencies.count if latencies.count else None
             for _, latencies in by_replica
         ],
         "replica_steps": [
-            {"replica": replica, "count": latencies.count, **latencies.lately()}
+            {"replica": replica, "count": latencies.count, **latencies.describe_newest()}
             for replica, latencies in by_replica
         ],
     }

@@ -1,4 +1,4 @@
-"""Reductions over replicas: there each waits for the others."""
+"""Wraps reductions over replicas, in which each replica waits for the others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ...probe_context import ProbeContext
 from ...step_engine import Steps
 from ...step_segments import Call
 from . import function_calls, graph_stamps
-from .stamp_timeline import REDUCED, REDUCES
-from .tensorflow_support import eagerly, wrap
+from .stamp_timeline import REDUCE_BEGINS, REDUCE_ENDS
+from .tensorflow_support import is_eager, wrap
 
 probe: ProbeContext
 
@@ -19,46 +19,46 @@ _SITE: Call = ("tensorflow", 0, "reduce")
 
 
 def patch(distribute_lib: ModuleType) -> None:
-    """Wraps what optimizers and training loops reduce with."""
+    """Wraps `ReplicaContext.all_reduce` and `Strategy.reduce`."""
     context = getattr(distribute_lib, "ReplicaContextBase", distribute_lib.ReplicaContext)
-    wrap(context, "all_reduce", _begins, _ends)
-    wrap(distribute_lib.StrategyBase, "reduce", _reduces, _reduced)
+    wrap(context, "all_reduce", _all_reduce_begins, _all_reduce_ends)
+    wrap(distribute_lib.StrategyBase, "reduce", _reduce_begins, _reduce_ends)
 
 
-def _begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Any] | None:
-    if eagerly() or graph_stamps.graph() is None or _alone(args[0]):
+def _all_reduce_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Any] | None:
+    if is_eager() or graph_stamps.stampable_graph() is None or _is_single_replica(args[0]):
         return None
     value = args[2] if len(args) > 2 else kwargs.get("value")
-    replica = graph_stamps.replica_of()
+    replica = graph_stamps.current_replica()
     try:
-        graph_stamps.stamp(REDUCES, value, replica)
-        graph_stamps.live(layout.WAIT, value, reduces=True)
+        graph_stamps.stamp(REDUCE_BEGINS, value, replica)
+        graph_stamps.show_phase(layout.WAIT, value, reduces=True)
     except Exception as trouble:
-        graph_stamps.fail(trouble)
+        graph_stamps.disable(trouble)
         return None
     return replica, value
 
 
-def _alone(context: Any) -> bool:
-    """Whether there is nobody to wait for."""
+def _is_single_replica(context: Any) -> bool:
+    """Whether there is no other replica to wait for."""
     return int(getattr(context, "num_replicas_in_sync", 2)) < 2
 
 
-def _ends(token: tuple[int, Any], reduced: Any) -> None:
+def _all_reduce_ends(token: tuple[int, Any], reduced: Any) -> None:
     try:
-        graph_stamps.stamp(REDUCED, reduced, token[0])
-        graph_stamps.live(layout.OPTIMIZER, reduced)
+        graph_stamps.stamp(REDUCE_ENDS, reduced, token[0])
+        graph_stamps.show_phase(layout.OPTIMIZER, reduced)
     except Exception as trouble:
-        graph_stamps.fail(trouble)
+        graph_stamps.disable(trouble)
 
 
-def _reduces(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
-    """A reduction that the training loop asks for itself."""
+def _reduce_begins(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
+    """Marks a reduction that the training loop calls itself, outside of graphs."""
     if (
         probe.world_size < 2
         or function_calls.current_call.facts is not None
         or not probe.mine()
-        or not eagerly()
+        or not is_eager()
     ):
         return None
     if probe.ledger.phase == layout.WAIT:
@@ -67,9 +67,9 @@ def _reduces(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
     return True
 
 
-def _reduced(_: bool, __: Any) -> None:
-    probe.mark(_returned, probe.clock())
+def _reduce_ends(_: bool, __: Any) -> None:
+    probe.mark(_mark_reduce_end, probe.clock())
 
 
-def _returned(steps: Steps, now: int) -> None:
+def _mark_reduce_end(steps: Steps, now: int) -> None:
     steps.call_ends(now, _SITE, recurs=False)

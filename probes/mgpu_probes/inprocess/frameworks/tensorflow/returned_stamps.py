@@ -1,9 +1,9 @@
-"""Stamps that a graph returns beside its own results, so that the loop finds them in memory when a
-call is over: a call from the graph into Python costs several times as much.
+"""Lets a graph return its stamps together with its results. A call from the graph into Python would
+cost several times as much.
 
-TensorFlow makes what a call returns from flat tensors, by a type that was found when the function
-was traced. Ours stands before that type: one more tensor, which is taken out on the way. It is of
-whole numbers, for which no gradient is ever asked.
+TensorFlow builds the result of a call from flat tensors, by an output type found when the function
+was traced. `_OutputWithStamps` wraps that type: it takes one more tensor, and removes it before the
+user sees the result. The tensor holds integers, so that no gradient is computed for it.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ probe: ProbeContext
 
 
 class _Returned:
-    """How graphs may send."""
+    """Whether graphs may return their stamps."""
 
     possible = False
-    """Whether this TensorFlow can be taught to return more."""
+    """Whether this version of TensorFlow has the functions that `patch` needs."""
     called = False
-    """Whether the innermost function that is being traced is traced because it was called: what a
-    program asks for as a graph may go to where its results are counted."""
+    """Whether the innermost function is traced because it was called. A graph that the program
+    asked for, for an export, must keep its number of results."""
 
 
 returning = _Returned()
-_READY = "__mgpu_returns__"
-"""An attribute of graphs whose tracing is over."""
+_STAMPS = "__mgpu_returns__"
+"""The attribute of a graph, after its tracing, that holds the stamps it is to return."""
 
 Take = Callable[[Layouts, Any], None]
-"""Takes what a call returned beside its results."""
+"""Receives the layouts and the vector that a call returned beside its results."""
 
 
 class _OutputWithStamps:
-    """The type of a result, and of what is returned beside it."""
+    """The type of a function's output, with one more tensor for the stamps."""
 
     def __init__(self, output: Any, layouts: Layouts, kind: Any, take: Take) -> None:
         self._own, self._layouts, self._kind, self._take = output, layouts, kind, take
@@ -54,11 +54,11 @@ class _OutputWithStamps:
         return repr(self._own)
 
     def flatten(self) -> list[Any]:
-        """The types of all tensors."""
+        """The types of all flat tensors: those of the result, then that of the stamps."""
         return [*self._own.flatten(), self._kind]
 
     def from_tensors(self, tensors: Iterator[Any]) -> Any:
-        """The result."""
+        """The function's own result; hands the tensor of stamps to `take`."""
         result = self._own.from_tensors(tensors)
         beside = next(tensors, None)
         if beside is not None and probe.on:
@@ -70,7 +70,7 @@ class _OutputWithStamps:
 
 
 def patch(concrete_function: ModuleType) -> None:
-    """Sees each function that is made of a graph."""
+    """Wraps the creation of a function from a traced graph, to extend its output type."""
     owner = getattr(concrete_function, "ConcreteFunction", None)
     original = getattr(owner, "from_func_graph", None)
     types = getattr(getattr(concrete_function, "function_type_lib", None), "FunctionType", None)
@@ -84,9 +84,9 @@ def patch(concrete_function: ModuleType) -> None:
     @functools.wraps(original)
     def from_func_graph(graph: Any, function_type: Any = None, *args: Any, **kwargs: Any) -> Any:
         try:
-            ready = getattr(graph, _READY, None)
+            ready = getattr(graph, _STAMPS, None)
             if ready is not None:
-                delattr(graph, _READY)
+                delattr(graph, _STAMPS)
                 function_type = _with_stamp_vector(graph, function_type, *ready)
         except Exception as trouble:
             probe.fail(trouble)
@@ -96,31 +96,32 @@ def patch(concrete_function: ModuleType) -> None:
     returning.possible = True
 
 
-def can(graph: Any) -> bool:
-    """Whether a graph that is being traced can return more; bodies of loops and conditions (kinds
-    of graphs of their own) cannot."""
+def can_return(graph: Any) -> bool:
+    """Whether the graph, which is being traced, can return stamps. Bodies of loops and conditions,
+    which are other classes of graphs, cannot."""
     return (
         returning.possible
         and returning.called
         and type(graph).__name__ == "FuncGraph"
-        and _at_once()
+        and _calls_are_synchronous()
     )
 
 
-def will(graph: Any, layouts: Layouts, vector: Any, take: Take) -> None:
-    """`graph` returns `vector`, which is of `layouts`, and `take` gets it."""
-    setattr(graph, _READY, (layouts, vector, take))
+def add_result(graph: Any, layouts: Layouts, vector: Any, take: Take) -> None:
+    """Has `graph` return `vector`, whose values `layouts` describe; `take` gets it after each
+    call."""
+    setattr(graph, _STAMPS, (layouts, vector, take))
 
 
-def _at_once() -> bool:
-    """Whether a call has ended when it returns; to read what it gives would wait else."""
+def _calls_are_synchronous() -> bool:
+    """Whether a call returns only when it has ended: else reading its stamps would wait for it."""
     return bool(tensorflow().config.experimental.get_synchronous_execution())
 
 
 def _with_stamp_vector(
     graph: Any, function_type: Any, layouts: Layouts, vector: Any, take: Take
 ) -> Any:
-    """The type of a function that returns `vector`, too."""
+    """The function's type, extended by `vector` as one more result."""
     if function_type is None or function_type.output is None:
         return function_type
     kind = tensorflow().TensorSpec(vector.shape, vector.dtype)

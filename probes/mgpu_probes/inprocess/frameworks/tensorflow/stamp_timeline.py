@@ -1,8 +1,9 @@
-"""From the moments that a graph stamped to the marks of a turn. No clock, no TensorFlow.
+"""Sorts the stamps that graphs sent into turns of the training loop. Uses no clock and no
+TensorFlow.
 
-What one call of a `tf.function` ran is known when it returns. Its stamps come in arrivals: one for
-each execution of a graph that holds some. A graph that ran several times in a call (Keras'
-`steps_per_execution`, an accumulation) gives as many turns.
+The stamps of a call of a `tf.function` are known when it returns. They come as arrivals, one for
+each execution of a graph with stamps. A graph that ran several times in one call (Keras'
+`steps_per_execution`, gradient accumulation) gives as many turns.
 """
 
 from __future__ import annotations
@@ -11,50 +12,54 @@ from collections.abc import Sequence
 from math import inf, isfinite, nan
 from typing import NamedTuple
 
-ASKS, INPUT, LOSS, GRADIENTS, REDUCES, REDUCED, UPDATE, SAMPLES, TOKENS, VALUE = range(10)
-"""Kinds of stamps: moments at which a batch is asked for, the batch is there, the loss and the
-gradients are computed, a reduction over replicas is asked for and is done; UPDATE stands for no
-moment of its own: an optimizer follows. The last three are numbers."""
+FETCH_BEGINS, INPUT, LOSS, GRADIENTS, REDUCE_BEGINS, REDUCE_ENDS, UPDATE, SAMPLES, TOKENS, VALUE = (
+    range(10)
+)
+"""Kinds of stamps. Moments: a fetch begins, the batch is there, the loss is computed, the gradients
+are computed, a reduction over replicas begins, it ends. UPDATE has no moment: it says that the
+graph holds an optimizer's update. The last three are numbers: samples, tokens, value of the
+loss."""
 NUMBERS = (SAMPLES, TOKENS, VALUE)
 _LATEST = 1e12
-"""Seconds since the epoch beyond which a stamp is none."""
+"""Seconds since the epoch; a larger stamp is not a time and is ignored."""
 
 
 class Stamp(NamedTuple):
-    """One value that a graph sends, as it was traced."""
+    """One value that a graph sends."""
 
     kind: int
     nth: int
-    """Among those of this kind and replica in its graph."""
+    """Its index among the stamps of this kind and replica in its graph."""
     replica: int
     serial: int
     """The order in which stamps were traced, over all graphs."""
 
 
 Layout = tuple[Stamp, ...]
-"""What one execution of a graph sends; a stamp of `UPDATE`, which has no value, is the last."""
+"""The stamps of one graph, in the order of their values. An `UPDATE`, which has no value, is
+last."""
 Layouts = tuple[Layout, ...]
 Arrival = tuple[Layouts, Sequence[float]]
-"""What came at once, of one graph or of one and those that it calls: the values of all."""
+"""One vector of values, with the layouts of the graph that sent it and of the functions it
+calls."""
 _PLANS_KEPT = _LONGEST_KEPT = 64
 
 
 class Plan(NamedTuple):
-    """Where the values of one turn are found among all that a call sent."""
+    """The indexes of one turn's values among all values that a call sent."""
 
     moments: tuple[tuple[int, tuple[int, ...]], ...]
-    """Kinds, as they were traced, and the places of their values: one for each replica."""
+    """Kinds, in the order of tracing, each with the index of its value for every replica."""
     updates: bool
     samples: tuple[int, ...]
     tokens: tuple[int, ...]
     losses: tuple[int, ...]
     gradients: tuple[tuple[int, int], ...]
-    """Replicas, and the place of the last gradients of each."""
+    """Replicas, each with the index of its last GRADIENTS stamp."""
 
 
 class Turn(NamedTuple):
-    """What one turn's stamps say; moments in the order in which they were traced, none before the
-    one before it."""
+    """One turn of the loop. Its moments are in the order of tracing and never go back in time."""
 
     moments: tuple[tuple[int, int], ...]
     """Kind and monotonic ns."""
@@ -62,7 +67,7 @@ class Turn(NamedTuple):
     samples: int
     tokens: int
     loss: float
-    """Summed over replicas; NaN: unknown; infinite: it was no number."""
+    """Summed over replicas; NaN: unknown; infinite: the loss was NaN or infinite."""
 
     @property
     def trains(self) -> bool:
@@ -71,17 +76,18 @@ class Turn(NamedTuple):
 
 
 _plans: dict[tuple[int, ...], tuple[list[Plan], list[Layouts]]] = {}
-"""By what arrived, which is kept with it: a training loop sends the same again and again."""
+"""A cache by the ids of the layouts, which are kept so that no id is reused: a training loop sends
+the same layouts in every step."""
 
 
-def plans(arrivals: Sequence[Arrival]) -> list[Plan]:
-    """One for each turn of a call."""
+def plan_turns(arrivals: Sequence[Arrival]) -> list[Plan]:
+    """The plan of each turn of a call, from its arrivals."""
     key = tuple([id(layouts) for layouts, _ in arrivals])
     cached = _plans.get(key)
     if cached is not None:
         return cached[0]
     sent = [layouts for layouts, _ in arrivals]
-    planned = _planned(sent)
+    planned = _plan_arrivals(sent)
     if len(key) <= _LONGEST_KEPT:
         if len(_plans) >= _PLANS_KEPT:
             _plans.clear()
@@ -89,7 +95,7 @@ def plans(arrivals: Sequence[Arrival]) -> list[Plan]:
     return planned
 
 
-def _planned(sent: Sequence[Layouts]) -> list[Plan]:
+def _plan_arrivals(sent: Sequence[Layouts]) -> list[Plan]:
     runs: dict[int, int] = {}
     gathered: list[list[tuple[int, Stamp, int]]] = []
     place = 0
@@ -125,17 +131,17 @@ def _plan(stamps: Sequence[tuple[int, Stamp, int]]) -> Plan:
     )
 
 
-def turns(
+def time_turns(
     planned: Sequence[Plan], values: Sequence[float], began: int, ended: int, offset: int
 ) -> list[Turn]:
-    """The turns of a call that lasted from `began` to `ended` (monotonic ns) and sent `values`;
-    `offset`: what is to be added to a stamp (seconds of the wall clock, in ns) to get there."""
+    """The turns of a call that lasted from `began` to `ended` (monotonic ns) and sent `values`.
+    `offset`: ns to add to a stamp of the wall clock for the monotonic clock."""
     timed = []
     latest = began
     for plan in planned:
         moments = []
         for kind, places in plan.moments:
-            # The last replica decides: until then the process still works.
+            # The last replica counts: until then the process is busy.
             for place in places:
                 value = values[place]
                 if abs(value) < _LATEST:
@@ -153,8 +159,8 @@ def turns(
 
 
 def merge_turns(parts: Sequence[Turn]) -> list[Turn]:
-    """Of a call that updates nothing: passes over what the call was given, or over one batch
-    that it fetched, are one turn."""
+    """Joins the turns of a call without an update: passes over the same batch are one turn. A new
+    turn begins only where a batch was fetched."""
     joined: list[Turn] = []
     for turn in parts:
         if not joined or any(kind == INPUT for kind, _ in turn.moments):

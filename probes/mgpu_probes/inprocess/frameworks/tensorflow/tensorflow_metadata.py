@@ -1,4 +1,4 @@
-"""What the process metadata says of TensorFlow."""
+"""Adds TensorFlow's version, precision and devices to the process metadata."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ...probe_context import ProbeContext
 from . import distribution_strategies, function_calls, replica_reductions
-from .tensorflow_support import loaded
+from .tensorflow_support import loaded_module
 
 probe: ProbeContext
 
@@ -20,14 +20,14 @@ _UNMEASURED = (
 
 
 def patch(distribute_lib: ModuleType) -> None:
-    """What there is to wrap in the module of strategies."""
+    """Applies the patches of two modules here to TensorFlow's module of strategies."""
     distribution_strategies.patch(distribute_lib)
     replica_reductions.patch(distribute_lib)
 
 
 def describe() -> dict[str, Any]:
-    """Version, precision and devices, where TensorFlow is in use."""
-    tf = loaded("tensorflow")
+    """Version, precision and devices; empty unless this process trains with TensorFlow."""
+    tf = loaded_module("tensorflow")
     if tf is None or not (
         probe.objects.strategies
         or distribution_strategies.newest_strategy.name
@@ -44,7 +44,7 @@ def describe() -> dict[str, Any]:
         "jit": function_calls.current_call.jit,
         "seed": None,
     }
-    if _running():
+    if _is_initialized():
         facts |= _devices(tf) | distribution_strategies.describe_replicas()
     return facts
 
@@ -67,21 +67,21 @@ def _devices(tf: Any) -> dict[str, Any]:
     }
 
 
-def _running() -> bool:
-    """Whether TensorFlow has set up its devices. To ask earlier would set them up, and the program
-    could not say any more how."""
-    context = loaded("tensorflow.python.eager.context")
+def _is_initialized() -> bool:
+    """Whether TensorFlow has initialized its devices. Asking for them earlier would initialize
+    them, and the program could no longer configure them."""
+    context = loaded_module("tensorflow.python.eager.context")
     initialized_context = getattr(context, "context_safe", lambda: None)()
     return bool(getattr(initialized_context, "_initialized", False))
 
 
 def _version(name: str) -> str | None:
-    version = getattr(loaded(name), "__version__", None)
+    version = getattr(loaded_module(name), "__version__", None)
     return str(version) if version is not None else None
 
 
 def _policy() -> str | None:
-    """Keras' policy: `float32`, `mixed_bfloat16`, …"""
-    mixed = getattr(loaded("keras") or loaded("tf_keras"), "mixed_precision", None)
+    """Keras' precision policy, such as `mixed_bfloat16`; None: unknown."""
+    mixed = getattr(loaded_module("keras") or loaded_module("tf_keras"), "mixed_precision", None)
     policy = getattr(mixed, "dtype_policy", None) or getattr(mixed, "global_policy", None)
     return str(policy().name) if callable(policy) else None

@@ -1,4 +1,4 @@
-"""What the hooks share: the wrapper with this process's probe, and how batches are measured."""
+"""Helpers of the TensorFlow hooks: wrapping functions, inspecting tensors, measuring batches."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from ...wrap import Begins, Ends, around
 
 probe: ProbeContext
 
-_LOOKED_AT = 16
-"""Tensors of a batch."""
+_MOST_TENSORS = 16
+"""Tensors of a batch that `batch_size` inspects."""
 
 
 def tensorflow() -> Any:
-    """The package, which the program has imported. For use once it trains, no earlier."""
+    """The package `tensorflow`. Call it only once the program trains: it raises before the
+    import."""
     return sys.modules["tensorflow"]
 
 
-def loaded(name: str) -> Any:
-    """A module that the program has imported; None: it has not."""
+def loaded_module(name: str) -> Any:
+    """The module of this name; None if the program has not imported it."""
     return sys.modules.get(name)
 
 
 def wrap(owner: Any, name: str, begins: Begins, ends: Ends) -> bool:
-    """Wraps `owner.name`; False where there is none."""
+    """Wraps `owner.name`; False if there is no such function."""
     original = getattr(owner, name, None)
     if not callable(original):
         return False
@@ -33,30 +34,30 @@ def wrap(owner: Any, name: str, begins: Begins, ends: Ends) -> bool:
     return True
 
 
-def unseen(error: BaseException) -> None:
-    """Takes the caller's frame out of the traceback of an exception that passes it."""
+def hide_caller_frame(error: BaseException) -> None:
+    """Removes the calling hook's frame from the traceback that the user sees."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
 
 
-def eagerly() -> bool:
-    """Whether operations run as they are called; False: a graph is being built."""
+def is_eager() -> bool:
+    """Whether operations run at once; False while a graph is being traced."""
     return bool(tensorflow().executing_eagerly())
 
 
 def tensors(value: Any) -> list[Any]:
-    """All tensors in a nest of any kind, those of replicas one by one."""
+    """All tensors in a nested structure; the values of each replica are listed separately."""
     flat = tensorflow().nest.flatten(value, expand_composites=True)
     return [tensor for tensor in flat if hasattr(tensor, "shape") and hasattr(tensor, "dtype")]
 
 
-def size_of(batch: Any) -> tuple[int, int]:
-    """Samples and tokens of a batch whose shape is known: the first dimension of the first tensor,
-    and the elements of the first integer matrix, over all replicas. 0: unknown."""
+def batch_size(batch: Any) -> tuple[int, int]:
+    """Samples and tokens of a batch, summed over replicas; 0 if unknown. Samples are the first
+    dimension of the first tensor; tokens are the elements of the first integer matrix."""
     samples = tokens = 0
-    for part in parts_of(batch):
+    for part in split_replicas(batch):
         first_size = counted = 0
-        for tensor in tensors(part)[:_LOOKED_AT]:
+        for tensor in tensors(part)[:_MOST_TENSORS]:
             shape = tuple(tensor.shape)
             if None in shape or not shape:
                 continue
@@ -67,8 +68,8 @@ def size_of(batch: Any) -> tuple[int, int]:
     return samples, tokens
 
 
-def parts_of(batch: Any) -> list[Any]:
-    """The batch as each replica gets it."""
+def split_replicas(batch: Any) -> list[Any]:
+    """The part of the batch that each replica gets."""
     flat = tensorflow().nest.flatten(batch)
     values = [getattr(value, "values", None) for value in flat]
     replicas = len(values[0]) if values and type(values[0]) is tuple else 0

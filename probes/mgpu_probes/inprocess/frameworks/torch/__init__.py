@@ -1,4 +1,4 @@
-"""PyTorch: which of its modules are patched, and by which hooks here."""
+"""The adapter of PyTorch: which of its modules are patched, and by which hooks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""What the process metadata says of torch: its version, the GPU that a rank computes on, and in
-which precision. CUDA is asked only once the training has initialised it; nothing here does, and
-nothing waits for a device."""
+"""Adds torch's version, the rank's GPU and the precision to the process metadata.
+
+CUDA is queried only after the training has initialized it. Nothing here initializes it or waits for
+a device.
+"""
 
 from __future__ import annotations
 
@@ -15,33 +17,33 @@ from . import allocator_statistics
 
 probe: ProbeContext
 
-_COUNTS = "autocast_increment_nesting"
-"""Called by `autocast.__enter__` after it has set the mode. The method itself is left alone:
-TorchScript compiles its source."""
+_NESTING_COUNTER = "autocast_increment_nesting"
+"""A function that `autocast.__enter__` calls after it has set the mode. `__enter__` itself must not
+be wrapped, because TorchScript compiles its source."""
 
 
 def patch(_: ModuleType) -> None:
-    """Sees the first autocast."""
-    original = getattr(torch, _COUNTS, None)
+    """Watches for the first autocast mode."""
+    original = getattr(torch, _NESTING_COUNTER, None)
     if callable(original):
-        _see_first(original)
+        _watch_first_autocast(original)
 
 
-def _see_first(original: Callable[..., Any]) -> None:
-    """Puts something in the place of `original` until an autocast mode has been entered."""
+def _watch_first_autocast(original: Callable[..., Any]) -> None:
+    """Replaces `original` until an autocast mode has been entered, and notes the mode's dtype."""
 
     def counts(*args: Any, **kwargs: Any) -> Any:
         try:
             dtype = _autocast()
             if dtype is not None:
                 probe.objects.autocast = dtype
-                setattr(torch, _COUNTS, original)
+                setattr(torch, _NESTING_COUNTER, original)
         except Exception as trouble:
-            setattr(torch, _COUNTS, original)
+            setattr(torch, _NESTING_COUNTER, original)
             probe.fail(trouble)
         return original(*args, **kwargs)
 
-    setattr(torch, _COUNTS, counts)
+    setattr(torch, _NESTING_COUNTER, counts)
 
 
 def _autocast() -> str | None:
@@ -52,7 +54,7 @@ def _autocast() -> str | None:
 
 
 def describe() -> dict[str, Any]:
-    """Version, threads, seed and precision."""
+    """Version, threads, seed and precision, for the process metadata."""
     if _has_used_cuda():
         probe.computes_on(f"cuda:{torch.cuda.current_device()}")
     optimizers = probe.objects.optimizers.values()
@@ -72,8 +74,7 @@ def describe() -> dict[str, Any]:
 
 
 def _has_used_cuda() -> bool:
-    """Whether anything was put on a GPU: the loss may be on the CPU all the same. Asks nothing of
-    a driver that the training has not started."""
+    """Whether anything was allocated on a GPU. Does not initialize CUDA."""
     return bool(_read(lambda: torch.cuda.is_initialized() and torch.cuda.max_memory_allocated()))
 
 
@@ -85,14 +86,14 @@ def _read(setting: Callable[[], Any]) -> Any:
 
 
 def attach(context: ProbeContext) -> None:
-    """Adds the device to the process metadata, and its memory to the samples."""
+    """Adds the device to the process metadata, and the device's memory to the memory samples."""
     for part in (_device, _tf32, allocator_statistics.describe):
         context.add_metadata(part)
     context.memory.device = allocator_statistics.allocated
 
 
 def _device() -> dict[str, Any]:
-    """Where the parameters are; without an optimizer, the device that is set."""
+    """The GPU that holds the parameters, or the current one; empty before CUDA is initialized."""
     if probe.device_clock == "cpu" or not torch.cuda.is_initialized():
         return {}
     index = allocator_statistics.index()
@@ -118,7 +119,7 @@ def _tf32() -> dict[str, Any]:
 
 
 def _allowed(operations: Any) -> bool:
-    """By the name of torch 2.9 where there is one: a program that sets it by that name must not be
-    asked by the older one, which raises then."""
+    """Whether TF32 is allowed. Reads torch 2.9's `fp32_precision` if present: once a program has
+    set that, torch raises if the older attribute is read."""
     precision = getattr(operations, "fp32_precision", None)
     return bool(precision == "tf32" if precision is not None else operations.allow_tf32)

@@ -1,8 +1,8 @@
-"""What torch's caching allocator holds of the GPU that the rank computes on.
+"""Reads torch's statistics of its caching allocator, for the GPU that the rank computes on.
 
-Read at memory samples and for the process metadata. It never initializes CUDA: the statistics take
-the allocator's lock and wait for no device. Their nested form is private; `torch.cuda.memory_stats`
-flattens and sorts it, which costs more than all the rest.
+They are read with memory samples and for the process metadata. Reading never initializes CUDA and
+never waits for a device; it takes the allocator's lock. It uses torch's private nested form,
+because `torch.cuda.memory_stats` flattens and sorts it at a higher cost than all the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIELDS = {
 
 
 def allocated() -> tuple[int, int]:
-    """Bytes now and at most; 0: no GPU is in use, or this torch does not report them."""
+    """Allocated bytes, now and peak; 0: no GPU is in use, or this torch does not report them."""
     statistics = _statistics()
     current, peak = (
         _number(statistics, "allocated_bytes", "all", kind) for kind in ("current", "peak")
@@ -33,7 +33,7 @@ def allocated() -> tuple[int, int]:
 
 
 def describe() -> dict[str, Any]:
-    """For the process metadata; counters since the process began."""
+    """The statistics, for the process metadata; counters count from the start of the process."""
     statistics = _statistics()
     if not statistics:
         return {}
@@ -57,7 +57,7 @@ def _statistics() -> Any:
 
 
 def index() -> int:
-    """The GPU that holds the parameters; without an optimizer, the one that is set."""
+    """The index of the GPU that holds the parameters; without an optimizer, of the current one."""
     devices = [
         optimizer.facts.get("device") or "" for optimizer in probe.objects.optimizers.values()
     ]

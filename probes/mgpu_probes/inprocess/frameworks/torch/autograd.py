@@ -1,14 +1,15 @@
-"""Backward passes, split into this rank's own work and its wait for others.
+"""Wraps backward passes, and splits each into this rank's own work and its wait for other ranks.
 
-The split: autograd runs the callbacks of a backward pass in the order in which they were queued,
-after the last gradient. DistributedDataParallel queues its own, in which it waits for the other
-ranks, when its last bucket is ready. A callback that is queued when the first node runs comes
-before it: it marks the end of the own work. Measured with sleeps in the middle and at the very end
-of backward, with find_unused_parameters, static_graph, a communication hook and two modules.
+How it splits: autograd runs the callbacks of a backward pass after the last gradient, in the order
+in which they were queued. DistributedDataParallel queues one, in which it waits for the other
+ranks, when its last bucket is ready. The probe's callback is queued when the first node runs, so it
+runs before DDP's and marks the end of the own work. Measured with sleeps in the middle and at the
+very end of backward, with find_unused_parameters, static_graph, a communication hook and two
+modules.
 
-On a GPU the host runs ahead and its clock cannot split anything: the callback is queued in the
-turns that the device times, and marks the device's stream alone. There the engine's own thread runs
-the pass, and the callbacks, while the thread that trains waits for it.
+On a GPU the host runs ahead, so its clock cannot split the pass: the callback is queued only in
+turns that are timed by the device, and marks only the device's stream. There autograd's own thread
+runs the pass and the callbacks, while the training thread waits for it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _WAITS = Steps.backward_waits
 
 
 def patch(autograd: ModuleType) -> None:
-    """Wraps the one function through which `backward` and `grad` reach the engine."""
+    """Wraps the function through which `backward` and `grad` call autograd's engine."""
     name = "_engine_run_backward"
     graph = getattr(autograd, "graph", None)
     if hasattr(autograd, name):
@@ -47,34 +48,37 @@ def patch(autograd: ModuleType) -> None:
 
 
 class _Pass:
-    """The backward pass that runs, or the last one."""
+    """The state of the running backward pass, or of the last one."""
 
     handle: Any = None
-    """Of the hook on its first node, where it has one."""
+    """The handle of the hook on its first node; None: it has no such hook."""
     loss = nan
     passes = 0
-    """So far."""
+    """Number of backward passes so far."""
     thread = (0, -1)
-    """The engine's thread that runs it, and the pass for which that was found."""
+    """The engine's thread that runs the pass, and the number of the pass for which it was found."""
     queued = waits = False
+    """The callback is queued; the own work has ended."""
     by_module = False
-    """A wrapped module's hook has queued the callback: the next pass needs no hook of its own."""
+    """A wrapped module's hook queued the callback, so the next pass needs no hook of its own."""
     modules_alike = True
-    """All wrapped modules have such a hook."""
+    """Whether all wrapped modules have such a hook."""
     on_device = False
-    """Its loss is on a GPU, or another device that computes while the host goes on."""
+    """Whether its loss is on a GPU or another asynchronous device."""
     engine_waits = True
-    """Other ranks may be waited for within the engine, where no call of Python's shows it."""
+    """Whether the rank may wait for others inside autograd's engine, where no Python call shows
+    it."""
     scaled: tuple[int, float] = (0, nan)
-    """The `id` of what a gradient scaler gave last, and the loss that it was given."""
+    """The `id` of the newest result of a gradient scaler, and the unscaled loss."""
 
 
 this = _Pass()
 
 
 def watch(node: Any) -> None:
-    """Queues the callback when `node` runs, a parameter's in every backward pass of a wrapped
-    module: much cheaper than a hook on the first node of every single pass."""
+    """Queues the callback when `node` runs, the node of a parameter that takes part in every
+    backward pass of a wrapped module. Much cheaper than a new hook on the first node of every
+    pass."""
     node.register_prehook(_runs_in_module)
 
 
@@ -130,7 +134,7 @@ def _begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
     if probe.device_clock != "cpu" and isinstance(root, torch.Tensor) and root.is_cpu:
         probe.computes_on(None)
     if this.on_device:
-        cuda_captures.saw_backward()
+        cuda_captures.note_backward()
         device_events.begin_backward(root)
     elif on_cpu and root.dim() == 0 and root.is_floating_point():
         scaled, loss = this.scaled
@@ -155,8 +159,8 @@ def _begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
 
 
 def _runs_backward() -> bool:
-    """Whether the engine's calling thread runs the pass: the first one that a hook sees in it. With
-    several devices there are more, at the same time; their hooks do nothing."""
+    """Whether the calling thread is the engine's thread for this pass: the first in which a hook
+    runs. With several devices there are several threads at once; hooks in the others do nothing."""
     if torch._C._current_graph_task_id() == -1:
         return False
     if this.thread[1] != this.passes:
@@ -165,13 +169,13 @@ def _runs_backward() -> bool:
 
 
 def attach(context: ProbeContext) -> None:
-    """Lets the engine's thread set marks, as it does on a GPU."""
+    """Lets the engine's thread set marks, which is needed on a GPU."""
     if hasattr(torch._C, "_current_graph_task_id"):
         context.runs_backward = _runs_backward
 
 
 def scales(args: tuple[Any, ...], _: dict[str, Any]) -> float | None:
-    """Before `GradScaler.scale`: what it multiplies is the loss, what it gives is not."""
+    """The hook before `GradScaler.scale`: its argument is the loss, its result is not."""
     loss: Any = args[1] if len(args) > 1 else None
     if not probe.adopt() or type(loss) is not torch.Tensor or not loss.is_cpu or loss.dim():
         return None

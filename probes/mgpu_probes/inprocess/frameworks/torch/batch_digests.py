@@ -1,4 +1,5 @@
-"""Digests of the first batches of the first epochs: do other ranks train on the same ones?"""
+"""Records digests of the first batches of the first epochs, to find ranks that train on the same
+data."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ probe: ProbeContext
 
 _EPOCHS = 3
 _BATCHES = 8
-"""Of each of these epochs."""
+"""Batches of each of these epochs."""
 _MOST_ROWS = 64
 """Rows in the process metadata."""
 
 
 class _Loader:
-    """What was seen of one loader's batches."""
+    """The digests of one loader's batches."""
 
     def __init__(self, place: int) -> None:
         self.place = place
@@ -31,11 +32,11 @@ class _Loader:
         self.rows: list[list[Any]] = []
 
     def begin(self, epoch: int) -> None:
-        """An epoch begins."""
+        """Notes that an epoch begins."""
         self.epoch, self.index, self._passes = epoch, 0, this.passes
 
-    def look(self, batch: Any) -> None:
-        """Its next batch."""
+    def add_batch(self, batch: Any) -> None:
+        """Adds the digest of the next batch."""
         digest = tensor_digests.of_batch(batch)
         if digest is not None:
             self.rows.append([self.place, self.epoch, self.index, digest])
@@ -44,21 +45,21 @@ class _Loader:
 
 
 class _Batches:
-    """Rows of loader, epoch, index and digest."""
+    """The digests of all loaders, as rows: loader, epoch, index, digest."""
 
     def __init__(self) -> None:
         self.wanted: dict[int, _Loader] = {}
-        """By the sampler's id: those whose next batch is looked at."""
+        """Loaders whose next batch is digested, by the id of the sampler."""
         self._seen: dict[int, _Loader] = {}
-        """By their place in the process metadata."""
+        """All loaders so far, by their index in the process metadata."""
         self._inputs = _Loader(0)
         self._input_samples = 0
         self.inputs_wanted = True
-        """By `saw_inputs`."""
+        """Whether `note_inputs` is to be called for the next inputs."""
 
     def begin(self, loader: Any) -> None:
-        """A loader begins an epoch."""
-        iterated = probe.objects.saw_loader(loader)
+        """Notes that a loader begins an epoch."""
+        iterated = probe.objects.note_loader(loader)
         sampler = id(getattr(loader, "_index_sampler", None))
         self.wanted.pop(sampler, None)
         if iterated is None or iterated[1] >= _EPOCHS or probe.world_size < 2:
@@ -67,34 +68,36 @@ class _Batches:
         self.wanted[sampler] = digests = self._seen.setdefault(place, _Loader(place))
         digests.begin(epoch)
 
-    def saw(self, sampler: int, batch: Any) -> None:
-        """A loader that is in `wanted` gave a batch."""
+    def note_batch(self, sampler: int, batch: Any) -> None:
+        """Notes a batch of a loader that is in `wanted`."""
         digests = self.wanted[sampler]
         if torch.is_grad_enabled():
-            digests.look(batch)
+            digests.add_batch(batch)
         if digests.index >= _BATCHES:
             del self.wanted[sampler]
 
-    def saw_inputs(self, inputs: Any) -> None:
-        """A wrapped module was called to train. Its inputs stand for the batch where there is no
-        loader; where there is one, their size shows whether the rank takes only its part."""
+    def note_inputs(self, inputs: Any) -> None:
+        """Notes the inputs of a wrapped module in training. Without a loader they are digested in
+        place of batches. With one, their size shows whether the rank trains on a part of its
+        batch."""
         self._input_samples = max(self._input_samples, size_of(inputs)[0])
         if self._seen or probe.world_size < 2:
             self._inputs.index += 1
         else:
-            self._inputs.look(inputs)
+            self._inputs.add_batch(inputs)
         self.inputs_wanted = self._inputs.index < _BATCHES
 
     def describe(self) -> dict[str, Any]:
-        """For the process metadata; batches of those loaders alone that feed backward passes."""
+        """The rows, for the process metadata: only of loaders whose batches feed backward
+        passes."""
         rows = [row for digests in self._seen.values() if digests.trains for row in digests.rows]
         return {
             "batches": (rows if self._seen else self._inputs.rows)[:_MOST_ROWS],
             "input_samples": self._input_samples or None,
         }
 
-    def start_anew(self) -> None:
-        """In a new box: what a forked child's parent saw is not the child's."""
+    def reset(self) -> None:
+        """For a new box: a forked child must not report its parent's batches."""
         self.wanted.clear()
         self._seen.clear()
         self._inputs, self._input_samples, self.inputs_wanted = _Loader(0), 0, True
@@ -105,5 +108,5 @@ batches = _Batches()
 
 def attach(context: ProbeContext) -> None:
     """Adds what this module knows to the process metadata."""
-    context.add_reset(batches.start_anew)
+    context.add_reset(batches.reset)
     context.add_metadata(batches.describe)

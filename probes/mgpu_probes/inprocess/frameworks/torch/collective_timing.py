@@ -1,9 +1,9 @@
-"""Times NCCL's collectives, when somebody asks for it (`mgpu-doctor trace --collectives`).
+"""Switches on torch's timing of NCCL collectives, on request (`mgpu-doctor trace --collectives`).
 
-NCCL then records one more event for each collective, and torch's flight recorder how long it took
-from this rank's arrival to its end. torch decides for each new collective whether it is timed, so
-that this may be switched on at any moment, from any thread; it cannot be switched off again.
-Nothing here waits for a device.
+torch then records one more event per collective, and its flight recorder holds each duration, from
+this rank's arrival to the end. The timing can be switched on at any moment, from any thread,
+because torch checks the switch for each new collective. It cannot be switched off again. Nothing
+here waits for a device.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from ...probe_context import ProbeContext
 probe: ProbeContext
 
 BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""The recorder's entries: torch 2.9 and later, and before."""
+"""Variables that set the recorder's size: of torch 2.9 and later, and of earlier ones."""
 MAX_CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 _SWITCH = "_enable_collectives_timing"
 
 
 def serve() -> None:
-    """From now on this rank can be asked."""
+    """Adds the two request handlers to the rank's worker server."""
     worker_server.handlers["collective_timing"] = describe
     worker_server.handlers["collective_timing_begin"] = begin
 
 
 def describe() -> bytes:
-    """How far this rank is, and why it refuses; changes nothing."""
+    """The reply to a query: the rank's number of steps, and why timing would be refused, if so."""
     return _answer(refusal(), 0)
 
 
 def begin() -> bytes:
-    """The same; and all NCCL groups that there are now time their collectives from now on."""
+    """Switches timing on for all present NCCL groups, and returns the same reply."""
     why = refusal()
     if why is not None:
         return _answer(why, 0)
@@ -51,7 +51,7 @@ def begin() -> bytes:
 
 
 def refusal() -> str | None:
-    """Why collectives cannot be timed here; None: they can."""
+    """Why collectives cannot be timed here, as a predicate of the rank; None: they can."""
     if not probe.on:
         return "its probe has switched itself off"
     groups = _nccl_groups()

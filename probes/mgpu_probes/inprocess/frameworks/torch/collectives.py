@@ -1,4 +1,9 @@
-"""Collectives, sends, receives and waits that Python calls: this rank stands there for others."""
+"""Wraps the functions of `torch.distributed` in which a rank waits for others: collectives, sends,
+receives, and waits for their handles.
+
+Each call is marked as a wait and counted per call site, and its site is shown in the now cell of
+the box while it blocks. Collectives of compiled code: `compiled_collectives`.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +17,18 @@ from ... import layout
 from ...probe_context import ProbeContext
 from ...step_engine import Steps
 from . import autograd, device_events, process_groups
-from .call_sites import Place, Places, tensor_of
+from .call_sites import CallSite, CallSites, tensor_of
 from .torch_support import wrap
 
 probe: ProbeContext
 
 _MOST_RANKS = 64
-"""Per direction, in the process metadata."""
+"""Peers per direction in the process metadata."""
 
 
 class Peers:
-    """The ranks named by one kind of call, in `argument` or, within a group, `group_argument`."""
+    """The peers of one kind of call. `argument` is the name of the parameter that holds the peer's
+    global rank; `group_` + `argument` is the one that holds its rank within a group."""
 
     def __init__(self, argument: str) -> None:
         self._argument = argument
@@ -30,15 +36,15 @@ class Peers:
         self._ranks: set[int] = set()
         self._seen: set[tuple[int, int]] = set()
 
-    def saw(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A call with these arguments, the second of which is the peer."""
+    def note_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes the peer of a call with these arguments; if positional, it is the second."""
         peer = args[1] if len(args) > 1 else kwargs.get(self._argument)
         if peer is None:
-            self._saw_in_group(kwargs.get("group"), kwargs.get(self._in_group))
+            self._note_group_peer(kwargs.get("group"), kwargs.get(self._in_group))
         elif type(peer) is int and len(self._ranks) < _MOST_RANKS:
             self._ranks.add(peer)
 
-    def _saw_in_group(self, group: Any, peer: Any) -> None:
+    def _note_group_peer(self, group: Any, peer: Any) -> None:
         seen = (id(group), peer)
         if seen in self._seen or type(peer) is not int or len(self._seen) >= _MOST_RANKS:
             return
@@ -47,7 +53,7 @@ class Peers:
         self._ranks.add(peer if group is None else dist.get_global_rank(group, peer))
 
     def ranks(self) -> list[int]:
-        """The ranks so far."""
+        """The global ranks of all peers so far."""
         return sorted(self._ranks)
 
     def forget(self) -> None:
@@ -78,7 +84,7 @@ BLOCKING = (
 )
 RECEIVING = ("recv", "irecv", "recv_object_list")
 SENDING = ("send", "isend", "send_object_list")
-"""A batch of them (`batch_isend_irecv`) calls `isend` and `irecv` itself."""
+"""`batch_isend_irecv` needs no entry: it calls `isend` and `irecv`."""
 SETTING_UP = (
     "broadcast",
     "broadcast_object_list",
@@ -87,14 +93,14 @@ SETTING_UP = (
     "barrier",
     "monitored_barrier",
 )
-"""Also called once a parameter or object before training (`parallelize_module` scatters each): no
-sign of a loop's turn."""
+"""Also called before training, once per parameter or object (`parallelize_module` scatters each),
+so that their recurrence is no sign of a training loop."""
 
 WAITING = ("wait", "synchronize", "block_current_stream")
-"""Methods of the handle of a call, the last of torch 2.9."""
+"""Methods of a call's handle (`Work`); `block_current_stream` is new in torch 2.9."""
 
 _RECURS = 8
-"""Calls from one place by which it is taken for one of a loop."""
+"""Calls from one site after which it counts as part of a loop."""
 
 _SITE_WORD = layout.NOW_SITE // 8
 _SEQUENCE_WORD = layout.NOW_SEQUENCE // 8
@@ -103,48 +109,49 @@ _SEQUENCE_WORD = layout.NOW_SEQUENCE // 8
 def patch(distributed_c10d: ModuleType) -> None:
     """Wraps the functions before `torch.distributed` re-exports them."""
     for name in BLOCKING:
-        wrap(distributed_c10d, name, Call(Places(name)), called)
+        wrap(distributed_c10d, name, Call(CallSites(name)), call_ends)
     for name in RECEIVING:
-        wrap(distributed_c10d, name, Call(Places(name), peers=receives_from), called)
+        wrap(distributed_c10d, name, Call(CallSites(name), peers=receives_from), call_ends)
     for name in SENDING:
-        wrap(distributed_c10d, name, Call(Places(name), sends=True, peers=sends_to), called)
+        wrap(distributed_c10d, name, Call(CallSites(name), sends=True, peers=sends_to), call_ends)
     for name in SETTING_UP:
-        wrap(distributed_c10d, name, Call(Places(name, recurs=False)), called)
+        wrap(distributed_c10d, name, Call(CallSites(name, recurs=False)), call_ends)
     work = getattr(distributed_c10d, "Work", None)
     if work is not None:
         for name in WAITING:
-            wrap(work, name, Call(Places(name, waits=True)), called)
+            wrap(work, name, Call(CallSites(name, waits=True)), call_ends)
     process_groups.patch(distributed_c10d)
 
 
 class Call:
-    """The beginning of one kind of call. `peers` learns whom it is with."""
+    """The hook before one kind of call. `peers` collects the other ranks of point-to-point
+    calls."""
 
     def __init__(
         self,
-        places: Places,
+        places: CallSites,
         *,
         sends: bool = False,
         peers: Peers | None = None,
         frames_up: int = 2,
     ) -> None:
-        """`frames_up`: the caller's frame from here on."""
+        """`frames_up`: how many frames above `__call__` the caller of the wrapped function is."""
         self.places = places
         self.frames_up = frames_up
-        self.begins = _sends if sends else Steps.call_begins
+        self.begins = _send_begins if sends else Steps.call_begins
         self.peers = peers
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Place | None:
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallSite | None:
         if not probe.mine() or probe.ledger.phase == layout.WAIT:
             return None
         place = self.places.of(sys._getframe(self.frames_up))
         if place.count in {0, _RECURS}:
-            self._look(place, args, kwargs)
+            self._note_tensor(place, args, kwargs)
         if self.peers is not None:
-            self.peers.saw(args, kwargs)
+            self.peers.note_call(args, kwargs)
         if probe.box is not None:
             words = probe.ledger.words
-            words[_SITE_WORD] = place.word or place.spell()
+            words[_SITE_WORD] = place.word or place.site_word()
             words[_SEQUENCE_WORD] = probe.sequence()
         if probe.device_timer is not None:
             device_events.communicates()
@@ -152,9 +159,10 @@ class Call:
         probe.mark(self.begins, now)
         return place
 
-    def _look(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What is moved, by the first call; where, if the place recurs in a loop that runs no
-        backward pass: that would show where the training computes."""
+    def _note_tensor(self, place: CallSite, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes the size of the tensor at a site's first call. If the site recurs in a loop without
+        backward passes, times the tensor's device: nothing else shows where such a loop
+        computes."""
         tensor = tensor_of(args, kwargs)
         if tensor is None:
             return
@@ -166,7 +174,8 @@ class Call:
             device_events.time_on(tensor.device)
 
 
-def called(place: Place, _: Any) -> None:
+def call_ends(place: CallSite, _: Any) -> None:
+    """The hook after a call: adds its duration to its site, and sets the mark of its end."""
     now = probe.clock()
     place.count += 1
     place.nanoseconds += now - place.began
@@ -174,21 +183,21 @@ def called(place: Place, _: Any) -> None:
     probe.ledger.words[_SITE_WORD] = 0
 
 
-def _sends(steps: Steps, now: int) -> None:
+def _send_begins(steps: Steps, now: int) -> None:
     steps.call_begins(now, sends=True)
 
 
-def _sends_to_others() -> bool:
+def _has_sent() -> bool:
     return bool(sends_to.ranks())
 
 
-def _peers() -> dict[str, Any]:
+def _describe() -> dict[str, Any]:
     return {"sends_to": sends_to.ranks(), "receives_from": receives_from.ranks()}
 
 
 def attach(context: ProbeContext) -> None:
     """Adds what this module knows to the process metadata."""
-    context.sends = _sends_to_others
-    context.add_metadata(_peers)
+    context.sends = _has_sent
+    context.add_metadata(_describe)
     context.add_reset(sends_to.forget)
     context.add_reset(receives_from.forget)

@@ -1,12 +1,12 @@
-"""CUDA graphs: when one is captured, and what its replay stands for.
+"""Tracks captures of CUDA graphs, and marks their replays.
 
-While any thread captures, no event may be recorded or asked whether it has completed: under the
-default capture mode that invalidates the capture, from whatever thread it comes
-(pytorch#104487). So captures are counted here, and whoever touches events holds `lock`.
+While any thread captures a graph, no CUDA event may be recorded or queried: in the default capture
+mode that invalidates the capture, from whatever thread (pytorch#104487). Therefore running captures
+are tracked here, and code that touches events must hold `lock`.
 
-A replay calls no hook. A graph in whose capture a backward pass ran, or an optimizer stepped, sets
-the same marks around its replay; the whole replay counts as that pass, as nothing may be added to
-a user's graph that could divide it. Where a graph holds collectives, its rank waits unseen.
+A replay calls no hook. If a backward pass or an optimizer's step was captured, the same marks are
+set around each replay. The whole replay counts as that phase, because nothing may be added to a
+user's graph to divide it. If the graph holds collectives, the rank's waits cannot be seen.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from .torch_support import wrap
 probe: ProbeContext
 
 _THREAD_LOCAL = 1
-"""CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: captures of other threads do not concern this one."""
+"""CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: this thread does not affect captures of other threads."""
 lock = threading.Lock()
 _running: WeakSet[Any] = WeakSet()
-"""Graphs that are being captured."""
+"""Graphs that are being captured now."""
 
 
 class _Contents:
@@ -41,37 +41,38 @@ class _Contents:
 
     has_backward = has_update = False
     issued = 0
-    """Collectives of this rank before it was captured."""
+    """Collectives that the rank had issued before the capture."""
 
 
 _contents: WeakKeyDictionary[Any, _Contents] = WeakKeyDictionary()
 
 
-def saw_backward() -> None:
-    """A backward pass begins: if a graph is being captured, it goes into the graph."""
+def note_backward() -> None:
+    """Notes that a backward pass begins; it becomes part of all graphs that are being captured."""
     for graph in _running:
         _contents[graph].has_backward = True
 
 
-def saw_update() -> None:
-    """An optimizer has stepped: if a graph is being captured, it went into the graph."""
+def note_update() -> None:
+    """Notes that an optimizer has stepped; this is part of all graphs that are being captured."""
     for graph in _running:
         _contents[graph].has_update = True
 
 
 def is_capturing() -> bool:
-    """Whether a thread captures a graph. Ask with `lock` held, and use the device under it."""
+    """Whether a thread captures a graph. Hold `lock` for the call and for using the device
+    after."""
     if _running:
         return True
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def spare_captures() -> bool:
-    """Whether the calling thread may ask for events from now on, whatever another thread captures.
+def allow_queries_during_captures() -> bool:
+    """Puts the calling thread into a mode in which it may query events during captures of other
+    threads. Returns whether that worked; False without NVIDIA's driver (HIP was not tried).
 
-    `_running` knows the graphs that Python captures; libraries may capture others. A thread in this
-    mode invalidates none of them; torch's watchdog of NCCL asks in it, too (pytorch#148594). False
-    without NVIDIA's driver: HIP was not tried."""
+    `_running` holds only graphs captured from Python; libraries may capture others. torch's NCCL
+    watchdog uses the same mode (pytorch#148594)."""
     try:
         exchange = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
     except (OSError, AttributeError):
@@ -80,36 +81,36 @@ def spare_captures() -> bool:
 
 
 def patch(graphs: ModuleType) -> None:
-    """Wraps the beginning and end of captures, and replays."""
+    """Wraps the begin and end of captures, and replays."""
     graph = graphs.CUDAGraph
-    wrap(graph, "capture_begin", _begins, _began)
-    wrap(graph, "capture_end", _ends, _ended)
-    wrap(graph, "replay", _replays, _replayed)
+    wrap(graph, "capture_begin", _capture_begins, _ignore)
+    wrap(graph, "capture_end", _capture_end_begins, _capture_end_ends)
+    wrap(graph, "replay", _replay_begins, _replay_ends)
 
 
-def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> None:
+def _capture_begins(args: tuple[Any, ...], _: dict[str, Any]) -> None:
     with lock:
         _running.add(args[0])
     _contents[args[0]] = contents = _Contents()
-    contents.issued = process_groups.issued()
+    contents.issued = process_groups.count_issued()
 
 
-def _began(_: Any, __: Any) -> None:
-    """Not called: a capture begins and goes on."""
+def _ignore(_: Any, __: Any) -> None:
+    """Never called, because the hook before it returns None."""
 
 
-def _ends(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+def _capture_end_begins(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
     return args[0]
 
 
-def _ended(graph: Any, _: Any) -> None:
+def _capture_end_ends(graph: Any, _: Any) -> None:
     with lock:
         _running.discard(graph)
-    if process_groups.issued() > _contents[graph].issued:
-        probe.objects.miss_waits(UnseenWaits.CUDA_GRAPH)
+    if process_groups.count_issued() > _contents[graph].issued:
+        probe.objects.note_unseen_waits(UnseenWaits.CUDA_GRAPH)
 
 
-def _replays(args: tuple[Any, ...], _: dict[str, Any]) -> _Contents | None:
+def _replay_begins(args: tuple[Any, ...], _: dict[str, Any]) -> _Contents | None:
     contents = _contents.get(args[0])
     if contents is None or probe.in_backward or not probe.adopt():
         return None
@@ -123,7 +124,7 @@ def _replays(args: tuple[Any, ...], _: dict[str, Any]) -> _Contents | None:
     return contents
 
 
-def _replayed(contents: _Contents, _: Any) -> None:
+def _replay_ends(contents: _Contents, _: Any) -> None:
     now = probe.clock()
     if contents.has_backward:
         probe.mark(backward_ended, now, (nan,))

@@ -1,4 +1,5 @@
-"""DataLoader: the time in which the loop stands waiting for a batch."""
+"""Wraps torch's DataLoader: marks the time in which the loop waits for a batch, and counts
+samples."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ probe: ProbeContext
 
 _MARKS_KEPT = 256
 _asked: dict[int, Mark] = {}
-"""The mark of a fetch from each loader."""
+"""The mark that begins a fetch, by the id of the loader's sampler."""
 _plain: dict[int, type] = {}
-"""What the batches are of loaders that gave a list or tuple without tokens: looked into no more,
-only its first tensor counts the samples."""
+"""The type of the batches of loaders that return a list or tuple without tokens: for these only the
+first tensor is read, to count the samples."""
 _alive: dict[int, Any] = {}
-"""The samplers that have been met, by weak reference."""
+"""Weak references to the samplers seen so far, by their id."""
 _Tensor = torch.Tensor
 
 
@@ -51,7 +52,7 @@ def _is_worker() -> bool:
 def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
     if not probe.on or get_ident() != probe.owner:
         return None
-    # Iterators come and go with the epochs; the sampler stays with its loader.
+    # Each epoch has a new iterator, but the loader keeps its sampler.
     sampler = getattr(args[0], "_index_sampler", None)
     loader = id(sampler)
     if loader not in _alive:
@@ -59,7 +60,7 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
     if torch.is_grad_enabled():
         probe.mark(_asked.get(loader) or _asks(loader), probe.clock())
         queue = getattr(args[0], "_data_queue", None)  # None: no workers
-        # Of the step that begins; the last is recorded.
+        # It is about the step that begins here; the last one is recorded already.
         probe.batch_ready = queue is not None and _holds_batch(queue)
     else:
         probe.mark(evaluation_fetch_begins, probe.clock(), (loader,))
@@ -77,7 +78,7 @@ def _holds_batch(queue: Any) -> bool:
 def _ends(loader: int, batch: Any) -> None:
     now = probe.clock()
     if loader in batches.wanted and batch is not None:
-        batches.saw(loader, batch)
+        batches.note_batch(loader, batch)
     timer = probe.device_timer
     if timer is not None and timer.is_timing:
         device_events.fetched(batch)
@@ -94,7 +95,8 @@ def _ends(loader: int, batch: Any) -> None:
 
 
 def _meets(sampler: Any) -> None:
-    """Forgets it once it is gone: another may get its id, that of validation after training."""
+    """Watches a new sampler, and forgets it when it is deleted: another one may get the same id,
+    such as the sampler of a validation loader."""
     loader = id(sampler)
 
     def forget(_: Any) -> None:

@@ -1,4 +1,5 @@
-"""DistributedDataParallel: where the forward pass begins and ends, and what is counted of it."""
+"""Wraps DistributedDataParallel: marks its forward pass, its waits in buffer broadcasts, and times
+its search for unused parameters. `ddp_reducer` reads its statistics."""
 
 from __future__ import annotations
 
@@ -31,20 +32,20 @@ def patch(distributed: ModuleType) -> None:
 
 
 def forward_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
-    """A wrapped module (the first argument) is called."""
+    """The hook before the call of a wrapped module, the first argument."""
     if not probe.on or get_ident() != probe.owner:
         return None
     training = torch.is_grad_enabled()
     if training:
         if batches.inputs_wanted:
-            batches.saw_inputs([*args[1:], kwargs])
+            batches.note_inputs([*args[1:], kwargs])
         module = args[0]
         sample = ddp_reducer.known.get(id(module))
         if sample is not None:
             sample.forwards += 1
             if module.require_backward_grad_sync:
                 if sample.synced == sample.due:
-                    sample.look()
+                    sample.read_sample()
                 sample.synced += 1
         timer = probe.device_timer
         if timer is not None and timer.is_timing:
@@ -56,7 +57,7 @@ def forward_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None
 
 
 def forward_ends(training: bool, _: Any) -> None:
-    """It returns."""
+    """The hook after the call."""
     if training:
         probe.mark(_FORWARD_ENDS, probe.clock())
     else:
@@ -69,7 +70,7 @@ def _making(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
 
 def _made(module: Any, _: Any) -> None:
     autograd.this.engine_waits = True
-    one = ddp_reducer.saw(module)
+    one = ddp_reducer.note_module(module)
     if one is not None and one.searches:
         _time_searches(type(module))
     if next(iter(module.buffers()), None) is not None:
@@ -78,9 +79,9 @@ def _made(module: Any, _: Any) -> None:
 
 
 def _time_searches(ddp: Any) -> None:
-    """Wraps what follows each forward pass of such a module: little but the search. torch.compile,
-    which DistributedDataParallel has loaded, must pass over it as over what is wrapped, so it calls
-    no function of ours."""
+    """Times what follows each forward pass of a module that searches for unused parameters: little
+    else than the search. torch.compile, which DistributedDataParallel loads, must skip the wrapper
+    as it skips the original, so the wrapper calls no other function of the probe."""
     skip = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
     original = getattr(ddp, "_post_forward", None)
     if skip is None or original is None or wrapped(original):
@@ -104,11 +105,11 @@ def _time_searches(ddp: Any) -> None:
 
 
 def _watch_buffers(ddp: Any) -> None:
-    """Buffers (of batch norm, say) are broadcast before each forward pass, and with gloo whoever
-    comes first stands there until the others have come. In what torch.compile compiles, nothing of
-    ours may run beside the original."""
+    """Marks the broadcast of buffers (of batch norm, for example) before each forward pass: with
+    gloo the first rank waits there for the others. In code that torch.compile compiles, only the
+    original may run."""
     skip = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
-    inside = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    inside = sys.modules.get("torch._C._dynamo.eval_frame")
     compiles = _read_compiler(inside)
     original = getattr(ddp, "_sync_buffers", None)
     if skip is None or compiles is None or original is None or wrapped(original):
@@ -155,8 +156,8 @@ def _synced(steps: Steps, now: int) -> None:
 
 
 def _watch(module: Any) -> None:
-    """The wait in this module's backward passes is seen from one of its parameters, where each of
-    them runs in each pass and the module queues nothing before that."""
+    """Has one parameter of the module mark the wait in its backward passes. Possible only if all
+    parameters take part in every pass and the module queues no callback before."""
     unusual = ("find_unused_parameters", "static_graph")
     if any(getattr(module, setting, True) for setting in unusual):
         autograd.this.modules_alike = False

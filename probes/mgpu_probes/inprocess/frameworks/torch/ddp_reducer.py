@@ -1,7 +1,8 @@
-"""What DistributedDataParallel knows of itself: buckets, unused parameters, how long it reduces.
+"""Reads DistributedDataParallel's own statistics: buckets, unused parameters, durations of
+reductions.
 
-Its logger takes times in the first ten iterations and each hundredth one, whoever asks; they are
-only read here. It is private to torch: what of it is missing stays unknown.
+Its private logger measures durations in the first ten iterations and in every hundredth one, with
+or without the probe, which only reads them. Whatever a version of torch lacks stays unknown.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from ...probe_context import ProbeContext
 probe: ProbeContext
 
 _MOST = 8
-"""Modules that are counted; the process metadata describes the first that is still there."""
-_FIRST_LOOK, _LAST_EARLY, _APART = 3, 11, 100
-"""Backward passes before a look: the sample of the second is there before the third begins."""
+"""Modules that are tracked; the process metadata describes the first one that still exists."""
+_FIRST_SAMPLE, _LAST_EARLY, _APART = 3, 11, 100
+"""Backward passes before a sample is read: that of the second pass exists before the third
+begins."""
 _SAMPLES = 32
 _BUCKETS = 1024
 
-known: dict[int, Reduced] = {}
-"""Modules by their id."""
+known: dict[int, ReducerStatistics] = {}
+"""The statistics of modules, by their id."""
 
 
-class Reduced:
-    """A DistributedDataParallel."""
+class ReducerStatistics:
+    """The statistics of one DistributedDataParallel module."""
 
     def __init__(self, module: Any) -> None:
         self._module = weakref.ref(module)
@@ -37,8 +39,8 @@ class Reduced:
         )
         """Whether it searches for unused parameters in each forward pass."""
         self.forwards = self.synced = self.scans = self.scan_nanoseconds = 0
-        self.due = _FIRST_LOOK
-        """Reduced backward passes before the next look."""
+        self.due = _FIRST_SAMPLE
+        """The number of reduced backward passes at which the next sample is read."""
         self._samples: deque[tuple[int, int, int]] = deque(maxlen=_SAMPLES)
         self._facts: dict[str, Any] = {
             "find_unused_parameters": getattr(module, "find_unused_parameters", None),
@@ -50,11 +52,11 @@ class Reduced:
 
     @property
     def lives(self) -> bool:
-        """Whether the module is still there."""
+        """Whether the module still exists."""
         return self._module() is not None
 
-    def look(self) -> None:
-        """Takes the newest sample of the logger's."""
+    def read_sample(self) -> None:
+        """Reads the logger's newest sample."""
         self.due += 1 if self.due < _LAST_EARLY else _APART - self.due % _APART + 1
         numbers, _ = self._logged()
         sample = (
@@ -66,7 +68,7 @@ class Reduced:
             self._samples.append(sample)
 
     def describe(self) -> dict[str, Any]:
-        """For the process metadata; of a module that is gone what was known last."""
+        """The statistics, for the process metadata; after the module's end what was known last."""
         numbers, texts = self._logged()
         if numbers:
             self._facts.update(
@@ -82,7 +84,7 @@ class Reduced:
         return {**self._facts, **counted, **self._seconds()}
 
     def _seconds(self) -> dict[str, float]:
-        """Medians of the samples."""
+        """Medians of the samples, and the total time of searches; seconds."""
         found: dict[str, float] = {}
         if self.searches and self.scans:
             found["scan_seconds"] = self.scan_nanoseconds / 1e9
@@ -100,18 +102,18 @@ class Reduced:
         return (numbers or {}, texts or {})
 
     def _varies(self) -> bool | None:
-        """Whether the search has ever found another set than the time before."""
+        """Whether the set of unused parameters has ever changed; None: unknown."""
         reducer = getattr(self._module(), "reducer", None)
         static = getattr(reducer, "_ddp_graph_static", None)
         return not static() if static is not None and self.scans > 2 else None
 
 
-def saw(module: Any) -> Reduced | None:
-    """A module that was just made; None where it is one too many."""
+def note_module(module: Any) -> ReducerStatistics | None:
+    """Starts tracking a new module; None if `_MOST` modules are tracked already."""
     probe.objects.strategies.add("ddp")
     if len(known) >= _MOST:
         return None
-    known[id(module)] = made = Reduced(module)
+    known[id(module)] = made = ReducerStatistics(module)
     return made
 
 
@@ -127,12 +129,12 @@ def _median(values: Iterable[int]) -> int:
     return ordered[len(ordered) // 2]
 
 
-def _ddp() -> dict[str, Any]:
+def _describe() -> dict[str, Any]:
     modules = sorted(known.values(), key=lambda one: not one.lives)
     return {"ddp": modules[0].describe() if modules else None}
 
 
 def attach(context: ProbeContext) -> None:
     """Adds what this module knows to the process metadata."""
-    context.add_metadata(_ddp)
+    context.add_metadata(_describe)
     context.add_reset(known.clear)

@@ -1,16 +1,17 @@
-"""Times the steps of a torch job on its GPU: events in the stream that the training computes in.
+"""Times the steps of a torch job on its GPU, by events in the stream in which the training
+computes.
 
-The home stream is the current one of the thread that trains, on the device of the loss, when the
-backward pass begins; without backward passes, on the device of the weights or of what is reduced,
-when the first update or a recurring collective begins. What runs in other
-streams (NCCL's, FSDP's, a prefetcher's) shows where the home stream waits for it: in
-`Stream.wait_event` and `wait_stream`, and in c10d's own waits. Where the host waits for it instead,
-as DeepSpeed does, the home stream runs empty meanwhile: that shows in `synchronize`.
+The home stream is the training thread's current stream at the begin of the backward pass, on the
+device of the loss. Without backward passes it is the one on the device of the weights, at the first
+update, or of the reduced tensors, at a recurring collective. Work in other streams (NCCL's, FSDP's,
+a prefetcher's) shows where the home stream waits for it: in `Stream.wait_event` and `wait_stream`,
+and in c10d's own waits. If the host waits for it instead, as DeepSpeed does, the home stream runs
+empty: that shows in `synchronize`.
 
-A process whose model is spread over several devices is not timed: a wait for other ranks in a
-stream of another device would look like work.
+A process whose model is spread over several devices is not timed, because a wait for other ranks in
+a stream of another device would look like work.
 
-Nothing here synchronizes, and nothing touches an event while a graph is captured.
+Nothing here synchronizes, and nothing touches an event while a CUDA graph is being captured.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from .torch_support import tensors_of, wrap
 probe: ProbeContext
 
 _SLOTS = MOST_EVENTS
-"""Values that are copied to the host and have not been read yet: two per turn, which holds at least
-four events of its own."""
+"""Values that are copied to the host and not read yet. There are at most two per turn, and a turn
+has at least four events."""
 _COMMUNICATES = ("torch.distributed", "deepspeed", "megatron", "apex")
-"""Packages in which the stream that computes waits for other ranks."""
+"""Packages in which the compute stream waits for other ranks."""
 _ONE_CONNECTION = (
     "CUDA_DEVICE_MAX_CONNECTIONS is 1: events between kernels would keep computing and "
     "communication from overlapping"
@@ -45,11 +46,11 @@ _ONE_CONNECTION = (
 
 
 class StreamEvents:
-    """The device clock of one stream: events that are recorded in it. Times have the resolution of
-    the device's timer, about 0.5 µs."""
+    """The `DeviceClock` of one stream: events recorded in it. Resolution: that of the device's
+    timer, about 0.5 µs."""
 
     def __init__(self, stream: Any, make: Callable[..., Any]) -> None:
-        """`make`: makes an event that takes the time, as `torch.cuda.Event(enable_timing=True)`."""
+        """`make`: a class of events, such as `torch.cuda.Event`."""
         self.stream = stream
         self._make = make
         self._free: list[Any] = []
@@ -84,43 +85,43 @@ class StreamEvents:
         self._free += events
 
     def enter_thread(self) -> bool:
-        """As DeviceClock. First of all the thread is given this process's device: on the one that
-        CUDA gives it, any call would take half a GiB of memory."""
+        """As DeviceClock. First selects this process's device for the thread: any call on CUDA's
+        default device would allocate half a GiB there."""
         device = self.stream.device
         select: Any = getattr(getattr(torch, device.type), "set_device", None)
         if select is None:
             return False
         select(device)
-        return device.type != "cuda" or cuda_captures.spare_captures()
+        return device.type != "cuda" or cuda_captures.allow_queries_during_captures()
 
 
 class _Home:
-    """Where this process trains."""
+    """The device and stream on which this process trains, and the state of its timing."""
 
     device: Any = None
     module: Any = None
-    """Of torch, for this kind of device."""
+    """torch's module for this kind of device, such as `torch.cuda`."""
     events: StreamEvents | None = None
     values: Any = None
-    """Page-locked host memory, into which the device writes what is read later."""
+    """Pinned host memory, into which the device writes values that are read later."""
     used = 0
+    """The next free slot of `values`."""
     waits = False
-    """It is inside one of the calls by which its stream waits for another."""
+    """Whether the process is inside a call in which its stream waits for another one."""
     batch: frozenset[tuple[Any, Any]] = frozenset()
-    """Shape and type of each tensor of the batch that was fetched last, where they were on the
-    host and no module was called since."""
+    """Shape and dtype of each host tensor of the newest batch, if no module was called since."""
     communicating: set[int] = set()  # noqa: RUF012 - there is one `_Home`
-    """Other streams in which collectives were called."""
+    """Ids of other streams in which collectives were called."""
     trained: set[str] = set()  # noqa: RUF012
-    """Devices of the weights that are trained."""
+    """Devices of the trained weights."""
 
 
 home = _Home()
 
 
 def begin_backward(loss: Any) -> None:
-    """A backward pass begins with this loss, which is on a device; called by the thread that
-    trains, before the pass is marked."""
+    """Notes that a backward pass begins with this loss, which is on a device. Call it from the
+    training thread, before the pass is marked."""
     timer = probe.device_timer
     if timer is None:
         time_on(loss.device)
@@ -129,7 +130,8 @@ def begin_backward(loss: Any) -> None:
 
 
 def begin_update(optimizer: Any) -> None:
-    """An optimizer steps, and no backward pass has run so far: gradients are made otherwise."""
+    """Notes that an optimizer steps although no backward pass has run: gradients come from
+    elsewhere."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             time_on(parameter.device)
@@ -137,8 +139,7 @@ def begin_update(optimizer: Any) -> None:
 
 
 def time_on(device: torch.device) -> None:
-    """The training computes on this device: its steps are timed there from now on, if they can be
-    and it is not the host itself."""
+    """Starts timing steps on this device, if that is possible and it is not the host itself."""
     if device.type in {"cpu", "meta"} or probe.device_timer is not None:
         return
     if probe.accelerator is None:
@@ -151,7 +152,8 @@ def time_on(device: torch.device) -> None:
 
 
 def _start(device: torch.device) -> str | None:
-    """Why this device cannot be timed; None: it is timed from now on."""
+    """Starts timing on this device. Returns why it cannot be timed; None: it is timed from now
+    on."""
     if os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
         return _ONE_CONNECTION
     module: Any = getattr(torch, device.type, None)  # torch.cuda, torch.xpu, …
@@ -173,14 +175,14 @@ def _start(device: torch.device) -> str | None:
 
 
 def trains_on(devices: Collection[str]) -> None:
-    """An optimizer updates weights on these devices, `cuda:0`, …"""
+    """Notes that an optimizer updates weights on these devices (`cuda:0`, …)."""
     home.trained.update(devices)
     if len(home.trained) > 1:
         _stop_timing_several(home.trained)
 
 
 def communicates_on(device: torch.device) -> None:
-    """A collective moves a tensor of this device, where steps are timed."""
+    """Notes that a collective transfers a tensor on this device."""
     if home.device is not None and device.type == home.device.type and device != home.device:
         _stop_timing_several({str(home.device), str(device)})
 
@@ -191,7 +193,7 @@ def _stop_timing_several(devices: Collection[str]) -> None:
 
 
 def _page_locked() -> Any | None:
-    """Host memory that a device writes without making the host wait; None: it has no such."""
+    """Pinned host memory, which the device can write asynchronously; None: it is not available."""
     try:
         return torch.empty(_SLOTS, dtype=torch.float64, pin_memory=True)
     except RuntimeError:
@@ -212,7 +214,8 @@ def _check_home(timer: DeviceTimer, loss: Any) -> None:
 
 
 def skips_update(optimizer: Any) -> None:
-    """A fused optimizer updates only if its gradients are finite, which the device alone knows."""
+    """Reads later whether the optimizer skips its update: a fused optimizer skips it if gradients
+    are not finite, which only the device knows."""
     timer = probe.device_timer
     if timer is None or not timer.is_timing:
         return
@@ -222,7 +225,7 @@ def skips_update(optimizer: Any) -> None:
 
 
 def _copy(value: Any) -> Callable[[], float] | None:
-    """Has the device write a value into host memory, behind all that is queued."""
+    """Queues a copy of a device's value to host memory. Returns its reader; None if impossible."""
     with cuda_captures.lock:
         if home.values is None or value.device != home.device or cuda_captures.is_capturing():
             return None
@@ -237,16 +240,16 @@ def _copy(value: Any) -> Callable[[], float] | None:
 
 
 def fetched(batch: Any) -> None:
-    """The loader has given a batch, within a turn that is timed."""
+    """Notes that the loader returned a batch, in a timed turn."""
     home.batch = frozenset(
         (tensor.shape, tensor.dtype) for tensor in tensors_of(batch) if tensor.is_cpu
     )
 
 
 def enters_module(inputs: Any) -> None:
-    """A wrapped module is called within a turn that is timed. If its inputs are like the tensors
-    that were fetched, but on the device, they have been copied since. What else the device did
-    since counts, too, as nothing marks it."""
+    """Marks the copy of a batch when a wrapped module is called in a timed turn: inputs on the
+    device with the shapes of the fetched tensors were copied in between. Other device work since
+    the fetch counts as transfer, too, because no mark separates it."""
     batch, home.batch = home.batch, frozenset()
     for tensor in tensors_of(inputs) if batch else ():
         if tensor.device == home.device and (tensor.shape, tensor.dtype) in batch:
@@ -258,7 +261,7 @@ def enters_module(inputs: Any) -> None:
 
 
 def communicates() -> None:
-    """A collective is called in the current stream."""
+    """Notes that a collective is called in the current stream."""
     timer = probe.device_timer
     if timer is None or not timer.is_timing or home.events is None:
         return
@@ -268,7 +271,7 @@ def communicates() -> None:
 
 
 def _may_wait() -> bool:
-    """Whether the calling thread sets marks in a turn that is timed, and is in no wait yet."""
+    """Whether a wait may be marked: in a timed turn, from a thread that sets marks, not nested."""
     timer = probe.device_timer
     return (
         timer is not None
@@ -284,8 +287,8 @@ def _is_timed(stream: Any) -> bool:
 
 
 def _communicates_in(stream: Any, caller: FrameType) -> bool:
-    """Whether who waits for this stream there waits for other ranks: a package that communicates
-    calls it, or collectives were called in that stream. Else batches are copied in it."""
+    """Whether a wait for this stream is a wait for other ranks: the caller is a package that
+    communicates, or collectives were called in the stream. Otherwise batches are copied in it."""
     package = str(caller.f_globals.get("__name__", ""))
     return package.startswith(_COMMUNICATES) or (
         getattr(stream, "stream_id", None) in home.communicating
@@ -293,7 +296,7 @@ def _communicates_in(stream: Any, caller: FrameType) -> bool:
 
 
 def _waits_for_event(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
-    """Before `Stream.wait_event`. What the event follows cannot be asked: a wait."""
+    """Before `Stream.wait_event`. The event's stream is unknown, so it counts as a wait."""
     if not _is_timed(args[0]):
         return None
     home.waits = True
@@ -316,11 +319,11 @@ def _enter(stream: Any, caller: FrameType) -> bool:
     return True
 
 
-# --- waits of the host: the home stream has nothing to do from the end of its own work on ---------
+# --- waits of the host, during which the home stream runs empty -------------------------------
 
 
 def _host_waits_for_stream(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
-    """Before `Stream.synchronize`. What the home stream itself has queued is no wait."""
+    """Before `Stream.synchronize`, unless it waits for the home stream itself."""
     events = home.events
     if events is None or args[0] == events.stream or not _may_wait():
         return None
@@ -328,7 +331,7 @@ def _host_waits_for_stream(args: tuple[Any, ...], _: dict[str, Any]) -> bool | N
 
 
 def _host_waits_for_event(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
-    """Before `Event.synchronize`. Which stream the event is in cannot be asked."""
+    """Before `Event.synchronize`. The event's stream is unknown, so the caller decides."""
     caller = sys._getframe(2)
     if not _may_wait() or not _communicates_in(None, caller):
         return None
@@ -336,7 +339,8 @@ def _host_waits_for_event(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None
 
 
 def _host_waits_for_device(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
-    """Before `torch.cuda.synchronize`: for all other streams, those of collectives among them."""
+    """Before `torch.cuda.synchronize`, which waits for all streams, including those of
+    collectives."""
     if probe.world_size <= 1 or not _may_wait():
         return None
     home.waits = True
@@ -369,5 +373,5 @@ def _describe() -> dict[str, Any]:
 
 
 def attach(context: ProbeContext) -> None:
-    """Describes the timing in the process metadata."""
+    """Adds the state of the timing to the process metadata."""
     context.add_metadata(_describe)

@@ -1,4 +1,4 @@
-"""What a rank answers when it is asked, beside its stacks: torch's record of its collectives."""
+"""Serves torch's flight recorder over the rank's worker server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _socket: list[str] = []
 
 
 def listen() -> None:
-    """From the moment at which this rank is one of several, or has trained for some steps."""
+    """Starts the worker server, once the rank has joined a group or trained for some steps."""
     if _socket or probe.box is None:
         return
     if probe.world_size > 1:
@@ -30,7 +30,7 @@ def _serve_flight_records() -> None:
         names = dumps[:1] if probe.objects.backend == "gloo" else dumps  # NCCL's has nothing of it
         dump = next(filter(None, (getattr(c10d, name, None) for name in names)), None)
         if dump is not None:
-            worker_server.handlers[name] = _asking(dump, _GIVEN[name])
+            worker_server.handlers[name] = _make_handler(dump, _ARGUMENTS[name])
     collective_timing.serve()
 
 
@@ -39,18 +39,19 @@ _DUMPS = {
     "fr_trace_plain": ("_dump_fr_trace", "_dump_nccl_trace"),
     "fr_trace_json": ("_dump_fr_trace_json", "_dump_nccl_trace_json"),
 }
-"""Of every backend, and of NCCL alone, which is all that older versions have. The first, a pickle,
-has call sites; to look these up for the first time takes torch seconds: to be asked of a rank that
-stands. The second is the same without them: JSON may cut durations to whole milliseconds."""
-_GIVEN = {
+"""Requests -> functions of torch that answer: that of every backend, then that of NCCL alone, which
+is all that older versions have. `fr_trace` is a pickle with call sites; torch needs seconds to look
+these up for the first time, so only a rank that hangs is asked for it. `fr_trace_plain` has none.
+`fr_trace_json` may round durations to milliseconds."""
+_ARGUMENTS = {
     "fr_trace": (True, True, False),
     "fr_trace_plain": (True, False, False),
     "fr_trace_json": (True, False),
 }
-"""Collectives, call sites, only those that are under way."""
+"""Arguments of the functions: include collectives, include call sites, only unfinished ones."""
 
 
-def _asking(dump: Callable[..., Any], arguments: tuple[bool, ...]) -> Callable[[], bytes]:
+def _make_handler(dump: Callable[..., Any], arguments: tuple[bool, ...]) -> Callable[[], bytes]:
     def dump_text() -> bytes:
         dumped = dump(*arguments)
         return dumped.encode() if isinstance(dumped, str) else bytes(dumped)

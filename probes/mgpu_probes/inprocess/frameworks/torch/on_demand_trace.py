@@ -1,9 +1,10 @@
-"""A trace of some steps by torch's own profiler, when somebody asks for one (`mgpu-doctor trace`).
+"""Traces some steps by torch's own profiler, on request (`mgpu-doctor trace`).
 
-It is asked for through the rank's socket, and begins and ends in the thread that trains, between
-two steps, so that all ranks trace the same ones. `torch.autograd.profiler` does it rather than
-`torch.profiler`, whose start imports torch's compiler: seconds in which the job would stand. A
-process that ends, or forks, with the profiler on crashes or leaks, so that is waited for.
+The request comes through the rank's socket. The trace begins and ends in the training thread,
+between two steps, so that all ranks trace the same steps. It uses `torch.autograd.profiler`:
+`torch.profiler` imports torch's compiler at its start, which would stop the job for seconds. A
+process that exits or forks while the profiler is on crashes or leaks memory, so both end the trace
+first.
 """
 
 from __future__ import annotations
@@ -33,35 +34,38 @@ IDLE, WAITING, TRACING, DONE, FAILED = "idle", "waiting", "tracing", "done", "fa
 MOST_STEPS = 1_000
 MOST_SECONDS = 60.0
 PATIENCE = 30.0
-"""Seconds after which a trace ends in the midst of a step: it may be an evaluation of hours."""
+"""Seconds after its deadline at which a trace is ended within a step: a step with an evaluation may
+last hours."""
 MOST_GROWTH = 2 << 20
-"""KiB that the process may grow by while it is traced (`ru_maxrss`, getrusage(2))."""
+"""KiB by which the process may grow while it is traced (`ru_maxrss`, getrusage(2))."""
 LEAST_FREE = 512 << 20
-"""Bytes on the disk for the file; an event takes 150 to 350."""
+"""Free bytes that the disk of the file must have; an event takes 150 to 350 bytes."""
 SUFFIX = ".trace.json"
 
 
 class Tracing:
-    """One at a time. What is asked for comes from the thread that answers."""
+    """The state of the requested trace, of which there is at most one. The worker server's thread
+    calls the first group of methods, the training thread the second."""
 
     def __init__(self) -> None:
         self.state = IDLE
         self.why: str | None = None
-        """Of FAILED; of DONE, why there are fewer steps than asked for."""
+        """Why it FAILED; if DONE, why there are fewer steps than requested."""
         self.steps = 0
-        """Traced so far."""
+        """Steps traced so far."""
         self._at = self._most = 0
         self._most_seconds = self._until = 0.0
         self._cancelled = False
         self._largest = 0
         self._profile: Any = None
         self._mark: Any = None
-        self._over: Any = None
+        self._pending_call: Any = None
 
-    # --- the thread that answers --------------------------------------------------------------
+    # --- called by the worker server's thread -------------------------------------------------
 
     def describe(self) -> bytes:
-        """How far it is. `told`: steps of this rank so far."""
+        """The reply to a request, as JSON. `told` (part of the protocol): steps of the rank so
+        far."""
         return json.dumps(
             {
                 "rank": probe.rank,
@@ -73,7 +77,8 @@ class Tracing:
         ).encode()
 
     def begin(self, request: Mapping[str, int]) -> bytes:
-        """`at`: the step before which it begins; `steps` and `milliseconds`: how many at most."""
+        """Requests a trace. `at`: the step before which it begins; `steps`, `milliseconds`:
+        limits."""
         if self.state == TRACING or (self.state == WAITING and not self._cancelled):
             return json.dumps({"state": FAILED, "why": "it is being traced already"}).encode()
         self._at = request.get("at", 0)
@@ -87,7 +92,7 @@ class Tracing:
         return self.describe()
 
     def cancel(self) -> bytes:
-        """Whoever asked has gone; what is open ends with the step."""
+        """Cancels the request; a running trace ends with the current step."""
         self._cancelled = True
         return self.describe()
 
@@ -103,22 +108,22 @@ class Tracing:
             return f"the disk of its recording has {free >> 20} MiB left, and {wanted}"
         return None
 
-    # --- the thread that trains ---------------------------------------------------------------
+    # --- called by the training thread --------------------------------------------------------
 
     def _step(self) -> None:
         try:
-            self._go_on()
+            self._advance()
         except Exception as trouble:
             self._fail(f"torch's profiler failed: {type(trouble).__name__}: {trouble}"[:300])
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         if not probe.on:
             self.end_early("its probe switched itself off")
             probe.every_step = None
         elif self._cancelled:
             self._fail("it was cancelled")
         elif _is_capturing():
-            return  # the profiler's start and end would break it
+            return  # starting or ending the profiler would invalidate the capture
         elif self.state == WAITING:
             if probe.recorded >= self._at:
                 self._start()
@@ -138,11 +143,13 @@ class Tracing:
         if torch._C._autograd._profiler_enabled():
             self._fail("the script's own profiler is at work")
             return
-        if self._over is None:
-            self._over = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_over)
+        if self._pending_call is None:
+            self._pending_call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(
+                _end_overdue_trace
+            )
             atexit.register(self.end_early, "the process ended")
             os.register_at_fork(before=lambda: self.end_early("the process forked another"))
-        on_device = torch.cuda.is_initialized()  # to ask for more would start the driver
+        on_device = torch.cuda.is_initialized()  # any other query would initialize CUDA
         profile = torch.autograd.profiler.profile(
             use_device="cuda" if on_device else None, use_kineto=True
         )
@@ -171,7 +178,7 @@ class Tracing:
         assert probe.box is not None
         path = f"{probe.box.path.rpartition('.')[0]}{SUFFIX}"
         profile.export_chrome_trace(path)
-        os.chmod(path, 0o600)  # before, the folder alone keeps others out
+        os.chmod(path, 0o600)  # until here only the folder's mode keeps other users out
         if _is_whole(path):
             self.why, self.state = why, DONE
         else:
@@ -188,7 +195,8 @@ class Tracing:
         self.why, self.state = why, FAILED
 
     def end_early(self, why: str) -> None:
-        """Before something that the profiler would not survive: what there is, is kept."""
+        """Ends a running trace and keeps it, before something that the profiler would not
+        survive."""
         if self.state != TRACING or threading.get_ident() != probe.owner or self._profile is None:
             return
         try:
@@ -198,14 +206,15 @@ class Tracing:
             self._fail(f"{why}, and the profiler failed: {type(trouble).__name__}"[:300])
 
     def _watch(self, profile: Any) -> None:
-        """A thread of its own. Python calls `_over` in the main one, between two of its lines."""
+        """Runs in a thread of its own, and ends the trace when it is overdue: it has Python call
+        `_end_overdue_trace` in the main thread, between two bytecodes."""
         time.sleep(self._most_seconds + PATIENCE)
         while self._profile is profile:
-            ctypes.pythonapi.Py_AddPendingCall(self._over, None)
+            ctypes.pythonapi.Py_AddPendingCall(self._pending_call, None)
             time.sleep(1)
 
-    def makes_way(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        """Before a profiler starts; only one can be on."""
+    def yield_to_profiler(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        """Ends the trace before the script's own profiler starts: only one profiler can be on."""
         if args and args[0] is not self._profile:
             self.end_early("the script's own profiler began")
 
@@ -221,7 +230,7 @@ def _distributed() -> dict[str, Any]:
 
 
 def _is_whole(path: str) -> bool:
-    """Whether the file ends as JSON does: Kineto reports no full disk."""
+    """Whether the file ends with `}`: Kineto does not report a full disk."""
     with open(path, "rb") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 64))
@@ -236,16 +245,17 @@ def _is_capturing() -> bool:
 tracing = Tracing()
 
 
-def _over(_: object) -> int:
-    """What the profiler's end asks of a device must not happen while a graph is captured."""
+def _end_overdue_trace(_: object) -> int:
+    """Ends the trace, unless a CUDA graph is being captured, which that would invalidate."""
     if not _is_capturing():
         tracing.end_early("no step came to its end")
     return 0
 
 
 def patch(profiler: ModuleType) -> None:
-    """From now on this rank can be asked."""
-    wrap(profiler.profile, "_prepare_trace", tracing.makes_way, _done)
+    """Adds the request handlers to the worker server, and wraps the start of the user's
+    profiler."""
+    wrap(profiler.profile, "_prepare_trace", tracing.yield_to_profiler, _ignore)
     worker_server.handlers["trace_state"] = tracing.describe
     worker_server.handlers["trace_cancel"] = tracing.cancel
     worker_server.commands["trace_begin"] = tracing.begin
@@ -253,5 +263,5 @@ def patch(profiler: ModuleType) -> None:
         probe.on_step.append(flight_recorder_handlers.listen)
 
 
-def _done(_: Any, __: Any) -> None:
-    """Nothing follows."""
+def _ignore(_: Any, __: Any) -> None:
+    """Nothing is left to do after the call."""

@@ -1,5 +1,5 @@
-"""Optimizer updates, by torch's own hooks for all optimizers, gradient scalers around them, and the
-clipping of gradients before them."""
+"""Marks optimizer updates (by torch's hooks for all optimizers), the gradient scalers around them,
+and the clipping of gradients before them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ probe: ProbeContext
 _UPDATE = Steps.update_begins
 _MARKS_KEPT = 256
 _updated: dict[int, Mark] = {}
-"""The mark after the update of each optimizer."""
+"""The mark that ends an update, by the id of the optimizer."""
 
 
 def patch(optimizer: ModuleType) -> None:
@@ -48,7 +48,7 @@ def _before(optimizer: Any, *_: Any) -> None:
     try:
         if probe.on and (get_ident() == probe.owner or probe.mine() or probe.adopt()):
             if id(optimizer) not in probe.objects.optimizers:
-                probe.objects.saw_optimizer(optimizer)
+                probe.objects.note_optimizer(optimizer)
                 known = probe.objects.optimizers.get(id(optimizer))
                 if known is not None:
                     device_events.trains_on(known.facts["devices"])
@@ -68,7 +68,7 @@ def _after(optimizer: Any, *_: Any) -> None:
         if probe.on and (get_ident() == probe.owner or probe.mine()):
             weights.updates += 1
             if probe.accelerator is not None:
-                cuda_captures.saw_update()
+                cuda_captures.note_update()
             which = id(optimizer)
             probe.mark(_updated.get(which) or _updates(which), probe.clock())
     except Exception as trouble:
@@ -90,7 +90,7 @@ def _made(_: tuple[Any, ...], __: dict[str, Any]) -> None:
 
 
 def _done(_: Any, __: Any) -> None:
-    """Nothing follows."""
+    """Nothing is left to do after the constructor."""
 
 
 def _scaler_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:

@@ -1,4 +1,5 @@
-"""Joining and leaving a process group, and the groups that this rank is in."""
+"""Wraps joining and leaving the default process group, and lists the groups that this rank is
+in."""
 
 from __future__ import annotations
 
@@ -17,17 +18,18 @@ probe: ProbeContext
 
 _MOST = 16
 _MOST_RANKS = 1024
-"""A list in the process metadata ends there; a group with more ranks, but not all, is left out."""
+"""Ranks of a group that are listed; a larger group that does not hold all ranks is left out."""
 _found_groups: list[dict[str, Any]] = []
 
 
 def patch(distributed_c10d: ModuleType) -> None:
-    """Wraps the two functions. Groups are read, as each way to make them ends in one table."""
-    wrap(distributed_c10d, "init_process_group", _joining, _joined)
-    wrap(distributed_c10d, "destroy_process_group", _leaving, _left)
+    """Wraps the two functions. Making other groups is not wrapped: all of them are in one table of
+    torch's, which is read when the process metadata is written."""
+    wrap(distributed_c10d, "init_process_group", _init_begins, _init_ends)
+    wrap(distributed_c10d, "destroy_process_group", _destroy_begins, _ignore)
 
 
-def _joining(_: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+def _init_begins(_: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
     if not probe.adopt():
         return None
     rank, world = kwargs.get("rank"), kwargs.get("world_size")
@@ -38,7 +40,7 @@ def _joining(_: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
     return True
 
 
-def _joined(_: bool, __: Any) -> None:
+def _init_ends(_: bool, __: Any) -> None:
     dist = torch.distributed
     if not dist.is_initialized():
         return
@@ -56,8 +58,8 @@ def _joined(_: bool, __: Any) -> None:
     probe.joined(dist.get_rank(), dist.get_world_size())
 
 
-def _leaving(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
-    # The group must not be asked for its sequence number once it is gone.
+def _destroy_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+    # The sequence number of a destroyed group must not be read.
     group = args[0] if args else kwargs.get("group")
     if probe.on and (group is None or group is torch.distributed.group.WORLD):
         probe.event(layout.LEFT, probe.clock())
@@ -66,12 +68,13 @@ def _leaving(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
     return None
 
 
-def _left(_: Any, __: Any) -> None:
-    """Nothing follows."""
+def _ignore(_: Any, __: Any) -> None:
+    """Nothing is left to do after the call."""
 
 
 def _read_groups() -> None:
-    """Reads torch's table of the groups that this rank is in, the default one first."""
+    """Reads the groups that this rank is in from torch's table; the default group is listed
+    first."""
     dist = torch.distributed
     world = getattr(dist.distributed_c10d, "_world", None)
     table = getattr(world, "pg_group_ranks", None)
@@ -88,8 +91,8 @@ def _read_groups() -> None:
     _found_groups[:] = groups
 
 
-def issued() -> int:
-    """Collectives that the groups of this rank have issued so far, from whatever language."""
+def count_issued() -> int:
+    """How many collectives the groups of this rank have issued so far, from Python or C++."""
     distributed = getattr(torch.distributed, "distributed_c10d", None)
     world = getattr(distributed, "_world", None)
     total = 0
@@ -107,12 +110,12 @@ def _name(group: Any) -> str | None:
     return str(description or getattr(group, "group_name", None) or "")[:100] or None
 
 
-def _groups() -> dict[str, Any]:
+def _describe() -> dict[str, Any]:
     _read_groups()
     return {"groups": list(_found_groups)} if _found_groups else {}
 
 
 def attach(context: ProbeContext) -> None:
     """Adds what this module knows to the process metadata."""
-    context.add_metadata(_groups)
+    context.add_metadata(_describe)
     context.add_reset(_found_groups.clear)

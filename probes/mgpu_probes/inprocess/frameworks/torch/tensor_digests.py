@@ -1,8 +1,8 @@
-"""Short digests of tensors in host memory, so that ranks can tell whether they hold the same.
+"""Computes short digests of tensors in host memory, by which ranks can be compared.
 
-A few elements in places that look random, and are the same in every rank, stand for a tensor:
-equal places in rows (a corner of each image) would miss what differs. Tensors on a device are left
-out: reading one would wait for it.
+A digest covers a few elements, at pseudo-random indexes that are equal on every rank. Regular
+indexes could hit the same corner of each image and miss differences. Tensors on a device are left
+out, because reading one would wait for the device.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import torch
 _BATCH_ELEMENTS = 64
 _BATCH_TENSORS = 4
 _BATCH_VALUES = 16
-"""That are looked through for tensors."""
+"""Values of a batch that are searched for tensors."""
 PARAMETERS = 64
 _PARAMETER_ELEMENTS = 16
 _SIZES_KEPT = 128
 _GOLDEN = 0x9E3779B97F4A7C15
-"""Multiples of it modulo 2**64 are spread evenly and in no pattern (Knuth, TAOCP 3, 6.4)."""
+"""Its multiples modulo 2**64 are spread evenly and without a pattern (Knuth, TAOCP 3, 6.4)."""
 _WITHOUT_REFERENCES = 2
 """The last version of `marshal` in which equal values always make equal bytes."""
 _places: dict[tuple[int, int], torch.Tensor] = {}
 
 
 def of_batch(batch: Any) -> str | None:
-    """A digest of the first tensors of a batch of plain containers; None: there are none in host
-    memory, or they cannot be read."""
+    """A digest of the batch's first tensors, found in plain containers; None if none is in host
+    memory or can be read."""
     tensors: list[torch.Tensor] = []
     pending = [batch]
     for _ in range(_BATCH_VALUES):
@@ -63,8 +63,8 @@ def of_weights(parameters: Sequence[torch.Tensor]) -> str | None:
 
 
 def readable(tensor: torch.Tensor) -> bool:
-    """Whether it is an ordinary tensor in host memory: none of a device, of several processes
-    (DTensor, FSDP's flat parameters) or of no memory at all (meta, fake)."""
+    """Whether it is an ordinary tensor in host memory: not on a device, not spread over processes
+    (DTensor, FSDP's flat parameters), and not without memory (meta, fake)."""
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return plain and tensor.is_cpu and tensor.layout is torch.strided
 

@@ -1,4 +1,5 @@
-"""Checkpoints: `torch.save` and its distributed cousin, and what is gathered for them."""
+"""Wraps saving of checkpoints (`torch.save`, `torch.distributed.checkpoint`) and gathering of state
+dictionaries, so that their time is not counted as training."""
 
 from __future__ import annotations
 
@@ -18,24 +19,24 @@ _WORTH_AN_EVENT_NS = 1_000_000
 
 def patch(serialization: ModuleType) -> None:
     """Wraps `torch.save` before torch re-exports it."""
-    wrap(serialization, "save", _begins, _ends)
+    wrap(serialization, "save", _save_begins, _save_ends)
 
 
 def patch_distributed(state_dict_saver: ModuleType) -> None:
     """Wraps `torch.distributed.checkpoint.save`."""
-    wrap(state_dict_saver, "save", _begins, _ends)
+    wrap(state_dict_saver, "save", _save_begins, _save_ends)
 
 
 def patch_state_dict(state_dict: ModuleType) -> None:
-    """Wraps what gathers a state from all ranks, or spreads it: an optimizer that has none yet is
-    stepped there, by nothing, and that is no training."""
+    """Wraps the functions that gather state dictionaries from all ranks or distribute them. They
+    may step an optimizer without gradients, to create its state; that is no training step."""
     for name in ("state_dict", "model_state_dict", "optimizer_state_dict"):
-        wrap(state_dict, f"get_{name}", _begins, _gathered)
-        wrap(state_dict, f"set_{name}", _begins, _gathered)
+        wrap(state_dict, f"get_{name}", _save_begins, _state_dict_ends)
+        wrap(state_dict, f"set_{name}", _save_begins, _state_dict_ends)
 
 
-def _begins(_: tuple[Any, ...], __: dict[str, Any]) -> int | None:
-    # Only at the top of the loop: inside a collective or a loader it is a way to pack objects.
+def _save_begins(_: tuple[Any, ...], __: dict[str, Any]) -> int | None:
+    # Only in the loop itself: inside a collective or a loader, `torch.save` serializes objects.
     if not probe.mine() or probe.steps.ledger.outer:
         return None
     now = probe.clock()
@@ -43,12 +44,12 @@ def _begins(_: tuple[Any, ...], __: dict[str, Any]) -> int | None:
     return now
 
 
-def _ends(began: int, _: Any) -> None:
+def _save_ends(began: int, _: Any) -> None:
     now = probe.clock()
     probe.mark(pause_ends, now)
     if now - began >= _WORTH_AN_EVENT_NS:
         probe.event(layout.SAVED, began, now - began)
 
 
-def _gathered(_: int, __: Any) -> None:
+def _state_dict_ends(_: int, __: Any) -> None:
     probe.mark(pause_ends, probe.clock())

@@ -1,4 +1,4 @@
-"""What the hooks share: the wrapper with this process's probe, and how batches are measured."""
+"""Helpers of the torch hooks: wrapping functions, measuring batches."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ...wrap import Begins, Ends, around, follow
 
 probe: ProbeContext
 
-_LOOKED_AT = 16
-"""Values of a batch."""
+_MOST_VALUES = 16
+"""Values of a batch that are inspected for tensors."""
 
 replaced: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""Functions of modules and what stands in their place now."""
+"""Original functions of modules -> their wrapped replacements."""
 
 
 def follow_compiler(compiler: ModuleType) -> None:
-    """Has no hook run inside a region that `torch.compile` compiles."""
+    """Keeps hooks from running inside regions that `torch.compile` compiles."""
     follow(compiler)
 
 
 def wrap(owner: Any, name: str, begins: Begins, ends: Ends) -> None:
-    """Wraps `owner.name`, if there is one."""
+    """Wraps `owner.name`, if there is such a function."""
     original = getattr(owner, name, None)
     if callable(original):
         replacement = around(original, begins, ends, probe.fail, probe.was_interrupted)
@@ -39,7 +39,7 @@ def wrap(owner: Any, name: str, begins: Begins, ends: Ends) -> None:
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
     """The tensors among the first values of a batch: a tensor, or plain containers of such."""
     pending = [batch]
-    for _ in range(_LOOKED_AT):
+    for _ in range(_MOST_VALUES):
         if not pending:
             break
         value = pending.pop(0)
@@ -47,14 +47,15 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
         if kind is torch.Tensor:
             yield value
         elif kind is list or kind is tuple:
-            pending[:0] = value[:_LOOKED_AT]
+            pending[:0] = value[:_MOST_VALUES]
         elif kind is dict or (hasattr(kind, "data") and kind.__name__ == "BatchEncoding"):
-            pending[:0] = list(value.values())[:_LOOKED_AT]
+            pending[:0] = list(value.values())[:_MOST_VALUES]
 
 
 def size_of(batch: Any) -> tuple[int, int]:
-    """Samples and tokens of a batch: the first dimension of its first tensor, and the elements of
-    its first integer matrix. Zero where unknown; looks at a few values of plain containers."""
+    """Samples and tokens of a batch; 0 if unknown. Samples are the first dimension of its first
+    tensor; tokens are the elements of its first integer matrix. Inspects a few values of plain
+    containers."""
     samples = tokens = 0
     for value in tensors_of(batch):
         shape = value.shape
@@ -68,8 +69,8 @@ def size_of(batch: Any) -> tuple[int, int]:
 
 
 def replace_early_imports() -> None:
-    """Where torch was imported before the probe, puts the wrapped functions in the place of the
-    originals that other modules hold under their names."""
+    """If torch was imported before the probe, replaces the original functions that other modules
+    hold under their names by the wrapped ones."""
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", None)
         if type(names) is not dict:

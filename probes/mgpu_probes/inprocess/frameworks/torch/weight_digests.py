@@ -1,4 +1,5 @@
-"""A sample of the parameters now and then, to be compared with the other ranks' at that moment."""
+"""Records digests of the parameters at some steps, by which replicas on other ranks are
+compared."""
 
 from __future__ import annotations
 
@@ -10,24 +11,24 @@ from . import tensor_digests
 probe: ProbeContext
 
 _FIRST, _LAST = 16, 16
-"""Moments that are kept, of a long run."""
+"""Rows kept of a long run: the first ones and the last ones."""
 _PARTIAL = frozenset({"ZeroRedundancyOptimizer", "DistributedOptimizer"})
-"""Optimizers that hold a part of the parameters in each rank."""
+"""Optimizers that hold only a part of the parameters on each rank."""
 
 
 class _Weights:
-    """Rows of step, sequence number of the default group, updates and digest."""
+    """The recorded rows: step, sequence number of the default group, updates, digest."""
 
     def __init__(self) -> None:
         self.updates = 0
         """Optimizer steps so far."""
         self.rows: list[list[Any]] = []
 
-    def look(self) -> None:
-        """Called by the probe after a step that is due, and when the process ends."""
+    def sample(self) -> None:
+        """Adds a row. The context calls it after some steps and when the process ends."""
         if probe.world_size < 2:
             return
-        optimizers = [optimizer.thing for optimizer in probe.objects.optimizers.values()]
+        optimizers = [optimizer.subject for optimizer in probe.objects.optimizers.values()]
         if "deepspeed" in probe.objects.strategies or any(
             type(optimizer).__name__ in _PARTIAL for optimizer in optimizers
         ):
@@ -46,11 +47,11 @@ class _Weights:
                 del self.rows[_FIRST]
 
     def describe(self) -> dict[str, Any]:
-        """For the process metadata."""
+        """The rows, for the process metadata."""
         return {"weights": list(self.rows)}
 
-    def start_anew(self) -> None:
-        """In a new box: what a forked child's parent did is not the child's."""
+    def reset(self) -> None:
+        """For a new box: a forked child must not report what its parent did."""
         self.updates = 0
         self.rows.clear()
 
@@ -60,7 +61,7 @@ weights = _Weights()
 
 def attach(context: ProbeContext) -> None:
     """Adds what this module knows to the process metadata."""
-    context.on_step.append(weights.look)
-    context.on_end.append(weights.look)
-    context.add_reset(weights.start_anew)
+    context.on_step.append(weights.sample)
+    context.on_end.append(weights.sample)
+    context.add_reset(weights.reset)
     context.add_metadata(weights.describe)
