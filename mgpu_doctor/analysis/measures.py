@@ -1,4 +1,8 @@
-"""What analysis knows about a case: the input of every rule."""
+"""Computes all measures of a case: the input of every rule.
+
+`diagnose` calls `measure`. Each part of the analysis adds its measures; a measure that could not be
+taken is None, and `missing` holds the reason and the remedy. Nothing here judges or does I/O.
+"""
 
 from __future__ import annotations
 
@@ -99,13 +103,13 @@ class Measures:
     attribution: Attribution | None = None
     stragglers: tuple[Straggler, ...] | None = None
     causes: Mapping[int, tuple[Cause, ...]] = field(default_factory=dict)
-    """Rank of a straggler -> what explains its excess, the most first."""
+    """Rank of a straggler -> the causes of its excess, the largest first."""
     stalls: tuple[Stalls, ...] | None = None
     loads: Loads | None = None
     moving: Moving | None = None
     structure: Structure = field(default_factory=Structure)
     servers: frozenset[int] = frozenset()
-    """Ranks that only serve parameters: no other rank does their work."""
+    """Ranks that only serve parameters; they are not compared with other ranks."""
     stages: Stages | None = None
     surroundings: Mapping[int, Surroundings] = field(default_factory=dict)
     replicas: Replicas = field(default_factory=Replicas)
@@ -127,7 +131,7 @@ class Measures:
     long_steps: LongSteps | None = None
     """A few steps that take much of the time of every rank."""
     step_seconds: float | None = None
-    """Mean seconds a step of the whole job, after warm-up."""
+    """Mean seconds per step of the whole job, after warm-up."""
     input_shares: Mapping[int, float] | None = None
     """Rank -> share of its wall time after warm-up in which it waited for data."""
     input_saved: float | None = None
@@ -197,7 +201,7 @@ def _with_xids(seen: Measures) -> Measures:
 
 
 def _with_devices(seen: Measures) -> Measures:
-    """The same with the GPUs of the hosts, and which rank uses which."""
+    """The measures with the GPUs of the hosts, and which rank uses which."""
     seen = replace(seen, watched=watch(seen.case))
     devices = on_devices(seen.case)
     if devices:
@@ -249,13 +253,13 @@ def _with_stacks(seen: Measures) -> Measures:
     if incomparable is None:
         seen = replace(seen, sampled=find_sampled_straggler(snapshots))
     else:
-        hidden = Unexamined("who is waited for in a job that moves", incomparable, TRACE_ALL)
+        hidden = Unexamined("which rank slows down the job, by stacks", incomparable, TRACE_ALL)
         seen = replace(seen, missing={**seen.missing, "sampled": hidden})
     if reason is None:
         return replace(seen, hang=hang)
     unknown = explain_unknown(seen.case.ranks)
     why = Unexamined(
-        "who is waited for",
+        "which rank blocks the job",
         reason if unknown is None else f"{reason}, and {unknown}",
         "run the job under `mgpu-doctor run`, which asks torch's flight recorder, or hand over "
         "the recorder's dumps; on several hosts examine each of them",
@@ -265,7 +269,7 @@ def _with_stacks(seen: Measures) -> Measures:
 
 
 def _with_structure(seen: Measures) -> Measures:
-    """The same with how the ranks belong together, and what runs beside them."""
+    """The measures with the structure of the job, and what else runs on its hosts."""
     ranks = seen.case.ranks
     return replace(
         seen,
@@ -276,7 +280,7 @@ def _with_structure(seen: Measures) -> Measures:
 
 
 def _with_steps(seen: Measures) -> Measures:
-    """The same with what step records show."""
+    """The measures with those from step records."""
     case = seen.case
     if not any(len(rank.steps) for rank in case.ranks):
         return replace(
@@ -382,7 +386,7 @@ PARTS: Mapping[str, Callable[[Measures], Measures]] = {
     "GPUs": _with_devices,
     "XIDs": _with_xids,
 }
-"""What is analysed -> how it extends the measures. Each may read what those before it added."""
+"""Name of a part -> the function that adds its measures. Each may read what earlier ones added."""
 
 MORE_STEPS = "let the job run for some tens of steps with every rank under `mgpu-doctor run`"
 REMEDIES = {
@@ -393,14 +397,14 @@ REMEDIES = {
     "stalls": MORE_STEPS,
     "loads": MORE_STEPS,
 }
-"""Field -> how to compute it from the fields before it."""
+"""Field -> the remedy if it is missing. Each field is computed from the ones before it."""
 TRACE_ALL = "take a profiler trace of the same steps on all ranks: `mgpu-doctor trace PID`"
 STEP_MEASURES = ("coverage", "input_shares", *REMEDIES)
-"""What is computed from the phases of steps."""
+"""Fields that are computed from the phases of steps."""
 
 
 MOST_REASONS = 3
-"""Why devices were not timed, that are listed."""
+"""How many reasons for untimed devices are listed."""
 ONE_IN_MANY = Unexamined(
     "stalls in single steps",
     "the devices timed one step in several, so steps in between are not known",
@@ -409,7 +413,7 @@ ONE_IN_MANY = Unexamined(
 
 
 def _not_device_timed(ranks: Sequence[Rank]) -> dict[str, Unexamined]:
-    """What cannot be measured while the host's clock alone timed the work of devices."""
+    """Field -> why it is missing if only the host's clock timed the work of devices."""
     numbers = sorted(rank.rank for rank in ranks if rank.rank is not None)
     who = f"rank {numbers[0]}" if len(numbers) == 1 else f"{len(ranks)} ranks"
     if any(rank.device_times is not None and len(rank.device_times) for rank in ranks):
@@ -431,7 +435,7 @@ def _not_device_timed(ranks: Sequence[Rank]) -> dict[str, Unexamined]:
 
 
 def _reasons(ranks: Sequence[Rank]) -> str:
-    """Why these ranks' devices were not timed, as far as they know, to end a sentence with."""
+    """Why these ranks' devices were not timed, as the end of a sentence; empty: unknown."""
     reasons = sorted({rank.metadata.untimed for rank in ranks if rank.metadata.untimed})
     return (
         f". Why the devices were not timed: {'; '.join(reasons[:MOST_REASONS])}" if reasons else ""
@@ -443,17 +447,17 @@ UNSEEN_WAITS = {
     UnseenWaits.CUDA_GRAPH: "a CUDA graph holds collectives",
     UnseenWaits.SYMMETRIC_MEMORY: "kernels read the memory of other ranks (symmetric memory)",
 }
-"""What hides a wait, to follow "not measured"."""
+"""Why a wait could not be measured, as a clause."""
 
 
 def _unseen_waits(ranks: Sequence[Rank]) -> str:
-    """Why these ranks do not know their waits, to end a sentence with."""
+    """Why these ranks' waits were not measured, as the end of a sentence; empty: unknown."""
     reasons = {UNSEEN_WAITS[where] for rank in ranks if (where := rank.metadata.unseen_waits)}
     return f": {'; '.join(sorted(reasons))}" if reasons else ""
 
 
 def _missing(name: str, reason: str, remedy: str | None = None) -> dict[str, Unexamined]:
-    """`name` and everything that is computed from it."""
+    """The field `name` and all fields computed from it -> why they are missing."""
     fields = list(REMEDIES)
     why = Unexamined("comparison of ranks", reason, remedy or REMEDIES[name], Gap.RANK_COMPARISON)
     return dict.fromkeys(fields[fields.index(name) :], why)

@@ -50,8 +50,8 @@ def _no_log(trouble: str) -> Unexamined:
 
 
 def unread_log(samples: Iterable[DeviceSample], gaps: Container[Gap | None]) -> list[Unexamined]:
-    """Where the kernel's log could not be read for XIDs, once for all hosts, and not at all where
-    it is among `gaps` already."""
+    """Reports that the kernel's log could not be read for XIDs: once for all hosts, and not if it
+    is among `gaps` already."""
     newest = {sample.host: sample for sample in samples if sample.devices}
     deaf = [gap for gap in newest.values() if gap.kernel_log_trouble is not None]
     if not deaf or Gap.KERNEL_LOG in gaps:

@@ -186,9 +186,9 @@ class Rank:
     took_leave: bool = False
     """Its interpreter reported its exit; native code may still run, and fail, for a while."""
     is_here: bool = False
-    """Its process runs on this machine: it was found by pid, start and boot, and it is of the user
-    whose recording says so. Only then is anything read or asked of that process: a recording may
-    come from a stranger, and name any pid."""
+    """Its process runs on this machine, identified by pid, start time and boot, and belongs to the
+    user of the recording. Only then may the process be read or queried: an untrusted recording may
+    name any pid."""
     device_times: npt.NDArray[np.void] | None = None
     """Times of some steps on the device's clock, `mgpu_doctor.recording.box.DEVICE_DTYPE`, joined
     by the sequence number of the step record; None: the box has no room for any."""

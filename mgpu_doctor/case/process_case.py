@@ -96,9 +96,9 @@ def with_snapshots(case: Case, snapshots: Sequence[JobSnapshot]) -> Case:
 def unexamined_of(untolds: Iterable[Unread | UnreadSource]) -> tuple[Unexamined, ...]:
     """What could not be seen: each reason once, with its processes."""
     pids: dict[tuple[str, str, str], set[int]] = {}
-    for one in untolds:
-        same = pids.setdefault((one.source, one.reason, one.remedy), set())
-        same.update(() if one.pid is None else (one.pid,))
+    for untold in untolds:
+        same = pids.setdefault((untold.source, untold.reason, untold.remedy), set())
+        same.update(() if untold.pid is None else (untold.pid,))
     return tuple(
         Unexamined(_of(source, whose), reason, remedy)
         for (source, reason, remedy), whose in pids.items()

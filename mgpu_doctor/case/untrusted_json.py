@@ -10,9 +10,8 @@ import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from mgpu_probes.outside.terminal_text import clean
 from mgpu_probes.outside.untrusted_files import OverBudgetError, open_below, within_budget
@@ -50,8 +49,7 @@ def read_object(path: Path, *, root: Path) -> dict[str, Json]:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Lines(Generic[T]):
+class Lines(NamedTuple, Generic[T]):
     """The facts in a file of lines."""
 
     facts: tuple[T, ...] = ()

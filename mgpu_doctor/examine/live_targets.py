@@ -144,8 +144,8 @@ def _recorded_targets(folders: Iterable[Path] | None = None) -> Iterator[Target]
             continue
         pids = [rank.pid for rank in case.ranks if rank.pid is not None and rank.is_here]
         running = map(jobs.find, pids)
-        observed_jobs = (job for job in running if job is not None and _has_one_of(job, pids))
-        yield Target(next(observed_jobs, None), folder)
+        examining = (job for job in running if job is not None and _has_one_of(job, pids))
+        yield Target(next(examining, None), folder)
 
 
 def _same(found_job: RunningJob | None, running_job: RunningJob) -> bool:

@@ -153,8 +153,8 @@ def _accompany(
         console_file=console.files,
     )
     folder = notebook.folder
-    rung = alarm(folder, pid) if alarm is not None and folder is not None else None
-    watch = Watch(notebook, pid, rung, console.copy_files) if folder is not None else None
+    on_hang = alarm(folder, pid) if alarm is not None and folder is not None else None
+    watch = Watch(notebook, pid, on_hang, console.copy_files) if folder is not None else None
     if watch is not None:
         watch.start()
     attendant = Attendant(pid, inbox, console, canary)

@@ -49,7 +49,7 @@ CLOCK = (
     "steps; what only the host's clock measured is not compared, because the host runs ahead of "
     "the device. Reports name the clock and the run-ahead of each rank. Not yet seen on a GPU."
 )
-"""Of rules that compare or add up phases."""
+"""A note on rules that compare or add up phases."""
 
 _fill = functools.partial(textwrap.fill, break_on_hyphens=False)
 

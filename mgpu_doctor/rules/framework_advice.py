@@ -153,7 +153,7 @@ ONLY_IN_TORCH = frozenset(
         "less-memory",
         "longer-timeout",
         "map-location",
-        "mend-the-data-set",
+        "fix-the-data-set",
         "native-stack",
         "no-search",
         "no-sleep",

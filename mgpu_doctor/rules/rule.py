@@ -44,7 +44,7 @@ class Addition:
     fixes: tuple[Fix, ...] = ()
     replaces: tuple[str, ...] = ()
     gives_way: bool = False
-    """As in `Finding`."""
+    """As `Finding.gives_way`."""
 
     def extend(self, finding: Finding) -> Finding:
         """The finding with all of this."""
@@ -67,11 +67,11 @@ class Detector:
     measured: str = ""
     """How it detects the finding, in words."""
     needs: tuple[Need, ...] = ()
-    """It runs only if all of these were measured."""
+    """The detector runs only if all of these were measured."""
     unless: tuple[Need, ...] = ()
-    """It does not run if any of these was measured: they decide better."""
+    """The detector does not run if any of these was measured, because they are more reliable."""
     fallback: bool = False
-    """It runs only if no other detector of the rule found anything."""
+    """The detector runs only if no other detector of the rule found anything."""
     add: Add | None = None
     """Returns an addition to a finding of the rule."""
 
@@ -128,7 +128,7 @@ class Rule:
         return {limit.name: limit.default for limit in self.limits}
 
     def apply(self, measures: Measures, limits: Limits) -> list[Finding]:
-        """What its detectors find, with what other sources add to it."""
+        """The findings of its detectors, with the additions of other sources."""
         findings: list[Finding] = []
         for detector in self.detectors:
             if detector.examine is None or not detector.applies_to(measures):

@@ -15,15 +15,16 @@ _SHARED = (
     r"memory, this |Including non-PyTorch memory, this .{0,300}?Process \d{1,10} has "
     r"[\d.]{1,12} [GT]iB memory in use)"
 )
-"""Torch calls its own process "this process": another one beside it shares the device. In a
-container it cannot tell which is its own, and names none so."""
+"""torch calls its own process "this process", so any other process in the message shares the
+device. In a container torch cannot identify its own process, and lists all by number."""
 _MANY_OTHERS = (
     r"(?{}GPU 0 .{{60,100}}Process \d{{1,10}} has [\d.]{{1,12}} [MG]iB memory in use\. Process )"
 )
 _SMALL = r"[\d.]{1,12} (?:bytes|KiB|MiB)"
 _LARGE = r"[\d.]{1,12} (?:GiB|TiB)"
 _IN_PIECES = r" is reserved by PyTorch but unallocated"
-"""Where a large amount is, and a small one could not be had, only its being apart can be why."""
+"""If a large amount is unallocated but allocating a small one failed, fragmentation is the
+cause."""
 _LESS = (
     "Halve the batch per rank (and accumulate gradients over two steps), use activation "
     "checkpointing, bf16 autocast, or shard the model with FSDP."

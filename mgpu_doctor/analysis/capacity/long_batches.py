@@ -53,27 +53,29 @@ class LongBatch:
 def find_long_batches(case: Case, where: str, least: float) -> list[LongBatch]:
     """`where`: `device` or `host`. `least`: bytes by which peaks must have risen with batches."""
     candidates = [
-        (rank, ladder)
+        (rank, peak_history)
         for rank in case.ranks
-        if (ladder := rank.metadata.memory_peaks.history(where))
+        if (peak_history := rank.metadata.memory_peaks.history(where))
     ]
     if not candidates:
         return []
     capacity = _of_devices(case) if where == "device" else _of_hosts(case)
-    long_batches = (_of_rank(rank, ladder, capacity, least) for rank, ladder in candidates)
+    long_batches = (
+        _of_rank(rank, peak_history, capacity, least) for rank, peak_history in candidates
+    )
     return [batch for batch in long_batches if batch is not None]
 
 
 def _of_rank(
-    rank: Rank, ladder: Sequence[MemoryPeak], capacity: Mapping[int, float], least: float
+    rank: Rank, peak_history: Sequence[MemoryPeak], capacity: Mapping[int, float], least: float
 ) -> LongBatch | None:
     room = capacity.get(rank.rank) if rank.rank is not None else None
     records = after_warm_up(rank.steps)
     if room is None or not len(records) or records["micro_batches"].max() > 1:
         return None
-    peaks = [float(memory_peak.peak) for memory_peak in ladder]
+    peaks = [float(memory_peak.peak) for memory_peak in peak_history]
     for unit in UNITS:
-        sizes = [float(getattr(rung, unit)) for rung in ladder]
+        sizes = [float(getattr(entry, unit)) for entry in peak_history]
         fitted = fit_line(sizes, peaks, least)
         full = fitted.full(room) if fitted is not None else None
         if fitted is None or full is None:
@@ -143,17 +145,16 @@ def _of_hosts(case: Case) -> dict[int, float]:
     return capacities
 
 
-LEAST_RUNGS = 5
+LEAST_POINTS = 5
 LEAST_LOADS = 4
-"""Different batch sizes among them."""
+"""Different batch sizes that the entries must have."""
 SPAN = 0.2
-"""Of the largest batch, by which they must differ: a line through a heap of points points
-anywhere."""
+"""Share of the largest batch by which batches must differ: points close together define no line."""
 EXPLAINED = 0.95
-"""Share of the rungs' variance that the line must explain."""
+"""Share of the entries' variance that the line must explain."""
 MASKED = 0.05
-"""Of the whole climb. What lies so near the first rung may have been reached by something else
-before: loading, the first step, the launcher whose peak a process begins with."""
+"""Share of the whole rise. Peaks this close to the first entry may have another cause than a batch:
+loading, the first step, or the launcher's peak, which a process inherits."""
 LEAST_BATCHES = 150
 TAIL = 0.1
 """Share of the largest batches, from which larger ones are predicted."""
@@ -167,7 +168,7 @@ class PeakLine:
 
     base: float
     slope: float
-    rungs: int
+    points: int
     _middle: float
     _spread: float
     """Sum of squares of the loads about their mean."""
@@ -179,10 +180,10 @@ class PeakLine:
 
     def either_way(self, load: float) -> float:
         """Half of the interval in which the peak of one such batch lies by 95 %."""
-        free = self.rungs - 2
+        free = self.points - 2
         quantile = 1.96 + 2.37 / free + 3.6 / free**2  # Student's, within 1 % from 3 on
         far = (load - self._middle) ** 2 / self._spread
-        return quantile * self._error * sqrt(1 + 1 / self.rungs + far)
+        return quantile * self._error * sqrt(1 + 1 / self.points + far)
 
     def full(self, capacity: float) -> float | None:
         """The smallest load whose peak lies above `capacity` by the interval's lower end; None:
@@ -203,14 +204,14 @@ class PeakLine:
 
 
 def fit_line(loads: Sequence[float], peaks: Sequence[float], least: float) -> PeakLine | None:
-    """Through rungs in their order; None: peaks do not follow the batches for sure, or by less
-    than `least` bytes."""
-    if len(peaks) < LEAST_RUNGS:
+    """The line through the entries of a history, in their order; None: peaks do not follow the
+    batches for sure, or by less than `least` bytes."""
+    if len(peaks) < LEAST_POINTS:
         return None
     x, y = np.asarray(loads, dtype=np.float64), np.asarray(peaks, dtype=np.float64)
     seen = y > y[0] + MASKED * (y[-1] - y[0])
     x, y = x[seen], y[seen]
-    if len(x) < LEAST_RUNGS or len(np.unique(x)) < LEAST_LOADS:
+    if len(x) < LEAST_POINTS or len(np.unique(x)) < LEAST_LOADS:
         return None
     if x[0] <= 0 or x[-1] - x[0] < SPAN * x[-1] or y[-1] - y[0] < least:
         return None
@@ -225,10 +226,12 @@ def fit_line(loads: Sequence[float], peaks: Sequence[float], least: float) -> Pe
 
 
 def chance_beyond(loads: Floats, beyond: float) -> float | None:
-    """Of one batch to be larger than `beyond`, where this is rarer than `TAIL`: the generalized
-    Pareto distribution of the largest ones, by probability-weighted moments (Hosking and Wallis,
-    Technometrics 29, 1987), never heavier than an exponential one. 0: there is a bound. None:
-    too few batches, or they do not vary."""
+    """The probability that a batch is larger than `beyond`. 0: batches have an upper bound. None:
+    too few batches, or they do not vary.
+
+    If it is rarer than `TAIL`, it comes from a generalized Pareto distribution of the largest
+    batches, fitted by probability-weighted moments (Hosking and Wallis, Technometrics 29, 1987) and
+    never heavier than an exponential one."""
     known = np.sort(loads[loads > 0])
     count = len(known)
     if count < LEAST_BATCHES or known[0] == known[-1]:

@@ -1,9 +1,9 @@
-"""What a running rank's peak memory consists of, as far as sizes show.
+"""Splits a rank's peak memory into weights, gradients, optimizer states, buckets and the rest.
 
-Weights, gradients and optimizer states are known by their sizes, buckets from
-DistributedDataParallel. The rest of the peak is activations, and on a host everything else the
-process holds. In a backward pass all of them are held at the peak; if they add up to more than the
-peak, nothing is reported.
+The sizes of the first three are known from the optimizers, buckets from DistributedDataParallel.
+The rest of the peak is activations, and on a host everything else in the process. All parts are in
+memory at the peak in a backward pass; if they add up to more than the peak, nothing is reported.
+The memory rules and the rank's page of `top` use it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from mgpu_doctor.case.rank_device import device_kind
 
 KEPT = ("weights", "gradients", "optimizer", "buckets")
 REST, CACHE = "rest", "cache"
-"""`rest`: activations, and on a host all else that the process holds. `cache`: what torch keeps of
-the device beside the peak."""
+"""`rest`: activations, and on a host everything else in the process. `cache`: memory that torch's
+allocator has reserved beyond the peak."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeakMakeup:
-    """Bytes. `where`: `device` or `host`."""
+    """The parts of a peak, in bytes. `where`: `device` or `host`."""
 
     where: str
     peak: int
@@ -57,5 +57,5 @@ def find_makeup(rank: Rank) -> PeakMakeup | str:
 def _peak(rank: Rank, where: str) -> int | None:
     if where == "device" and rank.metadata.device_memory.allocated_peak:
         return rank.metadata.device_memory.allocated_peak
-    ladder = rank.metadata.memory_peaks.history(where)
-    return ladder[-1].peak if ladder else None
+    history = rank.metadata.memory_peaks.history(where)
+    return history[-1].peak if history else None

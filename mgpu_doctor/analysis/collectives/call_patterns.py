@@ -1,7 +1,8 @@
-"""The usual calls of ranks at a place, and ranks whose calls are shifted by some. Pure.
+"""Finds ranks whose sequence of collectives is shifted against the other ranks'. Pure.
 
-A rank that omits a collective, or makes one too many, pairs all later calls with the wrong ones of
-the other ranks; `find_shift` finds where that began.
+A rank that omits a collective, or calls an extra one, pairs all its later calls with the wrong
+calls of the other ranks. `find_shift` finds where that began. `collective_mismatch` uses it to name
+the rank.
 """
 
 from __future__ import annotations
@@ -15,43 +16,45 @@ from mgpu_doctor.case.flight_records import Collective, Flight
 
 Key = Hashable
 FAR = 128
-"""Largest number of left-out or extra collectives that is searched for."""
+"""Largest number of omitted or extra collectives that is searched for."""
 WINDOW = 24
-"""Collectives after a place by which its explanation is judged."""
+"""Number of collectives by which a supposed shift is judged."""
 MATCHED, UNMATCHED = 0.9, 0.5
-"""A shift explains a window where so many of its collectives fit, and without it at most so many
-do: a loop may call the same collective several times in a row."""
+"""Shares of a window's collectives. A shift is accepted if at least the first share fits with it
+and at most the second share without it: a loop may call the same collective several times in a
+row."""
 MOST_PAIRS = 64
 """Rank-dependent pairs of calls that are tried; a job with more of them has no loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """From `sequence` on, a rank's calls are the others' of `by` numbers later (it left `by` of
-    them out) or, where `by` is negative, earlier (it made more)."""
+    """From `sequence` on, a rank's calls equal the others' calls `by` numbers later (it omitted
+    `by` calls); a negative `by`: earlier (it made extra calls)."""
 
     sequence: int
     by: int
     agreed: int
-    """Calls before it that were the others' in everything, their place in the code, too."""
+    """Calls before it that equal the others' calls, including their places in the code."""
     fitting: int
-    """Its calls since then that fit the shift."""
+    """The rank's calls after it that fit the shift."""
     distinct: int
     """Number of different calls in it."""
 
 
 @dataclass(slots=True)
 class _Alike:
-    """Pairs of calls that may be one collective: rank-dependent branches that meet."""
+    """Pairs of different calls that form one collective: calls from rank-dependent branches."""
 
     pairs: set[tuple[Key, Key]] = field(default_factory=set)
 
-    def __call__(self, mine: Key, theirs: Key) -> bool:
-        return mine == theirs or (mine, theirs) in self.pairs
+    def __call__(self, call: Key, other: Key) -> bool:
+        return call == other or (call, other) in self.pairs
 
 
 def key_of(slot: Slot) -> Key:
-    """A call and its place in the code, comparable across hosts: only the last folder counts."""
+    """A call and its place in the code, comparable across hosts: of paths only the last folder and
+    the file name count."""
     return tuple(
         (
             collective.operation,
@@ -69,36 +72,40 @@ def _places(frames: tuple[tuple[str, int | None, str], ...]) -> tuple[tuple[str,
     return tuple(("/".join(file.rsplit("/", 2)[-2:]), line) for file, line, _ in frames)
 
 
-def find_shift(mine: Mapping[int, Key], theirs: Mapping[int, Key]) -> Shift | None:
-    """Where a rank's calls began to be shifted against the others', by sequence number.
+def find_shift(rank_calls: Mapping[int, Key], other_calls: Mapping[int, Key]) -> Shift | None:
+    """The shift of a rank's calls against the calls of the others, both by sequence number; None if
+    there is no difference or no shift explains it.
 
-    `theirs` is continued beyond its end by what it always did before. None where nothing, or
-    something else, explains the differences.
+    The others' calls are continued beyond their end by repeating their last period.
     """
     alike = _Alike()
     agreed = 0
-    for sequence in sorted(mine.keys() & theirs.keys()):
-        if mine[sequence] == theirs[sequence]:
+    for sequence in sorted(rank_calls.keys() & other_calls.keys()):
+        if rank_calls[sequence] == other_calls[sequence]:
             agreed += 1
-        elif not alike(mine[sequence], theirs[sequence]):
-            shift = _explain(sequence, agreed, mine, theirs, alike)
+        elif not alike(rank_calls[sequence], other_calls[sequence]):
+            shift = _explain(sequence, agreed, rank_calls, other_calls, alike)
             if shift is not None or len(alike.pairs) >= MOST_PAIRS:
                 return shift
-            alike.pairs.add((mine[sequence], theirs[sequence]))
+            alike.pairs.add((rank_calls[sequence], other_calls[sequence]))
     return None
 
 
 def _explain(
-    sequence: int, agreed: int, mine: Mapping[int, Key], theirs: Mapping[int, Key], alike: _Alike
+    sequence: int,
+    agreed: int,
+    rank_calls: Mapping[int, Key],
+    other_calls: Mapping[int, Key],
+    alike: _Alike,
 ) -> Shift | None:
-    window = _from(mine, sequence)
-    expected = _continued(theirs, sequence, FAR + WINDOW)
+    window = _from(rank_calls, sequence)
+    expected = _continued(other_calls, sequence, FAR + WINDOW)
     if _share(window, expected, alike) > UNMATCHED:
         return None
     for by in range(1, FAR + 1):
         if _share(window, expected[by:], alike) >= MATCHED:
             return Shift(sequence, by, agreed, len(window), len(set(window)))
-        later = _from(mine, sequence + by)
+        later = _from(rank_calls, sequence + by)
         if _share(later, expected, alike) >= MATCHED:
             return Shift(sequence, -by, agreed, len(later), len(set(later)))
     return None
@@ -112,29 +119,31 @@ def _share(window: Sequence[Key], expected: Sequence[Key], alike: _Alike) -> flo
     """Share of the window that fits the expected calls."""
     if not window:
         return 0.0
-    fitting = sum(alike(mine, other) for mine, other in zip(window, expected, strict=False))
+    fitting = sum(alike(call, other) for call, other in zip(window, expected, strict=False))
     return fitting / len(window)
 
 
-def _continued(theirs: Mapping[int, Key], sequence: int, count: int) -> list[Key]:
-    """Their calls from `sequence` on, continued by what followed the same call the last time."""
+def _continued(other_calls: Mapping[int, Key], sequence: int, count: int) -> list[Key]:
+    """The calls from `sequence` on, continued by what followed the last call at its previous
+    occurrence."""
     continued: list[Key] = []
     at = sequence
-    while at in theirs and len(continued) < count:
-        continued.append(theirs[at])
+    while at in other_calls and len(continued) < count:
+        continued.append(other_calls[at])
         at += 1
     if not continued:
         return continued
     last = at - 1
     before = (
         k
-        for k in range(last - 1, min(theirs, default=last) - 1, -1)
-        if theirs.get(k) == theirs[last] and theirs.get(k - 1) == theirs.get(last - 1)
+        for k in range(last - 1, min(other_calls, default=last) - 1, -1)
+        if other_calls.get(k) == other_calls[last]
+        and other_calls.get(k - 1) == other_calls.get(last - 1)
     )
     earlier = next(before, None)
     if earlier is None:
         return continued
-    period = [theirs[k] for k in range(earlier + 1, last + 1) if k in theirs]
+    period = [other_calls[k] for k in range(earlier + 1, last + 1) if k in other_calls]
     while period and len(continued) < count:
         continued += period
     return continued[:count]

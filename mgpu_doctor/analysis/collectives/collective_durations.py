@@ -14,9 +14,9 @@ from functools import cached_property
 
 from mgpu_doctor.analysis.collectives.collective_waits import ONE_WAY
 from mgpu_doctor.analysis.collectives.process_groups import (
-    Circle,
-    Lane,
-    circles,
+    GroupCalls,
+    RankCalls,
+    list_group_calls,
     newest_dumps,
 )
 from mgpu_doctor.case.flight_records import Collective, Flight
@@ -35,7 +35,7 @@ class TimedCollective:
 
     sequence: int
     call: Collective
-    """As one of the ranks recorded it."""
+    """The call, as one of the ranks recorded it."""
     seconds: Mapping[int, float]
     """Rank -> seconds from its arrival to the end."""
 
@@ -131,23 +131,31 @@ def time_collectives(flights: Iterable[Flight]) -> CollectiveTimes | None:
     Sends, receives and collectives that some ranks leave early (broadcast, reduce, gather, scatter,
     all-to-all) are left out."""
     flights = tuple(flights)
-    if not any(one.duration is not None for flight in flights for one in flight.collectives):
+    if not any(
+        collective.duration is not None for flight in flights for collective in flight.collectives
+    ):
         return None
-    found = [_time_group(circle) for circle in circles(newest_dumps(flights)) if _is_timed(circle)]
+    found = [
+        _time_group(group_calls)
+        for group_calls in list_group_calls(newest_dumps(flights))
+        if _is_timed(group_calls)
+    ]
     groups = [group for group in found if group is not None]
     groups.sort(key=lambda group: (-(group.transfer + group.wait), group.group))
     return CollectiveTimes(tuple(groups), len(found) - len(groups))
 
 
-def _is_timed(circle: Circle) -> bool:
+def _is_timed(group_calls: GroupCalls) -> bool:
     """Whether the group has several ranks, and one of them timed a collective."""
-    return len(circle.members) > 1 and any(_durations(lane) for lane in circle.lanes.values())
+    return len(group_calls.members) > 1 and any(
+        _durations(rank_calls) for rank_calls in group_calls.by_rank.values()
+    )
 
 
-def _durations(lane: Lane) -> dict[int, float]:
+def _durations(rank_calls: RankCalls) -> dict[int, float]:
     """Sequence number -> seconds from the rank's arrival to the end."""
     timed = {}
-    for sequence, slot in lane.slots.items():
+    for sequence, slot in rank_calls.slots.items():
         seconds = [one.duration for one in slot if one.duration is not None]
         if seconds and not any(_may_leave_early(one.operation) for one in slot):
             timed[sequence] = max(seconds)
@@ -159,44 +167,54 @@ def _may_leave_early(operation: str) -> bool:
     return operation in ONE_WAY or operation.startswith(UNEVEN)
 
 
-def _time_group(circle: Circle) -> GroupTimes | None:
-    if circle.missing:
+def _time_group(group_calls: GroupCalls) -> GroupTimes | None:
+    if group_calls.missing:
         return None
-    durations = {rank: _durations(lane) for rank, lane in circle.lanes.items()}
+    durations = {rank: _durations(rank_calls) for rank, rank_calls in group_calls.by_rank.items()}
     shared = sorted(set.intersection(*map(set, durations.values())))
-    first_lane = next(iter(circle.lanes.values()))
+    first_calls = next(iter(group_calls.by_rank.values()))
     collectives = tuple(
         TimedCollective(
             sequence,
-            first_lane.slots[sequence][0],
+            first_calls.slots[sequence][0],
             {rank: timed[sequence] for rank, timed in durations.items()},
         )
         for sequence in shared
-        if _is_same_call(circle, sequence)
+        if _is_same_call(group_calls, sequence)
     )
     if not collectives:
         return None
     first, last = collectives[0].sequence, collectives[-1].sequence
-    called = {seq for lane in circle.lanes.values() for seq in lane.slots if first <= seq <= last}
+    called = {
+        seq
+        for rank_calls in group_calls.by_rank.values()
+        for seq in rank_calls.slots
+        if first <= seq <= last
+    }
     return GroupTimes(
-        group=circle.group,
-        backend=circle.backend,
-        ranks=tuple(sorted(circle.lanes)),
+        group=group_calls.group,
+        backend=group_calls.backend,
+        ranks=tuple(sorted(group_calls.by_rank)),
         collectives=collectives,
         untimed=len(called) - len(collectives),
-        window=_window(circle, first, last),
+        window=_window(group_calls, first, last),
     )
 
 
-def _is_same_call(circle: Circle, sequence: int) -> bool:
+def _is_same_call(group_calls: GroupCalls, sequence: int) -> bool:
     """Whether all ranks called one operation under this number."""
-    return len({lane.slots[sequence][0].operation for lane in circle.lanes.values()}) == 1
+    return (
+        len(
+            {rank_calls.slots[sequence][0].operation for rank_calls in group_calls.by_rank.values()}
+        )
+        == 1
+    )
 
 
-def _window(circle: Circle, first: int, last: int) -> float | None:
+def _window(group_calls: GroupCalls, first: int, last: int) -> float | None:
     spans = []
-    for lane in circle.lanes.values():
-        begin, end = lane.slots[first][0].created, lane.slots[last][0].created
+    for rank_calls in group_calls.by_rank.values():
+        begin, end = rank_calls.slots[first][0].created, rank_calls.slots[last][0].created
         if begin is None or end is None or end <= begin:
             return None
         spans.append(end - begin)

@@ -16,7 +16,7 @@ from math import prod
 
 from mgpu_doctor.analysis.collectives.call_patterns import Key, Shift, find_shift, is_habit, key_of
 from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
-from mgpu_doctor.analysis.collectives.process_groups import Circle, Slot
+from mgpu_doctor.analysis.collectives.process_groups import GroupCalls, Slot
 from mgpu_doctor.case.flight_records import Collective
 
 SAME_SIZE = frozenset(
@@ -88,22 +88,28 @@ LEAST_FITTING, LEAST_DISTINCT, LEAST_AGREED = 8, 2, 8
 before it."""
 
 
-def first_clash(circle: Circle) -> Divergence | None:
+def first_clash(group_calls: GroupCalls) -> Divergence | None:
     """The first number at which the calls cannot be one collective, traced back to its origin."""
-    for sequence in sorted({k for lane in circle.lanes.values() for k in lane.slots}):
-        slots = {r: slot for r, lane in circle.lanes.items() if (slot := lane.slots.get(sequence))}
+    for sequence in sorted(
+        {k for rank_calls in group_calls.by_rank.values() for k in rank_calls.slots}
+    ):
+        slots = {
+            r: slot
+            for r, rank_calls in group_calls.by_rank.items()
+            if (slot := rank_calls.slots.get(sequence))
+        }
         parties = _parties(slots)
         if len(parties) > 1:
-            return _describe(circle, sequence, parties, slots)
+            return _describe(group_calls, sequence, parties, slots)
     return None
 
 
-def silent_shift(circle: Circle) -> Divergence | None:
+def silent_shift(group_calls: GroupCalls) -> Divergence | None:
     """A rank whose calls are shifted against the others' while all of them go on: they exchange
     the wrong tensors. Needs three ranks or more."""
-    if len(circle.lanes) < 3:
+    if len(group_calls.by_rank) < 3:
         return None
-    keys = keys_of(circle)
+    keys = keys_of(group_calls)
     usual = common(keys)
     for rank, mine in keys.items():
         shift = find_shift(mine, usual)
@@ -114,24 +120,24 @@ def silent_shift(circle: Circle) -> Divergence | None:
             and shift.agreed >= LEAST_AGREED
         ):
             most = [key for key in keys if keys[key].get(shift.sequence) == usual[shift.sequence]]
-            if 2 * len(most) > len(circle.members):
-                return _shifted(circle, shift, [rank], most)
+            if 2 * len(most) > len(group_calls.members):
+                return _shifted(group_calls, shift, [rank], most)
     return None
 
 
 def traced(
-    divergence: Divergence, circle: Circle, others: Iterable[int], most: Iterable[int]
+    divergence: Divergence, group_calls: GroupCalls, others: Iterable[int], most: Iterable[int]
 ) -> Divergence:
     """The divergence at its origin, if one shift of these ranks explains it; else unchanged."""
     most = list(most)
-    shifts = {rank: shift_of(circle, rank, most) for rank in others}
+    shifts = {rank: shift_of(group_calls, rank, most) for rank in others}
     known = [shift for shift in shifts.values() if shift is not None]
     if not known or len(known) < len(shifts) or len({shift.by > 0 for shift in known}) > 1:
         return divergence
     first = min(known, key=lambda shift: shift.sequence)
     if first.sequence > divergence.sequence:
         return divergence
-    origin = _shifted(circle, first, list(shifts), most)
+    origin = _shifted(group_calls, first, list(shifts), most)
     return replace(
         origin,
         culprits=divergence.culprits,
@@ -143,26 +149,29 @@ def traced(
     )
 
 
-def shift_of(circle: Circle, rank: int, most: Iterable[int]) -> Shift | None:
+def shift_of(group_calls: GroupCalls, rank: int, most: Iterable[int]) -> Shift | None:
     """Where a rank's calls began to be shifted against those of the others."""
-    theirs = common(keys_of(circle, [other for other in most if other != rank]))
-    return find_shift(keys_of(circle, [rank])[rank], theirs)
+    others_calls = common(keys_of(group_calls, [other for other in most if other != rank]))
+    return find_shift(keys_of(group_calls, [rank])[rank], others_calls)
 
 
-def left_habits(others: Iterable[int], party: Sequence[int], circle: Circle) -> bool:
+def left_habits(others: Iterable[int], party: Sequence[int], group_calls: GroupCalls) -> bool:
     """Whether all `others` left out their usual call there, and no rank of the party did."""
-    theirs = common(keys_of(circle, party))
-    shifts = [shift_of(circle, rank, party) for rank in others]
+    others_calls = common(keys_of(group_calls, party))
+    shifts = [shift_of(group_calls, rank, party) for rank in others]
     return all(
-        shift is not None and shift.by > 0 and is_habit(theirs, shift.sequence) for shift in shifts
+        shift is not None and shift.by > 0 and is_habit(others_calls, shift.sequence)
+        for shift in shifts
     )
 
 
-def keys_of(circle: Circle, ranks: Iterable[int] | None = None) -> dict[int, dict[int, Key]]:
+def keys_of(
+    group_calls: GroupCalls, ranks: Iterable[int] | None = None
+) -> dict[int, dict[int, Key]]:
     """Rank -> sequence number -> its call, as a key that can be compared."""
     return {
-        rank: {k: key_of(slot) for k, slot in circle.lanes[rank].slots.items()}
-        for rank in (circle.lanes if ranks is None else ranks)
+        rank: {k: key_of(slot) for k, slot in group_calls.by_rank[rank].slots.items()}
+        for rank in (group_calls.by_rank if ranks is None else ranks)
     }
 
 
@@ -175,9 +184,11 @@ def common(keys: Mapping[int, Mapping[int, Key]]) -> dict[int, Key]:
     return {sequence: votes[sequence].most_common(1)[0][0] for sequence in sorted(votes)}
 
 
-def agreed(circle: Circle, sequence: int) -> int:
+def agreed(group_calls: GroupCalls, sequence: int) -> int:
     """Number of sequence numbers before this one that at least two dumps hold."""
-    counts = Counter(k for lane in circle.lanes.values() for k in lane.slots if k < sequence)
+    counts = Counter(
+        k for rank_calls in group_calls.by_rank.values() for k in rank_calls.slots if k < sequence
+    )
     return sum(count > 1 for count in counts.values())
 
 
@@ -194,53 +205,59 @@ def _parties(slots: Mapping[int, Slot]) -> list[list[int]]:
 
 
 def _describe(
-    circle: Circle, sequence: int, parties: list[list[int]], slots: Mapping[int, Slot]
+    group_calls: GroupCalls, sequence: int, parties: list[list[int]], slots: Mapping[int, Slot]
 ) -> Divergence:
     most, by_routine = parties[0], False
-    decided = 2 * len(most) > len(circle.members)
+    decided = 2 * len(most) > len(group_calls.members)
     if not decided and len(parties) == 2:
         faithful = [
-            party for party, other in (parties, parties[::-1]) if left_habits(other, party, circle)
+            party
+            for party, other in (parties, parties[::-1])
+            if left_habits(other, party, group_calls)
         ]
         if len(faithful) == 1:
             most, by_routine = faithful[0], True
     others = [rank for rank in slots if rank not in most]
-    beyond = min(lane.last for lane in circle.lanes.values()) - sequence
+    beyond = min(rank_calls.last for rank_calls in group_calls.by_rank.values()) - sequence
     wrong = clash(slots[most[0]], slots[others[0]]) or Clash.OPERATION
     divergence = Divergence(
         kind=Kind(wrong.value),
-        group=circle.group,
-        members=circle.members,
+        group=group_calls.group,
+        members=group_calls.members,
         sequence=sequence,
         expected=slots[most[0]][0],
         expecting=tuple(sorted(most)),
         deviating={rank: slots[rank][0] for rank in others},
         culprits=tuple(sorted(others)) if decided or by_routine else (),
         waiting=(),
-        missing=circle.missing,
-        agreed=agreed(circle, sequence),
+        missing=group_calls.missing,
+        agreed=agreed(group_calls, sequence),
         beyond=max(0, beyond),
         by_routine=by_routine,
     )
-    return traced(divergence, circle, others, most)
+    return traced(divergence, group_calls, others, most)
 
 
-def _shifted(circle: Circle, shift: Shift, others: list[int], most: list[int]) -> Divergence:
-    entries = {rank: circle.lanes[rank].entry(shift.sequence) for rank in most}
+def _shifted(
+    group_calls: GroupCalls, shift: Shift, others: list[int], most: list[int]
+) -> Divergence:
+    entries = {rank: group_calls.by_rank[rank].entry(shift.sequence) for rank in most}
     expected = next((entry for entry in entries.values() if entry is not None), None)
     return Divergence(
         kind=Kind.SKIPPED if shift.by > 0 else Kind.EXTRA,
-        group=circle.group,
-        members=circle.members,
+        group=group_calls.group,
+        members=group_calls.members,
         sequence=shift.sequence,
         expected=expected,
         expecting=tuple(sorted(rank for rank, entry in entries.items() if entry is not None)),
-        deviating={rank: circle.lanes[rank].entry(shift.sequence) for rank in others},
+        deviating={rank: group_calls.by_rank[rank].entry(shift.sequence) for rank in others},
         culprits=tuple(sorted(others)),
         waiting=(),
-        missing=circle.missing,
-        agreed=agreed(circle, shift.sequence),
+        missing=group_calls.missing,
+        agreed=agreed(group_calls, shift.sequence),
         calls=abs(shift.by),
         is_blocked=False,
-        beyond=max(0, min(lane.last for lane in circle.lanes.values()) - shift.sequence),
+        beyond=max(
+            0, min(rank_calls.last for rank_calls in group_calls.by_rank.values()) - shift.sequence
+        ),
     )

@@ -1,4 +1,8 @@
-"""Which ranks wait for which others, by the unfinished calls in flight-recorder dumps. Pure."""
+"""Finds which ranks wait for which others, by the unfinished calls in flight-recorder dumps. Pure.
+
+`first_divergence` and `stuck_collectives` judge the waits. Dumps of different ranks were made at
+different times, so a call that a dump lacks is not by itself a delay.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +10,36 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mgpu_doctor.analysis.collectives.process_groups import Circle, Lane, is_over
+from mgpu_doctor.analysis.collectives.process_groups import GroupCalls, RankCalls, is_over
 from mgpu_doctor.case.flight_records import Collective, Flight
 
 LEAST_WAIT = 5.0
-"""Seconds that a wait must have lasted: the dumps of ranks are not made at one moment."""
+"""Seconds that a wait must have lasted: ranks do not write their dumps at the same moment."""
 GAPS = 2.0
-"""A wait is longer than usual from this many times the usual pause between calls."""
+"""How many times the usual pause between calls a wait must exceed to count as long."""
 BEYOND_TIMEOUT = 120.0
-"""Seconds beyond the collective's timeout. A longer wait would have ended: the dump's time is then
-that of a copied file, and unknown."""
+"""Seconds beyond the collective's timeout. A longer wait is impossible: the file was copied, and
+the dump's time is unknown."""
 ONE_WAY = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})
-"""Collectives that may be over on one rank before another has called them."""
+"""Collectives that may end on one rank before another has called them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A rank that is in a collective which others have not called."""
+    """A rank that is in a collective that other ranks (`lacking`) have not called."""
 
     rank: int
-    circle: Circle
+    group_calls: GroupCalls
     sequence: int
     entry: Collective
     lacking: tuple[int, ...]
     """Members whose dumps show that they have not called it."""
     seconds: float | None
-    """Seconds at least; None: the dumps have no time."""
+    """The least seconds that the wait has lasted; None: the dumps have no times."""
     usual: float
     """The usual pause between calls of this rank, in seconds."""
     at_most: float | None
-    """Seconds at most, by the time of the rank's own dump; None: unknown."""
+    """The most seconds that it has lasted, by the time of the rank's own dump; None: unknown."""
     timed_out: bool
 
     @property
@@ -46,30 +50,30 @@ class Wait:
         return self.seconds is not None and self.seconds >= max(LEAST_WAIT, GAPS * self.usual)
 
 
-def find_waits(circles: Iterable[Circle]) -> tuple[Wait, ...]:
+def find_waits(groups: Iterable[GroupCalls]) -> tuple[Wait, ...]:
     """Every rank that is in a collective, with those that have not called it."""
     waits = []
-    for circle in circles:
-        settled = _settled(circle)
-        for lane in circle.lanes.values():
-            wait = _wait(circle, lane, settled)
+    for group_calls in groups:
+        settled = _settled(group_calls)
+        for rank_calls in group_calls.by_rank.values():
+            wait = _wait(group_calls, rank_calls, settled)
             if wait is not None:
                 waits.append(wait)
     return tuple(waits)
 
 
-def awaited(waits: Iterable[Wait]) -> tuple[int, ...]:
+def find_awaited_ranks(waits: Iterable[Wait]) -> tuple[int, ...]:
     """Ranks that others wait for and that wait for no rank."""
     known = list(waits)
     waiting = {wait.rank for wait in known}
     return tuple(sorted({rank for wait in known for rank in wait.lacking} - waiting))
 
 
-def cycle(waits: Iterable[Wait]) -> tuple[Wait, ...]:
-    """Ranks that wait for each other in a ring, each in another group; empty: there is none.
+def find_cycle(waits: Iterable[Wait]) -> tuple[Wait, ...]:
+    """Ranks that wait for each other in a ring, each in another group; empty: there is no ring.
 
-    Calls that all ranks make in one order give none, whenever the dumps were made: each link says
-    that a call came before another, and a ring would have one before itself.
+    If all ranks make their calls in the same order there can be no ring, whenever the dumps were
+    made: each link means that one call precedes another, and in a ring a call would precede itself.
     """
     links: dict[int, list[tuple[Wait, int]]] = {}
     for wait in waits:
@@ -86,8 +90,8 @@ def cycle(waits: Iterable[Wait]) -> tuple[Wait, ...]:
 def _ring(
     start: int, links: Mapping[int, list[tuple[Wait, int]]], done: set[int]
 ) -> tuple[Wait, ...]:
-    """A ring that begins at `start`; empty: none. Without recursion: there may be thousands of
-    ranks."""
+    """A ring that is reached from `start`; empty: there is none. Not recursive, because there may
+    be thousands of ranks."""
     path: list[tuple[Wait, int]] = []
     ranks = [start]
     open_links = [iter(links[start])]
@@ -109,39 +113,42 @@ def _ring(
     return ()
 
 
-def _wait(circle: Circle, lane: Lane, settled: int) -> Wait | None:
-    entry = None if lane.pending is None else lane.entry(lane.pending)
-    if entry is None or lane.pending is None:
+def _wait(group_calls: GroupCalls, rank_calls: RankCalls, settled: int) -> Wait | None:
+    entry = None if rank_calls.pending is None else rank_calls.entry(rank_calls.pending)
+    if entry is None or rank_calls.pending is None:
         return None
     lacking = tuple(
         sorted(
-            other.rank for other in circle.lanes.values() if settled <= other.last < lane.pending
+            other.rank
+            for other in group_calls.by_rank.values()
+            if settled <= other.last < rank_calls.pending
         )
     )
-    moments = [_moment(circle.lanes[rank].flight) for rank in (lane.rank, *lacking)]
+    moments = [_moment(group_calls.by_rank[rank].flight) for rank in (rank_calls.rank, *lacking)]
     return Wait(
-        rank=lane.rank,
-        circle=circle,
-        sequence=lane.pending,
+        rank=rank_calls.rank,
+        group_calls=group_calls,
+        sequence=rank_calls.pending,
         entry=entry,
         lacking=lacking,
-        seconds=_seconds(entry, lane.flight, moments),
-        usual=_usual_pause(lane.flight),
-        at_most=_seconds(entry, lane.flight, [lane.flight.at]),
+        seconds=_seconds(entry, rank_calls.flight, moments),
+        usual=_usual_pause(rank_calls.flight),
+        at_most=_seconds(entry, rank_calls.flight, [rank_calls.flight.at]),
         timed_out=entry.retired is True and entry.state in ("started", "scheduled"),
     )
 
 
-def _settled(circle: Circle) -> int:
-    """The last call that is over on some rank and that no rank can have missed: a dump without it
-    was made earlier, and shows no delay."""
+def _settled(group_calls: GroupCalls) -> int:
+    """The last call that has ended on some rank, so that all ranks must have called it: a dump
+    without it was made earlier and shows no delay."""
     return max(
         (
             sequence
-            for lane in circle.lanes.values()
-            for sequence, slot in lane.slots.items()
+            for rank_calls in group_calls.by_rank.values()
+            for sequence, slot in rank_calls.slots.items()
             if all(
-                collective.operation not in ONE_WAY and is_over(collective, lane.tracks_operations)
+                collective.operation not in ONE_WAY
+                and is_over(collective, rank_calls.tracks_operations)
                 for collective in slot
             )
         ),
@@ -166,7 +173,8 @@ def _seconds(entry: Collective, flight: Flight, moments: list[float | None]) -> 
 
 
 def _usual_pause(flight: Flight) -> float:
-    """The second longest pause between its calls: the longest may be a warm-up."""
+    """The second longest pause between the rank's calls, seconds: the longest may be the
+    warm-up."""
     times = sorted(
         collective.created for collective in flight.collectives if collective.created is not None
     )

@@ -9,9 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mgpu_doctor.analysis.collectives.collective_mismatch import first_clash, silent_shift
-from mgpu_doctor.analysis.collectives.collective_waits import LEAST_WAIT, Wait, awaited, find_waits
+from mgpu_doctor.analysis.collectives.collective_waits import (
+    LEAST_WAIT,
+    Wait,
+    find_awaited_ranks,
+    find_waits,
+)
 from mgpu_doctor.analysis.collectives.divergence import Divergence
-from mgpu_doctor.analysis.collectives.process_groups import circles, newest_dumps, pairs
+from mgpu_doctor.analysis.collectives.process_groups import list_group_calls, newest_dumps, pairs
 from mgpu_doctor.analysis.collectives.stuck_collectives import apart, behind, in_ring, undumped
 from mgpu_doctor.case.flight_records import Flight
 
@@ -25,16 +30,23 @@ def diverged(flights: Iterable[Flight]) -> Divergence | None:
     newest = newest_dumps(flights)
     if len(newest) < 2:
         return None
-    around = circles(newest)
+    around = list_group_calls(newest)
     waits = find_waits((*around, *pairs(newest)))
-    clashes = [divergence for circle in around if (divergence := first_clash(circle)) is not None]
+    clashes = [
+        divergence for group_calls in around if (divergence := first_clash(group_calls)) is not None
+    ]
     if clashes:
         return _with_waits(min(clashes, key=_created), waits)
     blocked = in_ring(waits) or behind(waits) or undumped(around, waits) or apart(around, waits)
     if blocked is not None:
         return blocked
     return next(
-        (divergence for circle in around if (divergence := silent_shift(circle)) is not None), None
+        (
+            divergence
+            for group_calls in around
+            if (divergence := silent_shift(group_calls)) is not None
+        ),
+        None,
     )
 
 
@@ -44,7 +56,7 @@ def _created(divergence: Divergence) -> float:
 
 
 def _with_waits(divergence: Divergence, waits: Sequence[Wait]) -> Divergence:
-    inside = [wait for wait in waits if wait.circle.group == divergence.group]
+    inside = [wait for wait in waits if wait.group_calls.group == divergence.group]
     seconds = [wait.seconds for wait in inside if wait.lasting and wait.seconds is not None]
     return replace(
         divergence,
@@ -81,8 +93,8 @@ def doubt(flights: Iterable[Flight]) -> Doubt | None:
     if sum(bool(flight.collectives) for flight in newest.values()) < 2:
         reason = "the dumps hold no collectives: the recorder was off, or had seen none"
         return Doubt(reason, "let TORCH_FR_BUFFER_SIZE be 2000 or more")
-    around = circles(newest)
-    missing = sorted({rank for circle in around for rank in circle.missing})
+    around = list_group_calls(newest)
+    missing = sorted({rank for group_calls in around for rank in group_calls.missing})
     if missing:
         return Doubt(f"there is no dump of rank {_named(missing)}", ALL_TOGETHER)
     return _in_passing(find_waits(around))
@@ -91,7 +103,7 @@ def doubt(flights: Iterable[Flight]) -> Doubt | None:
 def _in_passing(waits: Iterable[Wait]) -> Doubt | None:
     """The doubt about a wait that may be a hang, or a moment of a running job."""
     listed = list(waits)
-    late = set(awaited(listed))
+    late = set(find_awaited_ranks(listed))
     for wait in listed:
         behind = sorted(late & set(wait.lacking))
         if behind and wait.at_most is not None and wait.at_most >= LEAST_WAIT:

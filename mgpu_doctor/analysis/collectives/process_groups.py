@@ -20,7 +20,7 @@ DEFAULT_GROUP = "0"
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class RankCalls:
     """The calls of one rank in one group, by sequence number."""
 
     rank: int
@@ -40,7 +40,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Circle:
+class GroupCalls:
     """A process group. `members`: its ranks; if torch does not record them (gloo's sub-groups),
     those that have called something in it, and `complete` is False."""
 
@@ -48,12 +48,12 @@ class Circle:
     backend: str | None
     members: tuple[int, ...]
     complete: bool
-    lanes: Mapping[int, Lane]
+    by_rank: Mapping[int, RankCalls]
 
     @property
     def missing(self) -> tuple[int, ...]:
         """Members without a dump."""
-        return tuple(rank for rank in self.members if rank not in self.lanes)
+        return tuple(rank for rank in self.members if rank not in self.by_rank)
 
 
 def newest_dumps(flights: Iterable[Flight]) -> dict[int, Flight]:
@@ -67,25 +67,25 @@ def newest_dumps(flights: Iterable[Flight]) -> dict[int, Flight]:
     return newest
 
 
-def circles(newest: Mapping[int, Flight]) -> tuple[Circle, ...]:
+def list_group_calls(newest: Mapping[int, Flight]) -> tuple[GroupCalls, ...]:
     """The groups of a job, by name. `newest`: rank -> its dump."""
     calls = {rank: _by_group(flight) for rank, flight in newest.items()}
     keys = {key for called in calls.values() for key in called}
-    result: list[Circle] = []
+    result: list[GroupCalls] = []
     for group, backend in sorted(keys, key=lambda key: (key[0], key[1] or "")):
         for members in _memberships(group, newest):
-            lanes = {
-                rank: lane(rank, newest[rank], calls[rank].get((group, backend), []))
+            by_rank = {
+                rank: make_rank_calls(rank, newest[rank], calls[rank].get((group, backend), []))
                 for rank in (members or newest)
                 if rank in newest and (members or (group, backend) in calls[rank])
             }
-            if lanes:
-                ranks = members or tuple(sorted(lanes))
-                result.append(Circle(group, backend, ranks, bool(members), lanes))
+            if by_rank:
+                ranks = members or tuple(sorted(by_rank))
+                result.append(GroupCalls(group, backend, ranks, bool(members), by_rank))
     return tuple(result)
 
 
-def lane(rank: int, flight: Flight, called: Iterable[Collective]) -> Lane:
+def make_rank_calls(rank: int, flight: Flight, called: Iterable[Collective]) -> RankCalls:
     """One rank's calls in a group; the first number is left out where the ring may have lost a
     part of it."""
     ordered = sorted(
@@ -106,7 +106,9 @@ def lane(rank: int, flight: Flight, called: Iterable[Collective]) -> Lane:
         for k, slot in slots.items()
         if not all(is_over(collective, tracks_operations) for collective in slot)
     )
-    return Lane(rank, flight, slots, max(slots, default=-1), next(pending, None), tracks_operations)
+    return RankCalls(
+        rank, flight, slots, max(slots, default=-1), next(pending, None), tracks_operations
+    )
 
 
 def is_over(collective: Collective, tracks_operations: bool) -> bool:
@@ -145,7 +147,7 @@ _Way = tuple[str, str | None, int, int]
 """Group, backend, and the ranks (of the job) from and to."""
 
 
-def pairs(newest: Mapping[int, Flight]) -> tuple[Circle, ...]:
+def pairs(newest: Mapping[int, Flight]) -> tuple[GroupCalls, ...]:
     """One circle for each direction between two ranks, where both dumps hold all that there was:
     a ring that lost its beginning does not show how many there were."""
     ways: dict[_Way, dict[int, list[Collective]]] = defaultdict(lambda: defaultdict(list))
@@ -174,7 +176,9 @@ def _way(collective: Collective, flight: Flight) -> _Way | None:
 
 def _circle(
     way: _Way, calls: Mapping[int, Iterable[Collective]], newest: Mapping[int, Flight]
-) -> Circle:
+) -> GroupCalls:
     group, backend, source, target = way
-    lanes = {rank: lane(rank, newest[rank], calls.get(rank, ())) for rank in (source, target)}
-    return Circle(group, backend, (source, target), True, lanes)
+    by_rank = {
+        rank: make_rank_calls(rank, newest[rank], calls.get(rank, ())) for rank in (source, target)
+    }
+    return GroupCalls(group, backend, (source, target), True, by_rank)

@@ -423,8 +423,8 @@ def _work(
 
 
 def _total(ranks: Iterable[Records], name: str) -> float | None:
-    """Of a step, all ranks together; None where none tells. A rank that fetches nothing (a later
-    stage of a pipeline, a parameter server) adds nothing."""
+    """The mean of a field per step, summed over ranks; None if no rank has it. Ranks that fetch
+    nothing (a later stage of a pipeline, a parameter server) add nothing."""
     means = [float(records[name].mean(dtype=np.float64)) for records in ranks]
     return sum(means) or None
 

@@ -248,8 +248,8 @@ def scaling(runs: Sequence[Run], unit: str) -> Scaling:
 
 
 def best(runs: Sequence[Run], unit: str) -> Best | None:
-    """Where rank counts or settings compete: the fewest ranks of those that are not shown to be
-    slower than the fastest; None where a step's work is unknown and rank counts differ."""
+    """The best of several runs: of those not significantly slower than the fastest, the one with
+    the fewest ranks. None if the work of a step is unknown and rank counts differ."""
     if unit == STEPS and len({run.ranks for run in runs}) > 1:
         return None
     places = range(len(runs))

@@ -67,8 +67,8 @@ class CoreContention:
 
 
 def _on_host(rank: Rank) -> bool:
-    """Whether cores move its data; a loop without a backward pass does not show where it computes,
-    but gloo on a rank without a device tells."""
+    """Whether the CPU transfers the rank's data: it computes on the CPU, or it uses gloo without a
+    device. (A loop without a backward pass does not show where it computes.)"""
     gloo = rank.metadata.backend == "gloo" and rank.metadata.device in (None, "cpu")
     return rank.metadata.clock is PhaseClock.CPU or gloo
 

@@ -63,10 +63,10 @@ def logged_reduction(ranks: Sequence[Rank]) -> Reduction | None:
 
 
 def exposed_seconds(backward: float, transfer: float, buckets: Sequence[int]) -> float:
-    """Seconds of communication that a backward pass of so many seconds cannot hide, where moving
-    all bytes takes `transfer` seconds, buckets move one after the other, and the gradients become
-    ready evenly over backward, byte by byte (after Li et al., "PyTorch Distributed", VLDB 2020;
-    latencies are left out)."""
+    """Seconds of communication that a backward pass of `backward` seconds cannot hide, if
+    transferring all bytes takes `transfer` seconds. Assumes that buckets are sent one after the
+    other and that gradients become ready evenly over the backward pass (after Li et al., "PyTorch
+    Distributed", VLDB 2020); ignores latencies."""
     whole = sum(buckets)
     done = ready = 0.0
     for size in buckets:

@@ -203,8 +203,8 @@ class Wiring:
         return alone if 2 * len(linked) > len(indices) else ()
 
     def better(self, used: Sequence[int], free: Sequence[int]) -> tuple[int, ...] | None:
-        """As many devices that are all nearer to each other, of those in use and those that are
-        free; as many as can be of those in use. None: there are none."""
+        """As many devices as in `used` that are closer to each other, chosen from those in use and
+        the free ones; it keeps as many in use as possible. None: there are none."""
         now = self.slowest(used)
         if now is None:
             return None

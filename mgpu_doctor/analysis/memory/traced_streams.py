@@ -31,8 +31,9 @@ class Traces:
     flops: Mapping[Settings, int] = field(default_factory=dict)
 
     def find(self, settings: Settings) -> TracedStep | None:
-        """As traced; else between (or beyond) two batches that were; else from one; else with one
-        micro-batch instead of several. None: nothing like it was traced."""
+        """The step for these settings: traced; else interpolated between (or extrapolated from) two
+        traced batches; else rescaled from one; else with a single micro-batch. None: no similar
+        step was traced."""
         alike = {stream.samples: stream for stream in self._alike(settings)}
         if (stream := alike.get(settings.batch)) is not None:
             return TracedStep(stream, "traced")

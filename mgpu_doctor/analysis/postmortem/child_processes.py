@@ -26,8 +26,8 @@ _WORKER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LostWorkers:
-    """What a rank's exception says of its data-loader workers. `signal`: in words, as strsignal(3)
-    gives it; None: not told."""
+    """Data-loader workers that a rank's exception reports as lost. `signal`: its description by
+    strsignal(3); None: unknown."""
 
     pids: tuple[int, ...]
     signal: str | None

@@ -31,8 +31,8 @@ NAMED_SHARE = 0.05
 """Share of the device that named processes must hold to matter: a context alone takes 0.4 GiB
 (`oom-foreign-process` has the same limit)."""
 HIDDEN_SHARE = 0.25
-"""The same of what nobody is named for: context, NCCL and cuDNN of the process itself are part of
-it, and take some GiB. A choice."""
+"""The same for memory that the message assigns to no process. It includes some GiB of the process's
+own context, NCCL and cuDNN. A choice."""
 ALIKE = 1.5
 """Processes whose memory differs by less than this factor do the same: ranks of one job."""
 LEAST_RANKS = 2
@@ -94,7 +94,7 @@ def _are_ranks(held: Sequence[float]) -> bool:
 
 
 def _hidden(numbers: _Numbers) -> float | None:
-    """Bytes on the device that the message accounts to nobody; None: unknown."""
+    """Bytes on the device that the message assigns to no process; None: unknown."""
     own = numbers.own if numbers.own is not None else numbers.torch
     if own is None or numbers.requested > numbers.capacity:
         return None
@@ -127,9 +127,9 @@ def _of_torch(values: Mapping[str, str]) -> Mapping[str, str]:
 def _holders(
     text: str, capacity: float, torch: float | None
 ) -> tuple[float | None, tuple[float, ...]]:
-    """What this process holds, and what each of the others does. In a container no process is named
-    as this one: it is the one that holds the least of those that hold as much as torch does here.
-    A driver that cannot say how much a process holds prints more than there is."""
+    """Bytes that this process holds, and bytes of each other process. In a container the message
+    does not say which process is this one: then it is the smallest of those that hold at least what
+    torch holds here. Sizes above the capacity are ignored: a driver prints them for unknown."""
     held = [(pid, size) for pid, size in _HOLDER.findall(text) if _size(size) is not None]
     sizes = [(pid, _size(size) or 0.0) for pid, size in held]
     own = next((size for pid, size in sizes if not pid and size <= capacity), None)

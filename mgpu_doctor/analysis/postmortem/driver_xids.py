@@ -1,4 +1,5 @@
-"""XIDs, the errors of a GPU that its driver reports: which rank each hit and who ended by it."""
+"""Relates XIDs, the GPU errors that NVIDIA's driver reports, to the ranks on the GPU and to the
+ranks that failed because of them. `measures` calls it; the GPU rules read the result."""
 
 from __future__ import annotations
 
@@ -13,11 +14,10 @@ from mgpu_doctor.signatures.signature import Signature
 from mgpu_doctor.signatures.xid_codes import APPLICATION, signature_of
 
 BEFORE, AFTER = 60.0, 10.0
-"""Seconds before and after a rank's end in which an XID of its device belongs to it: a rank notices
-an error at its next synchronization, and some XIDs report the end itself. A choice."""
+"""Seconds before and after a rank's end within which an XID of its device is related to it: a rank
+notices an error at its next synchronization, and some XIDs report the end itself. A choice."""
 WENT_ON = 10.0
-"""Seconds after an XID at which a rank that still finishes steps was not stopped by it. A
-choice."""
+"""Seconds. A rank that finishes a step this long after an XID was not stopped by it. A choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +28,29 @@ class Xid:
     signature: Signature
     events: tuple[XidEvent, ...]
     failures: tuple[RankFailure, ...] = ()
-    """The first failing ranks of the device that ended by it, judged by time."""
+    """Those of the first failures that are on the device and, by their time, due to the XID."""
     stops_rank: bool = False
-    """A rank on the device has finished no step since, in a job that is not over."""
+    """Whether a rank on the device has finished no step since, in a job that still runs."""
 
     @property
     def number(self) -> int:
-        """The driver's name of it."""
+        """The XID's number."""
         return self.events[0].number
 
     @property
     def by_program(self) -> bool:
-        """Whether it is usually a program's own doing."""
+        """Whether it is usually caused by the program itself."""
         return self.number in APPLICATION
 
     @property
     def meaning(self) -> str:
-        """Its meaning, with the device filled in."""
+        """What it means, for the user, with the device filled in."""
         at = self.gpu.device.bus_id or f"index {self.gpu.index}"
         return self._fill(self.signature.meaning, at)
 
     @property
     def fix(self) -> str:
-        """The fix for it."""
+        """What to do about it, with the device filled in."""
         return self._fill(self.signature.fix, str(self.gpu.device.bus_id or self.gpu.index))
 
     def _fill(self, text: str, pci: str) -> str:

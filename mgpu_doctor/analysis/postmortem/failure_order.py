@@ -76,9 +76,9 @@ def list_victims(case: Case, culprits: Iterable[RankFailure]) -> tuple[int, ...]
 
 
 def find_latest_end(failure: RankFailure, case: Case) -> float | None:
-    """When a rank that left no error had failed at the latest, in seconds since the epoch: when
-    its process was seen to be gone, or when others of its host lost their connection to it.
-    None: its own error says when, or it is unknown."""
+    """The latest time at which a rank without an error of its own can have failed, in seconds since
+    the epoch: when its process was found to be gone, or ranks of its host lost their connection to
+    it. None: its own error has the time, or it is unknown."""
     gone = failure.at
     if gone is None or (failure.error is not None and failure.error.at is not None):
         return None

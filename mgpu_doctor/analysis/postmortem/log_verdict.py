@@ -57,7 +57,9 @@ SAME_EVENT = 60
 BETWEEN = frozenset({"hang-collective-mismatch", "hang-rank-behind", "failed-horovod-stall"})
 """Messages of one rank about others: the rank that prints one is not the culprit."""
 _TIME_OUTS = frozenset(
-    one.id for one in SIGNATURES if one.code == "failed-nccl-timeout" or one.id == "gloo-timeout"
+    signature.id
+    for signature in SIGNATURES
+    if signature.code == "failed-nccl-timeout" or signature.id == "gloo-timeout"
 )
 """Signatures of ranks that timed out in a collective waiting for another rank."""
 FEW = 0.25
@@ -76,15 +78,17 @@ _CAUGHT = re.compile(
     re.IGNORECASE,
 )
 _GOES_ON = re.compile(r"[\sa-z'\"),.;:]")
-_SAYS_SO_ITSELF = frozenset(one.id for one in SIGNATURES if _CAUGHT.search(one.example))
+_SAYS_SO_ITSELF = frozenset(
+    signature.id for signature in SIGNATURES if _CAUGHT.search(signature.example)
+)
 """Signatures that hold such a word anyway: `Watchdog caught collective operation timeout`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaggingRanks:
-    """Of the few ranks that did not time out themselves, those that had finished fewer steps than
-    every rank that did. `last`: the newest step that one of them finished; `others`: the oldest
-    last step of the ranks that timed out."""
+    """The ranks that did not time out and had finished fewer steps than all ranks that did. `last`:
+    the newest step that any of them finished; `others`: the oldest last step of the ranks that
+    timed out."""
 
     ranks: tuple[Rank, ...]
     last: int
@@ -105,7 +109,7 @@ class LogCause:
     failures: tuple[RankFailure, ...] = ()
     """The culprits that are known to have failed because of it."""
     explained: tuple[RankFailure, ...] = ()
-    """Whose end needs no other explanation."""
+    """Failures that it fully explains."""
     beside: tuple[LogMatch, ...] = ()
     """Other signs of the same event."""
     silent: frozenset[int] = frozenset()
@@ -127,7 +131,7 @@ class LogCause:
 def judge_log(
     case: Case, failures: tuple[RankFailure, ...], *, blames_symptoms: bool, is_flat: bool
 ) -> tuple[LogCause, ...]:
-    """What ended the job, if the console says, and the defects that it reports.
+    """The causes of the job's end that the console shows, and the defects that it reports.
 
     `failures`: the first ones. `blames_symptoms`: whether a symptom counts if there is no cause.
     `is_flat`: whether ranks exchange data only in groups of all ranks."""
@@ -322,13 +326,13 @@ def _symptom(
 
 def _find_lagging_ranks(silent: Set[int], timed_out: Set[int], case: Case) -> LaggingRanks | None:
     """The lagging ranks; None if the steps do not show any, as in a console log alone."""
-    last = {one.rank: last_finished_step(one) for one in case.ranks if one.rank is not None}
+    last = {rank.rank: last_finished_step(rank) for rank in case.ranks if rank.rank is not None}
     theirs = [step for rank in silent if (step := last.get(rank)) is not None]
     others = [step for rank in timed_out if (step := last.get(rank)) is not None]
     complete = len(theirs) == len(silent) > 0 and len(others) == len(timed_out) > 0
     if not complete or max(theirs) >= min(others):
         return None
-    late = tuple(one for one in case.ranks if one.rank in silent)
+    late = tuple(rank for rank in case.ranks if rank.rank in silent)
     return LaggingRanks(late, max(theirs), min(others))
 
 
@@ -391,8 +395,8 @@ def _first_of_each(signs: Iterable[LogMatch]) -> Iterable[LogMatch]:
 
 
 def rank_of(sign: LogMatch, case: Case) -> int | None:
-    """Whom the text is about: the rank, pid or GPU that it names, else who printed it; of what is
-    wrong between ranks nobody, unless the text itself names who is missing."""
+    """The rank that a console line is about: the rank, pid or GPU that it names, else the rank that
+    printed it. None for a mismatch between ranks, unless the line names the missing one."""
     code = KNOWN[sign.signature].code
     if code == "hang-collective-mismatch" or KNOWN[sign.signature].mutual:
         return None

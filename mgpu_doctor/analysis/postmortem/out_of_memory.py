@@ -34,7 +34,7 @@ BY_LOG, BY_GROUP, BY_MACHINE, BY_FULL = 0.99, 0.95, 0.85, 0.6
 """Confidence: the kernel's log names the pid; the counter of the very group that held it rose; the
 counter of the whole machine rose; its group was full in the last sample without a counter."""
 CLOCKS_DIFFER = 60.0
-"""Seconds by which the kernel's clock may be behind: it is not corrected as ours is."""
+"""Seconds by which the kernel's clock may be behind: unlike the wall clock it is not corrected."""
 FULL = 0.95
 """Share of a limit from which a group counts as full in a sample: samples are a second old."""
 

@@ -38,31 +38,32 @@ from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank
 
 @dataclass(frozen=True, slots=True)
 class PostMortem:
-    """Empty fields: nothing of the kind was found."""
+    """What is known about a job's failures. An empty field: nothing of the kind was found."""
 
     failures: tuple[RankFailure, ...] = ()
     """Every rank's failure, secondary ones too."""
     first: tuple[RankFailure, ...] = ()
     """The first failure and those of other ranks that belong to the same event."""
     culprits: tuple[RankFailure, ...] = ()
-    """The same, if the job failed because of them. Empty if it completed or was asked to end, if
-    survivors still wait (a hang), or if it is not yet known how a rank ended."""
+    """`first`, if the job failed because of them. Empty if the job completed or was asked to end,
+    if surviving ranks still wait (a hang), or if it is not yet known how a rank ended."""
     unordered: tuple[RankFailure, ...] = ()
     """Failures of different kinds, if it is unknown which was first."""
     out_of_memory: tuple[RankFailure, ...] = ()
-    """The culprits that host memory ended; also if everything was killed at once."""
+    """The culprits that were killed for lack of host memory, also if all processes were killed at
+    once."""
     stall: Stall | None = None
-    """Survivors that wait for a rank that is gone."""
+    """Surviving ranks that wait for a rank that no longer exists."""
     unmet_wait: UnmetWait | None = None
-    """Survivors that waited, until that failed, for ranks that did something else."""
+    """Ranks whose collective failed because other ranks did something else."""
     split_wait: SplitWait | None = None
-    """All ranks waited in different collectives until these failed."""
+    """All ranks waited in different collectives until they failed."""
     early_exits: tuple[Rank, ...] = ()
     """Ranks that exited normally and thereby broke the others' connections."""
     absent: tuple[Rank, ...] = ()
     """Ranks that never joined the process group."""
     killed_helper: ProcessEnd | None = None
-    """A process that is no rank and was killed just before the ranks failed."""
+    """A process that is not a rank and was killed just before the ranks failed."""
     log: tuple[LogCause, ...] = ()
     """What ended the job by its console text, and the defects that the text reports."""
 
@@ -146,6 +147,6 @@ def _killed_before_ranks(case: Case) -> tuple[RankFailure, ...]:
 
 
 def with_memory(failure: RankFailure, case: Case) -> RankFailure:
-    """The same failure with what shows that host memory ended it, or that it did not."""
+    """The failure, with the evidence for or against a kill for lack of host memory."""
     memory = find_out_of_memory(failure, case)
     return replace(failure, memory=memory, is_cleared=is_cleared(failure, case))

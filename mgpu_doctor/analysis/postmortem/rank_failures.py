@@ -269,8 +269,9 @@ def _named(number: int | None, code: int | None, error: Error | None) -> Failure
 def _with_unlabelled(
     rank_failures: list[RankFailure], logged: tuple[LoggedEnd, ...], case: Case
 ) -> Iterable[RankFailure]:
-    """Gives tracebacks that name no rank to the failures that lack one, where only one place is
-    told of. A script that dies at import prints one for each process and has no rank at all."""
+    """Assigns tracebacks without a rank to failures without an error, if all of them are from one
+    place in the code: a script that fails at import prints one per process, before any rank is
+    known."""
     printed = [end.error for end in logged if end.rank is None and end.pid is None and end.error]
     fatal = [error for error in printed if error.type == FATAL]
     raised = [error for error in printed if error.type != FATAL and not is_secondary_failure(error)]

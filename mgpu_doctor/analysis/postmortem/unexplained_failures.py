@@ -1,5 +1,6 @@
-"""Why a job failed in which no rank shows a cause of its own: ranks that exited early or never
-joined the process group, or a process that is no rank and was killed. Pure."""
+"""Explains jobs that failed although no rank shows a cause of its own: ranks that exited early or
+never joined the process group, or another process of the job that was killed. Pure. `postmortem`
+calls it; it must name no rank if a rank's end is unknown."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank, State
 SOON_AFTER = 60.0
 """Seconds after the end of a helper process within which the ranks fail because of it."""
 DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL)
-"""Signals that no one sends to a helper that has finished, unlike SIGPIPE in a shell's pipe."""
+"""Signals that do not occur in the normal end of a helper process, as SIGPIPE does in a shell's
+pipe."""
 
 
 def find_absent_ranks(first: Sequence[RankFailure], case: Case) -> tuple[Rank, ...]:
-    """Ranks that left no sign of joining, in a failed job in which others gave up waiting for them
-    and no rank failed by itself. `first`: the first failures."""
+    """Ranks that never joined, in a failed job in which others timed out waiting for them and no
+    rank failed by itself. `first`: the first failures."""
     if case.job.outcome is not Outcome.FAILED or first or not find_rendezvous_timeouts(case):
         return ()
     return tuple(rank for rank in case.ranks if rank.state is State.MISSING)
@@ -35,7 +37,7 @@ def find_rendezvous_timeouts(case: Case) -> list[Rank]:
 def find_early_exits(failed: Sequence[RankFailure], case: Case) -> tuple[Rank, ...]:
     """Ranks that exited normally while others still trained, if that is why the job failed.
 
-    Empty, too, if a rank is unknown: it may have been the first that ended."""
+    Also empty if the end of any rank is unknown, because that one may have exited first."""
     if case.job.outcome is not Outcome.FAILED or any(
         failure.kind is not FailureKind.SECONDARY for failure in failed
     ):
@@ -47,7 +49,7 @@ def find_early_exits(failed: Sequence[RankFailure], case: Case) -> tuple[Rank, .
     ]
     first = min(times, default=0.0)
     unclean = [rank for rank in case.ranks if not _in_order(rank)]
-    # Who was in the collective that broke has left because of that, not before.
+    # A rank that was in the broken collective left because of it, not before.
     broken = min(map(_broken, unclean), default=math.inf)
     gone = [
         rank
@@ -81,8 +83,9 @@ def find_killed_helper(
 
 
 def _in_order(rank: Rank) -> bool:
-    """A launcher may have ended it on its way out: processes take seconds to end, in no order. Who
-    left its group and shut down cleanly did so in order, too, if its exit code is unknown."""
+    """Whether the rank ended normally: by exit code 0, or it left its process group and shut down
+    without an error but its exit code is unknown, or its launcher sent it SIGTERM while it was
+    exiting (processes take seconds to exit, in any order)."""
     orderly = rank.state is State.EXITED and rank.exit_code == 0
     unseen = rank.state is State.EXITED and rank.exit_code is None
     overtaken = (rank.signal == signal.SIGTERM or unseen) and rank.error is None
@@ -94,8 +97,8 @@ def _in_order(rank: Rank) -> bool:
 
 
 def _left(rank: Rank) -> float:
-    """When it left its process group, or its last wait. Who lost its connection, too, and caught
-    that, did so at that moment and not before."""
+    """When the rank left its process group, or its last wait: a rank that lost its connection and
+    caught the error did so at that moment, not earlier."""
     return _when_left(rank) or (rank.now.since if rank.now is not None else math.inf)
 
 
@@ -104,13 +107,14 @@ def _when_left(rank: Rank) -> float | None:
 
 
 def _entered(rank: Rank) -> int:
-    """The last collective that it entered; 0: not known."""
+    """The sequence number of the last collective that the rank entered; 0: unknown."""
     return (rank.now.group_seq or 0) if rank.now is not None else 0
 
 
 def _broken(rank: Rank) -> float:
-    """The earliest collective that may have broken under it. What its finished steps hold was over:
-    then it is one that was not seen to begin, as those of DDP's backward. Infinite: not known."""
+    """The earliest collective that may have failed on the rank; infinite: unknown. Collectives of
+    its finished steps had ended, so it is a later one, perhaps one whose begin was not seen, as in
+    DDP's backward pass."""
     over = int(rank.steps["group_seq"][-1]) if len(rank.steps) else 0
     entered = _entered(rank)
     return max(entered, over + 1) if entered or over else math.inf

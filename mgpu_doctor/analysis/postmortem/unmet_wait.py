@@ -54,8 +54,8 @@ class SplitWait:
     seconds: float
     threshold: float
     newcomers: tuple[Rank, ...] = ()
-    """The ranks of the side whose call nobody had made before, while the other side's call is one
-    that all ranks had made equally often; empty: unknown. They left the loop, or took a branch."""
+    """The ranks of the side whose call no rank had made before, if all ranks had made the other
+    side's call equally often: they left the loop, or took another branch. Empty: unknown."""
 
     @property
     def operations(self) -> frozenset[str | None]:

@@ -318,7 +318,7 @@ def _decides(sides: Sequence[Sequence[RankProgress]]) -> bool:
     return all(
         thread_state.doing is Doing.COLLECTIVE
         and thread_state.operation in OPERATIONS - BETWEEN_TWO
-        and not frames.anywhere(thread_state.trail, *_SEVERAL_GROUPS)
+        and not frames.is_any_in(thread_state.trail, *_SEVERAL_GROUPS)
         for thread_state in everyone
     )
 

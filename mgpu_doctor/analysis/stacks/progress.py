@@ -1,4 +1,7 @@
-"""How long each rank has been at the same place, from snapshots of its stacks."""
+"""Measures how long each rank has been at the same place in the code, from snapshots of its stacks.
+
+`hang_analysis` judges the result. A rank that makes progress must never appear as idle.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from mgpu_doctor.case.job_snapshots import JobSnapshot, Process
 from mgpu_doctor.case.user_code import is_user_code
 
 STILL = 0.002
-"""Cores that the main thread of a blocked rank may use. The kernel counts in nanoseconds: measured
-0 in a wait in gloo, for a lock or a pipe, and 0.01 and more in steps of a millisecond."""
+"""Cores that the main thread of a blocked rank may use. The kernel counts in nanoseconds. Measured:
+0 while waiting in gloo, for a lock or for a pipe; 0.01 and more in training steps of 1 ms."""
 TICK = 0.02
-"""CPU seconds (two clock ticks) that an idle process may seem to have used."""
+"""CPU seconds (two clock ticks) by which the counters of an idle process may grow."""
 LEAST_REST = 0.5
 """Seconds without running, by the scheduler, from which a thread counts as blocked: a thread that
 does not run does not leave its line."""
@@ -37,9 +40,10 @@ class RankProgress:
     idle: bool
     """Whether its main thread used no CPU time there."""
     looping: bool = False
-    """Whether it keeps running in one call of one of the user's functions."""
+    """Whether it keeps running within a single call of one of the user's functions."""
     computing: bool = False
-    """Whether it keeps running below one call of one of the user's functions, in libraries too."""
+    """Whether it keeps running within a single call of one of the user's functions or in libraries
+    called from there."""
     process_idle: bool = False
     """Whether no thread of its process used CPU time there."""
     process_cores: float | None = None
@@ -92,14 +96,14 @@ def _measure_rank(
             return RankProgress(newest, began, cores, idle=False, looping=True)
     began, start = _find_start(newest, rounds, _is_in_same_call)
     cores = _main_thread_cores(start.process, newest.process, at - began)
-    # On busy cores a rank that computes runs only now and then, and is ready to run all the time.
+    # On busy cores a computing rank runs only part of the time, but is always ready to run.
     least = STILL if _is_always_ready(newest.pid, rounds) else BUSY
     if len(rounds) > 1 and began == rounds[0][0] and cores is not None and cores > least:
         return RankProgress(newest, began, cores, idle=False, computing=True)
     seconds = at - since
     rested = newest.point.process.rested or 0.0
     started = at - rested
-    if rested < max(seconds, LEAST_REST):  # reading its C functions made it run meanwhile
+    if rested < max(seconds, LEAST_REST):  # reading its native stack made it run in between
         earlier = first.point.process.rested or 0.0
         started = since - (earlier if earlier >= LEAST_REST else 0.0)
     return RankProgress(
@@ -145,8 +149,8 @@ def _has_not_moved(state: ThreadState, other: ThreadState) -> bool:
 
 
 def _is_looping(state: ThreadState, other: ThreadState) -> bool:
-    """Whether both are in the same call of one of the user's functions, which runs itself, on any
-    line."""
+    """Whether the innermost frame of both is the same call of one of the user's functions, on any
+    of its lines."""
     if (
         state.doing is not Doing.OWN
         or other.doing is not Doing.OWN
@@ -170,8 +174,8 @@ def _is_in_same_call(state: ThreadState, other: ThreadState) -> bool:
 
 
 def _find_user_calls(state: ThreadState) -> tuple[object, ...]:
-    """The lines that led to the innermost of the user's functions, and that function; empty: the
-    innermost function is the script's own body, where a rank is in every step."""
+    """The call chain to the innermost of the user's functions, and that function. Empty if that is
+    the script's top level, in which a rank is at every step."""
     depth = max((at for at, frame in enumerate(state.trail) if is_user_code(frame.file)), default=0)
     if not depth:
         return ()

@@ -230,13 +230,13 @@ def _describe_straggler(
 
 
 def _input(state: ThreadState) -> bool:
-    return state.doing is Doing.LOADER or frames.anywhere(
+    return state.doing is Doing.LOADER or frames.is_any_in(
         state.trail, "torch/utils/data/", "tensorflow/python/data/"
     )
 
 
 def _computes(state: ThreadState) -> bool:
     return any(
-        frames.name(frame) == "forward" or frames.within(frame, "torch/nn/", "torch/optim/")
+        frames.function_name(frame) == "forward" or frames.is_in(frame, "torch/nn/", "torch/optim/")
         for frame in state.trail
     )

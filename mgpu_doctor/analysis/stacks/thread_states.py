@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.wait_classifier import Doing, Leaf, by_calls, leaf
+from mgpu_doctor.analysis.stacks.wait_classifier import (
+    Classification,
+    Doing,
+    classify_frames,
+    classify_thread,
+)
 from mgpu_doctor.case.job_snapshots import Frame, JobSnapshot, Process, Role, Stack, Thread
 
 _PARKED = (
@@ -23,14 +28,14 @@ _PARKED = (
     "torch/_inductor/async_compile.py",
     "torch/distributed/elastic/",
 )
-"""Where helper threads are idle."""
+"""Files in which helper threads are idle."""
 _LOCKING = ("PyThread_acquire_lock", "pthread_mutex_lock", "sem_wait", "_PyMutex_Lock", "lock_wait")
 _COLLECTIVE = ("c10d::", "gloo::", "ProcessGroup", "ncclGroup", "MPI_")
 _DEVICE = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "libcuda")
 
 NativeCalls = Mapping[tuple[Frame, ...], tuple[str, ...]]
 """Python frames, as a trail -> the C functions that they called, innermost first."""
-_Way = tuple[tuple[Frame, ...], Frame | None, Leaf | None]
+_Way = tuple[tuple[Frame, ...], Frame | None, Classification | None]
 
 _WAITS = (
     (_COLLECTIVE, Doing.COLLECTIVE, "a collective"),
@@ -115,7 +120,7 @@ class _Ways:
         known = self._known.get(listed)
         if known is None:
             trail = frames.trail(listed)
-            known = self._known[listed] = (trail, frames.place(trail), by_calls(trail))
+            known = self._known[listed] = (trail, frames.user_frame(trail), classify_frames(trail))
         return known
 
 
@@ -170,12 +175,12 @@ def _read_state(
 ) -> ThreadState:
     main = stack.main if stack is not None else None
     trail, place, doing = ways.of(main.frames if main is not None else ())
-    innermost = leaf(process, stack, doing)
+    innermost = classify_thread(process, stack, doing)
     if not innermost.certain or innermost.doing in (Doing.OWN, Doing.BLOCKED):
         innermost = _refine_by_native_calls(innermost, native.get(trail, ()))
     holder = _find_gil_holder(stack)
     if holder is not None and innermost.doing in (Doing.OWN, Doing.LOCK, Doing.BLOCKED):
-        innermost = Leaf(Doing.NATIVE, process.syscall)
+        innermost = Classification(Doing.NATIVE, process.syscall)
         trail, place, _ = ways.of(holder.frames)
     return ThreadState(
         rank=process.rank,
@@ -192,14 +197,14 @@ def _read_state(
     )
 
 
-def _refine_by_native_calls(leaf: Leaf, called: Sequence[str]) -> Leaf:
+def _refine_by_native_calls(wait: Classification, called: Sequence[str]) -> Classification:
     """The wait, made more specific by the C functions below the innermost Python frame."""
     for names, doing, what in _WAITS:
         if any(word in function for function in called for word in names):
-            return Leaf(doing, what)
+            return Classification(doing, what)
     if any(word in function for function in called for word in _LOCKING):
-        return Leaf(Doing.LOCK, leaf.operation)
-    return leaf
+        return Classification(Doing.LOCK, wait.operation)
+    return wait
 
 
 def _of_python(frame: Frame) -> bool:
@@ -218,7 +223,7 @@ def _works(thread: Thread) -> bool:
     """Whether a helper thread is busy."""
     if thread.main or not thread.frames:
         return False
-    return bool(thread.active) or not frames.anywhere(thread.frames[:3], *_PARKED)
+    return bool(thread.active) or not frames.is_any_in(thread.frames[:3], *_PARKED)
 
 
 def _find_busy_worker(workers: Iterable[ThreadState]) -> ThreadState | None:
@@ -230,7 +235,7 @@ def _find_busy_worker(workers: Iterable[ThreadState]) -> ThreadState | None:
 
 
 def _idle(worker: ThreadState) -> bool:
-    return worker.place is None and frames.anywhere(
+    return worker.place is None and frames.is_any_in(
         worker.trail, "torch/utils/data/_utils/worker.py", "multiprocessing/"
     )
 

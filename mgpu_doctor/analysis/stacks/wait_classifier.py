@@ -1,7 +1,9 @@
-"""What a main thread is doing, by its innermost frames, else by its system call.
+"""Classifies what a main thread is doing: in a collective, computing, waiting for a lock, …
 
-Frames of torch 2.4 to 2.13 (torch/distributed/distributed_c10d.py, torch/utils/data/dataloader.py,
-torch/autograd/graph.py), as py-spy shows them.
+It goes by the innermost frames, else by the system call. `thread_states` calls it for each
+snapshot. Where nothing shows what a thread does, it must answer BLOCKED or UNKNOWN, never guess. It
+knows the frames of torch 2.4 to 2.13 (torch/distributed/distributed_c10d.py,
+torch/utils/data/dataloader.py, torch/autograd/graph.py) as py-spy shows them.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ class Doing(str, Enum):
 
     COLLECTIVE = "collective"
     BACKWARD = "backward"
-    """Computes gradients, or waits for those of the others: DDP waits inside of it."""
+    """Computes gradients, or waits for the others' gradients: DDP waits inside the backward
+    pass."""
     DEVICE = "device"
-    """Waits for its GPU, on which a collective may wait for the others."""
+    """Waits for its GPU, on which a collective may wait for other ranks."""
     JOINING = "joining"
     LOADER = "loader"
     LOCK = "lock"
@@ -46,16 +49,18 @@ class Doing(str, Enum):
 
 
 WAITING = frozenset({Doing.COLLECTIVE, Doing.BACKWARD, Doing.DEVICE, Doing.JOINING})
-"""May wait for other ranks."""
+"""Activities in which a rank may be waiting for other ranks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class Classification:
+    """What a thread is doing, and in which operation."""
+
     doing: Doing
     operation: str | None = None
     """`all_reduce` of a collective, `read pipe:[7]` of a system call."""
     certain: bool = True
-    """Whether frames show it. Otherwise only a system call does, perhaps made by a library."""
+    """Whether frames show it. False: only a system call does, which a library may have made."""
 
 
 C10D = "torch/distributed/distributed_c10d.py"
@@ -82,7 +87,7 @@ _DDP = {
     "_distributed_broadcast_coalesced": "broadcast of buffers",
 }
 _STAGE = ("_wait_batch_p2p", "torch/distributed/pipelining/schedules.py")
-"""Waits for what was sent and received between two stages."""
+"""The function in which a pipeline stage waits for its sends and receives."""
 _COMPILER = (
     "torch/_dynamo/convert_frame.py",
     "torch/_dynamo/symbolic_convert.py",
@@ -106,7 +111,7 @@ _LIBRARIES = {
     Doing.IMPORTING: ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"),
 }
 _TENSORFLOW = ("tensorflow/python/eager/execute.py", "tensorflow/python/client/session.py")
-"""Functions that run whole steps, collectives included."""
+"""Files whose functions run whole steps, including collectives."""
 _LOCKS = (
     "threading.py",
     "queue.py",
@@ -116,7 +121,7 @@ _LOCKS = (
     "concurrent/futures/",
     "filelock/",
 )
-_TALK = (
+_NETWORK = (
     "socket.py",
     "ssl.py",
     "http/",
@@ -127,7 +132,7 @@ _TALK = (
     "selectors.py",
     "multiprocessing/connection.py",
 )
-_ENDS = (
+_EXIT_FUNCTIONS = (
     ("threading.py", "_shutdown"),
     ("multiprocessing/util.py", "_exit_function"),
     ("weakref.py", "_exitfunc"),
@@ -135,7 +140,7 @@ _ENDS = (
     ("concurrent/futures/process.py", "_python_exit"),
     ("logging/__init__.py", "shutdown"),
 )
-"""What the interpreter calls at its end (CPython's `threading` and `atexit` callbacks)."""
+"""Functions that the interpreter calls when it exits (CPython's `threading` and `atexit`)."""
 
 _CALLS = {
     **dict.fromkeys(("futex", "semop", "semtimedop", "flock"), Doing.LOCK),
@@ -151,25 +156,28 @@ _CALLS = {
 }
 
 
-def leaf(process: Process, stack: Stack | None, by_calls: Leaf | None) -> Leaf:
-    """What the process's main thread does at this moment. `by_calls`: what its frames show."""
+def classify_thread(
+    process: Process, stack: Stack | None, by_frames: Classification | None
+) -> Classification:
+    """What the process's main thread does. `by_frames`: the result of `classify_frames`."""
     by_state = _STATES.get(process.state or "")
     if process.state is None or by_state in (Doing.DEAD, Doing.STOPPED):
-        return Leaf(by_state or Doing.DEAD)
+        return Classification(by_state or Doing.DEAD)
     thread = stack.main if stack is not None else None
     if thread is None:
-        return Leaf(by_state or Doing.UNKNOWN, process.syscall)
-    if by_calls is not None:
-        return by_calls
-    return Leaf(by_state, process.syscall) if by_state else _by_kernel(process, thread)
+        return Classification(by_state or Doing.UNKNOWN, process.syscall)
+    if by_frames is not None:
+        return by_frames
+    return Classification(by_state, process.syscall) if by_state else _by_kernel(process, thread)
 
 
-def by_calls(trail: Sequence[Frame]) -> Leaf | None:
-    """What the innermost frames show; None if they are only the user's own code, or of a
-    library that says nothing of it. `trail`: a stack, made comparable."""
-    called = frames.inner(trail)
-    asked = (ask(called) for ask in (_joining, _ending, _collective, _by_library, _generic))
-    return next((leaf for leaf in asked if leaf is not None), None)
+def classify_frames(trail: Sequence[Frame]) -> Classification | None:
+    """What the innermost frames show; None if they are the user's own code or of a library that is
+    not known here. `trail`: a stack as `frames.trail` returns it."""
+    called = frames.called_frames(trail)
+    classifiers = (_joining, _ending, _collective, _by_library, _generic)
+    results = (classifier(called) for classifier in classifiers)
+    return next((result for result in results if result is not None), None)
 
 
 _STATES = {
@@ -181,82 +189,86 @@ _STATES = {
 }
 
 
-def _joining(called: Sequence[Frame]) -> Leaf | None:
+def _joining(called: Sequence[Frame]) -> Classification | None:
     for frame in called:
-        if frames.within(frame, "torch/distributed/rendezvous.py") or (
-            frames.name(frame) == "init_process_group" and frames.within(frame, C10D)
+        if frames.is_in(frame, "torch/distributed/rendezvous.py") or (
+            frames.function_name(frame) == "init_process_group" and frames.is_in(frame, C10D)
         ):
-            return Leaf(Doing.JOINING, "init_process_group")
-        if frames.name(frame) == "ensure_initialized" and any(
-            frames.within(other, "tensorflow/python/distribute/") for other in called
+            return Classification(Doing.JOINING, "init_process_group")
+        if frames.function_name(frame) == "ensure_initialized" and any(
+            frames.is_in(other, "tensorflow/python/distribute/") for other in called
         ):
-            return Leaf(Doing.JOINING, "the start of TensorFlow's cluster")
+            return Classification(Doing.JOINING, "the start of TensorFlow's cluster")
     return None
 
 
-def _ending(called: Sequence[Frame]) -> Leaf | None:
+def _ending(called: Sequence[Frame]) -> Classification | None:
     ends = any(
-        frames.name(frame) == last and frames.within(frame, file)
+        frames.function_name(frame) == last and frames.is_in(frame, file)
         for frame in called
-        for file, last in _ENDS
+        for file, last in _EXIT_FUNCTIONS
     )
-    return Leaf(Doing.ENDING) if ends else None
+    return Classification(Doing.ENDING) if ends else None
 
 
-def _collective(called: Sequence[Frame]) -> Leaf | None:
-    """The outermost: the user's code called that one, and it may be made of others."""
+def _collective(called: Sequence[Frame]) -> Classification | None:
+    """The outermost collective on the stack: the user called that one, and it may call others."""
     for frame in reversed(called):
-        function = frames.name(frame)
-        if frames.within(frame, C10D) and function in OPERATIONS:
-            return Leaf(Doing.COLLECTIVE, function)
-        if frames.within(frame, "torch/distributed/_functional_collectives.py"):
-            private = function.startswith("_")  # waits for one that was begun before
-            return Leaf(Doing.COLLECTIVE, "a collective" if private else function)
-        if function == _STAGE[0] and frames.within(frame, _STAGE[1]):
-            return Leaf(Doing.COLLECTIVE, "batch_isend_irecv")
-        if function in _DDP and frames.within(
+        function = frames.function_name(frame)
+        if frames.is_in(frame, C10D) and function in OPERATIONS:
+            return Classification(Doing.COLLECTIVE, function)
+        if frames.is_in(frame, "torch/distributed/_functional_collectives.py"):
+            private = function.startswith("_")  # the wait for a collective begun earlier
+            return Classification(Doing.COLLECTIVE, "a collective" if private else function)
+        if function == _STAGE[0] and frames.is_in(frame, _STAGE[1]):
+            return Classification(Doing.COLLECTIVE, "batch_isend_irecv")
+        if function in _DDP and frames.is_in(
             frame, "torch/distributed/utils.py", "torch/nn/parallel/distributed.py"
         ):
-            return Leaf(Doing.COLLECTIVE, _DDP[function])
-        if function in ("synchronize", "poll") and frames.within(frame, "horovod/torch/mpi_ops.py"):
-            return Leaf(Doing.COLLECTIVE, "Horovod operation")
+            return Classification(Doing.COLLECTIVE, _DDP[function])
+        if function in ("synchronize", "poll") and frames.is_in(frame, "horovod/torch/mpi_ops.py"):
+            return Classification(Doing.COLLECTIVE, "Horovod operation")
     return None
 
 
-def _by_library(called: Sequence[Frame]) -> Leaf | None:
+def _by_library(called: Sequence[Frame]) -> Classification | None:
     for frame in called:
-        function = frames.name(frame)
+        function = frames.function_name(frame)
         if function == "_engine_run_backward":
-            return Leaf(Doing.BACKWARD, "backward")
-        if function == "synchronize" and frames.within(frame, *_DEVICES):
-            return Leaf(Doing.DEVICE, "synchronize")
-        if frames.within(frame, *_TENSORFLOW):
-            return Leaf(Doing.DEVICE, "TensorFlow's execution")
+            return Classification(Doing.BACKWARD, "backward")
+        if function == "synchronize" and frames.is_in(frame, *_DEVICES):
+            return Classification(Doing.DEVICE, "synchronize")
+        if frames.is_in(frame, *_TENSORFLOW):
+            return Classification(Doing.DEVICE, "TensorFlow's execution")
         for doing, files in _LIBRARIES.items():
-            if frames.within(frame, *files):
-                return Leaf(doing)
+            if frames.is_in(frame, *files):
+                return Classification(doing)
     return None
 
 
-def _generic(called: Sequence[Frame]) -> Leaf | None:
+def _generic(called: Sequence[Frame]) -> Classification | None:
     for frame in called:
-        if frames.within(frame, "subprocess.py"):
-            return Leaf(Doing.CHILD, frames.name(frame))
-        if frames.within(frame, *_LOCKS):
-            return Leaf(Doing.LOCK, f"{frames.short(frame.file)} {frames.name(frame)}")
-        if frames.within(frame, *_TALK):
-            return Leaf(Doing.IO, f"{frames.short(frame.file)} {frames.name(frame)}")
+        if frames.is_in(frame, "subprocess.py"):
+            return Classification(Doing.CHILD, frames.function_name(frame))
+        if frames.is_in(frame, *_LOCKS):
+            return Classification(
+                Doing.LOCK, f"{frames.short_path(frame.file)} {frames.function_name(frame)}"
+            )
+        if frames.is_in(frame, *_NETWORK):
+            return Classification(
+                Doing.IO, f"{frames.short_path(frame.file)} {frames.function_name(frame)}"
+            )
     return None
 
 
-def _by_kernel(process: Process, thread: Thread) -> Leaf:
+def _by_kernel(process: Process, thread: Thread) -> Classification:
     call = (process.syscall or "").partition(" ")[0]
     if thread.gil and thread.active is False:
-        return Leaf(Doing.NATIVE, process.syscall)
+        return Classification(Doing.NATIVE, process.syscall)
     if call == "read" and "/dev/pts/" in (process.syscall or "") and not thread.active:
-        return Leaf(Doing.PROMPT, process.syscall)
+        return Classification(Doing.PROMPT, process.syscall)
     if call in _CALLS and not thread.active:
-        return Leaf(_CALLS[call], process.syscall, certain=False)
+        return Classification(_CALLS[call], process.syscall, certain=False)
     if call == "fcntl" and not thread.active:
-        return Leaf(Doing.LOCK, process.syscall, certain=False)
-    return Leaf(Doing.BLOCKED if thread.active is False else Doing.OWN, process.syscall)
+        return Classification(Doing.LOCK, process.syscall, certain=False)
+    return Classification(Doing.BLOCKED if thread.active is False else Doing.OWN, process.syscall)

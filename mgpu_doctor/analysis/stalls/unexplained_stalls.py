@@ -126,12 +126,12 @@ def find_stall_series(grounds: ComparedSteps) -> tuple[StallSeries, ...]:
 
 
 def _beyond_usual(grounds: ComparedSteps) -> tuple[Floats, npt.NDArray[np.bool_], float]:
-    """(T, R) seconds that a rank's steps took longer than usual for it, (T, R) whether they are
-    slow, and the least that counts as slow.
+    """For each step and rank, (T, R): the seconds above the rank's usual time, and whether the step
+    is slow. Third: the least seconds that count as slow.
 
-    What is usual is taken from the quiet half of the steps, so that a stall in every second step
-    stays one. A step that is slow for the others, too, does not count; nor is a rank slow that only
-    was not slow when the other was.
+    The usual time is that of the quiet half of the steps, so that a stall in every second step is
+    still a stall. A step that is slow for the other ranks, too, does not count; and a rank does not
+    count as slow because the others were faster than usual.
     """
     own = grounds.own
     others = median_of_others(own)
@@ -239,9 +239,9 @@ def find_struck_phase(phases: Floats, runs: Runs, columns: Indices) -> tuple[str
 
 
 def measure_wait(in_collectives: Floats, runs: Runs) -> float | None:
-    """Median additional seconds of the others in collectives, compared with the stalled rank, in
-    the same step or (where it stalled after its collectives) in the next one; None where that is
-    not comparable with the stalls: then no rank waited for them."""
+    """Median seconds that the other ranks spent longer in collectives than the stalled rank, in the
+    step of the stall or, if it stalled after its collectives, in the next one. None if that does
+    not match the stalls: then no rank waited for them."""
     gap = median_of_others(in_collectives) - in_collectives
     gap = gap - np.quantile(_sample(gap), 0.25, axis=0)
     last = len(in_collectives) - 1

@@ -1,4 +1,9 @@
-"""Which of several is slower at the same work, by quartiles of their newest times. Pure."""
+"""Finds the slowest of several ranks, workers or replicas that do the same work, by quartiles of
+their newest times. Pure.
+
+Used where they do not wait for each other, so that own work need not be separated from waiting:
+parameter-server workers and TensorFlow's replicas.
+"""
 
 from __future__ import annotations
 
@@ -17,34 +22,38 @@ from mgpu_doctor.case.process_metadata import Pace
 from mgpu_doctor.recording.columns import phase_of
 
 LEAST = 30
-"""Times of each, below which quartiles say little."""
+"""Times that each must have: quartiles of fewer say little. A choice."""
 EXCESS = 0.25
-"""Beyond the median of the others: of workers and replicas that share cores, healthy ones differed
-by less."""
+"""Share by which the slowest must exceed the median of the others. Healthy workers and replicas
+that share cores differed by less."""
 TOGETHER = 1.0
-"""The same for replicas that share the cores of one process: TensorFlow starts them one after the
-other, and of two healthy ones on two cores the second had its gradients up to 0.4 later."""
+"""The same for replicas that share the cores of one process. TensorFlow starts them one after the
+other: of two healthy ones on two cores, the second had its gradients up to 0.4 later."""
 SURE = 5.0
-"""Standard errors. Successive times are correlated, so this is more than independent ones
-would need: of healthy workers whose times vary by 40 %, follow each other with a correlation of 0.7
-and differ by up to 10 % for good, one job in a hundred is reported (simulated)."""
+"""Standard errors by which the slowest must exceed the second slowest. More than independent times
+would need, because successive times are correlated. Simulated: of healthy workers whose times vary
+by 40 %, are correlated by 0.7 and differ permanently by up to 10 %, one job in a hundred is
+reported."""
 NEWEST = 256
-"""Newest steps of a rank in its quartiles."""
+"""Newest steps of a rank that its quartiles cover."""
 _PER_QUARTILES = 0.93
-"""Standard error of a median, as a multiple of the interquartile range over the root of the number:
-1.2533 / 1.349, of a normal distribution."""
+"""Standard error of a median, as a multiple of the interquartile range over the root of the count:
+1.2533 / 1.349, for a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowPace:
-    """The slowest of several; seconds."""
+    """The slowest of several, by its `index`; times in seconds."""
 
     index: int
     middle: float
+    """Its median."""
     of_others: float
     """Median of the others' medians."""
     times: int
+    """How many of its times were compared."""
     others: tuple[int, ...]
+    """Indexes of the others."""
 
     @property
     def excess(self) -> float:
@@ -52,8 +61,9 @@ class SlowPace:
 
 
 def measure_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
-    """Of ranks that do not wait for each other: what is left of their newest steps without waiting
-    (for a server) and moving data. Ranks for which that is unknown are left out."""
+    """The pace of each rank: quartiles of its newest steps without waiting (for a server) and
+    communication. Only for ranks that do not wait for each other. Ranks without steps are left
+    out."""
     paces = []
     for rank in ranks:
         steps = after_warm_up(on_one_clock(rank).steps)[-NEWEST:]
@@ -69,8 +79,8 @@ def measure_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
 
 
 def find_slow_pace(paces: Sequence[Pace], excess: float = EXCESS) -> SlowPace | None:
-    """The one that is slower than all others, by the part `excess` at least, and surely so; None:
-    there is none, or too little is known."""
+    """The slowest, if it exceeds the others' median by the share `excess` and the second slowest
+    significantly; None: there is none, or too little is known."""
     known = [pace for pace in paces if pace.newest >= LEAST]
     if len(known) < 2:
         return None
@@ -92,8 +102,8 @@ def find_slow_pace(paces: Sequence[Pace], excess: float = EXCESS) -> SlowPace | 
 
 
 def throughput_lost(paces: Sequence[Pace], slow: SlowPace) -> float:
-    """Share of the time for the same work, 0..1, that is saved if the slow one were as fast as the
-    others and each goes on by itself."""
+    """Share, 0..1, of the time for the same work that would be saved if the slow one were as fast
+    as the others. Each works independently, so rates add up."""
     rates = {pace.index: 1 / pace.middle for pace in paces if pace.middle > 0}
     now = sum(rates.values())
     fixed = now - rates[slow.index] + 1 / slow.of_others

@@ -58,9 +58,9 @@ def find_bounds(
 
 
 def judge_bound(lead: RunAhead | None, step: float | None) -> BoundBy | None:
-    """What a rank on a device is bound by; None: unknown. It is device-bound only if the queue was
-    not empty when the forward pass began: at the backward pass, the host of a device that stood
-    still between two steps is ahead again."""
+    """Whether a rank on a device is bound by its host or its device; None: unknown. It is
+    device-bound only if the device's queue was not empty at the begin of the forward pass. At the
+    backward pass the host is ahead again, even if the device was idle between two steps."""
     if lead is None or not step:
         return None
     if lead.most is not None and lead.most <= LITTLE * step:
@@ -71,8 +71,8 @@ def judge_bound(lead: RunAhead | None, step: float | None) -> BoundBy | None:
 def cost_of_host_time(
     seconds: Mapping[int, float], bounds: Mapping[int, BoundBy]
 ) -> dict[int, float] | None:
-    """Rank -> by how many seconds its step is longer because its host spent so many; None: it is
-    unknown on any of them."""
+    """Rank -> seconds by which its step is longer because its host spent `seconds`; None if that is
+    unknown for any of the ranks."""
     if not all(rank in bounds for rank in seconds):
         return None
     return {rank: spent if bounds[rank] is BoundBy.HOST else 0.0 for rank, spent in seconds.items()}

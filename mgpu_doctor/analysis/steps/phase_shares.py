@@ -1,4 +1,5 @@
-"""How each rank spends its time, without comparing ranks: shares, coverage, epochs. Pure."""
+"""Measures how each rank spends its time, without comparing ranks: shares of phases, coverage, long
+steps, waits at the begin of epochs. Pure. `measures` calls it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from mgpu_doctor.recording.columns import Columns, phase_of, phase_sums
 Rows = slice | npt.NDArray[np.bool_]
 
 _KNOWN: WeakKeyDictionary[Columns, Columns] = WeakKeyDictionary()
-"""Cache: a dozen measures and rules need the same records."""
+"""A cache, because a dozen measures and rules need the same records."""
 
 
 def after_warm_up(records: Records) -> Records:
@@ -119,21 +120,23 @@ class LongSteps:
     time: float
     """Share of the time, 0..1."""
     seconds: float
-    """Median of a long step, or of several in a row, mean of the ranks."""
+    """Median seconds of a long step, or of several in a row; mean over ranks."""
     period: float | None
-    """Steps from one to the next; None: they come irregularly."""
+    """Steps between two of them; None: irregular."""
 
 
 LONG = 5.0
-"""A step is long from this multiple of the median on. A choice."""
+"""How many times the median a step must take to count as long. A choice."""
 FEW, MUCH = 0.1, 0.2
-"""Long steps: at most this share of the steps, and at least that share of the time."""
+"""Long steps are reported if they are at most this share of the steps and at least that share of
+the time. A choice."""
 
 
 def find_long_steps(steps: Ints, wall: Floats) -> LongSteps | None:
-    """The long steps of all ranks together, of (T) step numbers and (T, R) seconds; None: none to
-    speak of. A step is long if it is so on any rank. Long ones next to each other count once: what
-    one rank does after a collective is in its step, and the wait for it in the others' next one."""
+    """The long steps of all ranks together; None if they are too many or take too little time.
+    `steps`: (T) step numbers; `wall`: (T, R) seconds. A step is long if it is long on any rank.
+    Adjacent long steps count once: one rank's work after a collective delays the others only in
+    their next step."""
     if not len(wall):
         return None
     longest, mean = wall.max(axis=1), wall.mean(axis=1)
@@ -148,7 +151,7 @@ def find_long_steps(steps: Ints, wall: Floats) -> LongSteps | None:
 
 
 def long_steps_of(rank: Rank) -> LongSteps | None:
-    """The same of one rank by itself."""
+    """The long steps of a single rank."""
     records = after_warm_up(rank.steps)
     return find_long_steps(records["step"].astype(np.int64), records["wall_ns"][:, None] * 1e-9)
 

@@ -13,7 +13,7 @@ STEPS = 200
 """Finding a rank that is 3 % slower at 3 % noise takes about 40 steps (benchmarks/detection.py),
 plus as many earlier steps for the baseline. 200 leave room for slower cases."""
 TIMED_STEPS = 80
-"""Of ranks on devices, which may time one step in many: twice the 40, without room for more."""
+"""The same for ranks on devices, which may time only one step in many: twice the 40."""
 SECONDS = 60.0
 """Jobs with short steps keep more of them, so that events every few seconds appear repeatedly."""
 

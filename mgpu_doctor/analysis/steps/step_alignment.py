@@ -87,8 +87,8 @@ class Joined:
 
     @cached_property
     def is_sampled(self) -> bool:
-        """Whether steps are missing between the compared ones, so that what lasts one step, or
-        comes in one step of so many, cannot be judged."""
+        """Whether steps are missing between the compared ones, so that single slow steps and
+        periods cannot be judged."""
         apart = int(self.steps[-1]) - int(self.steps[0])
         return apart >= SAMPLED * max(1, len(self.steps) - 1)
 

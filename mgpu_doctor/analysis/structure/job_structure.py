@@ -138,8 +138,8 @@ def _some_only_hand_out(ranks: Sequence[Rank]) -> bool:
 
 
 def _batches(ranks: Sequence[Rank]) -> tuple[int | None, float | None]:
-    """Micro-batches, and parts of a rank's work. Where no schedule tells, there is a backward pass
-    for each, if all stages are alone on their ranks."""
+    """The number of micro-batches, and of parts of a rank's work. Without a known schedule there is
+    one backward pass per micro-batch, if each rank has a single stage."""
     pipelines = [pipeline for rank in ranks if (pipeline := rank.metadata.pipeline) is not None]
     known = [pipeline.micro_batches for pipeline in pipelines if pipeline.micro_batches is not None]
     if not known:

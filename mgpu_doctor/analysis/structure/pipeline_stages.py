@@ -26,10 +26,10 @@ WORK = (TRANSFER, FORWARD, BACKWARD)
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """A pipeline's stages. Seconds are of a step, medians."""
+    """A pipeline's stages. Times are median seconds per step."""
 
     ranks: tuple[tuple[int, ...], ...]
-    """By stage."""
+    """Stage -> its ranks."""
     work: tuple[float, ...]
     """Stage -> its own forward and backward work, all micro-batches together."""
     slowest: int

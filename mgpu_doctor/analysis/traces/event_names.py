@@ -70,8 +70,8 @@ def backwards(trace: Trace) -> Flags:
 
 
 def families(names: Sequence[str]) -> tuple[str, ...]:
-    """Of each collective's name what it does, alike for all ways to write it; empty for a send or
-    receive, which only two ranks take part in."""
+    """For each collective's name its kind, the same for all spellings; empty for a send or receive,
+    in which only two ranks take part."""
     return tuple(_family(name) for name in names)
 
 

@@ -164,8 +164,8 @@ def _same(members: Sequence[_Called], *, one_clock: bool) -> list[_Called] | Non
 
 
 def _by_clock(members: Sequence[_Called]) -> Sequence[_Called]:
-    """Those that all of them left together, where some began or stopped writing a few collectives
-    earlier than others (a trace for some seconds does); without a pattern, all of them."""
+    """Only the collectives that are in all traces: some traces begin or end a few collectives
+    earlier (those taken for some seconds). All collectives if the times show no pattern."""
     ends = [member.start + member.length for member in members]
     apart = np.median(np.diff(ends[0])) if len(ends[0]) > 1 else 0.0
     shifts = [_shift(ends[0], other, float(apart) / 4) for other in ends]

@@ -33,7 +33,8 @@ _STORES = {"env", "file", "gs", "gcs", "s3", "hf", "local", "memory", "sqlite", 
 _INTERNAL = split_words("internal local lan localdomain intranet intra corp cluster")
 _WORLDWIDE = split_words("com org net edu gov mil")
 _COUNTRIES = split_words("de uk fr ch nl fi dk pl cz eu au jp cn kr br tw sg ie nz")
-"""Of a few others the letters are usual names of layers and methods, too."""
+"""Top-level domains of countries. Others are left out if their letters are also usual names of
+layers or methods."""
 
 _URL = re.compile(
     rf"(?<![\w+.-])([A-Za-z][\w+.-]{{1,20}})://(?:[^\s/@'\"]{{0,200}}@)?(?=({_NAME}))"
@@ -49,7 +50,7 @@ _KEY = re.compile(
 _OPTION = re.compile(r"(?<![\w-])--?[\w-]{0,40}$")
 _DASH = re.compile(rf"(?<!\S)-(H|w|host)[= ]?(?=({_LIST}))")
 _ITEM = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[(\d+))?")
-"""Of a list of hosts: `node07`, or the first of `node[01-04]`."""
+"""An item of a list of hosts: `node07`, or the first of `node[01-04]`."""
 _PORT = re.compile(rf"(?<![\w./\\-])({_NAME})(\]?):(\d{{1,5}})(?![\w-]|\.\d|:[\w:])")
 _REACHES = re.compile(
     r"(?:\b(?:to|from|with|host|peer|endpoint|addr|address|server|target|reach|resolve|tcp)"

@@ -14,11 +14,11 @@ from mgpu_doctor.report.redaction.users import COMMON, fold
 LONGEST = 253
 """Characters of a host's name, with its domain."""
 MOST_WORDS = 32
-"""Of a name between dots, dashes and underscores."""
+"""Words of a name, separated by dots, dashes and underscores."""
 _TOKEN = re.compile(r"[^\W_]+(?:[._-]+[^\W_]+)*")
 _ATOM = re.compile(r"[^\W_]+")
 _HOST_LIST = re.compile(r"(?<![\w.-])([A-Za-z][\w.-]*)\[\d[\d,-]*\]")
-"""Of Slurm: `node[01-04,07]`."""
+"""A list of hosts as Slurm writes it: `node[01-04,07]`."""
 _NUMBER = re.compile(r"\d+")
 _LAST_NUMBER = re.compile(r"\d+$")
 
@@ -37,7 +37,7 @@ class Names:
 
     labels: Mapping[str, str]
     reaches: Mapping[str, Reach]
-    """Of those that are not hidden anywhere."""
+    """Where names are hidden that are not hidden everywhere."""
     stems: frozenset[str]
     """Names of hosts without their last number."""
     beginnings: frozenset[str]

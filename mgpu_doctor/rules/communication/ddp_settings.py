@@ -166,8 +166,11 @@ def _searching(measures: Measures) -> list[Ddp]:
 def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
     modules = _searching(measures)
     if not modules or any(
-        not one.find_unused or one.static_graph or one.unused_bytes != 0 or one.graph_varies
-        for one in modules
+        not module.find_unused
+        or module.static_graph
+        or module.unused_bytes != 0
+        or module.graph_varies
+        for module in modules
     ):
         return
     taken = _seconds_a_step(measures)

@@ -79,7 +79,7 @@ def _for_kill(failure: RankFailure) -> tuple[Fix, ...]:
 def _open(error: Error) -> Fix:
     where = f"{error.file}:{error.line}" if error.file else "the line that the traceback names"
     return Fix(
-        "mend-the-line",
+        "fix-the-line",
         f"Fix {failure_text.place(error) or 'what raised the exception'}",
         f"Look at {where}{f', in {error.function}()' if error.function else ''}. The ranks that "
         "lost their connection afterwards need no change.",

@@ -29,7 +29,8 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
 
 
 def _misused(measures: Measures) -> Iterable[Finding]:
-    """Device lists of which CUDA accepts only the first part, or nothing."""
+    """Finds device lists (CUDA_VISIBLE_DEVICES) of which CUDA accepts only the first entries or
+    none."""
     lists: dict[tuple[str, ...], list[int]] = {}
     for rank in measures.case.ranks:
         gpu = accelerator(rank)
@@ -56,7 +57,7 @@ def _misused(measures: Measures) -> Iterable[Finding]:
             ),
             fixes=(
                 Fix(
-                    "mend-list",
+                    "fix-list",
                     f"Fix {VARIABLE}",
                     f"`echo ${VARIABLE}` where the job is started, `nvidia-smi -L` for the "
                     "GPUs of the host; list each device once, from 0 on, or unset it. With Slurm "

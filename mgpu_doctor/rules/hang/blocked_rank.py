@@ -161,14 +161,14 @@ def _describe_process(progress: RankProgress, state: ThreadState) -> str:
 def _describe_place(state: ThreadState) -> str:
     if state.place is None:
         return ""
-    library = frames.foreign(state.trail)
+    library = frames.library_frame(state.trail)
     if library is not None and library != state.place:
         return f"{_describe_frame(library)}, called at {frames.format_location(state.place)},"
     return _describe_frame(state.place)
 
 
 def _describe_frame(frame: Frame) -> str:
-    function = frames.name(frame)
+    function = frames.function_name(frame)
     inside = f" in {function}()" if function[:1] not in ("<", "") else ""
     return f"{inside} at {frames.format_location(frame)}"
 
@@ -226,7 +226,7 @@ def _fix_loader(state: ThreadState) -> Fix:
             "released in them: create it in `worker_init_fn`, or use "
             "`multiprocessing_context='spawn'`."
         )
-    return Fix("mend-the-data-set", "Fix what blocks the data-loader worker", how)
+    return Fix("fix-the-data-set", "Fix what blocks the data-loader worker", how)
 
 
 _END_THE_LOOP = Fix(

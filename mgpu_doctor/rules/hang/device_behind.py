@@ -122,4 +122,4 @@ DEVICE_BEHIND = Detector(
     needs=("hang",),
     unless=("divergence",),
 )
-"""Of `hang-rank-behind`."""
+"""The detector by devices of the rule `hang-rank-behind`."""

@@ -39,7 +39,7 @@ from mgpu_doctor.rules.hang.stack_evidence import (
 from mgpu_doctor.rules.rule import Detector, Limits, Rule
 
 CONFIDENCE_IF_LONG, CONFIDENCE_OF_LONG_WORK = 0.93, 0.7
-"""Of a rank that waits, and of one that may do legitimate work, once a hang is long."""
+"""Confidence in a long hang: if the rank waits, and if it may be doing legitimate work."""
 
 
 def _find_rank_behind(measures: Measures, _: Limits) -> Iterable[Finding]:
@@ -125,7 +125,8 @@ def _cause(hang: Hang, worst: RankProgress, *, certain: bool, seconds: float) ->
         sentences.append(f"{who} is in state T (stopped) and gets no CPU time.")
     elif state.trail:
         calls = (
-            f"{frames.name(frame)} {frames.format_location(frame)}" for frame in state.trail[-4:]
+            f"{frames.function_name(frame)} {frames.format_location(frame)}"
+            for frame in state.trail[-4:]
         )
         sentences.append(f"Call path: {' → '.join(calls)}.")
     if hang.waiting:

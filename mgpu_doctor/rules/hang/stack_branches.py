@@ -39,13 +39,13 @@ def describe_places(case: Case) -> dict[int, str]:
     for state in list_thread_states(case.job_snapshots[-1]):
         place = state.point.place
         if place is not None:
-            what = state.operation if state.doing in WAITING else f"{frames.name(place)}()"
+            what = state.operation if state.doing in WAITING else f"{frames.function_name(place)}()"
             places[state.pid] = f"{what} {frames.format_location(place)}"
     return places
 
 
 def _walk(branch: prefix_tree.Branch, depth: int, culprits: frozenset[int]) -> Iterator[Branch]:
-    calls = [frames.call(frame) for frame in branch.frames]
+    calls = [frames.format_call(frame) for frame in branch.frames]
     left_out = len(calls) - MOST_CALLS
     if left_out > 0:
         half = MOST_CALLS // 2

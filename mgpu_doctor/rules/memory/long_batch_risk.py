@@ -82,7 +82,7 @@ def _evidence(batch: LongBatch, where: str) -> Iterable[Evidence]:
         batch.line.peak(batch.largest),
         "bytes",
         batch.capacity,
-        f"{batch.line.rungs} peaks; capacity: the newest samples",
+        f"{batch.line.points} peaks; capacity: the newest samples",
         rank,
     )
     yield Evidence(

@@ -112,7 +112,7 @@ def _finding(
         cost=Cost(saved, None if step is None else saved * step),
         fixes=(
             Fix(
-                "mend-worker",
+                "fix-worker",
                 f"Find what slows worker {slow.index}",
                 how,
                 Predicted(

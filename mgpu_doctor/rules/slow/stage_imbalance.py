@@ -101,7 +101,7 @@ def _evidence(measures: Measures, stages: Stages) -> Iterator[Evidence]:
 def _fix_rank(stages: Stages, saved: float) -> Fix:
     who = format_ranks(stages.ranks[stages.slowest])
     return Fix(
-        id="mend-rank",
+        id="fix-rank",
         summary=f"Find what slows {who}, whose stage is as large as the others",
         how=f"Compare stage {stages.slowest} with the other stages: what it runs besides its "
         "layers, its threads, its batch, and the clocks, load and temperature of its host and "

@@ -69,7 +69,7 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
             cause=f"{cause}.",
             fixes=[
                 Fix(
-                    "mend-rank",
+                    "fix-rank",
                     f"Find out why the {phase} work of rank {straggler.rank} is slow",
                     how,
                 )
@@ -96,7 +96,7 @@ def _optimizer(measures: Measures, limits: Limits) -> Iterable[Finding]:
             "hooks or gradient clipping, or a larger share of a sharded optimizer.",
             fixes=[
                 Fix(
-                    "mend-optimizer",
+                    "fix-optimizer",
                     "Remove the extra work from the optimizer step",
                     "Look for rank-dependent code around `optimizer.step()` (hooks, logging of "
                     "norms, EMA copies); with ZeRO or ZeroRedundancyOptimizer give every rank an "

@@ -137,14 +137,14 @@ def _fix(late: Late, part: str | None, saved: float) -> Fix:
         )
     if part == "kernels":
         return Fix(
-            "mend-rank",
+            "fix-rank",
             f"Find out what slows down rank {late.rank}'s device",
             "Compare clocks, temperature and power cap (nvidia-smi -q -d CLOCK,TEMPERATURE,POWER) "
             "and the batch's size and lengths with another rank's.",
             gain,
         )
     return Fix(
-        "mend-rank",
+        "fix-rank",
         f"Find out what only rank {late.rank} does",
         f"Open its trace beside another's (ui.perfetto.dev) and compare what it does before each "
         f"collective; search the code for `if rank == {late.rank}`, logging, saving and `.item()`.",

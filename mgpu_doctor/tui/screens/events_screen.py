@@ -30,7 +30,7 @@ NOT_OF_THESE = "No events of this kind yet; 0 shows all."
 HEAD = 2
 """Lines above the events."""
 MOST_LINES = 3
-"""Of one sentence."""
+"""Lines of one sentence."""
 CLOCK, AGO, LONGEST_WHO = 8, 10, 20
 DAY = 86400.0
 
@@ -93,7 +93,7 @@ def draw(known: Timeline, at: float, choice: Choice, width: int, height: int) ->
 
 
 def _place(events: Sequence[TimelineEvent], top: TimelineEvent | None) -> int:
-    """Where `top` is; one that has changed since is where its moment is."""
+    """The index of the event `top`; if it has changed since, of its moment."""
     if top is None:
         return 0
     if top in events:

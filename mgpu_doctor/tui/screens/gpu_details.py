@@ -236,7 +236,7 @@ REPLAYED = "recordings do not contain users and command lines"
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Whose the processes are; `reason`: why they are not known."""
+    """The owners of a GPU's processes; `reason`: why they are unknown."""
 
     of: tuple[Owner, ...] = ()
     reason: str | None = None

@@ -154,7 +154,7 @@ class Graph:
 
 
 def drawn(graph: Graph, height: int) -> list[Text]:
-    """So many lines."""
+    """The graph in `height` lines."""
     missed = missing(graph)
     newest = UNKNOWN if graph.is_empty or missed.ongoing else graph.write(_newest(graph))
     if height < TALL:

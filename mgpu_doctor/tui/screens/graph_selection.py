@@ -129,7 +129,7 @@ def _all(history: History, subject: Subject, measure: Measure) -> Spans:
 
 
 def _hosts(history: History) -> Sequence[str | None]:
-    """Those that anything was sampled of; one at least."""
+    """The hosts with samples; [None] if there are none."""
     of_devices = (host for host, _ in history.devices)
     return [*dict.fromkeys((*of_devices, *history.hosts))] or [None]
 
@@ -150,7 +150,7 @@ def _of(history: History, number: int | None) -> list[Rank]:
 LENGTHS = (60.0, 300.0, 900.0, 3600.0, 3 * 3600.0, 6 * 3600.0)
 """Seconds: the time bases."""
 PAN = 0.25
-"""Of the window: one step to the side."""
+"""Share of the window by which one key press moves it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ MOST_BRANCHES = 200
 MOST_THREADS = 24
 MOST_FRAMES = 64
 OTHERS_FRAMES = 8
-"""Of a thread that is not the main one, the innermost."""
+"""Innermost frames of a thread other than the main one."""
 MOST_UNTOLD = 3
 
 

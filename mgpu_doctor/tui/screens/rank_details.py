@@ -153,7 +153,7 @@ LABEL = 14
 VALUE = 10
 """Cells of a phase's name, and of a time."""
 SAME = 0.005
-"""Of the longer one, in which two times differ that are shown as equal."""
+"""Times that differ by less than this share of the longer one are shown as equal."""
 
 
 def phase_lines(
