@@ -8,13 +8,13 @@ import pytest
 
 from tests.support.disturbed_runs import (
     BEAT,
-    STOLEN,
+    MOST_STOLEN,
     TRIES,
     Clocks,
     Heartbeats,
-    Patience,
-    Pulse,
-    now,
+    RepeatDisturbed,
+    WakeUpDelays,
+    read_clocks,
 )
 
 
@@ -41,19 +41,19 @@ class StolenAtFirst(Heartbeats):
 
     def stolen(self) -> float:
         StolenAtFirst.runs += 1
-        return 2 * STOLEN if StolenAtFirst.runs == 1 else 0.0
+        return 2 * MOST_STOLEN if StolenAtFirst.runs == 1 else 0.0
 
 
 def test_a_core_that_stood_still_for_a_moment_is_a_disturbance() -> None:
     ran: list[int] = []
-    patience = Patience(clocks=neighbours([0.0, 0.0]), heartbeats=StolenAtFirst)
+    patience = RepeatDisturbed(clocks=neighbours([0.0, 0.0]), heartbeats=StolenAtFirst)
     patience(lambda: ran.append(1))
     assert len(ran) == 2
 
 
-def pulse_of(lateness: Sequence[float]) -> Pulse:
+def pulse_of(lateness: Sequence[float]) -> WakeUpDelays:
     """What wake-ups with these seconds of lateness, one after the other, leave."""
-    pulse, clock = Pulse(), 0.0
+    pulse, clock = WakeUpDelays(), 0.0
     for late in lateness:
         pulse.beat(clock + BEAT, clock + BEAT + late)
         clock += BEAT + late
@@ -62,15 +62,15 @@ def pulse_of(lateness: Sequence[float]) -> Pulse:
 
 def test_a_pulse_sums_up_what_came_late_within_a_second() -> None:
     steady = [0.002] * 500
-    assert pulse_of(steady).worst < STOLEN / 2
+    assert pulse_of(steady).worst < MOST_STOLEN / 2
     assert pulse_of([*steady, 0.3, *steady, 0.2]).worst == pytest.approx(0.3, abs=0.1)
     assert pulse_of([*steady, *[0.06] * 5, *steady]).worst == pytest.approx(0.3, abs=0.1)
 
 
 def test_heartbeats_measure_every_core() -> None:
     with Heartbeats() as heartbeats:
-        ended = now().wall + 3 * BEAT
-        while now().wall < ended:
+        ended = read_clocks().wall + 3 * BEAT
+        while read_clocks().wall < ended:
             pass
     assert 0.0 < heartbeats.stolen() < 60.0
 
@@ -83,12 +83,12 @@ def test_the_job_runs_again_until_the_machine_was_its_own(
     cores: list[float], attempts: int
 ) -> None:
     ran: list[int] = []
-    Patience(clocks=neighbours(cores), heartbeats=Undisturbed)(lambda: ran.append(1))
+    RepeatDisturbed(clocks=neighbours(cores), heartbeats=Undisturbed)(lambda: ran.append(1))
     assert len(ran) == attempts
 
 
 def test_patience_ends() -> None:
-    patience = Patience(repeats=3, clocks=neighbours([0.5] * 6), heartbeats=Undisturbed)
+    patience = RepeatDisturbed(repeats=3, clocks=neighbours([0.5] * 6), heartbeats=Undisturbed)
     ran: list[int] = []
     for _ in range(3):
         patience(lambda: ran.append(1))
@@ -96,9 +96,9 @@ def test_patience_ends() -> None:
 
 
 def test_the_real_clocks_go_forward() -> None:
-    before = now()
+    before = read_clocks()
     assert sum(number * number for number in range(100_000)) > 0
-    after = now()
+    after = read_clocks()
     assert after.wall > before.wall
     assert after.own >= before.own
     assert after.taken >= before.taken

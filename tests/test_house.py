@@ -212,6 +212,19 @@ def test_nothing_with_threads_is_loaded_before_a_job_starts() -> None:
     assert ended.stdout.strip() == "[]"
 
 
+def test_no_class_has_a_base_beside_named_tuple() -> None:
+    """Python 3.10 refuses it when the module is imported; no linter tells."""
+    wrong = [
+        f"{module}: {node.name}"
+        for package in PACKAGES
+        for module, path in modules(package)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and len(node.bases) > 1
+        if "NamedTuple" in {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+    ]
+    assert wrong == []
+
+
 MOST_LINES = 500
 SMALL = 60
 MOST_SMALL = 60

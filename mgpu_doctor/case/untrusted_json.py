@@ -10,8 +10,9 @@ import json
 import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mgpu_probes.outside.terminal_text import clean
 from mgpu_probes.outside.untrusted_files import OverBudgetError, open_below, within_budget
@@ -49,7 +50,8 @@ def read_object(path: Path, *, root: Path) -> dict[str, Json]:
     return value
 
 
-class Lines(NamedTuple, Generic[T]):
+@dataclass(frozen=True, slots=True)
+class Lines(Generic[T]):
     """The facts in a file of lines."""
 
     facts: tuple[T, ...] = ()

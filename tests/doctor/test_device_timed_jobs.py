@@ -44,9 +44,9 @@ def write_box(folder: Path, number: int, rank: ProbedRank, ranks: int, interval:
             group_seq=step.after[0],
             micro_batches=step.backwards,
         )
-        known = times.get(place - 1)
-        if known is not None and is_sampled(place, interval):
-            writer.device_step(known)
+        reply = times.get(place - 1)
+        if reply is not None and is_sampled(place, interval):
+            writer.device_step(reply)
     writer.leave(0)
     writer.close()
 

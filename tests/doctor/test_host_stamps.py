@@ -28,7 +28,7 @@ from mgpu_doctor.live.history_collector import spans
 from mgpu_doctor.live.step_heatmap import make_heatmap
 from tests.support import job_snapshots
 from tests.support.gpus import gpus, sampled
-from tests.support.job_snapshots import LOOP, Scene, Seen, collective
+from tests.support.job_snapshots import LOOP, ProcessState, SnapshotSeries, collective
 from tests.support.synthetic import (
     Fault,
     Synthetic,
@@ -197,18 +197,20 @@ def test_tensorflows_gpus_are_matched_with_the_devices() -> None:
     assert set(measure(case).devices or {}) == {0, 1}
 
 
-def loading_rank(*, on_device: bool | None) -> Scene:
+def loading_rank(*, on_device: bool | None) -> SnapshotSeries:
     """Rank 1 is in its loader at nearly every look, while the others wait in a collective."""
     late = [
-        Seen((*LOOP, "prepare util.py:3"), cpu=at * 0.1, active=True, gil=True, syscall=None)
+        ProcessState(
+            (*LOOP, "prepare util.py:3"), cpu=at * 0.1, active=True, gil=True, syscall=None
+        )
         if at % 10
-        else Seen(collective(), cpu=at * 0.1)
+        else ProcessState(collective(), cpu=at * 0.1)
         for at in range(24)
     ]
-    waits = [Seen(collective(), cpu=at * 0.01) for at in range(24)]
+    waits = [ProcessState(collective(), cpu=at * 0.01) for at in range(24)]
     seen = {0: waits, 1: late, 2: waits}
     known = {rank: [replace(one, on_device=on_device) for one in of] for rank, of in seen.items()}
-    return Scene(known, every=0.2, count=24)
+    return SnapshotSeries(known, every=0.2, count=24)
 
 
 @pytest.mark.parametrize("on_device", [True, None])

@@ -19,7 +19,7 @@ from mgpu_probes.outside.logs.log_blocks import WINDOW
 from mgpu_doctor.case.log_case import load_logs
 from mgpu_doctor.case.log_job import FACTS, Fact
 from mgpu_doctor.signatures.signature import Signature
-from tests.support.all_signatures import EVERY
+from tests.support.all_signatures import ALL_SIGNATURES
 from tests.support.hostile_lines import hostile_lines, seconds
 from tests.support.loops import over
 from tests.support.patterns import is_ambiguous, repeats_of, variants, work
@@ -32,7 +32,7 @@ MOST_SECONDS = 0.08
 """For one line of the longest. The slowest signature needs 0.003 s; quadratic ones needed 0.2 s."""
 MOST_VARIANTS = 3
 
-WANTED: tuple[Signature | Fact, ...] = (*EVERY, *FACTS)
+WANTED: tuple[Signature | Fact, ...] = (*ALL_SIGNATURES, *FACTS)
 every_pattern = over("wanted", WANTED, lambda wanted: wanted.id)
 
 
@@ -133,7 +133,7 @@ def test_a_log_of_hostile_lines_is_read_at_once(tmp_path: Path) -> None:
 
 def test_a_log_of_lines_that_hold_all_texts_is_read_at_once(tmp_path: Path) -> None:
     """Broken over lines of 100 characters, so that joined lines hold every text many times."""
-    text = " ".join(f"{one.needle} {one.example[:-1]}" for one in EVERY) * 3
+    text = " ".join(f"{one.needle} {one.example[:-1]}" for one in ALL_SIGNATURES) * 3
     log = tmp_path / "train.log"
     lines = [text[at : at + 100] for at in range(0, len(text), 100)]
     log.write_text("\n".join(lines), encoding="utf-8")

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 from mgpu_probes.outside.logs.log_scanner import Engine
 
-from tests.support.all_signatures import CONSOLE, EVERY, codes_of, found
+from tests.support.all_signatures import ALL_SIGNATURES, CONSOLE, codes_of, ids_of
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ from tests.support.all_signatures import CONSOLE, EVERY, codes_of, found
     ],
 )
 def test_other_versions_say_it_otherwise(line: str, expected: str) -> None:
-    assert found(line) == [expected]
+    assert ids_of(line) == [expected]
 
 
 def test_a_fragmented_memory_is_told_from_a_full_one() -> None:
@@ -184,7 +184,7 @@ def test_an_xid_is_told_by_its_number() -> None:
 @cache
 def engine() -> Engine:
     """One for all logs, as the doctor has."""
-    return Engine(EVERY)
+    return Engine(ALL_SIGNATURES)
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,10 @@ def engine() -> Engine:
 )
 def test_the_reader_of_logs_finds_them_behind_labels(label: str) -> None:
     lines = [f"step {step} loss 0.5" for step in range(50)]
-    lines += [one.example for one in EVERY for _ in range(one.least)]
+    lines += [signature.example for signature in ALL_SIGNATURES for _ in range(signature.least)]
     block = "".join(f"{label}{line}\n" for line in lines).encode()
     hits = {hit.signature for hit in engine().scan("train.log", [block]).hits}
-    assert hits == {one.id for one in EVERY}
+    assert hits == {one.id for one in ALL_SIGNATURES}
 
 
 @pytest.mark.parametrize(

@@ -11,23 +11,27 @@ import pytest
 from mgpu_doctor.analysis.postmortem.log_verdict import BETWEEN
 from mgpu_doctor.rules.catalogue import OWN
 from mgpu_doctor.signatures.signature import Role, Signature
-from tests.support.all_signatures import CONSOLE, EVERY, found
+from tests.support.all_signatures import ALL_SIGNATURES, CONSOLE, ids_of
 from tests.support.loops import over
 
 HEALTHY = CONSOLE / "healthy"
 CODES = frozenset(rule.code for rule in OWN)
 
-every_signature = over("signature", EVERY, lambda signature: signature.id)
+every_signature = over("signature", ALL_SIGNATURES, lambda signature: signature.id)
 
 
 def test_there_are_enough_and_every_id_is_unique() -> None:
-    assert len(EVERY) >= 400
-    assert [name for name, count in Counter(one.id for one in EVERY).items() if count > 1] == []
+    assert len(ALL_SIGNATURES) >= 400
+    assert [
+        name
+        for name, count in Counter(signature.id for signature in ALL_SIGNATURES).items()
+        if count > 1
+    ] == []
 
 
 @every_signature
 def test_its_example_is_recognised_by_itself_alone(signature: Signature) -> None:
-    assert found(signature.example) == [signature.id]
+    assert ids_of(signature.example) == [signature.id]
 
 
 @every_signature
@@ -78,11 +82,11 @@ def test_healthy_logs_say_nothing() -> None:
     lines = healthy_lines()
     assert len(lines) > 200
     alone = {
-        one.id
-        for one in EVERY
-        if one.least == 1 and not one.needs_failure and one.severity != "info"
+        signature.id
+        for signature in ALL_SIGNATURES
+        if signature.least == 1 and not signature.needs_failure and signature.severity != "info"
     }
-    assert {line: hits for line in lines if (hits := alone.intersection(found(line)))} == {}
+    assert {line: hits for line in lines if (hits := alone.intersection(ids_of(line)))} == {}
 
 
 def hostile(signature: Signature) -> list[str]:

@@ -1,4 +1,4 @@
-"""What several tests share: jobs are run once."""
+"""Fixtures that end-to-end tests share: recordings of jobs that run only once."""
 
 from __future__ import annotations
 

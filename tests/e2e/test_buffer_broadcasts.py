@@ -1,5 +1,5 @@
-"""A model with buffers (batch norm) is synchronised in its forward pass, too: who waits there for
-a late rank is no slow rank itself."""
+"""A model with buffers (batch norm) synchronises in its forward pass, too: a rank that waits there
+for a late rank is not reported as slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Real jobs that exchange too often, badly or for nothing; silence where all is well.
+"""Real jobs that communicate too often, inefficiently or needlessly, and healthy ones without
+findings.
 
 The scripts of `tests/jobs` know nothing of the doctor. `--link` pretends a slow network.
 """

@@ -1,4 +1,4 @@
-"""What ranks tell of their communication: calls, peers, groups, DDP's own log, compilations."""
+"""What the probe records of communication: calls, peers, groups, DDP's log, compilations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real jobs of which nothing is left but what they printed; those of one failing rank:
+"""Real jobs of which only the console output is known; for a single failing rank see
 test_failure_causes.py."""
 
 from __future__ import annotations

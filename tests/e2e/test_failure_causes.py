@@ -1,4 +1,4 @@
-"""Real jobs that die, each in its own way: the right code, the right rank, the right line.
+"""Real jobs that fail for many causes: the right code, rank and line.
 
 The script knows nothing of the doctor. Where the machine lets us, the cause is real, too: a memory
 control group, a full file system, a tiny /dev/shm, limits of the process.
@@ -27,13 +27,13 @@ from mgpu_doctor.recording import layout
 from tests.support.failing_jobs import (
     MIB,
     SCRIPT,
-    Died,
+    FailedRun,
     in_small_shm,
     line_of,
     memory_group,
-    perish,
+    run_failing,
     small_file_system,
-    spawned,
+    spawn_command,
 )
 from tests.support.jobs import (
     Launcher,
@@ -82,7 +82,7 @@ def tells(finding: Finding, mark: str) -> bool:
     return any(f"failing_training.py:{line}" in text for text in told)
 
 
-def by_text(died: Died) -> Finding:
+def by_text(died: FailedRun) -> Finding:
     return the_only(diagnose(load_logs([str(died.log)])))
 
 
@@ -92,7 +92,7 @@ def test_what_one_rank_raised_is_told_with_rank_and_line(how: str, tmp_path: Pat
     code, mark = AT_LINE[how]
     special: dict[str, Launcher] = {"raise": torchrun, "reentrant": forked}
     launcher = special.get(how, forked_light)
-    died = perish(how, tmp_path, "--folder", str(tmp_path), launcher=launcher)
+    died = run_failing(how, tmp_path, "--folder", str(tmp_path), launcher=launcher)
     assert died.code != 0
     for finding in (the_only(died.diagnosis), by_text(died)):
         assert finding.code == code
@@ -116,7 +116,7 @@ def test_what_one_rank_raised_is_told_with_rank_and_line(how: str, tmp_path: Pat
 def test_an_end_without_an_exception_is_told_with_its_rank(
     how: str, code: str, told: str, tmp_path: Path
 ) -> None:
-    finding = the_only(perish(how, tmp_path).diagnosis)
+    finding = the_only(run_failing(how, tmp_path).diagnosis)
     assert finding.code == code
     assert told in finding.title
     assert blamed(finding) == [1]
@@ -124,7 +124,7 @@ def test_an_end_without_an_exception_is_told_with_its_rank(
 
 
 def test_an_abort_after_the_last_step_is_no_failed_check(tmp_path: Path) -> None:
-    finding = the_only(perish("end-aborting", tmp_path, launcher=forked_light).diagnosis)
+    finding = the_only(run_failing("end-aborting", tmp_path, launcher=forked_light).diagnosis)
     assert (finding.code, blamed(finding)) == ("failed-signal", [1])
     assert "SIGABRT at exit after step 9" in finding.title
     assert finding.cause.startswith("Its script had finished.")
@@ -132,14 +132,14 @@ def test_an_abort_after_the_last_step_is_no_failed_check(tmp_path: Path) -> None
 
 
 def test_a_bus_error_while_shared_memory_had_room_is_a_crash(tmp_path: Path) -> None:
-    finding = the_only(perish("bus", tmp_path, launcher=forked_light).diagnosis)
+    finding = the_only(run_failing("bus", tmp_path, launcher=forked_light).diagnosis)
     assert finding.code == "failed-signal"
     assert "SIGBUS" in finding.title
 
 
 @pytest.mark.parametrize(("how", "mark"), [("raise-all", "raise"), ("unused", "unused")])
 def test_what_every_rank_raised_is_nobodys_own_fault(how: str, mark: str, tmp_path: Path) -> None:
-    died = perish(how, tmp_path, launcher=plain if how == "raise-all" else forked)
+    died = run_failing(how, tmp_path, launcher=plain if how == "raise-all" else forked)
     code = {"raise-all": "failed-exception", "unused": "failed-unused-parameters"}[how]
     finding = the_only(died.diagnosis)
     assert finding.code == code
@@ -149,14 +149,14 @@ def test_what_every_rank_raised_is_nobodys_own_fault(how: str, mark: str, tmp_pa
 
 
 def test_a_script_that_dies_at_import(tmp_path: Path) -> None:
-    finding = the_only(perish("import", tmp_path).diagnosis)
+    finding = the_only(run_failing("import", tmp_path).diagnosis)
     assert finding.code == "failed-exception"
     assert "No module named 'a_package_that_is_not_installed'" in finding.title
     assert tells(finding, "import")
 
 
 def test_a_worker_that_somebody_killed(tmp_path: Path) -> None:
-    died = perish("loader-killed", tmp_path, launcher=forked_light)
+    died = run_failing("loader-killed", tmp_path, launcher=forked_light)
     for finding in (the_only(died.diagnosis), by_text(died)):
         assert finding.code == "failed-dataloader-worker"
         assert blamed(finding) == [1]
@@ -168,7 +168,7 @@ def test_a_control_group_without_memory(how: str, tmp_path: Path) -> None:
         real = group is not None
         fallback = "kill" if how == "group-memory" else "loader-killed"
         chosen = ("--group", str(group or ""))
-        died = perish(how if real else fallback, tmp_path, *chosen, launcher=forked_light)
+        died = run_failing(how if real else fallback, tmp_path, *chosen, launcher=forked_light)
         if not real:
             _pretend_memory_ran_out(died)
         finding = the_only(died.diagnosis)
@@ -180,7 +180,7 @@ def test_a_control_group_without_memory(how: str, tmp_path: Path) -> None:
         assert "the 400 MiB of its control group were full" in finding.title
 
 
-def _pretend_memory_ran_out(died: Died) -> None:
+def _pretend_memory_ran_out(died: FailedRun) -> None:
     """What the kernel would have told, where a test may make no control group."""
     host = died.recording / layout.HOSTS / os.uname().nodename
     told = json.loads((host / layout.ENDING).read_text())
@@ -198,7 +198,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
             (tmp_path / "log.txt").symlink_to("/dev/full")
             how = "log-full"
         chosen = ("--folder", str(place or tmp_path))
-        died = perish(how, tmp_path, *chosen, launcher=forked_light)
+        died = run_failing(how, tmp_path, *chosen, launcher=forked_light)
         finding = the_only(died.diagnosis)
     assert finding.code == "failed-disk-full"
     assert blamed(finding) == [1]
@@ -210,7 +210,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 def test_a_tiny_shared_memory(tmp_path: Path) -> None:
     before = in_small_shm()
     how = "shm" if before else "bus"
-    died = perish(how, tmp_path, launcher=forked_light, before=before or ())
+    died = run_failing(how, tmp_path, launcher=forked_light, before=before or ())
     if before is None:
         _pretend_it_was_full(died)
     finding = the_only(died.diagnosis)
@@ -219,7 +219,7 @@ def test_a_tiny_shared_memory(tmp_path: Path) -> None:
         assert "/dev/shm (8 MiB)" in finding.title
 
 
-def _pretend_it_was_full(died: Died) -> None:
+def _pretend_it_was_full(died: FailedRun) -> None:
     """Where nothing may be mounted."""
     host = died.recording / layout.HOSTS / os.uname().nodename
     told = json.loads((host / layout.ENDING).read_text())
@@ -233,26 +233,26 @@ def _pretend_it_was_full(died: Died) -> None:
     ("how", "code"), [("pickling", "failed-spawn-pickling"), ("main-guard", "failed-main-guard")]
 )
 def test_a_spawn_that_cannot_start(how: str, code: str, tmp_path: Path) -> None:
-    died = perish(how, tmp_path, launcher=spawned)
+    died = run_failing(how, tmp_path, launcher=spawn_command)
     for finding in (the_only(died.diagnosis), by_text(died)):
         assert finding.code == code
         assert tells(finding, how)
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:
-    died = perish("port-in-use", tmp_path, launcher=spawned)
+    died = run_failing("port-in-use", tmp_path, launcher=spawn_command)
     for finding in (the_only(died.diagnosis), by_text(died)):
         assert finding.code == "failed-port-in-use"
         assert blamed(finding) == [0]
 
 
 def test_a_wrong_world_size(tmp_path: Path) -> None:
-    finding = the_only(perish("world-size", tmp_path, "--patience", "4").diagnosis)
+    finding = the_only(run_failing("world-size", tmp_path, "--patience", "4").diagnosis)
     assert finding.code in ("failed-world-size", "failed-rendezvous")
 
 
 def test_a_thread_that_fails_beside_a_job_that_ends_well(tmp_path: Path) -> None:
-    died = perish("thread", tmp_path, launcher=forked_light)
+    died = run_failing("thread", tmp_path, launcher=forked_light)
     assert died.code == 0
     assert died.diagnosis.case.job.outcome is Outcome.COMPLETED
     assert loud(died.diagnosis) == []

@@ -1,4 +1,4 @@
-"""Real jobs in which a rank falls: the right rank, the right cause, the right line.
+"""Real jobs in which one rank fails: the right rank, cause and line.
 
 The scripts of `tests/jobs` know nothing of the doctor.
 """
@@ -20,7 +20,7 @@ from mgpu_doctor.case.model import Outcome, State
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
-from tests.support.failing_jobs import spawned
+from tests.support.failing_jobs import spawn_command
 from tests.support.jobs import (
     JOBS,
     Launcher,
@@ -105,7 +105,7 @@ def test_the_rank_that_failed_first_is_named(how: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["raise", "kill"])
 def test_under_mp_spawn_the_rank_that_fell_is_named(how: str, tmp_path: Path) -> None:
     recording = tmp_path / "recording"
-    job = spawned(SCRIPT.name, how, "--spawn", "--ranks", "2", "--rank", "1")
+    job = spawn_command(SCRIPT.name, how, "--spawn", "--ranks", "2", "--rank", "1")
     assert run([*doctor(recording), *job]).code == 1
     finding = the_only(diagnose(load_recording(recording)))
     code, told = EXPECTED[how]

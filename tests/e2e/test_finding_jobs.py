@@ -1,4 +1,4 @@
-"""Real jobs are found from outside, however they were started."""
+"""Running jobs are found from outside, however they were started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real jobs that use the framework in ways that cost, and their healthy twins.
+"""Real jobs that use the framework in costly ways, and their healthy counterparts.
 
 The scripts of `tests/jobs` know nothing of the doctor.
 """

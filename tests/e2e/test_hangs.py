@@ -1,4 +1,4 @@
-"""Real jobs that really stand, examined from outside: the right code, rank and line.
+"""Real jobs that hang, examined from outside: the right code, rank and line.
 
 The script of `tests/jobs` knows nothing of the doctor, and nothing is installed in the job.
 """

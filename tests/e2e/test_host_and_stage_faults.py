@@ -1,4 +1,5 @@
-"""Ranks of built-in trainers around which something is wrong, for real."""
+"""Real trainers with a fault outside the rank's own code (a busy core, an uneven pipeline stage, a
+missing rank): the rank is named."""
 
 from __future__ import annotations
 

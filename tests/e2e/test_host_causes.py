@@ -1,4 +1,4 @@
-"""Real jobs whose host is the cause: a neighbour on a core, too many threads, loaders that sleep.
+"""Real jobs slowed by their host: a busy core, too many threads, sleeping loaders.
 
 A CPU quota needs a control group that the tests may not have: `test_task_usage.py` reads one from
 made-up files, `test_host_contention.py` judges it.

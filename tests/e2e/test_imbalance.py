@@ -1,4 +1,4 @@
-"""Real jobs whose ranks have unequal data: always the same rank, by turns, and equal ones."""
+"""Real jobs whose ranks have unequal data: always the same rank, changing ranks, and equal data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A built-in trainer that really leaks: the rank is named within a hundred steps."""
+"""A trainer that leaks memory: the rank is named within a hundred steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job is watched while it runs: a finding appears, and resolves itself when the fault goes."""
+"""A job is watched while it runs: a finding appears, and is resolved when the fault ends."""
 
 from __future__ import annotations
 

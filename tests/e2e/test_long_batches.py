@@ -1,4 +1,4 @@
-"""A real job whose batches vary: what its peaks tell of the batch that would not fit."""
+"""A real job with batches of varying length: its peaks predict the batch that would not fit."""
 
 from __future__ import annotations
 

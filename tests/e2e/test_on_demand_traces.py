@@ -1,4 +1,4 @@
-"""Traces on demand of real jobs: of the right steps, and never to the job's harm."""
+"""On-demand traces of real jobs: of the right steps, without harm to the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A job whose memory really runs out, under a limit of its own: foretold first, then explained."""
+"""A job that really runs out of memory, in a group with a limit: first predicted, then
+explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real jobs whose ranks depend on each other in other ways than plain data parallel ones."""
+"""Real jobs whose ranks depend on each other in other ways than in data parallelism."""
 
 from __future__ import annotations
 

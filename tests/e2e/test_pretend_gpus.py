@@ -1,4 +1,4 @@
-"""Steps divided by the device's clock, on a pretend GPU that takes exactly as long as it says.
+"""Steps timed by the device's clock, on a pretend GPU whose operations take exactly the given time.
 
 torch's own DistributedDataParallel and fully_shard run on it, with streams, events and the threads
 of autograd's engine; the compiler that builds it must be there. What holds on a GPU, too, is tested

@@ -1,4 +1,4 @@
-"""The torch probe in real jobs: every kind of loop and launcher, and nothing that shows outside."""
+"""The torch probe in real jobs: all kinds of loops and launchers, and no visible side effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces of a real job: its slow rank is named, and of a healthy one nobody is."""
+"""Profiler traces of real jobs: the slow rank is named, and no rank of a healthy job."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A healthy job that is examined again and again, unprepared: it loses nothing, and nobody is
-accused."""
+"""A healthy job that is examined from outside again and again: it loses nothing, and no rank is
+blamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real jobs that something stops every so often: the right rank, the right name, the distance."""
+"""Real jobs that stall periodically: the right rank, cause and period."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real jobs with a planted slow rank: the right rank, the right cause; silence where all is well.
+"""Real jobs with a planted slow rank: the right rank and cause; healthy jobs without findings.
 
 The scripts of `tests/jobs` know nothing of the doctor.
 """

@@ -1,4 +1,4 @@
-"""`mgpu-doctor top` in a real terminal, by a person's keys, and what the terminal then shows."""
+"""`mgpu-doctor top` in a real terminal: keys, and what the terminal shows then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real TensorFlow jobs, which know nothing of the doctor: their steps, and who is slow, and why."""
+"""Real TensorFlow jobs: their steps, and the slow rank with its cause."""
 
 from __future__ import annotations
 

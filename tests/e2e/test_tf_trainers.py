@@ -1,4 +1,4 @@
-"""The trainers of TensorFlow, for real: they learn, agree, and end."""
+"""The TensorFlow trainers: they learn, their ranks agree, and they end."""
 
 from __future__ import annotations
 

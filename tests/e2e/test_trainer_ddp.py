@@ -1,4 +1,4 @@
-"""The data-parallel trainer for real: it learns, and each planted fault does what it says."""
+"""The data-parallel trainer: it learns, and each planted fault has its effect."""
 
 import math
 import re

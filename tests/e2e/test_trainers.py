@@ -1,4 +1,4 @@
-"""The trainers of PyTorch besides torch-ddp, for real: they learn, are understood, and end."""
+"""The PyTorch trainers other than torch-ddp: they learn, are diagnosed, and end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real jobs whose loops have a shape of their own: what is told of them is true."""
+"""Real jobs with unusual training loops: what is reported of them is true."""
 
 from __future__ import annotations
 

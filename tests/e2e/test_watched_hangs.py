@@ -1,4 +1,4 @@
-"""An observed job that comes to stand says so by itself and keeps the evidence; others do not."""
+"""`run` detects a hang by itself and keeps the evidence; a slow job is not a hang."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def main(words: Sequence[str]) -> int:
     try:
         warm()
         faults = [fault for format in formats for fault in _all_of(format, options, folder, kept)]
-        for line in told(faults):
+        for line in describe_faults(faults):
             print(line)
         if faults:
             print(f"{len(faults)} faults; what failed is kept in {kept}")
@@ -77,7 +77,7 @@ def warm() -> None:
     gc.freeze()
 
 
-def told(faults: Sequence[Fault]) -> list[str]:
+def describe_faults(faults: Sequence[Fault]) -> list[str]:
     """A paragraph for each kind of fault: how often, and the first inputs."""
     kinds: dict[str, list[Fault]] = {}
     for fault in faults:

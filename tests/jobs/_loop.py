@@ -1,5 +1,4 @@
-"""The loop of scripts whose model is divided over the ranks: random rows in, their first column
-out."""
+"""The training loop of scripts that divide their model over ranks, on random data."""
 
 import argparse
 import sys

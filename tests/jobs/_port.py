@@ -1,4 +1,4 @@
-"""Where ranks can meet."""
+"""Finds a free port for a rendezvous."""
 
 import socket
 

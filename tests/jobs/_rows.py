@@ -1,5 +1,4 @@
-"""Data for the scripts that leave their loop to a framework: random rows, twice their first
-column."""
+"""Random data for scripts that leave their loop to a framework."""
 
 import argparse
 from typing import Any

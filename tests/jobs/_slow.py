@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: their options and one planted slowness."""
+"""Options that the scripts of this folder share, and a planted delay."""
 
 import argparse
 import time

@@ -1,4 +1,4 @@
-"""What the TensorFlow scripts of this folder share: data, a model, and one planted slowness."""
+"""What the TensorFlow scripts of this folder share: data, a model, and a planted delay."""
 
 import argparse
 import os

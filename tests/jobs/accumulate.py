@@ -1,4 +1,4 @@
-"""Gradients of four batches are added up, with no_sync on the first three, then one step."""
+"""Gradient accumulation over four batches, with no_sync on the first three."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""A DDP job on CPUs whose rank 1 does what its argument says; what it prints is the test's subject.
+"""A DDP job on CPUs whose rank 1 misbehaves as its argument says; its console output is tested.
 
 torchrun --nproc-per-node 2 console_output.py shapes|caught|sleep
 """

@@ -1,4 +1,4 @@
-"""One process with nn.DataParallel, which divides each batch over the GPUs that there are."""
+"""One process with nn.DataParallel, which divides each batch over the available GPUs."""
 
 import torch
 from _slow import Slow, parser

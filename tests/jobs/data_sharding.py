@@ -1,4 +1,4 @@
-"""Data-parallel training whose ranks are fed as the options say; without any, as they should be."""
+"""Data-parallel training whose ranks get their data as the options say; by default correctly."""
 
 import argparse
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""DistributedDataParallel with settings that cost time, on loopback or on a pretended slow link.
+"""DistributedDataParallel with settings that cost time, on loopback or on a simulated slow link.
 
 `--link` makes each bucket take as long as its bytes would at so many MiB/s, one bucket at a time,
 without using a core: loopback alone cannot show what a network does.

@@ -1,4 +1,4 @@
-"""Gradients are reduced by hand, and may be reduced wrongly: the replicas then drift apart."""
+"""Gradients are reduced by hand, wrongly if asked for: then the replicas diverge."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Fails half way at the first attempt; for `torchrun --max-restarts 1`.
+"""Fails half way in the first attempt; for `torchrun --max-restarts 1`.
 
 A restart needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: otherwise the second attempt finds the
 addresses of the first in the store (pytorch issue 135712).

@@ -1,5 +1,5 @@
-"""One expert a rank: samples go to the rank of their expert and come back, and only what all ranks
-hold alike is reduced, by hand."""
+"""One expert per rank: samples go to the rank of their expert and back by all-to-all; only the
+shared weights are reduced, by hand."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Ranks that all-reduce in a loop until one of them falls, in the way that is asked for."""
+"""Ranks that all-reduce in a loop until one of them fails, in the way given by the options."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Ranks that train a tiny model together until one of them dies, in the way that is asked for.
+"""Ranks that train a tiny model until one of them fails, in the way given by the options.
 
 The lines at which it happens end in `# dies: HOW`.
 """

@@ -1,4 +1,4 @@
-"""Forks its ranks after torch is there; each sets RANK in its own environment, late."""
+"""Forks its ranks after torch was imported; each sets RANK in its own environment then."""
 
 import argparse
 import os

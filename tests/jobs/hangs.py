@@ -1,4 +1,4 @@
-"""Ranks that train in step until one of them stands still, in the way that is asked for."""
+"""Ranks that train in step until one of them hangs, in the way given by the options."""
 
 import argparse
 import ctypes

@@ -1,4 +1,4 @@
-"""The loss of one rank becomes no number in one step; with it everybody's weights."""
+"""The loss of one rank becomes NaN or infinite in one step, and then the weights of all ranks."""
 
 import argparse
 import math

@@ -1,4 +1,4 @@
-"""One rank is busy with something else and never joins; the others give up after --patience."""
+"""One rank is busy and never joins the process group; the others time out after --patience."""
 
 import os
 import sys

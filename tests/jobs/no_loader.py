@@ -1,4 +1,4 @@
-"""DistributedDataParallel on tensors made on the spot: no DataLoader anywhere."""
+"""DistributedDataParallel on tensors made in the loop: no DataLoader."""
 
 import argparse
 import sys

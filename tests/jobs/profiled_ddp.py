@@ -1,4 +1,4 @@
-"""A small DDP job on CPUs that torch's profiler watches; one rank may be slow."""
+"""A small DDP job on CPUs under torch's profiler; one rank may be slow."""
 
 import argparse
 import time

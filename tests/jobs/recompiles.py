@@ -1,4 +1,4 @@
-"""torch.compile for fixed shapes; with --every the batch grows each time so many turns are over."""
+"""torch.compile for fixed shapes; with --every the batch grows after so many steps."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Each rank on a core of its own; with --hog RANK others compute on that rank's core."""
+"""Each rank runs on its own core; with --hog RANK other processes compute on that rank's core."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""DistributedDataParallel with something on one rank, or on all, that stops it every so often."""
+"""DistributedDataParallel with periodic stalls on one rank or on all."""
 
 import argparse
 import gc

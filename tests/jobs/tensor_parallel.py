@@ -1,4 +1,4 @@
-"""Tensor parallel: each block's weights are divided over the ranks, which see the same batch."""
+"""Tensor parallelism: each block's weights are divided over the ranks, which get the same batch."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Is traced by the probe from step 30 on, and does after step 35 what its argument says."""
+"""Is traced by the probe from step 30 on, and does what its argument says after step 35."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All signatures, and which of them fit a line."""
+"""All signatures of the package, and which of them match a line."""
 
 from __future__ import annotations
 
@@ -20,20 +20,24 @@ def _all_families() -> tuple[Signature, ...]:
         for module in pkgutil.iter_modules(signatures.__path__)
         if module.name != "known_signatures"
     )
-    return tuple(one for module in modules for one in getattr(module, "SIGNATURES", ()))
+    return tuple(signature for module in modules for signature in getattr(module, "SIGNATURES", ()))
 
 
-EVERY = _all_families()
+ALL_SIGNATURES = _all_families()
 
 
-def _fitting(line: str) -> list[Signature]:
-    """Those that recognise a line, by needle and pattern as the reader of logs does."""
-    return [one for one in EVERY if one.needle in line and re.search(one.pattern, line)]
+def _matching(line: str) -> list[Signature]:
+    """The signatures that match a line, by needle and pattern, as the log scanner matches them."""
+    return [
+        signature
+        for signature in ALL_SIGNATURES
+        if signature.needle in line and re.search(signature.pattern, line)
+    ]
 
 
-def found(line: str) -> list[str]:
-    return [one.id for one in _fitting(line)]
+def ids_of(line: str) -> list[str]:
+    return [signature.id for signature in _matching(line)]
 
 
 def codes_of(line: str) -> list[str]:
-    return [one.code for one in _fitting(line)]
+    return [signature.code for signature in _matching(line)]

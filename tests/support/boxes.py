@@ -1,4 +1,4 @@
-"""Black boxes for tests: written by the real writer, then damaged as a test likes."""
+"""Writes black boxes with the real writer, and damages them as a test needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PHASES = (0.25, nan, 0.5, *[nan] * 7)
 
 
 def write_steps(writer: Writer, count: int, *, first: int = 0, spacing_ns: int = SECOND) -> None:
-    """Steps of `spacing_ns` wall time each, one after the other on a clock of their own."""
+    """Records `count` steps of `spacing_ns` wall time each, one after the other."""
     for number in range(first, first + count):
         writer.step(
             (number + 1) * spacing_ns,
@@ -38,7 +38,8 @@ def write_steps(writer: Writer, count: int, *, first: int = 0, spacing_ns: int =
 
 
 def write_device_times(writer: Writer, *steps: int, wall_ns: int = SECOND // 2) -> None:
-    """Device times of the steps with these sequence numbers: 0.25 s of forward, the rest wait."""
+    """Records device times of the steps with these sequence numbers: 0.25 s forward, the rest
+    wait."""
     phases = [0] * len(layout.PHASES)
     phases[layout.FORWARD] = SECOND // 4
     phases[layout.WAIT] = wall_ns - SECOND // 4
@@ -47,7 +48,7 @@ def write_device_times(writer: Writer, *steps: int, wall_ns: int = SECOND // 2) 
 
 
 def finished(folder: Path, steps: int = 20) -> Path:
-    """The path of a box with steps, an event, process metadata and last words."""
+    """Writes a complete box with steps, an event, process metadata and last words; its path."""
     writer = Writer.open(folder, rank=1, local_rank=1, world_size=2)
     writer.birth({"framework": "torch"})
     writer.words[layout.NOW_SITE // 8] = writer.site("all_reduce train.py:87")
@@ -94,7 +95,7 @@ GEOMETRY_AT = {
         )
     )
 }
-"""Offsets of the header's numbers that say where everything else is."""
+"""Offsets of the header's fields that locate all other areas."""
 
 
 def set_geometry(path: Path, name: str, value: int) -> None:

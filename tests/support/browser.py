@@ -62,8 +62,8 @@ class Browser:
         self.events: list[tuple[str, Mapping[str, Any]]] = []
         """What the page did by itself since it was opened: (name, what is known of it)."""
         target = self._ask("Target.createTarget", {"url": "about:blank"})["targetId"]
-        made = self._ask("Target.attachToTarget", {"targetId": target, "flatten": True})
-        self._session = made["sessionId"]
+        attached = self._ask("Target.attachToTarget", {"targetId": target, "flatten": True})
+        self._session = attached["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.ask(f"{domain}.enable")
 
@@ -114,9 +114,11 @@ class Browser:
         browser reads the picture in a blank one."""
         whole = {name: round(box[name]) for name in ("x", "y", "width", "height")}
         self.ask("Page.navigate", {"url": "about:blank"})
-        seen = self.value(_PIXELS % (png, json.dumps(whole)))
-        found = {tuple(int(part) for part in colour.split(",")): n for colour, n in seen.items()}
-        return {(red, green, blue): many for (red, green, blue), many in found.items()}
+        counts = self.value(_PIXELS % (png, json.dumps(whole)))
+        counted = {
+            tuple(int(part) for part in colour.split(",")): n for colour, n in counts.items()
+        }
+        return {(red, green, blue): many for (red, green, blue), many in counted.items()}
 
     def ask(self, method: str, wish: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return self._ask(method, wish or {}, self._session)

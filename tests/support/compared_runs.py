@@ -1,4 +1,4 @@
-"""Made-up runs to compare: step times with the noise of real machines, and exact truth."""
+"""Synthetic runs to compare: step times with realistic noise and known means."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP = 0.04
 def step_times(
     steps: int, seed: int, *, spread: float = 0.05, alike: float = 0.5, pauses: float = 0.01
 ) -> Floats:
-    """Seconds of each step: neighbours are alike, and now and then one takes half as long again."""
+    """Seconds of each step, correlated in time; some steps take 1.5 times as long."""
     random = np.random.default_rng(seed)
     noise = random.standard_normal(steps)
     for at in range(1, steps):
@@ -40,7 +40,7 @@ def run(
     communication: float = 0.0,
     settings: Mapping[str, str] | None = None,
 ) -> Run:
-    """A run of these step times. `wait`, `communication`: seconds of the mean step."""
+    """A run with these step times. `wait`, `communication`: seconds of a mean step."""
     seconds = float(series.mean())
     work = seconds - wait - communication
     return Run(
@@ -64,7 +64,7 @@ def steady(seconds: float, steps: int = 100) -> Floats:
 
 
 def fed_case(job: Synthetic, samples: int, **birth: Any) -> Case:
-    """A synthetic job, each rank of which takes so many samples a step."""
+    """A synthetic job whose ranks train on `samples` samples per step."""
     case = synthetic_case(job)
     for rank in case.ranks:
         rank.steps["samples"] = samples

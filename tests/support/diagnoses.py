@@ -1,4 +1,4 @@
-"""Hand-made diagnoses: everything that a renderer may be handed, pleasant or not."""
+"""Hand-made diagnoses for the renderers: healthy, failed, hostile, unknown, …"""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HEALTHY_STEP = {
     "other": 0.0005,
 }
 STEP_DTYPE = np.dtype([("step", "<i8"), ("phases", "<f4", (len(PHASES),))])
-"""The fields of a step record that reports look at."""
+"""The fields of a step record that reports use."""
 
 
 def steps(phases: Mapping[str, float | None], many: int) -> npt.NDArray[np.void]:
@@ -81,7 +81,7 @@ def rank(
 
 
 def facts(summary: RankSummary, many: int = 400) -> Rank:
-    """The rank of a case that a summary would come from."""
+    """The rank of a case from which the summary would be made."""
     records = steps(summary.phases, many if summary.last_step is not None else 0)
     return Rank(
         rank=summary.rank,
@@ -173,7 +173,7 @@ def slow_input(slow: int = 2, world: int = 4) -> Finding:
         evidence=(
             Evidence("input", 0.031, "s", 0.002, "black box, steps 12-400"),
             Evidence("wait", 0.0002, "s", 0.0292, "black box, steps 12-400"),
-            Evidence("loader workers", 0, "workers", 2, "birth certificate", "train.py:31"),
+            Evidence("loader workers", 0, "workers", 2, "process metadata", "train.py:31"),
             Evidence("share of the gap that input explains", 0.99, "1"),
         ),
         since_step=12,
@@ -221,7 +221,7 @@ def straggler(world: int = 4, slow: int = 2, outcome: Outcome = Outcome.COMPLETE
 
 
 def failed() -> Diagnosis:
-    """Every string in it means harm."""
+    """A failed job all of whose strings are hostile: escape sequences, markup, very long lines."""
     ranks = [
         rank(
             number,
@@ -249,9 +249,9 @@ def failed() -> Diagnosis:
         fixes=(Fix("fix", HOSTILE, f"```\n{HOSTILE}\n</details></pre>\n" + "x" * 300),),
     )
     gap = Unexamined(HOSTILE, HOSTILE, HOSTILE)
-    made = diagnosis(ranks, [finding], outcome=Outcome.FAILED, exit_code=1, unexamined=[gap])
-    job = replace(made.case.job, strategy=HOSTILE, launcher=HOSTILE, command=(HOSTILE,))
-    return replace(made, case=replace(made.case, job=job))
+    base = diagnosis(ranks, [finding], outcome=Outcome.FAILED, exit_code=1, unexamined=[gap])
+    job = replace(base.case.job, strategy=HOSTILE, launcher=HOSTILE, command=(HOSTILE,))
+    return replace(base, case=replace(base.case, job=job))
 
 
 def hang() -> Diagnosis:
@@ -274,7 +274,7 @@ def hang() -> Diagnosis:
         cause="Its process is gone. The others wait until their timeout of 30 min.",
         culprits=(Culprit(3, "node-a", None, 4003),),
         victims=(0, 1, 2),
-        evidence=(Evidence("standing for", 42.0, "s", None, "now cell"),),
+        evidence=(Evidence("waiting for", 42.0, "s", None, "now cell"),),
         fixes=(Fix("why", "find out who killed it", "dmesg -T | grep -i -E 'oom|killed'"),),
     )
     return diagnosis(ranks, [finding], outcome=Outcome.HUNG, exit_code=None)
@@ -294,17 +294,17 @@ def unknown() -> Diagnosis:
         None, "", None, None, State.MISSING.value, None, None, None, None, {}, None
     )
     finding = Finding("failed-signal", Severity.CRITICAL, 0.0, "", "", culprits=(Culprit(None),))
-    made = diagnosis([nothing], [finding], outcome=Outcome.UNKNOWN, coverage=None)
+    base = diagnosis([nothing], [finding], outcome=Outcome.UNKNOWN, coverage=None)
     job = Job(
         "", (), None, None, None, None, None, (), None, None, Outcome.UNKNOWN, None, None, None
     )
-    return replace(made, case=replace(made.case, job=job, ranks=()))
+    return replace(base, case=replace(base.case, job=job, ranks=()))
 
 
 def stopped() -> Diagnosis:
-    made = healthy(Outcome.KILLED)
-    job = replace(made.case.job, asked="SIGINT", signal=2, exit_code=130)
-    return replace(made, case=replace(made.case, job=job))
+    base = healthy(Outcome.KILLED)
+    job = replace(base.case.job, asked="SIGINT", signal=2, exit_code=130)
+    return replace(base, case=replace(base.case, job=job))
 
 
 ALL = {

@@ -1,9 +1,8 @@
-"""Whether a machine was left to a job: what others took of its cores meanwhile.
+"""Repeats a run during which other processes or virtual machines used the cores.
 
-A job's timing says little if a neighbour of the virtual machine, or somebody else's process, took
-the cores from one rank: such a run is repeated rather than judged. Two measures show it. The cores
-that others took on average over the run cover all that /proc/stat accounts for. Heartbeats show
-what an average hides: a core that stood still for a fraction of a second, accounted for or not.
+The timing of such a job says little, so it is repeated rather than judged. Two measures show the
+disturbance: the cores that others used on average, by /proc/stat; and heartbeats, which also show
+what an average hides and /proc/stat may not count: a core that stopped for a fraction of a second.
 """
 
 import os
@@ -18,37 +17,43 @@ from types import TracebackType
 from typing import TypeVar
 
 T = TypeVar("T")
-DISTURBED = 0.1
-"""Cores. Alone on its machine a job shows -0.02 to 0.02 of them."""
-STOLEN = 0.2
-"""Seconds that one core stood still within a second. Alone, a job shows less than 0.05."""
+MOST_CORES = 0.1
+"""Cores used by others, on average, from which a run counts as disturbed. A job that is alone on
+its machine shows -0.02 to 0.02."""
+MOST_STOLEN = 0.2
+"""Seconds that one core stopped within `WINDOW`, from which a run counts as disturbed. A job that
+is alone shows less than 0.05."""
 BEAT = 0.02
+"""Seconds between two heartbeats."""
 WINDOW = 1.0
+"""Seconds."""
 TRIES = 3
+"""Runs of one job at most."""
 REPEATS = 6
-"""In one run of the tests: on a machine that is never calm they would take three times as long."""
+"""Repetitions at most in one run of the tests, which a busy machine would otherwise make three
+times as long."""
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """Seconds since some start: of all cores together, of this process and its children, of the
-    wall."""
+    """Clocks in seconds: busy time of all cores, CPU time of this process and its ended children,
+    wall time."""
 
     taken: float
     own: float
     wall: float
 
 
-def others(before: Clocks, after: Clocks) -> float:
-    """Cores which neither this process nor children that have ended took, on average."""
+def cores_of_others(before: Clocks, after: Clocks) -> float:
+    """Cores used by others than this process and its ended children, on average."""
     taken, own = after.taken - before.taken, after.own - before.own
     return (taken - own) / max(after.wall - before.wall, 1e-9)
 
 
-def now() -> Clocks:
-    """Read from /proc/stat (proc(5)); the hypervisor's steal counts as taken."""
+def read_clocks() -> Clocks:
+    """The clocks now, from /proc/stat (proc(5)); time stolen by the hypervisor counts as busy."""
     user, nice, system, _, _, irq, softirq, steal, *_ = (
-        int(one) for one in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+        int(ticks) for ticks in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     )
     ticks = user + nice + system + irq + softirq + steal
     own = os.times()
@@ -59,17 +64,17 @@ def now() -> Clocks:
     )
 
 
-class Pulse:
-    """The seconds by which the wake-ups on one core came late."""
+class WakeUpDelays:
+    """How late the heartbeats of one core were, seconds."""
 
     def __init__(self) -> None:
         self.worst = 0.0
-        """The most within `WINDOW` seconds."""
+        """The largest sum of delays within `WINDOW`."""
         self._recent: deque[tuple[float, float]] = deque()
         self._sum = 0.0
 
     def beat(self, asked: float, woken: float) -> None:
-        """Notes a wake-up that was asked for at one time and came at another."""
+        """Notes a heartbeat that was due at `asked` and came at `woken`, both in seconds."""
         late = woken - asked
         self._recent.append((woken, late))
         self._sum += late
@@ -79,15 +84,15 @@ class Pulse:
 
 
 class Heartbeats:
-    """A thread on each core that sleeps for `BEAT` seconds at a time and notes how late it wakes.
+    """One thread per core that sleeps for `BEAT` seconds at a time and notes how late it wakes.
 
-    It has real-time priority where that is allowed, so that only what takes the whole core away
-    delays it: the hypervisor, or a neighbour with real-time priority.
+    The threads have real-time priority if allowed, so that only the loss of the whole core delays
+    them: to the hypervisor, or to another process with real-time priority.
     """
 
     def __init__(self) -> None:
         self._ended = threading.Event()
-        self._pulses = {core: Pulse() for core in sorted(os.sched_getaffinity(0))}
+        self._pulses = {core: WakeUpDelays() for core in sorted(os.sched_getaffinity(0))}
         self._threads = [
             threading.Thread(target=self._beat, args=each, daemon=True)
             for each in self._pulses.items()
@@ -109,10 +114,10 @@ class Heartbeats:
             thread.join()
 
     def stolen(self) -> float:
-        """The seconds that the worst core stood still within `WINDOW` seconds."""
+        """The seconds that the worst core stopped within `WINDOW`."""
         return max(pulse.worst for pulse in self._pulses.values())
 
-    def _beat(self, core: int, pulse: Pulse) -> None:
+    def _beat(self, core: int, pulse: WakeUpDelays) -> None:
         os.sched_setaffinity(threading.get_native_id(), {core})
         with suppress(OSError):
             os.sched_setscheduler(threading.get_native_id(), os.SCHED_FIFO, os.sched_param(1))
@@ -122,13 +127,14 @@ class Heartbeats:
             pulse.beat(asked, time.monotonic())
 
 
-class Patience:
-    """Repeats what was disturbed, up to so many times in all."""
+class RepeatDisturbed:
+    """Calls a function, and again if it was disturbed: at most `TRIES` times each, and `repeats`
+    times in all."""
 
     def __init__(
         self,
         repeats: int = REPEATS,
-        clocks: Callable[[], Clocks] = now,
+        clocks: Callable[[], Clocks] = read_clocks,
         heartbeats: Callable[[], Heartbeats] = Heartbeats,
     ) -> None:
         self._left = repeats
@@ -136,17 +142,21 @@ class Patience:
         self._heartbeats = heartbeats
 
     def __call__(self, act: Callable[[], T]) -> T:
-        """What it returns when nothing disturbed it, or else at the last attempt."""
+        """The result of the first undisturbed call, or of the last one."""
         for attempt in range(TRIES):
             before = self._clocks()
             with self._heartbeats() as heartbeats:
                 done = act()
-            disturbed = others(before, self._clocks()) >= DISTURBED or heartbeats.stolen() >= STOLEN
+            disturbed = (
+                cores_of_others(before, self._clocks()) >= MOST_CORES
+                or heartbeats.stolen() >= MOST_STOLEN
+            )
             if not disturbed or attempt == TRIES - 1 or not self._left:
                 break
             self._left -= 1
         return done
 
 
-calmly = Patience(0 if "PYTEST_XDIST_WORKER" in os.environ else REPEATS)
-"""Tests that run beside others hold on a busy machine: nothing is gained by running them again."""
+repeat_disturbed = RepeatDisturbed(0 if "PYTEST_XDIST_WORKER" in os.environ else REPEATS)
+"""Under xdist nothing is repeated: tests that run in parallel must pass on a busy machine
+anyway."""

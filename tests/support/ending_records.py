@@ -1,4 +1,5 @@
-"""What made-up hosts tell of deaths, for the tests of the rules."""
+"""Hand-made records of `ending.json`: what a host knows about failed processes (memory groups,
+kernel kills, disks), for the tests of the rules."""
 
 from __future__ import annotations
 
@@ -45,14 +46,14 @@ FAMILIES = (
 )
 
 
-def diagnosed(case: Case) -> list[Finding]:
-    """What the rules of deaths find, one cause once."""
+def failure_findings(case: Case) -> list[Finding]:
+    """The findings of all failure rules, folded so that each cause is reported once."""
     rules = [rule for family in FAMILIES for rule in family.RULES]
     return folded(examine(rules, measure(case)), rules)
 
 
 def pid_of(rank: int) -> int:
-    """As `make_rank` numbers them."""
+    """The pid that `make_rank` gives to a rank."""
     return 1000 + rank
 
 
@@ -76,8 +77,9 @@ def place(
     return Place(path, (role,), replace(room, free=size if before is None else before), room, room)
 
 
-def told(case: Case, ranks: Sequence[int] = (0, 1, 2, 3), **facts: Any) -> Case:
-    """The case with what its host tells; the kernel's log can be read unless `facts` say else."""
+def with_ending_record(case: Case, ranks: Sequence[int] = (0, 1, 2, 3), **facts: Any) -> Case:
+    """The case with an ending record of its host; `facts` override its defaults, by which the
+    kernel's log was readable and shows no kill."""
     known = {
         "since": 1000.0,
         "at": AT + 1,
@@ -94,7 +96,7 @@ def told(case: Case, ranks: Sequence[int] = (0, 1, 2, 3), **facts: Any) -> Case:
 def sampled(
     case: Case, resident: Mapping[int, int], parents: Mapping[int, int] | None = None, **facts: Any
 ) -> Case:
-    """The case with one host sample just before the death: pid -> resident bytes."""
+    """The case with one host sample just before the failure. `resident`: pid -> resident bytes."""
     sample = HostSample(
         at=AT - 0.5,
         cpu_percent=None,
@@ -110,5 +112,5 @@ def sampled(
 
 
 def with_end(case: Case, pid: int, signal: int, at: float = AT - 0.1) -> Case:
-    """The case in which a process that is no rank ended by a signal."""
+    """The case in which a process that is not a rank ended by a signal."""
     return replace(case, ends=(*case.ends, ProcessEnd(pid, None, signal, at)))

@@ -1,4 +1,4 @@
-"""A job to which much happened, hand-made: its frame is full of events."""
+"""A hand-made job with many events: a restart, checkpoints, compilations, XIDs, a lost GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mgpu_doctor.recording.box import STEP_DTYPE
 
 START = 1_790_000_000.0
 AGAIN = START + 300.0
-"""When torchrun started the ranks anew."""
+"""When torchrun restarted the ranks."""
 AT = START + 1500.0
 STEP = 0.5
 """Seconds."""
@@ -27,7 +27,7 @@ GIB = 1 << 30
 
 
 def rank(number: int | None, **changes: Any) -> Rank:
-    """One that joined with the others after the restart and trains since."""
+    """A rank that joined after the restart and has trained since."""
     facts: dict[str, Any] = {
         "rank": number,
         "world_size": 4,
@@ -43,7 +43,7 @@ def rank(number: int | None, **changes: Any) -> Rank:
 
 
 def event(kind: str, step: int, seconds: float, text: str = "", value: float = 0.0) -> Event:
-    """At its step's moment after the restart."""
+    """An event at the moment of its step after the restart."""
     return Event(kind, AGAIN + step * STEP, step, seconds, value, text)
 
 
@@ -62,19 +62,19 @@ def steps(first: int, count: int) -> np.ndarray[Any, np.dtype[np.void]]:
 
 
 def devices(at: float, lost: bool = False, *xids: XidEvent) -> DeviceSample:
-    """Two GPUs; GPU 1 may be lost."""
+    """A sample of two GPUs; GPU 1 is lost if `lost`."""
     well: dict[str, Any] = {
         "utilization": 0.9,
         "memory_used": GIB,
         "power_watts": 500.0,
         "temperature": 60.0,
     }
-    one: dict[str, Any] = {"trouble": "GPU is lost"} if lost else {"pids": (4001,), **well}
-    found = (
+    second_gpu: dict[str, Any] = {"trouble": "GPU is lost"} if lost else {"pids": (4001,), **well}
+    gpus = (
         Device(0, uuid="GPU-0", bus_id="0000:1b:00.0", pids=(4000,), **well),
-        Device(1, uuid="GPU-1", bus_id="0000:1c:00.0", **one),
+        Device(1, uuid="GPU-1", bus_id="0000:1c:00.0", **second_gpu),
     )
-    return DeviceSample(at, found, events=xids)
+    return DeviceSample(at, gpus, events=xids)
 
 
 def case(ranks: Sequence[Rank], **changes: Any) -> Case:
@@ -114,8 +114,8 @@ def finding(code: str, title: str, since: int | None = None, *culprits: int) -> 
 
 
 def _first_attempt() -> list[Rank]:
-    """Rank 2 fell, and the launcher ended the others."""
-    fell = Error(
+    """The ranks before the restart: rank 2 failed, and the launcher ended the others."""
+    failure = Error(
         "ValueError",
         "loss is not finite",
         "train.py",
@@ -136,7 +136,7 @@ def _first_attempt() -> list[Rank]:
         )
         for number in range(4)
     ]
-    ranks[2] = replace(ranks[2], signal=None, exit_code=1, error=fell, ended=START + 241.0)
+    ranks[2] = replace(ranks[2], signal=None, exit_code=1, error=failure, ended=START + 241.0)
     return ranks
 
 

@@ -1,4 +1,4 @@
-"""Real jobs under observation, and what the doctor says of them."""
+"""Runs real training jobs under observation, and diagnoses them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
-from tests.support.disturbed_runs import calmly
+from tests.support.disturbed_runs import repeat_disturbed
 from tests.support.jobs import Ended, Launcher, forked, plain, run
 
 
 def run_calmly(command: Sequence[str], recording: Path) -> Ended:
-    """Runs a command that leaves a recording; again, where others disturbed it meanwhile."""
+    """Runs a command that writes a recording; again if other processes disturbed it."""
 
     def once() -> Ended:
         shutil.rmtree(recording, ignore_errors=True)
         return run(command)
 
-    return calmly(once)
+    return repeat_disturbed(once)
 
 
 def recorded(
@@ -38,7 +38,7 @@ def recorded(
     environment: Mapping[str, str] | None = None,
     launcher: Launcher = plain,
 ) -> Case:
-    """Runs a script of `tests/jobs` under the doctor; the case it leaves."""
+    """Runs a script of `tests/jobs` under the doctor and returns its case. The job must succeed."""
     recording = folder / "recording"
     command = launcher(f"{script}.py", *options, ranks=ranks)
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
@@ -55,12 +55,12 @@ def examined(
     ranks: int = 2,
     launcher: Launcher = plain,
 ) -> Diagnosis:
-    """The same, and its diagnosis."""
+    """Runs a script of `tests/jobs` under the doctor and returns its diagnosis."""
     return diagnose(recorded(folder, script, *options, ranks=ranks, launcher=launcher))
 
 
 class Observed:
-    """What jobs left behind: each is run when it is first asked for."""
+    """Cases of jobs that several tests share: each job runs when it is first requested."""
 
     def __init__(self, folders: pytest.TempPathFactory) -> None:
         self._folders = folders
@@ -84,15 +84,15 @@ def median_phases(rank: Rank) -> dict[str, float]:
 
 
 def loud(diagnosis: Diagnosis) -> list[Finding]:
-    """What would disturb somebody: findings at warning or worse."""
+    """The findings of at least warning severity."""
     return [finding for finding in diagnosis.findings if finding.severity is not Severity.INFO]
 
 
 def other_work(diagnosis: Diagnosis) -> float:
-    """Cores that were busy with something else than the job."""
+    """Cores that other processes used during the job, on the worst host."""
     return max(each.outside or 0.0 for each in surroundings(diagnosis.case).values())
 
 
 def named(diagnosis: Diagnosis, code: str) -> Finding | None:
-    """The finding with this code."""
+    """The finding with this code; None if there is none."""
     return next((finding for finding in diagnosis.findings if finding.code == code), None)

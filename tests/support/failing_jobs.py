@@ -26,8 +26,8 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Died:
-    """`log`: what the job printed, as one would keep it."""
+class FailedRun:
+    """A failed job. `log`: the file of its console output; `code`: its exit code."""
 
     recording: Path
     log: Path
@@ -39,49 +39,48 @@ class Died:
 
 
 def line_of(mark: str) -> int:
-    """The line of the script that ends in `# dies: …, mark, …`."""
+    """The number of the script's line that ends in `# dies: …, mark, …`."""
     lines = SCRIPT.read_text(encoding="utf-8").splitlines()
     marks = [line.partition("# dies: ")[2].split(", ") for line in lines]
-    (found,) = [number for number, names in enumerate(marks, start=1) if mark in names]
-    return found
+    (number,) = (at for at, names in enumerate(marks, start=1) if mark in names)
+    return number
 
 
-def spawned(script: str, *options: str) -> list[str]:
-    """The command that starts one of the scripts in tests/jobs, which itself starts two ranks by
-    mp.spawn."""
+def spawn_command(script: str, *options: str) -> list[str]:
+    """The command for a script of tests/jobs that starts its two ranks itself by mp.spawn."""
     return [sys.executable, str(JOBS / script), *options, "--port", str(free_port())]
 
 
-def perish(
+def run_failing(
     how: str,
     folder: Path,
     *options: str,
     launcher: Launcher = plain,
     before: Sequence[str] = (),
-) -> Died:
-    """The script under observation, in two ranks of the launcher; `folder` is for the recording.
-    `before`: what to put before the whole command."""
+) -> FailedRun:
+    """Runs the script in two ranks under observation until it fails in the way `how`. `folder`: for
+    the recording; `before`: words before the whole command."""
     recording = folder / "recording"
     job = launcher(SCRIPT.name, how, *options)
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
     ended = run([*before, *doctor, *job])
     log = folder / "train.log"
     log.write_text(ended.out + ended.err)
-    return Died(recording, log, ended.code)
+    return FailedRun(recording, log, ended.code)
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
 
 
 @contextmanager
 def small_file_system(folder: Path) -> Iterator[Path | None]:
-    """A file system of 4 MiB; None where this machine lets us mount none."""
+    """Mounts a file system of 4 MiB; None if this machine does not allow mounting."""
     place = folder / "small"
     place.mkdir()
-    if not _works(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place)]):
+    if not _succeeds(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place)]):
         yield None
         return
     try:
@@ -91,23 +90,23 @@ def small_file_system(folder: Path) -> Iterator[Path | None]:
 
 
 def in_small_shm() -> list[str] | None:
-    """What to put before a command for a /dev/shm of 8 MiB; None where that cannot be."""
+    """The words that give a command a /dev/shm of 8 MiB; None if this machine does not allow it."""
     mount = 'mount -t tmpfs -o size=8m none /dev/shm && exec "$@"'
     before = ["unshare", "-m", "sh", "-c", mount, "sh"]
-    return before if _works([*before, "true"]) else None
+    return before if _succeeds([*before, "true"]) else None
 
 
-def _works(command: Sequence[str]) -> bool:
+def _succeeds(command: Sequence[str]) -> bool:
     known = shutil.which(command[0]) is not None
     return known and subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 @contextmanager
 def memory_group(limit: int) -> Iterator[Path | None]:
-    """A control group with this memory limit in bytes; None where we may make none."""
-    found = next(iter(cgroups.find_memory_groups("self").values()), None)
-    group = found[1] / f"mgpu-doctor-test-{free_port()}" if found is not None else None
-    if found is None or group is None or not _made(group, found[0], limit):
+    """Makes a control group with this memory limit in bytes; None if that is not allowed."""
+    known = next(iter(cgroups.find_memory_groups("self").values()), None)
+    group = known[1] / f"mgpu-doctor-test-{free_port()}" if known is not None else None
+    if known is None or group is None or not _make_group(group, known[0], limit):
         yield None
         return
     try:
@@ -117,7 +116,7 @@ def memory_group(limit: int) -> Iterator[Path | None]:
 
 
 def _remove(group: Path) -> None:
-    """With whoever is left in it; the kernel lets go of the dead a moment later."""
+    """Kills all processes in the group and removes it; dead processes leave it after a moment."""
     deadline = time.monotonic() + 10
     while True:
         for pid in (group / "cgroup.procs").read_text().split():
@@ -131,7 +130,7 @@ def _remove(group: Path) -> None:
         time.sleep(0.05)
 
 
-def _made(group: Path, version: int, limit: int) -> bool:
+def _make_group(group: Path, version: int, limit: int) -> bool:
     name = "memory.max" if version == 2 else "memory.limit_in_bytes"
     try:
         group.mkdir()

@@ -1,4 +1,4 @@
-"""Hand-made endings for the tests of the failure and hang rules."""
+"""Hand-made ranks and cases of failed jobs, for the tests of the failure and hang rules."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.support.recorded_diagnoses import examine
 from tests.support.synthetic import make_case, make_rank
 
 AT = 1500.0
-"""When the first death happens."""
+"""When the first rank fails."""
 
 
 def find(case: Case) -> list[Finding]:
-    """What these families find, each rule once."""
+    """The findings of the failure, rendezvous and dead-rank rules, without folding."""
     rules = (*job_failure.RULES, *failed_rendezvous.RULES, *dead_rank_hang.RULES)
     return examine(rules, measure(case))
 
@@ -48,28 +48,28 @@ def lost_peer(at: float = AT + 0.05) -> Error:
     return replace(error("RuntimeError", message, 22), at=at)
 
 
-def stepped(many: int = 41, seconds: float = 0.02) -> Any:
-    made = np.zeros(many, dtype=STEP_DTYPE)
-    made["step"] = np.arange(1, many + 1)
-    made["wall_ns"] = int(seconds * 1e9)
-    return made
+def step_records(many: int = 41, seconds: float = 0.02) -> Any:
+    records = np.zeros(many, dtype=STEP_DTYPE)
+    records["step"] = np.arange(1, many + 1)
+    records["wall_ns"] = int(seconds * 1e9)
+    return records
 
 
 def rank(number: int, **changes: Any) -> Rank:
-    return make_rank(number, changes.pop("steps", stepped()), **changes)
+    return make_rank(number, changes.pop("steps", step_records()), **changes)
 
 
 def dead(number: int, at: float | None = AT, **changes: Any) -> Rank:
     return rank(number, state=State.DEAD, ended=at, **changes)
 
 
-def echo(number: int, at: float = AT + 0.05) -> Rank:
-    """A survivor that raised because its peer was gone."""
+def secondary_failure(number: int, at: float = AT + 0.05) -> Rank:
+    """A rank that raised because its peer had failed."""
     return dead(number, at, exit_code=1, error=lost_peer(at))
 
 
 def terminated(number: int, at: float = AT + 0.2) -> Rank:
-    """A survivor that the launcher ended."""
+    """A rank that the launcher ended by SIGTERM after another one had failed."""
     return dead(number, at, signal=15)
 
 
@@ -79,7 +79,7 @@ def waiting(number: int, since: float = AT, **changes: Any) -> Rank:
 
 
 def failed_job(ranks: Sequence[Rank], **changes: Any) -> Case:
-    """A job over with exit code 1, whose ends were seen from outside."""
+    """A job that ended with exit code 1, whose launcher reported the ends of its ranks."""
     console = changes.pop("console", Console())
     case = make_case(ranks, **{"outcome": Outcome.FAILED, "exit_code": 1, **changes})
     ends = tuple(
@@ -90,6 +90,6 @@ def failed_job(ranks: Sequence[Rank], **changes: Any) -> Case:
     return replace(case, ends=ends, console=console)
 
 
-def logged(**facts: Any) -> LoggedEnd:
+def logged_end(**facts: Any) -> LoggedEnd:
     known = {"rank": None, "pid": None, "exit_code": None, "signal": None, "first": False}
     return LoggedEnd(**{**known, "error": None, "source": "torchrun summary", **facts})

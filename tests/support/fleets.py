@@ -1,6 +1,6 @@
-"""Simulated fleets in lockstep, as the records that their ranks would have written.
+"""Simulates jobs of many ranks in lockstep, as the records that the ranks would have written.
 
-Noise is log-normal; 1 % of a rank's steps take up to half as long again; ranks differ for good.
+Noise is log-normal; 1 % of a rank's steps take up to 1.5 times as long; ranks differ permanently.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Fleet:
     noise: float
     """Coefficient of variation of a rank's own work."""
     correlation: float = 0.0
-    """Of that noise between a step and the next (AR(1))."""
+    """Correlation of that noise between consecutive steps (AR(1))."""
     uneven: float = 0.005
     """Constant relative differences between healthy ranks, standard deviation."""
     drift: float = 0.0
@@ -36,7 +36,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """One rank that takes `by` longer from step `start` until `stop`."""
+    """One rank whose own work takes `by` (a share) longer from step `start` until `stop`."""
 
     by: float
     start: int = 0
@@ -46,7 +46,7 @@ class Slow:
 def simulate(
     fleet: Fleet, steps: int, seed: int, slow: Slow | None = None
 ) -> tuple[npt.NDArray[np.void], int]:
-    """(R, T) records, and the rank that is or would be slow."""
+    """The records, (ranks, steps), and the rank that `slow` applies to."""
     random = np.random.default_rng(seed)
     level = (1 + fleet.uneven * random.standard_normal(fleet.ranks)).astype(np.float32)
     culprit = int(random.integers(fleet.ranks))

@@ -1,4 +1,4 @@
-"""Flight-recorder dumps for tests: those recorded from real jobs, and simulated ones."""
+"""Flight-recorder dumps for tests: recorded from real jobs, and simulated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _read(kind: str) -> tuple[Flight, ...]:
 
 def recorded(kind: str, stood: float = 0.0) -> tuple[Flight, ...]:
     """Dumps of `tests/jobs/mismatches.py` (torch 2.13, gloo), as if their files had been written
-    `stood` seconds after the last call, and the time that torch needs for call stacks besides."""
+    `stood` seconds (and the time that torch needs for call stacks) after the last call."""
     flights = _read(kind)
     last = max(collective.created or 0.0 for flight in flights for collective in flight.collectives)
     return tuple(replace(flight, at=last + flight.slack + stood) for flight in flights)
@@ -40,7 +40,7 @@ class Call:
     line: int = 1
     dtype: str = "Float"
     own: float = 0.01
-    """Seconds that the rank takes before it calls."""
+    """Seconds that the rank works before it calls."""
 
     @property
     def p2p(self) -> bool:
@@ -51,7 +51,7 @@ Programs = Mapping[int, Sequence[Call]]
 
 
 @dataclass
-class _Made:
+class _MadeCall:
     call: Call
     sequence: int
     at: float
@@ -68,61 +68,63 @@ def simulated(
     frames: bool = True,
     nccl: bool = False,
 ) -> tuple[Flight, ...]:
-    """What the recorders hold where each rank waits for each of its collectives.
+    """The flight records of ranks that wait for each of their collectives.
 
-    One is over when all members have called it, whatever they have called, unless sizes or
-    operations differ: then it never is. `dumped`: rank -> seconds at which it was dumped,
-    `written`: how much later its file was.
+    A collective ends when all members have called it; if their sizes or operations differ, never.
+    `dumped`: rank -> seconds at which it was dumped; `written`: seconds until its file was written.
     """
-    made = _run(programs, groups)
+    calls = _run(programs, groups)
     flights = []
     for rank in sorted(programs):
-        held = [one for one in made[rank] if one.at <= dumped(rank)]
+        dumped_calls = [made_call for made_call in calls[rank] if made_call.at <= dumped(rank)]
         flights.append(
             Flight(
                 rank=rank,
                 source=f"trace_{rank}",
                 version="2.10",
-                collectives=tuple(_entry(one, dumped(rank), frames, nccl) for one in held[-keep:]),
+                collectives=tuple(
+                    _entry(made_call, dumped(rank), frames, nccl)
+                    for made_call in dumped_calls[-keep:]
+                ),
                 groups={name: members for name, members in groups.items() if rank in members},
                 at=T0 + dumped(rank) + written(rank),
                 slack=SYMBOLISING if frames else 0.0,
-                lost=max(0, len(held) - keep),
+                lost=max(0, len(dumped_calls) - keep),
             )
         )
     return tuple(flights)
 
 
-def _run(programs: Programs, groups: Mapping[str, tuple[int, ...]]) -> dict[int, list[_Made]]:
+def _run(programs: Programs, groups: Mapping[str, tuple[int, ...]]) -> dict[int, list[_MadeCall]]:
     clock = dict.fromkeys(programs, 0.0)
     counts: Counter[tuple[int, str]] = Counter()
-    made: dict[int, list[_Made]] = {rank: [] for rank in programs}
-    inside: dict[tuple[str, int], dict[int, _Made]] = {}
+    calls: dict[int, list[_MadeCall]] = {rank: [] for rank in programs}
+    inside: dict[tuple[str, int], dict[int, _MadeCall]] = {}
     free = set(programs)
     while free:
-        rank = min(free, key=lambda one: (clock[one], one))
+        rank = min(free, key=lambda waiting: (clock[waiting], waiting))
         free.discard(rank)
-        if len(made[rank]) >= len(programs[rank]):
+        if len(calls[rank]) >= len(programs[rank]):
             continue
-        call = programs[rank][len(made[rank])]
+        call = programs[rank][len(calls[rank])]
         clock[rank] += call.own
-        circle, members = _circle(call, groups)
-        counts[rank, circle] += 1
-        one = _Made(call, counts[rank, circle], clock[rank])
-        made[rank].append(one)
-        arrived = inside.setdefault((circle, one.sequence), {})
-        arrived[rank] = one
-        if set(arrived) == set(members) and _fit(arrived):
+        meeting, members = _meeting_of(call, groups)
+        counts[rank, meeting] += 1
+        made_call = _MadeCall(call, counts[rank, meeting], clock[rank])
+        calls[rank].append(made_call)
+        arrived = inside.setdefault((meeting, made_call.sequence), {})
+        arrived[rank] = made_call
+        if set(arrived) == set(members) and _match(arrived):
             over = max(other.at for other in arrived.values()) + 0.001
             for member, other in arrived.items():
                 other.over = over
                 clock[member] = over
                 free.add(member)
-    return made
+    return calls
 
 
-def _circle(call: Call, groups: Mapping[str, tuple[int, ...]]) -> tuple[str, tuple[int, ...]]:
-    """Who must call it: the group, or the two ends of `send 0->1` and `recv 1<-0`."""
+def _meeting_of(call: Call, groups: Mapping[str, tuple[int, ...]]) -> tuple[str, tuple[int, ...]]:
+    """The ranks that must call it: the group, or the two ends of `send 0->1` and `recv 1<-0`."""
     if not call.p2p:
         return call.group, groups[call.group]
     first, second = sorted(int(number) for number in re.findall(r"\d+", call.operation))
@@ -130,30 +132,33 @@ def _circle(call: Call, groups: Mapping[str, tuple[int, ...]]) -> tuple[str, tup
     return f"{first} {second} {upward}", (first, second)
 
 
-def _fit(arrived: Mapping[int, _Made]) -> bool:
-    kinds = {(one.call.p2p or one.call.operation, one.call.size) for one in arrived.values()}
+def _match(arrived: Mapping[int, _MadeCall]) -> bool:
+    kinds = {
+        (made_call.call.p2p or made_call.call.operation, made_call.call.size)
+        for made_call in arrived.values()
+    }
     return len(kinds) == 1
 
 
-def _entry(one: _Made, dumped: float, frames: bool, nccl: bool) -> Collective:
-    over = one.over is not None and one.over <= dumped
-    place = ("/home/me/train.py", one.call.line, "step")
+def _entry(made_call: _MadeCall, dumped: float, frames: bool, nccl: bool) -> Collective:
+    over = made_call.over is not None and made_call.over <= dumped
+    place = ("/home/me/train.py", made_call.call.line, "step")
     around = ("/home/me/train.py", 900, "main")
     started = "started" if nccl else "scheduled"
     return Collective(
-        group=EVERYONE if one.call.p2p else one.call.group,
-        sequence=None if one.call.p2p else one.sequence,
-        operation=one.call.operation,
-        inputs=((one.call.size,),),
-        outputs=((one.call.size,),),
-        dtypes=(one.call.dtype, one.call.dtype),
+        group=EVERYONE if made_call.call.p2p else made_call.call.group,
+        sequence=None if made_call.call.p2p else made_call.sequence,
+        operation=made_call.call.operation,
+        inputs=((made_call.call.size,),),
+        outputs=((made_call.call.size,),),
+        dtypes=(made_call.call.dtype, made_call.call.dtype),
         state="completed" if over and nccl else started,
         retired=over,
-        created=T0 + one.at,
+        created=T0 + made_call.at,
         site=place if frames else None,
         frames=(place, around) if frames else (),
         timeout=1800.0,
-        p2p=one.call.p2p,
+        p2p=made_call.call.p2p,
         backend="nccl" if nccl else "gloo",
     )
 
@@ -161,8 +166,8 @@ def _entry(one: _Made, dumped: float, frames: bool, nccl: bool) -> Collective:
 def schedule(
     seed: int, ranks: int, steps: int
 ) -> tuple[dict[int, list[Call]], dict[str, tuple[int, ...]]]:
-    """A healthy random loop: a step of some collectives, in sub-groups too, always in one order,
-    some from places in the code that depend on the rank."""
+    """A healthy random loop: each step calls the same collectives in the same order, some in
+    sub-groups, some from lines that depend on the rank."""
     chance = random.Random(seed)
     everyone = tuple(range(ranks))
     groups = {"0": everyone}

@@ -1,4 +1,4 @@
-"""Frames for the live screen: hand-made, with a fixed clock, as pleasant or not as a test likes."""
+"""Hand-made frames for the live screen, with a fixed clock: healthy, failed, hostile, …"""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def gpu(index: int, **changes: Any) -> Device:
 
 
 def eight_gpus() -> DeviceSample:
-    """One lost, one in MIG mode, one that knows nothing, one beyond a kilowatt, one foreign."""
+    """Eight GPUs: one lost, one in MIG mode, one without readings, one above a kilowatt, one used
+    by other processes."""
     odd = {
         1: gpu(1, power_watts=1003.0, power_limit_watts=1200.0),
         3: Device(3, name="NVIDIA H100 80GB HBM3", trouble="GPU is lost"),
@@ -53,7 +54,7 @@ def eight_gpus() -> DeviceSample:
 
 
 def heat(ranks: int, slow: int | None, steps: int = 240) -> Heatmap:
-    """Rank `slow` slows down by half a step from the middle on; one step was not measured."""
+    """A heatmap in which the rank `slow` gets slower from the middle on; one step is unmeasured."""
     chance = np.random.default_rng(1)
     excess = np.abs(chance.normal(0, 0.015, (ranks, steps)))
     if slow is not None:
@@ -75,7 +76,7 @@ def frame(diagnosis: Diagnosis | None, **changes: Any) -> Frame:
 
 
 def together(found: Diagnosis, load_balance: float, communication: float) -> Diagnosis:
-    """The diagnosis with what its ranks' steps would tell of their efficiency."""
+    """The diagnosis with these values of its efficiency."""
     return replace(found, load_balance=load_balance, communication_efficiency=communication)
 
 
@@ -102,7 +103,7 @@ MANY_RANKS = frame(
     devices=eight_gpus(),
 )
 BUSY = replace(MANY_RANKS, interval=1.0, age=21.6, ranks_age=15.4, gpus_age=3.1)
-"""Looked at as seldom as its size demands."""
+"""A large job, which is sampled rarely."""
 HOSTILE = frame(
     diagnoses.failed(),
     source=diagnoses.HOSTILE,

@@ -1,4 +1,4 @@
-"""Jobs on pretend GPUs: synthetic ranks with device samples over the time in which they train."""
+"""Synthetic jobs on pretend GPUs, with device samples throughout their training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY = 0.05
 
 
 def gpu(index: int, **changes: Any) -> Device:
-    """A busy and healthy device that lists the process of the rank with its number."""
+    """A busy, healthy device, used by the process of the rank with the same number."""
     facts: dict[str, Any] = {
         "name": "Pretend H100",
         "uuid": f"GPU-{index:04x}",
@@ -41,15 +41,15 @@ def gpu(index: int, **changes: Any) -> Device:
 def gpus(
     count: int, of: Mapping[int, Mapping[str, Any]] | None = None, **all_: Any
 ) -> list[Device]:
-    """So many devices; `of`: what is special of single ones."""
+    """`count` devices with the facts `all_`; `of`: facts of single devices, by index."""
     return [gpu(index, **{**all_, **(of or {}).get(index, {})}) for index in range(count)]
 
 
 def on_gpus(job: Synthetic, devices: Sequence[Device], **birth: Any) -> Case:
-    """The job with a GPU a rank, timed on the device unless `birth` says otherwise, and these
-    devices sampled throughout. A fact of `birth` may be a function of the rank's number."""
+    """The job with one GPU per rank and these devices in all samples. `birth`: process metadata, by
+    default of ranks timed on the device; a value may be a function of the rank's number."""
     case = synthetic_case(job)
-    told = {
+    metadata = {
         "clock": "device",
         "strategy": "ddp",
         "device_uuid": lambda number: f"GPU-{number:04x}",
@@ -60,15 +60,15 @@ def on_gpus(job: Synthetic, devices: Sequence[Device], **birth: Any) -> Case:
     }
     ranks = []
     for rank in case.ranks:
-        facts = {k: v(rank.rank) if callable(v) else v for k, v in told.items()}
+        facts = {k: v(rank.rank) if callable(v) else v for k, v in metadata.items()}
         device = f"cuda:{rank.rank}"
         ranks.append(with_metadata(replace(rank, device=device), **facts))
     return sampled(replace(case, ranks=tuple(ranks)), devices)
 
 
 def timed(case: Case, lead: float, at_most: float, only: Sequence[int] | None = None) -> Case:
-    """The case with device times of all steps, which are those of the host, and hosts that are
-    between `lead` and `at_most` seconds ahead; of some ranks only."""
+    """The case with device times equal to the host's, and hosts that are between `lead` and
+    `at_most` seconds ahead of their device. `only`: these ranks."""
     ranks = []
     for rank in case.ranks:
         times = np.zeros(len(rank.steps), DEVICE_DTYPE)
@@ -81,8 +81,8 @@ def timed(case: Case, lead: float, at_most: float, only: Sequence[int] | None = 
 
 
 def busy_waiting(utilization: float = 1.0, **devices: Any) -> Case:
-    """Rank 2 works 40 ms of 69 ms longer and is host-bound; meanwhile the GPUs of the other ranks,
-    whose hosts are 300 ms ahead, wait in a collective."""
+    """A job whose rank 2 works 40 ms of 69 ms longer and is host-bound. The GPUs of the other
+    ranks, whose hosts are 300 ms ahead, wait in a collective."""
     job = Synthetic(faults=[Fault(2, "forward", milliseconds=40)])
     case = on_gpus(job, gpus(4, utilization=utilization, **devices))
     return timed(timed(case, 0.3, 0.31), 0.0, 0.001, only=[2])

@@ -1,4 +1,5 @@
-"""Jobs on machines of the pretend NVML library: sampled by the real probe, with a rank a GPU."""
+"""Jobs on machines of the pretend NVML library, sampled by the real probe, with one rank per
+GPU."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from tests.support.synthetic import Synthetic
 CODES = frozenset(rule.code for rule in OWN if rule.family == "hardware")
 SAMPLES = 24
 FIRST_PID = 1000
-"""Of rank 0; the pids of the others follow."""
+"""The pid of rank 0; the other ranks have the following ones."""
 WIDE = Pcie(generation=5, width=16, generation_most=5, width_most=16, replays=0)
 NARROW = replace(WIDE, generation=3, width=4)
 IDLE = {"utilization": 0.0, "clock_reasons": ("idle",), "pids": ()}
@@ -49,8 +50,8 @@ def job(
     steps: int = 120,
     **birth: Any,
 ) -> Case:
-    """A healthy job with a GPU a rank, `of` which some differ, sampled SAMPLES times up to its last
-    step. `events`: seconds before the last sample, index and number of XIDs."""
+    """A healthy job with one GPU per rank, sampled SAMPLES times up to its last step. `of`: facts
+    of single GPUs. `events`: XIDs as seconds before the last sample, GPU index, number."""
     case = on_gpus(Synthetic(ranks=ranks, steps=steps), gpus(ranks), **birth)
     shown = tuple(devices if devices is not None else gpus(ranks, of=of))
     samples = [DeviceSample(at, shown, topology=topology) for at in times(case, every)]
@@ -60,13 +61,14 @@ def job(
 
 
 def times(case: Case, every: float = 1.0) -> list[float]:
-    """When SAMPLES samples were taken: the last as the job ended its last step."""
+    """The times of SAMPLES samples, the last one at the end of the job's last step."""
     end = max(float(rank.steps["end_ns"][-1]) * 1e-9 for rank in case.ranks)
     return [end - every * (SAMPLES - 1 - place) for place in range(SAMPLES)]
 
 
 def changed(case: Case, index: int, at: Mapping[int, Mapping[str, Any]]) -> Case:
-    """The case in which a GPU differs in some samples, by their place; negative from the end."""
+    """The case with changed facts of one GPU in some samples. `at`: index of the sample ->
+    facts."""
     samples = list(case.device_samples)
     for place, changes in at.items():
         devices = [
@@ -83,18 +85,18 @@ def hardware(case: Case) -> list[Finding]:
 
 
 def only(case: Case) -> Finding:
-    """The one finding of this family."""
-    (one,) = hardware(case)
-    return one
+    """The only finding of this family."""
+    (finding,) = hardware(case)
+    return finding
 
 
 def links(up: int, of: int = 4, remote: Literal["gpu", "switch"] = "gpu") -> tuple[NvLink, ...]:
-    """So many NVLinks, of which the first are up."""
+    """`of` NVLinks, the first `up` of which are up."""
     return tuple(NvLink(link, up=link < up, remote=remote) for link in range(of))
 
 
 def accused(case: Case) -> set[tuple[str, int | None]]:
-    """(code, rank) of every culprit of this family, where it is more than info."""
+    """(code, rank) of every culprit of this family's findings of at least warning severity."""
     return {
         (finding.code, culprit.rank)
         for finding in hardware(case)
@@ -104,15 +106,15 @@ def accused(case: Case) -> set[tuple[str, int | None]]:
 
 
 def scenario(nvml: PretendNvml, folder: Path, *names: str, ranks: int = 8, **options: Any) -> Case:
-    """A job whose rank N is the process on GPU N, on a machine that is in each of these states for
-    an equal part of the time: written to a recording's file and read again."""
+    """A job whose rank N is the process on GPU N, on a machine that is in each of these scenarios
+    for an equal part of the time. The samples are written to a recording's file and read back."""
     pids = range(FIRST_PID, FIRST_PID + ranks)
     boxes = [machine(name, pids=pids, **options) for name in names]
     return sampled(nvml, folder, boxes, ranks)
 
 
 def sampled(nvml: PretendNvml, folder: Path, boxes: Sequence[Box], ranks: int = 8) -> Case:
-    """The same of machines that are at hand."""
+    """The same for given machines."""
     case = on_gpus(Synthetic(ranks=ranks), [], device_uuid=None, device_order="PCI_BUS_ID")
     turns = [boxes[place * len(boxes) // SAMPLES] for place in range(SAMPLES)]
     read = nvml.samples(folder / "state", *turns)

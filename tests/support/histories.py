@@ -1,4 +1,4 @@
-"""Histories of an hour: eight GPUs, one of them lost for a while, a host and four ranks."""
+"""A history of one hour: eight GPUs, one of them lost for a while, a host, and four ranks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sampled() -> Iterator[int]:
 
 
 def ranks() -> tuple[Rank, ...]:
-    """Whose last step ended with the hour."""
+    """Four ranks whose last step ended with the hour."""
     fault = Fault(2, "input", milliseconds=10, start=SLOW_FROM)
     steps = records(Synthetic(ranks=4, steps=1500, faults=[fault]))
     offset = ENDED - float(steps[0]["end_ns"][-1]) * 1e-9

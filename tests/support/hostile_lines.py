@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 
-from tests.support.patterns import Char, JobSnapshot, Part, Repeat, Variant
+from tests.support.patterns import Char, Lookahead, Part, Repeat, Variant
 
 MOST_CUTS = 6
 MOST_BODIES = 2
@@ -28,7 +28,7 @@ def _endless(variant: Variant, rng: random.Random, longest: int) -> Iterator[str
     whole = _text(variant, rng)
     if whole:
         yield _filled(f"{whole[:-1]}\t", longest)
-    cuts = [0, *(at for at, part in enumerate(variant) if isinstance(part, Repeat | JobSnapshot))]
+    cuts = [0, *(at for at, part in enumerate(variant) if isinstance(part, Repeat | Lookahead))]
     cuts = sorted({*rng.sample(cuts, min(MOST_CUTS, len(cuts))), 0, len(variant)})
     for start, end in combinations(cuts, 2):
         head, body = _text(variant[:start], rng), _text(variant[start:end], rng)
@@ -43,7 +43,7 @@ def _endless(variant: Variant, rng: random.Random, longest: int) -> Iterator[str
             head, pump = _text(variant[:at], rng), _pump(part, variant[at + 1 :], rng)
             yield head + _filled(pump, longest)
             yield _filled(head + pump * min(part.most, LONGEST_PUMP), longest)
-        elif isinstance(part, JobSnapshot):
+        elif isinstance(part, Lookahead):
             head = _text(variant[:at], rng)
             for ahead in rng.sample(part.bodies, min(MOST_BODIES, len(part.bodies))):
                 yield from (head + line for line in _endless(ahead, rng, longest))

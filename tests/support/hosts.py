@@ -1,4 +1,4 @@
-"""Host samples of synthetic jobs: what the scheduler did to each rank, at known rates."""
+"""Host samples of synthetic jobs in which each process has a known CPU load."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ EVERY = 0.25
 
 
 @dataclass(frozen=True)
-class Doing:
-    """Of one process; seconds a second."""
+class ProcessLoad:
+    """The load of one process; seconds per second unless noted."""
 
     running: float = 0.7
-    """All its threads."""
+    """CPU time of all its threads."""
     ran: float | None = 0.7
-    """Its main thread."""
+    """CPU time of its main thread."""
     queued: float | None = 0.0
+    """Time that its main thread waited for a core."""
     others_queued: float = 0.0
-    """Its threads beside the main one."""
+    """The same of its other threads."""
     faults: float = 10.0
-    """Pages a second."""
+    """Page faults per second."""
     kernel: float | None = 0.05
     throttled: float | None = None
-    """Of a control group of its own; None: it has none."""
+    """Throttled time of its own control group; None: it has no group of its own."""
     quota: float = 1.0
     cores: tuple[int, ...] | None = (0, 1)
     state: TaskState = "S"
-    children: tuple[Doing, ...] = ()
+    children: tuple[ProcessLoad, ...] = ()
 
 
-USUAL = Doing()
+USUAL_LOAD = ProcessLoad()
 
 
 def sampled(
     case: Case,
-    doing: Mapping[int, Doing],
+    doing: Mapping[int, ProcessLoad],
     *,
     outside: float = 0.0,
     cpu_percent: float | None = 50.0,
     since: float = 0.0,
 ) -> Case:
-    """The case with host samples. Ranks that are not named do the usual; `since`: seconds before
-    which all of them do."""
+    """The case with host samples. Ranks that are not in `doing` have the usual load, and so have
+    all ranks before `since` seconds. `outside`: cores used by other processes."""
     begin, end = _span(case.ranks)
     moments = [begin + EVERY * n for n in range(int((end - begin) / EVERY) + 1)]
     samples = [
@@ -67,7 +68,7 @@ def sampled(
 
 
 def on_host(case: Case) -> Case:
-    """The same case with ranks whose work the CPU does."""
+    """The same case, with ranks that compute on the CPU."""
     ranks = [
         rank if rank.metadata.clock is not None else with_metadata(rank, clock="cpu")
         for rank in case.ranks
@@ -75,15 +76,15 @@ def on_host(case: Case) -> Case:
     return replace(case, ranks=tuple(ranks))
 
 
-def pooled(case: Case) -> Case:
-    """The same case with ranks whose main thread waits for those that compute."""
+def with_worker_threads(case: Case) -> Case:
+    """The same case, with ranks of TensorFlow, whose main thread waits for its worker threads."""
     ranks = [with_metadata(rank, framework="tensorflow") for rank in case.ranks]
     return on_host(replace(case, ranks=tuple(ranks)))
 
 
 def computing(case: Case, idle: Mapping[int, float] | None = None) -> Case:
-    """The case with ranks whose main thread runs for all of its own work, but `idle` seconds a
-    step of some."""
+    """The case with ranks whose main thread runs during all of their own work, except for `idle`
+    seconds per step of some ranks."""
     ranks = []
     for rank in case.ranks:
         assert rank.rank is not None
@@ -102,7 +103,7 @@ def _span(ranks: tuple[Rank, ...]) -> tuple[float, float]:
 
 def _sample(
     case: Case,
-    doing: Mapping[int, Doing],
+    doing: Mapping[int, ProcessLoad],
     at: float,
     *,
     passed: float,
@@ -117,10 +118,10 @@ def _sample(
     for rank in case.ranks:
         assert rank.pid is not None
         assert rank.rank is not None
-        what = doing.get(rank.rank, USUAL)
+        what = doing.get(rank.rank, USUAL_LOAD)
 
-        def grown(name: str, one: Doing = what) -> float | None:
-            usual, own = getattr(USUAL, name), getattr(one, name)
+        def grown(name: str, one: ProcessLoad = what) -> float | None:
+            usual, own = getattr(USUAL_LOAD, name), getattr(one, name)
             return None if own is None else 5 + before * (usual or 0.0) + after * own
 
         group = f"/group-{rank.rank}" if what.throttled is not None else None

@@ -1,4 +1,4 @@
-"""Tracing without a process of its own."""
+"""Has `mgpu-doctor plan` trace steps in the test's own process, without worker processes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mgpu_doctor.plan.wire import Answer, Refusal
 
 
 class InThisProcess:
-    """In the place of a `Worker`."""
+    """Replaces a `Worker`."""
 
     functions: dict[str, Callable[[], Any]]
-    """By the names under which they are asked for; others are looked for as ever."""
+    """Functions by their target names; other targets are found as usual."""
 
     def __init__(self, target: str, limit: float) -> None:
         self.target, self.limit = target, limit
@@ -40,7 +40,7 @@ class InThisProcess:
 
 
 class _NoProcess(str):
-    """In the place of a `ForkServer`: the target alone."""
+    """Replaces a `ForkServer`: just the target's name."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ def _tracer(about: Framework) -> Callable[..., Answer]:
 
 
 def trace_here(monkeypatch: pytest.MonkeyPatch, **functions: Callable[[], Any]) -> None:
-    """From now on, one trace after the other."""
+    """Has the step tracer trace `functions` in this process, one after the other."""
     monkeypatch.setattr(InThisProcess, "functions", functions, raising=False)
     monkeypatch.setattr(step_tracer, "Worker", InThisProcess)
     monkeypatch.setattr(step_tracer, "ForkServer", _NoProcess)

@@ -1,7 +1,8 @@
-"""Looks at jobs that do not exist: processes that stand, move, wait and die, as a probe sees them.
+"""Hand-made job snapshots: processes that are blocked, busy, waiting or dead, as the probe reports
+them.
 
-Stacks are written outermost first, as `function file:line`; `train.py` and its like are the user's
-own, all other files a library's.
+A stack is written outermost frame first, as `function file:line`. `train.py` and the other
+`_USER_FILES` count as the user's code, all other files as a library's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ START = 1_790_000_000.0
 HOME = "/home/someone/project"
 SITE = "/opt/venv/lib/python3.11/site-packages"
 STANDARD = "/usr/lib/python3.11"
-_OURS = ("train.py", "data.py", "util.py", "model.py")
+_USER_FILES = ("train.py", "data.py", "util.py", "model.py")
 _LIBRARIES = ("torch/", "tensorflow/", "filelock/", "transformers/", "horovod/", "numpy/")
 
 ROOT = ("<module> train.py:90", "main train.py:81")
@@ -26,7 +27,7 @@ LOGGER = "_exception_logger.<locals>.wrapper torch/distributed/c10d_logger.py:83
 
 
 def collective(operation: str = "all_reduce", line: int = 65) -> tuple[str, ...]:
-    """A rank that waits in a collective of gloo."""
+    """The stack of a rank that waits in a collective of gloo."""
     return (*LOOP, f"Job.exchange train.py:{line}", LOGGER, f"{operation} {C10D}:3252")
 
 
@@ -81,14 +82,14 @@ SAVING = (*LOOP, "save torch/serialization.py:900", "_save torch/serialization.p
 
 
 def frames(calls: Iterable[str]) -> tuple[Frame, ...]:
-    """Innermost first, as a probe tells them."""
+    """The frames of a stack, innermost first, as the probe reports them."""
     return tuple(_frame(call) for call in reversed(tuple(calls)))
 
 
 def _frame(call: str) -> Frame:
     function, _, place = call.partition(" ")
     file, _, line = place.rpartition(":")
-    if file in _OURS:
+    if file in _USER_FILES:
         file = f"{HOME}/{file}"
     elif file.startswith(_LIBRARIES):
         file = f"{SITE}/{file}"
@@ -98,8 +99,8 @@ def _frame(call: str) -> Frame:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One process in one look. `cpu`: seconds that its main thread has used so far."""
+class ProcessState:
+    """One process in one snapshot. `cpu`: CPU seconds that its main thread has used so far."""
 
     calls: Sequence[str] = ()
     state: str | None = "S"
@@ -109,27 +110,27 @@ class Seen:
     gil: bool | None = False
     helpers: Sequence[Sequence[str]] = ()
     holder: Sequence[str] = ()
-    """Another thread, which holds Python's lock."""
+    """The stack of another thread, which holds the GIL."""
     native: Sequence[str] = ()
-    """Functions of C, innermost first."""
+    """C functions, innermost first."""
     rested: float | None = None
-    """Seconds since its main thread last ran, as the scheduler tells."""
+    """Seconds since its main thread last ran, by the scheduler."""
     others_cpu: float = 0.0
-    """Seconds that its other threads have used so far."""
+    """CPU seconds that its other threads have used so far."""
     child_cpu: float | None = None
-    """Seconds that a process which it started has used; None: there is none."""
+    """CPU seconds that its child process has used so far; None: it has no child."""
     unread: bool = False
     on_device: bool | None = False
 
 
 @dataclass
-class Scene:
-    """A job over several looks, `every` seconds apart."""
+class SnapshotSeries:
+    """A job in `count` snapshots that are `every` seconds apart."""
 
-    ranks: Mapping[int, Sequence[Seen]] = field(default_factory=dict)
-    """Rank -> what is seen look by look; the last holds for all that follow."""
-    workers: Mapping[int, Sequence[Seen]] = field(default_factory=dict)
-    """Rank -> its data-loader worker."""
+    ranks: Mapping[int, Sequence[ProcessState]] = field(default_factory=dict)
+    """Rank -> its state in each snapshot; the last one also holds for all later snapshots."""
+    workers: Mapping[int, Sequence[ProcessState]] = field(default_factory=dict)
+    """Rank -> the states of its data-loader worker."""
     missing: tuple[int, ...] = ()
     world_size: int | None = None
     every: float = 1.0
@@ -141,18 +142,18 @@ class Scene:
     def _snapshot(self, at: int) -> JobSnapshot:
         now = START + at * self.every
         processes, stacks = [], []
-        for rank, seen in self.ranks.items():
-            one = _nth(seen, at)
-            processes.append(_process(1000 + rank, rank, one, self._world()))
-            stacks += _stacks(1000 + rank, now, one)
-            if one.child_cpu is not None:
-                child = replace(_process(7000 + rank, rank, one, None), role=Role.OTHER)
-                processes.append(replace(child, parent=1000 + rank, cpu_seconds=one.child_cpu))
-        for rank, seen in self.workers.items():
-            one = _nth(seen, at)
-            loader = _process(5000 + rank, rank, one, None)
+        for rank, states in self.ranks.items():
+            state = _state_at(states, at)
+            processes.append(_process(1000 + rank, rank, state, self._world()))
+            stacks += _stacks(1000 + rank, now, state)
+            if state.child_cpu is not None:
+                child = replace(_process(7000 + rank, rank, state, None), role=Role.OTHER)
+                processes.append(replace(child, parent=1000 + rank, cpu_seconds=state.child_cpu))
+        for rank, states in self.workers.items():
+            state = _state_at(states, at)
+            loader = _process(5000 + rank, rank, state, None)
             processes.append(replace(loader, role=Role.LOADER, parent=1000 + rank))
-            stacks += _stacks(5000 + rank, now, one)
+            stacks += _stacks(5000 + rank, now, state)
         return JobSnapshot(
             at=now,
             launcher="torchrun",
@@ -166,74 +167,79 @@ class Scene:
         return self.world_size or len(self.ranks) + len(self.missing)
 
 
-def _nth(seen: Sequence[Seen], at: int) -> Seen:
-    return seen[min(at, len(seen) - 1)]
+def _state_at(states: Sequence[ProcessState], at: int) -> ProcessState:
+    return states[min(at, len(states) - 1)]
 
 
-def _process(pid: int, rank: int, seen: Seen, world: int | None) -> Process:
+def _process(pid: int, rank: int, state: ProcessState, world: int | None) -> Process:
     return Process(
         pid=pid,
         parent=1,
         role=Role.RANK,
-        state=seen.state,
+        state=state.state,
         rank=rank,
         local_rank=rank,
         world_size=world,
         name="python",
         command=("python", "train.py"),
         start_ticks=1,
-        cpu_seconds=seen.cpu + seen.others_cpu,
+        cpu_seconds=state.cpu + state.others_cpu,
         wchan=None,
-        syscall=seen.syscall,
+        syscall=state.syscall,
         container=None,
         user=None,
-        main_cpu_seconds=seen.cpu,
-        rested=seen.rested,
-        on_device=seen.on_device,
+        main_cpu_seconds=state.cpu,
+        rested=state.rested,
+        on_device=state.on_device,
     )
 
 
-def _stacks(pid: int, at: float, seen: Seen) -> list[Stack]:
-    if seen.unread or seen.state in (None, "Z"):
+def _stacks(pid: int, at: float, state: ProcessState) -> list[Stack]:
+    if state.unread or state.state in (None, "Z"):
         return []
-    threads = [Thread(pid, "MainThread", True, seen.active, seen.gil, frames(seen.calls))]
+    threads = [Thread(pid, "MainThread", True, state.active, state.gil, frames(state.calls))]
     threads += [
-        Thread(pid + 1, None, False, False, False, frames(helper)) for helper in seen.helpers
+        Thread(pid + 1, None, False, False, False, frames(helper)) for helper in state.helpers
     ]
-    if seen.holder:
-        threads.append(Thread(pid + 2, "hog", False, False, True, frames(seen.holder)))
-    found = [Stack(pid, at, "py-spy", tuple(threads))]
-    if seen.native:
-        inner = tuple(Frame(name, "libtorch.so", None) for name in seen.native)
-        main = Thread(pid, "MainThread", True, False, False, (*inner, *frames(seen.calls)))
-        found.append(Stack(pid, at, "py-spy --native", (main,)))
-    return found
+    if state.holder:
+        threads.append(Thread(pid + 2, "hog", False, False, True, frames(state.holder)))
+    stacks = [Stack(pid, at, "py-spy", tuple(threads))]
+    if state.native:
+        inner = tuple(Frame(name, "libtorch.so", None) for name in state.native)
+        main = Thread(pid, "MainThread", True, False, False, (*inner, *frames(state.calls)))
+        stacks.append(Stack(pid, at, "py-spy --native", (main,)))
+    return stacks
 
 
-def moving(calls: Sequence[str], count: int, *, step: float = 0.05, **more: object) -> list[Seen]:
-    """The same stack look after look, with processor time used in between."""
-    seen = Seen(calls, **more)  # type: ignore[arg-type]  # keyword arguments of Seen
-    return [replace(seen, cpu=seen.cpu + at * step) for at in range(count)]
+def busy_process(
+    calls: Sequence[str], count: int, *, step: float = 0.05, **more: object
+) -> list[ProcessState]:
+    """A process with the same stack in each snapshot, using `step` CPU seconds between two of
+    them."""
+    first = ProcessState(calls, **more)  # type: ignore[arg-type]  # keyword arguments of ProcessState
+    return [replace(first, cpu=first.cpu + at * step) for at in range(count)]
 
 
-def stuck(*calls: str, **more: object) -> list[Seen]:
-    """A rank that stands below the training loop."""
-    return [Seen((*LOOP, *calls), **more)]  # type: ignore[arg-type]  # keyword arguments of Seen
+def blocked_process(*calls: str, **more: object) -> list[ProcessState]:
+    """A rank that is blocked in a function called by the training loop."""
+    return [ProcessState((*LOOP, *calls), **more)]  # type: ignore[arg-type]  # as above
 
 
-WAITS = [Seen(collective())]
-LOCKED = stuck("Job.stand train.py:70", "take util.py:31")
+WAITING_IN_COLLECTIVE = [ProcessState(collective())]
+LOCKED = blocked_process("Job.stand train.py:70", "take util.py:31")
 
 
-def scene(
-    culprits: Mapping[int, Sequence[Seen]], ranks: int = 4, others: Sequence[Seen] = WAITS
-) -> Scene:
-    """Some ranks as told, all others waiting."""
-    return Scene({rank: culprits.get(rank, others) for rank in range(ranks)})
+def snapshot_series(
+    culprits: Mapping[int, Sequence[ProcessState]],
+    ranks: int = 4,
+    others: Sequence[ProcessState] = WAITING_IN_COLLECTIVE,
+) -> SnapshotSeries:
+    """A job of `ranks` ranks; those that are not in `culprits` are in the states `others`."""
+    return SnapshotSeries({rank: culprits.get(rank, others) for rank in range(ranks)})
 
 
 def case(snapshots: Sequence[JobSnapshot], ranks: Sequence[Rank] = ()) -> Case:
-    """The case of a running job of which only looks are known."""
+    """The case of a running job of which only snapshots are known."""
     job = Job(
         id="1",
         command=("torchrun", "train.py"),

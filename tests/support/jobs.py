@@ -1,4 +1,4 @@
-"""Runs real training jobs for tests: one at a time on this machine, and none is left behind."""
+"""Runs real training jobs for tests: one at a time on this machine; no process is left over."""
 
 import fcntl
 import os
@@ -18,8 +18,8 @@ from mgpu_trainers import catalogue
 
 JOBS = Path(__file__).parents[1] / "jobs"
 STEADY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
-"""Without these glibc makes some processes twice as slow as others in what takes much memory (it
-gives blocks back and takes them anew), by chance: a healthy job must not have that."""
+"""Without these, glibc makes some processes by chance twice as slow as others in memory-heavy work,
+because it returns blocks to the system and takes them again. A healthy job must not have that."""
 IN_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
 Launcher = Callable[..., list[str]]
 """Makes the command that starts a script of tests/jobs in so many ranks."""
@@ -39,7 +39,7 @@ def torchrun(script: str, *options: str, ranks: int = 2) -> list[str]:
 
 
 def plain(script: str, *options: str, ranks: int = 2) -> list[str]:
-    """The same by a launcher that itself starts at once: torchrun takes seconds to load torch."""
+    """The same with a launcher that starts at once: torchrun takes seconds to load torch."""
     return [sys.executable, str(JOBS / "env_ranks.py"), "--ranks", str(ranks), script, *options]
 
 
@@ -64,8 +64,8 @@ def forked_trainer(name: str, **options: object) -> list[str]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Holds the machine: training jobs that compete for cores would spoil each other's timing.
-    Tests that several processes run at once share it with each other."""
+    """Locks the machine, because training jobs that compete for cores would falsify each other's
+    timing. Tests under xdist share the lock."""
     with (Path(tempfile.gettempdir()) / "mgpu-jobs.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH if IN_PARALLEL else fcntl.LOCK_EX)
         yield
@@ -73,7 +73,7 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """The running command; what is left of it and of its children is killed at the end."""
+    """Starts the command; at the end it and its descendants are killed."""
     with (
         alone(),
         subprocess.Popen(
@@ -91,7 +91,7 @@ def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def run(command: Sequence[str], seconds: float = 200.0) -> Ended:
-    """Runs the command to its end; raises subprocess.TimeoutExpired where it takes longer."""
+    """Runs the command to its end; raises subprocess.TimeoutExpired after `seconds`."""
     with started(command) as process:
         out, err = process.communicate(timeout=seconds)
         return Ended(process.returncode, out, err)
@@ -107,14 +107,14 @@ def kill_family(pid: int) -> None:
 
 
 def gone(pid: int) -> bool:
-    """Whether it has ended: in a container there may be nobody who waits for orphans."""
+    """Whether the process has ended. A zombie counts: in a container nothing may reap orphans."""
     return not processes.is_alive(pid)
 
 
 def until(condition: Callable[[], bool], seconds: float = 150.0) -> None:
-    """Waits for the condition; raises TimeoutError where it does not come true in time."""
+    """Waits until the condition holds; raises TimeoutError after `seconds`."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError("what the test waits for did not happen")
+            raise TimeoutError("the condition of the test did not become true")
         time.sleep(0.02)

@@ -67,30 +67,30 @@ class _Run:
         job = self.job
         begun = [rank.host for rank in self.ranks]
         ready = []
-        for rank, one in enumerate(self.ranks):
-            one.batch(self._loader(rank))
+        for rank, writer in enumerate(self.ranks):
+            writer.batch(self._loader(rank))
             half = job.kernels // 2
             for index in range(half):
-                one.launch(f"void gemm_{index % 8}<float>", self._kernel(rank), job)
+                writer.launch(f"void gemm_{index % 8}<float>", self._kernel(rank), job)
             times = []
             for index in range(half):
-                one.launch(f"void wgrad_{index % 8}<float>", self._kernel(rank), job)
-                times.append(one.device)
+                writer.launch(f"void wgrad_{index % 8}<float>", self._kernel(rank), job)
+                times.append(writer.device)
             places = [half * (number + 1) // job.buckets - 1 for number in range(job.buckets)]
             ready.append([times[place] if job.overlap else times[-1] for place in places])
         done = [rank.wire for rank in self.ranks]
         for bucket in range(job.buckets):
             starts = [max(ready[rank][bucket], done[rank]) + 2 for rank in range(job.ranks)]
             end = max(starts) + self._jittered(job.transfer)
-            for rank, one in enumerate(self.ranks):
-                one.collective(job, step * job.buckets + bucket, starts[rank], end)
+            for rank, writer in enumerate(self.ranks):
+                writer.collective(job, step * job.buckets + bucket, starts[rank], end)
                 done[rank] = end
-        for rank, one in enumerate(self.ranks):
-            one.wire = done[rank]
-            one.device = max(one.device, done[rank])
-            one.launch("void multi_tensor_apply_kernel<sgd>", self._jittered(job.kernel), job)
-            one.synchronize()
-            one.note(f"ProfilerStep#{step}", begun[rank], one.host)
+        for rank, writer in enumerate(self.ranks):
+            writer.wire = done[rank]
+            writer.device = max(writer.device, done[rank])
+            writer.launch("void multi_tensor_apply_kernel<sgd>", self._jittered(job.kernel), job)
+            writer.synchronize()
+            writer.note(f"ProfilerStep#{step}", begun[rank], writer.host)
 
     def _kernel(self, rank: int) -> float:
         return self._jittered(self.job.kernel) * self.job.slow.get(rank, 1.0)
@@ -129,9 +129,11 @@ class _Writer:
 
     def collective(self, job: Job, sequence: int, start: float, end: float) -> None:
         call = self._call("cudaLaunchKernelExC", self.host, 4.0)
-        told = {**_KERNEL, **_COLLECTIVE, "Group size": job.ranks, "Seq": sequence}
-        told["Process Group Ranks"] = str([*range(job.ranks)])
-        self._on_device("kernel", job.collective, COMMUNICATION, start, end - start, call, told)
+        arguments = {**_KERNEL, **_COLLECTIVE, "Group size": job.ranks, "Seq": sequence}
+        arguments["Process Group Ranks"] = str([*range(job.ranks)])
+        self._on_device(
+            "kernel", job.collective, COMMUNICATION, start, end - start, call, arguments
+        )
 
     def synchronize(self) -> None:
         self._call("cudaDeviceSynchronize", self.host, max(1.0, self.device - self.host))
@@ -144,8 +146,8 @@ class _Writer:
         call = self._call("cudaMemcpyAsync", self.host, 5.0)
         self.host += 6.0
         start = max(self.host, self.device)
-        told = {"bytes": 1 << 20, "memory bandwidth (GB/s)": 26.2}
-        self._on_device("gpu_memcpy", name, COMPUTE, start, length, call, told)
+        arguments = {"bytes": 1 << 20, "memory bandwidth (GB/s)": 26.2}
+        self._on_device("gpu_memcpy", name, COMPUTE, start, length, call, arguments)
         self.device = start + length
 
     def _call(self, name: str, start: float, length: float) -> int:
@@ -155,9 +157,22 @@ class _Writer:
         return self._correlation
 
     def _on_device(  # noqa: PLR0917
-        self, cat: str, name: str, stream: int, start: float, length: float, call: int, told: Json
+        self,
+        cat: str,
+        name: str,
+        stream: int,
+        start: float,
+        length: float,
+        call: int,
+        arguments: Json,
     ) -> None:
-        args = {"device": self.rank, "context": 1, "stream": stream, "correlation": call, **told}
+        args = {
+            "device": self.rank,
+            "context": 1,
+            "stream": stream,
+            "correlation": call,
+            **arguments,
+        }
         self._event(cat, name, start, length, pid=self.rank, tid=stream, args=args)
 
     def _event(
@@ -211,22 +226,22 @@ _COLLECTIVE = {
 
 def lines(events: Iterable[Json], rank: int | None, world: int | None) -> Iterator[str]:
     """The file, as Kineto lays it out."""
-    told = {"backend": "nccl", "rank": rank, "world_size": world}
+    arguments = {"backend": "nccl", "rank": rank, "world_size": world}
     yield '{\n  "schemaVersion": 1,\n  "deviceProperties": [],\n  '
     if rank is not None:
-        yield f'"distributedInfo": {json.dumps(told)},\n  "host_name": "node-{rank // 8}",\n  '
+        yield f'"distributedInfo": {json.dumps(arguments)},\n  "host_name": "node-{rank // 8}",\n  '
     yield '"displayTimeUnit": "ms",\n  "traceEvents": [\n'
     yield ",\n  ".join(map(_line, events))
     yield '\n  ],\n  "traceName": "made.json"\n}\n'
 
 
-def _line(one: Json) -> str:
+def _line(event: Json) -> str:
     """As Kineto's output_json.cpp breaks it."""
     return (
-        f'{{\n    "ph": "X", "cat": "{one["cat"]}", "name": {json.dumps(one["name"])}, '
-        f'"pid": {one["pid"]}, "tid": {one["tid"]},\n    "ts": {one["ts"]:.3f}, '
-        f'"dur": {one["dur"]:.3f},\n    "args": {{\n      '
-        f"{json.dumps(one['args'])[1:-1]}\n    }}\n  }}"
+        f'{{\n    "ph": "X", "cat": "{event["cat"]}", "name": {json.dumps(event["name"])}, '
+        f'"pid": {event["pid"]}, "tid": {event["tid"]},\n    "ts": {event["ts"]:.3f}, '
+        f'"dur": {event["dur"]:.3f},\n    "args": {{\n      '
+        f"{json.dumps(event['args'])[1:-1]}\n    }}\n  }}"
     )
 
 

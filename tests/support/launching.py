@@ -32,12 +32,12 @@ def python(program: str) -> list[str]:
 
 
 def eventually(what: str, condition: Callable[[], Any]) -> Any:
-    """Wait until the condition holds, and return what it gave."""
+    """Waits until the condition is true, and returns its value."""
     deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.01)
-    return found
+    return value
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -47,14 +47,14 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:
-    """The whole lines so far: the last one may be under way."""
+    """The complete lines of a file of JSON lines; the last one may be incomplete."""
     whole, _, _ = file.read_text().rpartition("\n")
     return [json.loads(line) for line in whole.splitlines()]
 
 
 def conduits(recording: Path) -> dict[int, int]:
-    """The processes that carry this recording's output: pid -> parent's pid."""
-    found = {}
+    """The processes that copy this recording's output: pid -> parent's pid."""
+    pids = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if (
@@ -62,26 +62,26 @@ def conduits(recording: Path) -> dict[int, int]:
                 and f"MGPU_DOCTOR_COPY={recording}/".encode() in (entry / "environ").read_bytes()
             ):
                 stat = (entry / "stat").read_text()
-                found[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
-    return found
+                pids[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    return pids
 
 
 def state(pid: int) -> str:
-    """The letter of /proc/PID/stat; empty where there is no such process."""
+    """The state letter of /proc/PID/stat; empty if there is no such process."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     return ""
 
 
 class Terminal:
-    """A terminal of its own session in which a command runs in the foreground."""
+    """A pseudo-terminal in which a command runs in the foreground of its own session."""
 
     def __init__(self, command: Sequence[str], rows: int = 24, columns: int = 80) -> None:
         self.master, slave = pty.openpty()
         self.resize(rows, columns)
         self.before = termios.tcgetattr(slave)
-        # At Ctrl-C the kernel signals first and then discards unread output: at times also what
-        # the job prints because of the signal.
+        # At Ctrl-C the kernel sends the signal and then discards unread output, sometimes also what
+        # the job prints in response.
         self.before[3] |= termios.NOFLSH
         termios.tcsetattr(slave, termios.TCSANOW, self.before)
 

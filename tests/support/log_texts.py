@@ -1,4 +1,4 @@
-"""Console texts with what is wrong in them: whole logs, and each signature's own example."""
+"""Console texts with their known cause: whole logs, and the example of each signature."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ CODES: Mapping[str, str] = {
     "torchrun-report-cut": "failed-killed",
     "unused-parameters": "failed-unused-parameters",
 }
-"""What ended the jobs of tests/recorded/console/failed, where their text tells it. `COMPOSED` were
-not printed by jobs of ours."""
+"""The cause of each log of tests/recorded/console/failed. `COMPOSED` ones were not printed by real
+jobs."""
 COMPOSED = frozenset(
     {"estimator-nan", "loader-nested-cause", "mismatch-after-timeout", "nccl-last-error"}
     | {"nccl-timeout-abort", "nvrm-three-lines", "ray-worker-died", "tensorflow-session-waits"}
@@ -71,13 +71,13 @@ COMPOSED = frozenset(
 """Written from the frameworks' texts with our own values, because they need GPUs, Ray or TF 1."""
 
 Variant = tuple[str, str]
-"""What was changed, and the changed text."""
+"""The name of a change, and the changed text."""
 ORIGINAL = "original"
 
 
 @dataclass(frozen=True)
 class FaultyText:
-    """A text, the code that is right for it, and the index of its telling line."""
+    """A text, the code of its cause, and the index of the line that shows it."""
 
     name: str
     text: str
@@ -92,7 +92,7 @@ class FaultyText:
 
 @dataclass(frozen=True)
 class HealthyText:
-    """A text that must raise no alarm, whatever is done to it."""
+    """A text for which nothing may be reported, however it is changed."""
 
     name: str
     text: str
@@ -125,7 +125,7 @@ def _recorded(path: Path, code: str) -> FaultyText:
 
 
 def examples() -> list[FaultyText]:
-    """Each signature's example as often as it must be printed."""
+    """The example of each signature, repeated as often as the signature needs (`least`)."""
     return [
         FaultyText(
             signature.id,
@@ -145,17 +145,18 @@ def healthy_texts() -> tuple[HealthyText, ...]:
 
 
 def findings_of(text: str, folder: Path) -> tuple[Finding, ...]:
-    """What the doctor reports of a text alone."""
+    """The findings on a text."""
     path = folder / "train.log"
     path.write_text(f"{text}\n", encoding="utf-8")
     return diagnose(load_logs([str(path)])).findings
 
 
 def first_code(text: str, folder: Path) -> str | None:
-    found = findings_of(text, folder)
-    return found[0].code if found else None
+    findings = findings_of(text, folder)
+    return findings[0].code if findings else None
 
 
 def alarms(text: str, folder: Path) -> list[str]:
-    """Codes of what would worry the user."""
-    return [one.code for one in findings_of(text, folder) if one.severity is not Severity.INFO]
+    """The codes of the findings of at least warning severity."""
+    findings = findings_of(text, folder)
+    return [finding.code for finding in findings if finding.severity is not Severity.INFO]

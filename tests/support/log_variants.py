@@ -1,4 +1,5 @@
-"""The same log as people pass it on: wrapped, indented, quoted, labelled, cut."""
+"""Changes a log in the ways in which people pass logs on: wrapped, indented, quoted, labelled,
+cut."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from itertools import chain
 
 WIDTHS = (80, 100, 120)
 CUT_SHARE = 0.3
-"""Of the telling line, how much is lost where a text was cut short."""
+"""The share of the telling line that is lost if the text is cut off there."""
 
 
 def wrap(text: str, width: int) -> str:

@@ -1,4 +1,4 @@
-"""Logs for tests: written to files, and the noise that healthy jobs print."""
+"""Writes logs for tests and scans them; lines that healthy jobs print."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECORDED = Path(__file__).parents[1] / "recorded"
 
 @dataclass(frozen=True)
 class Text:
-    """A signature as far as the engine knows them."""
+    """A signature, as far as the log scanner needs it."""
 
     id: str
     needle: str
@@ -40,7 +40,7 @@ def scanned_text(text: str | bytes, *wanted: Text) -> Scanned:
 
 
 def progress(count: int, *, first: int = 0, label: str = "") -> list[str]:
-    """Lines by which training counts on."""
+    """Progress lines of a healthy training."""
     return [f"{label}epoch 0 step {n} loss {1 / (n + 1):.4f}" for n in range(first, first + count)]
 
 

@@ -1,6 +1,6 @@
-"""Properties of hundreds of small things: one test tries them all and names those that fail.
+"""Tests a property of hundreds of values in one test, which names all values that fail.
 
-pytest spends some milliseconds on each parametrised case, which adds up to minutes over thousands.
+pytest spends some milliseconds on each parametrised case: minutes for thousands of them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 def over(
     names: str, values: Iterable[Any], label: Callable[[Any], str] = repr
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Like `pytest.mark.parametrize`, but as one test: it runs the check with every value.
+    """Like `pytest.mark.parametrize`, but as a single test that runs the check with every value.
 
-    `names`: the parameters, separated by commas. All values are tried; the failure names each value
-    that failed, by its `label`, and why.
+    `names`: the parameters, separated by commas. If values fail, the test lists each by its
+    `label`, with the reason.
     """
     parts = [name.strip() for name in names.split(",")]
     tried = list(values)

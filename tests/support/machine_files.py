@@ -1,4 +1,4 @@
-"""Made-up machines for the tests of deaths: /proc, control groups and the kernel's log as files."""
+"""Files of pretend machines for the tests of failures: /proc and control groups."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write(root: Path, name: str, text: str) -> None:
 def process(
     root: Path, pid: int, *, group: str = "/jobs", parent: int = 1, files: int = 3, version: int = 2
 ) -> None:
-    """A process of a made-up /proc with this many open files."""
+    """Writes a process of a pretend /proc, with this many open files."""
     write(root, f"proc/{pid}/stat", STAT.format(pid=pid, parent=parent, ticks=1000 + pid))
     write(root, f"proc/{pid}/limits", LIMITS.format(cpu="unlimited", files=1024))
     write(root, f"proc/{pid}/cgroup", f"0::{group}\n" if version == 2 else f"4:memory:{group}\n")
@@ -33,7 +33,7 @@ def process(
 
 
 def group(root: Path, path: str, counters: Mapping[str, str]) -> None:
-    """Files of a made-up control group, below the place where its controller is mounted."""
+    """Writes files of a pretend control group, below the mount point of its controller."""
     for name, text in counters.items():
         write(root, f"sys/fs/cgroup{path}/{name}", text)
 

@@ -1,4 +1,4 @@
-"""A rank on a GPU whose memory has known parts."""
+"""A rank on a GPU whose memory consists of known parts."""
 
 from __future__ import annotations
 

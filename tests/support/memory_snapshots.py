@@ -1,4 +1,4 @@
-"""Memory snapshots as `torch.cuda.memory._dump_snapshot` writes them, made by hand."""
+"""Hand-made memory snapshots in the format of `torch.cuda.memory._dump_snapshot`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process metadata of made-up ranks, from the keys of a box."""
+"""Sets process metadata of synthetic ranks, by the keys of a black box."""
 
 from __future__ import annotations
 

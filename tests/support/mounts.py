@@ -33,7 +33,7 @@ needs_mounts = pytest.mark.skipif(
 
 @contextlib.contextmanager
 def mounted(kind: str, folder: Path) -> Iterator[Path]:
-    """A small empty file system of one of `KINDS`, mounted in `folder` for so long."""
+    """Mounts a small empty file system of one of `KINDS` in `folder`."""
     with contextlib.ExitStack() as stack:
         if kind.startswith("overlay on "):
             below = stack.enter_context(mounted(kind.removeprefix("overlay on "), folder / "below"))
@@ -72,7 +72,7 @@ def _mount(point: Path, *options: str, source: str = "none") -> Iterator[Path]:
 
 
 def fill(folder: Path) -> None:
-    """Write into the file system until nothing more fits."""
+    """Writes into the file system until it is full."""
     for size in (1 << 20, 1 << 16, 512):
         with contextlib.suppress(OSError), open(folder / f"fill{size}", "wb", buffering=0) as file:
             while True:

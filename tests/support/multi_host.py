@@ -1,5 +1,5 @@
-"""A job spread over several hosts, each with GPUs and processes of the same numbers: as frames, and
-as a recording to replay."""
+"""A job over several hosts whose GPUs and processes have the same numbers on each host: as frames
+of the live screen, and as a recording for a replay."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from mgpu_doctor.recording.layout import DEVICE_SAMPLES, HOSTS
 from tests.support import diagnoses
 from tests.support.frames import AT, frame, gpu, heat, together
 
-One = TypeVar("One", Culprit, Rank, RankSummary)
+Item = TypeVar("Item", Culprit, Rank, RankSummary)
 
 
-def spread(found: Diagnosis, hosts: Sequence[str], each: int) -> Diagnosis:
-    """So many of its ranks on each host; what is the same there is told by the host alone."""
+def spread_over_hosts(diagnosis: Diagnosis, hosts: Sequence[str], each: int) -> Diagnosis:
+    """The diagnosis with `each` of its ranks on each host; ranks of different hosts share pids."""
 
-    def moved(one: One) -> One:
-        number = one.rank or 0
-        return replace(one, host=hosts[number // each], pid=4000 + number % each)
+    def moved(item: Item) -> Item:
+        number = item.rank or 0
+        return replace(item, host=hosts[number // each], pid=4000 + number % each)
 
-    ranks = tuple(moved(rank) for rank in found.case.ranks)
-    job = replace(found.case.job, hosts=tuple(hosts))
+    ranks = tuple(moved(rank) for rank in diagnosis.case.ranks)
+    job = replace(diagnosis.case.job, hosts=tuple(hosts))
     return replace(
-        found,
-        ranks=tuple(moved(rank) for rank in found.ranks),
-        case=replace(found.case, ranks=ranks, job=job),
+        diagnosis,
+        ranks=tuple(moved(rank) for rank in diagnosis.ranks),
+        case=replace(diagnosis.case, ranks=ranks, job=job),
         findings=tuple(
             replace(finding, culprits=tuple(moved(culprit) for culprit in finding.culprits))
-            for finding in found.findings
+            for finding in diagnosis.findings
         ),
     )
 
 
 def samples(hosts: Sequence[str], each: int, at: float = AT) -> tuple[DeviceSample, ...]:
-    """The same GPUs everywhere but for their utilization; the last of all is lost."""
+    """A sample per host, with `each` GPUs that differ in utilization; the very last GPU is lost."""
 
     def device(host: int, index: int) -> Device:
         if (host, index) == (len(hosts) - 1, each - 1):
@@ -54,13 +54,13 @@ def samples(hosts: Sequence[str], each: int, at: float = AT) -> tuple[DeviceSamp
     )
 
 
-def replayed(hosts: Sequence[str], each: int, slow: int) -> Frame:
-    """Of a straggler among them."""
+def replay_frame(hosts: Sequence[str], each: int, slow: int) -> Frame:
+    """A frame of a replay in which the rank `slow` is a straggler."""
     many = len(hosts) * each
     *others, last = samples(hosts, each)
-    found = diagnoses.straggler(many, slow, Outcome.RUNNING)
+    diagnosis = diagnoses.straggler(many, slow, Outcome.RUNNING)
     return frame(
-        together(spread(found, hosts, each), 0.564, 0.989),
+        together(spread_over_hosts(diagnosis, hosts, each), 0.564, 0.989),
         source="20260917-101500-train-4711",
         heat=heat(many, slow),
         devices=last,
@@ -69,16 +69,16 @@ def replayed(hosts: Sequence[str], each: int, slow: int) -> Frame:
     )
 
 
-def record(folder: Path, told: Sequence[DeviceSample]) -> None:
-    """Adds the samples to a recording, those of each host to a file of its own."""
-    for host in {one.host for one in told}:
+def record(folder: Path, device_samples: Sequence[DeviceSample]) -> None:
+    """Adds the samples to a recording, in one file per host."""
+    for host in {item.host for item in device_samples}:
         assert host is not None
         place = folder / HOSTS / host
         place.mkdir(parents=True, exist_ok=True)
         lines = DeviceLines(place / DEVICE_SAMPLES)
-        for sample in told:
+        for sample in device_samples:
             if sample.host == host:
                 lines.append({**asdict(sample), "host": None})
 
 
-FOUR = replayed([f"trainer-gpu-{number:04}" for number in range(4)], 4, 9)
+FOUR_HOSTS = replay_frame([f"trainer-gpu-{number:04}" for number in range(4)], 4, 9)

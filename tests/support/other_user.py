@@ -1,4 +1,4 @@
-"""Doing something as another user."""
+"""Calls a function as another user."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ NOBODY = 65_534
 
 
 def as_nobody(act: Callable[[], Any]) -> Any:
-    """What `act` returns, as JSON gives it back, when the user `nobody` calls it. Without root's
-    rights nobody can become somebody else: then it is called as we are."""
+    """Calls `act` in a child process as the user `nobody` and returns its result, through JSON.
+    Without root's rights the child keeps the current user."""
     out, into = os.pipe()
     child = os.fork()
     if child == 0:

@@ -58,8 +58,8 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class JobSnapshot:
-    """A look ahead, which takes no characters."""
+class Lookahead:
+    """A lookahead, which matches no characters."""
 
     bodies: tuple[Variant, ...]
 
@@ -73,7 +73,7 @@ class Edge:
     """That it does not allow before it."""
 
 
-Part = Char | Repeat | JobSnapshot | Edge
+Part = Char | Repeat | Lookahead | Edge
 Variant = tuple[Part, ...]
 """A pattern without alternatives: one choice for each of them."""
 
@@ -103,7 +103,7 @@ def _steps(variant: Variant, places: int, longest: int) -> float:
         tries = times * max(1.0, places / max(1, least))
         if isinstance(part, Char):
             between.append(part.chars)
-        elif isinstance(part, JobSnapshot):
+        elif isinstance(part, Lookahead):
             steps += tries * max(_steps(body, 1, longest) + len(body) for body in part.bodies)
         elif isinstance(part, Edge):
             apart = _begins_run(part, variant[at + 1 :])
@@ -165,7 +165,7 @@ def repeats_of(parts: Iterable[Part]) -> Iterator[Repeat]:
     for part in parts:
         if isinstance(part, Repeat):
             yield part
-        if isinstance(part, Repeat | JobSnapshot):
+        if isinstance(part, Repeat | Lookahead):
             for body in part.bodies:
                 yield from repeats_of(body)
 
@@ -231,7 +231,7 @@ def _choices(code: str, value: Any, flags: int, longest: int) -> list[Variant]:
     if code in ("ASSERT", "ASSERT_NOT"):
         direction, inside = value
         bodies = tuple(_variants(inside, flags, longest))
-        return [(JobSnapshot(bodies) if direction > 0 else _behind(code, bodies),)]
+        return [(Lookahead(bodies) if direction > 0 else _behind(code, bodies),)]
     raise NotImplementedError(f"{code} in a pattern")
 
 

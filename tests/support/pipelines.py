@@ -110,21 +110,23 @@ def _one_step(job: Pipeline, began: Floats, own: Mapping[str, Floats]) -> Floats
 
 
 def _of_rank(job: Pipeline, rank: int, own: Mapping[str, Floats], ends: Floats) -> Any:
-    one = np.zeros(job.steps, dtype=STEP_DTYPE)
-    one["seq"] = np.arange(1, job.steps + 1)
-    one["step"] = np.arange(job.steps)
+    rank_records = np.zeros(job.steps, dtype=STEP_DTYPE)
+    rank_records["seq"] = np.arange(1, job.steps + 1)
+    rank_records["step"] = np.arange(job.steps)
     for phase, name in enumerate(PHASES):
-        one["phases"][:, phase] = own[name][:, rank]
-    one["phases"][:, PHASES.index("communication")] = np.nan
-    one["wall_ns"] = np.diff(ends[:, rank]) * 1e9
-    one["end_ns"] = 10**12 + ends[1:, rank] * 1e9
-    one["flags"][:1] = WARM_UP
-    one["loss"] = np.nan
-    one["cpu_s"] = one["phases"][:, WORK].sum(axis=1) if job.sizes is not None else np.nan
-    one["collectives"] = 2 * job.micro_batches
-    one["micro_batches"] = job.micro_batches
-    one["stage"] = -1
-    return one
+        rank_records["phases"][:, phase] = own[name][:, rank]
+    rank_records["phases"][:, PHASES.index("communication")] = np.nan
+    rank_records["wall_ns"] = np.diff(ends[:, rank]) * 1e9
+    rank_records["end_ns"] = 10**12 + ends[1:, rank] * 1e9
+    rank_records["flags"][:1] = WARM_UP
+    rank_records["loss"] = np.nan
+    rank_records["cpu_s"] = (
+        rank_records["phases"][:, WORK].sum(axis=1) if job.sizes is not None else np.nan
+    )
+    rank_records["collectives"] = 2 * job.micro_batches
+    rank_records["micro_batches"] = job.micro_batches
+    rank_records["stage"] = -1
+    return rank_records
 
 
 @dataclass(frozen=True)

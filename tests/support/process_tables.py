@@ -1,4 +1,4 @@
-"""A pretend /proc: processes as text files, laid out as proc(5) has them."""
+"""Writes a pretend /proc: processes as text files in the layout of proc(5)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class ProcTable:
         network: str = "net:[1]",
         flags: int = 0,
     ) -> None:
-        """`environment` None: it may not be read. A zombie has neither command nor environment."""
+        """Adds a process. `environment` None: it is not readable. A zombie (state Z) has neither a
+        command nor an environment."""
         folder = self.proc / str(pid)
         folder.mkdir()
         words = command.split() if isinstance(command, str) else list(command)
@@ -71,7 +72,7 @@ class ProcTable:
 
 
 def elastic(rank: int, world: int, port: int = 29500, run: str = "run1") -> dict[str, object]:
-    """What torchrun tells a rank on the only host."""
+    """The environment that torchrun gives to a rank on a single host."""
     return {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -86,5 +87,5 @@ def elastic(rank: int, world: int, port: int = 29500, run: str = "run1") -> dict
 def by_hand(
     rank: int, world: int, address: str = "127.0.0.1", port: int = 29500
 ) -> dict[str, object]:
-    """What people set in a shell."""
+    """The environment of a rank that a user started in a shell."""
     return {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": address, "MASTER_PORT": port}

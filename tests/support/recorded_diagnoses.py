@@ -1,6 +1,6 @@
-"""Diagnoses without their prose, held against golden files: codes, ranks, fixes and numbers.
+"""Compares diagnoses without their prose with golden files: codes, ranks, fixes and numbers.
 
-`MGPU_DOCTOR_TEST_RECORD=1` in the environment writes the files of the test files that run anew.
+`MGPU_DOCTOR_TEST_RECORD=1` in the environment rewrites the golden files of the test files that run.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from tests.support.screens import RECORD
 
 GOLDEN = Path(__file__).parents[1] / "recorded" / "diagnoses"
 NUMBER = re.compile(r"(?<![\w./-])\d+(?:\.\d+)?(?![\w/-])")
-"""Of a sentence, neither in a name nor in a path."""
+"""Matches a number in a sentence, not in a name or a path."""
 MOST_DIAGNOSES = 100
-"""Of one test: those beyond it are not recorded."""
+"""Diagnoses of one test that are recorded; later ones are not."""
 
 
 def examine(rules: Iterable[Rule], measures: Measures) -> list[Finding]:
-    """What the rules find, by their own detectors alone; recorded like a diagnosis."""
+    """The findings of the rules by their own detectors, without folding; recorded like a
+    diagnosis."""
     findings = [finding for rule in rules for finding in rule.examine(measures, rule.defaults)]
     keep(findings)
     return findings
 
 
 def keep(findings: Sequence[Finding]) -> None:
-    """Nothing; in tests/doctor/rules a fixture records them instead."""
+    """Does nothing. In tests/doctor/rules a fixture replaces it by a function that records."""
 
 
 def rounded(value: Any) -> str:
-    """A number to four digits; a text may hold paths, and only counts as one."""
+    """A number with four digits. A text becomes `text`, because it may hold paths."""
     if isinstance(value, str):
         return "text"
     if isinstance(value, float | int) and not isinstance(value, bool):
@@ -44,7 +45,7 @@ def rounded(value: Any) -> str:
 
 
 def lines_of(finding: Finding) -> Iterator[str]:
-    """Its code, ranks and cost, the numbers in its text, and a line for each evidence and fix."""
+    """The finding's code, ranks and cost, the numbers in its text, its evidence and its fixes."""
     ranks = [culprit.rank for culprit in finding.culprits]
     cost = finding.cost
     costs = [rounded(x) for x in (cost.step_fraction, cost.seconds_per_step, cost.bytes)]
@@ -64,7 +65,7 @@ def lines_of(finding: Finding) -> Iterator[str]:
 
 
 def numbers_of(diagnosis: Diagnosis) -> Iterator[str]:
-    """Those of the whole job, then those of each finding."""
+    """The numbers of the whole job, then those of each finding."""
     whole = (
         diagnosis.coverage,
         diagnosis.step_seconds,
@@ -80,7 +81,7 @@ def numbers_of(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def lines_of_all(findings: Sequence[Finding]) -> Iterator[str]:
-    """Those that a test asked some rules for."""
+    """The lines of findings that a test got from single rules."""
     yield "= rules"
     for finding in findings:
         yield from lines_of(finding)

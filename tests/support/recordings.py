@@ -1,4 +1,4 @@
-"""Small recordings of jobs that never ran, written by the real black-box writer."""
+"""Writes small recordings of pretend jobs with the real black-box writer."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def recording(
     live: bool = False,
     birth: Mapping[str, Any] = BIRTH,
 ) -> Path:
-    """A job whose ranks all took `steps` equal steps of the given phases (seconds). `live`: it has
-    no end yet, and its first process is this one. `birth`: what each rank's box tells of it."""
+    """Writes a recording whose ranks took `steps` equal steps of the given phases (seconds).
+    `live`: the job has not ended, and its first process is this one. `birth`: each rank's
+    metadata."""
     host = os.uname().nodename
     info = {
         "schema": SCHEMA,

@@ -1,4 +1,4 @@
-"""What strangers learn of a diagnosis: its redacted Markdown."""
+"""Diagnoses with given words, and their redacted Markdown."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tests.support import diagnoses
 
 
 def make_diagnosis(words: str, *, command: tuple[str, ...] = ("torchrun", "train.py")) -> Diagnosis:
-    """A diagnosis in which somebody's words are a cause, of a job that was started so."""
-    made = diagnoses.straggler()
-    job = replace(made.case.job, command=command, cwd="/srv/jobs/today")
-    case = replace(made.case, job=job, console=Console((words,)))
-    return replace(made, case=case, findings=(replace(made.findings[0], cause=words),))
+    """A diagnosis of a job with this command, whose console and cause contain `words`."""
+    base = diagnoses.straggler()
+    job = replace(base.case.job, command=command, cwd="/srv/jobs/today")
+    case = replace(base.case, job=job, console=Console((words,)))
+    return replace(base, case=case, findings=(replace(base.findings[0], cause=words),))
 
 
 def redact_words(words: str, *, command: tuple[str, ...] = ("torchrun", "train.py")) -> str:
-    """What is left of the cause."""
+    """The cause after redaction."""
     return redact_diagnosis(make_diagnosis(words, command=command)).findings[0].cause
 
 
 def render_page(diagnosis: Diagnosis) -> str:
-    """All words of the Markdown as a reader sees them: without marks and escapes."""
+    """The text of the redacted Markdown as a reader sees it, without escapes."""
     text = html.unescape(markdown.render(diagnosis)).replace("<!-- -->", "")
     return re.sub(r"\\(?=[\\`*_\[\]#|~$:.+=-])", "", text)

@@ -1,4 +1,4 @@
-"""Where a rule's limit decides: at exactly the value that was measured, and on which side."""
+"""Checks on which side of a rule's limit a value counts that equals the limit."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ def equal_counts_as(case: Case, code: str, limit: str, value: object) -> str | N
     measures = measure(case)
     near = (math.nextafter(value, -math.inf), value, math.nextafter(value, math.inf))
     below, at, above = (
-        [_without_limits(one) for one in rule.apply(measures, {**rule.defaults, limit: each})]
-        for each in near
+        [
+            _without_limits(finding)
+            for finding in rule.apply(measures, {**rule.defaults, limit: limit_value})
+        ]
+        for limit_value in near
     )
     if below == above:
         return None

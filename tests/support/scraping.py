@@ -1,4 +1,4 @@
-"""Reads what the exporter writes with the Prometheus library's own, strict parser."""
+"""Scrapes the exporter and parses its pages with the Prometheus library's strict parser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Series = dict[tuple[tuple[str, str], ...], float]
 
 @dataclass(frozen=True)
 class Page:
-    """All series of a page by name."""
+    """A scraped page; no series may occur twice."""
 
     text: str
 
@@ -24,13 +24,13 @@ class Page:
         self.named()
 
     def named(self) -> dict[str, Series]:
-        found: dict[str, Series] = {}
+        by_name: dict[str, Series] = {}
         families = text_string_to_metric_families(self.text)  # type: ignore[no-untyped-call]
         for family in families:
             for sample in family.samples:
                 labels = tuple(sorted(sample.labels.items()))
-                found.setdefault(sample.name, {})[labels] = sample.value
-        return found
+                by_name.setdefault(sample.name, {})[labels] = sample.value
+        return by_name
 
     def of(self, name: str, **labels: str) -> list[float]:
         """Values of the series of `name` that have these labels."""
@@ -55,8 +55,8 @@ class Reply:
 
 
 def ask(port: int, path: str = "/metrics", *, method: str = "GET", **headers: str) -> Reply:
-    """`headers`: by name, `_` for `-`. Comes back once the server has closed the connection: it
-    counts an answer that was taken, so after it was sent."""
+    """Sends a request and returns the reply, after the server has closed the connection: only then
+    has the server counted it. `headers`: by name, `_` for `-`."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     try:

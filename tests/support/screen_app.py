@@ -1,4 +1,4 @@
-"""The smallest app that shows one screen, and what that screen gave."""
+"""A minimal Textual app that shows one screen and keeps its results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from textual.app import App
 from textual.screen import Screen
 
 
-class TinyApp(App[None]):
-    """`results`: what the screen was dismissed with, if it was."""
+class ScreenApp(App[None]):
+    """`results`: what the screen was dismissed with; `copied`: texts copied to the clipboard."""
 
     def __init__(self, shown: Screen[Any]) -> None:
         super().__init__()

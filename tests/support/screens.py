@@ -1,5 +1,5 @@
-"""Screens as text, held against golden files. `MGPU_DOCTOR_TEST_RECORD=1` in the environment
-rewrites them: then read the difference before committing it."""
+"""Compares screens as text with golden files. `MGPU_DOCTOR_TEST_RECORD=1` in the environment
+rewrites the files; read the diff before committing it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Still:
         return self._frame
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Holds nothing to release."""
 
 
 def screen_text(app: App[Any]) -> str:
-    """What is on the screen, line by line, without trailing blanks."""
+    """The text on the screen, line by line, without trailing blanks."""
     size = app.size
     console = Console(
         file=io.StringIO(), width=size.width, height=size.height, record=True, legacy_windows=False
@@ -54,7 +54,7 @@ def screen_text(app: App[Any]) -> str:
 
 
 async def until(pilot: Pilot[Any], condition: Callable[[], bool], what: str) -> None:
-    """Lets the app work until `condition` holds; fails after half a minute or more."""
+    """Runs the app until `condition` holds; fails after half a minute or more."""
     for _ in range(3000):
         if condition():
             await pilot.pause()
@@ -79,11 +79,11 @@ def _app(pilot: Pilot[None]) -> TopApp:
 
 
 async def check_screen(pilot: Pilot[Any], name: str) -> None:
-    """At 120 × 40, fails unless the screen comes to look as the golden file `name` does; at another
-    size, unless all that is on it fits.
+    """At 120 × 40, waits until the screen equals the golden file `name`; at other sizes, until all
+    of it fits. Fails otherwise.
 
-    Panels, lists and the footer are drawn in turns of their own: no single look is known to be the
-    last one, so it is repeated."""
+    Panels, lists and the footer are drawn one after the other, and nothing tells when the last one
+    is drawn. Therefore the comparison is repeated."""
     if pilot.app.size != GOLDEN_SIZE:
         await until(pilot, lambda: not cut_off(pilot.app), "everything on the screen fits")
         return
@@ -97,7 +97,7 @@ async def check_screen(pilot: Pilot[Any], name: str) -> None:
 
 
 async def check_sizes(pilot: Pilot[Any], name: str) -> None:
-    """Checks the screen of an app that starts at 120 × 40 at all sizes, one after the other."""
+    """Checks the screen of an app at all sizes; the app starts at 120 × 40."""
     await check_screen(pilot, name)
     for size in SIZES:
         if size != GOLDEN_SIZE:
@@ -111,7 +111,8 @@ async def _resized(pilot: Pilot[Any], size: Size) -> None:
 
 
 def cut_off(app: App[Any]) -> list[str]:
-    """What does not fit: lines of a panel that are wider than it, widgets beyond the screen."""
+    """Descriptions of what does not fit: lines wider than their panel, widgets beyond the
+    screen."""
     wide = [
         f"#{panel.id}: {line.plain}"
         for panel in app.screen.query(Panel)
@@ -129,8 +130,8 @@ def cut_off(app: App[Any]) -> list[str]:
 
 
 def check(name: str, text: str, width: int = GOLDEN_WIDTH) -> None:
-    """At the width of the golden files, fails unless `text` is the golden file `name`; at another
-    one, unless its lines are no wider."""
+    """At the width of the golden files, fails unless `text` equals the golden file `name`; at other
+    widths, fails if a line is wider."""
     if width != GOLDEN_WIDTH:
         assert max(map(cell_len, text.splitlines()), default=0) <= width
         return

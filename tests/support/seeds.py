@@ -1,4 +1,4 @@
-"""How much a test tries: a little in the quick suite, a sweep in the slow one."""
+"""How many examples a test tries: a few in the quick suite, a sweep in the slow one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import settings
 
 
 def at_most(examples: int) -> int:
-    """Examples of a property test whose single example is dear: those of the profile, if fewer."""
+    """The number of examples of a property test with expensive examples: at most the profile's."""
     return min(examples, settings().max_examples)
 
 

@@ -1,4 +1,4 @@
-"""Small Python processes that are really stuck, each in its own way."""
+"""Starts small Python processes that really block: on a lock, in a system call, in C code, …"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mgpu_probes.outside.stacks import kernel_waits
 
 from tests.support.jobs import until
 
-_HOW = {
+_WAYS = {
     "lock": "lock = threading.Lock(); lock.acquire(); ready(); lock.acquire()",
     "sleep": "ready(); ctypes.CDLL(None).sleep(600)",
     "gil": "ready(); ctypes.PyDLL(None).sleep(600)",
@@ -72,9 +72,9 @@ stuck_here()
 def stuck(
     how: str, *options: str, python: str = sys.executable, pass_fds: Sequence[int] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is about to be stuck in `stuck_here`, by one of the ways above."""
+    """A process that blocks in `stuck_here` in one of the `_WAYS`; killed at the end."""
     with subprocess.Popen(
-        [python, "-c", _SCRIPT.format(how=_HOW[how]), how, *options],
+        [python, "-c", _SCRIPT.format(how=_WAYS[how]), how, *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=pass_fds,
@@ -87,25 +87,25 @@ def stuck(
             process.kill()
 
 
-def rests_in(pid: int, call: str) -> None:
+def wait_for_call(pid: int, call: str) -> None:
     """Waits until the process's main thread is in this system call."""
     until(lambda: (kernel_waits.read_kernel_state(pid).syscall or "").split()[:1] == [call])
 
 
 @contextmanager
 def all_stuck(*ways: str) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Several at once."""
+    """One process for each of these ways."""
     with ExitStack() as stack:
         yield [stack.enter_context(stuck(how)) for how in ways]
 
 
 def job_of(*pids: int, role: str = RANK) -> RunningJob:
     """A job of these processes; the first is rank 0."""
-    found = []
+    job_processes = []
     for rank, pid in enumerate(pids):
         process = processes.read_process(pid)
         assert process is not None
-        found.append(
+        job_processes.append(
             JobProcess(
                 pid=pid,
                 parent=process.parent,
@@ -125,5 +125,5 @@ def job_of(*pids: int, role: str = RANK) -> RunningJob:
             )
         )
     return RunningJob(
-        launcher=None, launcher_pid=None, world_size=len(pids), processes=tuple(found)
+        launcher=None, launcher_pid=None, world_size=len(pids), processes=tuple(job_processes)
     )

@@ -1,4 +1,4 @@
-"""Synthetic jobs with known truth: lockstep ranks with noise, faults and exact phases."""
+"""Synthetic jobs with known truth: ranks in lockstep, with noise, faults and exact phases."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Synthetic:
     """Constant relative differences between ranks."""
     communication: float = 0.002
     meets: int = 1
-    """Ranks meet in a collective at every so many steps."""
+    """Steps between two collectives."""
     base: Mapping[str, float] = field(default_factory=lambda: dict(BASE))
     faults: Sequence[Fault] = ()
     birth: Mapping[str, Any] = field(default_factory=dict)
@@ -60,12 +60,12 @@ class Synthetic:
 
 
 def oversubscribed(**changes: Any) -> Synthetic:
-    """Four ranks on two cores: noisy steps, neighbours in time alike, uneven ranks."""
+    """Four ranks on two cores: noisy steps that all ranks share, uneven ranks."""
     return Synthetic(**{"noise": 0.25, "shared_noise": 0.15, "asymmetry": 0.01, **changes})
 
 
 def own_work(job: Synthetic) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-    """Phase -> (T, R) seconds of own work."""
+    """Phase -> (steps, ranks) seconds of own work."""
     random = np.random.default_rng(job.seed)
     shape = (job.steps, job.ranks)
     common = _lognormal(random, job.shared_noise, (job.steps, 1))
@@ -89,7 +89,7 @@ def _lognormal(random: np.random.Generator, variation: float, shape: tuple[int, 
 
 
 def records(job: Synthetic) -> list[Any]:
-    """Step records of every rank, in lockstep: all leave a step's collective together."""
+    """The step records of every rank; all ranks leave a step's collective together."""
     random = np.random.default_rng(job.seed + 1)
     phases = own_work(job)
     own = np.sum(list(phases.values()), axis=0)
@@ -98,28 +98,28 @@ def records(job: Synthetic) -> list[Any]:
     for end in range(job.meets, job.steps + 1, job.meets):
         since = own[end - job.meets : end].sum(axis=0)
         standing[end - 1] = since.max() - since + moving[end - 1]
-    made = []
+    all_records = []
     for rank in range(job.ranks):
-        one = np.zeros(job.steps, dtype=STEP_DTYPE)
-        one["seq"] = np.arange(1, job.steps + 1)
-        one["step"] = np.arange(job.steps)
-        one["phases"] = 0.0
+        rank_records = np.zeros(job.steps, dtype=STEP_DTYPE)
+        rank_records["seq"] = np.arange(1, job.steps + 1)
+        rank_records["step"] = np.arange(job.steps)
+        rank_records["phases"] = 0.0
         for phase, values in phases.items():
-            one["phases"][:, PHASES.index(phase)] = values[:, rank]
-        one["phases"][:, PHASES.index("wait")] = standing[:, rank]
-        one["phases"][:, PHASES.index("communication")] = np.nan
+            rank_records["phases"][:, PHASES.index(phase)] = values[:, rank]
+        rank_records["phases"][:, PHASES.index("wait")] = standing[:, rank]
+        rank_records["phases"][:, PHASES.index("communication")] = np.nan
         wall = own[:, rank] + standing[:, rank]
-        one["wall_ns"] = (wall * 1e9).astype(np.int64)
-        one["end_ns"] = 10**12 + np.cumsum(one["wall_ns"])
-        one["flags"][:1] = WARM_UP
-        one["loss"] = np.nan
-        one["cpu_s"] = np.nan
-        one["group_seq"] = 10 + 3 * np.arange(job.steps)
-        one["collectives"] = 3
-        one["micro_batches"] = 1
-        one["stage"] = -1
-        made.append(one)
-    return made
+        rank_records["wall_ns"] = (wall * 1e9).astype(np.int64)
+        rank_records["end_ns"] = 10**12 + np.cumsum(rank_records["wall_ns"])
+        rank_records["flags"][:1] = WARM_UP
+        rank_records["loss"] = np.nan
+        rank_records["cpu_s"] = np.nan
+        rank_records["group_seq"] = 10 + 3 * np.arange(job.steps)
+        rank_records["collectives"] = 3
+        rank_records["micro_batches"] = 1
+        rank_records["stage"] = -1
+        all_records.append(rank_records)
+    return all_records
 
 
 def make_rank(

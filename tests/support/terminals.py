@@ -1,4 +1,4 @@
-"""Programs in real terminals, whose screens are read: in tmux, or in one that is emulated here."""
+"""Runs programs in real terminals and reads their screens: in tmux, or in a small emulator here."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ ALTERNATE, CURSOR = 1049, 25
 
 
 class Screen:
-    """What a terminal shows once a program has written to it: no colours, every letter of width 1,
-    and no scrolling."""
+    """A terminal's screen after what a program has written to it: without colours and scrolling,
+    and all letters have width 1."""
 
     def __init__(self, rows: int, columns: int) -> None:
         self.modes = {CURSOR: True}
@@ -55,19 +55,19 @@ class Screen:
 
     def write(self, data: bytes) -> None:
         self._rest += self._decode.decode(data)
-        while found := _PIECES.match(self._rest):
-            self._rest = self._rest[found.end() :]
-            self._take(found)
+        while piece := _PIECES.match(self._rest):
+            self._rest = self._rest[piece.end() :]
+            self._take(piece)
 
-    def _take(self, found: re.Match[str]) -> None:
-        if found["mode"]:
-            self._switch(int(found["number"]), found["set"] == "h")
-        elif found["to"]:
-            self._row, self._column = int(found["row"] or 1) - 1, int(found["column"] or 1) - 1
-        elif found["erase"]:
+    def _take(self, piece: re.Match[str]) -> None:
+        if piece["mode"]:
+            self._switch(int(piece["number"]), piece["set"] == "h")
+        elif piece["to"]:
+            self._row, self._column = int(piece["row"] or 1) - 1, int(piece["column"] or 1) - 1
+        elif piece["erase"]:
             self._clear()
-        elif found["text"]:
-            self._put(found["text"])
+        elif piece["text"]:
+            self._put(piece["text"])
 
     def _switch(self, mode: int, on: bool) -> None:
         if mode == ALTERNATE and on != self.modes.get(ALTERNATE, False):
@@ -101,10 +101,11 @@ class Console(Protocol):
     def resize(self, rows: int, columns: int) -> None: ...
 
     def restored(self) -> bool:
-        """Whether a program left it as a shell needs it."""
+        """Whether the program left the terminal in the state that a shell needs."""
 
     def vanish(self) -> Callable[[], bool]:
-        """The terminal goes away, as with its window; what tells whether the command has ended."""
+        """Closes the terminal, as a closed window does. Returns a function that tells whether the
+        command has ended."""
 
     def close(self) -> None: ...
 
@@ -194,10 +195,10 @@ def console(
 
 
 def awaited(there: Console, words: str, *, gone: bool = False) -> str:
-    """The screen once it shows these words, or no longer does."""
+    """Waits until the screen shows these words (`gone`: no longer shows them), and returns it."""
     try:
         until(lambda: (words in there.text()) != gone, seconds=120)
     except TimeoutError:
-        what = f"never {'went' if gone else 'came'}: {words}"
+        what = f"never {'disappeared' if gone else 'appeared'}: {words}"
         raise AssertionError(f"{what}\n{there.text()}") from None
     return there.text()

@@ -1,4 +1,4 @@
-"""Files of another user, with root or without."""
+"""Makes files look as if they belonged to another user, with root's rights or without."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 NOBODY = 65_534
 
 
-def give_away(path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
+def give_to_other_user(path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
     """Makes `path` another user's: really, where root is there; else the code in `module` takes
     itself for another user."""
     if os.geteuid() == 0:

@@ -1,4 +1,4 @@
-"""A stand-in for torch's worker server: answers one request a connection, as the test wants."""
+"""A stand-in for torch's worker server: it answers one request per connection as the test wants."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ def varint(value: int) -> bytes:
 
 def event(name: int, start: int, length: int, statistics: Mapping[int, int] | None = None) -> bytes:
     """Picoseconds."""
-    told = [(4, message((1, key), (4, value))) for key, value in (statistics or {}).items()]
-    return message((1, name), (2, start), (3, length), *told)
+    fields = [(4, message((1, key), (4, value))) for key, value in (statistics or {}).items()]
+    return message((1, name), (2, start), (3, length), *fields)
 
 
 def line(name: str, at: int, events: Sequence[bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""Own work, wait and communication against a job whose truth is known."""
+"""Own work, wait and communication against a job with known truth."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def joined_of(job: Synthetic) -> Joined:
 def test_own_work_is_what_the_job_really_did() -> None:
     job = Synthetic(faults=[Fault(2, "backward", milliseconds=20)])
     truth = np.sum(list(own_work(job).values()), axis=0)[5:]
-    found = attribute(joined_of(job))
-    np.testing.assert_allclose(found.own, truth, atol=2e-6)
-    assert (found.own.argmax(axis=1) == 2).all()
-    assert (found.wait[:, 2] == 0).all()
+    attribution = attribute(joined_of(job))
+    np.testing.assert_allclose(attribution.own, truth, atol=2e-6)
+    assert (attribution.own.argmax(axis=1) == 2).all()
+    assert (attribution.wait[:, 2] == 0).all()
 
 
 def test_communication_is_what_nobody_can_avoid() -> None:
-    found = attribute(joined_of(Synthetic(communication=0.004, noise=0.0, spikes=0.0)))
-    np.testing.assert_allclose(found.communication, 0.004, atol=1e-6)
-    assert found.wait.min() >= 0
+    attribution = attribute(joined_of(Synthetic(communication=0.004, noise=0.0, spikes=0.0)))
+    np.testing.assert_allclose(attribution.communication, 0.004, atol=1e-6)
+    assert attribution.wait.min() >= 0
 
 
 def test_communication_measured_by_a_rank_counts_as_standing() -> None:
@@ -56,13 +56,15 @@ def test_unmeasured_wait_is_an_honest_refusal() -> None:
 
 def test_what_if_predicts_the_step_time_without_the_fault() -> None:
     slow = joined_of(Synthetic(faults=[Fault(2, "optimizer", milliseconds=12)]))
-    found = attribute(slow)
-    saved = saved_if_faster(found, {2: 0.012})
+    attribution = attribute(slow)
+    saved = saved_if_faster(attribution, {2: 0.012})
     measured = joined_of(Synthetic()).step_seconds / slow.step_seconds
     assert 1 - saved == pytest.approx(measured, rel=0.02)
-    assert saved_if_faster(found, {0: 0.012}) == pytest.approx(0, abs=1e-3)
-    assert step_time(found.own, found.communication) == pytest.approx(slow.step_seconds, rel=0.01)
-    whole = ideal(found)
+    assert saved_if_faster(attribution, {0: 0.012}) == pytest.approx(0, abs=1e-3)
+    assert step_time(attribution.own, attribution.communication) == pytest.approx(
+        slow.step_seconds, rel=0.01
+    )
+    whole = ideal(attribution)
     assert whole.step_seconds == pytest.approx(slow.step_seconds, rel=0.01)
     assert whole.ideal_seconds < slow.step_seconds - 0.01
     assert whole.waste_fraction == pytest.approx(1 - whole.ideal_seconds / whole.step_seconds)

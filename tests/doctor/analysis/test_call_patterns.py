@@ -1,4 +1,4 @@
-"""What ranks usually call at a place, and by how many calls one of them is shifted."""
+"""The usual calls of ranks, and by how many calls a rank is shifted."""
 
 from __future__ import annotations
 

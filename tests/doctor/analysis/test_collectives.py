@@ -1,4 +1,5 @@
-"""Where ranks' collectives part: real dumps of gloo jobs, simulated ones, and healthy ones."""
+"""Where the collectives of ranks diverge: real dumps of gloo jobs, simulated ones, and healthy
+ones."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ LINES = {
 """Of `tests/jobs/mismatches.py`, as it was when these dumps were made."""
 
 
-def found(flights: tuple[Flight, ...]) -> Divergence:
+def find_divergence(flights: tuple[Flight, ...]) -> Divergence:
     divergence = diverged(flights)
     assert divergence is not None
     return divergence
@@ -52,7 +53,7 @@ FAULTS = {
 @pytest.mark.parametrize("kind", FAULTS)
 def test_the_first_divergence_of_real_jobs(kind: str) -> None:
     what, sequence, expected, called = FAULTS[kind]
-    divergence = found(recorded(kind, LATE))
+    divergence = find_divergence(recorded(kind, LATE))
     assert divergence.kind is what
     assert divergence.culprits == (2,)
     assert divergence.sequence == sequence
@@ -65,19 +66,19 @@ def test_the_first_divergence_of_real_jobs(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["skip", "extra", "operation", "branch", "dtype", "silent"])
 def test_a_mismatch_is_seen_at_once(kind: str) -> None:
     """It needs no waiting to be one."""
-    assert found(recorded(kind)).culprits == (2,)
+    assert find_divergence(recorded(kind)).culprits == (2,)
 
 
 @pytest.mark.parametrize(("kind", "beyond"), [("silent", 12), ("silent-ended", 39), ("dtype", 38)])
 def test_how_far_a_job_went_on_after_a_mismatch(kind: str, beyond: int) -> None:
-    divergence = found(recorded(kind))
+    divergence = find_divergence(recorded(kind))
     assert (divergence.beyond, divergence.calls) == (beyond, 1)
     assert (divergence.is_blocked, divergence.seconds) == (False, None)
 
 
 @pytest.mark.parametrize("kind", ["asleep", "asleep-json"])
 def test_a_rank_that_never_comes(kind: str) -> None:
-    divergence = found(recorded(kind, LATE))
+    divergence = find_divergence(recorded(kind, LATE))
     assert divergence.kind is Kind.BEHIND
     assert divergence.culprits == (2,)
     assert divergence.sequence == 25
@@ -88,7 +89,7 @@ def test_a_rank_that_never_comes(kind: str) -> None:
 
 
 def test_between_two_ranks_who_never_comes() -> None:
-    divergence = found(recorded("asleep-two", LATE))
+    divergence = find_divergence(recorded("asleep-two", LATE))
     assert (divergence.kind, divergence.culprits) == (Kind.BEHIND, (1,))
 
 
@@ -100,7 +101,7 @@ def test_a_short_wait_is_no_hang(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["deadlock", "deadlock-json"])
 def test_a_ring_over_groups_is_told_with_who_left_the_usual_order(kind: str) -> None:
     """Ranks 1 and 2 began with their second pair, as they never did before."""
-    divergence = found(recorded(kind, LATE))
+    divergence = find_divergence(recorded(kind, LATE))
     assert divergence.kind is Kind.DEADLOCK
     assert divergence.culprits == (1, 2)
     assert set(divergence.deviating) == {0, 1, 2}
@@ -109,13 +110,13 @@ def test_a_ring_over_groups_is_told_with_who_left_the_usual_order(kind: str) -> 
 
 def test_a_ring_needs_no_time_for_call_stacks() -> None:
     """The order of calls proves it; that it was no moment in passing, any time at all does."""
-    divergence = found(recorded("deadlock", -9.0))
+    divergence = find_divergence(recorded("deadlock", -9.0))
     assert (divergence.kind, divergence.is_blocked) == (Kind.DEADLOCK, True)
     assert diverged(recorded("deadlock", -14.0)) is None
 
 
 def test_without_call_sites_a_left_out_call_is_known_by_routine() -> None:
-    divergence = found(recorded("skip-json", LATE))
+    divergence = find_divergence(recorded("skip-json", LATE))
     assert (divergence.kind, divergence.culprits) == (Kind.SKIPPED, (2,))
     assert divergence.sequence == 25
 
@@ -132,7 +133,7 @@ def test_healthy_jobs_give_nothing(kind: str, stood: float) -> None:
 @pytest.mark.parametrize("gone", [0, 1, 3])
 def test_a_missing_dump_changes_no_verdict(kind: str, gone: int) -> None:
     flights = tuple(one for one in recorded(kind, LATE) if one.rank != gone)
-    divergence = found(flights)
+    divergence = find_divergence(flights)
     assert divergence.culprits in ((2,), ())
     # Rank 3 is in no sub-group, so that gloo kept the group of all ranks in its dump alone.
     assert divergence.missing == (() if gone == 3 else (gone,))
@@ -147,12 +148,12 @@ def test_without_the_culprits_dump_nobody_else_is_blamed(kind: str) -> None:
 
 def test_all_dumps_but_one_wait_so_it_is_the_missing_one() -> None:
     flights = tuple(one for one in recorded("asleep", LATE) if one.rank != 2)
-    divergence = found(flights)
+    divergence = find_divergence(flights)
     assert (divergence.kind, divergence.culprits, divergence.missing) == (Kind.BEHIND, (2,), (2,))
 
 
 def test_a_file_copied_later_does_not_tell_how_long_it_stood() -> None:
-    divergence = found(recorded("asleep", 90_000.0))
+    divergence = find_divergence(recorded("asleep", 90_000.0))
     assert divergence.culprits == (2,)
     assert divergence.seconds is None
     assert not divergence.is_blocked
@@ -161,7 +162,7 @@ def test_a_file_copied_later_does_not_tell_how_long_it_stood() -> None:
 def test_a_lost_beginning_changes_no_verdict() -> None:
     flights = recorded("skip", LATE)
     cut = replace(flights[1], collectives=flights[1].collectives[-8:], lost=18)
-    divergence = found((flights[0], cut, *flights[2:]))
+    divergence = find_divergence((flights[0], cut, *flights[2:]))
     assert (divergence.kind, divergence.culprits, divergence.sequence) == (Kind.SKIPPED, (2,), 25)
 
 
@@ -178,20 +179,20 @@ def test_why_nothing_can_be_said() -> None:
         (empty, "no collectives"),
     ):
         assert diverged(dumps) is None
-        found = doubt(dumps)
-        assert found is not None
-        assert said in found.reason
-        assert found.remedy
+        doubted = doubt(dumps)
+        assert doubted is not None
+        assert said in doubted.reason
+        assert doubted.remedy
 
 
 def test_a_wait_that_may_be_a_moment_in_passing_is_said_to_be_one() -> None:
     flights = recorded("asleep", -6.0)
     assert diverged(flights) is None
-    found = doubt(flights)
-    assert found is not None
-    assert f"all_reduce at mismatches.py:{LINES['gradients']}" in found.reason
-    assert "rank 2 had not called, for 0 to 9 s" in found.reason
-    assert "later" in found.remedy
+    doubted = doubt(flights)
+    assert doubted is not None
+    assert f"all_reduce at mismatches.py:{LINES['gradients']}" in doubted.reason
+    assert "rank 2 had not called, for 0 to 9 s" in doubted.reason
+    assert "later" in doubted.remedy
 
 
 LINES_OF_A_STEP = (10, 20, 30)
@@ -213,7 +214,7 @@ def test_a_call_left_out_long_ago_is_told_where_it_was(skipped: int, nccl: bool)
     """All went on for a hundred calls with wrong partners; what stands is the end of the loop."""
     programs = {rank: steps(50, skipped if rank == 2 else None) for rank in range(4)}
     flights = simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 400.0, nccl=nccl)
-    divergence = found(flights)
+    divergence = find_divergence(flights)
     assert (divergence.kind, divergence.culprits) == (Kind.SKIPPED, (2,))
     assert divergence.sequence == 12 * 3 + skipped + 1
     assert line(divergence.expected) == LINES_OF_A_STEP[skipped]
@@ -222,7 +223,7 @@ def test_a_call_left_out_long_ago_is_told_where_it_was(skipped: int, nccl: bool)
 @pytest.mark.parametrize("skipped", [0, 1, 2])
 def test_between_two_ranks_the_routine_tells_who_left_out_a_call(skipped: int) -> None:
     programs = {0: steps(50), 1: steps(50, skipped)}
-    divergence = found(simulated(programs, {"0": (0, 1)}, lambda _: 400.0))
+    divergence = find_divergence(simulated(programs, {"0": (0, 1)}, lambda _: 400.0))
     assert divergence.kind in (Kind.SKIPPED, Kind.BEHIND, Kind.AHEAD)
     assert divergence.culprits in ((1,), ())
 
@@ -231,7 +232,7 @@ def test_other_sizes_are_told_with_both() -> None:
     programs = {
         rank: [*steps(5), Call("0", size=9 if rank == 1 else 8, line=40)] for rank in range(3)
     }
-    divergence = found(simulated(programs, {"0": (0, 1, 2)}, lambda _: 60.0))
+    divergence = find_divergence(simulated(programs, {"0": (0, 1, 2)}, lambda _: 60.0))
     assert (divergence.kind, divergence.culprits) == (Kind.SHAPE, (1,))
     assert divergence.expected is not None
     assert divergence.expected.inputs == ((8,),)
@@ -242,7 +243,7 @@ def test_other_sizes_are_told_with_both() -> None:
 
 def test_two_against_two_is_undecided() -> None:
     programs = {rank: [*steps(5), Call("0", size=8 + rank // 2, line=40)] for rank in range(4)}
-    divergence = found(simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 60.0))
+    divergence = find_divergence(simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 60.0))
     assert divergence.kind is Kind.SHAPE
     assert divergence.culprits == ()
 
@@ -252,7 +253,7 @@ def test_one_that_is_ahead_is_not_blamed_nor_are_the_others() -> None:
     programs = {
         rank: [*steps(5), *([Call("0", line=99)] if rank == 1 else [])] for rank in (0, 1, 2)
     }
-    divergence = found(simulated(programs, {"0": (0, 1, 2)}, lambda _: 60.0))
+    divergence = find_divergence(simulated(programs, {"0": (0, 1, 2)}, lambda _: 60.0))
     assert divergence.kind is Kind.AHEAD
     assert divergence.culprits == ()
     assert divergence.expecting == (1,)
@@ -269,7 +270,7 @@ def test_the_chain_of_waiting_ends_at_who_waits_for_nobody() -> None:
     }
     programs = {rank: [*before, *pair[rank]] * 6 for rank in groups["0"]}
     programs[2] = programs[2][:-1]
-    divergence = found(simulated(programs, groups, lambda _: 60.0))
+    divergence = find_divergence(simulated(programs, groups, lambda _: 60.0))
     assert (divergence.kind, divergence.culprits) == (Kind.BEHIND, (2,))
     assert line(divergence.expected) == 3
 
@@ -294,7 +295,7 @@ def test_in_a_pipeline_the_stage_that_stands_is_found_through_receives(stuck: in
         if rank != stuck:
             calls.append(Call("0", line=90))
     flights = simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 60.0, nccl=True)
-    divergence = found(flights)
+    divergence = find_divergence(flights)
     assert (divergence.kind, divergence.culprits) == (Kind.BEHIND, (stuck,))
 
 
@@ -312,7 +313,7 @@ def test_what_nccl_has_given_up_needs_no_clock() -> None:
     programs = {rank: steps(5)[: 15 - (rank == 2)] for rank in range(4)}
     flights = simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 60.0, nccl=True)
     late = tuple(replace(flight, at=None) for flight in flights)
-    assert not found(late).is_blocked
+    assert not find_divergence(late).is_blocked
     given_up = tuple(
         replace(
             flight,
@@ -320,7 +321,7 @@ def test_what_nccl_has_given_up_needs_no_clock() -> None:
         )
         for flight in late
     )
-    divergence = found(given_up)
+    divergence = find_divergence(given_up)
     assert (divergence.kind, divergence.culprits, divergence.is_blocked) == (
         Kind.BEHIND,
         (2,),
@@ -342,7 +343,7 @@ def test_queued_is_not_waiting() -> None:
         )
         for flight in flights
     )
-    assert found(flights).culprits == (2,)
+    assert find_divergence(flights).culprits == (2,)
     assert diverged((*begun[:2], flights[2], begun[3])) is None
 
 
@@ -350,7 +351,7 @@ def test_where_receives_are_not_recorded_nobody_is_blamed() -> None:
     """gloo tells of no receive: the rank that is late may be in one."""
     flights = recorded("asleep", LATE)
     receiving = (*flights[:2], replace(flights[2], unseen=6), flights[3])
-    divergence = found(receiving)
+    divergence = find_divergence(receiving)
     assert (divergence.kind, divergence.culprits) == (Kind.AHEAD, ())
     assert all(flight.unseen == 0 for flight in flights)
     assert any(flight.unseen for flight in recorded("healthy-groups"))

@@ -1,4 +1,4 @@
-"""What analysis says does not depend on whether records lie one by one or by field."""
+"""The analysis gives the same results for records stored by row and by column."""
 
 from __future__ import annotations
 

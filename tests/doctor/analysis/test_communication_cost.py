@@ -1,4 +1,4 @@
-"""Exposed communication, and whether the cores had time to move it."""
+"""Exposed communication, and whether the cores had time for it."""
 
 from __future__ import annotations
 
@@ -52,10 +52,15 @@ def test_nothing_is_said_where_a_device_runs_behind_the_host_or_steps_are_few() 
 @pytest.mark.parametrize(("queueing", "crowded"), [(0.05, False), (0.20, True)])
 def test_threads_that_wait_for_a_core_crowd_communication(queueing: float, crowded: bool) -> None:
     one = Surroundings(queueing=0.3, all_queueing=0.3 + queueing, outside=1.5)
-    found = measure_core_contention(two_on_a_host(), {0: one, 1: one}, share=0.3)
-    assert found is not None
-    assert found.queueing == pytest.approx(queueing)
-    assert (found.crowded, found.ranks, found.cores, found.outside) == (crowded, 2, 2, 1.5)
+    contention = measure_core_contention(two_on_a_host(), {0: one, 1: one}, share=0.3)
+    assert contention is not None
+    assert contention.queueing == pytest.approx(queueing)
+    assert (contention.crowded, contention.ranks, contention.cores, contention.outside) == (
+        crowded,
+        2,
+        2,
+        1.5,
+    )
 
 
 def test_cpu_time_of_other_threads_is_the_movers_where_none_of_them_computes() -> None:
@@ -74,11 +79,11 @@ def test_cpu_time_of_other_threads_is_the_movers_where_none_of_them_computes() -
 
 def test_threads_of_a_pool_compute_too_so_nothing_is_told_of_movers() -> None:
     one = Surroundings(running=0.6, main_running=0.05, queueing=0.05, all_queueing=0.9, pooled=True)
-    found = measure_core_contention(
+    contention = measure_core_contention(
         two_on_a_host(**ON_TWO_CORES, threads=1), {0: one, 1: one}, share=0.3
     )
-    assert found is not None
-    assert (found.crowded, found.queueing, found.moving) == (True, None, None)
+    assert contention is not None
+    assert (contention.crowded, contention.queueing, contention.moving) == (True, None, None)
 
 
 @pytest.mark.parametrize(("cores", "crowded"), [(2, True), (8, False)])
@@ -86,32 +91,32 @@ def test_moving_data_crowds_ranks_that_fill_the_cores(cores: int, crowded: bool)
     """Of 200 ms that communication takes a second, its threads ran 80 and stood ready for 40."""
     one = Surroundings(running=0.6, main_running=0.52, queueing=0.1, all_queueing=0.14)
     birth = {**ON_TWO_CORES, "affinity": cores, "threads": 1}
-    found = measure_core_contention(two_on_a_host(**birth), {0: one, 1: one}, share=0.2)
-    assert found is not None
-    assert found.short is crowded
+    contention = measure_core_contention(two_on_a_host(**birth), {0: one, 1: one}, share=0.2)
+    assert contention is not None
+    assert contention.short is crowded
 
 
 def test_a_slow_link_leaves_full_cores_idle() -> None:
     one = Surroundings(running=0.32, main_running=0.3, queueing=0.1, all_queueing=0.13)
-    found = measure_core_contention(
+    contention = measure_core_contention(
         two_on_a_host(**ON_TWO_CORES, threads=1), {0: one, 1: one}, share=0.6
     )
-    assert found is not None
-    assert not found.short
+    assert contention is not None
+    assert not contention.short
 
 
 @pytest.mark.parametrize(("cores", "crowded"), [(2, True), (8, False), (None, True)])
 def test_without_counters_ranks_and_cores_are_counted(cores: int | None, crowded: bool) -> None:
-    found = measure_core_contention(two_on_a_host(clock="cpu", affinity=cores), {}, share=0.3)
-    assert found == CoreContention(crowded, 2, cores)
+    contention = measure_core_contention(two_on_a_host(clock="cpu", affinity=cores), {}, share=0.3)
+    assert contention == CoreContention(crowded, 2, cores)
 
 
 def test_ranks_on_two_hosts_do_not_share_cores() -> None:
     ranks = two_on_a_host(count=4)
     apart = tuple(replace(rank, host=f"node{number // 2}") for number, rank in enumerate(ranks))
-    found = measure_core_contention(apart, {}, share=0.3)
-    assert found is not None
-    assert found.ranks == 2
+    contention = measure_core_contention(apart, {}, share=0.3)
+    assert contention is not None
+    assert contention.ranks == 2
 
 
 def test_collectives_of_devices_are_not_the_cores_work() -> None:

@@ -1,4 +1,4 @@
-"""Rates from counters: what surrounds each rank, since when, and where it was not measured."""
+"""CPU contention of each rank from counters: rates, since when, and where it was not measured."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import pytest
 from mgpu_doctor.analysis.machines.cpu_contention import surroundings
 from mgpu_doctor.case.host_samples import Group, HostSample, Task
 from mgpu_doctor.case.model import Case
-from tests.support.hosts import EVERY, Doing, on_host, pooled, sampled
+from tests.support.hosts import EVERY, ProcessLoad, on_host, sampled, with_worker_threads
 from tests.support.metadata import with_metadata
 from tests.support.synthetic import Synthetic, synthetic_case
 
 JOB = Synthetic(ranks=2)
 
 
-def case_of(*doing: Doing, **facts: float) -> Case:
+def case_of(*doing: ProcessLoad, **facts: float) -> Case:
     return sampled(on_host(synthetic_case(JOB)), dict(enumerate(doing)), **facts)
 
 
 def test_counters_become_rates() -> None:
-    slow = Doing(running=1.2, ran=0.5, queued=0.3, throttled=0.1, quota=2.0, cores=(1,))
-    seen = surroundings(case_of(Doing(), slow))
-    one = seen[1]
+    slow = ProcessLoad(running=1.2, ran=0.5, queued=0.3, throttled=0.1, quota=2.0, cores=(1,))
+    rates = surroundings(case_of(ProcessLoad(), slow))
+    one = rates[1]
     assert one.running == pytest.approx(1.2)
     assert one.main_running == pytest.approx(0.5)
     assert one.queueing == pytest.approx(0.3)
     assert one.throttled == pytest.approx(0.1)
     assert (one.quota, one.group, one.cores) == (2.0, "/group-1", frozenset({1}))
     assert one.computes_here
-    assert seen[0].throttled == 0.0
-    assert seen[0].quota is None
+    assert rates[0].throttled == 0.0
+    assert rates[0].quota is None
 
 
 def test_no_samples_no_surroundings() -> None:
@@ -44,25 +44,25 @@ def test_one_sample_says_nothing() -> None:
 
 
 def test_what_the_kernel_does_not_count_is_unknown() -> None:
-    seen = surroundings(case_of(Doing(ran=None, queued=None, cores=None)))
-    assert seen[0].queueing is None
-    assert seen[0].main_running is None
-    assert seen[0].cores is None
-    assert seen[1].queueing == 0.0
+    rates = surroundings(case_of(ProcessLoad(ran=None, queued=None, cores=None)))
+    assert rates[0].queueing is None
+    assert rates[0].main_running is None
+    assert rates[0].cores is None
+    assert rates[1].queueing == 0.0
 
 
 def test_the_main_thread_tells_nothing_where_another_one_trains() -> None:
-    case = case_of(Doing(ran=0.5, queued=0.3), Doing(ran=0.5, queued=0.3))
-    seen = surroundings(
+    case = case_of(ProcessLoad(ran=0.5, queued=0.3), ProcessLoad(ran=0.5, queued=0.3))
+    rates = surroundings(
         replace(case, ranks=(with_metadata(case.ranks[0], main_thread_trains=False), case.ranks[1]))
     )
-    assert (seen[0].main_running, seen[0].queueing) == (None, None)
-    assert seen[1].queueing == pytest.approx(0.3)
+    assert (rates[0].main_running, rates[0].queueing) == (None, None)
+    assert rates[1].queueing == pytest.approx(0.3)
 
 
 def test_of_a_pool_all_threads_count_as_the_main_one_only_waits() -> None:
-    case = case_of(Doing(queued=0.1, others_queued=0.8))
-    alone, together = surroundings(case)[0], surroundings(pooled(case))[0]
+    case = case_of(ProcessLoad(queued=0.1, others_queued=0.8))
+    alone, together = surroundings(case)[0], surroundings(with_worker_threads(case))[0]
     assert not alone.pooled
     assert alone.without_core == pytest.approx(0.1)
     for one in (together, together.since(case.host_samples[0].at)):
@@ -80,7 +80,7 @@ def test_groups_that_cannot_be_seen_are_not_without_limit() -> None:
 
 
 def test_a_later_moment_sees_the_later_rate() -> None:
-    case = case_of(Doing(), Doing(queued=0.8), since=2.0)
+    case = case_of(ProcessLoad(), ProcessLoad(queued=0.8), since=2.0)
     whole = surroundings(case)[1]
     late = whole.since(case.host_samples[0].at + 2.0)
     assert late.queueing == pytest.approx(0.8)
@@ -92,7 +92,7 @@ def test_a_later_moment_sees_the_later_rate() -> None:
 
 
 def test_samples_before_and_after_the_steps_do_not_count() -> None:
-    case = case_of(Doing(queued=0.2))
+    case = case_of(ProcessLoad(queued=0.2))
     first, last = case.host_samples[0], case.host_samples[-1]
     pid = case.ranks[0].pid
     assert pid is not None
@@ -104,7 +104,7 @@ def test_samples_before_and_after_the_steps_do_not_count() -> None:
 
 def test_a_counter_that_falls_is_another_one() -> None:
     """Threads ended, or the pid went to somebody else."""
-    case = case_of(Doing(queued=0.4))
+    case = case_of(ProcessLoad(queued=0.4))
     pid = case.ranks[0].pid
     assert pid is not None
 
@@ -118,7 +118,7 @@ def test_a_counter_that_falls_is_another_one() -> None:
 
 
 def test_another_group_is_another_counter() -> None:
-    case = case_of(Doing(throttled=0.1))
+    case = case_of(ProcessLoad(throttled=0.1))
     halves = len(case.host_samples) // 2
 
     def moved(sample: HostSample) -> HostSample:
@@ -133,8 +133,11 @@ def test_another_group_is_another_counter() -> None:
 
 
 def test_children_are_seen_together() -> None:
-    workers = (Doing(running=0.9, queued=0.1), Doing(running=0.5, queued=0.3, state="D"))
-    children = surroundings(case_of(Doing(children=workers)))[0].children
+    workers = (
+        ProcessLoad(running=0.9, queued=0.1),
+        ProcessLoad(running=0.5, queued=0.3, state="D"),
+    )
+    children = surroundings(case_of(ProcessLoad(children=workers)))[0].children
     assert children is not None
     assert children.count == 2
     assert children.running == pytest.approx(0.7)
@@ -162,7 +165,7 @@ def test_children_that_live_shortly_count_from_their_birth() -> None:
 
 
 def test_grandchildren_are_children_and_ranks_are_none() -> None:
-    case = case_of(Doing(children=(Doing(),)))
+    case = case_of(ProcessLoad(children=(ProcessLoad(),)))
     pid, other = (rank.pid for rank in case.ranks)
     assert pid is not None
     assert other is not None
@@ -179,8 +182,8 @@ def test_grandchildren_are_children_and_ranks_are_none() -> None:
 
 
 def test_other_work_of_the_host() -> None:
-    seen = surroundings(case_of(outside=1.5))
-    assert seen[0].outside == pytest.approx(1.5)
+    rates = surroundings(case_of(outside=1.5))
+    assert rates[0].outside == pytest.approx(1.5)
     assert surroundings(case_of())[0].outside == pytest.approx(0.0, abs=1e-6)
 
 
@@ -191,5 +194,5 @@ def test_ranks_of_another_host_are_not_looked_up_by_their_pid() -> None:
 
 
 def test_how_often_a_disk_was_waited_for() -> None:
-    seen = surroundings(case_of(Doing(state="D")))
-    assert (seen[0].on_disk, seen[1].on_disk) == (1.0, 0.0)
+    rates = surroundings(case_of(ProcessLoad(state="D")))
+    assert (rates[0].on_disk, rates[1].on_disk) == (1.0, 0.0)

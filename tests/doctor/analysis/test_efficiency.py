@@ -1,4 +1,4 @@
-"""Parallel efficiency: true of jobs whose truth is known, and its laws."""
+"""Parallel efficiency of jobs with known truth, and its laws."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ WORK = 0.0267
 STEADY: dict[str, Any] = {"noise": 0.0, "spikes": 0.0, "asymmetry": 0.0}
 
 
-def told(job: Synthetic) -> Efficiency:
-    found = efficiency(attribute(join(synthetic_case(job).ranks)))
-    assert isinstance(found, Efficiency)
-    return found
+def measure_efficiency(job: Synthetic) -> Efficiency:
+    measured = efficiency(attribute(join(synthetic_case(job).ranks)))
+    assert isinstance(measured, Efficiency)
+    return measured
 
 
 def test_even_ranks_lose_what_their_data_takes_to_move() -> None:
-    found = told(Synthetic(**STEADY, communication=0.3 * WORK))
+    found = measure_efficiency(Synthetic(**STEADY, communication=0.3 * WORK))
     assert found.load_balance == pytest.approx(1)
     assert found.communication == pytest.approx(1 / 1.3, rel=1e-4)
     assert found.parallel == pytest.approx(1 / 1.3, rel=1e-4)
@@ -38,14 +38,14 @@ def test_even_ranks_lose_what_their_data_takes_to_move() -> None:
 
 def test_a_straggler_lowers_the_load_balance_alone() -> None:
     slow = Synthetic(**STEADY, communication=0.0, faults=[Fault(2, "input", 1e3 * WORK)])
-    found = told(slow)
+    found = measure_efficiency(slow)
     assert found.load_balance == pytest.approx((3 + 2) / 4 / 2, rel=1e-4)
     assert found.communication == pytest.approx(1)
 
 
 def test_work_that_is_uneven_in_turn_is_no_lasting_imbalance() -> None:
     turns = [Fault(rank, "forward", 1e3 * WORK, start=rank, every=4) for rank in range(4)]
-    found = told(Synthetic(**STEADY, steps=165, communication=0.0, faults=turns))
+    found = measure_efficiency(Synthetic(**STEADY, steps=165, communication=0.0, faults=turns))
     assert found.load_balance == pytest.approx(1, abs=0.01)
     assert found.communication == pytest.approx((1 + 1 / 4) / 2, rel=0.01)
 
@@ -59,8 +59,8 @@ def test_work_that_is_uneven_in_turn_is_no_lasting_imbalance() -> None:
 )
 def test_its_laws(ranks: int, seed: int, communication: float, slow: float) -> None:
     job = Synthetic(ranks=ranks, steps=40, seed=seed, communication=communication)
-    even = told(job)
-    uneven = told(Synthetic(**{**vars(job), "faults": [Fault(1, "forward", slow)]}))
+    even = measure_efficiency(job)
+    uneven = measure_efficiency(Synthetic(**{**vars(job), "faults": [Fault(1, "forward", slow)]}))
     for one in (even, uneven):
         assert 0 < one.load_balance <= 1
         assert 0 < one.communication <= 1
@@ -77,9 +77,11 @@ def test_steps_that_were_not_measured_count_nothing() -> None:
         rank.steps["phases"][lost, PHASES.index("wait")] *= 50
         rank.steps["wall_ns"][lost] *= 50
     case.ranks[1].steps["phases"][lost] = np.nan
-    found = efficiency(attribute(join(case.ranks)))
-    assert isinstance(found, Efficiency)
-    assert found.parallel == pytest.approx(told(Synthetic(steps=60)).parallel, rel=0.05)
+    measured = efficiency(attribute(join(case.ranks)))
+    assert isinstance(measured, Efficiency)
+    assert measured.parallel == pytest.approx(
+        measure_efficiency(Synthetic(steps=60)).parallel, rel=0.05
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,16 +93,16 @@ def test_steps_that_were_not_measured_count_nothing() -> None:
     ],
 )
 def test_where_it_cannot_be_told_it_says_why(job: Synthetic, reason: str) -> None:
-    found = diagnose(synthetic_case(job))
-    assert found.parallel_efficiency is None
-    assert found.load_balance is None
-    assert reason in (found.efficiency_reason or "")
+    diagnosis = diagnose(synthetic_case(job))
+    assert diagnosis.parallel_efficiency is None
+    assert diagnosis.load_balance is None
+    assert reason in (diagnosis.efficiency_reason or "")
 
 
 def test_a_pipeline_loses_its_bubble() -> None:
     stages, micro = 4, 4
-    found = diagnose(pipeline_case(Pipeline(noise=0.0, micro_batches=micro)))
-    assert found.stages == ((0,), (1,), (2,), (3,))
-    assert found.load_balance == pytest.approx(1, abs=0.01)
+    diagnosis = diagnose(pipeline_case(Pipeline(noise=0.0, micro_batches=micro)))
+    assert diagnosis.stages == ((0,), (1,), (2,), (3,))
+    assert diagnosis.load_balance == pytest.approx(1, abs=0.01)
     bubble = (stages - 1) / (micro + stages - 1)
-    assert found.parallel_efficiency == pytest.approx(1 - bubble, abs=0.05)
+    assert diagnosis.parallel_efficiency == pytest.approx(1 - bubble, abs=0.05)

@@ -1,4 +1,4 @@
-"""Stalls: whose, in which phase, how often, at which distance, and what they cost."""
+"""Stalls: their rank, phase, frequency, period and cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
-from tests.support.per_step_jobs import healthy, job_of
+from tests.support.per_step_jobs import case_of_seconds, healthy
 from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case
 
 SEEDS = range(3)
@@ -49,10 +49,10 @@ def test_a_rank_that_stalls_every_twentieth_step(
 @pytest.mark.parametrize("phase", ["checkpoint", "evaluation", "other"])
 def test_the_first_stall_may_come_during_the_warm_up(phase: str, ranks: int) -> None:
     fault = Fault(0, phase, milliseconds=3000, start=3, every=50)
-    (found,) = stalls(synthetic_case(Synthetic(ranks=ranks, steps=120, faults=[fault])))
-    assert (found.ranks, found.phase, found.period) == ((0,), phase, 50.0)
-    assert (found.steps, found.since) == ((3, 53, 103), None)
-    assert found.total == pytest.approx(9.0, rel=0.05)
+    (stall,) = stalls(synthetic_case(Synthetic(ranks=ranks, steps=120, faults=[fault])))
+    assert (stall.ranks, stall.phase, stall.period) == ((0,), phase, 50.0)
+    assert (stall.steps, stall.since) == ((3, 53, 103), None)
+    assert stall.total == pytest.approx(9.0, rel=0.05)
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward", "other"])
@@ -72,10 +72,10 @@ def test_compilation_on_all_ranks_is_no_stall(phase: str) -> None:
 def test_what_it_costs_is_the_whole_time_of_the_stalls() -> None:
     job = Synthetic(steps=206, faults=[Fault(2, "other", milliseconds=400, start=26, every=20)])
     slow, well = synthetic_case(job), synthetic_case(Synthetic(steps=206))
-    (found,) = stalls(slow)
-    assert 1 - found.saved == pytest.approx(mean_step(well) / mean_step(slow), rel=0.02)
-    assert found.total == pytest.approx(9 * 0.4, rel=0.05)
-    assert found.waited == pytest.approx(0.4, rel=0.05)
+    (stall,) = stalls(slow)
+    assert 1 - stall.saved == pytest.approx(mean_step(well) / mean_step(slow), rel=0.02)
+    assert stall.total == pytest.approx(9 * 0.4, rel=0.05)
+    assert stall.waited == pytest.approx(0.4, rel=0.05)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -83,23 +83,23 @@ def test_without_a_period_it_takes_more_of_them(ranks: int) -> None:
     random = np.random.default_rng(5)
     work = healthy(Synthetic(ranks=ranks, steps=300))
     work["backward"][30 + random.choice(260, 16, replace=False), 1] += 0.2
-    (found,) = stalls(job_of(work))
-    assert (found.ranks, found.phase, found.period) == ((1,), "backward", None)
+    (stall,) = stalls(case_of_seconds(work))
+    assert (stall.ranks, stall.phase, stall.period) == ((1,), "backward", None)
 
 
 def test_two_ranks_that_stall_together() -> None:
     faults = [Fault(rank, "other", milliseconds=200, start=5, every=15) for rank in (0, 3)]
-    (found,) = stalls(synthetic_case(Synthetic(ranks=8, steps=200, faults=faults)))
-    assert sorted(found.ranks) == [0, 3]
+    (stall,) = stalls(synthetic_case(Synthetic(ranks=8, steps=200, faults=faults)))
+    assert sorted(stall.ranks) == [0, 3]
 
 
 def test_one_rank_after_the_other_at_a_regular_distance() -> None:
     work = healthy(Synthetic(ranks=4, steps=260))
     for turn, step in enumerate(range(30, 260, 20)):
         work["forward"][step, turn % 4] += 0.3
-    (found,) = stalls(job_of(work))
-    assert sorted(found.ranks) == [0, 1, 2, 3]
-    assert (found.period, found.phase) == (20.0, "forward")
+    (stall,) = stalls(case_of_seconds(work))
+    assert sorted(stall.ranks) == [0, 1, 2, 3]
+    assert (stall.period, stall.phase) == (20.0, "forward")
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
@@ -112,19 +112,19 @@ def test_frequent_stalls_are_told_once_and_not_lost(
     for seed in SEEDS:
         fault = Fault(1, "forward", milliseconds=30, start=5, every=every)
         case = synthetic_case(make(ranks=ranks, steps=150, seed=seed, faults=[fault]))
-        found = [finding for finding in diagnose(case).findings if finding.culprits]
-        assert len(found) == 1, [one.code for one in found]
-        assert found[0].code in ("straggler-transient", "straggler-compute")
-        assert [culprit.rank for culprit in found[0].culprits] == [1]
+        findings = [finding for finding in diagnose(case).findings if finding.culprits]
+        assert len(findings) == 1, [one.code for one in findings]
+        assert findings[0].code in ("straggler-transient", "straggler-compute")
+        assert [culprit.rank for culprit in findings[0].culprits] == [1]
 
 
 def test_a_stall_that_takes_two_steps_is_one() -> None:
     work = healthy(Synthetic(ranks=4, steps=200))
     for step in range(30, 200, 25):
         work["other"][step : step + 2, 2] += 0.1
-    (found,) = stalls(job_of(work))
-    assert (found.count, found.period) == (7, 25.0)
-    assert found.seconds == pytest.approx(0.2, rel=0.05)
+    (stall,) = stalls(case_of_seconds(work))
+    assert (stall.count, stall.period) == (7, 25.0)
+    assert stall.seconds == pytest.approx(0.2, rel=0.05)
 
 
 @pytest.mark.parametrize("phase", ["checkpoint", "evaluation"])
@@ -133,8 +133,8 @@ def test_what_the_probe_saw_itself_is_told_by_its_name(phase: str, ranks: int) -
     work = healthy(Synthetic(ranks=ranks, steps=160))
     work[phase] = np.zeros((160, ranks))
     work[phase][20::20, 0] = 0.3
-    (found,) = stalls(job_of(work))
-    assert (found.ranks, found.phase, found.count, found.period) == ((0,), phase, 7, 20.0)
+    (stall,) = stalls(case_of_seconds(work))
+    assert (stall.ranks, stall.phase, stall.count, stall.period) == ((0,), phase, 7, 20.0)
 
 
 def test_the_tail_of_a_checkpoint_is_told_with_it() -> None:
@@ -143,8 +143,8 @@ def test_the_tail_of_a_checkpoint_is_told_with_it() -> None:
     work["checkpoint"] = np.zeros((160, 4))
     work["checkpoint"][20::20, 0] = 0.3
     work["other"][20::20, 0] += 0.1
-    (found,) = stalls(job_of(work))
-    assert (found.ranks, found.phase) == ((0,), "checkpoint")
+    (stall,) = stalls(case_of_seconds(work))
+    assert (stall.ranks, stall.phase) == ((0,), "checkpoint")
 
 
 def test_another_stall_beside_checkpoints_is_told_as_well() -> None:
@@ -152,7 +152,7 @@ def test_another_stall_beside_checkpoints_is_told_as_well() -> None:
     work["checkpoint"] = np.zeros((160, 4))
     work["checkpoint"][20::20, 0] = 0.3
     work["other"][15::20, 0] += 0.2
-    assert {stall.phase for stall in stalls(job_of(work))} == {"checkpoint", "other"}
+    assert {stall.phase for stall in stalls(case_of_seconds(work))} == {"checkpoint", "other"}
 
 
 def test_collections_on_all_ranks_at_moments_of_their_own() -> None:
@@ -161,13 +161,13 @@ def test_collections_on_all_ranks_at_moments_of_their_own() -> None:
     for rank in range(4):
         collecting[10 + 3 * rank :: 40, rank] = 0.15
     work["forward"] += collecting
-    (found,) = stalls(job_of(work, fields={"gc_s": collecting}))
-    assert found.phase == "gc"
-    assert sorted(found.ranks) == [0, 1, 2, 3]
-    assert found.seconds == pytest.approx(0.15)
-    well = mean_step(job_of(healthy(Synthetic(ranks=4, steps=260))))
-    now = mean_step(job_of(work, fields={"gc_s": collecting}))
-    assert 1 - found.saved == pytest.approx(well / now, rel=0.02)
+    (stall,) = stalls(case_of_seconds(work, fields={"gc_s": collecting}))
+    assert stall.phase == "gc"
+    assert sorted(stall.ranks) == [0, 1, 2, 3]
+    assert stall.seconds == pytest.approx(0.15)
+    well = mean_step(case_of_seconds(healthy(Synthetic(ranks=4, steps=260))))
+    now = mean_step(case_of_seconds(work, fields={"gc_s": collecting}))
+    assert 1 - stall.saved == pytest.approx(well / now, rel=0.02)
 
 
 def test_ranks_that_evaluate_alike_are_nobodys_fault() -> None:
@@ -175,7 +175,7 @@ def test_ranks_that_evaluate_alike_are_nobodys_fault() -> None:
     work = healthy(Synthetic(ranks=4, steps=200))
     work["evaluation"] = np.zeros((200, 4))
     work["evaluation"][20::20] = 0.5 * np.exp(0.2 * random.standard_normal((9, 4)))
-    assert stalls(job_of(work)) == ()
+    assert stalls(case_of_seconds(work)) == ()
 
 
 def test_an_evaluation_that_now_one_rank_and_now_another_is_long_at_is_everybodys() -> None:
@@ -184,7 +184,7 @@ def test_an_evaluation_that_now_one_rank_and_now_another_is_long_at_is_everybody
     work["evaluation"] = np.zeros((200, 2))
     work["evaluation"][20::40] = [0.1, 0.3]
     work["evaluation"][40::40] = [0.3, 0.1]
-    assert stalls(job_of(work)) == ()
+    assert stalls(case_of_seconds(work)) == ()
 
 
 @pytest.mark.parametrize("long", [0.5, 5.0])
@@ -195,7 +195,7 @@ def test_what_happened_once_or_twice_is_no_pattern(phase: str, times: int, long:
     rest."""
     work = healthy(Synthetic(ranks=4, steps=150))
     work.setdefault(phase, np.zeros((150, 4)))[[60, 110][:times], 1] += long
-    counts = [(stall.phase, stall.count) for stall in stalls(job_of(work))]
+    counts = [(stall.phase, stall.count) for stall in stalls(case_of_seconds(work))]
     seen = phase in ("checkpoint", "evaluation") and long > 1
     assert counts == [(phase, times)] * seen
 
@@ -205,7 +205,7 @@ def test_one_huge_collection_among_small_ones_is_no_pattern() -> None:
     collecting = np.full((150, 2), 5e-5)
     collecting[70, 0] = 3.0
     work["forward"] += collecting
-    assert stalls(job_of(work, fields={"gc_s": collecting})) == ()
+    assert stalls(case_of_seconds(work, fields={"gc_s": collecting})) == ()
 
 
 @pytest.mark.parametrize("level", [1.1, 1.15, 1.3, 2.0])
@@ -214,7 +214,7 @@ def test_a_rank_that_got_slower_does_not_stall(level: float) -> None:
         work = healthy(Synthetic(ranks=4, steps=200, seed=seed))
         for seconds in work.values():
             seconds[100:, 2] *= level
-        assert stalls(job_of(work)) == ()
+        assert stalls(case_of_seconds(work)) == ()
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -223,14 +223,14 @@ def test_a_rank_that_gets_slower_and_slower_does_not_stall(ranks: int) -> None:
         work = healthy(Synthetic(ranks=ranks, steps=300, seed=seed))
         for seconds in work.values():
             seconds[:, 1] *= np.linspace(1, 1.6, 300)
-        assert stalls(job_of(work)) == ()
+        assert stalls(case_of_seconds(work)) == ()
 
 
 def test_steps_that_are_slow_for_all_ranks_are_nobodys() -> None:
     work = healthy(Synthetic(ranks=4, steps=200))
     work["input"][20::20] += 0.3
     work["input"][20::20, 1] += 0.05
-    assert stalls(job_of(work)) == ()
+    assert stalls(case_of_seconds(work)) == ()
 
 
 def test_a_stall_that_nobody_waits_for_costs_nothing() -> None:
@@ -254,35 +254,35 @@ def stalled(
         extra = work.setdefault(phase, np.zeros((steps, 4)))
         extra[26::every, rank] += length
         running[26::every, rank] += computed * length
-    return job_of(work, fields={"cpu_s": running})
+    return case_of_seconds(work, fields={"cpu_s": running})
 
 
 def test_one_long_stall_counts_as_four_at_most() -> None:
     work = healthy(Synthetic(steps=206))
     work["other"][26::20, 2] += 0.2
     work["other"][46, 2] += 1.2
-    (found,) = stalls(job_of(work))
-    assert (found.ranks, found.count) == ((2,), 9)
-    assert found.seconds == pytest.approx(0.2, rel=0.05)
-    assert found.total == pytest.approx(8 * 0.2 + 4 * 0.2, rel=0.05)
+    (stall,) = stalls(case_of_seconds(work))
+    assert (stall.ranks, stall.count) == ((2,), 9)
+    assert stall.seconds == pytest.approx(0.2, rel=0.05)
+    assert stall.total == pytest.approx(8 * 0.2 + 4 * 0.2, rel=0.05)
 
 
 @pytest.mark.parametrize("phase", ["checkpoint", "other"])
 @pytest.mark.parametrize("computed", [0.0, 0.5, 1.0])
 def test_how_much_of_a_stall_the_thread_ran(phase: str, computed: float) -> None:
-    (found,) = stalls(stalled(phase, {2: 0.4}, computed=computed))
-    assert found.running == pytest.approx(computed, abs=0.02)
+    (stall,) = stalls(stalled(phase, {2: 0.4}, computed=computed))
+    assert stall.running == pytest.approx(computed, abs=0.02)
 
 
 def test_a_thread_runs_for_all_of_a_stall_at_most() -> None:
-    (found,) = stalls(stalled("other", {2: 0.4}, computed=3))
-    assert found.running == 1
+    (stall,) = stalls(stalled("other", {2: 0.4}, computed=3))
+    assert stall.running == 1
 
 
 @pytest.mark.parametrize(("share", "culprits"), [(0.55, (2, 1)), (0.45, (2,))])
 def test_who_saves_half_as_long_is_a_culprit_too(share: float, culprits: tuple[int, ...]) -> None:
-    (found,) = stalls(stalled("checkpoint", {2: 0.4, 1: share * 0.4}))
-    assert (found.phase, found.ranks) == ("checkpoint", culprits)
+    (stall,) = stalls(stalled("checkpoint", {2: 0.4, 1: share * 0.4}))
+    assert (stall.phase, stall.ranks) == ("checkpoint", culprits)
 
 
 @pytest.mark.parametrize(("share", "told"), [(2.1, True), (1.9, False)])
@@ -305,7 +305,7 @@ def test_what_costs_half_a_percent_is_worth_telling(share: float, told: bool) ->
     whole = (sum(seconds[:, 0].sum() for seconds in work.values()) + 206 * 0.002) * 201 / 206
     work["checkpoint"] = np.zeros((206, 4))
     work["checkpoint"][26::20, 0] = share * whole / 9
-    assert bool(stalls(job_of(work))) is told
+    assert bool(stalls(case_of_seconds(work))) is told
 
 
 @pytest.mark.parametrize(("start", "since"), [(34, None), (37, 37)])
@@ -316,5 +316,5 @@ def test_the_first_stall_was_late_after_half_as_many_steps_again(
     work = healthy(Synthetic(steps=206))
     work["checkpoint"] = np.zeros((206, 4))
     work["checkpoint"][start::20, 0] = 0.4
-    (found,) = stalls(job_of(work))
-    assert found.since == since
+    (stall,) = stalls(case_of_seconds(work))
+    assert stall.since == since

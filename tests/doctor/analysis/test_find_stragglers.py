@@ -1,4 +1,4 @@
-"""The right rank and the right phase, and silence on healthy jobs."""
+"""The right rank and phase of stragglers, and no finding on healthy jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mgpu_probes.inprocess.layout import PHASES as PHASES_OF_A_BOX
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
-from tests.support.per_step_jobs import healthy, job_of
+from tests.support.per_step_jobs import case_of_seconds, healthy
 from tests.support.seeds import at_most, few_or_sweep
 from tests.support.synthetic import (
     BASE,
@@ -71,10 +71,10 @@ def test_meetings_so_long_that_they_look_like_warm_up_break_no_regularity(ranks:
     """The first one is short, as the fault has just begun; the next ones are left out."""
     fault = Fault(1, "forward", milliseconds=250, start=4)
     case = synthetic_case(Synthetic(ranks=ranks, meets=6, faults=[fault]))
-    found = measure(case)
-    assert found.joined is not None
-    assert {5, 11, 17, 23} - set(found.joined.steps.tolist()) == {11, 17}
-    assert [one.rank for one in found.stragglers or ()] == [1]
+    measures = measure(case)
+    assert measures.joined is not None
+    assert {5, 11, 17, 23} - set(measures.joined.steps.tolist()) == {11, 17}
+    assert [one.rank for one in measures.stragglers or ()] == [1]
 
 
 def test_waits_by_chance_are_no_meetings() -> None:
@@ -239,7 +239,7 @@ def test_ranks_that_synchronize_at_irregular_distances_show_no_wait(
     """Every fourth step, but for one distance."""
     work = healthy(Synthetic(ranks=2, steps=120))
     work["forward"][:, 1] += 0.02
-    case = job_of(work)
+    case = case_of_seconds(work)
     own = np.sum(list(work.values()), axis=0)
     meetings = [*range(3, 60, 4), *range(59 + gap, 120, 4)]
     standing = np.zeros_like(own)

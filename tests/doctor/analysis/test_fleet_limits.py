@@ -1,4 +1,5 @@
-"""Many ranks, by hand: the limits, the noise of a rank of its own, and both sides of what lasts."""
+"""Jobs of many ranks, by hand: the limits, a rank's own noise, and both sides of what counts as
+lasting."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from mgpu_doctor.analysis.stragglers.fleet import (
     level_limit,
     rise_limit,
 )
-from tests.support.per_step_jobs import healthy, job_of
+from tests.support.per_step_jobs import case_of_seconds, healthy
 from tests.support.synthetic import Synthetic
 
 USUAL = Usual(
@@ -51,7 +52,7 @@ def test_the_limit_of_a_level_by_hand(ranks: int, chance: float) -> None:
     assert level_limit(ranks) == pytest.approx(gauss * wider)
 
 
-def found(
+def lasting_change(
     series: np.ndarray, *, rise: float = 0.0, level: float = 0.0, floor: float = 0.1
 ) -> tuple[float, float, int] | None:
     """Effect, certainty and onset."""
@@ -61,12 +62,12 @@ def found(
 
 def test_a_level_counts_from_its_limit_and_from_the_floor() -> None:
     series = np.full(100, 0.5)
-    assert found(series, level=1.0, floor=0.5) == (0.5, 1.0, 0)
-    assert found(series, level=3.0, floor=0.125) == pytest.approx((0.5, 3.0, 0))
-    assert found(series, level=9.0, floor=0.125) == (0.5, 4.0, 0)
-    assert found(series, level=math.nextafter(1.0, 0), floor=0.5) is None
-    assert found(series, level=1.0, floor=math.nextafter(0.5, 1)) is None
-    assert found(series, rise=9.0, floor=0.5) is None, "it did not rise"
+    assert lasting_change(series, level=1.0, floor=0.5) == (0.5, 1.0, 0)
+    assert lasting_change(series, level=3.0, floor=0.125) == pytest.approx((0.5, 3.0, 0))
+    assert lasting_change(series, level=9.0, floor=0.125) == (0.5, 4.0, 0)
+    assert lasting_change(series, level=math.nextafter(1.0, 0), floor=0.5) is None
+    assert lasting_change(series, level=1.0, floor=math.nextafter(0.5, 1)) is None
+    assert lasting_change(series, rise=9.0, floor=0.5) is None, "it did not rise"
 
 
 @pytest.mark.parametrize(
@@ -95,8 +96,8 @@ def test_a_rise_counts_from_its_limit_or_by_a_clear_change_of_the_level(
 def test_an_excess_that_was_there_before_is_no_rise() -> None:
     half = np.where(np.arange(100) < 40, 0.5, 1.0)
     less = np.where(np.arange(100) < 40, 0.49, 1.0)
-    assert found(half, rise=2.0) is None
-    assert found(less, rise=2.0) is not None
+    assert lasting_change(half, rise=2.0) is None
+    assert lasting_change(less, rise=2.0) is not None
 
 
 @pytest.mark.parametrize(("positive", "lasts"), [(70, True), (69, False)])
@@ -113,13 +114,13 @@ def test_most_steps_must_show_it(positive: int, lasts: bool) -> None:
 def test_an_excess_that_is_over_for_eight_steps_does_not_last(end: int, lasts: bool) -> None:
     series = np.full(100, 0.5)
     series[-end:] = 0.01
-    assert (found(series, level=5.0) is not None) is lasts
+    assert (lasting_change(series, level=5.0) is not None) is lasts
 
 
 def test_an_excess_that_fell_by_half_does_not_last() -> None:
     fell = np.concatenate([np.full(50, 0.9), np.full(50, 0.1)])
-    assert found(fell, level=5.0) is None
-    assert found(fell[::-1], level=5.0, rise=5.0) == pytest.approx((0.9, 5.0, 50))
+    assert lasting_change(fell, level=5.0) is None
+    assert lasting_change(fell[::-1], level=5.0, rise=5.0) == pytest.approx((0.9, 5.0, 50))
 
 
 @pytest.mark.parametrize("times", [1.0, 4.0])
@@ -152,7 +153,7 @@ def test_short_steps_count_as_much_as_long_ones() -> None:
     for phase in work:
         work[phase][::3] *= 0.5
         work[phase][:, 7] *= 1.3
-    joined = join(job_of(work).ranks)
+    joined = join(case_of_seconds(work).ranks)
     attribution = attribute(joined)
     result = find_in_large_job(joined, attribution, 0.02 * joined.step_seconds)
     assert set(result) == {7}

@@ -1,4 +1,4 @@
-"""Many ranks: who has become slower than usual. Seeds differ from those of the benchmark."""
+"""Jobs of many ranks: which rank became slower than usual. Seeds differ from the benchmark's."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def named(fleet: Fleet, steps: int, seed: int, slow: Slow | None = None) -> list
     """Who is named at the end; asserts that it is nobody but the slow one."""
     simulated, culprit = simulate(fleet, steps, seed, slow)
     joined = join(case_of(simulated).ranks)
-    found = find_stragglers(joined, attribute(joined))
-    assert {one.rank for one in found} <= {culprit}
-    return list(found)
+    stragglers = find_stragglers(joined, attribute(joined))
+    assert {one.rank for one in stragglers} <= {culprit}
+    return list(stragglers)
 
 
 def series(steps: int, ranks: int, seed: int = 0) -> np.ndarray:
@@ -121,8 +121,8 @@ def test_silence_on_healthy_fleets(fleet: Fleet, seeds: range) -> None:
         joined = join(case_of(simulated).ranks)
         attribution = attribute(joined)
         for number in range(20, 296, 25):
-            found = find_stragglers(joined.between(0, number), attribution.between(0, number))
-            assert found == (), (seed, number)
+            stragglers = find_stragglers(joined.between(0, number), attribution.between(0, number))
+            assert stragglers == (), (seed, number)
 
 
 @few_or_sweep(1, 6, first=70000)
@@ -154,17 +154,17 @@ def test_more_than_half_of_the_ranks_are_nobody() -> None:
 def test_a_whole_node_of_slow_ranks_is_named_from_the_start() -> None:
     faults = [Fault(rank, "forward", 3) for rank in range(8)]
     joined = join(synthetic_case(Synthetic(ranks=64, faults=faults)).ranks)
-    found = find_stragglers(joined, attribute(joined))
-    assert {one.rank for one in found} == set(range(8))
-    assert {one.since for one in found} == {None}
+    stragglers = find_stragglers(joined, attribute(joined))
+    assert {one.rank for one in stragglers} == set(range(8))
+    assert {one.since for one in stragglers} == {None}
 
 
 def test_several_slow_ones_find_in_large_job() -> None:
     faults = [Fault(rank, "forward", 10 + rank, start=60) for rank in (3, 9, 14)]
     joined = join(synthetic_case(Synthetic(ranks=40, faults=faults)).ranks)
-    found = find_stragglers(joined, attribute(joined))
-    assert [one.rank for one in found] == [14, 9, 3]
-    assert found[-1].saved > 2 * found[0].saved  # mending the worst alone helps little
+    stragglers = find_stragglers(joined, attribute(joined))
+    assert [one.rank for one in stragglers] == [14, 9, 3]
+    assert stragglers[-1].saved > 2 * stragglers[0].saved  # mending the worst alone helps little
 
 
 def test_a_phase_tells_where_the_sum_is_too_noisy() -> None:
@@ -195,8 +195,8 @@ def test_steps_and_phases_that_were_not_measured() -> None:
     steps[3]["phases"][20:25, 4] = np.nan
     steps[4]["phases"][:, 0] = np.nan
     joined = join([make_rank(number, records) for number, records in enumerate(steps)])
-    (found,) = find_stragglers(joined, attribute(joined))
-    assert found.rank == 2
-    assert found.since is not None
-    assert abs(found.since - 50) <= 1
-    assert found.by_phase["transfer"] is None
+    (straggler,) = find_stragglers(joined, attribute(joined))
+    assert straggler.rank == 2
+    assert straggler.since is not None
+    assert abs(straggler.since - 50) <= 1
+    assert straggler.by_phase["transfer"] is None

@@ -1,4 +1,4 @@
-"""Buckets, overlap, and how often gradients are exchanged."""
+"""Buckets, overlap, and how often gradients are reduced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both sides of every limit that decides whether a job stands and who is behind."""
+"""Both sides of every limit that decides whether a job hangs and which rank is behind."""
 
 from __future__ import annotations
 
@@ -13,21 +13,29 @@ from mgpu_doctor.analysis.stacks.hang_analysis import (
 )
 from mgpu_doctor.analysis.stacks.progress import measure_progress
 from tests.support import job_snapshots
-from tests.support.job_snapshots import LOCKED, LOOP, Scene, Seen, collective, scene, stuck
+from tests.support.job_snapshots import (
+    LOCKED,
+    LOOP,
+    ProcessState,
+    SnapshotSeries,
+    blocked_process,
+    collective,
+    snapshot_series,
+)
 
 
-def behind(job: Scene) -> list[int | None]:
-    found = analyse_hang(job.snapshots())
-    assert found is not None
-    assert found.kind is Kind.BEHIND
-    return [culprit.state.rank for culprit in found.culprits]
+def behind(job: SnapshotSeries) -> list[int | None]:
+    hang = analyse_hang(job.snapshots())
+    assert hang is not None
+    assert hang.kind is Kind.BEHIND
+    return [culprit.state.rank for culprit in hang.culprits]
 
 
-def spaced(job: Scene, every: float) -> Scene:
+def spaced(job: SnapshotSeries, every: float) -> SnapshotSeries:
     return replace(job, every=every)
 
 
-def drifting(seen: Seen, **more: float) -> list[Seen]:
+def drifting(seen: ProcessState, **more: float) -> list[ProcessState]:
     """Three looks at it, between which these fields of it grow."""
     return [
         replace(seen, **{name: getattr(seen, name) + at * more[name] for name in more})
@@ -35,38 +43,41 @@ def drifting(seen: Seen, **more: float) -> list[Seen]:
     ]
 
 
-POLLS = Seen((*LOOP, "f util.py:3"), syscall="clock_nanosleep")
-CHILD = Seen((*LOOP, "wait subprocess.py:9"), child_cpu=5.0)
-BACKWARD = Seen(job_snapshots.BACKWARD)
-LIMITS: dict[str, tuple[Scene, Scene]] = {
-    "seconds that looks span": (spaced(scene({1: LOCKED}), 0.41), spaced(scene({1: LOCKED}), 0.39)),
+POLLS = ProcessState((*LOOP, "f util.py:3"), syscall="clock_nanosleep")
+CHILD = ProcessState((*LOOP, "wait subprocess.py:9"), child_cpu=5.0)
+BACKWARD = ProcessState(job_snapshots.BACKWARD)
+LIMITS: dict[str, tuple[SnapshotSeries, SnapshotSeries]] = {
+    "seconds that looks span": (
+        spaced(snapshot_series({1: LOCKED}), 0.41),
+        spaced(snapshot_series({1: LOCKED}), 0.39),
+    ),
     "CPU time of the culprit": (
-        scene({1: drifting(LOCKED[0], cpu=0.0019)}),
-        scene({1: drifting(LOCKED[0], cpu=0.0021)}),
+        snapshot_series({1: drifting(LOCKED[0], cpu=0.0019)}),
+        snapshot_series({1: drifting(LOCKED[0], cpu=0.0021)}),
     ),
     "CPU time of it in a short time": (
-        spaced(scene({1: drifting(LOCKED[0], cpu=0.0009)}), 0.45),
-        spaced(scene({1: drifting(LOCKED[0], cpu=0.0011)}), 0.45),
+        spaced(snapshot_series({1: drifting(LOCKED[0], cpu=0.0009)}), 0.45),
+        spaced(snapshot_series({1: drifting(LOCKED[0], cpu=0.0011)}), 0.45),
     ),
     "CPU time of a child": (
-        scene({1: drifting(CHILD, child_cpu=0.019)}),
-        scene({1: drifting(CHILD, child_cpu=0.021)}),
+        snapshot_series({1: drifting(CHILD, child_cpu=0.019)}),
+        snapshot_series({1: drifting(CHILD, child_cpu=0.021)}),
     ),
     "CPU time of who polls": (
-        scene({1: drifting(POLLS, cpu=0.049)}),
-        scene({1: drifting(POLLS, cpu=0.051)}),
+        snapshot_series({1: drifting(POLLS, cpu=0.049)}),
+        snapshot_series({1: drifting(POLLS, cpu=0.051)}),
     ),
     "CPU time of other threads in a backward pass": (
-        scene({1: LOCKED}, others=drifting(BACKWARD, others_cpu=0.69)),
-        scene({1: LOCKED}, others=drifting(BACKWARD, others_cpu=0.71)),
+        snapshot_series({1: LOCKED}, others=drifting(BACKWARD, others_cpu=0.69)),
+        snapshot_series({1: LOCKED}, others=drifting(BACKWARD, others_cpu=0.71)),
     ),
     "CPU time of who spins in a collective": (
-        scene({1: LOCKED}, others=drifting(Seen(collective()), cpu=0.71)),
-        scene({1: LOCKED}, others=drifting(Seen(collective()), cpu=0.69)),
+        snapshot_series({1: LOCKED}, others=drifting(ProcessState(collective()), cpu=0.71)),
+        snapshot_series({1: LOCKED}, others=drifting(ProcessState(collective()), cpu=0.69)),
     ),
     "seconds since it last ran": (
-        scene({1: drifting(replace(LOCKED[0], rested=0.51), cpu=0.1)}),
-        scene({1: drifting(replace(LOCKED[0], rested=0.49), cpu=0.1)}),
+        snapshot_series({1: drifting(replace(LOCKED[0], rested=0.51), cpu=0.1)}),
+        snapshot_series({1: drifting(replace(LOCKED[0], rested=0.49), cpu=0.1)}),
     ),
 }
 
@@ -95,28 +106,33 @@ def test_from_which_wait_and_use_a_rank_that_works_is_behind(
 ) -> None:
     """On busy cores it runs a little, and is ready to run in every snapshot."""
     calls = (*LOOP, "clean util.py:9", "match re/__init__.py:166")
-    works_on = Seen(calls, state=state, syscall=None, active=True, gil=True)
+    works_on = ProcessState(calls, state=state, syscall=None, active=True, gil=True)
     seen = drifting(works_on, cpu=cores)
-    job = scene({1: seen}, others=[Seen(collective(), rested=rested)])
-    found = analyse_hang(replace(job, count=snapshots).snapshots())
-    assert (found is not None and any(culprit.computing for culprit in found.culprits)) is works
+    job = snapshot_series({1: seen}, others=[ProcessState(collective(), rested=rested)])
+    hang = analyse_hang(replace(job, count=snapshots).snapshots())
+    assert (hang is not None and any(culprit.computing for culprit in hang.culprits)) is works
 
 
 def test_one_rank_of_several_that_wait_for_it_makes_no_poll_a_hang_if_it_runs() -> None:
-    others = {rank: drifting(Seen(collective()), cpu=0.75) for rank in (0, 2)}
+    others = {rank: drifting(ProcessState(collective()), cpu=0.75) for rank in (0, 2)}
     polls = {1: drifting(POLLS, cpu=0.01)}
-    assert behind(scene(polls)) == [1]
-    assert analyse_hang(scene({**others, **polls}).snapshots()) is None
+    assert behind(snapshot_series(polls)) == [1]
+    assert analyse_hang(snapshot_series({**others, **polls}).snapshots()) is None
 
 
 def test_of_many_doubtful_culprits_four_are_worth_a_pause() -> None:
-    doubtful = {rank: stuck(f"f util.py:{rank}") for rank in range(1, 7)}
-    assert list_unclear_processes(scene(doubtful, ranks=8).snapshots()) == (1001, 1002, 1003, 1004)
+    doubtful = {rank: blocked_process(f"f util.py:{rank}") for rank in range(1, 7)}
+    assert list_unclear_processes(snapshot_series(doubtful, ranks=8).snapshots()) == (
+        1001,
+        1002,
+        1003,
+        1004,
+    )
 
 
 def test_cores_are_those_of_the_main_thread_else_of_the_process() -> None:
-    threads = drifting(Seen(collective()), cpu=0.25, others_cpu=0.5)
-    snapshots = scene({0: threads}, ranks=1).snapshots()
+    threads = drifting(ProcessState(collective()), cpu=0.25, others_cpu=0.5)
+    snapshots = snapshot_series({0: threads}, ranks=1).snapshots()
     unknown = [
         replace(
             snapshot, processes=tuple(replace(p, main_cpu_seconds=None) for p in snapshot.processes)
@@ -134,8 +150,8 @@ def test_cores_are_those_of_the_main_thread_else_of_the_process() -> None:
 
 @pytest.mark.parametrize(("used", "idle"), [(0.039, True), (0.041, False)])
 def test_an_idle_process_may_seem_to_have_used_a_tick_per_second(used: float, idle: bool) -> None:
-    snapshots = scene(
-        {0: [Seen(collective()), Seen(collective(), others_cpu=used)]}, ranks=1
+    snapshots = snapshot_series(
+        {0: [ProcessState(collective()), ProcessState(collective(), others_cpu=used)]}, ranks=1
     ).snapshots()
     found = measure_progress(snapshots)
     assert found is not None

@@ -1,4 +1,4 @@
-"""What a rank is bound by, at both sides of a twentieth of its step."""
+"""Whether a rank is host-bound, on both sides of a twentieth of its step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles of ranks, stages of pipelines, and blame that ends where the slowness began."""
+"""Roles of ranks, pipeline stages, and blame for the rank where the slowness begins."""
 
 from __future__ import annotations
 
@@ -213,10 +213,10 @@ def test_among_several_pipelines_a_rank_is_compared_with_its_stage() -> None:
     slow = Pipeline((0.012, 0.004, 0.004, 0.004), replicas=2, faults=[Fault(4, "backward", 6)])
     measures = measure(pipeline_case(slow))
     assert measures.stragglers is not None
-    (found,) = measures.stragglers
-    assert found.rank == 4
-    assert found.since is None
-    assert found.excess == pytest.approx(0.006, rel=0.1)
+    (straggler,) = measures.stragglers
+    assert straggler.rank == 4
+    assert straggler.since is None
+    assert straggler.excess == pytest.approx(0.006, rel=0.1)
 
 
 def test_a_slow_rank_in_a_stage_with_slack_costs_nothing() -> None:
@@ -236,12 +236,12 @@ def test_a_stage_that_became_slower_is_a_straggler_since_then(phase: str, stages
     job = Pipeline(forward, faults=[Fault(0, phase, 12, start=60)])
     measures = measure(pipeline_case(job))
     assert measures.stragglers is not None
-    (found,) = measures.stragglers
-    assert found.rank == 0
-    assert found.since is not None
-    assert abs(found.since - 60) <= 3
-    assert found.own - found.own_of_others == pytest.approx(0.012, rel=0.1)
-    assert max(found.by_phase, key=lambda name: found.by_phase[name] or 0) == phase
+    (straggler,) = measures.stragglers
+    assert straggler.rank == 0
+    assert straggler.since is not None
+    assert abs(straggler.since - 60) <= 3
+    assert straggler.own - straggler.own_of_others == pytest.approx(0.012, rel=0.1)
+    assert max(straggler.by_phase, key=lambda name: straggler.by_phase[name] or 0) == phase
 
 
 def test_a_stage_that_became_faster_makes_nobody_a_straggler() -> None:
@@ -257,8 +257,8 @@ def test_what_the_model_saves_is_what_a_mended_run_takes() -> None:
         mended = measure(pipeline_case(Pipeline(steps=200)))
         assert measures.stragglers is not None
         assert mended.step_seconds is not None
-        (found,) = measures.stragglers
-        predicted = found.step_seconds * (1 - found.saved)
+        (straggler,) = measures.stragglers
+        predicted = straggler.step_seconds * (1 - straggler.saved)
         assert predicted == pytest.approx(mended.step_seconds, rel=0.05)
 
 
@@ -266,8 +266,8 @@ def test_time_outside_of_the_stages_work_is_compared_with_all() -> None:
     job = Pipeline((0.004, 0.004, 0.005, 0.004), faults=[Fault(2, "other", 10)])
     measures = measure(pipeline_case(job))
     assert measures.stragglers is not None
-    (found,) = measures.stragglers
-    assert (found.rank, found.since) == (2, None)
+    (straggler,) = measures.stragglers
+    assert (straggler.rank, straggler.since) == (2, None)
 
 
 def test_optimizers_are_compared_where_the_stages_are_equally_large() -> None:

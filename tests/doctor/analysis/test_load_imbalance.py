@@ -1,4 +1,4 @@
-"""Unequal data: the rank that always has more, ranks that have more by turns, and neither."""
+"""Unequal data: one rank that always has more, changing ranks that have more, and equal data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mgpu_doctor.analysis.measures import Measures, measure
 from mgpu_doctor.analysis.structure.load_imbalance import Loads
 from mgpu_doctor.case.model import Case
-from tests.support.per_step_jobs import Seconds, healthy, job_of
+from tests.support.per_step_jobs import Seconds, case_of_seconds, healthy
 from tests.support.pipelines import Pipeline, pipeline_case
 from tests.support.seeds import at_most
 from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case
@@ -31,7 +31,7 @@ def loaded(job: Synthetic, load: Seconds, unit: str = "samples", fixed: float = 
     work = healthy(job)
     for phase in ("forward", "backward"):
         work[phase] *= fixed + (1 - fixed) * load / load.mean()
-    return job_of(work, fields={unit: load})
+    return case_of_seconds(work, fields={unit: load})
 
 
 def lengths(ranks: int, steps: int, seed: int = 3) -> Seconds:
@@ -76,19 +76,19 @@ def of(load: Seconds, scale: Seconds) -> float:
     work = healthy(Synthetic(ranks=load.shape[1], steps=len(load)))
     for phase in ("forward", "backward"):
         work[phase] *= 0.2 + 0.8 * load / scale.mean()
-    return seconds_of(measure(job_of(work)))
+    return seconds_of(measure(case_of_seconds(work)))
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("make", [Synthetic, oversubscribed])
 def test_sequences_of_unequal_length(make: type[Synthetic], ranks: int) -> None:
     load = lengths(ranks, 120)
-    found = loads(loaded(make(ranks=ranks), load, "tokens"))
-    assert found.uneven is None
-    assert found.varying is not None
-    assert found.varying.unit == "tokens"
-    assert found.varying.slowest_has_most > 1.5 / ranks
-    assert found.varying.saved > 0.05
+    document = loads(loaded(make(ranks=ranks), load, "tokens"))
+    assert document.uneven is None
+    assert document.varying is not None
+    assert document.varying.unit == "tokens"
+    assert document.varying.slowest_has_most > 1.5 / ranks
+    assert document.varying.saved > 0.05
 
 
 def test_what_equal_lengths_would_save() -> None:
@@ -146,7 +146,7 @@ def test_a_smaller_last_batch_on_all_ranks_is_well() -> None:
 )
 def test_lengths_that_work_does_not_follow(ranks: int, steps: int, noise: float, seed: int) -> None:
     work = healthy(Synthetic(ranks=ranks, steps=steps, noise=noise, seed=seed))
-    assert loads(job_of(work, fields={"tokens": lengths(ranks, steps, seed)})) == Loads()
+    assert loads(case_of_seconds(work, fields={"tokens": lengths(ranks, steps, seed)})) == Loads()
 
 
 def quiet(ranks: int = 4, steps: int = 120) -> Synthetic:
@@ -160,7 +160,7 @@ def slow_with(more: float, excess: float) -> Case:
         work[phase][:, 1] *= 1 + excess
     load = np.full((120, 4), 100.0)
     load[:, 1] *= more
-    return job_of(work, fields={"samples": load})
+    return case_of_seconds(work, fields={"samples": load})
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_the_load_counts_from_when_the_rank_became_slow() -> None:
     for values in work.values():
         values[120:, 1] *= 1.5
     load[120:, 1] = 150
-    uneven = loads(job_of(work, fields={"samples": load})).uneven
+    uneven = loads(case_of_seconds(work, fields={"samples": load})).uneven
     assert uneven is not None
     assert uneven.load == pytest.approx(150)
 
@@ -212,7 +212,7 @@ def varying(spread: float, follows: float = 1.0, steps: int = 120) -> Case:
     differs = follows * apart + np.sqrt(1 - follows**2) * other
     for phase in ("forward", "backward"):
         work[phase] *= 1 + 0.1 * differs
-    return job_of(work, fields={"tokens": 10_000 * (1 + spread * apart)})
+    return case_of_seconds(work, fields={"tokens": 10_000 * (1 + spread * apart)})
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_work_that_differs_by_its_data_shows_in_enough_steps(steps: int, found: 
     for phase in ("forward", "backward"):
         apart = np.sqrt(0.6) * common + np.sqrt(0.4) * random.standard_normal((steps, 2))
         work[phase] *= 1 + 0.1 * apart
-    case = job_of(work, fields={"cpu_s": np.sum(list(work.values()), axis=0)})
+    case = case_of_seconds(work, fields={"cpu_s": np.sum(list(work.values()), axis=0)})
     assert (loads(case).work is not None) is found
 
 

@@ -1,4 +1,4 @@
-"""Medians in parts are plain medians."""
+"""Medians computed in parts equal plain medians."""
 
 from __future__ import annotations
 

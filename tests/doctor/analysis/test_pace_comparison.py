@@ -1,4 +1,4 @@
-"""Who of several is slower at the same work, by quartiles of their newest times."""
+"""Which of several is slower at the same work, by quartiles of their newest times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameter servers are told apart: they are compared with nobody, and nobody with them."""
+"""Parameter servers are recognised, and not compared with other ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mgpu_probes.inprocess import layout
 from mgpu_doctor.analysis.structure.job_structure import servers
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.diagnose import diagnose
-from tests.support.hosts import Doing, sampled
+from tests.support.hosts import ProcessLoad, sampled
 from tests.support.metadata import with_metadata
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
@@ -60,11 +60,11 @@ def test_a_healthy_one_is_left_alone(ranks: int) -> None:
 
 
 def test_what_a_servers_host_waits_for_costs_time_like_that_of_a_worker() -> None:
-    crowd = dict.fromkeys(range(4), Doing(queued=0.3))
-    (one,) = diagnose(sampled(serving(Synthetic(ranks=4), threads=2), crowd)).findings
-    assert one.code == "cpu-oversubscribed"
-    assert one.cost.step_fraction == pytest.approx(0.3, abs=0.05)
-    assert "devices" not in one.cause
+    crowd = dict.fromkeys(range(4), ProcessLoad(queued=0.3))
+    (finding,) = diagnose(sampled(serving(Synthetic(ranks=4), threads=2), crowd)).findings
+    assert finding.code == "cpu-oversubscribed"
+    assert finding.cost.step_fraction == pytest.approx(0.3, abs=0.05)
+    assert "devices" not in finding.cause
 
 
 def asynchronous(slow: float) -> Case:
@@ -89,23 +89,23 @@ def test_a_worker_that_nobody_waits_for_is_told_by_its_own_work() -> None:
     assert "straggler-worker" not in {finding.code for finding in healthy.findings}
 
 
-def made(**changes: Any) -> tuple[Rank, ...]:
+def server_ranks(**changes: Any) -> tuple[Rank, ...]:
     return serving(Synthetic(ranks=3, steps=40), **changes).ranks
 
 
 def test_others_are_no_servers() -> None:
-    silent = made(sends_to=[])
+    silent = server_ranks(sends_to=[])
     assert servers(silent) == frozenset()
-    alone = made()[:1]
+    alone = server_ranks()[:1]
     assert servers(alone) == frozenset()
-    nobody_learns = made()
-    for one in nobody_learns:
-        one.steps["micro_batches"] = 0
+    nobody_learns = server_ranks()
+    for rank in nobody_learns:
+        rank.steps["micro_batches"] = 0
     assert servers(nobody_learns) == frozenset()
     # Of the schedules that split the backward pass, inner stages show none at all.
     pipeline = {"stages": 4, "schedule": "ScheduleZBVZeroBubble", "micro_batches": 4}
-    assert servers(made(pipeline=pipeline)) == frozenset()
-    evaluates = made()
+    assert servers(server_ranks(pipeline=pipeline)) == frozenset()
+    evaluates = server_ranks()
     evaluates[0].steps["flags"] |= 4
     assert servers(evaluates) == frozenset()
     assert servers(synthetic_case(Synthetic(ranks=3, steps=40)).ranks) == frozenset()

@@ -1,4 +1,4 @@
-"""Regular distances and what chance makes of them."""
+"""Regular distances, and those that occur by chance."""
 
 from __future__ import annotations
 

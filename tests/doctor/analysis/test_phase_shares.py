@@ -1,4 +1,4 @@
-"""How a rank spends its time, by hand: shares, coverage, long steps and the begins of epochs."""
+"""How a rank spends its time, by hand: shares, coverage, long steps, waits at epoch begins."""
 
 from __future__ import annotations
 

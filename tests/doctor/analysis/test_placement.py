@@ -1,4 +1,4 @@
-"""Which GPU a rank computes on: sure, or not said."""
+"""Which GPU a rank computes on, or that it is unknown."""
 
 from __future__ import annotations
 

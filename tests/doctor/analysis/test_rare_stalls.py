@@ -1,4 +1,4 @@
-"""What the step records hold too little of is found in the history of the whole run."""
+"""Stalls that are too rare for the step records are found in the history of the whole run."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def stalls(case: Case) -> tuple[Stalls, ...]:
 
 @pytest.mark.parametrize("phase", ["checkpoint", "evaluation"])
 def test_rank_zero_alone(phase: str) -> None:
-    (found,) = stalls(long_run(phase, (0,)))
-    assert (found.ranks, found.phase, found.count) == ((0,), phase, 6)
-    assert found.saved == pytest.approx(6 * 4 / (119 * WINDOW))
-    assert found.seconds == pytest.approx(4)
-    assert found.compared == 119 * STEPS
+    (stall,) = stalls(long_run(phase, (0,)))
+    assert (stall.ranks, stall.phase, stall.count) == ((0,), phase, 6)
+    assert stall.saved == pytest.approx(6 * 4 / (119 * WINDOW))
+    assert stall.seconds == pytest.approx(4)
+    assert stall.compared == 119 * STEPS
 
 
 def test_all_ranks_save_and_each_event_tells_when() -> None:
     case = long_run("checkpoint", (0, 1, 2, 3))
     events = tuple(Event("checkpoint", 0.0, at, 4.0, 0.0, "") for at in range(3000, 36000, 6000))
     case = replace(case, ranks=tuple(replace(rank, events=events) for rank in case.ranks))
-    (found,) = stalls(case)
-    assert sorted(found.ranks) == [0, 1, 2, 3]
-    assert (found.count, found.period) == (6, 6000)
+    (stall,) = stalls(case)
+    assert sorted(stall.ranks) == [0, 1, 2, 3]
+    assert (stall.count, stall.period) == (6, 6000)
 
 
 def test_evaluation_on_all_ranks_is_well() -> None:
@@ -81,12 +81,12 @@ def test_the_history_must_hold_half_as_much_again_as_the_records(steps: int, fou
 
 
 def test_three_windows_are_a_pattern_and_the_third_longest_stands_for_all() -> None:
-    (found,) = stalls(long_run("checkpoint", (0,), every=40))
-    assert (found.count, found.total) == pytest.approx((3, 12))
+    (stall,) = stalls(long_run("checkpoint", (0,), every=40))
+    assert (stall.count, stall.total) == pytest.approx((3, 12))
     case = long_run("checkpoint", (0,), seconds=2.0)
     case.ranks[0].history["phases"][50, PHASES.index("checkpoint")] = 10.0
-    (found,) = stalls(case)
-    assert (found.count, found.total) == pytest.approx((6, 5 * 2 + 4 * 2))
+    (stall,) = stalls(case)
+    assert (stall.count, stall.total) == pytest.approx((6, 5 * 2 + 4 * 2))
 
 
 def test_a_rank_without_a_history_hides_what_is_rare() -> None:

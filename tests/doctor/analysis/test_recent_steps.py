@@ -1,4 +1,4 @@
-"""What a live view judges."""
+"""Which steps a live view judges."""
 
 from __future__ import annotations
 

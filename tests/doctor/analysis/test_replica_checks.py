@@ -1,4 +1,5 @@
-"""Which ranks saw the same batches, and whose weights differ, by the digests in their births."""
+"""Which ranks had the same batches, and whose weights differ, by digests in the process
+metadata."""
 
 from __future__ import annotations
 

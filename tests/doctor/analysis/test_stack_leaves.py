@@ -1,4 +1,4 @@
-"""Frames: whose they are and which say nothing; and what the innermost ones tell."""
+"""Frames: whose code they are, which are wrappers, and what the innermost ones show."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.job_snapshots import Frame
 from mgpu_doctor.case.user_code import is_user_code
 from tests.support import job_snapshots
-from tests.support.job_snapshots import C10D, LOOP, Scene, Seen
+from tests.support.job_snapshots import C10D, LOOP, ProcessState, SnapshotSeries
 
 
-def state(seen: Seen, worker: Seen | None = None) -> ThreadState:
-    scene = Scene({0: [seen]}, workers={0: [worker]} if worker else {}, count=1)
-    (found,) = list_thread_states(scene.snapshots()[0])
-    return found
+def state(seen: ProcessState, worker: ProcessState | None = None) -> ThreadState:
+    scene = SnapshotSeries({0: [seen]}, workers={0: [worker]} if worker else {}, count=1)
+    (thread_state,) = list_thread_states(scene.snapshots()[0])
+    return thread_state
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def state(seen: Seen, worker: Seen | None = None) -> ThreadState:
 )
 def test_whose_a_frame_is_and_how_its_file_is_called(file: str, own: bool, short: str) -> None:
     assert is_user_code(file) is own
-    assert frames.short(file) == short
+    assert frames.short_path(file) == short
 
 
 def test_a_trail_has_no_wrappers_and_begins_with_the_users_own_code() -> None:
@@ -51,21 +51,21 @@ def test_a_trail_has_no_wrappers_and_begins_with_the_users_own_code() -> None:
         *job_snapshots.collective(),
     )
     trail = frames.trail(job_snapshots.frames(calls))
-    assert [frames.call(one) for one in trail] == [
+    assert [frames.format_call(frame) for frame in trail] == [
         "<module> train.py:90",
         "main train.py:81",
         "train train.py:60",
         "exchange train.py:65",
         "all_reduce distributed_c10d.py:3252",
     ]
-    assert frames.format_location(frames.place(trail)) == "train.py:65"
+    assert frames.format_location(frames.user_frame(trail)) == "train.py:65"
 
 
 def test_a_workers_trail_has_none_of_its_parents_frames() -> None:
     trail = frames.trail(
         job_snapshots.frames((*job_snapshots.FETCHING, "DS.__getitem__ data.py:9"))
     )
-    assert [frames.call(one) for one in trail] == ["__getitem__ data.py:9"]
+    assert [frames.format_call(frame) for frame in trail] == ["__getitem__ data.py:9"]
 
 
 def test_where_no_code_is_the_users_a_library_other_than_torch_is_the_place() -> None:
@@ -74,12 +74,12 @@ def test_where_no_code_is_the_users_a_library_other_than_torch_is_the_place() ->
             ("Trainer.train transformers/trainer.py:7", "linear torch/nn/functional.py:9")
         )
     )
-    assert frames.format_location(frames.place(trail)) == "transformers/trainer.py:7"
+    assert frames.format_location(frames.user_frame(trail)) == "transformers/trainer.py:7"
 
 
 def test_a_deep_or_empty_stack_is_borne() -> None:
     assert frames.trail(()) == ()
-    assert frames.place(()) is None
+    assert frames.user_frame(()) is None
     note = Frame("… 1500 frames", "…", None)
     assert not is_user_code(note.file)
     assert frames.trail((Frame("f", "/a/b.py", None), note))[0].function == "f"
@@ -87,24 +87,24 @@ def test_a_deep_or_empty_stack_is_borne() -> None:
 
 USER = (*LOOP, "work util.py:12")
 CASES = {
-    "all_reduce": (Seen(job_snapshots.collective()), Doing.COLLECTIVE, "all_reduce"),
+    "all_reduce": (ProcessState(job_snapshots.collective()), Doing.COLLECTIVE, "all_reduce"),
     "object collective": (
-        Seen((*job_snapshots.collective("all_gather_object"), f"all_gather {C10D}:9")),
+        ProcessState((*job_snapshots.collective("all_gather_object"), f"all_gather {C10D}:9")),
         Doing.COLLECTIVE,
         "all_gather_object",
     ),
     "wait between two stages": (
-        Seen((*LOOP, "_wait_batch_p2p torch/distributed/pipelining/schedules.py:683")),
+        ProcessState((*LOOP, "_wait_batch_p2p torch/distributed/pipelining/schedules.py:683")),
         Doing.COLLECTIVE,
         "batch_isend_irecv",
     ),
     "wait for one begun before": (
-        Seen((*LOOP, "__torch_dispatch__ torch/distributed/_functional_collectives.py:9")),
+        ProcessState((*LOOP, "__torch_dispatch__ torch/distributed/_functional_collectives.py:9")),
         Doing.COLLECTIVE,
         "a collective",
     ),
     "buffers": (
-        Seen(
+        ProcessState(
             (
                 *LOOP,
                 "forward torch/nn/parallel/distributed.py:1600",
@@ -114,19 +114,21 @@ CASES = {
         Doing.COLLECTIVE,
         "broadcast of buffers",
     ),
-    "backward": (Seen(job_snapshots.BACKWARD), Doing.BACKWARD, "backward"),
+    "backward": (ProcessState(job_snapshots.BACKWARD), Doing.BACKWARD, "backward"),
     "hook in backward": (
-        Seen((*job_snapshots.BACKWARD, "hook train.py:5"), active=True, gil=True, syscall=None),
+        ProcessState(
+            (*job_snapshots.BACKWARD, "hook train.py:5"), active=True, gil=True, syscall=None
+        ),
         Doing.OWN,
         None,
     ),
     "barrier while joining": (
-        Seen((*job_snapshots.JOINING[:-2], f"barrier {C10D}:1")),
+        ProcessState((*job_snapshots.JOINING[:-2], f"barrier {C10D}:1")),
         Doing.JOINING,
         "init_process_group",
     ),
     "joining a TensorFlow cluster": (
-        Seen(
+        ProcessState(
             (
                 *job_snapshots.ROOT,
                 "_initialize_multi_worker tensorflow/python/distribute/"
@@ -137,51 +139,59 @@ CASES = {
         Doing.JOINING,
         "the start of TensorFlow's cluster",
     ),
-    "joining": (Seen(job_snapshots.JOINING), Doing.JOINING, "init_process_group"),
+    "joining": (ProcessState(job_snapshots.JOINING), Doing.JOINING, "init_process_group"),
     "synchronize": (
-        Seen((*LOOP, "synchronize torch/cuda/__init__.py:800"), active=True),
+        ProcessState((*LOOP, "synchronize torch/cuda/__init__.py:800"), active=True),
         Doing.DEVICE,
         "synchronize",
     ),
-    "importing": (Seen(job_snapshots.IMPORTING, active=True), Doing.IMPORTING, None),
-    "compiling": (Seen(job_snapshots.COMPILING, active=True), Doing.COMPILING, None),
-    "saving": (Seen(job_snapshots.SAVING, syscall="write /x"), Doing.CHECKPOINT, None),
-    "loading": (Seen(job_snapshots.LOADING, syscall="poll"), Doing.LOADER, None),
+    "importing": (ProcessState(job_snapshots.IMPORTING, active=True), Doing.IMPORTING, None),
+    "compiling": (ProcessState(job_snapshots.COMPILING, active=True), Doing.COMPILING, None),
+    "saving": (ProcessState(job_snapshots.SAVING, syscall="write /x"), Doing.CHECKPOINT, None),
+    "loading": (ProcessState(job_snapshots.LOADING, syscall="poll"), Doing.LOADER, None),
     "thread's lock": (
-        Seen((*USER, "Condition.wait threading.py:327")),
+        ProcessState((*USER, "Condition.wait threading.py:327")),
         Doing.LOCK,
         "threading.py wait",
     ),
-    "futex": (Seen(USER, syscall="futex"), Doing.LOCK, "futex"),
-    "flock": (Seen(USER, syscall="flock /data/x.lock"), Doing.LOCK, "flock /data/x.lock"),
-    "sleep": (Seen(USER, syscall="clock_nanosleep"), Doing.SLEEPING, "clock_nanosleep"),
-    "pipe": (Seen(USER, syscall="read pipe:[7]"), Doing.IO, "read pipe:[7]"),
-    "terminal": (Seen(USER, syscall="read /dev/pts/3"), Doing.PROMPT, "read /dev/pts/3"),
-    "pdb": (Seen((*USER, "interaction pdb.py:9"), syscall="read pipe:[1]"), Doing.PROMPT, None),
-    "socket": (Seen((*USER, "recv_into socket.py:718")), Doing.IO, "socket.py recv_into"),
-    "child": (Seen((*USER, "wait subprocess.py:1264")), Doing.CHILD, "wait"),
-    "held GIL": (Seen(USER, syscall="clock_nanosleep", gil=True), Doing.NATIVE, "clock_nanosleep"),
-    "running": (Seen(USER, syscall=None, active=True, gil=True), Doing.OWN, None),
-    "unknown wait": (Seen(USER, syscall=None), Doing.BLOCKED, None),
+    "futex": (ProcessState(USER, syscall="futex"), Doing.LOCK, "futex"),
+    "flock": (ProcessState(USER, syscall="flock /data/x.lock"), Doing.LOCK, "flock /data/x.lock"),
+    "sleep": (ProcessState(USER, syscall="clock_nanosleep"), Doing.SLEEPING, "clock_nanosleep"),
+    "pipe": (ProcessState(USER, syscall="read pipe:[7]"), Doing.IO, "read pipe:[7]"),
+    "terminal": (ProcessState(USER, syscall="read /dev/pts/3"), Doing.PROMPT, "read /dev/pts/3"),
+    "pdb": (
+        ProcessState((*USER, "interaction pdb.py:9"), syscall="read pipe:[1]"),
+        Doing.PROMPT,
+        None,
+    ),
+    "socket": (ProcessState((*USER, "recv_into socket.py:718")), Doing.IO, "socket.py recv_into"),
+    "child": (ProcessState((*USER, "wait subprocess.py:1264")), Doing.CHILD, "wait"),
+    "held GIL": (
+        ProcessState(USER, syscall="clock_nanosleep", gil=True),
+        Doing.NATIVE,
+        "clock_nanosleep",
+    ),
+    "running": (ProcessState(USER, syscall=None, active=True, gil=True), Doing.OWN, None),
+    "unknown wait": (ProcessState(USER, syscall=None), Doing.BLOCKED, None),
     "exit": (
-        Seen(("_shutdown threading.py:1590", "wait threading.py:3")),
+        ProcessState(("_shutdown threading.py:1590", "wait threading.py:3")),
         Doing.ENDING,
         None,
     ),
     "finalizer at exit": (
-        Seen(("_exitfunc weakref.py:666", "_del_library torch/library.py:662")),
+        ProcessState(("_exitfunc weakref.py:666", "_del_library torch/library.py:662")),
         Doing.ENDING,
         None,
     ),
-    "stopped": (Seen(job_snapshots.collective(), state="T"), Doing.STOPPED, None),
-    "zombie": (Seen(state="Z"), Doing.DEAD, None),
-    "gone": (Seen(state=None), Doing.DEAD, None),
+    "stopped": (ProcessState(job_snapshots.collective(), state="T"), Doing.STOPPED, None),
+    "zombie": (ProcessState(state="Z"), Doing.DEAD, None),
+    "gone": (ProcessState(state=None), Doing.DEAD, None),
     "disk": (
-        Seen(USER, state="D", syscall="openat"),
+        ProcessState(USER, state="D", syscall="openat"),
         Doing.UNINTERRUPTIBLE,
         "openat",
     ),
-    "no stack": (Seen(unread=True), Doing.UNKNOWN, "futex"),
+    "no stack": (ProcessState(unread=True), Doing.UNKNOWN, "futex"),
 }
 
 
@@ -193,24 +203,26 @@ def test_what_a_main_thread_does(name: str) -> None:
 
 
 def test_another_thread_that_holds_pythons_lock_is_where_the_rank_stands() -> None:
-    found = state(Seen(USER, syscall="futex", holder=("hog util.py:99",)))
+    found = state(ProcessState(USER, syscall="futex", holder=("hog util.py:99",)))
     assert found.doing is Doing.NATIVE
     assert frames.format_location(found.place) == "util.py:99"
 
 
 def test_native_frames_tell_a_lock_from_a_wait_for_a_collective() -> None:
-    lock = state(Seen(USER, native=("futex_wait", "PyThread_acquire_lock_timed")))
+    lock = state(ProcessState(USER, native=("futex_wait", "PyThread_acquire_lock_timed")))
     assert (lock.doing, lock.certain) == (Doing.LOCK, True)
-    work = state(Seen(USER, native=("futex_wait", "c10d::ProcessGroupGloo::AsyncWork::wait")))
+    work = state(
+        ProcessState(USER, native=("futex_wait", "c10d::ProcessGroupGloo::AsyncWork::wait"))
+    )
     assert (work.doing, work.certain) == (Doing.COLLECTIVE, True)
-    plain = state(Seen(USER, native=("futex_wait", "something_else")))
+    plain = state(ProcessState(USER, native=("futex_wait", "something_else")))
     assert (plain.doing, plain.certain) == (Doing.LOCK, False)
 
 
 def test_the_worker_that_is_in_the_data_set_is_the_one_that_is_waited_for() -> None:
     stuck = state(
-        Seen(job_snapshots.LOADING, syscall="poll"),
-        Seen((*job_snapshots.FETCHING, "DS.__getitem__ data.py:9", "take util.py:31")),
+        ProcessState(job_snapshots.LOADING, syscall="poll"),
+        ProcessState((*job_snapshots.FETCHING, "DS.__getitem__ data.py:9", "take util.py:31")),
     )
     assert stuck.worker is not None
     assert (stuck.point.doing, frames.format_location(stuck.point.place)) == (
@@ -218,15 +230,16 @@ def test_the_worker_that_is_in_the_data_set_is_the_one_that_is_waited_for() -> N
         "util.py:31",
     )
     idle = state(
-        Seen(job_snapshots.LOADING, syscall="poll"), Seen(job_snapshots.IDLE_WORKER, syscall="poll")
+        ProcessState(job_snapshots.LOADING, syscall="poll"),
+        ProcessState(job_snapshots.IDLE_WORKER, syscall="poll"),
     )
     assert idle.worker is None
 
 
 def test_a_helper_thread_at_rest_is_not_busy() -> None:
     parked = ("_worker concurrent/futures/thread.py:81",)
-    assert not state(Seen(USER, helpers=[parked])).busy
-    assert state(Seen(USER, helpers=[parked, ("upload util.py:4",)])).busy
+    assert not state(ProcessState(USER, helpers=[parked])).busy
+    assert state(ProcessState(USER, helpers=[parked, ("upload util.py:4",)])).busy
 
 
 @pytest.mark.parametrize(("inner", "busy"), [(0, False), (2, False), (3, True)])
@@ -234,4 +247,4 @@ def test_a_helper_thread_is_at_rest_if_one_of_its_three_innermost_calls_parks_it
     inner: int, busy: bool
 ) -> None:
     below = [f"f util.py:{line}" for line in range(inner)]
-    assert state(Seen(USER, helpers=[("wait threading.py:327", *below)])).busy is busy
+    assert state(ProcessState(USER, helpers=[("wait threading.py:327", *below)])).busy is busy

@@ -1,4 +1,4 @@
-"""Who works while the others wait, by samples: told where they decide it, else nobody."""
+"""Which rank works while the others wait, by samples; no rank if they do not decide it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mgpu_doctor.analysis.stacks.stack_sampling import (
     find_sampled_straggler,
 )
 from tests.support import job_snapshots
-from tests.support.job_snapshots import LOOP, Scene, Seen, collective
+from tests.support.job_snapshots import LOOP, ProcessState, SnapshotSeries, collective
 from tests.support.seeds import few_or_sweep
 
 COUNT = 24
@@ -30,19 +30,19 @@ def rank(
     seed: int = 0,
     count: int = COUNT,
     step: float = 0.01,
-) -> list[Seen]:
+) -> list[ProcessState]:
     """A rank that works in a share of the looks, at random, and waits in the others."""
     chance = random.Random(seed)
     return [
-        Seen(calls, cpu=at * step, active=True, gil=True, syscall=None)
+        ProcessState(calls, cpu=at * step, active=True, gil=True, syscall=None)
         if chance.random() < share
-        else Seen(waits, cpu=at * step)
+        else ProcessState(waits, cpu=at * step)
         for at in range(count)
     ]
 
 
-def job(*ranks: Sequence[Seen], count: int = COUNT) -> SampledStraggler | None:
-    scene = Scene(dict(enumerate(ranks)), every=0.2, count=count)
+def job(*ranks: Sequence[ProcessState], count: int = COUNT) -> SampledStraggler | None:
+    scene = SnapshotSeries(dict(enumerate(ranks)), every=0.2, count=count)
     return find_sampled_straggler(scene.snapshots())
 
 
@@ -66,7 +66,7 @@ def test_what_it_works_at(calls: Sequence[str], kind: Work) -> None:
 
 def test_a_rank_that_waits_for_its_loader_is_late_with_its_input() -> None:
     late = [
-        Seen(job_snapshots.LOADING if at % 8 else collective(), cpu=at * 0.01)
+        ProcessState(job_snapshots.LOADING if at % 8 else collective(), cpu=at * 0.01)
         for at in range(COUNT)
     ]
     found = job(rank(0.1, seed=1), late)
@@ -75,7 +75,7 @@ def test_a_rank_that_waits_for_its_loader_is_late_with_its_input() -> None:
 
 
 def test_one_long_step_is_not_many() -> None:
-    stands = [Seen(collective())] * COUNT
+    stands = [ProcessState(collective())] * COUNT
     assert job(stands, rank(1.0), stands) is None
 
 
@@ -86,7 +86,7 @@ def test_few_looks_or_little_excess_decide_nothing() -> None:
 
 
 def test_old_looks_are_of_another_time() -> None:
-    scene = Scene({0: rank(0.1, seed=1), 1: rank(0.9, seed=2)}, every=60.0, count=COUNT)
+    scene = SnapshotSeries({0: rank(0.1, seed=1), 1: rank(0.9, seed=2)}, every=60.0, count=COUNT)
     assert find_sampled_straggler(scene.snapshots()) is None
 
 
@@ -96,9 +96,9 @@ def test_in_a_pipeline_each_rank_rightly_does_something_else() -> None:
 
 
 def test_a_job_that_starts_ends_or_loses_ranks_is_not_compared() -> None:
-    starts = [Seen(job_snapshots.IMPORTING, cpu=1.0), *rank(0.9, seed=2)[1:]]
+    starts = [ProcessState(job_snapshots.IMPORTING, cpu=1.0), *rank(0.9, seed=2)[1:]]
     assert job(rank(0.1, seed=1), starts) is None
-    dies = [*rank(0.9, seed=2)[:-1], Seen(state="Z")]
+    dies = [*rank(0.9, seed=2)[:-1], ProcessState(state="Z")]
     assert job(rank(0.1, seed=1), dies) is None
     assert job(rank(0.9)) is None
 

@@ -1,4 +1,4 @@
-"""Who is waited for: by looks at a job that stands; nobody, where it moves or nothing tells."""
+"""Which rank blocks a hanging job, by snapshots; no rank if the job moves or nothing shows it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.support import job_snapshots
 from tests.support.job_snapshots import (
     LOCKED,
     LOOP,
-    WAITS,
-    Scene,
-    Seen,
+    WAITING_IN_COLLECTIVE,
+    ProcessState,
+    SnapshotSeries,
+    blocked_process,
+    busy_process,
     collective,
-    moving,
-    scene,
-    stuck,
+    snapshot_series,
 )
 from tests.support.seeds import at_most
 
@@ -39,162 +39,188 @@ def named(hang: Hang | None) -> tuple[Kind, list[int | None]] | None:
 
 
 def test_who_stands_outside_of_the_collective_is_behind() -> None:
-    found = analyse_hang(scene({1: LOCKED}).snapshots())
-    assert named(found) == (Kind.BEHIND, [1])
-    assert found is not None
-    assert [one.rank for one in found.waiting] == [0, 2, 3]
-    assert (found.seconds, found.snapshots, found.complete) == (2.0, 3, True)
+    hang = analyse_hang(snapshot_series({1: LOCKED}).snapshots())
+    assert named(hang) == (Kind.BEHIND, [1])
+    assert hang is not None
+    assert [one.rank for one in hang.waiting] == [0, 2, 3]
+    assert (hang.seconds, hang.snapshots, hang.complete) == (2.0, 3, True)
 
 
 def test_between_two_ranks_and_in_a_pipeline_the_minority_is_not_blamed() -> None:
-    assert named(analyse_hang(scene({0: LOCKED}, ranks=2).snapshots())) == (Kind.BEHIND, [0])
+    assert named(analyse_hang(snapshot_series({0: LOCKED}, ranks=2).snapshots())) == (
+        Kind.BEHIND,
+        [0],
+    )
     stages = {
-        0: [Seen(collective("send", 50))],
+        0: [ProcessState(collective("send", 50))],
         1: LOCKED,
-        2: [Seen(collective("recv", 52))],
-        3: [Seen(collective("recv", 52))],
+        2: [ProcessState(collective("recv", 52))],
+        3: [ProcessState(collective("recv", 52))],
     }
-    assert named(analyse_hang(Scene(stages).snapshots())) == (Kind.BEHIND, [1])
-    most_stand = Scene({0: WAITS, 1: LOCKED, 2: LOCKED, 3: LOCKED})
+    assert named(analyse_hang(SnapshotSeries(stages).snapshots())) == (Kind.BEHIND, [1])
+    most_stand = SnapshotSeries({0: WAITING_IN_COLLECTIVE, 1: LOCKED, 2: LOCKED, 3: LOCKED})
     assert named(analyse_hang(most_stand.snapshots())) == (Kind.BEHIND, [1, 2, 3])
 
 
 def test_one_look_shows_no_motion_and_decides_nothing() -> None:
-    assert analyse_hang(scene({1: LOCKED}).snapshots()[:1]) is None
-    short = scene({1: LOCKED})
+    assert analyse_hang(snapshot_series({1: LOCKED}).snapshots()[:1]) is None
+    short = snapshot_series({1: LOCKED})
     short.every = 0.2
     assert analyse_hang(short.snapshots()) is None
     assert analyse_hang(()) is None
 
 
-MOVES: dict[str, Mapping[int, Sequence[Seen]]] = {
-    "culprit uses time": {1: moving((*LOOP, "f util.py:3"), 3)},
-    "victims use time": dict.fromkeys((0, 2, 3), moving(collective(), 3)) | {1: LOCKED},
-    "another line": {1: [Seen((*LOOP, f"f util.py:{line}")) for line in (3, 4, 5)]},
-    "imports": {1: moving(job_snapshots.IMPORTING, 3, active=True, syscall=None)},
-    "forward": {1: moving((*LOOP, "forward model.py:4"), 3, step=0.9, active=True, gil=True)}
-    | {0: moving(collective(), 3)},
-    "a loader's worker works": {1: [Seen(job_snapshots.LOADING, syscall="poll")]},
-    "ends": {1: [Seen(("_shutdown threading.py:1590",))]},
-    "a stack could not be read": {1: [Seen(unread=True)]},
+MOVES: dict[str, Mapping[int, Sequence[ProcessState]]] = {
+    "culprit uses time": {1: busy_process((*LOOP, "f util.py:3"), 3)},
+    "victims use time": dict.fromkeys((0, 2, 3), busy_process(collective(), 3)) | {1: LOCKED},
+    "another line": {1: [ProcessState((*LOOP, f"f util.py:{line}")) for line in (3, 4, 5)]},
+    "imports": {1: busy_process(job_snapshots.IMPORTING, 3, active=True, syscall=None)},
+    "forward": {1: busy_process((*LOOP, "forward model.py:4"), 3, step=0.9, active=True, gil=True)}
+    | {0: busy_process(collective(), 3)},
+    "a loader's worker works": {1: [ProcessState(job_snapshots.LOADING, syscall="poll")]},
+    "ends": {1: [ProcessState(("_shutdown threading.py:1590",))]},
+    "a stack could not be read": {1: [ProcessState(unread=True)]},
 }
 
 
 @pytest.mark.parametrize("name", MOVES)
 def test_a_job_that_moves_or_cannot_be_seen_does_not_stand(name: str) -> None:
-    job = scene(MOVES[name])
+    job = snapshot_series(MOVES[name])
     if "worker" in name:
-        job.workers = {1: moving((*job_snapshots.FETCHING, "get data.py:3"), 3, active=True)}
+        job.workers = {1: busy_process((*job_snapshots.FETCHING, "get data.py:3"), 3, active=True)}
     assert analyse_hang(job.snapshots()) is None
 
 
 def test_what_stood_only_before_is_not_told() -> None:
-    released = [*LOCKED, *LOCKED, Seen(collective())]
-    assert analyse_hang(scene({1: released}).snapshots()) is None
+    released = [*LOCKED, *LOCKED, ProcessState(collective())]
+    assert analyse_hang(snapshot_series({1: released}).snapshots()) is None
 
 
 def test_one_look_suffices_where_the_scheduler_tells_that_nobody_has_run() -> None:
-    waits = [Seen(collective(), rested=300.0)]
-    late = stuck("f util.py:3", syscall="clock_nanosleep", rested=90.0)
-    found = analyse_hang(scene({1: late}, others=waits).snapshots()[:1])
-    assert named(found) == (Kind.BEHIND, [1])
-    assert found is not None
-    assert found.seconds == 90.0
-    just = stuck("f util.py:3", rested=0.01)
-    assert analyse_hang(scene({1: just}, others=waits).snapshots()[:1]) is None
+    waits = [ProcessState(collective(), rested=300.0)]
+    late = blocked_process("f util.py:3", syscall="clock_nanosleep", rested=90.0)
+    hang = analyse_hang(snapshot_series({1: late}, others=waits).snapshots()[:1])
+    assert named(hang) == (Kind.BEHIND, [1])
+    assert hang is not None
+    assert hang.seconds == 90.0
+    just = blocked_process("f util.py:3", rested=0.01)
+    assert analyse_hang(snapshot_series({1: just}, others=waits).snapshots()[:1]) is None
 
 
 def test_who_sleeps_again_and_again_is_waited_for_while_the_others_do_not_run() -> None:
-    polls = moving((*LOOP, "f util.py:3"), 3, step=0.01, syscall="clock_nanosleep")
-    found = analyse_hang(scene({1: polls}).snapshots())
-    assert named(found) == (Kind.BEHIND, [1])
-    assert found is not None
-    assert found.seconds == 2.0
-    run = moving(collective(), 3, step=0.01)
+    polls = busy_process((*LOOP, "f util.py:3"), 3, step=0.01, syscall="clock_nanosleep")
+    hang = analyse_hang(snapshot_series({1: polls}).snapshots())
+    assert named(hang) == (Kind.BEHIND, [1])
+    assert hang is not None
+    assert hang.seconds == 2.0
+    run = busy_process(collective(), 3, step=0.01)
     assert (
-        analyse_hang(scene({1: polls}, others=run).snapshots()) is None
+        analyse_hang(snapshot_series({1: polls}, others=run).snapshots()) is None
     )  # a step was over meanwhile
-    works = moving((*LOOP, "f util.py:3"), 3, step=0.2, syscall="clock_nanosleep")
-    assert analyse_hang(scene({1: works}).snapshots()) is None
+    works = busy_process((*LOOP, "f util.py:3"), 3, step=0.2, syscall="clock_nanosleep")
+    assert analyse_hang(snapshot_series({1: works}).snapshots()) is None
     goes_on = [replace(poll, calls=(*LOOP, f"f util.py:{at}")) for at, poll in enumerate(polls, 3)]
-    assert analyse_hang(scene({1: goes_on}).snapshots()) is None
+    assert analyse_hang(snapshot_series({1: goes_on}).snapshots()) is None
 
 
 def test_who_spins_in_its_wait_does_not_shorten_what_the_scheduler_tells() -> None:
-    spins = moving((*LOOP, "barrier " + job_snapshots.C10D + ":9"), 3, step=1.0, active=True)
-    late = stuck("f util.py:3", syscall="clock_nanosleep", rested=90.0)
-    found = analyse_hang(scene({1: late}, others=spins).snapshots())
-    assert named(found) == (Kind.BEHIND, [1])
-    assert found is not None
-    assert found.seconds == 90.0
+    spins = busy_process((*LOOP, "barrier " + job_snapshots.C10D + ":9"), 3, step=1.0, active=True)
+    late = blocked_process("f util.py:3", syscall="clock_nanosleep", rested=90.0)
+    hang = analyse_hang(snapshot_series({1: late}, others=spins).snapshots())
+    assert named(hang) == (Kind.BEHIND, [1])
+    assert hang is not None
+    assert hang.seconds == 90.0
 
 
 def test_a_stopped_rank_is_told_at_the_first_look_a_traced_one_when_it_lasts() -> None:
-    job = scene({1: [Seen(collective(), state="T")]})
+    job = snapshot_series({1: [ProcessState(collective(), state="T")]})
     assert named(analyse_hang(job.snapshots()[:1])) == (Kind.BEHIND, [1])
-    traced = scene({1: [Seen(collective(), state="t")]})
+    traced = snapshot_series({1: [ProcessState(collective(), state="t")]})
     assert analyse_hang(traced.snapshots()[:1]) is None
     assert named(analyse_hang(traced.snapshots())) == (Kind.BEHIND, [1])
 
 
 def test_a_dead_rank_is_told_at_the_first_look_if_a_collective_waits_for_it() -> None:
-    dead = scene({1: [Seen(state="Z")]})
+    dead = snapshot_series({1: [ProcessState(state="Z")]})
     assert named(analyse_hang(dead.snapshots()[:1])) == (Kind.ABSENT, [1])
-    between_two = scene({1: [Seen(state="Z")]}, others=[Seen(collective("recv"))])
+    between_two = snapshot_series(
+        {1: [ProcessState(state="Z")]}, others=[ProcessState(collective("recv"))]
+    )
     assert analyse_hang(between_two.snapshots()[:1]) is None
     assert named(analyse_hang(between_two.snapshots())) == (Kind.ABSENT, [1])
 
 
 def test_ranks_that_end_one_after_the_other_are_not_missed() -> None:
-    works = Scene({0: moving((*LOOP, "save util.py:3"), 3), 1: [Seen(state="Z")], 2: WAITS})
+    works = SnapshotSeries(
+        {
+            0: busy_process((*LOOP, "save util.py:3"), 3),
+            1: [ProcessState(state="Z")],
+            2: WAITING_IN_COLLECTIVE,
+        }
+    )
     assert analyse_hang(works.snapshots()) is None
-    destroys = Scene({0: [Seen(collective("destroy_process_group"))], 1: [Seen(state="Z")]})
+    destroys = SnapshotSeries(
+        {0: [ProcessState(collective("destroy_process_group"))], 1: [ProcessState(state="Z")]}
+    )
     assert analyse_hang(destroys.snapshots()[:1]) is None
-    ending = Scene({0: [Seen(("_shutdown threading.py:1590",))], 1: [Seen(state="Z")]})
+    ending = SnapshotSeries(
+        {0: [ProcessState(("_shutdown threading.py:1590",))], 1: [ProcessState(state="Z")]}
+    )
     assert analyse_hang(ending.snapshots()) is None
 
 
 def test_a_rank_without_a_process_is_missed_once_the_others_stand() -> None:
-    job = Scene(dict.fromkeys((0, 1, 3), WAITS), missing=(2,))
+    job = SnapshotSeries(dict.fromkeys((0, 1, 3), WAITING_IN_COLLECTIVE), missing=(2,))
     assert analyse_hang(job.snapshots()[:1]) is None
-    found = analyse_hang(job.snapshots())
-    assert named(found) == (Kind.ABSENT, [])
-    assert found is not None
-    assert found.missing == (2,)
+    hang = analyse_hang(job.snapshots())
+    assert named(hang) == (Kind.ABSENT, [])
+    assert hang is not None
+    assert hang.missing == (2,)
 
 
 def test_who_waits_for_others_to_join_is_a_victim() -> None:
-    joins = [Seen(job_snapshots.JOINING)]
-    late = scene({1: [Seen((*job_snapshots.ROOT, "f util.py:4"))]}, others=joins)
+    joins = [ProcessState(job_snapshots.JOINING)]
+    late = snapshot_series({1: [ProcessState((*job_snapshots.ROOT, "f util.py:4"))]}, others=joins)
     assert named(analyse_hang(late.snapshots())) == (Kind.JOINING, [1])
-    absent = analyse_hang(Scene({0: joins, 1: joins}, missing=(2,)).snapshots())
+    absent = analyse_hang(SnapshotSeries({0: joins, 1: joins}, missing=(2,)).snapshots())
     assert named(absent) == (Kind.JOINING, [])
-    imports = scene({1: moving(job_snapshots.IMPORTING, 3, active=True)}, others=joins)
+    imports = snapshot_series(
+        {1: busy_process(job_snapshots.IMPORTING, 3, active=True)}, others=joins
+    )
     assert analyse_hang(imports.snapshots()) is None
 
 
 def test_all_in_one_place_blames_nobody_and_says_so() -> None:
-    found = analyse_hang(scene({}).snapshots())
-    assert named(found) == (Kind.TOGETHER, [])
-    assert "all_reduce at train.py:65" in (explain_inconclusive(found) or "")
-    assert explain_inconclusive(analyse_hang(scene({1: LOCKED}).snapshots())) is None
+    hang = analyse_hang(snapshot_series({}).snapshots())
+    assert named(hang) == (Kind.TOGETHER, [])
+    assert "all_reduce at train.py:65" in (explain_inconclusive(hang) or "")
+    assert explain_inconclusive(analyse_hang(snapshot_series({1: LOCKED}).snapshots())) is None
     assert explain_inconclusive(None) is None
 
 
 def test_of_different_collectives_one_is_wrong_only_against_two_that_agree() -> None:
-    other = [Seen(collective("broadcast", 70))]
-    assert named(analyse_hang(scene({1: other}, ranks=4).snapshots())) == (Kind.APART, [1])
-    assert named(analyse_hang(scene({1: other}, ranks=3).snapshots())) == (Kind.APART, [1])
-    elsewhere = [Seen(collective("all_reduce", 70))]
-    assert named(analyse_hang(scene({1: elsewhere}, ranks=3).snapshots())) == (Kind.APART, [])
-    assert named(analyse_hang(scene({1: other}, ranks=2).snapshots())) == (Kind.APART, [])
-    two = scene({1: other, 2: other}, ranks=8)
+    other = [ProcessState(collective("broadcast", 70))]
+    assert named(analyse_hang(snapshot_series({1: other}, ranks=4).snapshots())) == (
+        Kind.APART,
+        [1],
+    )
+    assert named(analyse_hang(snapshot_series({1: other}, ranks=3).snapshots())) == (
+        Kind.APART,
+        [1],
+    )
+    elsewhere = [ProcessState(collective("all_reduce", 70))]
+    assert named(analyse_hang(snapshot_series({1: elsewhere}, ranks=3).snapshots())) == (
+        Kind.APART,
+        [],
+    )
+    assert named(analyse_hang(snapshot_series({1: other}, ranks=2).snapshots())) == (Kind.APART, [])
+    two = snapshot_series({1: other, 2: other}, ranks=8)
     assert named(analyse_hang(two.snapshots())) == (Kind.APART, [])
 
 
 def test_where_there_are_several_groups_nobody_is_wrong_by_being_alone() -> None:
     fsdp = [
-        Seen(
+        ProcessState(
             (
                 *LOOP,
                 "unshard torch/distributed/fsdp/_runtime_utils.py:300",
@@ -202,110 +228,132 @@ def test_where_there_are_several_groups_nobody_is_wrong_by_being_alone() -> None
             )
         )
     ]
-    other = [Seen(collective("broadcast", 70))]
-    assert named(analyse_hang(scene({1: other}, others=fsdp).snapshots())) == (Kind.APART, [])
-    received = [Seen(collective("recv", 70))]
-    assert named(analyse_hang(scene({1: received}).snapshots())) == (Kind.APART, [])
+    other = [ProcessState(collective("broadcast", 70))]
+    assert named(analyse_hang(snapshot_series({1: other}, others=fsdp).snapshots())) == (
+        Kind.APART,
+        [],
+    )
+    received = [ProcessState(collective("recv", 70))]
+    assert named(analyse_hang(snapshot_series({1: received}).snapshots())) == (Kind.APART, [])
 
 
 @pytest.mark.parametrize("call", ["all_gather_single", "reduce_scatter_single"])
 def test_the_newer_names_of_collectives_are_waited_in_too(call: str) -> None:
     """torch 2.13 calls them under fully_shard, where who waits is behind nobody."""
     sharded = [
-        Seen((*LOOP, "unshard torch/distributed/fsdp/x.py:3", f"{call} {job_snapshots.C10D}:9"))
+        ProcessState(
+            (*LOOP, "unshard torch/distributed/fsdp/x.py:3", f"{call} {job_snapshots.C10D}:9")
+        )
     ]
-    assert named(analyse_hang(scene({1: LOCKED}, others=sharded).snapshots())) == (Kind.BEHIND, [1])
-    different = scene({1: [Seen(collective("all_reduce", 70))]}, others=sharded, ranks=2)
+    assert named(analyse_hang(snapshot_series({1: LOCKED}, others=sharded).snapshots())) == (
+        Kind.BEHIND,
+        [1],
+    )
+    different = snapshot_series(
+        {1: [ProcessState(collective("all_reduce", 70))]}, others=sharded, ranks=2
+    )
     assert named(analyse_hang(different.snapshots())) == (Kind.APART, [])
 
 
 def test_if_all_receive_nobody_sends() -> None:
-    receives = [Seen(collective("recv", 52))]
-    assert named(analyse_hang(scene({}, others=receives).snapshots())) == (Kind.APART, [])
-    elsewhere = scene({}, others=receives)
+    receives = [ProcessState(collective("recv", 52))]
+    assert named(analyse_hang(snapshot_series({}, others=receives).snapshots())) == (Kind.APART, [])
+    elsewhere = snapshot_series({}, others=receives)
     elsewhere.world_size = 8
     assert named(analyse_hang(elsewhere.snapshots())) == (Kind.TOGETHER, [])
 
 
 def test_a_wait_for_a_gpu_decides_nothing() -> None:
-    device = [Seen((*LOOP, "synchronize torch/cuda/__init__.py:800"))]
-    found = analyse_hang(scene({1: device}).snapshots())
-    assert named(found) == (Kind.APART, [])
-    assert "GPU" in (explain_inconclusive(found) or "")
-    item = moving((*LOOP, "log train.py:77"), 3, step=1.0, active=True, gil=False, syscall=None)
-    assert named(analyse_hang(scene({1: item}).snapshots())) == (Kind.APART, [])
+    device = [ProcessState((*LOOP, "synchronize torch/cuda/__init__.py:800"))]
+    hang = analyse_hang(snapshot_series({1: device}).snapshots())
+    assert named(hang) == (Kind.APART, [])
+    assert "GPU" in (explain_inconclusive(hang) or "")
+    item = busy_process(
+        (*LOOP, "log train.py:77"), 3, step=1.0, active=True, gil=False, syscall=None
+    )
+    assert named(analyse_hang(snapshot_series({1: item}).snapshots())) == (Kind.APART, [])
 
 
 def test_ranks_under_ddp_wait_in_the_backward_pass() -> None:
-    backward = [Seen(job_snapshots.BACKWARD)]
-    assert named(analyse_hang(scene({2: LOCKED}, others=backward).snapshots())) == (
+    backward = [ProcessState(job_snapshots.BACKWARD)]
+    assert named(analyse_hang(snapshot_series({2: LOCKED}, others=backward).snapshots())) == (
         Kind.BEHIND,
         [2],
     )
-    works = scene({0: moving(job_snapshots.BACKWARD, 3), 2: LOCKED}, others=backward)
+    works = snapshot_series(
+        {0: busy_process(job_snapshots.BACKWARD, 3), 2: LOCKED}, others=backward
+    )
     assert analyse_hang(works.snapshots()) is None
 
 
 def test_a_loop_that_does_not_end_is_where_it_began() -> None:
     lines = [
-        Seen((*LOOP, f"spin util.py:{9 + at % 2}"), cpu=at, active=True, gil=True, syscall=None)
+        ProcessState(
+            (*LOOP, f"spin util.py:{9 + at % 2}"), cpu=at, active=True, gil=True, syscall=None
+        )
         for at in range(4)
     ]
-    job = scene({3: lines})
+    job = snapshot_series({3: lines})
     job.count = 4
-    found = analyse_hang(job.snapshots())
-    assert named(found) == (Kind.BEHIND, [3])
-    assert found is not None
-    assert found.culprits[0].looping
-    assert found.seconds == 3.0
+    hang = analyse_hang(job.snapshots())
+    assert named(hang) == (Kind.BEHIND, [3])
+    assert hang is not None
+    assert hang.culprits[0].looping
+    assert hang.seconds == 3.0
 
 
 IN_A_LIBRARY = ("clean util.py:9", "match re/__init__.py:166")
 
 
-def working(*calls: str, gil: bool = True) -> list[Seen]:
-    seen = moving((*LOOP, *calls), 3, step=1.0, active=True, gil=gil)
+def working(*calls: str, gil: bool = True) -> list[ProcessState]:
+    seen = busy_process((*LOOP, *calls), 3, step=1.0, active=True, gil=gil)
     return [replace(each, syscall=None) for each in seen]
 
 
 @pytest.mark.parametrize("gil", [True, False])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_that_works_while_no_other_has_run_for_long_is_behind(ranks: int, gil: bool) -> None:
-    waits = [Seen(collective(), rested=12.0)]
-    job = scene({1: working(*IN_A_LIBRARY, gil=gil)}, others=waits, ranks=ranks)
-    found = analyse_hang(job.snapshots())
-    assert named(found) == (Kind.BEHIND, [1])
-    assert found is not None
-    assert found.culprits[0].computing
-    assert found.seconds == 12.0
-    assert [state.rank for state in found.waiting] == [n for n in range(ranks) if n != 1]
+    waits = [ProcessState(collective(), rested=12.0)]
+    job = snapshot_series({1: working(*IN_A_LIBRARY, gil=gil)}, others=waits, ranks=ranks)
+    hang = analyse_hang(job.snapshots())
+    assert named(hang) == (Kind.BEHIND, [1])
+    assert hang is not None
+    assert hang.culprits[0].computing
+    assert hang.seconds == 12.0
+    assert [state.rank for state in hang.waiting] == [n for n in range(ranks) if n != 1]
 
 
 @pytest.mark.parametrize(
     ("seen", "others"),
     [
-        pytest.param(working(*IN_A_LIBRARY), Seen(collective(), rested=5.0), id="not for long"),
+        pytest.param(
+            working(*IN_A_LIBRARY), ProcessState(collective(), rested=5.0), id="not for long"
+        ),
         pytest.param(
             [
                 replace(each, calls=(*LOOP, f"step train.py:{at}", *IN_A_LIBRARY))
                 for at, each in enumerate(working())
             ],
-            Seen(collective(), rested=12.0),
+            ProcessState(collective(), rested=12.0),
             id="in other calls",
         ),
         pytest.param(
             working(*IN_A_LIBRARY, gil=False),
-            Seen((*LOOP, "synchronize torch/cuda/__init__.py:800"), rested=12.0),
+            ProcessState((*LOOP, "synchronize torch/cuda/__init__.py:800"), rested=12.0),
             id="all may wait for their GPUs",
         ),
         pytest.param(
-            working(*IN_A_LIBRARY), Seen(job_snapshots.JOINING, rested=12.0), id="the others join"
+            working(*IN_A_LIBRARY),
+            ProcessState(job_snapshots.JOINING, rested=12.0),
+            id="the others join",
         ),
     ],
 )
-def test_a_rank_that_works_is_not_always_behind(seen: Sequence[Seen], others: Seen) -> None:
-    found = analyse_hang(scene({1: seen}, others=[others]).snapshots())
-    assert found is None or not any(progress.computing for progress in found.culprits)
+def test_a_rank_that_works_is_not_always_behind(
+    seen: Sequence[ProcessState], others: ProcessState
+) -> None:
+    hang = analyse_hang(snapshot_series({1: seen}, others=[others]).snapshots())
+    assert hang is None or not any(progress.computing for progress in hang.culprits)
 
 
 ASYNCHRONOUS = (*LOOP, "Job.exchange train.py:66")
@@ -315,71 +363,85 @@ ASYNCHRONOUS = (*LOOP, "Job.exchange train.py:66")
 def test_a_wait_for_an_asynchronous_collective_beside_a_rank_that_works(ranks: int) -> None:
     """The wait leaves no frame of torch: reading the C functions, which makes the rank run, shows
     it. A lock of its own is none."""
-    before = [Seen(ASYNCHRONOUS, rested=rested) for rested in (12.0, 13.0)]
+    before = [ProcessState(ASYNCHRONOUS, rested=rested) for rested in (12.0, 13.0)]
     works = {1: working(*IN_A_LIBRARY)}
-    first = scene(works, others=before, ranks=ranks)
+    first = snapshot_series(works, others=before, ranks=ranks)
     assert analyse_hang(first.snapshots()[:2]) is None
     assert analyse_hang(first.snapshots()) is None
     assert list_unclear_processes(first.snapshots()) == (1000,)
     for native, culprits in (("c10d::Work::wait", [1]), ("PyThread_acquire_lock_timed", None)):
-        last = Seen(ASYNCHRONOUS, rested=0.1, native=(native,))
-        hang = analyse_hang(scene(works, others=[*before, last], ranks=ranks).snapshots())
-        known = named(hang)
-        assert (None if known is None else known[1]) == culprits
-    recent = scene(works, others=[Seen(ASYNCHRONOUS, rested=5.0)], ranks=ranks)
+        last = ProcessState(ASYNCHRONOUS, rested=0.1, native=(native,))
+        hang = analyse_hang(snapshot_series(works, others=[*before, last], ranks=ranks).snapshots())
+        finding = named(hang)
+        assert (None if finding is None else finding[1]) == culprits
+    recent = snapshot_series(works, others=[ProcessState(ASYNCHRONOUS, rested=5.0)], ranks=ranks)
     assert list_unclear_processes(recent.snapshots()) == ()
 
 
 def test_only_a_doubtful_culprit_is_worth_a_pause() -> None:
-    assert list_unclear_processes(scene({1: LOCKED}).snapshots()) == (1001,)
-    certain = stuck("f util.py:3", "Condition.wait threading.py:327")
-    assert list_unclear_processes(scene({1: certain}).snapshots()) == ()
-    assert list_unclear_processes(scene({}).snapshots()) == ()
-    known = stuck("f util.py:3", syscall="flock /x, locked by itself")
-    assert list_unclear_processes(scene({1: known}).snapshots()) == ()
+    assert list_unclear_processes(snapshot_series({1: LOCKED}).snapshots()) == (1001,)
+    certain = blocked_process("f util.py:3", "Condition.wait threading.py:327")
+    assert list_unclear_processes(snapshot_series({1: certain}).snapshots()) == ()
+    assert list_unclear_processes(snapshot_series({}).snapshots()) == ()
+    known = blocked_process("f util.py:3", syscall="flock /x, locked by itself")
+    assert list_unclear_processes(snapshot_series({1: known}).snapshots()) == ()
 
 
 def test_not_every_look_reads_the_workers_stacks() -> None:
-    job = scene({1: [Seen(job_snapshots.LOADING, syscall="poll")]}, ranks=2)
+    job = snapshot_series({1: [ProcessState(job_snapshots.LOADING, syscall="poll")]}, ranks=2)
     calls = (*job_snapshots.FETCHING, "get data.py:9", "take util.py:31")
-    job.workers = {1: [Seen(calls, unread=True), Seen(calls)]}
-    found = analyse_hang(job.snapshots())
-    assert named(found) == (Kind.BEHIND, [1])
-    assert found is not None
-    assert found.culprits[0].state.point.pid == 5001
-    assert found.seconds == 2.0
+    job.workers = {1: [ProcessState(calls, unread=True), ProcessState(calls)]}
+    hang = analyse_hang(job.snapshots())
+    assert named(hang) == (Kind.BEHIND, [1])
+    assert hang is not None
+    assert hang.culprits[0].state.point.pid == 5001
+    assert hang.seconds == 2.0
 
 
 def test_a_wait_that_leaves_no_frame_of_torchs_is_one_where_another_is_seen_elsewhere() -> None:
-    waits = [Seen((*LOOP, "exchange train.py:66"))]
-    sleeps = stuck("f util.py:3", syscall="clock_nanosleep")
-    assert named(analyse_hang(scene({1: sleeps}, others=waits).snapshots())) == (Kind.BEHIND, [1])
-    locks = stuck("f util.py:3", native=("PyThread_acquire_lock_timed",))
-    assert named(analyse_hang(scene({1: locks}, others=waits).snapshots())) == (Kind.BEHIND, [1])
-    unknown = analyse_hang(scene({1: LOCKED}, others=waits).snapshots())
+    waits = [ProcessState((*LOOP, "exchange train.py:66"))]
+    sleeps = blocked_process("f util.py:3", syscall="clock_nanosleep")
+    assert named(analyse_hang(snapshot_series({1: sleeps}, others=waits).snapshots())) == (
+        Kind.BEHIND,
+        [1],
+    )
+    locks = blocked_process("f util.py:3", native=("PyThread_acquire_lock_timed",))
+    assert named(analyse_hang(snapshot_series({1: locks}, others=waits).snapshots())) == (
+        Kind.BEHIND,
+        [1],
+    )
+    unknown = analyse_hang(snapshot_series({1: LOCKED}, others=waits).snapshots())
     assert unknown is not None
     assert unknown.waiting == ()
-    assert len(list_unclear_processes(scene({1: LOCKED}, others=waits).snapshots())) == 2
+    assert len(list_unclear_processes(snapshot_series({1: LOCKED}, others=waits).snapshots())) == 2
 
 
 def test_native_frames_of_the_last_look_explain_the_earlier_ones() -> None:
     calls = (*LOOP, "f util.py:3")
-    waits = [Seen(calls), Seen(calls), Seen(calls, native=("c10d::Work::wait",))]
-    assert named(analyse_hang(scene({1: waits}).snapshots())) == (Kind.APART, [])
-    locks = [Seen(calls), Seen(calls), Seen(calls, native=("PyThread_acquire_lock_timed",))]
-    hang = analyse_hang(scene({1: locks}).snapshots())
+    waits = [
+        ProcessState(calls),
+        ProcessState(calls),
+        ProcessState(calls, native=("c10d::Work::wait",)),
+    ]
+    assert named(analyse_hang(snapshot_series({1: waits}).snapshots())) == (Kind.APART, [])
+    locks = [
+        ProcessState(calls),
+        ProcessState(calls),
+        ProcessState(calls, native=("PyThread_acquire_lock_timed",)),
+    ]
+    hang = analyse_hang(snapshot_series({1: locks}).snapshots())
     assert named(hang) == (Kind.BEHIND, [1])
     assert hang is not None
     assert hang.culprits[0].state.certain
 
 
-STUCK: dict[str, tuple[Seen, Doing]] = {
-    "lock": (Seen((*LOOP, "f util.py:3")), Doing.LOCK),
-    "sleep": (Seen((*LOOP, "f util.py:3"), syscall="clock_nanosleep"), Doing.SLEEPING),
-    "gil": (Seen((*LOOP, "f util.py:3"), syscall="pause", gil=True), Doing.NATIVE),
-    "read": (Seen((*LOOP, "f util.py:3"), syscall="read pipe:[1]"), Doing.IO),
-    "child": (Seen((*LOOP, "f util.py:3", "wait subprocess.py:9")), Doing.CHILD),
-    "saving": (Seen(job_snapshots.SAVING, syscall="write /x"), Doing.CHECKPOINT),
+STUCK: dict[str, tuple[ProcessState, Doing]] = {
+    "lock": (ProcessState((*LOOP, "f util.py:3")), Doing.LOCK),
+    "sleep": (ProcessState((*LOOP, "f util.py:3"), syscall="clock_nanosleep"), Doing.SLEEPING),
+    "gil": (ProcessState((*LOOP, "f util.py:3"), syscall="pause", gil=True), Doing.NATIVE),
+    "read": (ProcessState((*LOOP, "f util.py:3"), syscall="read pipe:[1]"), Doing.IO),
+    "child": (ProcessState((*LOOP, "f util.py:3", "wait subprocess.py:9")), Doing.CHILD),
+    "saving": (ProcessState(job_snapshots.SAVING, syscall="write /x"), Doing.CHECKPOINT),
 }
 WAITING = (collective(), job_snapshots.BACKWARD, collective("recv", 52), collective("barrier", 66))
 
@@ -398,11 +460,13 @@ def test_whoever_stands_and_does_not_wait_is_named(
     if len(culprits) == ranks:
         culprits.pop()
     seen, doing = STUCK[how]
-    job = Scene({r: [seen] if r in culprits else [Seen(where[r])] for r in range(ranks)})
-    found = analyse_hang(job.snapshots())
-    assert named(found) == (Kind.BEHIND, sorted(culprits))
-    assert found is not None
-    assert {culprit.state.doing for culprit in found.culprits} == {doing}
+    job = SnapshotSeries(
+        {r: [seen] if r in culprits else [ProcessState(where[r])] for r in range(ranks)}
+    )
+    hang = analyse_hang(job.snapshots())
+    assert named(hang) == (Kind.BEHIND, sorted(culprits))
+    assert hang is not None
+    assert {culprit.state.doing for culprit in hang.culprits} == {doing}
 
 
 POSES = (
@@ -426,12 +490,12 @@ def test_a_job_of_which_every_rank_uses_time_is_never_said_to_stand(
     poses: list[list[tuple[str, ...]]], used: float
 ) -> None:
     ranks = {
-        rank: [Seen(pose, cpu=at * used, active=None) for at, pose in enumerate(seen)]
+        rank: [ProcessState(pose, cpu=at * used, active=None) for at, pose in enumerate(seen)]
         for rank, seen in enumerate(poses)
     }
-    assert analyse_hang(Scene(ranks, count=5).snapshots()) is None
+    assert analyse_hang(SnapshotSeries(ranks, count=5).snapshots()) is None
 
 
 def test_a_thousand_ranks() -> None:
-    found = analyse_hang(scene({417: LOCKED}, ranks=1000).snapshots())
-    assert named(found) == (Kind.BEHIND, [417])
+    hang = analyse_hang(snapshot_series({417: LOCKED}, ranks=1000).snapshots())
+    assert named(hang) == (Kind.BEHIND, [417])

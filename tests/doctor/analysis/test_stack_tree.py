@@ -1,4 +1,4 @@
-"""Stacks as one tree: nothing lost, nothing doubled, fast for many ranks."""
+"""Stacks as one tree: nothing is lost or doubled, and it is fast for many ranks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.prefix_tree import Branch, build_newest_tree
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from tests.support import job_snapshots
-from tests.support.job_snapshots import LOCKED, LOOP, Scene, Seen, collective, scene
+from tests.support.job_snapshots import (
+    LOCKED,
+    LOOP,
+    ProcessState,
+    SnapshotSeries,
+    collective,
+    snapshot_series,
+)
 from tests.support.seeds import at_most
 
 
 def calls(branch: Branch) -> list[str]:
-    return [frames.call(frame) for frame in branch.frames]
+    return [frames.format_call(frame) for frame in branch.frames]
 
 
 def leaves(branch: Branch) -> list[Branch]:
@@ -24,7 +31,7 @@ def leaves(branch: Branch) -> list[Branch]:
 
 
 def test_common_calls_come_once_and_the_larger_branch_first() -> None:
-    root = build_newest_tree(scene({1: LOCKED}).snapshots())
+    root = build_newest_tree(snapshot_series({1: LOCKED}).snapshots())
     assert root is not None
     assert calls(root) == ["<module> train.py:90", "main train.py:81", "train train.py:60"]
     most, one = root.branches
@@ -35,15 +42,19 @@ def test_common_calls_come_once_and_the_larger_branch_first() -> None:
 
 def test_a_rank_that_stands_where_others_go_on_is_a_branch_of_its_own() -> None:
     root = build_newest_tree(
-        Scene({0: [Seen(LOOP)], 1: [Seen((*LOOP, "f util.py:3"))]}).snapshots()
+        SnapshotSeries(
+            {0: [ProcessState(LOOP)], 1: [ProcessState((*LOOP, "f util.py:3"))]}
+        ).snapshots()
     )
     assert root is not None
     assert sorted(leaf.ranks for leaf in leaves(root)) == [(0,), (1,)]
 
 
 def test_below_a_rank_that_waits_for_its_loader_comes_the_worker() -> None:
-    job = scene({1: [Seen(job_snapshots.LOADING, syscall="poll")]}, ranks=2)
-    job.workers = {1: [Seen((*job_snapshots.FETCHING, "get data.py:9"), syscall="flock /x")]}
+    job = snapshot_series({1: [ProcessState(job_snapshots.LOADING, syscall="poll")]}, ranks=2)
+    job.workers = {
+        1: [ProcessState((*job_snapshots.FETCHING, "get data.py:9"), syscall="flock /x")]
+    }
     root = build_newest_tree(job.snapshots())
     assert root is not None
     (waits,) = (leaf for leaf in leaves(root) if leaf.ranks == (1,))
@@ -53,11 +64,14 @@ def test_below_a_rank_that_waits_for_its_loader_comes_the_worker() -> None:
 
 def test_without_stacks_there_is_no_tree() -> None:
     assert build_newest_tree(()) is None
-    assert build_newest_tree(scene({}, others=[Seen(unread=True)]).snapshots()) is None
+    assert (
+        build_newest_tree(snapshot_series({}, others=[ProcessState(unread=True)]).snapshots())
+        is None
+    )
 
 
 def test_a_dead_rank_has_a_place_and_an_unknown_one_its_pid() -> None:
-    root = build_newest_tree(scene({1: [Seen(state="Z")]}).snapshots())
+    root = build_newest_tree(snapshot_series({1: [ProcessState(state="Z")]}).snapshots())
     assert root is not None
     assert {leaf.doing for leaf in leaves(root) if leaf.ranks == (1,)} == {Doing.DEAD}
 
@@ -71,7 +85,9 @@ def test_a_dead_rank_has_a_place_and_an_unknown_one_its_pid() -> None:
     )
 )
 def test_every_rank_is_in_exactly_one_leaf_with_its_own_calls(stacks: list[list[str]]) -> None:
-    job = Scene({rank: [Seen((*job_snapshots.ROOT, *stack))] for rank, stack in enumerate(stacks)})
+    job = SnapshotSeries(
+        {rank: [ProcessState((*job_snapshots.ROOT, *stack))] for rank, stack in enumerate(stacks)}
+    )
     root = build_newest_tree(job.snapshots())
     assert root is not None
     seen: dict[int, list[str]] = {}
@@ -91,15 +107,15 @@ def test_every_rank_is_in_exactly_one_leaf_with_its_own_calls(stacks: list[list[
     walk(root, [])
     assert seen == {
         rank: [
-            frames.call(one)
-            for one in frames.trail(job_snapshots.frames((*job_snapshots.ROOT, *calls)))
+            frames.format_call(frame)
+            for frame in frames.trail(job_snapshots.frames((*job_snapshots.ROOT, *calls)))
         ]
         for rank, calls in enumerate(stacks)
     }
 
 
 def test_ten_thousand_ranks_stand_in_few_places() -> None:
-    job = scene({417: LOCKED}, ranks=10_000)
+    job = snapshot_series({417: LOCKED}, ranks=10_000)
     job.count = 1
     root = build_newest_tree(job.snapshots())
     assert root is not None

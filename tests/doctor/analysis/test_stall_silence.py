@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
-from tests.support.per_step_jobs import Seconds, healthy, job_of
+from tests.support.per_step_jobs import Seconds, case_of_seconds, healthy
 from tests.support.seeds import at_most, few_or_sweep
 from tests.support.synthetic import Synthetic, oversubscribed, synthetic_case
 
@@ -59,9 +59,9 @@ def test_a_machine_that_interrupts_now_and_then(
     alarms: list[tuple[int, tuple[Stalls, ...]]] = []
     for seed in seeds:
         work = healthy(Synthetic(ranks=ranks, steps=40 + 9 * seed, seed=seed))
-        found = measure(job_of(interrupted(work, rate, tail, scale, seed))).stalls
-        if found:
-            alarms.append((seed, found))
+        stalls = measure(case_of_seconds(interrupted(work, rate, tail, scale, seed))).stalls
+        if stalls:
+            alarms.append((seed, stalls))
     assert alarms == []
 
 
@@ -94,7 +94,7 @@ MACHINES = st.builds(
 def test_any_healthy_job(machine: Machine) -> None:
     job = machine.job
     work = interrupted(healthy(job), machine.rate, machine.tail, 0.02, job.seed)
-    assert not measure(job_of(work)).stalls
+    assert not measure(case_of_seconds(work)).stalls
 
 
 @few_or_sweep(10, 30)
@@ -102,5 +102,5 @@ def test_any_healthy_job(machine: Machine) -> None:
 def test_short_runs(steps: int, seeds: range) -> None:
     for seed in seeds:
         work = healthy(Synthetic(ranks=2, steps=steps, seed=seed))
-        found = measure(job_of(interrupted(work, 0.08, 1.2, 0.05, seed))).stalls
-        assert not found
+        stalls = measure(case_of_seconds(interrupted(work, 0.08, 1.2, 0.05, seed))).stalls
+        assert not stalls

@@ -1,4 +1,4 @@
-"""Joining ranks' steps."""
+"""Aligning the steps of different ranks."""
 
 from __future__ import annotations
 

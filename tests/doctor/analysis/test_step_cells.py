@@ -1,4 +1,4 @@
-"""Cells read on demand are those of the whole array."""
+"""Cells read on demand equal those of the whole array."""
 
 from __future__ import annotations
 

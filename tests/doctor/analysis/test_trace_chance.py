@@ -1,4 +1,4 @@
-"""Few steps and many: what counts as more than chance, and that healthy noise does not."""
+"""Traces with few and many steps: what exceeds chance, and that healthy noise does not."""
 
 from __future__ import annotations
 

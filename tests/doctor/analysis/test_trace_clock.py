@@ -1,4 +1,4 @@
-"""Collectives without numbers, of traces that began and ended some of them apart."""
+"""Aligning clocks by collectives without numbers, in traces that do not start and end together."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_what_both_hold_is_joined_wherever_each_began(
 ) -> None:
     waits = [[(a - min(a, b)) * 10**6, (b - min(a, b)) * 10**6] for a, b in drawn]
     one, other = traces(waits)
-    found = join([window(one, *first), window(other, *second)])
+    joined = join([window(one, *first), window(other, *second)])
     begin, end = max(first[0], second[0]), len(waits) - max(first[1], second[1])
-    assert found.collectives == end - begin
+    assert joined.collectives == end - begin
     expected = np.array(waits[begin:end]).sum(axis=0) * 1e-9
-    assert found.waits.sum(axis=0) == pytest.approx(expected, abs=1e-6)
+    assert joined.waits.sum(axis=0) == pytest.approx(expected, abs=1e-6)
 
 
 def test_clocks_of_two_hosts_are_not_compared() -> None:

@@ -1,4 +1,4 @@
-"""Boxes that cannot be read, as they are told of."""
+"""How boxes that cannot be read are reported."""
 
 from __future__ import annotations
 

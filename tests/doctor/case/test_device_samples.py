@@ -1,4 +1,4 @@
-"""devices.jsonl as typed facts: of today, of older versions, and of somebody who means harm."""
+"""devices.jsonl as typed facts: current, older and hostile ones."""
 
 from __future__ import annotations
 

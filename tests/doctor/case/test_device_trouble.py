@@ -1,4 +1,4 @@
-"""Whose GPUs were sampled, and a kernel's log that could not be read for XIDs: told once."""
+"""Whose GPUs were sampled; a kernel log that cannot be read for XIDs is reported once."""
 
 from __future__ import annotations
 

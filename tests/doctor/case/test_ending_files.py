@@ -1,4 +1,4 @@
-"""`ending.json` is a stranger's: what a probe wrote comes back, and nonsense does no harm."""
+"""`ending.json` is untrusted: what a probe wrote is read back, and nonsense does no harm."""
 
 from __future__ import annotations
 

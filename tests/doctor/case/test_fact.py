@@ -1,4 +1,4 @@
-"""Facts are compared, hashed and told by value, as any frozen dataclass is."""
+"""Facts are compared, hashed and printed by value, like frozen dataclasses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of host.jsonl: those of today, those of old recordings, those of strangers."""
+"""Lines of host.jsonl: current, old and hostile ones."""
 
 from __future__ import annotations
 

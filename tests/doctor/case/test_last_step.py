@@ -1,4 +1,4 @@
-"""What comes after the last update of a job is no part of its last step."""
+"""Time after the last update of a job is not part of its last step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording to a Case: live, finished, killed whole, hostile."""
+"""Loading a recording: live, finished, killed, hostile."""
 
 from __future__ import annotations
 
@@ -152,9 +152,9 @@ def test_a_probe_that_switched_itself_off_is_told_with_its_reason(recorder: Reco
     recorder.end(exit_code=0)
     recorder.rank(0, how="off")
     recorder.rank(1, how="off")
-    (told,) = recorder.load().unexamined
-    assert told.probe == "in-process probe"
-    assert told.reason.startswith("it switched itself off on 2 ranks: NameError")
+    (gap,) = recorder.load().unexamined
+    assert gap.probe == "in-process probe"
+    assert gap.reason.startswith("it switched itself off on 2 ranks: NameError")
 
 
 def test_exit_statuses_seen_from_outside_come_first(recorder: Recorder) -> None:

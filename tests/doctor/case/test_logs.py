@@ -1,4 +1,4 @@
-"""Console logs become a Case: who printed what, who ended how, and what cannot be read."""
+"""Console logs become a case: which rank printed what, how ranks ended, what cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process metadata as strangers may write it: whatever it holds, readers get typed facts."""
+"""Hostile process metadata: whatever it holds, readers get typed facts."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def test_no_value_of_the_metadata_breaks_a_diagnosis(value: Any, tmp_path: Path)
     assert {"framework", "strategy", "argv", "worker_socket", "groups", "probe"} <= set(keys)
     told = dict.fromkeys(keys, value)
     job = recording(tmp_path / "job", [SLOW_INPUT, HEALTHY], birth=told)
-    found = diagnose(load_recording(job))
-    assert len(found.case.ranks) == 2
-    assert all(line.isprintable() for line in markdown.render(found).split("\n"))
+    diagnosis = diagnose(load_recording(job))
+    assert len(diagnosis.case.ranks) == 2
+    assert all(line.isprintable() for line in markdown.render(diagnosis).split("\n"))
 
 
 def test_a_wrong_value_makes_its_own_field_unknown() -> None:

@@ -1,4 +1,4 @@
-"""Malformed JSON of a recording is counted or refused in a sentence, never believed."""
+"""Malformed JSON in a recording is counted or rejected in one sentence."""
 
 from __future__ import annotations
 

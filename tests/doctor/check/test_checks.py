@@ -1,4 +1,4 @@
-"""Each check on machines that show more or less."""
+"""Each check on machines that allow more or less."""
 
 from __future__ import annotations
 
@@ -335,9 +335,9 @@ def test_the_terminal(
 
 def test_every_check_says_something_here_and_how_to_mend_it() -> None:
     for check in CHECKS:
-        found = check.run(CheckedMachine())
-        assert found.message
-        assert bool(found.remedy) == (found.level in (Level.WARN, Level.FAIL)), check.id
+        ended = check.run(CheckedMachine())
+        assert ended.message
+        assert bool(ended.remedy) == (ended.level in (Level.WARN, Level.FAIL)), check.id
 
 
 def test_nothing_of_a_framework_is_imported() -> None:
@@ -346,7 +346,7 @@ def test_nothing_of_a_framework_is_imported() -> None:
         "from mgpu_doctor.check.check_result import CheckedMachine\ncheck_all(CheckedMachine())\n"
         "print([name for name in ('torch', 'tensorflow', 'numpy') if name in sys.modules])"
     )
-    seen = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
-    assert seen.stdout.strip() == "[]"
+    assert ended.stdout.strip() == "[]"

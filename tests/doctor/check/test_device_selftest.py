@@ -1,4 +1,4 @@
-"""The self-test of device timing: what it makes of right and of wrong measurements."""
+"""The self-test of device timing, on right and on wrong measurements."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_exit_code_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
         test = judge(BARE, with_probe)
         monkeypatch.setattr(device_selftest, "run_selftest", lambda _, test=test: test)
         done = CliRunner().invoke(app, ["check", "--gpu", "--json"])
-        made = json.loads(done.stdout)
+        document = json.loads(done.stdout)
         assert done.exit_code == code
-        assert made["device"]["kind"] == "cuda"
-        assert made["measured"]["timed_steps"] == len(with_probe.phases)
+        assert document["device"]["kind"] == "cuda"
+        assert document["measured"]["timed_steps"] == len(with_probe.phases)

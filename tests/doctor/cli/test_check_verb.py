@@ -17,10 +17,10 @@ LONG = "`sudo sysctl kernel.yama.ptrace_scope=0`, or run `mgpu-doctor` as root: 
 
 
 def checked(*levels: Level) -> tuple[CheckedResult, ...]:
-    return tuple(one(number, level) for number, level in enumerate(levels))
+    return tuple(checked_result(number, level) for number, level in enumerate(levels))
 
 
-def one(number: int, level: Level) -> CheckedResult:
+def checked_result(number: int, level: Level) -> CheckedResult:
     result = Result(level, f"said {number}: \x1b[31mred × [b]", LONG if number else "")
     return CheckedResult(Check(f"id-{number}", f"title {number}", lambda _: result), result)
 
@@ -38,9 +38,9 @@ def test_exit_code(monkeypatch: pytest.MonkeyPatch, levels: tuple[Level, ...], c
     done = run.invoke(app, ["check"])
     assert done.exit_code == code
     assert "\x1b" not in done.stdout, "no colour into a pipe"
-    made = json.loads(run.invoke(app, ["check", "--json"]).stdout)
-    assert made["schema"] == "mgpu-doctor/check/1"
-    assert [one["level"] for one in made["checks"]] == [level.value for level in levels]
+    document = json.loads(run.invoke(app, ["check", "--json"]).stdout)
+    assert document["schema"] == "mgpu-doctor/check/1"
+    assert [entry["level"] for entry in document["checks"]] == [level.value for level in levels]
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 300])
@@ -70,7 +70,9 @@ def test_the_headline_counts() -> None:
 
 def test_on_this_machine_it_runs_in_a_moment() -> None:
     done = run.invoke(app, ["check", "--json"])
-    made = json.loads(done.stdout)
-    assert done.exit_code == (1 if made["improvable"] else 0)
-    assert [one["id"] for one in made["checks"]] == [check.id for check in check_report.CHECKS]
+    document = json.loads(done.stdout)
+    assert done.exit_code == (1 if document["improvable"] else 0)
+    assert [entry["id"] for entry in document["checks"]] == [
+        check.id for check in check_report.CHECKS
+    ]
     assert CheckedMachine().root.is_dir()

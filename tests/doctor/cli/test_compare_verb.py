@@ -1,4 +1,4 @@
-"""The verb `compare`: what it compares, its exit codes, what it writes."""
+"""The verb `compare`: its subjects, exit codes and output."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_a_folder_of_recordings_and_ids_are_taken(runs: Path, home: Path) -> Non
     recording(home / "runs" / "kept", [HEALTHY])
     done = run.invoke(app, ["compare", str(runs), "kept", "latest", "--json"])
     assert done.exit_code == 0, done.output
-    made = json.loads(done.stdout)
-    assert [one["name"] for one in made["runs"]] == ["again", "before", "slow", "kept"]
-    assert [one["ranks"] for one in made["runs"]] == [2, 2, 2, 1]
-    assert made["pairs"][0]["change"] == "no difference shown"
-    assert made["scaling"]["growth"] == "weak"
+    document = json.loads(done.stdout)
+    assert [run["name"] for run in document["runs"]] == ["again", "before", "slow", "kept"]
+    assert [run["ranks"] for run in document["runs"]] == [2, 2, 2, 1]
+    assert document["pairs"][0]["change"] == "no difference shown"
+    assert document["scaling"]["growth"] == "weak"
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,9 @@ def test_a_healthy_job_exits_0(healthy: Path) -> None:
 def test_json_stands_alone_on_stdout(slow: Path) -> None:
     done = run.invoke(app, ["diagnose", "--json", str(slow)])
     assert done.exit_code == 1
-    made = json.loads(done.stdout)
-    assert made["findings"][0]["culprits"][0]["rank"] == 2
-    assert len(made["ranks"]) == 4
+    document = json.loads(done.stdout)
+    assert document["findings"][0]["culprits"][0]["rank"] == 2
+    assert len(document["ranks"]) == 4
 
 
 def test_an_id_and_latest_name_a_recording(home: Path) -> None:
@@ -133,8 +133,8 @@ def test_a_job_without_a_rank_exits_3_with_its_diagnosis(tmp_path: Path) -> None
     done = run.invoke(app, ["diagnose", str(folder)])
     assert done.exit_code == 3
     assert "no training rank was seen" in done.stdout
-    made = json.loads(run.invoke(app, ["diagnose", "--json", str(folder)]).stdout)
-    assert made["unexamined"], "and it says why"
+    document = json.loads(run.invoke(app, ["diagnose", "--json", str(folder)]).stdout)
+    assert document["unexamined"], "and it says why"
 
 
 @pytest.mark.usefixtures("nobody_else")

@@ -1,4 +1,4 @@
-"""Every command that the README and the docs show is one that the command line takes."""
+"""Every command in the README and the docs is accepted by the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of the site: all of them can be reached, and no link leads nowhere."""
+"""The pages of the site: all are reachable, and no link is broken."""
 
 from __future__ import annotations
 

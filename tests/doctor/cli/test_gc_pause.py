@@ -1,4 +1,4 @@
-"""Cycles are not looked for while a verb examines, and are again when it is over."""
+"""Garbage collection is paused while a verb examines a job, and resumed afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mgpu-doctor plan`: what it refuses, what it says, and how it exits."""
+"""The verb `plan`: what it rejects and prints, and its exit codes."""
 
 from __future__ import annotations
 
@@ -51,14 +51,17 @@ def test_what_fits_is_told_with_its_parts_and_as_json(monkeypatch: pytest.Monkey
     assert "What would help" not in printed
     assert max(map(len, printed.splitlines())) <= 80
     code, printed, _ = invoke(*command, "--json", "--fixes")
-    told = json.loads(printed)
-    assert (code, told["schema"], told["fits"]) == (0, "mgpu-doctor/plan/1", True)
-    made = told["prediction"]
+    document = json.loads(printed)
+    assert (code, document["schema"], document["fits"]) == (0, "mgpu-doctor/plan/1", True)
+    made = document["prediction"]
     assert sum(made["peak_by_kind"].values()) == made["peak_allocated"]
     assert made["peak_allocated"] <= made["smallest_capacity"] <= made["peak_reserved"]
-    assert told["largest_batch"] > 64
-    assert told["plan"]["ranks"] == 2
-    assert {each["id"] for each in (*told["fixes"], *told["not_offered"])} >= {"bf16", "sgd"}
+    assert document["largest_batch"] > 64
+    assert document["plan"]["ranks"] == 2
+    assert {each["id"] for each in (*document["fixes"], *document["not_offered"])} >= {
+        "bf16",
+        "sgd",
+    }
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What a verb says on a terminal while it reads: one line, harmless, gone when it is over."""
+"""Progress of a verb on a terminal: one line, harmless, erased at the end."""
 
 from __future__ import annotations
 

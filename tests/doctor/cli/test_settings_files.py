@@ -1,4 +1,4 @@
-"""Which pyproject.toml is believed: those that only this user, or root, could have written."""
+"""Which pyproject.toml is used: only one that this user or root alone could have written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mgpu_doctor.cli import settings_files
 from mgpu_doctor.cli.settings_files import FILE, others_can_write, read_settings
 from mgpu_doctor.rules.settings import SettingsError
 from tests.support.launching import doctor, eventually, python
-from tests.support.users import give_away
+from tests.support.users import give_to_other_user
 
 TABLE = '[tool.mgpu-doctor]\nignore = ["coverage-low"]\n'
 SET = {"coverage-low"}
@@ -33,7 +33,7 @@ def test_settings_of_the_users_own_are_found_above(project: Path) -> None:
 def test_another_users_file_switches_nothing_off(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    give_away(project / FILE, monkeypatch, settings_files)
+    give_to_other_user(project / FILE, monkeypatch, settings_files)
     assert read_settings(project / "work").ignore == set()
     assert "is not used: the file belongs to another user" in capsys.readouterr().err
 

@@ -1,4 +1,5 @@
-"""Small files that unpack to a lot: a command takes little more memory than for an honest file."""
+"""Small files that unpack to much data: a command needs little more memory than for an ordinary
+file."""
 
 from __future__ import annotations
 

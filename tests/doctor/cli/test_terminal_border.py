@@ -1,4 +1,4 @@
-"""The border between the doctor and its terminal: text and wanted colours pass, nothing else."""
+"""Output to a terminal: text and requested colours pass, escape sequences do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mgpu-doctor top` as a command: one frame, refusals, and a real terminal left as it was."""
+"""The verb `top`: one frame, rejected arguments, and a real terminal restored afterwards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path))
 
 
-def told(*arguments: str) -> Result:
+def run_top_here(*arguments: str) -> Result:
     """The verb within this process, which is much quicker."""
     return CliRunner().invoke(app, ["top", *arguments])
 
@@ -66,7 +66,7 @@ def test_once_shows_the_job_that_runs() -> None:
 
 def test_json_holds_the_diagnosis_of_the_contract() -> None:
     folder = recording(runs() / "job", JOB)
-    done = told(str(folder), "--json")
+    done = run_top_here(str(folder), "--json")
     assert done.exit_code == 0, done.stderr
     document = json.loads(done.stdout)
     jsonschema.validate(document["diagnosis"], json.loads(SCHEMA.read_text()))
@@ -77,11 +77,11 @@ def test_json_holds_the_diagnosis_of_the_contract() -> None:
 
 def test_only_leaves_out_the_rest() -> None:
     folder = recording(runs() / "job", JOB)
-    done = told(str(folder), "--once", "--only", "ranks=0,2", "--only", "input>40%")
+    done = run_top_here(str(folder), "--once", "--only", "ranks=0,2", "--only", "input>40%")
     assert done.exit_code == 0, done.stderr
     assert "1 of 4 ranks shown: rank:0,2 & input>40%" in done.stdout
     assert "▸    2" in done.stdout
-    document = json.loads(told("--replay", "job", "--json", "--only", "rank:0").stdout)
+    document = json.loads(run_top_here("--replay", "job", "--json", "--only", "rank:0").stdout)
     assert [rank["rank"] for rank in document["diagnosis"]["ranks"]] == [0]
     assert document["left_out"] == {"devices": 0, "ranks": 3}
 
@@ -99,14 +99,14 @@ def test_a_wrong_filter_points_at_the_place() -> None:
 
 
 def test_json_without_a_job() -> None:
-    document = json.loads(told("--json").stdout)
+    document = json.loads(run_top_here("--json").stdout)
     assert document["diagnosis"] is None
     assert document["hint"]
 
 
 def test_replay_once_shows_the_end() -> None:
     recording(runs() / "job", JOB)
-    done = told("--replay", "job", "--once")
+    done = run_top_here("--replay", "job", "--once")
     assert done.exit_code == 0, done.stderr
     assert "▸    2" in done.stdout
 
@@ -128,7 +128,7 @@ def test_replay_once_shows_the_end() -> None:
     ],
 )
 def test_refusals(arguments: tuple[str, ...], code: int, says: str) -> None:
-    done = told(*arguments)
+    done = run_top_here(*arguments)
     assert done.exit_code == code
     assert says in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""`mgpu-doctor trace`, where there is nothing to trace: one sentence each, and nothing is left."""
+"""The verb `trace` without anything to trace: one sentence each, and no file is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mgpu-doctor train`: what it lists, what it refuses, and what it starts."""
+"""The verb `train`: what it lists, rejects and starts."""
 
 from __future__ import annotations
 

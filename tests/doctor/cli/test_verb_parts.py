@@ -1,4 +1,4 @@
-"""What verbs are made of: words after `--`, arguments in the help, suggestions, Ctrl-C."""
+"""Parts of verbs: words after `--`, arguments in the help, suggestions, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_the_help_explains_arguments_once_before_the_options() -> None:
 
 
 def test_the_help_lists_every_verb_and_a_slip_is_put_right() -> None:
-    told = CliRunner().invoke(app, ["--help"])
-    listed = [line.split()[0] for line in told.stdout.partition("Commands:\n")[2].splitlines()]
+    result = CliRunner().invoke(app, ["--help"])
+    listed = [line.split()[0] for line in result.stdout.partition("Commands:\n")[2].splitlines()]
     assert listed == list(VERBS)
     slip = CliRunner().invoke(app, ["diagnos"])
     assert slip.exit_code == 2

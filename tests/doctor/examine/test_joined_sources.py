@@ -1,4 +1,4 @@
-"""What belongs to one job is one case; what cannot is refused in one sentence."""
+"""Sources of one job become one case; others are rejected in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the words on the command line name, and one clear sentence where they name nothing."""
+"""What the words on the command line name; one clear sentence if they name nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way leads to the ranks of a job, by what they were started with; and why none does."""
+"""How the ranks of a job can be traced, by how they were started; or why they cannot."""
 
 from __future__ import annotations
 

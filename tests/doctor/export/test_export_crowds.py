@@ -1,4 +1,4 @@
-"""The exporter and clients that are idle, slow or too many: an honest scrape is answered."""
+"""The exporter with idle, slow or too many clients: an honest scrape is answered."""
 
 from __future__ import annotations
 

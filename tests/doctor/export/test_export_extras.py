@@ -1,4 +1,4 @@
-"""Steps as Parquet and as TensorBoard's scalars, read back by others than who wrote them."""
+"""Steps as Parquet and as TensorBoard's scalars, read back by other libraries."""
 
 from __future__ import annotations
 

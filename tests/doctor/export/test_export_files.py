@@ -1,4 +1,4 @@
-"""A recording's steps as a timeline and as a table, for programs that are not ours."""
+"""A recording's steps as a timeline and as a table, for other programs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ JOB = Synthetic(ranks=3, steps=40)
 
 
 def traced(case: Any) -> list[dict[str, Any]]:
-    found = json.loads("".join(timeline.lines(diagnose(case))))
-    assert found["displayTimeUnit"] == "ms"
-    events: list[dict[str, Any]] = found["traceEvents"]
+    document = json.loads("".join(timeline.lines(diagnose(case))))
+    assert document["displayTimeUnit"] == "ms"
+    events: list[dict[str, Any]] = document["traceEvents"]
     return events
 
 

@@ -1,4 +1,4 @@
-"""Frames as OpenMetrics: right values, nothing unknown, nothing twice, nothing unbounded."""
+"""Frames as OpenMetrics: right values, nothing unknown, duplicated or unbounded."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_own_work_that_may_hold_waits_has_no_series() -> None:
     assert made.labels("mgpu_rank_unseen_waits") == [
         {"rank": "2", "host": HERE, "reason": "cuda_graph"}
     ]
-    assert [one["rank"] for one in made.labels("mgpu_step_own_seconds")] == ["0", "1", "3"]
+    assert [label["rank"] for label in made.labels("mgpu_step_own_seconds")] == ["0", "1", "3"]
 
 
 def test_the_job_and_its_findings() -> None:

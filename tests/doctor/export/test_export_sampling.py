@@ -1,4 +1,4 @@
-"""Samples are made when asked for, one at a time, and nobody waits for ever."""
+"""Samples are taken on request, one at a time, and no client waits forever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server: who may read, what is answered, and what nobody can do to it."""
+"""The server: which clients are answered, with what, and what they cannot do to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where live boxes go: never where a store into their mapping could fail."""
+"""Where live boxes are stored: only where a store into their mapping cannot fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands one after the other: their codes, and what asks them to end."""
+"""Commands run one after the other: their exit codes, and signals to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`run` keeps what the machine tells of deaths, and is held up by none of it."""
+"""`run` records the machine's evidence of failures, and is never delayed by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a job that stands is looked at, and how often anybody is told."""
+"""When a hanging job is sampled, and how often it is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the launcher that need no whole run."""
+"""Parts of the launcher that need no real run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the job prints arrives byte for byte, wherever it goes."""
+"""The job's output arrives byte for byte, wherever it goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in the recording of a run, and what `run` refuses."""
+"""The recording of a run, and what `run` rejects."""
 
 from __future__ import annotations
 

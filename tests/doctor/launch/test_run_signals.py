@@ -1,4 +1,4 @@
-"""Signals reach the job as they would without us, and its end is told truly."""
+"""Signals reach the job as they would without the doctor, and its end is reported correctly."""
 
 from __future__ import annotations
 

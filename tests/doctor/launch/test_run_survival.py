@@ -1,4 +1,4 @@
-"""Whatever of the doctor's dies, is killed or runs full: the job does not notice."""
+"""The job is not affected if a part of the doctor crashes, is killed, or runs out of space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings over time: they appear, are updated, resolve themselves, and may come back."""
+"""Findings over time: they appear, are updated, are resolved, and may come back."""
 
 from __future__ import annotations
 

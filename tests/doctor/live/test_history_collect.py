@@ -1,4 +1,4 @@
-"""From samples and step records to what can be drawn; live and recorded alike."""
+"""Histories for graphs from samples and step records, live and recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Series: nothing is invented when samples are merged, a gap stays a gap, memory is bounded."""
+"""Series: merging invents no values, a gap stays a gap, memory is bounded."""
 
 from __future__ import annotations
 

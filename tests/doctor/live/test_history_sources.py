@@ -1,4 +1,4 @@
-"""Frames bring their history: of a job that runs, of one that is played again, of a machine."""
+"""Frames contain their history: of a running job, a replay, a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job goes of late: what the newest records tell, and what they do not."""
+"""The recent progress of a job by its newest records, and what they do not show."""
 
 from __future__ import annotations
 

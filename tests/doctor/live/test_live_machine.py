@@ -1,4 +1,4 @@
-"""The machine's processes are read as often as their number allows."""
+"""How often the machine's processes are read, by their number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs of known failures in the console of a job that runs, as events of its screen."""
+"""Known failure messages in the console of a running job become events of its screen."""
 
 from __future__ import annotations
 

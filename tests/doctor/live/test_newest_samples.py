@@ -13,7 +13,7 @@ from tests.support import multi_host
 from tests.support.recordings import HEALTHY, recording
 
 
-def told(host: str | None, times: Iterable[float]) -> list[DeviceSample]:
+def samples_at(host: str | None, times: Iterable[float]) -> list[DeviceSample]:
     return [DeviceSample(at, (Device(0),), host=host) for at in times]
 
 
@@ -22,7 +22,7 @@ def shown(newest: NewestSamples, at: float) -> list[tuple[str | None, float]]:
 
 
 def test_each_host_shows_its_newest_sample_until_then() -> None:
-    newest = NewestSamples([*told("b", (1.5, 2.5, 3.5)), *told("a", (1.0, 2.0, 3.0))])
+    newest = NewestSamples([*samples_at("b", (1.5, 2.5, 3.5)), *samples_at("a", (1.0, 2.0, 3.0))])
     assert shown(newest, 0.5) == []
     assert shown(newest, 1.2) == [("a", 1.0)]
     assert shown(newest, 2.2) == [("a", 2.0), ("b", 1.5)]
@@ -30,15 +30,17 @@ def test_each_host_shows_its_newest_sample_until_then() -> None:
 
 
 def test_a_host_that_tells_no_more_is_left_out_while_others_tell() -> None:
-    newest = NewestSamples([*told("a", range(10)), *told("b", range(100))])
+    newest = NewestSamples([*samples_at("a", range(10)), *samples_at("b", range(100))])
     assert shown(newest, 9 + HOST_GONE) == [("a", 9), ("b", 9 + HOST_GONE)]
     assert shown(newest, 10 + HOST_GONE) == [("b", 10 + HOST_GONE)]
-    alone = NewestSamples(told(None, range(10)))
+    alone = NewestSamples(samples_at(None, range(10)))
     assert shown(alone, 1e6) == [(None, 9)]
 
 
 def test_a_recording_that_was_thinned_out_shows_all_its_hosts() -> None:
-    newest = NewestSamples([*told("a", range(0, 1000, 100)), *told("b", range(0, 1000, 10))])
+    newest = NewestSamples(
+        [*samples_at("a", range(0, 1000, 100)), *samples_at("b", range(0, 1000, 10))]
+    )
     assert shown(newest, 90) == [("a", 0), ("b", 90)]
 
 

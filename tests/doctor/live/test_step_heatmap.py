@@ -1,4 +1,4 @@
-"""The map of ranks by steps, in the measure in which findings are told."""
+"""The heatmap of ranks by steps, in the units of the findings."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def recorded(folder: Path, seconds: range) -> Path:
     return folder
 
 
-def told(frame: Frame) -> list[tuple[int, float, float | None, float | None]]:
+def readings_of(frame: Frame) -> list[tuple[int, float, float | None, float | None]]:
     assert frame.devices is not None
     at, devices = frame.devices.at, frame.devices.devices
     return [(device.index, at, device.utilization, device.temperature) for device in devices]
@@ -89,7 +89,7 @@ def test_a_replay_shows_the_machine_as_it_was(tmp_path: Path) -> None:
     assert (first.replay.start, first.replay.end) == (BEGAN, BEGAN + 3199)
     replay.seek(1)
     last = replay.frame(0)
-    assert told(last) == list_survivor_evidence(3199)
+    assert readings_of(last) == list_survivor_evidence(3199)
     assert last.host is not None
     assert last.history is not None
     known = spans(last.history, Lane(Subject(Kind.GPU, 1), UTILIZATION, ""))
@@ -97,7 +97,7 @@ def test_a_replay_shows_the_machine_as_it_was(tmp_path: Path) -> None:
     assert gaps(known, BEGAN, BEGAN + 3199, 1) == [asleep]
     replay.step(-100)
     earlier = replay.frame(0)
-    assert told(earlier) == list_survivor_evidence(2999)
+    assert readings_of(earlier) == list_survivor_evidence(2999)
     assert earlier.history is not None
     before = spans(earlier.history, Lane(Subject(Kind.GPU, 1), UTILIZATION, ""))
     assert before.end.max() == BEGAN + 2999
@@ -121,9 +121,9 @@ def test_a_disk_in_trouble_costs_the_recording_alone_and_is_told(
     place = next((tmp_path / "r" / HOSTS).iterdir())
     shutil.rmtree(place)
     live.frame(0)
-    told = live.frame(0)
-    assert told.source == "live  NOT recording to r: No such file or directory"
-    assert told.host is not None
+    without_folder = live.frame(0)
+    assert without_folder.source == "live  NOT recording to r: No such file or directory"
+    assert without_folder.host is not None
     place.mkdir()
     live.frame(0)
     assert "live  recording to r" in live.frame(0).source

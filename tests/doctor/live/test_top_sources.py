@@ -1,4 +1,4 @@
-"""Where frames come from: jobs that run here, replays; and how sparingly they are looked at."""
+"""Sources of frames: running jobs, replays; and how rarely they are sampled."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_where_a_stack_showed_a_stuck_rank_stays_until_it_moves() -> None:
     steps = records(Synthetic(ranks=2, steps=60))
     ranks = [make_rank(n, steps[n][:50], now=Now("other", 0.0, 49, "", 1)) for n in range(2)]
     old = diagnose(make_case(ranks))
-    snapshots = job_snapshots.scene({1: job_snapshots.LOCKED}).snapshots()
+    snapshots = job_snapshots.snapshot_series({1: job_snapshots.LOCKED}).snapshots()
     seen = replace(
         old,
         case=replace(old.case, job_snapshots=snapshots),

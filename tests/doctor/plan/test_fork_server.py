@@ -1,4 +1,4 @@
-"""The tracing process: what it answers, and that it can neither stall nor fool the doctor."""
+"""The tracing process: its answers; it can neither block nor deceive the doctor."""
 
 from __future__ import annotations
 

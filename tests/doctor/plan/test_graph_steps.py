@@ -1,4 +1,4 @@
-"""A step of TensorFlow's traced: what is seen of it, and what is said where nothing can be.
+"""A step of TensorFlow is traced: what is seen of it, and what is reported if nothing can be.
 
 In this process nothing of it is computed; against real steps it is held in test_tf_plans.py.
 """

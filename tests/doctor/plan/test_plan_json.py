@@ -59,17 +59,17 @@ TARGETS = {
 """In the place of what the trainers have."""
 
 
-def told(name: str, strategy: Strategy, *, gibibytes: int | None = None) -> dict[str, Any]:
+def plan_json(name: str, strategy: Strategy, *, gibibytes: int | None = None) -> dict[str, Any]:
     device = None if gibibytes is None else Gpu("mine", gibibytes * GIB, "as given")
     wanted = Plan(Settings(SAMPLES), strategy, 1 if strategy is Strategy.SINGLE else 2)
     asked = PlanRequest(find_subject(name, "cnn-nano"), wanted, device, 60, fixes=True)
     written = render(make_plan(asked, lambda _: None))
-    found: dict[str, Any] = json.loads(written)
-    jsonschema.validate(found, SCHEMA)
-    made = found["prediction"]
+    document: dict[str, Any] = json.loads(written)
+    jsonschema.validate(document, SCHEMA)
+    made = document["prediction"]
     assert sum(made["peak_by_kind"].values()) == made["peak_allocated"]
-    assert found["notes"]
-    return found
+    assert document["notes"]
+    return document
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_the_schema_is_one_and_allows_nothing_else() -> None:
 @pytest.mark.parametrize("name", ["torch-ddp", "tf-mirrored"])
 def test_what_fits_keeps_it(name: str) -> None:
     strategy = Strategy.DDP if name == "torch-ddp" else Strategy.MIRRORED
-    found = told(name, strategy, gibibytes=16)
+    found = plan_json(name, strategy, gibibytes=16)
     assert (found["fits"], found["together"]) == (True, None)
     assert found["largest_batch"] > SAMPLES
     assert found["plan"]["strategy"] == strategy.value
@@ -97,12 +97,12 @@ def test_what_fits_keeps_it(name: str) -> None:
 def test_what_does_not_fit_keeps_it_and_so_does_a_plan_without_a_device(
     name: str, size: int
 ) -> None:
-    found = told(name, Strategy.SINGLE, gibibytes=size)
+    found = plan_json(name, Strategy.SINGLE, gibibytes=size)
     assert found["fits"] is False
     assert 0 < found["largest_batch"] < SAMPLES
     assert found["fixes"][0]["fits"] is True
     assert found["together"]["fixes"]
-    found = told(name, Strategy.SINGLE)
+    found = plan_json(name, Strategy.SINGLE)
     assert (found["fits"], found["gpu"], found["largest_batch"]) == (None, None, None)
     declined = {each["id"]: each["reason"] for each in found["not_offered"]}
     if name == "tf-single":
@@ -117,6 +117,6 @@ def test_a_lower_bound_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     trace_here(
         monkeypatch, **{"mgpu_trainers.pytorch.torch_plan_models:cnn_nano": lambda: in_torch(fail)}
     )
-    found = told("torch-single", Strategy.SINGLE, gibibytes=16)
+    found = plan_json("torch-single", Strategy.SINGLE, gibibytes=16)
     assert (found["method"], found["lower_bound"], found["fits"]) == ("formula", True, None)
     assert len(found["reasons"]) == 2

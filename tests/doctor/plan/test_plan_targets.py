@@ -1,4 +1,4 @@
-"""How the user points at a model: what is found, and what is said where it is not."""
+"""How the user names a model: what is found, and the message if it is not."""
 
 from __future__ import annotations
 

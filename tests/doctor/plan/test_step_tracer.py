@@ -1,4 +1,4 @@
-"""The best method that can follow a step, and what is said where a better one could not."""
+"""The best method that can trace a step, and what is reported if a better one failed."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def test_what_branches_on_a_tensor_is_run_small_and_known_at_any_batch() -> None
     followed = _follow("branching")
     assert followed.method is Method.REAL
     assert "branches on a tensor's value" in followed.reasons[0]
-    found = followed.traces.find(WANTED)
+    findings = followed.traces.find(WANTED)
     traced = _follow("good").traces.find(WANTED)
-    assert replay(found.stream).peak_allocated == replay(traced.stream).peak_allocated
+    assert replay(findings.stream).peak_allocated == replay(traced.stream).peak_allocated
 
 
 def test_of_what_cannot_run_the_states_are_known() -> None:

@@ -65,11 +65,11 @@ def test_a_step_with_a_loop_is_run_small_and_known_at_any_batch(tmp_path: Path) 
         followed = follower.trace(wanted, replace(wanted, batch=2048))
     assert (followed.method, followed.framework) == (Method.REAL, TENSORFLOW)
     assert "control flow" in followed.reasons[0]
-    found = followed.traces.find(wanted)
-    assert found is not None
+    findings = followed.traces.find(wanted)
+    assert findings is not None
     least = 3 * 4096 * 256 * 4  # the batch, and what the later rounds keep for backward
-    assert found.basis == "from traces at batch 1024 and 2048"
-    assert least < replay(found.stream, framework=TENSORFLOW).peak_allocated < 4 * least
+    assert findings.basis == "from traces at batch 1024 and 2048"
+    assert least < replay(findings.stream, framework=TENSORFLOW).peak_allocated < 4 * least
 
 
 @pytest.mark.slow
@@ -86,9 +86,9 @@ def test_a_script_of_tensorflow_is_planned_as_one(tmp_path: Path) -> None:
     )
     command = ["plan", str(script), "--limit", str(LIMIT), "--json", "--ranks", "2"]
     done = CliRunner().invoke(app, command)
-    told = json.loads(done.stdout)
-    assert (done.exit_code, told["framework"], told["method"]) == (0, "tensorflow", "graph")
-    assert told["plan"]["strategy"] == "mirrored"
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["framework"], document["method"]) == (0, "tensorflow", "graph")
+    assert document["plan"]["strategy"] == "mirrored"
     done = CliRunner().invoke(app, [*command, "--strategy", "fsdp"])
     assert done.exit_code == 3
     assert "single and mirrored" in done.stderr

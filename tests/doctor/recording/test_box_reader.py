@@ -508,9 +508,9 @@ def test_nothing_committed_is_lost_in_hundreds_of_kills() -> None:
     """The benchmark's own number is 1,200."""
     command = [sys.executable, "-m", "benchmarks.blackbox_kills", "--kills", "120"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    told = json.loads(ran.stdout)
-    assert told["wrong"] == {}, told
-    assert told["records_checked"] > 10_000
+    document = json.loads(ran.stdout)
+    assert document["wrong"] == {}, document
+    assert document["records_checked"] > 10_000
     assert ran.returncode == 0
 
 

@@ -1,5 +1,4 @@
-"""A box that is read again and again tells what one does that is opened anew, however much its
-writer did in between: laps of the rings, merged history, another rank, longer texts."""
+"""A box that is read repeatedly while it is written gives the same as one opened anew."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ def do(writer: Writer, deed: str, what: object) -> None:
         writer.state(what)
 
 
-def told(box: Box) -> tuple[object, ...]:
+def contents_of(box: Box) -> tuple[object, ...]:
     """Everything a box tells, as what can be compared."""
     assert box.device_times is not None
     return (
@@ -85,10 +84,10 @@ def test_reading_on_is_like_reading_anew(turns: list[list[tuple[str, object]]]) 
             for deeds in turns:
                 for deed, what in deeds:
                     do(writer, deed, what)
-                before.append((now := reader.poll(), told(now)))
-                assert before[-1][1] == told(read_box(writer.path))
+                before.append((now := reader.poll(), contents_of(now)))
+                assert before[-1][1] == contents_of(read_box(writer.path))
             # What was handed out stays what it was.
-            assert all(told(box) == then for box, then in before)
+            assert all(contents_of(box) == then for box, then in before)
         writer.close()
 
 
@@ -126,7 +125,9 @@ def test_history_is_read_on_only_where_it_is_asked_for(tmp_path: Path) -> None:
         later = reader.poll(whole=False)
         assert len(later.steps) == 40
         assert later.history is first.history
-        assert told(reader.poll()) == told(read_box(writer.path)) != told(later)
+        assert (
+            contents_of(reader.poll()) == contents_of(read_box(writer.path)) != contents_of(later)
+        )
     writer.close()
 
 
@@ -142,7 +143,9 @@ def test_all_else_is_never_old(turns: list[list[tuple[str, object]]]) -> None:
                 now, anew = reader.poll(whole=False), read_box(writer.path)
                 # The header tells how long the last words are: others of one length are not seen.
                 now = replace(now, history=anew.history, last_words=anew.last_words)
-                assert told(now) == told(replace(anew, history_window_ns=now.history_window_ns))
+                assert contents_of(now) == contents_of(
+                    replace(anew, history_window_ns=now.history_window_ns)
+                )
         writer.close()
 
 

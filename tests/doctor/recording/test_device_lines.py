@@ -1,4 +1,4 @@
-"""devices.jsonl stays small, and what is left out of it is found again."""
+"""devices.jsonl stays small, and the values left out are restored on reading."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A recording that anything still writes into is never removed, whatever became of the job's first
-process; a reused pid keeps none alive."""
+"""A recording that any process still writes into is never removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boxes of a large job are read in two processes, and none is lost whatever becomes of the second.
+"""The boxes of a large job are read by two processes, and none is lost if the second one fails.
 
 What a test puts in the place of `many._packed` is what a process does with some boxes: the child
 has it as it was when it began.

@@ -1,4 +1,4 @@
-"""The pulse of a box: it changes when the rank gets on, and only then."""
+"""The pulse of a box changes exactly when its rank makes progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which records of a block are whole: one sum over all of them tells the same as one for each."""
+"""Which records of a block are intact: one checksum over all gives the same as one for each."""
 
 from __future__ import annotations
 

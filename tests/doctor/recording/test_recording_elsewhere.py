@@ -1,4 +1,4 @@
-"""Jobs whose recording was put outside the doctor's home are found like any other."""
+"""Jobs recorded outside the doctor's home are found like any other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of the recordings, and that nothing goes that is alive."""
+"""Which recordings are kept; live ones are never removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOW = 1.8e9
 Make = Callable[..., Path]
 
 
-def kept(number: int, **changes: Any) -> Kept:
+def kept_recording(number: int, **changes: Any) -> Kept:
     facts: dict[str, Any] = {
         "folder": Path(f"/runs/{number:04}"),
         "kind": "run",
@@ -72,7 +72,7 @@ def environment(tmp_path: Path, **more: str) -> Mapping[str, str]:
 
 
 def test_the_oldest_go_until_the_rest_is_small_enough() -> None:
-    listed = [kept(number) for number in range(6)]
+    listed = [kept_recording(number) for number in range(6)]
     assert [finding.id for finding in superfluous(listed, NOW, most=35)] == ["0005", "0004", "0003"]
     assert [finding.id for finding in superfluous(listed, NOW, keep=5)] == ["0005"]
     assert [finding.id for finding in superfluous(listed, NOW, older=3.5 * DAY)] == ["0005", "0004"]
@@ -83,7 +83,10 @@ def test_the_oldest_go_until_the_rest_is_small_enough() -> None:
 def test_what_is_alive_stays_and_the_rest_is_within_the_bound(
     listed: list[tuple[int, bool]], most: int
 ) -> None:
-    every = [kept(number, size=size, alive=alive) for number, (size, alive) in enumerate(listed)]
+    every = [
+        kept_recording(number, size=size, alive=alive)
+        for number, (size, alive) in enumerate(listed)
+    ]
     going = superfluous(every, NOW, most=most)
     assert not any(one.alive for one in going)
     left = [one for one in every if one not in going]

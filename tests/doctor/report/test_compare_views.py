@@ -1,4 +1,4 @@
-"""A comparison in every view: true to its schema, narrow enough, safe from what others wrote."""
+"""A comparison in every view: valid by its schema, within the width, safe from untrusted text."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def test_the_schema_is_one() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_the_json_is_valid(name: str) -> None:
     printed = as_json.render(ALL[name]())
-    made = json.loads(printed)
+    document = json.loads(printed)
     assert printed.isascii()
-    assert [error.message for error in Draft202012Validator(SCHEMA).iter_errors(made)] == []
+    assert [error.message for error in Draft202012Validator(SCHEMA).iter_errors(document)] == []
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -123,9 +123,9 @@ def test_of_two_runs_the_first_line_is_their_difference() -> None:
 
 
 def test_where_scaling_is_lost_is_told() -> None:
-    told = " ".join(comparison_text.costs(counts()))
-    assert "C (4 ranks) reaches 4" in told
-    assert "own work" in told
+    joined = " ".join(comparison_text.costs(counts()))
+    assert "C (4 ranks) reaches 4" in joined
+    assert "own work" in joined
 
 
 def test_markup_of_others_is_text() -> None:

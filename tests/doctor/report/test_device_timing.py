@@ -1,4 +1,4 @@
-"""Every view names the clock of the phases, and says which GPUs are busy waiting for whom."""
+"""Every view names the clock of the phases, and which GPUs are busy waiting."""
 
 from __future__ import annotations
 

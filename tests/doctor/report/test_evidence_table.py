@@ -1,4 +1,4 @@
-"""The evidence's table has no column in which nothing stands."""
+"""The table of evidence has no empty column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page is well-formed, loads nothing, and nobody's words become markup."""
+"""The page is well-formed, loads nothing, and untrusted text never becomes markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole run in curves, and what happened, in the report's page."""
+"""The curves of the whole run and its events in the report's page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ran: from the job and from what its ranks told, which may be anything."""
+"""The card of what ran, from the job and from its ranks' metadata, which may hold anything."""
 
 from __future__ import annotations
 

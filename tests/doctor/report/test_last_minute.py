@@ -1,4 +1,4 @@
-"""The last minute before the end, rank by rank: who stopped first, where, with what."""
+"""The last minute before the end, rank by rank: which stopped first, where, and with what error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ticket's Markdown: nobody's words become markup, and strangers learn no names."""
+"""The Markdown report: untrusted text never becomes markup, and private names are hidden."""
 
 from __future__ import annotations
 
@@ -179,6 +179,6 @@ def test_between_backticks_is_code_where_that_is_safe(words: str, written: str) 
 
 def test_what_ran_is_told_and_redacted() -> None:
     made = diagnoses.straggler()
-    told = markdown.render(made)
-    assert "| command | torchrun --nproc-per-node 4 train.py |" in told
-    assert "| hosts | host-1 |" in told
+    rendered = markdown.render(made)
+    assert "| command | torchrun --nproc-per-node 4 train.py |" in rendered
+    assert "| hosts | host-1 |" in rendered

@@ -1,4 +1,4 @@
-"""Addresses are hidden in every spelling; what only looks like one stays."""
+"""Addresses are hidden in every spelling; text that only looks like one stays."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Names of hosts are hidden wherever frameworks, launchers and people write them, and each has one
-label in the whole report; usual words stay."""
+"""Host names are hidden wherever frameworks, launchers and users write them, and each has one label
+in the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users are hidden by their homes, their folders and where they log in; other folders stay."""
+"""User names are hidden in homes, folders and logins; other folders stay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mgpu_doctor.report import markdown
 from mgpu_doctor.report.redaction.redact import redact_diagnosis
 from mgpu_doctor.report.redaction.users import hide_homes, hide_logins
-from tests.support.job_snapshots import case, scene
+from tests.support.job_snapshots import case, snapshot_series
 from tests.support.loops import over
 from tests.support.redacted_reports import make_diagnosis, redact_words, render_page
 
@@ -137,7 +137,7 @@ def test_usual_words_stay(words: str) -> None:
 
 def test_owners_of_processes_are_users() -> None:
     made = make_diagnosis("killed by margaret, see /data/margaret")
-    seen = case(scene({}).snapshots())
+    seen = case(snapshot_series({}).snapshots())
     looks = tuple(
         replace(
             look, processes=tuple(replace(process, user="margaret") for process in look.processes)

@@ -1,4 +1,4 @@
-"""The whole Markdown of a job in whose every text private names were put: none is in it."""
+"""The whole Markdown report of a job with private names in every text contains none of them."""
 
 from __future__ import annotations
 

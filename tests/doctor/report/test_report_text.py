@@ -1,4 +1,4 @@
-"""How numbers and other people's words are written."""
+"""How numbers and untrusted text are formatted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tree of stacks fits its terminal, and nothing that matters is left out."""
+"""The tree of stacks fits its terminal, and nothing important is left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mgpu_doctor.report.redaction.redact import redact_diagnosis
 from mgpu_doctor.report.stack_tree import tree_lines
 from tests.support import job_snapshots
 from tests.support.diagnoses import HOSTILE, healthy
-from tests.support.job_snapshots import LOCKED, scene
+from tests.support.job_snapshots import LOCKED, snapshot_series
 
 
 def branch(
@@ -29,7 +29,7 @@ def branch(
 
 
 def test_common_calls_once_then_who_parts_where() -> None:
-    tree = diagnose(job_snapshots.case(scene({1: LOCKED}).snapshots())).tree
+    tree = diagnose(job_snapshots.case(snapshot_series({1: LOCKED}).snapshots())).tree
     assert [line.text for line in tree_lines(tree, 100)] == [
         "4 ranks  <module> train.py:90 → main train.py:81 → train train.py:60",
         "├─ 0, 2-3  exchange train.py:65 → all_reduce distributed_c10d.py:3252  (all_reduce)",
@@ -100,15 +100,17 @@ def test_every_report_shows_it_and_none_is_broken_by_names() -> None:
 
 def test_its_json_keeps_the_schema() -> None:
     schema = Path(__file__).parents[3] / "docs" / "diagnosis.schema.json"
-    found = json.loads(render_json(diagnose(job_snapshots.case(scene({1: LOCKED}).snapshots()))))
-    jsonschema.validate(found, json.loads(schema.read_text(encoding="utf-8")))
-    assert [one["ranks"] for one in found["stacks"]] == [[0, 1, 2, 3], [0, 2, 3], [1]]
+    document = json.loads(
+        render_json(diagnose(job_snapshots.case(snapshot_series({1: LOCKED}).snapshots())))
+    )
+    jsonschema.validate(document, json.loads(schema.read_text(encoding="utf-8")))
+    assert [stack["ranks"] for stack in document["stacks"]] == [[0, 1, 2, 3], [0, 2, 3], [1]]
 
 
 def test_a_terminal_shows_the_tree_of_a_job_that_stands() -> None:
-    made = diagnose(job_snapshots.case(scene({1: LOCKED}).snapshots()))
-    shown = terminal.render(made, width=80, colour=False)
+    diagnosis = diagnose(job_snapshots.case(snapshot_series({1: LOCKED}).snapshots()))
+    shown = terminal.render(diagnosis, width=80, colour=False)
     assert "└▸ 1  stand train.py:70 → take util.py:31  (lock)" in shown
     assert all(len(line) <= 80 for line in shown.splitlines())
-    plain = terminal.render(made, width=80, colour=False, unicode=False)
+    plain = terminal.render(diagnosis, width=80, colour=False, unicode=False)
     assert plain.isascii()

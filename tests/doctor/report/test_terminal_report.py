@@ -1,4 +1,4 @@
-"""The diagnosis on a terminal: nothing breaks out, nothing is wider than asked for."""
+"""The diagnosis on a terminal: no escape sequences, and no line too wide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds what every diagnosis in these tests says, in numbers, against golden files.
+"""Compares every diagnosis in these tests with golden files of its numbers.
 
 A test here asserts what matters to it. Beyond that, the codes, ranks, fixes and numbers of all its
 diagnoses, and of the findings of rules that it applies itself, are those of

@@ -1,4 +1,4 @@
-"""What people are told to type fits the launcher and framework at hand."""
+"""The commands that a diagnosis proposes fit the job's launcher and framework."""
 
 from __future__ import annotations
 

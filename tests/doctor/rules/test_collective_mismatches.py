@@ -15,7 +15,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.rules.hang.mismatch import find_rank_behind
 from tests.support import job_snapshots
-from tests.support.failure_cases import dead, error, failed_job, rank, stepped
+from tests.support.failure_cases import dead, error, failed_job, rank, step_records
 from tests.support.flight_records import Call, recorded, schedule, simulated
 
 LATE = 30.0
@@ -55,7 +55,7 @@ def test_both_places_and_the_culprit_are_reported(kind: str) -> None:
     assert finding.code == "hang-collective-mismatch"
     assert finding.severity is (Severity.WARNING if kind == "dtype" else Severity.CRITICAL)
     assert re.match(TITLES[kind], finding.title)
-    places = {one.where for one in finding.evidence if one.where}
+    places = {item.where for item in finding.evidence if item.where}
     assert len(places) == (1 if kind == "deadlock" else 2)
     assert all("/mismatches.py:" in place for place in places)
     assert 2 in {culprit.rank for culprit in finding.culprits}
@@ -64,7 +64,7 @@ def test_both_places_and_the_culprit_are_reported(kind: str) -> None:
 
 
 def test_the_types_are_in_the_evidence() -> None:
-    said = {one.measure: one.value for one in the_only(recorded("dtype", LATE)).evidence}
+    said = {item.measure: item.value for item in the_only(recorded("dtype", LATE)).evidence}
     assert said["rank 2"] == "all_reduce [1] Int"
     assert said["ranks 0, 1 and 3"] == "all_reduce [1] Float"
 
@@ -95,19 +95,19 @@ def test_a_delay_of_unknown_length_is_info() -> None:
 def test_healthy_jobs_give_nothing(kind: str) -> None:
     diagnosis = examined(recorded(kind, -12.0 if kind != "healthy-json" else 3.0))
     assert not diagnosis.findings
-    assert not [one for one in diagnosis.unexamined if one.probe == "flight recorder"]
+    assert not [gap for gap in diagnosis.unexamined if gap.probe == "flight recorder"]
 
 
 def test_too_few_dumps_are_a_known_gap_with_a_remedy() -> None:
     diagnosis = examined(recorded("healthy")[:1])
-    (missing,) = [one for one in diagnosis.unexamined if one.probe == "flight recorder"]
+    (missing,) = [gap for gap in diagnosis.unexamined if gap.probe == "flight recorder"]
     assert "one rank" in missing.reason
     assert "all ranks" in missing.remedy
 
 
 def test_a_job_without_dumps_has_no_gap() -> None:
     diagnosis = examined(())
-    assert not [one for one in diagnosis.unexamined if one.probe == "flight recorder"]
+    assert not [gap for gap in diagnosis.unexamined if gap.probe == "flight recorder"]
 
 
 def test_a_dead_rank_is_not_called_late() -> None:
@@ -118,9 +118,9 @@ def test_a_dead_rank_is_not_called_late() -> None:
 
 
 def test_the_step_is_that_of_the_ranks_that_wait() -> None:
-    ranks = tuple(rank(number, steps=stepped(41 + number)) for number in range(4))
-    found = diagnose(replace(case(recorded("skip", LATE)), ranks=ranks)).findings
-    assert [one.since_step for one in found if one.code == "hang-collective-mismatch"] == [41]
+    ranks = tuple(rank(number, steps=step_records(41 + number)) for number in range(4))
+    findings = diagnose(replace(case(recorded("skip", LATE)), ranks=ranks)).findings
+    assert [one.since_step for one in findings if one.code == "hang-collective-mismatch"] == [41]
 
 
 def test_two_calls_in_one_helper_are_reported_with_their_callers() -> None:
@@ -159,7 +159,7 @@ def test_the_fix_depends_on_whether_one_line_made_both_calls(line: int, fix: str
     programs[2][-1] = Call("0", size=1, line=line)
     finding = the_only(simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 60.0))
     assert [culprit.rank for culprit in finding.culprits] == [2]
-    assert [one.id for one in finding.fixes] == [fix, "debug-detail"]
+    assert [proposed.id for proposed in finding.fixes] == [fix, "debug-detail"]
 
 
 def test_stacks_decide_which_rank_is_behind_at_a_new_call() -> None:
@@ -170,12 +170,15 @@ def test_stacks_decide_which_rank_is_behind_at_a_new_call() -> None:
     finding = the_only(flights)
     assert (finding.code, finding.culprits) == ("hang-collective-mismatch", ())
     assert finding.victims == ()
-    asleep = job_snapshots.scene(
-        {1: [job_snapshots.Seen(job_snapshots.LOOP, syscall="clock_nanosleep")]}, ranks=2
+    asleep = job_snapshots.snapshot_series(
+        {1: [job_snapshots.ProcessState(job_snapshots.LOOP, syscall="clock_nanosleep")]}, ranks=2
     )
     standing = replace(job_snapshots.case(asleep.snapshots()), flights=flights)
     (finding,) = diagnose(standing).findings
-    assert (finding.code, [one.rank for one in finding.culprits]) == ("hang-rank-behind", [1])
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == (
+        "hang-rank-behind",
+        [1],
+    )
 
 
 def test_timeouts_in_different_collectives_are_one_finding() -> None:
@@ -187,7 +190,7 @@ def test_timeouts_in_different_collectives_are_one_finding() -> None:
     said = ("Timed out waiting 20000ms for send operation to complete", GAVE_UP)
     ranks = [dead(n, exit_code=1, error=error("RuntimeError", said[n])) for n in range(2)]
     findings = diagnose(replace(failed_job(ranks), flights=flights)).findings
-    (finding,) = (one for one in findings if one.severity is not Severity.INFO)
+    (finding,) = (finding for finding in findings if finding.severity is not Severity.INFO)
     assert (finding.code, finding.victims) == ("hang-collective-mismatch", (0, 1))
     assert diagnose(failed_job(ranks)).findings[0].culprits == ()
 
@@ -201,7 +204,7 @@ def test_a_ring_in_the_first_step_names_all_and_blames_no_one() -> None:
     assert finding.victims == (0, 1, 2)
     assert finding.title.startswith("Ranks 0-2 wait for each other")
     assert {"rank 0, group 1", "rank 1, group 2", "rank 2, group 3"} <= {
-        one.measure for one in finding.evidence
+        item.measure for item in finding.evidence
     }
 
 
@@ -221,7 +224,9 @@ def test_damaged_dumps_give_sensible_findings() -> None:
 
 
 def damage(flight: Flight, chance: random.Random) -> Flight:
-    calls = [wrong(one, chance) for one in flight.collectives if chance.random() > 0.05]
+    calls = [
+        wrong(collective, chance) for collective in flight.collectives if chance.random() > 0.05
+    ]
     if chance.random() < 0.1:
         chance.shuffle(calls)
     return replace(
@@ -266,9 +271,9 @@ def test_a_culprits_process_is_known_by_the_case_or_by_its_dump(
         known = rank(2, pid=pid, host="node-a")
         examined_case = replace(examined_case, ranks=(known,))
     (culprit,) = next(
-        one.culprits
-        for one in diagnose(examined_case).findings
-        if one.code == "hang-collective-mismatch"
+        finding.culprits
+        for finding in diagnose(examined_case).findings
+        if finding.code == "hang-collective-mismatch"
     )
     host = "node-b" if pid is None else "node-a"
     assert (culprit.rank, culprit.pid, culprit.host) == (2, expected, host)

@@ -1,4 +1,4 @@
-"""Timed collectives in flight-recorder dumps: transfer, waits, and who arrived last."""
+"""Timed collectives in flight-recorder dumps: transfer, waits, and the rank that arrived last."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_collective_that_a_rank_did_not_time_is_left_out() -> None:
     ranks = [[timed_entry(n, 2.0 + rank) for n in range(1, 6)] for rank in range(2)]
     del ranks[1][2]["duration_ms"]
     group = the_group(time_collectives(flights_of(*ranks)))
-    assert [one.sequence for one in group.collectives] == [1, 2, 4, 5]
+    assert [collective.sequence for collective in group.collectives] == [1, 2, 4, 5]
     assert group.untimed == 1
 
 
@@ -132,15 +132,15 @@ def examined(folder: Path) -> Diagnosis:
 
 
 def test_the_finding_names_shares_and_the_worst_collectives_first(tmp_path: Path) -> None:
-    found = examined(write_dumps(tmp_path / "dumps", LATE))
-    (finding,) = found.findings
+    diagnosis = examined(write_dumps(tmp_path / "dumps", LATE))
+    (finding,) = diagnosis.findings
     assert (finding.code, finding.severity) == ("collective-times", Severity.INFO)
     assert finding.culprits == ()
     assert "20 % of the time" in finding.title
-    by_measure = {one.measure: one for one in finding.evidence}
+    by_measure = {item.measure: item for item in finding.evidence}
     last = by_measure["rank 1 arrived last, group 0 (ranks 0-2)"]
     assert (last.value, last.baseline) == (4, 4)
-    numbered = [one.measure for one in finding.evidence if "all_reduce" in one.measure]
+    numbered = [item.measure for item in finding.evidence if "all_reduce" in item.measure]
     assert numbered[0] == "all_reduce 3 of group 0: transfer (rank 1 arrived last)"
     assert by_measure[numbered[0]].where == "/home/me/train.py:41"
     assert by_measure["all_reduce 3 of group 0: rank 0, arrival to end"].value == pytest.approx(
@@ -155,5 +155,5 @@ def test_a_file_is_diagnosed_and_written_as_json(tmp_path: Path) -> None:
     assert result.exit_code == 0
     (finding,) = json.loads(result.stdout)["findings"]
     assert finding["code"] == "collective-times"
-    shares = [one["value"] for one in finding["evidence"] if one["unit"] == "fraction"]
+    shares = [item["value"] for item in finding["evidence"] if item["unit"] == "fraction"]
     assert shares == pytest.approx([0.2, 16 / 90], rel=1e-4)

@@ -1,4 +1,4 @@
-"""Communication: bound by it, badly hidden, needless, and what must not be called a fault."""
+"""Rules on communication: bound by it, poorly overlapped, needless; and healthy jobs."""
 
 from __future__ import annotations
 
@@ -56,25 +56,25 @@ def case(
 
 
 def only(made: Case) -> Finding:
-    (found,) = diagnose(made).findings
-    return found
+    (finding,) = diagnose(made).findings
+    return finding
 
 
 def codes(made: Case) -> list[str]:
-    return [one.code for one in diagnose(made).findings]
+    return [finding.code for finding in diagnose(made).findings]
 
 
 # --- communication-bound --------------------------------------------------------------------------
 
 
 def test_a_job_that_mostly_moves_data() -> None:
-    found = only(case(ddp={}, communication=BUSY))
-    assert (found.code, found.severity) == ("communication-bound", Severity.WARNING)
-    assert found.culprits == ()
-    assert "42 %" in found.title
-    assert found.cost.step_fraction == pytest.approx(0.42 * 0.75, abs=0.02)
-    assert [fix.id for fix in found.fixes] == ["accumulate", "compress", "check-link"]
-    predicted = found.fixes[0].predicted
+    finding = only(case(ddp={}, communication=BUSY))
+    assert (finding.code, finding.severity) == ("communication-bound", Severity.WARNING)
+    assert finding.culprits == ()
+    assert "42 %" in finding.title
+    assert finding.cost.step_fraction == pytest.approx(0.42 * 0.75, abs=0.02)
+    assert [fix.id for fix in finding.fixes] == ["accumulate", "compress", "check-link"]
+    predicted = finding.fixes[0].predicted
     assert predicted is not None
     assert predicted.step_time_ratio == pytest.approx(0.685, abs=0.02)
 
@@ -85,34 +85,34 @@ def test_little_communication_is_silent() -> None:
 
 def test_cores_that_also_compute_are_to_blame_before_a_network() -> None:
     crowded = {"clock": "cpu", "affinity": 2, "backend": "gloo"}
-    found = only(case(ddp={}, birth=crowded, communication=BUSY))
-    assert (found.code, found.severity) == ("communication-bound", Severity.INFO)
-    assert "4 ranks share 2 cores" in found.cause
-    assert found.fixes[0].id == "fewer-ranks"
-    assert found.cost.step_fraction is None
+    finding = only(case(ddp={}, birth=crowded, communication=BUSY))
+    assert (finding.code, finding.severity) == ("communication-bound", Severity.INFO)
+    assert "4 ranks share 2 cores" in finding.cause
+    assert finding.fixes[0].id == "fewer-ranks"
+    assert finding.cost.step_fraction is None
     free = only(case(ddp={}, birth={**crowded, "affinity": 16}, communication=BUSY))
     assert free.severity is Severity.WARNING
 
 
 def test_a_loop_of_its_own_is_shown_where_it_waits() -> None:
     calls = [{"name": "all_reduce", "site": "train.py:36", "count": 720, "seconds": 2.4}]
-    found = only(case(birth={"calls": calls}, communication=BUSY))
-    assert found.code == "communication-bound"
-    assert "all_reduce at train.py:36" in found.cause
-    assert found.fixes[0].id == "use-ddp"
+    finding = only(case(birth={"calls": calls}, communication=BUSY))
+    assert finding.code == "communication-bound"
+    assert "all_reduce at train.py:36" in finding.cause
+    assert finding.fixes[0].id == "use-ddp"
 
 
 def test_a_hook_of_the_users_is_not_replaced() -> None:
-    found = only(case(ddp={"comm_hook": "bf16_compress_hook"}, communication=BUSY))
-    assert "compress" not in [fix.id for fix in found.fixes]
+    finding = only(case(ddp={"comm_hook": "bf16_compress_hook"}, communication=BUSY))
+    assert "compress" not in [fix.id for fix in finding.fixes]
 
 
 def test_devices_behind_the_host_are_judged_by_what_ddp_logged() -> None:
     behind = {"clock": "host"}
     exposed = {"communication_seconds": 0.03, "overlap_seconds": 0.01, "buckets": [8 * MIB] * 5}
-    found = only(case(ddp=exposed, birth=behind, device="cuda:0", communication=BUSY))
-    assert found.code == "communication-bound"
-    assert "42 %" in found.title
+    finding = only(case(ddp=exposed, birth=behind, device="cuda:0", communication=BUSY))
+    assert finding.code == "communication-bound"
+    assert "42 %" in finding.title
     assert codes(case(ddp={}, birth=behind, device="cuda:0", communication=BUSY)) == []
 
 
@@ -120,12 +120,12 @@ def test_devices_behind_the_host_are_judged_by_what_ddp_logged() -> None:
 
 
 def test_every_micro_batch_exchanges_its_gradients() -> None:
-    found = only(case(passes=4, ddp={"forwards": 480, "synced": 480}, communication=BUSY))
-    assert (found.code, found.severity) == ("accumulation-syncs", Severity.WARNING)
-    assert "4 times per update" in found.title
-    assert "with contextlib.nullcontext() if last else model.no_sync():" in found.fixes[0].how
-    assert found.cost.step_fraction == pytest.approx(0.75 * 0.42, abs=0.02)
-    predicted = found.fixes[0].predicted
+    finding = only(case(passes=4, ddp={"forwards": 480, "synced": 480}, communication=BUSY))
+    assert (finding.code, finding.severity) == ("accumulation-syncs", Severity.WARNING)
+    assert "4 times per update" in finding.title
+    assert "with contextlib.nullcontext() if last else model.no_sync():" in finding.fixes[0].how
+    assert finding.cost.step_fraction == pytest.approx(0.75 * 0.42, abs=0.02)
+    predicted = finding.fixes[0].predicted
     assert predicted is not None
     assert predicted.step_time_ratio == pytest.approx(1 - 0.75 * 0.42, abs=0.02)
 
@@ -139,17 +139,17 @@ def test_on_busy_cores_what_backward_hides_is_not_free() -> None:
     saved = []
     for around in (busy, free):
         measures = replace(made, surroundings=dict.fromkeys(range(4), around))
-        (found,) = ddp_settings.RULES[0].examine(measures, {})
-        saved.append(found.cost.step_fraction or 0.0)
+        (finding,) = ddp_settings.RULES[0].examine(measures, {})
+        saved.append(finding.cost.step_fraction or 0.0)
     # Of 12 ms, 10 are hidden; the threads that move data use 0.24 s of each second.
     assert saved[0] - saved[1] == pytest.approx(0.75 * 0.24 * 10 / 12, abs=1e-6)
 
 
 def test_no_sync_in_the_wrong_half_is_half_the_fault() -> None:
-    found = only(case(passes=4, ddp={"forwards": 480, "synced": 240}, communication=0.007))
-    assert found.code == "accumulation-syncs"
-    assert "2 times per update" in found.title
-    assert found.cost.step_fraction == pytest.approx(0.5 * 0.2, abs=0.02)
+    finding = only(case(passes=4, ddp={"forwards": 480, "synced": 240}, communication=0.007))
+    assert finding.code == "accumulation-syncs"
+    assert "2 times per update" in finding.title
+    assert finding.cost.step_fraction == pytest.approx(0.5 * 0.2, abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -183,11 +183,11 @@ SEARCHED = {
 
 
 def test_a_search_that_finds_nothing_costs_its_time() -> None:
-    found = only(case(ddp=SEARCHED))
-    assert (found.code, found.severity) == ("unused-parameter-scan", Severity.WARNING)
-    assert "2 ms per step" in found.title
-    assert found.cost.step_fraction == pytest.approx(2 / 29.5, abs=0.01)
-    assert "ddp_find_unused_parameters=False" in found.fixes[0].how
+    finding = only(case(ddp=SEARCHED))
+    assert (finding.code, finding.severity) == ("unused-parameter-scan", Severity.WARNING)
+    assert "2 ms per step" in finding.title
+    assert finding.cost.step_fraction == pytest.approx(2 / 29.5, abs=0.01)
+    assert "ddp_find_unused_parameters=False" in finding.fixes[0].how
 
 
 @pytest.mark.parametrize(
@@ -197,17 +197,17 @@ def test_a_search_costs_nothing_while_the_devices_have_work(
     lead: float, at_most: float, cost: float | None
 ) -> None:
     searching = case(ddp=SEARCHED, birth={"clock": "device"}, device="cuda:0")
-    found = only(timed(searching, lead, at_most))
-    share = found.cost.step_fraction
+    finding = only(timed(searching, lead, at_most))
+    share = finding.cost.step_fraction
     assert share is None if cost is None else share == pytest.approx(cost, abs=0.01)
-    assert found.severity is (Severity.WARNING if cost else Severity.INFO)
-    assert "2 ms" in found.title
-    assert bool(found.fixes[0].predicted) == bool(cost)
+    assert finding.severity is (Severity.WARNING if cost else Severity.INFO)
+    assert "2 ms" in finding.title
+    assert bool(finding.fixes[0].predicted) == bool(cost)
 
 
 def test_it_is_paid_in_each_pass_that_exchanges() -> None:
-    found = only(case(passes=4, ddp={**SEARCHED, "forwards": 480, "synced": 120}))
-    assert "2 ms per step" in found.title
+    finding = only(case(passes=4, ddp={**SEARCHED, "forwards": 480, "synced": 120}))
+    assert "2 ms per step" in finding.title
 
 
 @pytest.mark.parametrize(
@@ -239,10 +239,10 @@ def test_what_was_seen_in_samples_only_is_less_sure() -> None:
 
 
 def test_an_untimed_search_has_no_cost() -> None:
-    found = only(case(ddp={**SEARCHED, "scan_seconds": None}))
-    assert found.severity is Severity.INFO
-    assert found.cost.step_fraction is None
-    assert found.fixes[0].predicted is None
+    finding = only(case(ddp={**SEARCHED, "scan_seconds": None}))
+    assert finding.severity is Severity.INFO
+    assert finding.cost.step_fraction is None
+    assert finding.fixes[0].predicted is None
 
 
 # --- overlap-poor ---------------------------------------------------------------------------------
@@ -256,21 +256,21 @@ ONE_BUCKET = {
 
 
 def test_one_bucket_hides_nothing() -> None:
-    found = only(case(ddp=ONE_BUCKET, communication=0.012))
-    assert (found.code, found.severity) == ("overlap-poor", Severity.WARNING)
-    assert "0 %" in found.title
-    assert "bucket_cap_mb=1000" in found.cause
-    assert "bucket_cap_mb=5" in found.fixes[0].how
+    finding = only(case(ddp=ONE_BUCKET, communication=0.012))
+    assert (finding.code, finding.severity) == ("overlap-poor", Severity.WARNING)
+    assert "0 %" in finding.title
+    assert "bucket_cap_mb=1000" in finding.cause
+    assert "bucket_cap_mb=5" in finding.fixes[0].how
     # 12 ms moved one after the other beside 14 ms of backward: the last bucket stays.
-    assert found.cost.seconds_per_step == pytest.approx(0.0105, abs=0.001)
+    assert finding.cost.seconds_per_step == pytest.approx(0.0105, abs=0.001)
 
 
 def test_the_same_on_busy_cores_promises_nothing() -> None:
     crowded = {"clock": "cpu", "affinity": 2, "backend": "gloo"}
     found = next(
-        one
-        for one in diagnose(case(ddp=ONE_BUCKET, birth=crowded, communication=0.012)).findings
-        if one.code == "overlap-poor"
+        finding
+        for finding in diagnose(case(ddp=ONE_BUCKET, birth=crowded, communication=0.012)).findings
+        if finding.code == "overlap-poor"
     )
     assert found.severity is Severity.INFO
     assert found.fixes[0].predicted is None
@@ -322,12 +322,13 @@ def calling(name: str, count: int = 120, seconds: float = 0.36, **more: Any) -> 
 
 
 def test_a_barrier_in_every_step() -> None:
-    found = only(case(ddp={}, birth=calling("barrier")))
-    assert (found.code, found.severity) == ("sync-excess", Severity.WARNING)
+    finding = only(case(ddp={}, birth=calling("barrier")))
+    assert (finding.code, finding.severity) == ("sync-excess", Severity.WARNING)
     assert (
-        found.title == "barrier at train.py:50 synchronizes all ranks in every step: 3 ms per step"
+        finding.title
+        == "barrier at train.py:50 synchronizes all ranks in every step: 3 ms per step"
     )
-    assert found.fixes[0].id == "no-barrier"
+    assert finding.fixes[0].id == "no-barrier"
     cheap = only(case(birth=calling("barrier", seconds=0.012)))
     assert cheap.severity is Severity.INFO
 
@@ -335,15 +336,15 @@ def test_a_barrier_in_every_step() -> None:
 def test_the_rank_that_waits_least_tells_what_a_barrier_costs() -> None:
     made = case(ddp={}, birth=calling("barrier"))
     last = with_metadata(made.ranks[1], **calling("barrier", seconds=0.06))
-    found = only(replace(made, ranks=(made.ranks[0], last, *made.ranks[2:])))
-    assert found.cost.seconds_per_step == pytest.approx(0.0005)
+    finding = only(replace(made, ranks=(made.ranks[0], last, *made.ranks[2:])))
+    assert finding.cost.seconds_per_step == pytest.approx(0.0005)
 
 
 def test_objects_for_the_log_in_every_step() -> None:
-    found = only(case(birth=calling("all_gather_object")))
-    assert found.code == "sync-excess"
-    assert "pickled" in found.cause
-    assert found.fixes[0].id == "less-often"
+    finding = only(case(birth=calling("all_gather_object")))
+    assert finding.code == "sync-excess"
+    assert "pickled" in finding.cause
+    assert finding.fixes[0].id == "less-often"
 
 
 @pytest.mark.parametrize(
@@ -356,10 +357,10 @@ def test_what_training_itself_exchanges_beside_ddp_is_left_alone(more: dict[str,
 
 
 def test_a_number_beside_ddp_is_worth_knowing_and_no_more() -> None:
-    found = only(case(ddp={}, birth=calling("all_reduce")))
-    assert (found.code, found.severity) == ("sync-excess", Severity.INFO)
-    assert found.cost.step_fraction is None
-    assert "step % 50" in found.fixes[0].how
+    finding = only(case(ddp={}, birth=calling("all_reduce")))
+    assert (finding.code, finding.severity) == ("sync-excess", Severity.INFO)
+    assert finding.cost.step_fraction is None
+    assert "step % 50" in finding.fixes[0].how
 
 
 @pytest.mark.parametrize(
@@ -401,11 +402,11 @@ def from_package(file: str, *names: str, seconds: float = 0.36) -> dict[str, Any
 def test_what_a_framework_calls_is_told_by_the_setting_that_asks_for_it(
     file: str, framework: str, typed: str
 ) -> None:
-    found = only(case(ddp={}, birth=from_package(file, "barrier", "all_reduce")))
-    assert (found.code, found.severity) == ("sync-excess", Severity.WARNING)
-    assert found.title == f"{framework} synchronizes all ranks in every step: 6 ms per step"
-    assert f"{framework} calls all_reduce and barrier for " in found.cause
-    (fix,) = found.fixes
+    finding = only(case(ddp={}, birth=from_package(file, "barrier", "all_reduce")))
+    assert (finding.code, finding.severity) == ("sync-excess", Severity.WARNING)
+    assert finding.title == f"{framework} synchronizes all ranks in every step: 6 ms per step"
+    assert f"{framework} calls all_reduce and barrier for " in finding.cause
+    (fix,) = finding.fixes
     assert typed in fix.how
     assert PACKAGES not in fix.how
 
@@ -425,27 +426,27 @@ def test_nobody_is_blamed_for_calls_of_a_package(file: str, name: str) -> None:
 def test_the_users_own_lines_are_told_beside_those_of_a_framework() -> None:
     calls = from_package("torchmetrics/utilities/distributed.py", "barrier")["calls"]
     both = {"calls": calls + calling("barrier")["calls"]}
-    found = diagnose(case(ddp={}, birth=both)).findings
-    assert [one.code for one in found] == ["sync-excess"] * 2
-    assert {one.fixes[0].id for one in found} == {"no-barrier", "less-often"}
+    findings = diagnose(case(ddp={}, birth=both)).findings
+    assert [one.code for one in findings] == ["sync-excess"] * 2
+    assert {one.fixes[0].id for one in findings} == {"no-barrier", "less-often"}
 
 
 def test_gradients_that_a_package_exchanges_ask_for_no_wrapper() -> None:
     called = from_package("somebody/loop.py", "all_reduce", seconds=2.4)
     (found,) = [
-        one
-        for one in diagnose(case(birth=called, communication=BUSY)).findings
-        if one.code == "communication-bound"
+        finding
+        for finding in diagnose(case(birth=called, communication=BUSY)).findings
+        if finding.code == "communication-bound"
     ]
-    assert "use-ddp" not in {one.id for one in found.fixes}
+    assert "use-ddp" not in {fix.id for fix in found.fixes}
     assert "site-packages" not in found.cause
 
 
 def test_what_a_barrier_costs_behind_a_device_is_unknown() -> None:
     behind = {"clock": "host", **calling("barrier")}
-    found = only(case(birth=behind, device="cuda:0"))
-    assert found.severity is Severity.INFO
-    assert found.cost.step_fraction is None
+    finding = only(case(birth=behind, device="cuda:0"))
+    assert finding.severity is Severity.INFO
+    assert finding.cost.step_fraction is None
 
 
 def test_a_barrier_on_hosts_that_are_not_ahead_costs_their_time() -> None:
@@ -507,6 +508,6 @@ def test_two_ranks_are_enough_to_synchronize_too_often(ranks: int) -> None:
 def test_the_rank_with_the_fewest_exchanges_tells_how_often() -> None:
     made = case(passes=4, ddp={"forwards": 480, "synced": 480}, communication=0.007)
     fewer = with_metadata(made.ranks[2], ddp={**DDP, "forwards": 480, "synced": 240})
-    found = only(replace(made, ranks=(*made.ranks[:2], fewer, made.ranks[3])))
-    assert found.code == "accumulation-syncs"
-    assert found.evidence[0].value == 2
+    finding = only(replace(made, ranks=(*made.ranks[:2], fewer, made.ranks[3])))
+    assert finding.code == "accumulation-syncs"
+    assert finding.evidence[0].value == 2

@@ -1,4 +1,4 @@
-"""imbalance-data: who has more, what the others lose by it, and what to type."""
+"""imbalance-data: which rank has more, what the others lose, and the fixes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
-from tests.support.per_step_jobs import Seconds, healthy, job_of
+from tests.support.per_step_jobs import Seconds, case_of_seconds, healthy
 from tests.support.pipelines import Pipeline, pipeline_case
 from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Synthetic
@@ -22,11 +22,11 @@ def case_of(load: Seconds, unit: str, **more: Any) -> Case:
     work = healthy(Synthetic(ranks=load.shape[1], steps=len(load)))
     for phase in ("input", "forward", "backward"):
         work[phase] *= load / load.min()
-    return job_of(work, fields={unit: load}, **more)
+    return case_of_seconds(work, fields={unit: load}, **more)
 
 
 def loud(case: Case) -> list[Finding]:
-    return [one for one in diagnose(case).findings if one.severity is not Severity.INFO]
+    return [finding for finding in diagnose(case).findings if finding.severity is not Severity.INFO]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -34,16 +34,16 @@ def loud(case: Case) -> list[Finding]:
 def test_the_rank_with_more_is_named_and_nothing_else_said_of_it(unit: str, ranks: int) -> None:
     load = np.full((120, ranks), 32.0)
     load[:, 1] = 64
-    (found,) = loud(case_of(load, unit))
-    assert (found.code, [one.rank for one in found.culprits]) == ("imbalance-data", [1])
-    assert found.victims == tuple(rank for rank in range(ranks) if rank != 1)
-    assert f"100 % more {unit}" in found.title
-    first = found.evidence[0]
+    (finding,) = loud(case_of(load, unit))
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == ("imbalance-data", [1])
+    assert finding.victims == tuple(rank for rank in range(ranks) if rank != 1)
+    assert f"100 % more {unit}" in finding.title
+    first = finding.evidence[0]
     assert (first.value, first.baseline, first.unit) == (64, 32, unit)
-    even, same_total = (fix.predicted for fix in found.fixes)
+    even, same_total = (fix.predicted for fix in finding.fixes)
     assert even is not None
     assert same_total is not None
-    assert even.step_time_ratio == pytest.approx(1 - (found.cost.step_fraction or 0))
+    assert even.step_time_ratio == pytest.approx(1 - (finding.cost.step_fraction or 0))
     assert (same_total.step_time_ratio or 0) > (even.step_time_ratio or 0)
 
 
@@ -51,27 +51,27 @@ def test_the_loaders_say_why() -> None:
     load = np.full((120, 2), 32.0)
     load[:, 1] = 64
     births = {rank: {"loaders": [{"batch_size": 32 * (rank + 1)}]} for rank in (0, 1)}
-    (found,) = loud(case_of(load, "samples", births=births))
-    assert "batch_size=64, the others' have batch_size=32" in found.cause
+    (finding,) = loud(case_of(load, "samples", births=births))
+    assert "batch_size=64, the others' have batch_size=32" in finding.cause
 
 
 def test_two_ranks_with_more() -> None:
     load = np.full((120, 8), 32.0)
     load[:, [2, 5]] = 64
-    (found,) = loud(case_of(load, "samples"))
-    assert found.code == "imbalance-data"
-    assert sorted(one.rank or 0 for one in found.culprits) == [2, 5]
-    assert found.victims == (0, 1, 3, 4, 6, 7)
-    assert "100 % more samples" in found.title
+    (finding,) = loud(case_of(load, "samples"))
+    assert finding.code == "imbalance-data"
+    assert sorted(culprit.rank or 0 for culprit in finding.culprits) == [2, 5]
+    assert finding.victims == (0, 1, 3, 4, 6, 7)
+    assert "100 % more samples" in finding.title
 
 
 def test_by_turns_nobody_is_to_blame() -> None:
     load = np.random.default_rng(1).integers(200, 1000, (150, 4)).astype(float)
-    (found,) = loud(case_of(load, "tokens"))
-    assert (found.code, found.culprits, found.victims) == ("imbalance-data", (), (0, 1, 2, 3))
-    assert "tokens" in found.title
-    assert "group_by_length" in found.fixes[0].how
-    assert found.evidence[1].value == pytest.approx(1, abs=0.1)
+    (finding,) = loud(case_of(load, "tokens"))
+    assert (finding.code, finding.culprits, finding.victims) == ("imbalance-data", (), (0, 1, 2, 3))
+    assert "tokens" in finding.title
+    assert "group_by_length" in finding.fixes[0].how
+    assert finding.evidence[1].value == pytest.approx(1, abs=0.1)
 
 
 def test_equal_loads_are_well() -> None:
@@ -84,7 +84,7 @@ def uncounted(load: Seconds, phases: tuple[str, ...] = ("forward", "backward")) 
     work = healthy(Synthetic(ranks=load.shape[1], steps=len(load)))
     for phase in phases:
         work[phase] *= load
-    return job_of(work, fields={"cpu_s": np.sum(list(work.values()), axis=0)})
+    return case_of_seconds(work, fields={"cpu_s": np.sum(list(work.values()), axis=0)})
 
 
 def uneven(ranks: int = 4) -> Seconds:
@@ -94,17 +94,17 @@ def uneven(ranks: int = 4) -> Seconds:
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_work_alone_shows_uneven_data(ranks: int) -> None:
     load = uneven(ranks)
-    (found,) = loud(uncounted(load))
-    assert (found.code, found.culprits) == ("imbalance-data", ())
-    assert found.victims == tuple(range(ranks))
-    assert found.confidence == 0.8
-    assert float(found.evidence[1].value or 0) > 0.95
+    (finding,) = loud(uncounted(load))
+    assert (finding.code, finding.culprits) == ("imbalance-data", ())
+    assert finding.victims == tuple(range(ranks))
+    assert finding.confidence == 0.8
+    assert float(finding.evidence[1].value or 0) > 0.95
     even = loud(uncounted(np.repeat(load.mean(axis=1, keepdims=True), ranks, axis=1)))
     assert even == []
     passes, other = 0.022, 0.0067
     longest = load.max(axis=1)
     saved = passes * (longest - load.mean(axis=1)).mean() / (passes * longest.mean() + other)
-    assert found.cost.step_fraction == pytest.approx(saved, rel=0.2)
+    assert finding.cost.step_fraction == pytest.approx(saved, rel=0.2)
 
 
 def test_pipelines_with_data_of_different_size_blame_no_stage() -> None:
@@ -149,6 +149,6 @@ def test_unequal_data_that_cost_as_much_as_the_limit_are_told() -> None:
         (case_of(lengths, "tokens"), "cost"),
         (uncounted(uneven()), "spread"),
     ):
-        (found,) = loud(case)
-        cost = found.cost.step_fraction
+        (finding,) = loud(case)
+        cost = finding.cost.step_fraction
         assert equal_counts_as(case, "imbalance-data", limit, cost) == "more"

@@ -1,4 +1,4 @@
-"""A rank is gone and the others wait."""
+"""hang-rank-dead: a rank has ended and the others wait for it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mgpu_doctor.findings import Severity
 from tests.support.failure_cases import (
     AT,
     dead,
-    echo,
     error,
     failed_job,
     find,
     rank,
-    stepped,
+    secondary_failure,
+    step_records,
     waiting,
 )
 
@@ -46,7 +46,7 @@ def test_the_cause_says_why_it_died() -> None:
 
 
 def test_a_survivor_that_failed_too_is_not_the_culprit() -> None:
-    (finding,) = find(live([echo(0), waiting(1), dead(2, signal=11)]))
+    (finding,) = find(live([secondary_failure(0), waiting(1), dead(2, signal=11)]))
     assert finding.code == "hang-rank-dead"
     assert [culprit.rank for culprit in finding.culprits] == [2]
 
@@ -69,14 +69,14 @@ def test_a_rank_that_vanished_is_reported_with_little_confidence() -> None:
 def test_a_wait_counts_from_ten_seconds_and_ten_steps(
     step_seconds: float, waited: float, expected: str
 ) -> None:
-    steps = stepped(seconds=step_seconds)
+    steps = step_records(seconds=step_seconds)
     case = live([waiting(0, steps=steps), dead(1, signal=9, steps=steps)], waited)
     (finding,) = find(case)
     assert finding.code == expected
 
 
 def test_a_rank_that_finished_early_is_named() -> None:
-    gone = rank(1, state=State.EXITED, exit_code=0, ended=AT, steps=stepped(30))
+    gone = rank(1, state=State.EXITED, exit_code=0, ended=AT, steps=step_records(30))
     (finding,) = find(live([waiting(0), gone]))
     assert finding.code == "hang-rank-dead"
     assert [culprit.rank for culprit in finding.culprits] == [1]

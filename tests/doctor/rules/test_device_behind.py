@@ -1,4 +1,4 @@
-"""Hangs in which every host waits for its device: how far the devices got shows the culprit."""
+"""Hangs in which every host waits for its device: the position of the devices shows the culprit."""
 
 from __future__ import annotations
 
@@ -16,15 +16,22 @@ from mgpu_doctor.recording.device_position import NoPosition
 from tests.support import job_snapshots
 from tests.support.diagnoses import facts
 from tests.support.diagnoses import rank as summary
-from tests.support.job_snapshots import LOOP, Scene, Seen, collective, scene, stuck
+from tests.support.job_snapshots import (
+    LOOP,
+    ProcessState,
+    SnapshotSeries,
+    blocked_process,
+    collective,
+    snapshot_series,
+)
 
 LAST = job_snapshots.START + 2.0
 """When the newest snapshot was taken."""
-ITEM = [Seen(LOOP)]
+ITEM = [ProcessState(LOOP)]
 """Waits for the device in `item()`, which leaves no frame, and sleeps."""
-SPINS = job_snapshots.moving(LOOP, 3, step=1.0, active=True, syscall=None)
+SPINS = job_snapshots.busy_process(LOOP, 3, step=1.0, active=True, syscall=None)
 """The same, as CUDA waits by default."""
-DEVICE = [Seen((*LOOP, "synchronize torch/cuda/__init__.py:800"))]
+DEVICE = [ProcessState((*LOOP, "synchronize torch/cuda/__init__.py:800"))]
 
 
 def at(phase: str, marks: int, *, turn: int = 40, seconds: float = 40.0) -> DevicePosition:
@@ -43,20 +50,20 @@ def boxed(number: int, position: DevicePosition | NoPosition) -> Rank:
 
 
 def examined(
-    positions: Mapping[int, DevicePosition | NoPosition], job: Scene | None = None
+    positions: Mapping[int, DevicePosition | NoPosition], job: SnapshotSeries | None = None
 ) -> Diagnosis:
-    job = job or scene({}, ranks=len(positions), others=ITEM)
+    job = job or snapshot_series({}, ranks=len(positions), others=ITEM)
     ranks = [boxed(number, position) for number, position in positions.items()]
     return diagnose(job_snapshots.case(job.snapshots(), ranks))
 
 
 @pytest.mark.parametrize("hosts", [ITEM, SPINS, DEVICE])
 def test_the_rank_whose_device_does_not_reach_the_collective_is_named(
-    hosts: Sequence[Seen],
+    hosts: Sequence[ProcessState],
 ) -> None:
-    (finding,) = examined(HUNG, scene({}, ranks=3, others=hosts)).findings
+    (finding,) = examined(HUNG, snapshot_series({}, ranks=3, others=hosts)).findings
     assert (finding.code, finding.severity) == ("hang-rank-behind", Severity.CRITICAL)
-    assert [(one.rank, one.pid) for one in finding.culprits] == [(1, 1001)]
+    assert [(culprit.rank, culprit.pid) for culprit in finding.culprits] == [(1, 1001)]
     assert (finding.victims, finding.since_step) == ((0, 2), 40)
     rows = {row.measure: row.value for row in finding.evidence if row.source == "device events"}
     assert rows == {
@@ -70,7 +77,7 @@ def test_the_rank_whose_device_does_not_reach_the_collective_is_named(
 def test_hosts_may_be_steps_ahead_and_at_different_lines() -> None:
     """Full queues stop them wherever they happen to be."""
     ahead = {0: at("wait", 5, turn=41), 1: at("optimizer", 7), 2: at("wait", 5, turn=41)}
-    job = scene({1: stuck("step train.py:77")}, ranks=3, others=ITEM)
+    job = snapshot_series({1: blocked_process("step train.py:77")}, ranks=3, others=ITEM)
     (finding,) = examined(ahead, job).findings
     assert (finding.code, finding.culprits[0].rank) == ("hang-rank-behind", 1)
 
@@ -93,31 +100,31 @@ UNDECIDED: dict[str, Mapping[int, DevicePosition | NoPosition]] = {
 @pytest.mark.parametrize("how", UNDECIDED)
 def test_where_the_devices_do_not_decide_nobody_is_named(how: str) -> None:
     assert not examined(UNDECIDED[how]).findings
-    waits = scene({}, ranks=3, others=DEVICE)
+    waits = snapshot_series({}, ranks=3, others=DEVICE)
     assert not examined(UNDECIDED[how], waits).findings
 
 
 def test_a_rank_that_was_not_seen_may_be_the_culprit() -> None:
-    job = scene({}, ranks=3, others=ITEM)
+    job = snapshot_series({}, ranks=3, others=ITEM)
     job.world_size = 4
     assert not examined(HUNG, job).findings
 
 
 def test_stacks_that_show_the_culprit_decide() -> None:
     """A lock that Python code waits for: what the devices do follows from it."""
-    locked = stuck("take util.py:31", "acquire threading.py:9")
-    (finding,) = examined(HUNG, scene({2: locked}, ranks=3, others=WAITING)).findings
-    assert [one.rank for one in finding.culprits] == [2]
+    locked = blocked_process("take util.py:31", "acquire threading.py:9")
+    (finding,) = examined(HUNG, snapshot_series({2: locked}, ranks=3, others=WAITING)).findings
+    assert [culprit.rank for culprit in finding.culprits] == [2]
 
 
-WAITING = [Seen(collective())]
+WAITING = [ProcessState(collective())]
 
 
 def test_the_known_gap_says_what_the_devices_show() -> None:
     reasons = {}
     for how in ("all wait", "one unknown"):
-        job = scene({}, ranks=3, others=DEVICE)
+        job = snapshot_series({}, ranks=3, others=DEVICE)
         gaps = examined(UNDECIDED[how], job).unexamined
-        (reasons[how],) = (gap.reason for gap in gaps if gap.probe == "who is waited for")
+        (reasons[how],) = (gap.reason for gap in gaps if gap.probe == "which rank blocks the job")
     assert reasons["all wait"].endswith("their devices are all equally far")
     assert reasons["one unknown"].endswith(f"unknown ({NoPosition.NOT_TIMED.value})")

@@ -1,4 +1,4 @@
-"""Rules that need a GPU, on pretend ones: each fault is found, a healthy job is not."""
+"""Rules that need a GPU, on pretend ones: each fault is found, and nothing on a healthy job."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ RULES = (
 CODES = {rule.code for rule in RULES}
 
 
-def found(case: Case) -> dict[str, Finding]:
-    return {one.code: one for one in diagnose(case).findings}
+def findings_by_code(case: Case) -> dict[str, Finding]:
+    return {finding.code: finding for finding in diagnose(case).findings}
 
 
 def codes(case: Case) -> set[str]:
-    return set(found(case))
+    return set(findings_by_code(case))
 
 
 def slow_rank(changes: Mapping[str, Any], **all_: Any) -> Case:
@@ -93,16 +93,19 @@ def test_a_hot_gpu_holds_the_others_up() -> None:
         "clock_reasons": ("hw_slowdown", "hw_thermal"),
         "temperature": 90.0,
     }
-    (one,) = diagnose(slow_rank(hot)).findings
-    assert one.code == "straggler-throttled"
-    (culprit,) = one.culprits
+    (finding,) = diagnose(slow_rank(hot)).findings
+    assert finding.code == "straggler-throttled"
+    (culprit,) = finding.culprits
     assert (culprit.rank, culprit.device) == (2, "cuda:2")
-    assert one.victims == (0, 1, 3)
-    assert "GPU 2 runs at 900 MHz, the others' at 1900 MHz (hardware thermal slowdown)" in one.title
-    assert "90 °C" in one.cause
-    assert one.fixes[0].id == "cool-device"
-    assert one.cost.step_fraction == pytest.approx(0.4, abs=0.1)
-    clock = next(fact for fact in one.evidence if fact.unit == "Hz")
+    assert finding.victims == (0, 1, 3)
+    assert (
+        "GPU 2 runs at 900 MHz, the others' at 1900 MHz (hardware thermal slowdown)"
+        in finding.title
+    )
+    assert "90 °C" in finding.cause
+    assert finding.fixes[0].id == "cool-device"
+    assert finding.cost.step_fraction == pytest.approx(0.4, abs=0.1)
+    clock = next(fact for fact in finding.evidence if fact.unit == "Hz")
     assert (clock.value, clock.baseline) == (900e6, 1900e6)
 
 
@@ -135,7 +138,7 @@ def test_a_gpu_that_waits_for_its_host_is_not_slow_by_its_clock() -> None:
     ],
 )
 def test_the_fix_is_by_the_reason(changes: dict[str, Any], fix: str, how: str) -> None:
-    one = found(slow_rank(changes))["straggler-throttled"]
+    one = findings_by_code(slow_rank(changes))["straggler-throttled"]
     assert one.fixes[0].id == fix
     assert how in one.fixes[0].how
 
@@ -143,7 +146,7 @@ def test_the_fix_is_by_the_reason(changes: dict[str, Any], fix: str, how: str) -
 def test_without_clocks_only_a_reason_that_is_no_custom_decides() -> None:
     unknown = {"sm_clock_mhz": None}
     thermal = slow_rank({"clock_reasons": ("hw_thermal",)}, **unknown)
-    assert found(thermal)["straggler-throttled"].confidence == 0.6
+    assert findings_by_code(thermal)["straggler-throttled"].confidence == 0.6
     capped = slow_rank({"clock_reasons": ("power_cap",)}, **unknown)
     assert codes(capped) == {"straggler-compute"}
     all_hot = slow_rank({}, clock_reasons=("hw_thermal",), **unknown)
@@ -174,12 +177,12 @@ def test_only_the_time_since_the_rank_is_slow_counts() -> None:
 
     def hot_when(after: bool) -> Case:
         samples = [
-            replace(one, devices=tuple(hot)) if (one.at >= began) is after else one
-            for one in case.device_samples
+            replace(sample, devices=tuple(hot)) if (sample.at >= began) is after else sample
+            for sample in case.device_samples
         ]
         return replace(case, device_samples=tuple(samples))
 
-    one = found(hot_when(after=True))["straggler-throttled"]
+    one = findings_by_code(hot_when(after=True))["straggler-throttled"]
     assert one.since_step == pytest.approx(340, abs=10)
     assert codes(hot_when(after=False)) == {"straggler-compute", "gpu-throttled"}
 
@@ -187,8 +190,8 @@ def test_only_the_time_since_the_rank_is_slow_counts() -> None:
 def test_phases_stamped_on_the_host_show_no_slow_device() -> None:
     hot = gpus(4, of={2: {"sm_clock_mhz": 900.0, "clock_reasons": ("hw_thermal",)}})
     diagnosis = diagnose(on_gpus(SLOW, hot, clock="host"))
-    assert not {one.code for one in diagnosis.findings} & CODES
-    assert any("host" in one.reason for one in diagnosis.unexamined)
+    assert not {finding.code for finding in diagnosis.findings} & CODES
+    assert any("host" in gap.reason for gap in diagnosis.unexamined)
 
 
 def test_the_pretend_driver_s_own_readings(nvml: PretendNvml, tmp_path: Path) -> None:
@@ -203,7 +206,7 @@ def test_the_pretend_driver_s_own_readings(nvml: PretendNvml, tmp_path: Path) ->
     samples = tuple(
         DeviceSample(one.at, devices[place % 12]) for place, one in enumerate(case.device_samples)
     )
-    one = found(replace(case, device_samples=samples))["straggler-throttled"]
+    one = findings_by_code(replace(case, device_samples=samples))["straggler-throttled"]
     assert [culprit.rank for culprit in one.culprits] == [2]
     assert "hardware thermal slowdown" in one.title
 
@@ -227,7 +230,7 @@ def idle_job(
 
 
 def test_hosts_that_compute_all_the_time_while_gpus_idle() -> None:
-    one = found(idle_job())["launch-bound"]
+    one = findings_by_code(idle_job())["launch-bound"]
     assert one.severity is Severity.WARNING
     assert one.culprits == ()
     assert one.victims == (0, 1, 2, 3)
@@ -236,7 +239,7 @@ def test_hosts_that_compute_all_the_time_while_gpus_idle() -> None:
     assert one.fixes[0].predicted is not None
     assert one.fixes[0].predicted.step_time_ratio == pytest.approx(0.3)
     assert "upper bound" in one.fixes[0].predicted.basis
-    assert "low-utilization" not in found(idle_job())
+    assert "low-utilization" not in findings_by_code(idle_job())
 
 
 def leading(case: Case, *leads: float) -> Case:
@@ -253,21 +256,25 @@ def leading(case: Case, *leads: float) -> Case:
 def test_only_hosts_that_are_not_ahead_hold_their_devices_back(
     leads: tuple[float, ...], slow: tuple[int, ...]
 ) -> None:
-    one = found(leading(idle_job(), *leads)).get("launch-bound")
-    assert (one.victims if one else ()) == slow
-    assert one is None or one.confidence == (0.8 if leads == (0, 0, 0, 0) else 0.6)
+    reply = findings_by_code(leading(idle_job(), *leads)).get("launch-bound")
+    assert (reply.victims if reply else ()) == slow
+    assert reply is None or reply.confidence == (0.8 if leads == (0, 0, 0, 0) else 0.6)
 
 
 def test_devices_that_stand_still_with_queued_work_are_not_blamed_on_the_host() -> None:
     elsewhere = {**BASE, "other": 0.03}
-    one = found(leading(idle_job(busy=0.05, base=elsewhere), *[0.3] * 4))["low-utilization"]
+    one = findings_by_code(leading(idle_job(busy=0.05, base=elsewhere), *[0.3] * 4))[
+        "low-utilization"
+    ]
     assert [fix.id for fix in one.fixes] == ["trace-queue"]
-    one = found(leading(idle_job(busy=0.05, base=elsewhere), *[0.008] * 4))["low-utilization"]
+    one = findings_by_code(leading(idle_job(busy=0.05, base=elsewhere), *[0.008] * 4))[
+        "low-utilization"
+    ]
     assert one.fixes[0].id == "overlap-host-work"  # ahead again, but not before the forward pass
 
 
 def test_idle_gpus_with_free_memory_take_a_larger_batch() -> None:
-    one = found(idle_job(busy=0.05, memory_used=10 * GIB))["low-utilization"]
+    one = findings_by_code(idle_job(busy=0.05, memory_used=10 * GIB))["low-utilization"]
     assert one.severity is Severity.WARNING
     assert "batch is small" in one.cause
     assert "batch_size=32" in one.fixes[0].how
@@ -275,12 +282,12 @@ def test_idle_gpus_with_free_memory_take_a_larger_batch() -> None:
 
 
 def test_without_free_memory_no_larger_batch_is_proposed() -> None:
-    one = found(idle_job(busy=0.05, memory_used=70 * GIB))["low-utilization"]
+    one = findings_by_code(idle_job(busy=0.05, memory_used=70 * GIB))["low-utilization"]
     assert [fix.id for fix in one.fixes] == ["find-host-work"]
 
 
 def test_a_host_that_is_elsewhere_is_named() -> None:
-    one = found(idle_job(busy=0.05, base={**BASE, "other": 0.03}))["low-utilization"]
+    one = findings_by_code(idle_job(busy=0.05, base={**BASE, "other": 0.03}))["low-utilization"]
     assert "no phase" in one.cause
     assert one.fixes[0].id == "overlap-host-work"
 
@@ -301,7 +308,7 @@ def test_a_gpu_that_spins_for_another_is_no_idle_one() -> None:
     """One of four reads low: the others wait for its rank at 100 %."""
     case = idle_job()
     spinning = gpus(4, of={1: {"utilization": 0.3}}, utilization=1.0)
-    samples = tuple(replace(one, devices=tuple(spinning)) for one in case.device_samples)
+    samples = tuple(replace(sample, devices=tuple(spinning)) for sample in case.device_samples)
     assert not codes(replace(case, device_samples=samples)) & {"launch-bound", "low-utilization"}
 
 
@@ -330,7 +337,9 @@ def test_copies_that_all_ranks_wait_for(
     pinned: bool | None, cause: str, how: str, ranks: int
 ) -> None:
     job = Synthetic(ranks=ranks, base=COPIES)
-    one = found(on_gpus(job, gpus(ranks), loaders=[{"pin_memory": pinned}]))["transfer-bound"]
+    one = findings_by_code(on_gpus(job, gpus(ranks), loaders=[{"pin_memory": pinned}]))[
+        "transfer-bound"
+    ]
     assert cause in one.cause
     assert how in one.fixes[0].how
     assert one.cost.step_fraction == pytest.approx(0.23, abs=0.05)
@@ -338,8 +347,8 @@ def test_copies_that_all_ranks_wait_for(
 
 def test_hosts_that_are_ahead_do_not_wait_for_copies() -> None:
     case = on_gpus(Synthetic(base=COPIES), gpus(4), loaders=[{"pin_memory": True}])
-    assert "no host waits" in found(timed(case, 0.3, 0.4))["transfer-bound"].cause
-    assert "no host waits" not in found(timed(case, 0.0, 0.001))["transfer-bound"].cause
+    assert "no host waits" in findings_by_code(timed(case, 0.3, 0.4))["transfer-bound"].cause
+    assert "no host waits" not in findings_by_code(timed(case, 0.0, 0.001))["transfer-bound"].cause
 
 
 @pytest.mark.parametrize(
@@ -362,7 +371,7 @@ def precise(**birth: Any) -> Case:
 
 
 def test_float32_on_a_device_with_tensor_cores() -> None:
-    one = found(precise())["precision-full"]
+    one = findings_by_code(precise())["precision-full"]
     assert one.severity is Severity.INFO
     assert "bfloat16" in one.fixes[0].how
     assert "Convolutions use TF32 already" in one.cause
@@ -375,20 +384,20 @@ def test_float32_on_a_device_with_tensor_cores() -> None:
 
 
 def test_what_the_host_timed_is_not_taken_for_the_devices_share() -> None:
-    gain = found(precise(clock="host"))["precision-full"].fixes[0].predicted
+    gain = findings_by_code(precise(clock="host"))["precision-full"].fixes[0].predicted
     assert gain is not None
     assert gain.step_time_ratio is None
     assert "was not measured" in gain.basis
 
 
 def test_before_ampere_it_is_float16_with_a_scaler() -> None:
-    one = found(precise(device_capability=[7, 0], tf32=None))["precision-full"]
+    one = findings_by_code(precise(device_capability=[7, 0], tf32=None))["precision-full"]
     assert "GradScaler" in one.fixes[0].how
     assert len(one.fixes) == 1
 
 
 def test_unknown_peak_rates_give_no_prediction() -> None:
-    gain = found(precise(device_capability=[12, 0]))["precision-full"].fixes[0].predicted
+    gain = findings_by_code(precise(device_capability=[12, 0]))["precision-full"].fixes[0].predicted
     assert gain is not None
     assert gain.step_time_ratio is None
 
@@ -425,7 +434,7 @@ def data_parallel(first: Mapping[str, Any], others: Mapping[str, Any], **birth: 
 def test_the_first_device_carries_more() -> None:
     first = {"memory_used": 40 * GIB, "utilization": 0.9}
     case = data_parallel(first, {"memory_used": 20 * GIB, "utilization": 0.5})
-    one = found(case)["imbalance-device"]
+    one = findings_by_code(case)["imbalance-device"]
     assert one.severity is Severity.WARNING
     assert "100 % more memory" in one.title
     assert "40 % more of the time" in one.title
@@ -435,9 +444,9 @@ def test_the_first_device_carries_more() -> None:
 
 def test_memory_alone_is_worth_knowing_until_it_runs_out() -> None:
     roomy = data_parallel({"memory_used": 40 * GIB}, {"memory_used": 20 * GIB})
-    assert found(roomy)["imbalance-device"].severity is Severity.INFO
+    assert findings_by_code(roomy)["imbalance-device"].severity is Severity.INFO
     full = data_parallel({"memory_used": 76 * GIB}, {"memory_used": 20 * GIB})
-    assert found(full)["imbalance-device"].severity is Severity.WARNING
+    assert findings_by_code(full)["imbalance-device"].severity is Severity.WARNING
 
 
 @pytest.mark.parametrize(
@@ -458,7 +467,7 @@ def test_alike_devices_or_one_a_process_are_balanced(case: Case) -> None:
 
 def test_what_equals_a_limit_of_a_device_counts() -> None:
     hot = slow_rank({"sm_clock_mhz": 950.0, "clock_reasons": ("hw_thermal",)})
-    cost = found(hot)["straggler-throttled"].cost.step_fraction
+    cost = findings_by_code(hot)["straggler-throttled"].cost.step_fraction
     assert equal_counts_as(hot, "straggler-throttled", "cost", cost) == "more"
     assert equal_counts_as(hot, "straggler-throttled", "clock", 0.5) == "more"
     idle = idle_job(0.5)
@@ -471,7 +480,7 @@ def test_what_equals_a_limit_of_a_device_counts() -> None:
         case = idle if code == "launch-bound" else idle_job(0.5, busy=0.05)
         assert equal_counts_as(case, code, limit, value) == side, (code, limit)
     copies = on_gpus(Synthetic(base=COPIES), gpus(4))
-    share = found(copies)["transfer-bound"].evidence[0].value
+    share = findings_by_code(copies)["transfer-bound"].evidence[0].value
     assert equal_counts_as(copies, "transfer-bound", "share", share) == "more"
 
 
@@ -535,6 +544,6 @@ def test_a_reason_that_the_others_give_too_tells_no_device_apart(share: float, c
 
 def test_of_unlike_devices_the_oldest_says_which_type() -> None:
     capability = lambda number: [7, 5] if number == 2 else [9, 0]  # noqa: E731
-    one = found(precise(device_capability=capability, tf32=False))["precision-full"]
+    one = findings_by_code(precise(device_capability=capability, tf32=False))["precision-full"]
     assert [row.value for row in one.evidence] == ["float32", "7.5"]
     assert one.evidence[0].baseline == "float16"

@@ -1,4 +1,4 @@
-"""Shared memory, disks, open files, CPU time and permission: what ran out, and where it did not."""
+"""Shared memory, disks, open files, CPU time and permissions: which ran out, and which did not."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from mgpu_doctor.findings import Finding
 from tests.support.ending_records import (
     GIB,
     MIB,
-    diagnosed,
+    failure_findings,
     pid_of,
     place,
     process,
     sampled,
-    told,
     with_end,
+    with_ending_record,
 )
-from tests.support.failure_cases import AT, dead, echo, error, failed_job, terminated
+from tests.support.failure_cases import AT, dead, error, failed_job, secondary_failure, terminated
 
 WORKER = 5000
 BUS_ERROR = (
@@ -36,16 +36,20 @@ WRITER_FAILED = (
 
 def raised(kind: str, message: str) -> Case:
     return failed_job(
-        [echo(0), dead(1, exit_code=1, error=replace(error(kind, message), at=AT)), terminated(2)]
+        [
+            secondary_failure(0),
+            dead(1, exit_code=1, error=replace(error(kind, message), at=AT)),
+            terminated(2),
+        ]
     )
 
 
 def crashed(signal: int) -> Case:
-    return failed_job([echo(0), dead(1, signal=signal), terminated(2)])
+    return failed_job([secondary_failure(0), dead(1, signal=signal), terminated(2)])
 
 
 def the_only(case: Case) -> Finding:
-    (finding,) = diagnosed(case)
+    (finding,) = failure_findings(case)
     return finding
 
 
@@ -60,7 +64,9 @@ def shm(size: int, free: int) -> tuple[object, ...]:
 def test_a_bus_error_of_a_worker_with_little_shared_memory(
     size: int, free: int, confidence: float
 ) -> None:
-    finding = the_only(told(raised("RuntimeError", BUS_ERROR), places=shm(size, free)))
+    finding = the_only(
+        with_ending_record(raised("RuntimeError", BUS_ERROR), places=shm(size, free))
+    )
     assert finding.code == "shm-exhausted"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert finding.confidence == pytest.approx(confidence)
@@ -71,19 +77,22 @@ def test_a_bus_error_of_a_worker_with_little_shared_memory(
 def test_the_workers_exit_tells_where_its_rank_says_less() -> None:
     message = f"DataLoader worker (pid(s) {WORKER}) exited unexpectedly"
     case = with_end(raised("RuntimeError", message), WORKER, 7)
-    assert the_only(told(case, places=shm(GIB, MIB))).code == "shm-exhausted"
+    assert the_only(with_ending_record(case, places=shm(GIB, MIB))).code == "shm-exhausted"
 
 
 def test_a_bus_error_of_a_rank_itself() -> None:
-    finding = the_only(told(crashed(7), places=shm(GIB, 0)))
+    finding = the_only(with_ending_record(crashed(7), places=shm(GIB, 0)))
     assert finding.code == "shm-exhausted"
     assert "crashed with SIGBUS: /dev/shm (1 GiB) was full" in finding.title
 
 
 def test_a_bus_error_with_room_in_shared_memory_is_a_crash() -> None:
     """A mapped data file that was cut short."""
-    assert the_only(told(crashed(7), places=shm(16 * GIB, 15 * GIB))).code == "failed-signal"
-    case = told(raised("RuntimeError", BUS_ERROR), places=shm(16 * GIB, 15 * GIB))
+    assert (
+        the_only(with_ending_record(crashed(7), places=shm(16 * GIB, 15 * GIB))).code
+        == "failed-signal"
+    )
+    case = with_ending_record(raised("RuntimeError", BUS_ERROR), places=shm(16 * GIB, 15 * GIB))
     assert the_only(case).code == "failed-exception"
 
 
@@ -99,7 +108,9 @@ def test_no_space_for_shared_memory_is_no_full_disk() -> None:
         "unable to allocate shared memory(shm) for file </torch_2171_404431513_0>: "
         "No space left on device (28)"
     )
-    finding = the_only(told(raised("RuntimeError", message), places=shm(64 * MIB, 64 * MIB)))
+    finding = the_only(
+        with_ending_record(raised("RuntimeError", message), places=shm(64 * MIB, 64 * MIB))
+    )
     assert finding.code == "shm-exhausted"
     assert "could not share a tensor: /dev/shm (64 MiB) had no room left" in finding.title
 
@@ -109,7 +120,7 @@ def test_a_full_disk_is_told_with_the_file_and_the_file_system() -> None:
         place("/", "tmp", 100 * GIB, 0),
         place("/scratch", "mount", GIB, 0, before=GIB),
     )
-    finding = the_only(told(raised("OSError", NO_ROOM), places=places))
+    finding = the_only(with_ending_record(raised("OSError", NO_ROOM), places=places))
     assert finding.code == "failed-disk-full"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert finding.victims == (0, 2)
@@ -122,7 +133,7 @@ def test_a_full_disk_is_told_with_the_file_and_the_file_system() -> None:
 
 def test_a_disk_that_used_up_its_inodes() -> None:
     places = (place("/scratch", "written", 100 * GIB, 90 * GIB, inodes=0),)
-    finding = the_only(told(raised("OSError", NO_ROOM), places=places))
+    finding = the_only(with_ending_record(raised("OSError", NO_ROOM), places=places))
     assert "no inode was free" in finding.cause
     assert "df -i" in finding.fixes[0].how
 
@@ -139,21 +150,21 @@ def test_a_quota_is_no_full_disk() -> None:
 def test_a_failed_checkpoint_writer_counts_only_beside_a_full_file_system(message: str) -> None:
     case = raised("RuntimeError", message)
     full = (place("/scratch", "mount", GIB, 0),)
-    finding = the_only(told(case, places=full))
+    finding = the_only(with_ending_record(case, places=full))
     assert finding.code == "failed-disk-full"
     assert "/scratch" in finding.cause
     roomy = (place("/scratch", "written", 100 * GIB, 50 * GIB),)
-    assert the_only(told(case, places=roomy)).code == "failed-exception"
+    assert the_only(with_ending_record(case, places=roomy)).code == "failed-exception"
     assert the_only(case).code == "failed-exception"
 
 
 def test_a_file_system_that_was_full_all_along_and_unused_is_not_blamed() -> None:
     """A full mount that has nothing to do with the job."""
     places = (place("/backup", "mount", GIB, 0, before=0),)
-    assert the_only(told(raised("RuntimeError", SHORT_WRITE), places=places)).code == (
-        "failed-exception"
-    )
-    assert the_only(told(raised("ValueError", "bad sample"), places=places)).code == (
+    assert the_only(
+        with_ending_record(raised("RuntimeError", SHORT_WRITE), places=places)
+    ).code == ("failed-exception")
+    assert the_only(with_ending_record(raised("ValueError", "bad sample"), places=places)).code == (
         "failed-exception"
     )
 
@@ -163,7 +174,7 @@ def test_a_file_system_that_was_full_all_along_and_unused_is_not_blamed() -> Non
 )
 def test_a_file_beyond_its_size_limit(case: Case) -> None:
     limited = process(1, limits={"file_size": (MIB, MIB)})
-    finding = the_only(told(case, processes={limited.pid: limited}))
+    finding = the_only(with_ending_record(case, processes={limited.pid: limited}))
     assert finding.code == "failed-disk-full"
     assert "here to 1 MiB" in finding.cause
     assert "ulimit -f unlimited" in finding.fixes[0].how
@@ -183,7 +194,7 @@ def test_a_file_beyond_its_size_limit(case: Case) -> None:
 )
 def test_too_many_open_files(kind: str, message: str) -> None:
     limited = process(1, limits={"files": (1024, 4096)}, most_files=1001)
-    finding = the_only(told(raised(kind, message), processes={limited.pid: limited}))
+    finding = the_only(with_ending_record(raised(kind, message), processes={limited.pid: limited}))
     assert finding.code == "failed-open-files"
     assert "(the limit is 1024)" in finding.title
     assert {(e.value, e.baseline) for e in finding.evidence} >= {(1024, None), (1001, 1024)}
@@ -192,13 +203,13 @@ def test_too_many_open_files(kind: str, message: str) -> None:
 def test_a_sample_far_from_the_limit_is_no_evidence() -> None:
     limited = process(1, limits={"files": (1024, 4096)}, most_files=12)
     case = raised("OSError", "[Errno 24] Too many open files: '/data/shard-0.bin'")
-    finding = the_only(told(case, processes={limited.pid: limited}))
+    finding = the_only(with_ending_record(case, processes={limited.pid: limited}))
     assert 12 not in {e.value for e in finding.evidence}
 
 
 def test_the_limit_of_cpu_time() -> None:
     limited = process(1, limits={"cpu_seconds": (3600, 7200)})
-    finding = the_only(told(crashed(24), processes={limited.pid: limited}))
+    finding = the_only(with_ending_record(crashed(24), processes={limited.pid: limited}))
     assert finding.code == "failed-time-limit"
     assert "used up its CPU time limit of 3600 s" in finding.title
 
@@ -206,7 +217,7 @@ def test_the_limit_of_cpu_time() -> None:
 @pytest.mark.parametrize(("cpu", "code"), [(7100, "failed-time-limit"), (60, "failed-killed")])
 def test_sigkill_at_the_hard_limit_of_cpu_time(cpu: float, code: str) -> None:
     limited = process(1, limits={"cpu_seconds": (7200, 7200)})
-    case = told(crashed(9), processes={limited.pid: limited})
+    case = with_ending_record(crashed(9), processes={limited.pid: limited})
     assert the_only(sampled(case, {pid_of(1): GIB}, cpu=cpu)).code == code
 
 
@@ -232,7 +243,10 @@ def test_a_semaphore_that_found_no_room_is_about_shared_memory() -> None:
         (replace(plain, traceback=trace), "shm-exhausted"),
         (replace(plain, message="[Errno 28] inotify watch limit reached"), "failed-exception"),
     ):
-        assert the_only(failed_job([echo(0), dead(1, exit_code=1, error=raised_)])).code == code
+        assert (
+            the_only(failed_job([secondary_failure(0), dead(1, exit_code=1, error=raised_)])).code
+            == code
+        )
 
 
 def test_an_address_in_use_is_none_of_these() -> None:
@@ -265,7 +279,7 @@ def test_a_terminal_that_closed_blames_no_rank() -> None:
 
 
 def test_one_rank_that_was_hung_up_is_named() -> None:
-    case = failed_job([echo(0, AT - 0.01), dead(1, AT, signal=1), terminated(2)])
+    case = failed_job([secondary_failure(0, AT - 0.01), dead(1, AT, signal=1), terminated(2)])
     finding = the_only(case)
     assert finding.code == "failed-hangup"
     assert [culprit.rank for culprit in finding.culprits] == [1]
@@ -275,6 +289,6 @@ def test_one_rank_that_was_hung_up_is_named() -> None:
 def test_a_job_that_somebody_ended_is_at_most_worth_knowing(asked: str, codes: list[str]) -> None:
     ranks = [dead(n, AT + n / 100, signal=15) for n in range(2)]
     case = failed_job(ranks, outcome=Outcome.KILLED, asked=asked, exit_code=1)
-    found = diagnosed(case)
-    assert [one.code for one in found] == codes
-    assert all(one.severity.value == "info" for one in found)
+    findings = failure_findings(case)
+    assert [one.code for one in findings] == codes
+    assert all(one.severity.value == "info" for one in findings)

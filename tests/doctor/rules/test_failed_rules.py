@@ -1,4 +1,4 @@
-"""Who fell first, and how it is told."""
+"""Which rank failed first, and how it is reported."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from mgpu_doctor.rules.failures.failure_text import headline
 from tests.support.failure_cases import (
     AT,
     dead,
-    echo,
     error,
     failed_job,
     find,
-    logged,
+    logged_end,
     lost_peer,
     rank,
-    stepped,
+    secondary_failure,
+    step_records,
     terminated,
 )
 
 
 def test_the_killed_rank_is_named_not_the_one_that_the_launcher_blames() -> None:
-    console = Console(ends=(logged(rank=0, exit_code=1, first=True),))
-    case = failed_job([echo(0), dead(1, signal=9), terminated(2)], console=console)
+    console = Console(ends=(logged_end(rank=0, exit_code=1, first=True),))
+    case = failed_job([secondary_failure(0), dead(1, signal=9), terminated(2)], console=console)
     (finding,) = find(case)
     assert finding.code == "failed-killed"
     assert [culprit.rank for culprit in finding.culprits] == [1]
@@ -40,7 +40,9 @@ def test_the_killed_rank_is_named_not_the_one_that_the_launcher_blames() -> None
 
 
 def test_an_exception_is_told_with_its_place_and_message() -> None:
-    (finding,) = find(failed_job([echo(0), dead(1), dead(2, exit_code=1, error=error())]))
+    (finding,) = find(
+        failed_job([secondary_failure(0), dead(1), dead(2, exit_code=1, error=error())])
+    )
     assert finding.code == "failed-exception"
     assert [culprit.rank for culprit in finding.culprits] == [2]
     assert "ValueError at train.py:87: bad sample" in finding.title
@@ -68,7 +70,9 @@ def test_the_same_exception_on_every_rank_has_all_of_them_as_culprits() -> None:
 
 @pytest.mark.parametrize(("number", "name"), [(11, "SIGSEGV"), (7, "SIGBUS"), (6, "SIGABRT")])
 def test_a_crash_is_told_with_what_it_usually_means(number: int, name: str) -> None:
-    (finding,) = find(failed_job([echo(0), echo(1), dead(2, signal=number)]))
+    (finding,) = find(
+        failed_job([secondary_failure(0), secondary_failure(1), dead(2, signal=number)])
+    )
     assert finding.code == "failed-signal"
     assert [culprit.rank for culprit in finding.culprits] == [2]
     assert name in finding.title
@@ -77,19 +81,19 @@ def test_a_crash_is_told_with_what_it_usually_means(number: int, name: str) -> N
 
 
 def test_an_abort_after_an_own_exception_is_that_exception() -> None:
-    (finding,) = find(failed_job([echo(0), dead(1, signal=6, error=error())]))
+    (finding,) = find(failed_job([secondary_failure(0), dead(1, signal=6, error=error())]))
     assert finding.code == "failed-exception"
 
 
 def test_an_own_exception_counts_where_the_launcher_ended_the_rank_before_it_was_through() -> None:
     slow_to_leave = dead(1, AT + 3, signal=15, error=replace(error(), at=AT - 1))
-    (finding,) = find(failed_job([echo(0), slow_to_leave]))
+    (finding,) = find(failed_job([secondary_failure(0), slow_to_leave]))
     assert finding.code == "failed-exception"
     assert [culprit.rank for culprit in finding.culprits] == [1]
 
 
 def test_an_abort_after_a_lost_connection_is_an_echo() -> None:
-    victim = replace(echo(0, AT - 0.01), exit_code=None, signal=6)
+    victim = replace(secondary_failure(0, AT - 0.01), exit_code=None, signal=6)
     (finding,) = find(failed_job([victim, dead(1, signal=9)]))
     assert [culprit.rank for culprit in finding.culprits] == [1]
 
@@ -98,7 +102,7 @@ def test_an_abort_after_a_lost_connection_is_an_echo() -> None:
     "changes", [{"exit_code": 3}, {"exit_code": 3, "signal": 6}], ids=["plain", "abort at shutdown"]
 )
 def test_sys_exit_with_a_code_is_a_failure(changes: dict[str, int]) -> None:
-    (finding,) = find(failed_job([echo(0), dead(1, **changes)]))
+    (finding,) = find(failed_job([secondary_failure(0), dead(1, **changes)]))
     assert finding.code == "failed-exception"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert "exit code 3" in finding.title
@@ -106,19 +110,19 @@ def test_sys_exit_with_a_code_is_a_failure(changes: dict[str, int]) -> None:
 
 def test_the_sentence_of_sys_exit_is_told_with_its_place() -> None:
     said = replace(error("SystemExit", "no such data set: numbers"), traceback="")
-    (finding,) = find(failed_job([echo(0), dead(1, exit_code=1, error=said)]))
+    (finding,) = find(failed_job([secondary_failure(0), dead(1, exit_code=1, error=said)]))
     assert "ended itself with exit code 1" in finding.title
     assert finding.title.endswith(f"at train.py:{said.line}: no such data set: numbers")
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert (finding.evidence[0].measure, finding.evidence[0].source) == ("sys.exit", "black box")
-    assert [fix.id for fix in finding.fixes] == ["mend-the-line"]
+    assert [fix.id for fix in finding.fixes] == ["fix-the-line"]
 
 
 def test_who_ends_without_a_word_is_told_with_what_was_printed_before_others_failed() -> None:
     tail = ("step 41", "no such data set: numbers", "[rank0]: Traceback", "[rank0]: RuntimeError")
-    case = failed_job([echo(0), dead(1, exit_code=1)], console=Console(tail=tail))
+    case = failed_job([secondary_failure(0), dead(1, exit_code=1)], console=Console(tail=tail))
     (finding,) = find(replace(case, job=replace(case.job, launcher="torchrun")))
-    printed = [one.value for one in finding.evidence if one.measure.startswith("last lines")]
+    printed = [item.value for item in finding.evidence if item.measure.startswith("last lines")]
     assert printed == ["step 41\nno such data set: numbers"]
     assert "@record" not in finding.fixes[0].how  # an exception would be known
 
@@ -143,17 +147,19 @@ def test_a_command_that_ends_before_any_rank_is_told_with_its_last_words() -> No
 def test_a_server_that_is_no_rank_and_was_killed_before_the_ranks_fell_is_told(
     number: int, before: float, code: str
 ) -> None:
-    case = failed_job([echo(0), echo(1)])
+    case = failed_job([secondary_failure(0), secondary_failure(1)])
     first = min(rank.ended or AT for rank in case.ranks)
     case = replace(case, ends=(*case.ends, ProcessEnd(4321, None, number, first - before)))
     (finding,) = find(case)
     assert finding.code == code
-    assert [one.pid for one in finding.culprits] == ([4321] if code == "failed-killed" else [])
+    assert [culprit.pid for culprit in finding.culprits] == (
+        [4321] if code == "failed-killed" else []
+    )
     assert finding.victims == (0, 1)
 
 
 def test_a_job_that_ends_helpers_by_sigkill_has_outlived_such_ends() -> None:
-    case = failed_job([echo(0), echo(1)])
+    case = failed_job([secondary_failure(0), secondary_failure(1)])
     first = min(rank.ended or AT for rank in case.ranks)
     helpers = [ProcessEnd(4321 + ago, None, 9, first - ago) for ago in (5, 100, 200)]
     (finding,) = find(replace(case, ends=(*case.ends, *helpers)))
@@ -162,12 +168,12 @@ def test_a_job_that_ends_helpers_by_sigkill_has_outlived_such_ends() -> None:
 
 @pytest.mark.parametrize(("code", "expected"), [(137, "failed-killed"), (139, "failed-signal")])
 def test_a_shells_code_tells_of_the_signal(code: int, expected: str) -> None:
-    (finding,) = find(failed_job([echo(0), dead(1, exit_code=code)]))
+    (finding,) = find(failed_job([secondary_failure(0), dead(1, exit_code=code)]))
     assert finding.code == expected
 
 
 def test_memory_that_was_full_points_to_the_oom_killer() -> None:
-    case = failed_job([echo(0), dead(1, signal=9)])
+    case = failed_job([secondary_failure(0), dead(1, signal=9)])
     full = replace(case, host_samples=(_memory(AT - 5, 0.98),))
     (finding,) = find(full)
     assert "98 %" in finding.cause
@@ -181,7 +187,7 @@ def _memory(at: float, share: float) -> HostSample:
 
 
 def test_a_rank_that_vanished_is_told_with_little_confidence() -> None:
-    (finding,) = find(failed_job([echo(0), dead(1, None)]))
+    (finding,) = find(failed_job([secondary_failure(0), dead(1, None)]))
     assert finding.code == "failed-killed"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert finding.confidence <= 0.6
@@ -202,9 +208,9 @@ def test_two_ranks_that_the_same_signal_killed_at_once_are_both_culprits() -> No
 
 def test_a_script_that_dies_at_import_has_every_rank_as_culprit() -> None:
     missing = error("ModuleNotFoundError", "No module named 'x'", 3)
-    ends = [logged(rank=n, pid=n + 10, signal=15) for n in (0, 3)]
-    ends += [logged(rank=n, pid=n + 10, exit_code=1, first=n == 1) for n in (1, 2)]
-    ends += [logged(error=missing, source="traceback")] * 4
+    ends = [logged_end(rank=n, pid=n + 10, signal=15) for n in (0, 3)]
+    ends += [logged_end(rank=n, pid=n + 10, exit_code=1, first=n == 1) for n in (1, 2)]
+    ends += [logged_end(error=missing, source="traceback")] * 4
     (finding,) = find(failed_job([], console=Console(ends=tuple(ends))))
     assert finding.code == "failed-exception"
     assert finding.title.startswith("Every rank raised ModuleNotFoundError at train.py:3")
@@ -215,9 +221,9 @@ def test_a_script_that_dies_at_import_has_every_rank_as_culprit() -> None:
 
 def test_one_unlabelled_traceback_belongs_to_the_rank_of_the_summary() -> None:
     ends = (
-        logged(rank=1, pid=11, exit_code=1, first=True),
-        logged(rank=0, pid=10, signal=15),
-        logged(error=error(), source="traceback"),
+        logged_end(rank=1, pid=11, exit_code=1, first=True),
+        logged_end(rank=0, pid=10, signal=15),
+        logged_end(error=error(), source="traceback"),
     )
     (finding,) = find(failed_job([], console=Console(ends=ends)))
     assert [culprit.rank for culprit in finding.culprits] == [1]
@@ -226,10 +232,10 @@ def test_one_unlabelled_traceback_belongs_to_the_rank_of_the_summary() -> None:
 
 def test_the_consoles_tales_of_one_rank_are_one_end() -> None:
     ends = (
-        logged(rank=1, pid=11, exit_code=1, first=True),
-        logged(rank=1, error=error(), source="traceback"),
-        logged(rank=0, pid=10, signal=15),
-        logged(rank=0, error=lost_peer(), source="traceback"),
+        logged_end(rank=1, pid=11, exit_code=1, first=True),
+        logged_end(rank=1, error=error(), source="traceback"),
+        logged_end(rank=0, pid=10, signal=15),
+        logged_end(rank=0, error=lost_peer(), source="traceback"),
     )
     (finding,) = find(failed_job([], console=Console(ends=ends)))
     assert [culprit.rank for culprit in finding.culprits] == [1]
@@ -238,8 +244,10 @@ def test_the_consoles_tales_of_one_rank_are_one_end() -> None:
 
 
 def test_a_printed_traceback_of_a_healthy_rank_blames_nobody() -> None:
-    console = Console(ends=(logged(error=error("OSError", "caught", 5), source="traceback"),) * 2)
-    (finding,) = find(failed_job([echo(0), dead(1, signal=9)], console=console))
+    console = Console(
+        ends=(logged_end(error=error("OSError", "caught", 5), source="traceback"),) * 2
+    )
+    (finding,) = find(failed_job([secondary_failure(0), dead(1, signal=9)], console=console))
     assert finding.code == "failed-killed"
 
 
@@ -252,7 +260,9 @@ def test_a_command_that_ends_before_any_rank_is_told() -> None:
 
 
 def test_connections_lost_on_all_ranks_blame_none_of_them() -> None:
-    (finding,) = find(failed_job([echo(0), echo(1), echo(2)]))
+    (finding,) = find(
+        failed_job([secondary_failure(0), secondary_failure(1), secondary_failure(2)])
+    )
     assert finding.culprits == ()
     assert finding.victims == (0, 1, 2)
     assert finding.confidence < 0.5
@@ -266,11 +276,13 @@ def gone(number: int, since: float, **changes: int | None) -> Rank:
 
 
 def test_who_left_cleanly_before_the_others_lost_their_connection_is_named() -> None:
-    (found,) = find(failed_job([echo(0, AT + 1), gone(1, AT), terminated(2, AT + 2)]))
-    assert found.code == "failed-exception"
-    assert [culprit.rank for culprit in found.culprits] == [1]
-    assert found.victims == (0, 2)
-    assert "Join" in found.fixes[0].how
+    (finding,) = find(
+        failed_job([secondary_failure(0, AT + 1), gone(1, AT), terminated(2, AT + 2)])
+    )
+    assert finding.code == "failed-exception"
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert finding.victims == (0, 2)
+    assert "Join" in finding.fixes[0].how
 
 
 def left(since: float, group_seq: int = 41, **changes: Any) -> Rank:
@@ -281,35 +293,35 @@ def left(since: float, group_seq: int = 41, **changes: Any) -> Rank:
 
 
 def in_collective(at: float) -> Rank:
-    return replace(echo(0, at), now=Now("other", at, 41, None, 42))
+    return replace(secondary_failure(0, at), now=Now("other", at, 41, None, 42))
 
 
 def test_who_left_cleanly_and_was_then_ended_by_the_launcher_is_named() -> None:
-    (found,) = find(failed_job([in_collective(AT + 1), left(AT), terminated(2, AT + 2)]))
-    assert "ended normally" in found.title
-    assert [culprit.rank for culprit in found.culprits] == [1]
-    assert found.victims == (0, 2)
-    assert "had left its process group" in str(found.evidence[0].value)
+    (finding,) = find(failed_job([in_collective(AT + 1), left(AT), terminated(2, AT + 2)]))
+    assert "ended normally" in finding.title
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert finding.victims == (0, 2)
+    assert "had left its process group" in str(finding.evidence[0].value)
 
 
 def test_a_rank_that_shut_down_cleanly_is_named_if_its_exit_code_is_unknown() -> None:
     unseen = replace(left(AT), state=State.EXITED, signal=None)
-    (found,) = find(failed_job([in_collective(AT + 1), unseen, terminated(2, AT + 2)]))
-    assert [culprit.rank for culprit in found.culprits] == [1]
-    assert "its exit code is unknown" in str(found.evidence[0].value)
+    (finding,) = find(failed_job([in_collective(AT + 1), unseen, terminated(2, AT + 2)]))
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert "its exit code is unknown" in str(finding.evidence[0].value)
 
 
 @pytest.mark.parametrize(
     "parted", [left(AT + 2), left(AT, group_seq=42)], ids=["later", "from the same collective"]
 )
 def test_who_left_because_its_connection_was_lost_is_not_blamed(parted: Rank) -> None:
-    found = find(failed_job([in_collective(AT + 1), parted, terminated(2, AT + 2)]))
-    assert not [one for one in found if "ended normally" in one.title]
+    findings = find(failed_job([in_collective(AT + 1), parted, terminated(2, AT + 2)]))
+    assert not [one for one in findings if "ended normally" in one.title]
 
 
 def test_who_left_after_a_collective_that_a_finished_step_of_the_others_holds_is_named() -> None:
     """What broke is one of DDP's own, which nobody sees begin."""
-    steps = stepped()
+    steps = step_records()
     steps["group_seq"] = 2 + np.arange(len(steps))  # the last: 42
     broken = replace(in_collective(AT + 1), steps=steps)
     (found,) = find(failed_job([broken, left(AT, group_seq=42), terminated(2, AT + 2)]))
@@ -321,29 +333,33 @@ def test_who_left_after_a_collective_that_a_finished_step_of_the_others_holds_is
 @pytest.mark.parametrize(
     "ranks",
     [
-        [echo(0, AT), gone(1, AT + 0.1)],
-        [echo(0, AT), gone(1, AT - 1, exit_code=None)],
-        [echo(0, AT), gone(1, AT - 1), dead(2, AT + 1, exit_code=1)],
-        [echo(0, AT), rank(1, state=State.EXITED, exit_code=0)],
+        [secondary_failure(0, AT), gone(1, AT + 0.1)],
+        [secondary_failure(0, AT), gone(1, AT - 1, exit_code=None)],
+        [secondary_failure(0, AT), gone(1, AT - 1), dead(2, AT + 1, exit_code=1)],
+        [secondary_failure(0, AT), rank(1, state=State.EXITED, exit_code=0)],
     ],
     ids=["later", "code unknown", "another fell by itself", "nothing known"],
 )
 def test_who_left_later_or_nobody_knows_how_is_not_blamed(ranks: list[Rank]) -> None:
-    found = find(failed_job(ranks))
-    assert not [one for one in found if "ended normally" in one.title]
+    findings = find(failed_job(ranks))
+    assert not [one for one in findings if "ended normally" in one.title]
 
 
 def test_a_lone_sigterm_before_all_others_names_its_rank() -> None:
-    (finding,) = find(failed_job([echo(0, AT + 0.5), dead(1, AT, signal=15), echo(2, AT + 0.5)]))
+    (finding,) = find(
+        failed_job(
+            [secondary_failure(0, AT + 0.5), dead(1, AT, signal=15), secondary_failure(2, AT + 0.5)]
+        )
+    )
     assert finding.code == "failed-killed"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert "SIGTERM" in finding.title
 
 
 def test_who_had_lost_the_others_already_was_not_killed_by_a_late_sigterm() -> None:
-    ended_on_the_way_out = replace(echo(1, AT), exit_code=None, signal=15)
-    found = find(failed_job([echo(0, AT + 0.5), ended_on_the_way_out]))
-    assert "failed-killed" not in [one.code for one in found]
+    ended_on_the_way_out = replace(secondary_failure(1, AT), exit_code=None, signal=15)
+    findings = find(failed_job([secondary_failure(0, AT + 0.5), ended_on_the_way_out]))
+    assert "failed-killed" not in [one.code for one in findings]
 
 
 @pytest.mark.parametrize("number", [2, 9, 15])
@@ -368,14 +384,14 @@ def test_a_helper_was_killed_within_a_minute_before_the_first_rank_failed(
     ago: float, told: bool
 ) -> None:
     """Ranks notice it at AT and at AT + 5."""
-    case = failed_job([echo(0, AT), echo(1, AT + 5)])
+    case = failed_job([secondary_failure(0, AT), secondary_failure(1, AT + 5)])
     case = replace(
         case,
         ranks=tuple(
-            replace(one, error=replace(one.error, at=one.ended)) if one.error else one
-            for one in case.ranks
+            replace(rank, error=replace(rank.error, at=rank.ended)) if rank.error else rank
+            for rank in case.ranks
         ),
     )
     case = replace(case, ends=(*case.ends, ProcessEnd(4321, None, 9, AT - ago)))
     (finding,) = find(case)
-    assert [one.pid for one in finding.culprits] == [4321] * told
+    assert [culprit.pid for culprit in finding.culprits] == [4321] * told

@@ -10,7 +10,7 @@ import pytest
 from mgpu_doctor.case.model import Now, Outcome, Rank, Wait
 from mgpu_doctor.diagnose import diagnose
 from tests.support.examining import loud
-from tests.support.failure_cases import AT, dead, error, failed_job, lost_peer, stepped
+from tests.support.failure_cases import AT, dead, error, failed_job, lost_peer, step_records
 
 SECONDS = 6.0
 BEHIND, MISMATCH = "hang-rank-behind", "hang-collective-mismatch"
@@ -85,7 +85,10 @@ def test_a_backward_pass_counts_if_all_other_ranks_waited() -> None:
         ),
         pytest.param((timed_out(0), elsewhere(1, now=None)), id="what it did is unknown"),
         pytest.param(
-            (timed_out(0, steps=stepped(seconds=1.0)), elsewhere(1, steps=stepped(seconds=1.0))),
+            (
+                timed_out(0, steps=step_records(seconds=1.0)),
+                elsewhere(1, steps=step_records(seconds=1.0)),
+            ),
             id="six steps of one second",
         ),
     ],

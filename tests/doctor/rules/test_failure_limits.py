@@ -1,4 +1,5 @@
-"""Both sides of the times and shares that decide who failed first, why, and who waits."""
+"""Both sides of the times and shares that decide which rank failed first, why, and which ranks
+wait."""
 
 from __future__ import annotations
 
@@ -14,18 +15,27 @@ from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, Console, Now, Outcome, Rank, Wait
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Severity
-from tests.support.ending_records import GIB, diagnosed, group, kill, pid_of, process, sampled, told
+from tests.support.ending_records import (
+    GIB,
+    failure_findings,
+    group,
+    kill,
+    pid_of,
+    process,
+    sampled,
+    with_ending_record,
+)
 from tests.support.ending_records import place as file_system
 from tests.support.failure_cases import (
     AT,
     dead,
-    echo,
     error,
     failed_job,
     find,
-    logged,
+    logged_end,
     lost_peer,
-    stepped,
+    secondary_failure,
+    step_records,
     terminated,
     waiting,
 )
@@ -35,11 +45,16 @@ UNREADABLE: dict[str, Any] = {"log_trouble": "/dev/kmsg cannot be read: Operatio
 
 def named(case: Case) -> list[tuple[str, list[int | None]]]:
     """Code and culprits of what the rules of failures find."""
-    return [(one.code, [culprit.rank for culprit in one.culprits]) for one in diagnosed(case)]
+    return [
+        (finding.code, [culprit.rank for culprit in finding.culprits])
+        for finding in failure_findings(case)
+    ]
 
 
 def killed() -> Case:
-    return failed_job([echo(0), echo(1), dead(2, signal=9), terminated(3)])
+    return failed_job(
+        [secondary_failure(0), secondary_failure(1), dead(2, signal=9), terminated(3)]
+    )
 
 
 # --- who was first --------------------------------------------------------------------------
@@ -47,7 +62,7 @@ def killed() -> Case:
 
 @pytest.mark.parametrize(("later", "culprits"), [(0.99, [1, 2]), (1.01, [1])])
 def test_the_same_signal_within_a_second_is_one_event(later: float, culprits: list[int]) -> None:
-    ranks = [echo(0, AT + 2), dead(1, AT, signal=9), dead(2, AT + later, signal=9)]
+    ranks = [secondary_failure(0, AT + 2), dead(1, AT, signal=9), dead(2, AT + later, signal=9)]
     assert named(failed_job(ranks)) == [("failed-killed", culprits)]
 
 
@@ -55,17 +70,17 @@ def test_the_same_signal_within_a_second_is_one_event(later: float, culprits: li
 def test_among_echoes_a_signal_that_came_clearly_before_all_was_first(
     gap: float, culprits: list[int]
 ) -> None:
-    case = failed_job([echo(0, AT + gap), dead(1, AT, signal=15)])
+    case = failed_job([secondary_failure(0, AT + gap), dead(1, AT, signal=15)])
     assert [who for _, who in named(case) if who] == ([culprits] if culprits else [])
 
 
 def test_of_failures_without_a_time_the_one_that_the_launcher_noticed_first_counts() -> None:
     ends = (
-        logged(rank=0, exit_code=3),
-        logged(rank=1, exit_code=2, first=True),
-        logged(rank=2, exit_code=4),
+        logged_end(rank=0, exit_code=3),
+        logged_end(rank=1, exit_code=2, first=True),
+        logged_end(rank=2, exit_code=4),
     )
-    (finding,) = diagnosed(failed_job([], console=Console(ends=ends)))
+    (finding,) = failure_findings(failed_job([], console=Console(ends=ends)))
     assert [culprit.rank for culprit in finding.culprits] == [1]
 
 
@@ -73,7 +88,7 @@ def test_of_failures_without_a_time_the_one_that_the_launcher_noticed_first_coun
 def test_lost_connections_show_that_a_process_was_gone_before_it_was_seen_gone(
     before: float, known: float
 ) -> None:
-    case = failed_job([echo(0, AT - before), dead(1, AT, signal=9)])
+    case = failed_job([secondary_failure(0, AT - before), dead(1, AT, signal=9)])
     case = replace(
         case,
         ranks=(
@@ -135,15 +150,19 @@ def elsewhere(number: int, seconds: float, **changes: Any) -> Rank:
 def test_how_long_ranks_waited_for_one_that_did_not_come(
     waits: tuple[float, float], away: float, step: float, names: bool
 ) -> None:
-    steps = stepped(seconds=step)
+    steps = step_records(seconds=step)
     ranks = [
         timed_out(0, waits[0], steps=steps),
         elsewhere(1, away, steps=steps),
         timed_out(2, waits[1], steps=steps),
     ]
-    found = [one for one in diagnose(failed_job(ranks)).findings if one.code == "hang-rank-behind"]
-    assert [[culprit.rank for culprit in one.culprits] for one in found] == [[1]] * names
-    assert all(waits[0] in [row.value for row in one.evidence] for one in found)
+    findings = [
+        finding
+        for finding in diagnose(failed_job(ranks)).findings
+        if finding.code == "hang-rank-behind"
+    ]
+    assert [[culprit.rank for culprit in one.culprits] for one in findings] == [[1]] * names
+    assert all(waits[0] in [row.value for row in one.evidence] for one in findings)
 
 
 # --- whether memory ran out -----------------------------------------------------------------
@@ -159,7 +178,7 @@ def test_how_long_ranks_waited_for_one_that_did_not_come(
     ],
 )
 def test_a_counter_that_rose_within_ten_seconds_tells(facts: Mapping[str, Any], code: str) -> None:
-    assert named(told(killed(), **UNREADABLE, **facts)) == [(code, [2])]
+    assert named(with_ending_record(killed(), **UNREADABLE, **facts)) == [(code, [2])]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +193,7 @@ def test_a_counter_that_rose_within_ten_seconds_tells(facts: Mapping[str, Any], 
 def test_memory_that_was_full_in_the_last_minute_is_a_hint(
     used: int, ago: float, code: str
 ) -> None:
-    case = told(killed(), **UNREADABLE, groups=(group(None),), machine_kills=None)
+    case = with_ending_record(killed(), **UNREADABLE, groups=(group(None),), machine_kills=None)
     case = sampled(case, {pid_of(2): GIB}, used=used * GIB, total=100 * GIB)
     (sample,) = case.host_samples
     assert named(replace(case, host_samples=(replace(sample, at=AT - ago),))) == [(code, [2])]
@@ -184,7 +203,7 @@ def test_memory_that_was_full_in_the_last_minute_is_a_hint(
 def test_a_kill_before_the_job_began_was_another_process(early: float, code: str) -> None:
     """The kernel's clock may be a minute behind; the job began at 1000."""
     old = replace(kill(pid_of(2)), at=1000.0 - early)
-    assert named(told(killed(), kills=(old,))) == [(code, [2])]
+    assert named(with_ending_record(killed(), kills=(old,))) == [(code, [2])]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +215,9 @@ def test_the_limit_that_was_reached_is_that_of_the_process(
 ) -> None:
     seen = replace(kill(pid_of(2), by_group=by_group), limited=None)
     processes = {pid_of(2): process(2)} if known else {}
-    (finding,) = diagnosed(told(killed(), kills=(seen,), groups=(group(1),), processes=processes))
+    (finding,) = failure_findings(
+        with_ending_record(killed(), kills=(seen,), groups=(group(1),), processes=processes)
+    )
     assert finding.code == "oom-host"
     assert (full is not None and full in finding.title) is (full is not None)
     assert ("control group" in finding.title) is (full is not None or by_group is True)
@@ -209,33 +230,37 @@ NO_ROOM = "[Errno 28] No space left on device: '/scratch/run/checkpoint.pt'"
 
 def raised(kind: str, message: str) -> Case:
     return failed_job(
-        [echo(0), dead(1, exit_code=1, error=replace(error(kind, message), at=AT)), terminated(2)]
+        [
+            secondary_failure(0),
+            dead(1, exit_code=1, error=replace(error(kind, message), at=AT)),
+            terminated(2),
+        ]
     )
 
 
 @pytest.mark.parametrize(("free", "code"), [(9, "shm-exhausted"), (11, "failed-signal")])
 def test_shared_memory_of_which_a_tenth_is_free_is_nearly_full(free: int, code: str) -> None:
-    case = failed_job([echo(0), dead(1, signal=7), terminated(2)])
+    case = failed_job([secondary_failure(0), dead(1, signal=7), terminated(2)])
     shm = (file_system("/dev/shm", "shm", 100 * GIB, free * GIB),)
-    assert named(told(case, places=shm)) == [(code, [1])]
+    assert named(with_ending_record(case, places=shm)) == [(code, [1])]
 
 
 @pytest.mark.parametrize(("cpu", "code"), [(6500, "failed-time-limit"), (6460, "failed-killed")])
 def test_nine_tenths_of_the_cpu_time_are_spent(cpu: float, code: str) -> None:
     limited = process(1, limits={"cpu_seconds": (7200, 7200)})
-    case = failed_job([echo(0), dead(1, signal=9), terminated(2)])
-    case = told(case, processes={limited.pid: limited})
+    case = failed_job([secondary_failure(0), dead(1, signal=9), terminated(2)])
+    case = with_ending_record(case, processes={limited.pid: limited})
     assert named(sampled(case, {pid_of(1): GIB}, cpu=cpu)) == [(code, [1])]
 
 
 def test_the_evidence_of_a_full_file_system_has_its_room_and_its_inodes() -> None:
     full = (file_system("/scratch", "written", 100 * GIB, 9 * GIB, inodes=0),)
-    (finding,) = diagnosed(told(raised("OSError", NO_ROOM), places=full))
+    (finding,) = failure_findings(with_ending_record(raised("OSError", NO_ROOM), places=full))
     measured = [(row.value, row.baseline, row.unit) for row in finding.evidence]
     assert (9 * GIB, 100 * GIB, "bytes") in measured
     assert (0, 100, "inodes") in measured
     roomy = (file_system("/scratch", "written", 100 * GIB, 9 * GIB, inodes=1),)
-    (finding,) = diagnosed(told(raised("OSError", NO_ROOM), places=roomy))
+    (finding,) = failure_findings(with_ending_record(raised("OSError", NO_ROOM), places=roomy))
     assert "inodes" not in [row.unit for row in finding.evidence]
 
 
@@ -245,8 +270,8 @@ def test_the_evidence_of_a_full_file_system_has_its_room_and_its_inodes() -> Non
 def test_the_function_that_ended_the_process_is_told(function: str | None, inside: bool) -> None:
     for kind, code in (("SystemExit", 3), ("ValueError", 1)):
         raised_ = replace(error(kind, "3"), function=function, at=AT)
-        case = failed_job([echo(0), dead(1, exit_code=code, error=raised_)])
-        (finding,) = diagnosed(case)
+        case = failed_job([secondary_failure(0), dead(1, exit_code=code, error=raised_)])
+        (finding,) = failure_findings(case)
         assert (" in main()" in finding.cause) is inside
 
 
@@ -262,5 +287,5 @@ def test_a_time_out_in_the_log_is_no_finding_of_its_own_beside_the_wait_that_it_
     )
     for away, codes in ((6.0, ["hang-rank-behind"]), (3.0, ["failed-gloo"])):
         case = failed_job([timed_out(0, 6.0), elsewhere(1, away)])
-        found = diagnose(replace(case, signs=(match,))).findings
-        assert [one.code for one in found if one.severity is Severity.CRITICAL] == codes
+        findings = diagnose(replace(case, signs=(match,))).findings
+        assert [one.code for one in findings if one.severity is Severity.CRITICAL] == codes

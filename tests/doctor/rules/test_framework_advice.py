@@ -1,4 +1,4 @@
-"""What users of TensorFlow and of DeepSpeed are told to type."""
+"""Fixes for users of TensorFlow and of DeepSpeed."""
 
 from __future__ import annotations
 

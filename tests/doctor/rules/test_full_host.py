@@ -1,4 +1,5 @@
-"""A host that the job fills all the time is told; page cache, others' memory and growth are not."""
+"""A host whose memory the job always fills is reported; page cache, other processes' memory and
+growth are not."""
 
 from __future__ import annotations
 
@@ -37,26 +38,26 @@ def job(outcome: Outcome = Outcome.RUNNING, **changes: Any) -> Case:
     return replace(case, job=job, host_samples=tuple(samples))
 
 
-def told(case: Case) -> list[Finding]:
-    return [one for one in diagnose(case).findings if one.code == "oom-risk"]
+def memory_risks(case: Case) -> list[Finding]:
+    return [finding for finding in diagnose(case).findings if finding.code == "oom-risk"]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.RUNNING, Outcome.COMPLETED])
 def test_a_host_that_is_full_all_along(outcome: Outcome) -> None:
-    (found,) = told(job(outcome))
-    assert all(text in found.title for text in ("97 %", "512 MiB of 16 GiB"))
-    assert (found.severity, found.culprits) == (Severity.INFO, ())
-    measures = [one.measure for one in found.evidence]
+    (finding,) = memory_risks(job(outcome))
+    assert all(text in finding.title for text in ("97 %", "512 MiB of 16 GiB"))
+    assert (finding.severity, finding.culprits) == (Severity.INFO, ())
+    measures = [item.measure for item in finding.evidence]
     assert measures[1:3] == ["resident memory of rank 1", "resident memory of rank 0"]
-    assert [fix.id for fix in found.fixes] == ["fewer-workers", "one-copy", "more-memory"]
+    assert [fix.id for fix in finding.fixes] == ["fewer-workers", "one-copy", "more-memory"]
 
 
 def test_where_tasks_wait_for_memory_it_is_a_warning() -> None:
-    (found,) = told(job(pressure=lambda at: {"memory": 0.2 * at}))
-    assert found.severity is Severity.WARNING
-    (pressure,) = [one for one in found.evidence if one.unit == "fraction"]
+    (finding,) = memory_risks(job(pressure=lambda at: {"memory": 0.2 * at}))
+    assert finding.severity is Severity.WARNING
+    (pressure,) = [item for item in finding.evidence if item.unit == "fraction"]
     assert pressure.value == pytest.approx(0.2)
-    (calm,) = told(job(pressure={"memory": 3.0}))
+    (calm,) = memory_risks(job(pressure={"memory": 3.0}))
     assert calm.severity is Severity.INFO
 
 
@@ -73,21 +74,21 @@ def test_where_tasks_wait_for_memory_it_is_a_warning() -> None:
     ids=["room", "cache", "unknown cache", "unknown", "others", "now and then"],
 )
 def test_what_is_no_risk_of_this_jobs_is_not_told(changes: dict[str, Any]) -> None:
-    assert told(job(**changes)) == []
+    assert memory_risks(job(**changes)) == []
 
 
 def test_growth_and_death_have_findings_of_their_own() -> None:
     case = job()
     for rank in case.ranks:
         rank.steps["resident_bytes"] = 7 * GIB + rank.steps["step"].astype(int) * MIB
-    assert all("grows by" in one.title for one in told(case))
-    assert told(job(Outcome.KILLED)) == []
+    assert all("grows by" in finding.title for finding in memory_risks(case))
+    assert memory_risks(job(Outcome.KILLED)) == []
 
 
 def test_what_equals_a_limit_of_a_full_host_counts() -> None:
     case = job(pressure=lambda at: {"memory": 0.25 * at})
     assert equal_counts_as(case, "oom-risk", "full", 15.5 / 16) == "more"
-    (pressure,) = [one.value for one in told(case)[0].evidence if one.unit == "fraction"]
+    (pressure,) = [item.value for item in memory_risks(case)[0].evidence if item.unit == "fraction"]
     assert equal_counts_as(case, "oom-risk", "pressed", pressure) == "more"
 
 
@@ -96,18 +97,18 @@ def test_a_host_must_be_full_in_four_of_five_samples(every: int, often: bool) ->
     case = job()
     first = case.host_samples[0].at
     low = job(memory_used=lambda at: int((10 if round(at - first) % every == 2 else 15.5) * GIB))
-    assert bool(told(low)) is often
+    assert bool(memory_risks(low)) is often
     ended = job(memory_used=lambda at: int((10 if at > case.host_samples[-2].at else 15.5) * GIB))
-    assert told(ended) == [], "it has room again"
+    assert memory_risks(ended) == [], "it has room again"
 
 
 @pytest.mark.parametrize(("count", "enough"), [(10, True), (9, False)])
 def test_ten_samples_show_that_a_host_is_full(count: int, enough: bool) -> None:
     case = job()
-    assert bool(told(replace(case, host_samples=case.host_samples[-count:]))) is enough
+    assert bool(memory_risks(replace(case, host_samples=case.host_samples[-count:]))) is enough
 
 
 @pytest.mark.parametrize(("gibibytes", "job_s"), [(7.76, True), (7.74, False)])
 def test_the_job_must_hold_half_of_what_is_used(gibibytes: float, job_s: bool) -> None:
     half = int(gibibytes * GIB / 2)
-    assert bool(told(job(processes={1000: (1.0, half), 1001: (1.0, half)}))) is job_s
+    assert bool(memory_risks(job(processes={1000: (1.0, half), 1001: (1.0, half)}))) is job_s

@@ -1,4 +1,4 @@
-"""Devices that are hardly used, unevenly used, or taken whole at once; those that are well used."""
+"""Devices whose memory is hardly used, unevenly used, or allocated at once; and well used ones."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.synthetic import Synthetic
 CODES = ("memory-headroom", "imbalance-memory", "memory-preallocated")
 
 
-def told(case: Case) -> list[Finding]:
-    return [one for one in diagnose(case).findings if one.code in CODES]
+def findings_of(case: Case) -> list[Finding]:
+    return [finding for finding in diagnose(case).findings if finding.code in CODES]
 
 
 def peaks(*gibibytes: int, used: int = 70) -> Case:
@@ -29,22 +29,25 @@ def peaks(*gibibytes: int, used: int = 70) -> Case:
 
 
 def test_a_job_that_uses_its_devices_well() -> None:
-    assert told(peaks(50, 52, 49)) == []
+    assert findings_of(peaks(50, 52, 49)) == []
 
 
 def test_less_than_half_is_used() -> None:
-    (found,) = told(on_gpus(Synthetic(ranks=2), gpus(2, memory_used=20 * GIB)))
-    assert (found.code, found.severity) == ("memory-headroom", Severity.INFO)
-    assert "--ranks 2 --gpu 80GiB" in found.fixes[1].how
+    (finding,) = findings_of(on_gpus(Synthetic(ranks=2), gpus(2, memory_used=20 * GIB)))
+    assert (finding.code, finding.severity) == ("memory-headroom", Severity.INFO)
+    assert "--ranks 2 --gpu 80GiB" in finding.fixes[1].how
     one_is_full = gpus(2, of={1: {"memory_used": 70 * GIB}}, memory_used=20 * GIB)
-    assert told(on_gpus(Synthetic(ranks=2), one_is_full)) == []
+    assert findings_of(on_gpus(Synthetic(ranks=2), one_is_full)) == []
 
 
 def test_a_rank_that_holds_more_than_the_others() -> None:
-    (found,) = told(peaks(60, 30, 31))
-    assert (found.code, [one.rank for one in found.culprits]) == ("imbalance-memory", [0])
-    assert found.severity is Severity.INFO
-    (full,) = told(peaks(78, 30, 31))
+    (finding,) = findings_of(peaks(60, 30, 31))
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == (
+        "imbalance-memory",
+        [0],
+    )
+    assert finding.severity is Severity.INFO
+    (full,) = findings_of(peaks(78, 30, 31))
     assert full.severity is Severity.WARNING
 
 
@@ -52,14 +55,14 @@ def test_a_rank_that_has_more_to_do_may_hold_more() -> None:
     case = peaks(60, 30, 31)
     for rank in case.ranks:
         rank.steps["samples"] = 64 if rank.rank == 0 else 32
-    assert told(case) == []
+    assert findings_of(case) == []
 
 
 @pytest.mark.parametrize(("framework", "expected"), [("keras", True), ("torch", False)])
 def test_tensorflow_takes_a_device_whole(framework: str, expected: bool) -> None:
     case = on_gpus(Synthetic(ranks=1), gpus(1, memory_used=77 * GIB))
     case = replace(case, job=replace(case.job, framework=framework))
-    assert [one.code for one in told(case)] == ["memory-preallocated"] * expected
+    assert [finding.code for finding in findings_of(case)] == ["memory-preallocated"] * expected
 
 
 def test_what_equals_a_limit_of_memory_counts() -> None:
@@ -75,8 +78,8 @@ def test_what_equals_a_limit_of_memory_counts() -> None:
 
 @pytest.mark.parametrize(("most", "severity"), [(72, Severity.WARNING), (71, Severity.INFO)])
 def test_nine_tenths_of_a_device_are_full(most: int, severity: Severity) -> None:
-    (found,) = told(peaks(most, 30, 31))
-    assert found.severity is severity
+    (finding,) = findings_of(peaks(most, 30, 31))
+    assert finding.severity is severity
 
 
 @pytest.mark.parametrize(("samples", "expected"), [(48, []), (47, ["imbalance-memory"])])
@@ -87,7 +90,7 @@ def test_samples_that_explain_half_of_the_memory_explain_it(
     case = peaks(60, 30, 30)
     for rank in case.ranks:
         rank.steps["samples"] = samples if rank.rank == 0 else 32
-    assert [found.code for found in told(case)] == expected
+    assert [found.code for found in findings_of(case)] == expected
 
 
 @pytest.mark.parametrize(("varies", "expected"), [(0.9, True), (1.1, False)])
@@ -95,10 +98,10 @@ def test_memory_that_is_taken_whole_varies_by_a_hundredth(varies: float, expecte
     case = on_gpus(Synthetic(ranks=1), gpus(1, memory_used=77 * GIB))
     *before, last = case.device_samples
     less = int(77 * GIB - varies / 100 * 80 * GIB)
-    devices = tuple(replace(one, memory_used=less) for one in last.devices)
+    devices = tuple(replace(device, memory_used=less) for device in last.devices)
     case = replace(
         case,
         job=replace(case.job, framework="keras"),
         device_samples=(*before, replace(last, devices=devices)),
     )
-    assert [found.code for found in told(case)] == ["memory-preallocated"] * expected
+    assert [found.code for found in findings_of(case)] == ["memory-preallocated"] * expected

@@ -1,4 +1,5 @@
-"""Whose processes are on a rank's device: other ranks' and strangers' are told, its own are not."""
+"""Processes on a rank's device: those of other ranks and of other jobs are reported, its own are
+not."""
 
 from __future__ import annotations
 
@@ -31,45 +32,45 @@ def job(devices: Sequence[Device], **birth: object) -> Case:
     return replace(case, job=replace(case.job, framework="torch"))
 
 
-def told(case: Case) -> list[Finding]:
-    return [one for one in diagnose(case).findings if one.code in CODES]
+def findings_of(case: Case) -> list[Finding]:
+    return [finding for finding in diagnose(case).findings if finding.code in CODES]
 
 
 PILED = (holding(0, 1000, 1001, 1002), holding(1, 1001), holding(2, 1002))
 
 
 def test_ranks_that_came_to_the_first_device_by_mistake() -> None:
-    (found,) = told(job(PILED))
-    assert found.code == "oom-rank0-pileup"
-    assert [one.rank for one in found.culprits] == [1, 2]
-    assert found.victims == (0,)
-    assert found.cost.bytes == 10 << 30
+    (finding,) = findings_of(job(PILED))
+    assert finding.code == "oom-rank0-pileup"
+    assert [culprit.rank for culprit in finding.culprits] == [1, 2]
+    assert finding.victims == (0,)
+    assert finding.cost.bytes == 10 << 30
 
 
 def test_each_rank_on_its_own_device_is_well() -> None:
-    assert told(job([holding(place, 1000 + place) for place in range(3)])) == []
+    assert findings_of(job([holding(place, 1000 + place) for place in range(3)])) == []
 
 
 @pytest.mark.parametrize("strategy", ["dp", "ddp+mp"])
 def test_a_process_that_is_meant_to_hold_several_devices(strategy: str) -> None:
-    assert told(job(PILED, strategy=strategy)) == []
+    assert findings_of(job(PILED, strategy=strategy)) == []
 
 
 def test_in_a_container_pids_say_nothing() -> None:
     seen = [holding(place, 70_000 + place, 70_001) for place in range(3)]
-    assert told(job(seen)) == []
+    assert findings_of(job(seen)) == []
 
 
 def test_a_stranger_on_a_device() -> None:
     devices = [holding(0, 1000, STRANGER), holding(1, 1001), holding(2, 1002)]
-    (found,) = told(job(devices))
-    assert (found.code, found.severity, found.victims) == (
+    (finding,) = findings_of(job(devices))
+    assert (finding.code, finding.severity, finding.victims) == (
         "oom-foreign-process",
         Severity.INFO,
         (0,),
     )
-    assert str(STRANGER) in found.fixes[0].how
-    (full,) = told(job([holding(0, 1000, STRANGER, used=79), *devices[1:]]))
+    assert str(STRANGER) in finding.fixes[0].how
+    (full,) = findings_of(job([holding(0, 1000, STRANGER, used=79), *devices[1:]]))
     assert full.severity is Severity.WARNING
 
 
@@ -77,7 +78,7 @@ def test_a_stranger_that_only_comes_by() -> None:
     case = job([holding(place, 1000 + place) for place in range(3)])
     visited = (holding(0, 1000, STRANGER), *case.device_samples[0].devices[1:])
     samples = [replace(case.device_samples[0], devices=visited), *case.device_samples[1:]]
-    assert told(replace(case, device_samples=tuple(samples))) == []
+    assert findings_of(replace(case, device_samples=tuple(samples))) == []
 
 
 def test_what_equals_a_limit_of_strangers_counts() -> None:
@@ -92,5 +93,5 @@ def test_a_stranger_on_a_device_that_is_nine_tenths_full_is_a_warning(
     used: int, severity: Severity
 ) -> None:
     others = [holding(1, 1001), holding(2, 1002)]
-    (found,) = told(job([holding(0, 1000, STRANGER, used=used), *others]))
-    assert found.severity is severity
+    (finding,) = findings_of(job([holding(0, 1000, STRANGER, used=used), *others]))
+    assert finding.severity is severity

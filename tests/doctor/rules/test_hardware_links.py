@@ -28,16 +28,16 @@ from tests.support.rule_limits import equal_counts_as
 
 def test_a_narrow_link_under_load() -> None:
     case = job(devices=[gpu(i, pcie=NARROW if i == 1 else WIDE) for i in range(4)])
-    one = only(case)
-    assert (one.code, one.severity) == ("pcie-degraded", Severity.WARNING)
-    assert [culprit.rank for culprit in one.culprits] == [1]
-    assert one.evidence[0].value == pytest.approx(1 / 16)
+    finding = only(case)
+    assert (finding.code, finding.severity) == ("pcie-degraded", Severity.WARNING)
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert finding.evidence[0].value == pytest.approx(1 / 16)
 
 
 def test_a_machine_whose_slots_have_no_more_lanes() -> None:
     half = replace(WIDE, width=8)
-    found = hardware(job(devices=[gpu(index, pcie=half) for index in range(4)]))
-    assert {one.severity for one in found} == {Severity.INFO}
+    findings = hardware(job(devices=[gpu(index, pcie=half) for index in range(4)]))
+    assert {one.severity for one in findings} == {Severity.INFO}
 
 
 def test_a_link_that_is_slow_now_and_then_only_wakes() -> None:
@@ -60,11 +60,11 @@ def test_replays_count_by_their_rate(each: float, *, told: bool) -> None:
 
 def test_links_that_are_down_while_peers_are_up() -> None:
     case = job(devices=[gpu(i, nvlinks=links(3 if i == 2 else 4)) for i in range(4)])
-    one = only(case)
-    assert (one.code, one.severity) == ("nvlink-down", Severity.WARNING)
-    assert [culprit.rank for culprit in one.culprits] == [2]
-    assert (one.evidence[0].value, one.evidence[0].baseline) == (3, 4)
-    assert one.evidence[1].value == "3"
+    finding = only(case)
+    assert (finding.code, finding.severity) == ("nvlink-down", Severity.WARNING)
+    assert [culprit.rank for culprit in finding.culprits] == [2]
+    assert (finding.evidence[0].value, finding.evidence[0].baseline) == (3, 4)
+    assert finding.evidence[1].value == "3"
 
 
 def test_links_that_went_down_while_watched() -> None:
@@ -117,7 +117,7 @@ def test_what_equals_a_limit_of_a_link_counts() -> None:
     assert equal_counts_as(errors, "nvlink-down", "errors", SAMPLES - 1) == "more"
     assert equal_counts_as(counted("crc_flit", 512), "nvlink-down", "checksums", 512) == "more"
     replays = counted("replay", 64, every=2.0)
-    (found,) = [one for one in hardware(replays) if one.code == "pcie-degraded"]
+    (found,) = [finding for finding in hardware(replays) if finding.code == "pcie-degraded"]
     rate = found.evidence[0].value
     assert isinstance(rate, float)
     assert rate == pytest.approx(64 * 30)

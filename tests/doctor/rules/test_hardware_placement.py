@@ -41,16 +41,16 @@ def on_pairs(*used: int, **changes: Any) -> Case:
     shown = tuple(
         gpu(i, pids=(1000 + used.index(i),)) if i in used else gpu(i, **IDLE) for i in range(4)
     )
-    samples = [replace(one, devices=shown) for one in case.device_samples]
+    samples = [replace(sample, devices=shown) for sample in case.device_samples]
     return replace(case, ranks=tuple(placed), device_samples=tuple(samples))
 
 
 def test_ranks_on_far_gpus_while_near_ones_are_free() -> None:
-    one = only(on_pairs(0, 2))
-    assert one.code == "topology-slow"
-    assert [culprit.rank for culprit in one.culprits] == [0, 1]
-    assert (one.evidence[0].value, one.evidence[0].baseline) == ("SYS", "NVL")
-    assert "CUDA_VISIBLE_DEVICES=0,1" in one.fixes[0].how
+    finding = only(on_pairs(0, 2))
+    assert finding.code == "topology-slow"
+    assert [culprit.rank for culprit in finding.culprits] == [0, 1]
+    assert (finding.evidence[0].value, finding.evidence[0].baseline) == ("SYS", "NVL")
+    assert "CUDA_VISIBLE_DEVICES=0,1" in finding.fixes[0].how
 
 
 def test_near_gpus_and_a_full_machine_are_well() -> None:
@@ -60,9 +60,9 @@ def test_near_gpus_and_a_full_machine_are_well() -> None:
 
 def test_an_nvlink_that_may_not_be_used() -> None:
     barred = (("OK", "DR", "OK", "OK"), *PAIRS.peer[1:])
-    one = only(on_pairs(0, 1, peer=barred))
-    assert (one.code, one.severity) == ("topology-slow", Severity.WARNING)
-    assert "disabled in the driver" in one.cause
+    finding = only(on_pairs(0, 1, peer=barred))
+    assert (finding.code, finding.severity) == ("topology-slow", Severity.WARNING)
+    assert "disabled in the driver" in finding.cause
 
 
 def test_a_rank_without_an_nvlink() -> None:
@@ -70,9 +70,9 @@ def test_a_rank_without_an_nvlink() -> None:
     for other in range(3):
         levels[3][other] = levels[other][3] = "SYS"
     alone = Topology(tuple(map(tuple, levels)), PAIRS.peer)
-    one = only(job(topology=alone))
-    assert one.code == "topology-slow"
-    assert [culprit.rank for culprit in one.culprits] == [3]
+    finding = only(job(topology=alone))
+    assert finding.code == "topology-slow"
+    assert [culprit.rank for culprit in finding.culprits] == [3]
 
 
 # --- numa-misplaced -------------------------------------------------------------------------
@@ -84,8 +84,8 @@ def bound(case: Case, cores: Mapping[int, frozenset[int]]) -> Case:
         1000 + rank: Task(ran=1.0, queued=0.0, age=1.0, cores=Cores(c)) for rank, c in cores.items()
     }
     samples = [
-        HostSample(one.at, None, 64, None, None, None, host="node", tasks=tasks)
-        for one in case.device_samples
+        HostSample(sample.at, None, 64, None, None, None, host="node", tasks=tasks)
+        for sample in case.device_samples
     ]
     return replace(case, host_samples=tuple(samples))
 
@@ -100,11 +100,11 @@ FAR, NEAR = frozenset(range(32, 64)), frozenset(range(32))
 )
 def test_cores_far_from_the_gpu(cores: Mapping[int, frozenset[int]], ranks: list[int]) -> None:
     case = job(2, devices=[gpu(i, cores="0-31", numa_node=0) for i in range(2)])
-    found = hardware(bound(case, cores))
-    assert [culprit.rank for one in found for culprit in one.culprits] == ranks
+    findings = hardware(bound(case, cores))
+    assert [culprit.rank for one in findings for culprit in one.culprits] == ranks
     if ranks:
-        assert found[0].code == "numa-misplaced"
-        assert "numactl --cpunodebind=0" in found[0].fixes[0].how
+        assert findings[0].code == "numa-misplaced"
+        assert "numactl --cpunodebind=0" in findings[0].fixes[0].how
 
 
 # --- gpu-missing ----------------------------------------------------------------------------
@@ -123,9 +123,9 @@ def test_cores_far_from_the_gpu(cores: Mapping[int, frozenset[int]], ranks: list
     ],
 )
 def test_lists_of_devices(listed: str, said: str | None) -> None:
-    found = hardware(job(visible_devices=listed))
-    assert [one.code for one in found] == ([] if said is None else ["gpu-missing"])
-    assert all(said in one.title for one in found if said)
+    findings = hardware(job(visible_devices=listed))
+    assert [one.code for one in findings] == ([] if said is None else ["gpu-missing"])
+    assert all(said in one.title for one in findings if said)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_ranks_that_share_a_gpu(places: tuple[int, ...], ranks: set[int]) -> Non
         for i in range(4)
     ]
     case = job(devices=shown, device_uuid=lambda number: f"GPU-{places[number]:04x}")
-    found = [one for one in hardware(case) if one.code == "gpu-missing"]
-    assert {culprit.rank for one in found for culprit in one.culprits} == ranks
+    findings = [finding for finding in hardware(case) if finding.code == "gpu-missing"]
+    assert {culprit.rank for one in findings for culprit in one.culprits} == ranks
 
 
 def test_moving_that_takes_as_long_as_the_limit_makes_a_far_gpu_a_warning() -> None:
@@ -180,8 +180,8 @@ def test_a_free_gpu_is_one_that_a_rank_could_use(
         device_uuid=lambda number: f"GPU-{(0, 1, 1, 3)[number]:04x}",
         visible_devices=visible,
     )
-    found = [one for one in hardware(case) if one.code == "gpu-missing"]
-    assert [one.evidence[1].value for one in found] == [1] * told
+    findings = [finding for finding in hardware(case) if finding.code == "gpu-missing"]
+    assert [one.evidence[1].value for one in findings] == [1] * told
 
 
 def test_one_rank_alone_is_far_from_nobody() -> None:

@@ -1,4 +1,4 @@
-"""Rules about hardware on cases made by hand: each defect is found, what is usual is not."""
+"""Rules about hardware on hand-made cases: each defect is found, usual states are not reported."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def fell(case: Case, number: int, message: str, **changes: Any) -> Case:
     ended = case.device_samples[-1].at
     error = Error("RuntimeError", message, "train.py", 9, "main", "", ended)
     facts = {"state": State.DEAD, "exit_code": 1, "ended": ended, "error": error, **changes}
-    ranks = [replace(one, **facts) if one.rank == number else one for one in case.ranks]
+    ranks = [replace(rank, **facts) if rank.rank == number else rank for rank in case.ranks]
     failed = replace(case.job, outcome=Outcome.FAILED, exit_code=1, ended=ended)
     return replace(case, ranks=tuple(ranks), job=failed)
 
 
 def standing(case: Case, seconds: float) -> Case:
     """The ranks finished no step in the last seconds before the newest sample."""
-    earlier = (replace(one, clock_offset=one.clock_offset - seconds) for one in case.ranks)
+    earlier = (replace(rank, clock_offset=rank.clock_offset - seconds) for rank in case.ranks)
     return replace(case, ranks=tuple(earlier))
 
 
@@ -108,18 +108,18 @@ def lost_at_last(samples: int = 4, **job_: Any) -> Case:
 
 
 def test_a_lost_gpu_is_known_by_its_index_and_stops_its_rank() -> None:
-    one = only(lost_at_last())
-    assert (one.code, one.severity) == ("gpu-lost", Severity.CRITICAL)
-    assert [(c.rank, c.device, c.pid) for c in one.culprits] == [(2, "cuda:2", 1002)]
-    assert one.victims == (0, 1, 3)
-    assert one.evidence[0].value == 3.0
+    finding = only(lost_at_last())
+    assert (finding.code, finding.severity) == ("gpu-lost", Severity.CRITICAL)
+    assert [(c.rank, c.device, c.pid) for c in finding.culprits] == [(2, "cuda:2", 1002)]
+    assert finding.victims == (0, 1, 3)
+    assert finding.evidence[0].value == 3.0
 
 
 def test_a_lost_gpu_without_a_rank_is_a_defect() -> None:
     case = job(2, devices=gpus(4))
-    one = only(changed(case, 3, {-1: LOST, -2: LOST}))
-    assert one.severity is Severity.WARNING
-    assert [(c.rank, c.host, c.device) for c in one.culprits] == [(None, "node", "GPU 3")]
+    finding = only(changed(case, 3, {-1: LOST, -2: LOST}))
+    assert finding.severity is Severity.WARNING
+    assert [(c.rank, c.host, c.device) for c in finding.culprits] == [(None, "node", "GPU 3")]
 
 
 def test_a_gpu_that_is_not_listed_any_more_is_lost() -> None:
@@ -134,29 +134,29 @@ def test_a_gpu_that_is_not_listed_any_more_is_lost() -> None:
 def test_a_host_that_is_sampled_no_more_has_lost_no_gpu() -> None:
     case = job()
     for ranks in (case.ranks, ()):  # all on one host, or none joined yet
-        there = [replace(one, host="node") for one in case.device_samples]
+        there = [replace(sample, host="node") for sample in case.device_samples]
         other = [replace(one, uuid=f"GPU-of-b-{one.index}") for one in there[0].devices]
         first = [replace(one, host="b", devices=tuple(other)) for one in there[:12]]
         several = replace(case, device_samples=(*first, *there), ranks=ranks)
         assert hardware(several) == []
         silent = (*other[:3], replace(other[3], **LOST))
         lost = [replace(one, devices=silent) for one in first[-4:]]
-        told = only(replace(several, device_samples=(*first[:-4], *lost, *there)))
-        assert [(one.host, one.device) for one in told.culprits] == [("b", "GPU 3")]
+        finding = only(replace(several, device_samples=(*first[:-4], *lost, *there)))
+        assert [(culprit.host, culprit.device) for culprit in finding.culprits] == [("b", "GPU 3")]
 
 
 def test_the_end_of_a_rank_whose_gpu_was_lost_is_told_once() -> None:
     case = fell(lost_at_last(), 2, "CUDA error: unspecified launch failure")
-    (one,) = [found for found in diagnose(case).findings if found.severity is Severity.CRITICAL]
-    assert one.code == "gpu-lost"
-    assert any("unspecified launch failure" in str(piece.value) for piece in one.evidence)
+    (finding,) = [found for found in diagnose(case).findings if found.severity is Severity.CRITICAL]
+    assert finding.code == "gpu-lost"
+    assert any("unspecified launch failure" in str(piece.value) for piece in finding.evidence)
 
 
 def test_a_gpu_that_answers_again_is_told_by_its_xid() -> None:
-    one = only(job(events=[(8.0, 1, 79)]))
-    assert (one.code, one.severity) == ("gpu-lost", Severity.WARNING)
-    assert "answers again" in one.title
-    assert one.evidence[0].value == 79
+    finding = only(job(events=[(8.0, 1, 79)]))
+    assert (finding.code, finding.severity) == ("gpu-lost", Severity.WARNING)
+    assert "answers again" in finding.title
+    assert finding.evidence[0].value == 79
 
 
 # --- gpu-xid --------------------------------------------------------------------------------
@@ -183,17 +183,17 @@ def test_a_gpu_that_answers_again_is_told_by_its_xid() -> None:
 def test_whose_fault_an_xid_usually_is(
     number: int, code: str, severity: Severity, whose: str
 ) -> None:
-    one = only(job(events=[(2.0, 1, number)]))
-    assert (one.code, one.severity) == (code, severity)
-    assert [culprit.rank for culprit in one.culprits] == [1]
-    assert whose in one.cause
-    assert "{" not in one.cause + one.fixes[0].how
+    finding = only(job(events=[(2.0, 1, number)]))
+    assert (finding.code, finding.severity) == (code, severity)
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert whose in finding.cause
+    assert "{" not in finding.cause + finding.fixes[0].how
 
 
 def test_an_xid_says_who_told_it() -> None:
     case = job(events=[(5.0, 2, 119)])
     last = case.device_samples[-1]
-    logged = replace(last, events=tuple(replace(one, logged=True) for one in last.events))
+    logged = replace(last, events=tuple(replace(event, logged=True) for event in last.events))
     read = replace(case, device_samples=(*case.device_samples[:-1], logged))
     assert [only(one).evidence[0].source for one in (case, read)] == ["NVML events", "kernel log"]
 
@@ -208,8 +208,10 @@ def test_an_xid_after_which_no_step_ends_stops_the_job() -> None:
 def test_the_finding_of_an_end_carries_the_xid_of_a_program(number: int) -> None:
     message = "CUDA error: an illegal memory access was encountered"
     case = fell(job(events=[(3.0, 2, number)]), 2, message)
-    found = [one for one in diagnose(case).findings if one.code.startswith(("failed", "gpu"))]
-    (one,) = found
+    findings = [
+        finding for finding in diagnose(case).findings if finding.code.startswith(("failed", "gpu"))
+    ]
+    (one,) = findings
     assert one.code == "failed-exception"
     assert f"XID {number}" in one.cause
     assert any(piece.unit == "XID" and piece.value == number for piece in one.evidence)
@@ -217,7 +219,9 @@ def test_the_finding_of_an_end_carries_the_xid_of_a_program(number: int) -> None
 
 def test_a_broken_gpu_explains_the_end_of_its_rank() -> None:
     case = fell(job(events=[(3.0, 2, 95)]), 2, "CUDA error: uncorrectable ECC error encountered")
-    grave = [one for one in diagnose(case).findings if one.severity is Severity.CRITICAL]
+    grave = [
+        finding for finding in diagnose(case).findings if finding.severity is Severity.CRITICAL
+    ]
     assert [(one.code, one.culprits[0].rank) for one in grave] == [("gpu-ecc", 2)]
     assert any("uncorrectable ECC" in str(piece.value) for piece in grave[0].evidence)
 
@@ -227,7 +231,9 @@ def test_a_broken_gpu_explains_the_end_of_its_rank() -> None:
 )
 def test_an_xid_of_another_time_or_gpu_ended_nobody(ago: float, index: int) -> None:
     case = fell(job(events=[(ago, index, 119)]), 2, "something else")
-    grave = [one.code for one in diagnose(case).findings if one.severity is Severity.CRITICAL]
+    grave = [
+        finding.code for finding in diagnose(case).findings if finding.severity is Severity.CRITICAL
+    ]
     assert grave == ["failed-exception"]
 
 
@@ -244,18 +250,18 @@ def test_an_xid_of_another_time_or_gpu_ended_nobody(ago: float, index: int) -> N
     ids=["uncorrected", "pending", "failed"],
 )
 def test_memory_errors_name_the_rank(ecc: Ecc, said: str, fix: str) -> None:
-    one = only(job(of={3: {"ecc": ecc}}))
-    assert (one.code, one.severity) == ("gpu-ecc", Severity.WARNING)
-    assert [culprit.rank for culprit in one.culprits] == [3]
-    assert said in one.title
-    assert one.fixes[0].id == fix
+    finding = only(job(of={3: {"ecc": ecc}}))
+    assert (finding.code, finding.severity) == ("gpu-ecc", Severity.WARNING)
+    assert [culprit.rank for culprit in finding.culprits] == [3]
+    assert said in finding.title
+    assert finding.fixes[0].id == fix
 
 
 @pytest.mark.parametrize(("each", "told"), [(1, False), (50, True)])
 def test_corrected_errors_are_worth_knowing_at_most(each: int, *, told: bool) -> None:
     at = {place: {"ecc": Ecc(corrected=7000 + each * place)} for place in range(SAMPLES)}
-    found = hardware(changed(job(), 1, at))
-    assert [one.severity for one in found] == ([Severity.INFO] if told else [])
+    findings = hardware(changed(job(), 1, at))
+    assert [one.severity for one in findings] == ([Severity.INFO] if told else [])
 
 
 # --- gpu-throttled --------------------------------------------------------------------------
@@ -263,11 +269,11 @@ def test_corrected_errors_are_worth_knowing_at_most(each: int, *, told: bool) ->
 
 def test_heat_that_costs_nobody_a_step_is_told_of_the_gpu() -> None:
     hot = {"clock_reasons": ("sw_thermal",), "sm_clock_mhz": 1400.0, "temperature": 89.0}
-    one = only(job(of={1: hot}))
-    assert (one.code, one.severity) == ("gpu-throttled", Severity.WARNING)
-    assert [culprit.rank for culprit in one.culprits] == [1]
-    assert "1400 MHz instead of 1900" in one.title
-    assert one.fixes[0].id == "cool-device"
+    finding = only(job(of={1: hot}))
+    assert (finding.code, finding.severity) == ("gpu-throttled", Severity.WARNING)
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert "1400 MHz instead of 1900" in finding.title
+    assert finding.fixes[0].id == "cool-device"
 
 
 @pytest.mark.parametrize(
@@ -293,30 +299,30 @@ def test_heat_that_costs_nobody_a_step_is_told_of_the_gpu() -> None:
 def test_the_reason_and_the_clock_decide(
     changes: Mapping[str, Any], severity: Severity | None
 ) -> None:
-    found = hardware(job(of={2: changes}))
-    assert [one.severity for one in found] == ([] if severity is None else [severity])
+    findings = hardware(job(of={2: changes}))
+    assert [one.severity for one in findings] == ([] if severity is None else [severity])
 
 
 def test_hostile_names_do_no_harm() -> None:
     odd = {"name": "[red]x\x1b[2J", "bus_id": "[bold]zz:::", "cores": "0-99999999", "trouble": "["}
     case = job(of={1: {**odd, "ecc": Ecc(uncorrected=1 << 60)}}, events=[(1.0, 77, 79)])
-    assert {one.code for one in hardware(case)} <= CODES
+    assert {finding.code for finding in hardware(case)} <= CODES
 
 
 @pytest.mark.parametrize("address", ["0000:2a:00", "0000:2A:00.0"])
 def test_a_line_of_the_kernels_log_names_the_rank_by_the_gpus_address(address: str) -> None:
     line = f"NVRM: Xid (PCI:{address}): 63, pid='<unknown>', name=<unknown>, Row Remapper: New row"
     case = job(of={number: {"bus_id": f"0000:2{number + 8:x}:00.0"} for number in range(4)})
-    one = only(replace(case, signs=signs_of({"stderr": [line]})))
-    assert (one.code, one.severity) == ("gpu-ecc", Severity.WARNING)
-    assert [culprit.rank for culprit in one.culprits] == [2]
+    finding = only(replace(case, signs=signs_of({"stderr": [line]})))
+    assert (finding.code, finding.severity) == ("gpu-ecc", Severity.WARNING)
+    assert [culprit.rank for culprit in finding.culprits] == [2]
 
 
 def test_a_gpu_without_a_rank_can_be_shown() -> None:
     diagnosis = diagnose(job(2, devices=gpus(3, of={2: {"ecc": Ecc(pending=True)}})))
-    (one,) = [found for found in diagnosis.findings if found.code in CODES]
-    assert [culprit.rank for culprit in one.culprits] == [None]
-    assert "GPU 2 of node" in one.title
+    (finding,) = [found for found in diagnosis.findings if found.code in CODES]
+    assert [culprit.rank for culprit in finding.culprits] == [None]
+    assert "GPU 2 of node" in finding.title
     shown = (
         terminal.render(diagnosis, width=200, colour=False),
         markdown.render(diagnosis, redact=False),
@@ -328,7 +334,7 @@ def test_a_gpu_without_a_rank_can_be_shown() -> None:
 @pytest.mark.parametrize(("samples", "told"), [(1, False), (2, True)])
 def test_a_gpu_is_lost_from_the_second_sample_on(samples: int, *, told: bool) -> None:
     case = lost_at_last(samples)
-    assert [one.code for one in hardware(case)] == ["gpu-lost"] * told
+    assert [finding.code for finding in hardware(case)] == ["gpu-lost"] * told
 
 
 def test_as_many_corrected_errors_as_the_limit_are_told() -> None:
@@ -357,13 +363,13 @@ def test_a_rank_that_failed_within_a_minute_before_was_ended_by_the_loss(
     error = next(rank.error for rank in case.ranks if rank.rank == 2)
     assert error is not None
     ranks = [
-        replace(one, error=replace(error, at=since - before)) if one.rank == 2 else one
-        for one in case.ranks
+        replace(rank, error=replace(error, at=since - before)) if rank.rank == 2 else rank
+        for rank in case.ranks
     ]
     grave = [
-        one.code
-        for one in diagnose(replace(case, ranks=tuple(ranks))).findings
-        if one.severity is Severity.CRITICAL
+        finding.code
+        for finding in diagnose(replace(case, ranks=tuple(ranks))).findings
+        if finding.severity is Severity.CRITICAL
     ]
     assert grave == [code]
 
@@ -372,11 +378,11 @@ def ended_at(case: Case, at: float) -> list[str]:
     """What stops the job whose rank 2 failed then."""
     failed = fell(case, 2, "something else", ended=at)
     ranks = tuple(
-        one if one.error is None else replace(one, error=replace(one.error, at=at))
-        for one in failed.ranks
+        rank if rank.error is None else replace(rank, error=replace(rank.error, at=at))
+        for rank in failed.ranks
     )
-    found = diagnose(replace(failed, ranks=ranks)).findings
-    return [one.code for one in found if one.severity is Severity.CRITICAL]
+    findings = diagnose(replace(failed, ranks=ranks)).findings
+    return [one.code for one in findings if one.severity is Severity.CRITICAL]
 
 
 @pytest.mark.parametrize(

@@ -50,30 +50,35 @@ def test_the_right_gpu_and_rank(nvml: PretendNvml, tmp_path: Path, name: str) ->
 @pytest.mark.parametrize("name", SILENT)
 def test_the_rest_is_silent(nvml: PretendNvml, tmp_path: Path, name: str) -> None:
     count = {"consumer": 4, "unified": 1}.get(name, 8)
-    assert [one.title for one in hardware(scenario(nvml, tmp_path, name, ranks=count))] == []
+    assert [
+        finding.title for finding in hardware(scenario(nvml, tmp_path, name, ranks=count))
+    ] == []
 
 
 @pytest.mark.parametrize("how", ["lost", "lost_unknown", "lost_late"])
 def test_a_gpu_that_falls_off_the_bus(nvml: PretendNvml, tmp_path: Path, how: str) -> None:
     case = scenario(nvml, tmp_path, "busy", how)
-    (one,) = [found for found in hardware(case) if found.severity is not Severity.INFO]
-    assert (one.code, one.severity) == ("gpu-lost", Severity.CRITICAL)
-    (culprit,) = one.culprits
+    (finding,) = [found for found in hardware(case) if found.severity is not Severity.INFO]
+    assert (finding.code, finding.severity) == ("gpu-lost", Severity.CRITICAL)
+    (culprit,) = finding.culprits
     assert (culprit.rank, culprit.device, culprit.pid) == (3, "cuda:3", FIRST_PID + 3)
-    assert "GPU 3 of rank 3" in one.title
-    assert one.victims == (0, 1, 2, 4, 5, 6, 7)
+    assert "GPU 3 of rank 3" in finding.title
+    assert finding.victims == (0, 1, 2, 4, 5, 6, 7)
 
 
 def test_a_gpu_that_is_lost_once_recovers(nvml: PretendNvml, tmp_path: Path) -> None:
     case = scenario(nvml, tmp_path, "busy", "lost", "busy")
-    quiet = [replace(one, events=()) for one in case.device_samples]
+    quiet = [replace(sample, events=()) for sample in case.device_samples]
     assert hardware(replace(case, device_samples=tuple(quiet))) == []
 
 
 def test_links_that_are_down_and_links_with_errors(nvml: PretendNvml, tmp_path: Path) -> None:
     now, later = machine("nvlink_down", pids=PIDS), machine("nvlink_down", pids=PIDS)
     later.epoch = now.epoch - 60
-    found = {one.culprits[0].rank: one for one in hardware(sampled(nvml, tmp_path, [now, later]))}
+    found = {
+        finding.culprits[0].rank: finding
+        for finding in hardware(sampled(nvml, tmp_path, [now, later]))
+    }
     assert {one.code for one in found.values()} == {"nvlink-down"}
     assert found.keys() == {0, 4}
     assert "6 NVLinks are down" in found[4].title
@@ -90,11 +95,11 @@ def test_an_xid_that_is_heard_names_the_rank(nvml: PretendNvml, tmp_path: Path) 
     case = scenario(nvml, tmp_path, "busy")
     *before, last = case.device_samples
     at = last.at - 5
-    told = tuple(replace(one, at=at) for one in events.events)
-    (one,) = hardware(replace(case, device_samples=(*before, replace(last, events=told))))
-    assert one.code == "gpu-xid"
-    assert [culprit.rank for culprit in one.culprits] == [5]
-    assert "XID 119 on the GPU at 0000:ab:00.0" in one.cause
+    told = tuple(replace(event, at=at) for event in events.events)
+    (finding,) = hardware(replace(case, device_samples=(*before, replace(last, events=told))))
+    assert finding.code == "gpu-xid"
+    assert [culprit.rank for culprit in finding.culprits] == [5]
+    assert "XID 119 on the GPU at 0000:ab:00.0" in finding.cause
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Waiting for data: one rank, all ranks, and what to type for the loader at hand."""
+"""Waiting for data: on one rank, on all ranks, and the fixes for the loader at hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 from tests.support.gpus import timed
-from tests.support.hosts import Doing, computing, on_host, sampled
+from tests.support.hosts import ProcessLoad, computing, on_host, sampled
 from tests.support.metadata import with_metadata
 from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import BASE, Fault, Synthetic, synthetic_case
@@ -27,25 +27,25 @@ def job_with_input(seconds: float, *, ranks: int = 4, **loader: Any) -> Syntheti
 
 def only(job: Synthetic, cpu: float | None = None) -> Finding:
     samples = (HostSample(1500.0, cpu, 2, None, None, None),) if cpu is not None else ()
-    (found,) = diagnose(replace(synthetic_case(job), host_samples=samples)).findings
-    return found
+    (finding,) = diagnose(replace(synthetic_case(job), host_samples=samples)).findings
+    return finding
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_all_ranks_wait_for_data(ranks: int) -> None:
-    found = only(job_with_input(0.010, ranks=ranks))
-    assert found.code == "input-bound"
-    assert found.severity is Severity.WARNING
-    assert found.culprits == ()
-    assert found.victims == tuple(range(ranks))
-    assert found.cost.step_fraction == pytest.approx(0.27, abs=0.03)
+    finding = only(job_with_input(0.010, ranks=ranks))
+    assert finding.code == "input-bound"
+    assert finding.severity is Severity.WARNING
+    assert finding.culprits == ()
+    assert finding.victims == tuple(range(ranks))
+    assert finding.cost.step_fraction == pytest.approx(0.27, abs=0.03)
 
 
 def test_a_device_that_still_had_work_waited_for_no_data() -> None:
     """One rank whose host is ahead is enough: then not all ranks wait."""
     job = replace(job_with_input(0.010), device="cuda:0", birth={"clock": "device"})
     waiting = timed(synthetic_case(job), 0.008, 0.009)  # ahead again, but not before the forward
-    assert [one.code for one in diagnose(waiting).findings] == ["input-bound"]
+    assert [finding.code for finding in diagnose(waiting).findings] == ["input-bound"]
     assert diagnose(timed(waiting, 0.3, 0.4, only=[2])).findings == ()
 
 
@@ -53,9 +53,9 @@ def test_a_slow_fetch_that_a_gpu_fills_with_work_is_no_idle_time() -> None:
     fault = Fault(1, "input", milliseconds=20)
     job = Synthetic(faults=[fault], device="cuda:0", birth={"clock": "device"})
     for lead, fills in ((0.3, True), (0.0, False)):
-        (one,) = diagnose(timed(synthetic_case(job), lead, lead + 0.001)).findings
-        assert one.code == "straggler-input"
-        assert ("work on the GPU" in one.cause) is fills
+        (finding,) = diagnose(timed(synthetic_case(job), lead, lead + 0.001)).findings
+        assert finding.code == "straggler-input"
+        assert ("work on the GPU" in finding.cause) is fills
 
 
 @pytest.mark.parametrize(("milliseconds", "told"), [(0.5, False), (4.0, True)])
@@ -64,7 +64,7 @@ def test_of_tensorflow_the_call_alone_is_no_wait(milliseconds: float, told: bool
     job = Synthetic(ranks=1, base={**base, "input": milliseconds / 1e3})
     case = synthetic_case(job)
     case = replace(case, job=replace(case.job, framework="tensorflow"))
-    assert ("input-bound" in {one.code for one in diagnose(case).findings}) is told
+    assert ("input-bound" in {finding.code for finding in diagnose(case).findings}) is told
 
 
 @pytest.mark.parametrize(("workers", "told"), [(0, False), (None, True), (2, True)])
@@ -74,7 +74,9 @@ def test_a_batch_that_takes_no_longer_than_a_workers_is_no_wait(
     base = {name: seconds / 20 for name, seconds in BASE.items()}
     birth = {"loaders": [{} if workers is None else {"workers": workers}]}
     job = Synthetic(ranks=2, base={**base, "input": 0.9e-3}, birth=birth)
-    assert ("input-bound" in {one.code for one in diagnose(synthetic_case(job)).findings}) is told
+    assert (
+        "input-bound" in {finding.code for finding in diagnose(synthetic_case(job)).findings}
+    ) is told
 
 
 @pytest.mark.parametrize(
@@ -86,15 +88,15 @@ def test_a_batch_that_takes_no_longer_than_a_workers_is_no_wait(
     ],
 )
 def test_cause_and_fix_know_the_settings(loader: dict[str, int], cause: str, how: str) -> None:
-    found = only(job_with_input(0.010, **loader))
-    assert cause in found.cause
-    assert how in found.fixes[0].how
+    finding = only(job_with_input(0.010, **loader))
+    assert cause in finding.cause
+    assert how in finding.fixes[0].how
 
 
 def test_busy_cores_make_more_workers_useless() -> None:
-    found = only(job_with_input(0.010, workers=4), cpu=97.0)
-    assert "97 % busy" in found.cause
-    assert "more workers would not help" in found.fixes[0].how
+    finding = only(job_with_input(0.010, workers=4), cpu=97.0)
+    assert "97 % busy" in finding.cause
+    assert "more workers would not help" in finding.fixes[0].how
     assert "keep up" in only(job_with_input(0.010, workers=4), cpu=50.0).cause
 
 
@@ -104,7 +106,8 @@ def restarting(every: int = 12, **loader: Any) -> Finding | None:
     described = {"workers": 2, "persistent_workers": False, "batches": 12, **loader}
     job = replace(job_with_input(0.001, **described), faults=faults)
     return next(
-        (one for one in diagnose(synthetic_case(job)).findings if "input" in one.code), None
+        (finding for finding in diagnose(synthetic_case(job)).findings if "input" in finding.code),
+        None,
     )
 
 
@@ -126,9 +129,9 @@ def test_waits_that_are_no_epochs_beginning(other: dict[str, Any]) -> None:
 
 
 def test_no_workers_is_the_cause_even_on_busy_cores() -> None:
-    found = only(job_with_input(0.010, workers=0), cpu=97.0)
-    assert "num_workers=0" in found.cause
-    assert "97 % busy" in found.fixes[0].how
+    finding = only(job_with_input(0.010, workers=0), cpu=97.0)
+    assert "num_workers=0" in finding.cause
+    assert "97 % busy" in finding.fixes[0].how
     assert "busy" not in only(job_with_input(0.010, workers=0), cpu=50.0).fixes[0].how
 
 
@@ -141,12 +144,12 @@ def test_one_slow_loader_is_a_straggler_not_a_bound_job() -> None:
         birth={"loaders": [{"workers": 2, "persistent_workers": True}]},
         faults=[Fault(3, "input", milliseconds=20)],
     )
-    found = only(slow)
-    assert found.code == "straggler-input"
-    assert [culprit.rank for culprit in found.culprits] == [3]
-    assert "100 %" in found.cause
-    assert "num_workers=2 now" in found.fixes[0].how
-    assert "persistent_workers=True" not in found.fixes[0].how
+    finding = only(slow)
+    assert finding.code == "straggler-input"
+    assert [culprit.rank for culprit in finding.culprits] == [3]
+    assert "100 %" in finding.cause
+    assert "num_workers=2 now" in finding.fixes[0].how
+    assert "persistent_workers=True" not in finding.fixes[0].how
 
 
 def test_input_that_explains_little_of_the_gap_is_not_the_cause() -> None:
@@ -154,20 +157,22 @@ def test_input_that_explains_little_of_the_gap_is_not_the_cause() -> None:
     assert only(Synthetic(faults=faults)).code == "straggler-compute"
 
 
-def sampled_job(doing: Doing, *, idle: float = 0.0, cpu: float = 50.0, **loader: Any) -> Case:
+def sampled_job(doing: ProcessLoad, *, idle: float = 0.0, cpu: float = 50.0, **loader: Any) -> Case:
     case = on_host(synthetic_case(job_with_input(0.010, **loader)))
     case = computing(case, dict.fromkeys(range(4), idle))
     return sampled(case, dict.fromkeys(range(4), doing), cpu_percent=cpu)
 
 
 def bound(case: Case, settings: Settings = DEFAULTS) -> Finding:
-    return next(one for one in diagnose(case, settings).findings if one.code == "input-bound")
+    return next(
+        finding for finding in diagnose(case, settings).findings if finding.code == "input-bound"
+    )
 
 
 def test_without_workers_sleep_and_computation_are_told_apart() -> None:
-    asleep = bound(sampled_job(Doing(), idle=0.009, workers=0))
+    asleep = bound(sampled_job(ProcessLoad(), idle=0.009, workers=0))
     assert "waiting for storage, a network, a lock or a sleep" in asleep.cause
-    computes = bound(sampled_job(Doing(), workers=0))
+    computes = bound(sampled_job(ProcessLoad(), workers=0))
     assert "which takes CPU time" in computes.cause
     for one in (asleep, computes):
         assert "num_workers=0" in one.cause
@@ -175,27 +180,32 @@ def test_without_workers_sleep_and_computation_are_told_apart() -> None:
 
 
 def test_a_main_thread_that_is_often_seen_waiting_for_a_disk() -> None:
-    assert "waiting for a disk" in bound(sampled_job(Doing(state="D"), idle=0.009, workers=0)).cause
+    assert (
+        "waiting for a disk"
+        in bound(sampled_job(ProcessLoad(state="D"), idle=0.009, workers=0)).cause
+    )
 
 
 def test_busy_cores_matter_to_what_computes_only() -> None:
-    asleep = bound(sampled_job(Doing(), idle=0.009, cpu=97.0, workers=0))
+    asleep = bound(sampled_job(ProcessLoad(), idle=0.009, cpu=97.0, workers=0))
     assert "busy" not in asleep.fixes[0].how
-    computes = bound(sampled_job(Doing(), cpu=97.0, workers=0))
+    computes = bound(sampled_job(ProcessLoad(), cpu=97.0, workers=0))
     assert "97 % busy: do less" in computes.fixes[0].how
 
 
 @pytest.mark.parametrize(
     ("worker", "cause", "how"),
     [
-        (Doing(running=0.05), "sleeps most of the time, waiting for storage", "cost no core"),
-        (Doing(running=0.05, state="D"), "waiting for a disk", "cost no core"),
-        (Doing(running=0.8, queued=0.1), "computes all the time", "cores are left"),
-        (Doing(running=0.5), "too few, or the dataset", "profile"),
+        (ProcessLoad(running=0.05), "sleeps most of the time, waiting for storage", "cost no core"),
+        (ProcessLoad(running=0.05, state="D"), "waiting for a disk", "cost no core"),
+        (ProcessLoad(running=0.8, queued=0.1), "computes all the time", "cores are left"),
+        (ProcessLoad(running=0.5), "too few, or the dataset", "profile"),
     ],
 )
-def test_workers_that_sleep_and_workers_that_compute(worker: Doing, cause: str, how: str) -> None:
-    one = bound(sampled_job(Doing(children=(worker, worker)), workers=2, prefetch_factor=2))
+def test_workers_that_sleep_and_workers_that_compute(
+    worker: ProcessLoad, cause: str, how: str
+) -> None:
+    one = bound(sampled_job(ProcessLoad(children=(worker, worker)), workers=2, prefetch_factor=2))
     assert cause in one.cause
     assert how in one.fixes[0].how
     assert "num_workers=4, prefetch_factor=4" in one.fixes[0].how
@@ -205,15 +215,15 @@ def test_workers_that_sleep_and_workers_that_compute(worker: Doing, cause: str, 
 
 
 def test_workers_that_sleep_do_not_need_the_busy_cores() -> None:
-    asleep = Doing(children=(Doing(running=0.05),))
+    asleep = ProcessLoad(children=(ProcessLoad(running=0.05),))
     one = bound(sampled_job(asleep, cpu=99.0, workers=1))
     assert "sleeps most of the time" in one.cause
-    busy = Doing(children=(Doing(running=0.95),))
+    busy = ProcessLoad(children=(ProcessLoad(running=0.95),))
     assert "99 % busy" in bound(sampled_job(busy, cpu=99.0, workers=1)).cause
 
 
 def test_a_used_up_quota_is_as_good_as_busy_cores() -> None:
-    throttled = Doing(throttled=0.3, quota=1.0, children=(Doing(running=0.95),))
+    throttled = ProcessLoad(throttled=0.3, quota=1.0, children=(ProcessLoad(running=0.95),))
     one = bound(sampled_job(throttled, workers=1))
     assert "CPU quota is used up" in one.cause
     assert "more workers would not help" in one.fixes[0].how
@@ -221,7 +231,9 @@ def test_a_used_up_quota_is_as_good_as_busy_cores() -> None:
 
 @pytest.mark.parametrize("share", [0.4, 0.6])
 def test_batches_that_are_ready_take_long_to_receive(share: float) -> None:
-    case = sampled_job(Doing(children=(Doing(running=0.05),)), workers=1, persistent_workers=True)
+    case = sampled_job(
+        ProcessLoad(children=(ProcessLoad(running=0.05),)), workers=1, persistent_workers=True
+    )
     for rank in case.ranks:
         rank.steps["flags"][: int(share * len(rank.steps))] |= BATCH_READY
     found = bound(case)
@@ -233,20 +245,20 @@ def test_batches_that_are_ready_take_long_to_receive(share: float) -> None:
 
 
 def test_one_batch_ahead_is_little() -> None:
-    asleep = Doing(children=(Doing(running=0.05),))
+    asleep = ProcessLoad(children=(ProcessLoad(running=0.05),))
     one = bound(sampled_job(asleep, workers=1, prefetch_factor=1))
     assert "only one batch ahead" in one.cause
     assert "prefetch_factor=2" in one.fixes[0].how
 
 
 def test_a_loop_without_a_loader() -> None:
-    asleep = bound(sampled_job(Doing(), idle=0.009))
+    asleep = bound(sampled_job(ProcessLoad(), idle=0.009))
     assert "does not overlap with training, and mostly waits" in asleep.cause
-    assert "Making a batch takes CPU time" in bound(sampled_job(Doing())).cause
+    assert "Making a batch takes CPU time" in bound(sampled_job(ProcessLoad())).cause
 
 
 def test_its_constants_are_limits() -> None:
-    case = sampled_job(Doing(), cpu=80.0, workers=0)
+    case = sampled_job(ProcessLoad(), cpu=80.0, workers=0)
     lower = Settings(values={"input-bound": {"saturated": 0.75}})
     assert "busy" not in bound(case).fixes[0].how
     assert "80 % busy" in bound(case, lower).fixes[0].how
@@ -263,14 +275,14 @@ def test_dividing_a_batch_over_replicas_takes_time_whatever_makes_it(
     """1.4 to 1.8 ms were measured on healthy jobs with batches that were there."""
     base = {**BASE, "input": wait, "forward": 0.004, "backward": 0.006}
     birth = {"framework": "tensorflow", "strategy": "mirrored", "replicas": replicas}
-    found = only(Synthetic(ranks=1, base=base, birth=birth))
-    assert found.code == "input-bound"
-    assert found.severity is (Severity.INFO if divided else Severity.WARNING)
-    assert ("Splitting a batch" in found.cause) == divided
+    finding = only(Synthetic(ranks=1, base=base, birth=birth))
+    assert finding.code == "input-bound"
+    assert finding.severity is (Severity.INFO if divided else Severity.WARNING)
+    assert ("Splitting a batch" in finding.cause) == divided
 
 
 def test_what_equals_a_limit_of_input_counts() -> None:
-    case = sampled_job(Doing(), cpu=75.0, workers=0)
+    case = sampled_job(ProcessLoad(), cpu=75.0, workers=0)
     share = bound(case).evidence[0].value
     assert isinstance(share, float)
     for limit, value, side in (
@@ -284,13 +296,13 @@ def test_what_equals_a_limit_of_input_counts() -> None:
 @pytest.mark.parametrize(
     ("doing", "limit", "value", "side"),
     [
-        (Doing(children=(Doing(running=0.75),)), "computes", 0.75, "more"),
-        (Doing(children=(Doing(running=0.25),)), "computes", 0.75, "more"),
-        (Doing(children=(Doing(running=0.5),)), "computes", 0.25, None),
+        (ProcessLoad(children=(ProcessLoad(running=0.75),)), "computes", 0.75, "more"),
+        (ProcessLoad(children=(ProcessLoad(running=0.25),)), "computes", 0.75, "more"),
+        (ProcessLoad(children=(ProcessLoad(running=0.5),)), "computes", 0.25, None),
     ],
 )
 def test_what_workers_do_at_a_limit(
-    doing: Doing, limit: str, value: float, side: str | None
+    doing: ProcessLoad, limit: str, value: float, side: str | None
 ) -> None:
     case = sampled_job(doing, workers=1)
     assert equal_counts_as(case, "input-bound", limit, value) == side
@@ -308,5 +320,5 @@ def test_a_wait_is_for_dividing_if_all_ranks_divide(others: int, divided: bool) 
 
 def test_half_of_the_wait_asleep_is_a_wait() -> None:
     for idle, sleeps in ((0.0055, True), (0.0045, False)):
-        found = bound(sampled_job(Doing(), idle=idle, workers=0))
+        found = bound(sampled_job(ProcessLoad(), idle=idle, workers=0))
         assert ("waiting for storage" in found.cause) is sleeps

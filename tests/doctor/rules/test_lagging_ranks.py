@@ -1,4 +1,4 @@
-"""Ranks that timed out in a collective: whom they waited for, where the black boxes tell."""
+"""Ranks that timed out in a collective: which ranks they waited for, if the black boxes show it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
-from tests.support.failure_cases import AT, dead, error, failed_job, stepped, terminated
+from tests.support.failure_cases import AT, dead, error, failed_job, step_records, terminated
 from tests.support.metadata import with_metadata
 
 TIMED_OUT = (
@@ -31,7 +31,7 @@ def timed_out(
         with_metadata(
             replace(
                 dead(number, exit_code=1, error=said) if number in told else terminated(number),
-                steps=stepped(many),
+                steps=step_records(many),
             ),
             **birth or {},
         )
@@ -51,7 +51,7 @@ _VALUES = {"milliseconds": "20000", "operation": "recv"}
 def test_the_one_that_is_behind_and_did_not_time_out_was_waited_for() -> None:
     found = timed_out([29, 28, 29, 29], silent=[1])
     assert (found.code, found.victims) == ("failed-gloo", (0, 2, 3))
-    assert [one.rank for one in found.culprits] == [1]
+    assert [culprit.rank for culprit in found.culprits] == [1]
     assert found.title == "Rank 1 made no progress: ranks 0, 2 and 3 timed out"
     assert found.since_step == 28
     assert "Rank 1 had finished step 28, the others step 29" in found.cause
@@ -81,4 +81,4 @@ def test_nobody_is_named_where_the_steps_do_not_tell(steps: list[int], silent: l
 @pytest.mark.parametrize(("ranks", "named"), [(8, [0, 1]), (7, [])])
 def test_a_quarter_of_the_ranks_is_few(ranks: int, named: list[int]) -> None:
     found = timed_out([28, 28, *[29] * (ranks - 2)], silent=[0, 1])
-    assert [one.rank for one in found.culprits] == named
+    assert [culprit.rank for culprit in found.culprits] == named

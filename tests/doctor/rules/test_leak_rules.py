@@ -1,4 +1,5 @@
-"""Memory that grows without end is told, with who and when it is full; healthy growth is not."""
+"""Unlimited memory growth is reported, with the rank and when memory is full; healthy growth is
+not."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ JOB = Synthetic(ranks=2, steps=2000)
 def leaks(case: Case) -> list[Finding]:
     """Of the job when it is over: while it runs, what is full soon is `oom-risk`."""
     case = replace(case, job=replace(case.job, outcome=Outcome.COMPLETED))
-    return [one for one in diagnose(case).findings if one.code.startswith("leak-")]
+    return [finding for finding in diagnose(case).findings if finding.code.startswith("leak-")]
 
 
 def on_device(grown: Callable[[np.ndarray, int], np.ndarray]) -> Case:
@@ -67,7 +68,7 @@ def on_host(grown: Callable[[float, int], float], *, used: int = 10 * GIB) -> Ca
 def test_a_rank_whose_device_fills() -> None:
     (found,) = leaks(on_device(lambda step, rank: step * MIB * (rank == 1)))
     assert (found.code, found.severity) == ("leak-device", Severity.WARNING)
-    assert [one.rank for one in found.culprits] == [1]
+    assert [culprit.rank for culprit in found.culprits] == [1]
     assert "grows by 1 MiB per step" in found.title
 
 
@@ -82,7 +83,7 @@ def on_the_host(grown: Callable[[np.ndarray, int], np.ndarray], steps: int = 100
 
 def test_a_mebibyte_a_step_is_found_in_a_hundred_steps() -> None:
     (found,) = leaks(on_the_host(lambda step, rank: step * MIB * (rank == 1)))
-    assert (found.code, [one.rank for one in found.culprits]) == ("leak-host", [1])
+    assert (found.code, [culprit.rank for culprit in found.culprits]) == ("leak-host", [1])
     assert "grows by 1 MiB per step" in found.title
     assert found.evidence[0].source == "resident at the ends of steps"
 
@@ -105,7 +106,7 @@ def test_a_slow_leak_shows_in_the_history_of_the_run() -> None:
         known["resident_bytes"] = 2 * GIB + 5 * MIB * np.arange(60) * (number == 0)
         ranks.append(replace(rank, history=known))
     (found,) = leaks(replace(case, ranks=tuple(ranks)))
-    assert (found.code, [one.rank for one in found.culprits]) == ("leak-host", [0])
+    assert (found.code, [culprit.rank for culprit in found.culprits]) == ("leak-host", [0])
 
 
 def test_ranks_that_all_leak_blame_nobody() -> None:
@@ -116,7 +117,7 @@ def test_ranks_that_all_leak_blame_nobody() -> None:
 
 def test_a_process_that_grows_and_when_the_host_is_full() -> None:
     (found,) = leaks(on_host(lambda at, rank: 20 * MIB * at * (rank == 0)))
-    assert (found.code, [one.rank for one in found.culprits]) == ("leak-host", [0])
+    assert (found.code, [culprit.rank for culprit in found.culprits]) == ("leak-host", [0])
     assert "full in about" in found.title
     assert found.severity is Severity.WARNING
 
@@ -155,4 +156,4 @@ def test_a_rank_that_leaks_half_as_much_is_named_too(share: float, culprits: lis
         rank = case.ranks[number]
         rank.steps["device_bytes"] = 8 * GIB + slope * MIB * rank.steps["step"].astype(float)
     (found,) = leaks(case)
-    assert sorted(one.rank or 0 for one in found.culprits) == culprits
+    assert sorted(culprit.rank or 0 for culprit in found.culprits) == culprits

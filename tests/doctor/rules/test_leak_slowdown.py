@@ -1,4 +1,4 @@
-"""A leak that costs time is one finding: the rank that leaks is slow because of it."""
+"""A leak that slows down its rank is one finding, not two."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
 from tests.support.gpus import GIB
-from tests.support.hosts import Doing, on_host, sampled
+from tests.support.hosts import ProcessLoad, on_host, sampled
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
 MIB = 1 << 20
@@ -25,9 +25,9 @@ def leaking(mebibytes: float, faults: float | None = None, outcome: Outcome | No
     steps = case.ranks[1].steps
     steps["resident_bytes"] = GIB + mebibytes * MIB * steps["step"].astype(float)
     taken = mebibytes * MIB / 4096 / SECONDS if faults is None else faults
-    case = sampled(case, {1: Doing(faults=taken, kernel=0.05 + 0.02 / SECONDS)})
+    case = sampled(case, {1: ProcessLoad(faults=taken, kernel=0.05 + 0.02 / SECONDS)})
     samples = [
-        replace(one, memory_used=20 * GIB, memory_total=64 * GIB) for one in case.host_samples
+        replace(sample, memory_used=20 * GIB, memory_total=64 * GIB) for sample in case.host_samples
     ]
     job = replace(case.job, outcome=outcome or Outcome.RUNNING)
     return replace(case, job=job, host_samples=tuple(samples))
@@ -37,46 +37,47 @@ def leaking(mebibytes: float, faults: float | None = None, outcome: Outcome | No
     ("outcome", "code"), [(Outcome.RUNNING, "oom-risk"), (Outcome.COMPLETED, "leak-host")]
 )
 def test_the_leak_stands_for_the_slowness_that_it_causes(outcome: Outcome, code: str) -> None:
-    (found,) = diagnose(leaking(64, outcome=outcome)).findings
-    assert (found.code, [one.rank for one in found.culprits]) == (code, [1])
-    assert found.victims == (0, 2, 3)
-    assert found.cost.step_fraction == pytest.approx(0.4, abs=0.1)
-    assert "makes rank 1 " in found.cause
+    (finding,) = diagnose(leaking(64, outcome=outcome)).findings
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == (code, [1])
+    assert finding.victims == (0, 2, 3)
+    assert finding.cost.step_fraction == pytest.approx(0.4, abs=0.1)
+    assert "makes rank 1 " in finding.cause
 
 
 def test_pages_that_come_and_go_beside_a_small_leak_are_a_cause_of_their_own() -> None:
     case = leaking(1, faults=50_000, outcome=Outcome.COMPLETED)
-    codes = [one.code for one in diagnose(case).findings]
+    codes = [finding.code for finding in diagnose(case).findings]
     assert sorted(codes) == ["leak-host", "straggler-host"]
 
 
 def test_a_leak_of_a_rank_that_is_slow_for_another_reason_is_no_cause() -> None:
     case = leaking(64, faults=10, outcome=Outcome.COMPLETED)
-    codes = [one.code for one in diagnose(case).findings]
+    codes = [finding.code for finding in diagnose(case).findings]
     assert "leak-host" in codes
     assert any(code.startswith("straggler-") for code in codes)
 
 
 def unsampled(case: Case) -> Case:
-    samples = (replace(one, tasks={}) for one in case.host_samples)
+    samples = (replace(sample, tasks={}) for sample in case.host_samples)
     return replace(case, host_samples=tuple(samples))
 
 
 def test_one_cause_is_told_once_where_page_faults_were_not_sampled() -> None:
-    (found,) = diagnose(unsampled(leaking(64, outcome=Outcome.COMPLETED))).findings
-    assert (found.code, found.victims) == ("leak-host", (0, 2, 3))
-    assert "19.9 ms" in found.cause
-    assert "24.6 ms at 1.5 µs" in found.cause
+    (finding,) = diagnose(unsampled(leaking(64, outcome=Outcome.COMPLETED))).findings
+    assert (finding.code, finding.victims) == ("leak-host", (0, 2, 3))
+    assert "19.9 ms" in finding.cause
+    assert "24.6 ms at 1.5 µs" in finding.cause
 
 
 def test_a_leak_too_small_for_the_slowness_is_told_beside_it() -> None:
     codes = [
-        one.code for one in diagnose(unsampled(leaking(8, outcome=Outcome.COMPLETED))).findings
+        finding.code
+        for finding in diagnose(unsampled(leaking(8, outcome=Outcome.COMPLETED))).findings
     ]
     assert sorted(codes) == ["leak-host", "straggler-compute"]
     many = leaking(64, outcome=Outcome.COMPLETED)
     many.ranks[1].steps["gc_s"] = 0.018
-    codes = [one.code for one in diagnose(unsampled(many)).findings]
+    codes = [finding.code for finding in diagnose(unsampled(many)).findings]
     assert "leak-host" in codes
     assert len(codes) > 1, "the garbage collector explains its slowness"
 
@@ -84,8 +85,8 @@ def test_a_leak_too_small_for_the_slowness_is_told_beside_it() -> None:
 @pytest.mark.parametrize(("kept", "one_cause"), [(0.52, True), (0.48, False)])
 def test_half_of_the_new_pages_must_be_kept(kept: float, one_cause: bool) -> None:
     new = 64 * MIB / 4096 / kept / SECONDS
-    found = diagnose(leaking(64, faults=new, outcome=Outcome.COMPLETED)).findings
-    assert (len(found) == 1) is one_cause
+    findings = diagnose(leaking(64, faults=new, outcome=Outcome.COMPLETED)).findings
+    assert (len(findings) == 1) is one_cause
 
 
 @pytest.mark.parametrize(("mebibytes", "one_cause"), [(28, True), (24, False)])
@@ -93,5 +94,5 @@ def test_unsampled_pages_must_explain_half_of_the_slowness(
     mebibytes: float, one_cause: bool
 ) -> None:
     """At 1.5 microseconds each, of 20 ms: 26 MiB are half of it."""
-    found = diagnose(unsampled(leaking(mebibytes, outcome=Outcome.COMPLETED))).findings
-    assert (len(found) == 1) is one_cause
+    findings = diagnose(unsampled(leaking(mebibytes, outcome=Outcome.COMPLETED))).findings
+    assert (len(findings) == 1) is one_cause

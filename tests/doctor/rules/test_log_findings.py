@@ -1,4 +1,4 @@
-"""What console text accuses somebody of: causes before symptoms, and nothing of a healthy job."""
+"""Findings from console text: causes before symptoms, and none on healthy jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from mgpu_doctor.rules.failures.log_codes import FAMILIES, SUMMARIES, family_of
 from mgpu_doctor.rules.failures.log_findings import filled, first_sentence
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
-from tests.support.failure_cases import AT, dead, echo, error, failed_job, rank, terminated
+from tests.support.failure_cases import (
+    AT,
+    dead,
+    error,
+    failed_job,
+    rank,
+    secondary_failure,
+    terminated,
+)
 from tests.support.logs import RECORDED, progress, write
 from tests.support.loops import over
 
@@ -59,7 +67,7 @@ def test_ranks_whose_collectives_differ_are_told_with_the_calls_they_were_in() -
     ranks = [dead(n, signal=6 if n == 3 else 15, now=now) for n, now in enumerate(nows)]
     (found,) = diagnose(replace(failed_job(ranks), signs=(sign,))).findings[:1]
     assert found.code == "hang-collective-mismatch"
-    told = [(one.measure, one.value, one.where) for one in found.evidence if one.where]
+    told = [(item.measure, item.value, item.where) for item in found.evidence if item.where]
     assert told[-2:] == [
         ("rank 3 was in", "broadcast", "/home/me/train.py:87"),
         ("ranks 0-2 were in", "all_reduce", "/home/me/model.py:8"),
@@ -117,11 +125,11 @@ def test_the_cause_is_named_and_those_that_lost_their_peer_are_victims(tmp_path:
     for other in (3, 0, 1):
         lines += raised(GLOO, f"[rank{other}]: ")
     lines += raised(FULL, "[rank2]: ")
-    (found,) = findings(lines, tmp_path)
-    assert (found.code, found.severity) == ("shm-exhausted", Severity.CRITICAL)
-    assert [culprit.rank for culprit in found.culprits] == [2]
-    assert found.victims == (0, 1, 3)
-    assert f"{tmp_path}/x.log:29" in [piece.where for piece in found.evidence]
+    (finding,) = findings(lines, tmp_path)
+    assert (finding.code, finding.severity) == ("shm-exhausted", Severity.CRITICAL)
+    assert [culprit.rank for culprit in finding.culprits] == [2]
+    assert finding.victims == (0, 1, 3)
+    assert f"{tmp_path}/x.log:29" in [piece.where for piece in finding.evidence]
 
 
 def test_the_exception_that_came_first_counts(tmp_path: Path) -> None:
@@ -146,14 +154,16 @@ def test_ranks_that_show_the_same_share_the_blame(tmp_path: Path) -> None:
 
 def test_what_every_rank_shows_is_everybodys(tmp_path: Path) -> None:
     lines = [line for n in range(4) for line in raised(SHAPES, f"[rank{n}]: ")]
-    (found,) = findings(lines, tmp_path)
-    assert found.title.startswith("Every rank: ")
-    assert [culprit.rank for culprit in found.culprits] == [0, 1, 2, 3]
-    assert found.victims == ()
+    (finding,) = findings(lines, tmp_path)
+    assert finding.title.startswith("Every rank: ")
+    assert [culprit.rank for culprit in finding.culprits] == [0, 1, 2, 3]
+    assert finding.victims == ()
 
 
 @pytest.mark.parametrize(
-    "signature", [one for one in SIGNATURES if one.mutual], ids=lambda signature: signature.id
+    "signature",
+    [signature for signature in SIGNATURES if signature.mutual],
+    ids=lambda signature: signature.id,
 )
 def test_who_tells_of_a_disagreement_is_not_to_blame(signature: Signature, tmp_path: Path) -> None:
     lines = raised(signature.example.split("\n")[0], label="[rank1]: ")
@@ -163,10 +173,10 @@ def test_who_tells_of_a_disagreement_is_not_to_blame(signature: Signature, tmp_p
 
 def test_symptoms_alone_say_that_they_are_symptoms(tmp_path: Path) -> None:
     lines = [line for n in (0, 1, 3) for line in raised(GLOO, f"[rank{n}]: ")]
-    (found,) = findings(lines, tmp_path)
-    assert (found.code, found.culprits, found.victims) == ("failed-gloo", (), (0, 1, 3))
-    assert found.cause.startswith("It is known only that ")
-    assert found.confidence <= 0.5
+    (finding,) = findings(lines, tmp_path)
+    assert (finding.code, finding.culprits, finding.victims) == ("failed-gloo", (), (0, 1, 3))
+    assert finding.cause.startswith("It is known only that ")
+    assert finding.confidence <= 0.5
 
 
 def test_a_symptom_beside_a_known_death_is_silent(tmp_path: Path) -> None:
@@ -186,11 +196,11 @@ def test_what_does_not_explain_a_kill_is_not_blamed_for_it(tmp_path: Path) -> No
 
 
 def test_an_exception_without_a_rank(tmp_path: Path) -> None:
-    (found,) = findings([*progress(50), *raised(SHAPES)], tmp_path)
-    assert found.code == "failed-shape-mismatch"
-    assert [culprit.rank for culprit in found.culprits] == [None]
-    (found,) = findings([*progress(50), *raised("KeyError: 'labels'")], tmp_path)
-    assert (found.code, found.title) == (
+    (finding,) = findings([*progress(50), *raised(SHAPES)], tmp_path)
+    assert finding.code == "failed-shape-mismatch"
+    assert [culprit.rank for culprit in finding.culprits] == [None]
+    (finding,) = findings([*progress(50), *raised("KeyError: 'labels'")], tmp_path)
+    assert (finding.code, finding.title) == (
         "failed-exception",
         "A process of the job raised KeyError at train.py:12: 'labels'",
     )
@@ -299,14 +309,14 @@ def test_a_worker_that_never_came_is_the_only_rank_that_left_no_sign(
     found, *_ = recorded(failed_job(ranks), [told])
     assert found.code == "failed-tf-worker-missing"
     assert found.title.startswith("Worker 1 never came")
-    assert [one.rank for one in found.culprits] == named
+    assert [culprit.rank for culprit in found.culprits] == named
 
 
 def test_a_loss_that_stays_nan_is_a_defect_and_once_is_none(tmp_path: Path) -> None:
     steps = [f"step {n} loss {'nan' if n > 30 else 0.5}" for n in range(900)]
-    (found,) = findings(steps, tmp_path)
-    assert (found.code, found.severity) == ("loss-nan", Severity.WARNING)
-    assert found.evidence[0].where == f"{tmp_path}/x.log:32"
+    (finding,) = findings(steps, tmp_path)
+    assert (finding.code, finding.severity) == ("loss-nan", Severity.WARNING)
+    assert finding.evidence[0].where == f"{tmp_path}/x.log:32"
     assert findings([*steps[:34], *progress(300)], tmp_path) == []
 
 
@@ -325,7 +335,7 @@ def recorded(case: Case, lines: Sequence[str]) -> list[Finding]:
 
 def test_in_a_recording_the_rank_that_fell_first_is_told_why() -> None:
     fallen = dead(2, exit_code=1, error=error("RuntimeError", SHAPES.partition(": ")[2]))
-    case = failed_job([rank(0), rank(1), fallen, echo(3)])
+    case = failed_job([rank(0), rank(1), fallen, secondary_failure(3)])
     found = recorded(case, raised(SHAPES))
     assert grave(found) == [("failed-shape-mismatch", [2])]
     assert 3 in found[0].victims
@@ -392,7 +402,7 @@ def test_first_sentences() -> None:
 
 
 def test_symptoms_weigh_less_than_causes() -> None:
-    symptoms = [one.weight for one in SIGNATURES if one.role is Role.SYMPTOM]
+    symptoms = [signature.weight for signature in SIGNATURES if signature.role is Role.SYMPTOM]
     assert symptoms
     assert max(symptoms) <= 0.9
 
@@ -436,17 +446,24 @@ def test_a_watchdogs_abort_is_an_echo_of_the_rank_that_raised(tmp_path: Path) ->
     """torchrun calls the first abort the root cause; ten minutes before, rank 3 had raised."""
     survivors = [line for number in (0, 1, 2) for line in watchdog(number)]
     ends = summary([(0, -6), (1, -6), (2, -6), (3, 1)])
-    (found,) = findings([*raised(SHAPES, "[rank3]: "), *survivors, *ends], tmp_path)
-    assert (found.code, [one.rank for one in found.culprits]) == ("failed-shape-mismatch", [3])
-    assert found.victims == (0, 1, 2)
+    (finding,) = findings([*raised(SHAPES, "[rank3]: "), *survivors, *ends], tmp_path)
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == (
+        "failed-shape-mismatch",
+        [3],
+    )
+    assert finding.victims == (0, 1, 2)
 
 
 def test_watchdogs_alone_name_nobody_but_tell_who_was_silent(tmp_path: Path) -> None:
     survivors = [line for number in (0, 1, 3) for line in watchdog(number)]
     ends = summary([(0, -6), (1, -6), (3, -6), (2, -15)])
-    (found,) = findings([*survivors, *ends], tmp_path)
-    assert (found.code, found.culprits, found.victims) == ("failed-nccl-timeout", (), (0, 1, 3))
-    assert "Rank 2 printed no such error" in found.cause
+    (finding,) = findings([*survivors, *ends], tmp_path)
+    assert (finding.code, finding.culprits, finding.victims) == (
+        "failed-nccl-timeout",
+        (),
+        (0, 1, 3),
+    )
+    assert "Rank 2 printed no such error" in finding.cause
 
 
 def test_an_abort_with_a_cause_of_its_own_is_no_echo(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Host memory: who says so decides, and how sure it is."""
+"""Kills for lack of host memory: which source decides, and the confidence."""
 
 from __future__ import annotations
 
@@ -11,16 +11,25 @@ from mgpu_doctor.case.model import Case, Outcome, State
 from tests.support.ending_records import (
     GIB,
     MIB,
-    diagnosed,
+    failure_findings,
     group,
     kill,
     pid_of,
     process,
     sampled,
-    told,
     with_end,
+    with_ending_record,
 )
-from tests.support.failure_cases import AT, dead, echo, error, failed_job, rank, terminated, waiting
+from tests.support.failure_cases import (
+    AT,
+    dead,
+    error,
+    failed_job,
+    rank,
+    secondary_failure,
+    terminated,
+    waiting,
+)
 from tests.support.synthetic import Synthetic, records
 
 WORKER = 5000
@@ -29,18 +38,20 @@ LOST = "DataLoader worker (pid {pid}) is killed by signal: Killed. "
 
 
 def killed() -> Case:
-    return failed_job([echo(0), echo(1), dead(2, signal=9), terminated(3)])
+    return failed_job(
+        [secondary_failure(0), secondary_failure(1), dead(2, signal=9), terminated(3)]
+    )
 
 
 def lost_a_worker(message: str = LOST.format(pid=WORKER)) -> Case:
     raised = replace(error("RuntimeError", message), at=AT)
-    case = failed_job([echo(0), dead(1, exit_code=1, error=raised)])
+    case = failed_job([secondary_failure(0), dead(1, exit_code=1, error=raised)])
     return with_end(case, WORKER, 9)
 
 
 def test_the_kernels_log_names_the_rank() -> None:
-    case = told(killed(), kills=(kill(pid_of(2)),), groups=(group(1),))
-    (finding,) = diagnosed(case)
+    case = with_ending_record(killed(), kills=(kill(pid_of(2)),), groups=(group(1),))
+    (finding,) = failure_findings(case)
     assert finding.code == "oom-host"
     assert [culprit.rank for culprit in finding.culprits] == [2]
     assert finding.victims == (0, 1, 3)
@@ -51,30 +62,30 @@ def test_the_kernels_log_names_the_rank() -> None:
 
 
 def test_a_log_that_names_others_clears_the_memory() -> None:
-    case = told(killed(), kills=(kill(4711),), groups=(group(1),), machine_kills=1)
-    (finding,) = diagnosed(case)
+    case = with_ending_record(killed(), kills=(kill(4711),), groups=(group(1),), machine_kills=1)
+    (finding,) = failure_findings(case)
     assert finding.code == "failed-killed"
     assert "The kernel's OOM killer did not send it" in finding.cause
-    (unread,) = diagnosed(told(killed(), **UNREADABLE))
+    (unread,) = failure_findings(with_ending_record(killed(), **UNREADABLE))
     assert "the usual senders are the kernel's OOM killer" in unread.cause
 
 
 def test_inside_a_container_the_kernels_pids_are_others() -> None:
-    case = told(killed(), kills=(kill(pid_of(2)),), own_pids=False)
-    assert [finding.code for finding in diagnosed(case)] == ["failed-killed"]
-    case = told(killed(), kills=(kill(77),), own_pids=False, groups=(group(1),))
-    assert [finding.code for finding in diagnosed(case)] == ["oom-host"]
+    case = with_ending_record(killed(), kills=(kill(pid_of(2)),), own_pids=False)
+    assert [finding.code for finding in failure_findings(case)] == ["failed-killed"]
+    case = with_ending_record(killed(), kills=(kill(77),), own_pids=False, groups=(group(1),))
+    assert [finding.code for finding in failure_findings(case)] == ["oom-host"]
 
 
 def test_the_groups_counter_tells_where_the_log_cannot_be_read() -> None:
-    (finding,) = diagnosed(told(killed(), **UNREADABLE, groups=(group(1),)))
+    (finding,) = failure_findings(with_ending_record(killed(), **UNREADABLE, groups=(group(1),)))
     assert finding.code == "oom-host"
     assert finding.confidence == pytest.approx(0.95)
 
 
 def test_the_machines_counter_tells_where_no_group_counts() -> None:
-    case = told(killed(), **UNREADABLE, groups=(group(None),), machine_kills=1)
-    (finding,) = diagnosed(case)
+    case = with_ending_record(killed(), **UNREADABLE, groups=(group(None),), machine_kills=1)
+    (finding,) = failure_findings(case)
     assert finding.code == "oom-host"
     assert finding.confidence == pytest.approx(0.85)
 
@@ -83,22 +94,22 @@ def test_a_kill_of_hours_ago_is_not_this_ranks() -> None:
     """Another process of the group, which the job survived."""
     for at, code in ((AT + 1, "oom-host"), (AT - 3600, "failed-killed")):
         old = replace(group(1), at=at)
-        (finding,) = diagnosed(told(killed(), **UNREADABLE, groups=(old,)))
+        (finding,) = failure_findings(with_ending_record(killed(), **UNREADABLE, groups=(old,)))
         assert finding.code == code
         facts: dict[str, Any] = {"groups": (group(None),), "machine_kills": 1, "machine_at": at}
-        (finding,) = diagnosed(told(killed(), **UNREADABLE, **facts))
+        (finding,) = failure_findings(with_ending_record(killed(), **UNREADABLE, **facts))
         assert finding.code == code
 
 
 def test_a_kill_elsewhere_on_the_machine_is_not_this_ranks() -> None:
-    case = told(killed(), **UNREADABLE, groups=(group(0),), machine_kills=1)
-    assert [finding.code for finding in diagnosed(case)] == ["failed-killed"]
+    case = with_ending_record(killed(), **UNREADABLE, groups=(group(0),), machine_kills=1)
+    assert [finding.code for finding in failure_findings(case)] == ["failed-killed"]
 
 
 @pytest.mark.parametrize(("used", "code"), [(63 * GIB, "oom-host"), (40 * GIB, "failed-killed")])
 def test_where_nothing_counts_a_full_group_is_a_weak_hint(used: int, code: str) -> None:
-    case = told(killed(), **UNREADABLE, groups=(group(None),), machine_kills=None)
-    (finding,) = diagnosed(sampled(case, {pid_of(2): GIB}, used=used, total=64 * GIB))
+    case = with_ending_record(killed(), **UNREADABLE, groups=(group(None),), machine_kills=None)
+    (finding,) = failure_findings(sampled(case, {pid_of(2): GIB}, used=used, total=64 * GIB))
     assert finding.code == code
     if code == "oom-host":
         assert finding.confidence == pytest.approx(0.6)
@@ -106,29 +117,31 @@ def test_where_nothing_counts_a_full_group_is_a_weak_hint(used: int, code: str) 
 
 def test_a_rank_that_vanished_is_as_sure_as_the_kernels_log() -> None:
     """Nobody saw its exit status."""
-    case = failed_job([echo(0), dead(1)])
-    assert diagnosed(told(case))[0].confidence == pytest.approx(0.6)
-    (finding,) = diagnosed(told(case, kills=(kill(pid_of(1)),)))
+    case = failed_job([secondary_failure(0), dead(1)])
+    assert failure_findings(with_ending_record(case))[0].confidence == pytest.approx(0.6)
+    (finding,) = failure_findings(with_ending_record(case, kills=(kill(pid_of(1)),)))
     assert finding.code == "oom-host"
     assert finding.confidence == pytest.approx(0.99)
 
 
 def test_sigkill_without_any_evidence_of_memory_stays_a_kill() -> None:
-    assert [finding.code for finding in diagnosed(told(killed()))] == ["failed-killed"]
-    assert [finding.code for finding in diagnosed(killed())] == ["failed-killed"]
+    assert [finding.code for finding in failure_findings(with_ending_record(killed()))] == [
+        "failed-killed"
+    ]
+    assert [finding.code for finding in failure_findings(killed())] == ["failed-killed"]
 
 
 def test_a_machine_without_memory_left_has_no_limit_to_raise() -> None:
-    case = told(killed(), kills=(kill(pid_of(2), by_group=False),))
-    (finding,) = diagnosed(case)
+    case = with_ending_record(killed(), kills=(kill(pid_of(2), by_group=False),))
+    (finding,) = failure_findings(case)
     assert "the whole machine had no memory left" in finding.title
     assert "more memory" in finding.fixes[0].how
 
 
 def test_who_used_how_much_is_told_and_who_used_more() -> None:
-    case = told(killed(), kills=(kill(pid_of(2)),))
+    case = with_ending_record(killed(), kills=(kill(pid_of(2)),))
     resident = {pid_of(0): 30 * GIB, pid_of(2): 4 * GIB, WORKER: 6 * GIB}
-    (finding,) = diagnosed(sampled(case, resident, {WORKER: pid_of(2)}))
+    (finding,) = failure_findings(sampled(case, resident, {WORKER: pid_of(2)}))
     assert "Rank 0 used more: 30 GiB against 10 GiB" in finding.cause
     values = {e.measure: e.value for e in finding.evidence}
     assert values["resident memory of rank 0 in the last sample"] == 30 * GIB
@@ -136,10 +149,10 @@ def test_who_used_how_much_is_told_and_who_used_more() -> None:
 
 
 def test_workers_that_hold_most_of_it_are_told_with_what_fewer_of_them_save() -> None:
-    case = told(killed(), kills=(kill(pid_of(2)),))
+    case = with_ending_record(killed(), kills=(kill(pid_of(2)),))
     resident = {pid_of(2): 2 * GIB, WORKER: 6 * GIB, WORKER + 1: 6 * GIB}
     parents = {WORKER: pid_of(2), WORKER + 1: pid_of(2)}
-    (finding,) = diagnosed(sampled(case, resident, parents))
+    (finding,) = failure_findings(sampled(case, resident, parents))
     assert "Worker processes held 12 GiB of the 14 GiB" in finding.cause
     (fewer,) = [fix for fix in finding.fixes if fix.id == "fewer-workers"]
     assert fewer.predicted is not None
@@ -151,8 +164,8 @@ def test_workers_that_hold_most_of_it_are_told_with_what_fewer_of_them_save() ->
     [LOST.format(pid=WORKER), f"DataLoader worker (pid(s) {WORKER}) exited unexpectedly"],
 )
 def test_a_killed_worker_is_its_ranks_death(message: str) -> None:
-    case = told(lost_a_worker(message), ranks=(0, 1), kills=(kill(WORKER),))
-    (finding,) = diagnosed(case)
+    case = with_ending_record(lost_a_worker(message), ranks=(0, 1), kills=(kill(WORKER),))
+    (finding,) = failure_findings(case)
     assert finding.code == "oom-host"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert "lost a worker process because host memory ran out" in finding.title
@@ -163,7 +176,7 @@ def test_the_kernels_word_on_a_worker_is_enough() -> None:
     case = replace(
         lost_a_worker(f"DataLoader worker (pid(s) {WORKER}) exited unexpectedly"), ends=()
     )
-    (finding,) = diagnosed(told(case, ranks=(0, 1), kills=(kill(WORKER),)))
+    (finding,) = failure_findings(with_ending_record(case, ranks=(0, 1), kills=(kill(WORKER),)))
     assert finding.code == "oom-host"
 
 
@@ -171,24 +184,27 @@ def test_a_child_that_died_long_before_explains_nothing() -> None:
     helper = process(1, parent=pid_of(1))
     helper = replace(helper, pid=WORKER)
     raised = replace(error(), at=AT)
-    case = failed_job([echo(0), dead(1, exit_code=1, error=raised)])
+    case = failed_job([secondary_failure(0), dead(1, exit_code=1, error=raised)])
     for at, code in ((AT - 3, "oom-host"), (AT - 600, "failed-exception")):
         seen = replace(kill(WORKER), at=at)
         facts: dict[str, Any] = {"processes": {WORKER: helper}, "kills": (seen,)}
-        (finding,) = diagnosed(told(with_end(case, WORKER, 9, at), **facts))
+        (finding,) = failure_findings(with_ending_record(with_end(case, WORKER, 9, at), **facts))
         assert finding.code == code
 
 
 def test_a_worker_that_somebody_else_killed_is_no_want_of_memory() -> None:
-    (finding,) = diagnosed(told(lost_a_worker(), ranks=(0, 1)))
+    (finding,) = failure_findings(with_ending_record(lost_a_worker(), ranks=(0, 1)))
     assert finding.code == "failed-exception"
 
 
 def test_memory_that_the_kernel_refused_is_told_with_its_limit() -> None:
-    ranks = [echo(0), dead(1, exit_code=1, error=replace(error("MemoryError", ""), at=AT))]
+    ranks = [
+        secondary_failure(0),
+        dead(1, exit_code=1, error=replace(error("MemoryError", ""), at=AT)),
+    ]
     limited = process(1, limits={"address_space": (8 * GIB, 8 * GIB)})
-    case = told(failed_job(ranks), processes={limited.pid: limited})
-    (finding,) = diagnosed(case)
+    case = with_ending_record(failed_job(ranks), processes={limited.pid: limited})
+    (finding,) = failure_findings(case)
     assert finding.code == "oom-host"
     assert "ran out of host memory at train.py:87" in finding.title
     assert "limit of 8 GiB (`ulimit -v`)" in finding.title
@@ -205,10 +221,10 @@ def test_a_leak_that_filled_the_memory_is_why_it_ran_out(mebibytes: int, held: i
     steps[1]["resident_bytes"] = held + mebibytes * (1 << 20) * steps[1]["step"].astype(float)
     refused = replace(error("MemoryError", ""), at=AT)
     ranks = [
-        replace(echo(0), steps=steps[0]),
+        replace(secondary_failure(0), steps=steps[0]),
         replace(dead(1, exit_code=1, error=refused), steps=steps[1]),
     ]
-    found = {one.code: one for one in diagnosed(failed_job(ranks))}
+    found = {finding.code: finding for finding in failure_findings(failed_job(ranks))}
     died = found["oom-host"]
     filled = bool(mebibytes) and held == GIB
     assert ("It leaked: the memory of rank 1 grew by 16 MiB a step" in died.cause) is filled
@@ -238,8 +254,8 @@ def test_a_leak_that_filled_the_memory_is_why_it_ran_out(mebibytes: int, held: i
     ],
 )
 def test_allocators_of_the_host_and_no_others(kind: str, message: str, code: str | None) -> None:
-    ranks = [echo(0), dead(1, exit_code=1, error=replace(error(kind, message), at=AT))]
-    (finding,) = diagnosed(failed_job(ranks))
+    ranks = [secondary_failure(0), dead(1, exit_code=1, error=replace(error(kind, message), at=AT))]
+    (finding,) = failure_findings(failed_job(ranks))
     assert finding.code == (code or "failed-exception")
 
 
@@ -247,9 +263,9 @@ def test_a_group_that_was_killed_whole_is_no_request_to_end() -> None:
     """`memory.oom.group`, as Kubernetes sets it."""
     ranks = [dead(n, AT + n / 100, signal=9) for n in range(4)]
     case = failed_job(ranks, outcome=Outcome.KILLED, exit_code=None, signal=9)
-    assert diagnosed(told(case)) == []
+    assert failure_findings(with_ending_record(case)) == []
     kills = tuple(kill(pid_of(n)) for n in range(4))
-    (finding,) = diagnosed(told(case, kills=kills))
+    (finding,) = failure_findings(with_ending_record(case, kills=kills))
     assert finding.code == "oom-host"
     assert [culprit.rank for culprit in finding.culprits] == [0, 1, 2, 3]
     assert finding.title.startswith("Every rank was killed because host memory ran out")
@@ -258,25 +274,25 @@ def test_a_group_that_was_killed_whole_is_no_request_to_end() -> None:
 def test_a_command_that_was_killed_before_it_was_a_rank() -> None:
     case = failed_job([], outcome=Outcome.KILLED, exit_code=None, signal=9)
     case = with_end(case, WORKER, 9)
-    assert diagnosed(told(case, ranks=())) == []
-    (finding,) = diagnosed(told(case, ranks=(), kills=(kill(WORKER),)))
+    assert failure_findings(with_ending_record(case, ranks=())) == []
+    (finding,) = failure_findings(with_ending_record(case, ranks=(), kills=(kill(WORKER),)))
     assert finding.code == "oom-host"
-    assert [(one.rank, one.pid) for one in finding.culprits] == [(None, WORKER)]
+    assert [(culprit.rank, culprit.pid) for culprit in finding.culprits] == [(None, WORKER)]
 
 
 def test_survivors_that_still_wait_are_a_hang_that_says_why() -> None:
     ranks = [waiting(0, since=AT), dead(1, signal=9), waiting(2, since=AT)]
     case = failed_job(ranks, outcome=Outcome.RUNNING, exit_code=None)
-    (finding,) = diagnosed(told(case, kills=(kill(pid_of(1)),)))
+    (finding,) = failure_findings(with_ending_record(case, kills=(kill(pid_of(1)),)))
     assert finding.code == "hang-rank-dead"
     assert "The kernel's OOM killer killed it" in finding.cause
 
 
 def test_two_hosts_are_not_mixed_up() -> None:
     """A kill on another host, of a process with the same pid."""
-    case = told(killed(), kills=(kill(pid_of(2)),))
+    case = with_ending_record(killed(), kills=(kill(pid_of(2)),))
     elsewhere = replace(case, endings=(replace(case.endings[0], host="other"),))
-    assert [finding.code for finding in diagnosed(elsewhere)] == ["failed-killed"]
+    assert [finding.code for finding in failure_findings(elsewhere)] == ["failed-killed"]
 
 
 def test_healthy_jobs_are_silent_whatever_the_machine_went_through() -> None:
@@ -287,9 +303,9 @@ def test_healthy_jobs_are_silent_whatever_the_machine_went_through() -> None:
         "groups": (group(3, 64 * MIB),),
         "machine_kills": 3,
     }
-    assert diagnosed(told(done, **stormy)) == []
+    assert failure_findings(with_ending_record(done, **stormy)) == []
     running = failed_job([rank(0), rank(1)], outcome=Outcome.RUNNING, exit_code=None)
-    assert diagnosed(told(running, **stormy)) == []
+    assert failure_findings(with_ending_record(running, **stormy)) == []
 
 
 @pytest.mark.parametrize(("grown", "filled"), [(1.1, True), (0.9, False)])
@@ -303,16 +319,18 @@ def test_a_leak_that_is_half_of_the_memory_is_why_it_ran_out(grown: float, fille
     steps[1]["resident_bytes"] = last + slope * (step - step[-1])
     refused = replace(error("MemoryError", ""), at=AT)
     ranks = [
-        replace(echo(0), steps=steps[0]),
+        replace(secondary_failure(0), steps=steps[0]),
         replace(dead(1, exit_code=1, error=refused), steps=steps[1]),
     ]
-    (died,) = [one for one in diagnosed(failed_job(ranks)) if one.code == "oom-host"]
+    (died,) = [
+        finding for finding in failure_findings(failed_job(ranks)) if finding.code == "oom-host"
+    ]
     assert ("It leaked" in died.cause) is filled
 
 
 @pytest.mark.parametrize(("other", "told_more"), [(12.5, True), (12.4, False)])
 def test_a_rank_that_used_a_quarter_more_is_told(other: float, told_more: bool) -> None:
-    case = told(killed(), kills=(kill(pid_of(2)),))
+    case = with_ending_record(killed(), kills=(kill(pid_of(2)),))
     resident = {pid_of(0): int(other * GIB), pid_of(2): 10 * GIB}
-    (finding,) = diagnosed(sampled(case, resident))
+    (finding,) = failure_findings(sampled(case, resident))
     assert ("Rank 0 used more" in finding.cause) is told_more

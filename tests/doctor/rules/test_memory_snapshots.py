@@ -1,4 +1,4 @@
-"""A memory snapshot alone: what ran out, and who holds what there is."""
+"""A memory snapshot alone: what ran out, and which code holds the memory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.memory_snapshots import APART, FULL, MIB, block, frames, oom,
 
 
 def only(path: Path) -> Finding:
-    (found,) = diagnose(case_of_snapshots([path])).findings
-    return found
+    (finding,) = diagnose(case_of_snapshots([path])).findings
+    return finding
 
 
 def ran(*words: str) -> Result:
@@ -32,20 +32,20 @@ def test_want_of_memory_and_who_holds_it(tmp_path: Path, protocol: int) -> None:
         tmp_path / "s.pickle", *FULL, events=[oom(512 * MIB, 8 * MIB)], protocol=protocol
     )
     assert recognize(str(path)) == MemorySnapshot(path)
-    found = only(path)
-    assert (found.code, found.severity) == ("oom-device", Severity.CRITICAL)
-    assert "512 MiB failed at forward model.py:41" in found.title
-    assert "forward model.py:41 holds 900 MiB" in found.title
-    assert [one.where for one in found.evidence if one.measure.startswith("held")] == [
+    finding = only(path)
+    assert (finding.code, finding.severity) == ("oom-device", Severity.CRITICAL)
+    assert "512 MiB failed at forward model.py:41" in finding.title
+    assert "forward model.py:41 holds 900 MiB" in finding.title
+    assert [item.where for item in finding.evidence if item.measure.startswith("held")] == [
         "forward model.py:41",
         "main train.py:90",
     ]
 
 
 def test_want_of_one_piece(tmp_path: Path) -> None:
-    found = only(written(tmp_path / "s.pickle", *APART, events=[oom(200 * MIB, MIB)]))
-    assert found.code == "oom-fragmentation"
-    assert all(text in found.title for text in ("700 MiB", "10 pieces"))
+    finding = only(written(tmp_path / "s.pickle", *APART, events=[oom(200 * MIB, MIB)]))
+    assert finding.code == "oom-fragmentation"
+    assert all(text in finding.title for text in ("700 MiB", "10 pieces"))
 
 
 def test_the_last_request_that_failed_decides(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_the_last_request_that_failed_decides(tmp_path: Path) -> None:
 
 def test_without_a_failed_request_it_says_who_holds_what(tmp_path: Path) -> None:
     path = written(tmp_path / "s.pickle", *FULL)
-    found = only(path)
-    assert (found.code, found.severity) == ("memory-held", Severity.INFO)
+    finding = only(path)
+    assert (finding.code, finding.severity) == ("memory-held", Severity.INFO)
     done = ran(str(path))
     assert done.exit_code == 0
     assert "1,000 MiB" in done.stdout or "1000 MiB" in done.stdout
@@ -64,13 +64,15 @@ def test_without_a_failed_request_it_says_who_holds_what(tmp_path: Path) -> None
 
 
 def test_a_snapshot_of_nothing_is_reported(tmp_path: Path) -> None:
-    found = only(written(tmp_path / "s.pickle"))
-    assert (found.code, found.evidence[1].value) == ("memory-held", 0)
+    finding = only(written(tmp_path / "s.pickle"))
+    assert (finding.code, finding.evidence[1].value) == ("memory-held", 0)
 
 
 def test_no_stacks_are_no_place(tmp_path: Path) -> None:
-    found = only(written(tmp_path / "s.pickle", segment(block(MIB, asked=[])), events=[oom(9, 0)]))
-    assert "not recorded" not in found.title
+    finding = only(
+        written(tmp_path / "s.pickle", segment(block(MIB, asked=[])), events=[oom(9, 0)])
+    )
+    assert "not recorded" not in finding.title
 
 
 def test_hostile_snapshots_are_one_sentence_or_numbers(tmp_path: Path) -> None:
@@ -104,9 +106,9 @@ def test_a_snapshot_beside_a_log_is_one_case(tmp_path: Path) -> None:
 def test_what_was_given_back_since_leaves_pieces_unjudged(tmp_path: Path) -> None:
     freed = {"action": "free_completed", "size": MIB, "addr": 3, "frames": []}
     events = [oom(200 * MIB, MIB), freed]
-    found = only(written(tmp_path / "s.pickle", *APART, events=events))
-    assert found.code == "oom-device"
-    assert found.confidence == 0.8
+    finding = only(written(tmp_path / "s.pickle", *APART, events=events))
+    assert finding.code == "oom-device"
+    assert finding.confidence == 0.8
 
 
 def test_pieces_of_other_pools_and_devices_do_not_count(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Exceptions that come wrapped, and those that come out of the backward pass."""
+"""Exceptions that are wrapped in others, and those raised in the backward pass."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mgpu_doctor.case.captured_console import error_of
 from mgpu_doctor.case.model import Console, Error
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.rules.training.loss import RULES as LOSS
-from tests.support.ending_records import diagnosed
-from tests.support.failure_cases import AT, dead, echo, error, failed_job, logged
+from tests.support.ending_records import failure_findings
+from tests.support.failure_cases import AT, dead, error, failed_job, logged_end, secondary_failure
 
 WORKER_LOOP = (
     '  File "/usr/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 374, in '
@@ -43,7 +43,9 @@ BACKWARD = (
 
 
 def only(raised: Error) -> Finding:
-    (finding,) = diagnosed(failed_job([echo(0), dead(1, exit_code=1, error=raised)]))
+    (finding,) = failure_findings(
+        failed_job([secondary_failure(0), dead(1, exit_code=1, error=raised)])
+    )
     return finding
 
 
@@ -134,15 +136,15 @@ def test_an_exception_in_a_backward_of_the_users_own_is_an_ordinary_one() -> Non
 def test_a_lost_connection_that_every_rank_printed_namelessly_is_nobodys_end() -> None:
     """Before init_process_group is through, torch labels no traceback with its rank."""
     vain = error("torch.distributed.DistStoreError", "wait timeout after 4000ms, keys: /0/2")
-    summary = (logged(rank=1, exit_code=1, first=True), logged(rank=0, signal=15))
+    summary = (logged_end(rank=1, exit_code=1, first=True), logged_end(rank=0, signal=15))
     for printed, blamed in ((2, []), (1, [1])):
-        ends = (*summary, *(logged(error=vain, source="traceback") for _ in range(printed)))
-        (finding,) = diagnosed(failed_job([], console=Console(ends=ends)))
+        ends = (*summary, *(logged_end(error=vain, source="traceback") for _ in range(printed)))
+        (finding,) = failure_findings(failed_job([], console=Console(ends=ends)))
         assert [culprit.rank for culprit in finding.culprits] == blamed
 
 
 def test_torchs_advice_to_look_for_nans_is_no_lost_loss() -> None:
     raised = replace(error("RuntimeError", IN_PLACE), at=AT)
-    case = failed_job([echo(0), dead(1, exit_code=1, error=raised)], console=Console())
+    case = failed_job([secondary_failure(0), dead(1, exit_code=1, error=raised)], console=Console())
     (rule,) = [rule for rule in LOSS if rule.code == "loss-nan"]
     assert list(rule.examine(measure(case), rule.defaults)) == []

@@ -1,4 +1,5 @@
-"""Memory that will run out is told while the job runs, once, with when; afterwards it is a leak."""
+"""oom-risk: memory that will run out is reported while the job runs, once, with the step;
+afterwards it is a leak."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ STEPS = 150
 JOB = Synthetic(ranks=2, steps=STEPS)
 
 
-def told(case: Case) -> list[Finding]:
+def memory_findings(case: Case) -> list[Finding]:
     codes = ("oom-risk", "leak-device", "leak-host")
-    return [one for one in diagnose(case).findings if one.code in codes]
+    return [finding for finding in diagnose(case).findings if finding.code in codes]
 
 
 def growing_on_devices(*slopes: float, used: int = 60) -> Case:
@@ -44,26 +45,26 @@ def growing_on_the_host(*slopes: float, free: int) -> Case:
 
 
 def test_the_step_at_which_a_device_is_full() -> None:
-    (found,) = told(growing_on_devices(0, 2))
-    assert (found.code, [one.rank for one in found.culprits]) == ("oom-risk", [1])
-    assert "about 10,240 steps" in found.title
-    assert found.severity is Severity.CRITICAL, "five minutes at 29 ms a step"
+    (finding,) = memory_findings(growing_on_devices(0, 2))
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == ("oom-risk", [1])
+    assert "about 10,240 steps" in finding.title
+    assert finding.severity is Severity.CRITICAL, "five minutes at 29 ms a step"
 
 
 def test_what_torch_keeps_unused_counts_as_left() -> None:
     case = growing_on_devices(0, 2)
     kept = {"device_memory": {"allocated": 40 * GIB, "reserved": 50 * GIB}}
     ranks = tuple(with_metadata(rank, **kept) for rank in case.ranks)
-    (found,) = told(replace(case, ranks=ranks))
-    assert "about 15,360 steps" in found.title
+    (finding,) = memory_findings(replace(case, ranks=ranks))
+    assert "about 15,360 steps" in finding.title
 
 
 def test_ranks_that_fill_a_host_together_are_added_up() -> None:
-    (found,) = told(growing_on_the_host(1, 1, free=GIB))
-    assert found.code == "oom-risk"
-    assert found.culprits == ()
-    assert "every rank" in found.title
-    assert "about 512 steps" in found.title
+    (finding,) = memory_findings(growing_on_the_host(1, 1, free=GIB))
+    assert finding.code == "oom-risk"
+    assert finding.culprits == ()
+    assert "every rank" in finding.title
+    assert "about 512 steps" in finding.title
 
 
 @pytest.mark.parametrize(
@@ -79,25 +80,27 @@ def test_a_limit_of_its_own_that_is_nearer_than_the_end_of_the_host(
     assert rank.pid is not None
     task = Task(room=None if room is None else room * MIB)
     sample = replace(sample, tasks={rank.pid: task}, processes={rank.pid: (1.0, resident)})
-    (found,) = told(replace(case, host_samples=(sample,)))
-    assert f"about {steps:,} steps" in found.title
-    assert ("ulimit -v" in found.cause) is (steps < 512)
+    (finding,) = memory_findings(replace(case, host_samples=(sample,)))
+    assert f"about {steps:,} steps" in finding.title
+    assert ("ulimit -v" in finding.cause) is (steps < 512)
 
 
 def test_what_is_full_in_weeks_or_when_the_job_is_over_is_a_leak() -> None:
     case = growing_on_devices(0, 2)
     over = replace(case, job=replace(case.job, outcome=Outcome.COMPLETED))
-    assert [one.code for one in told(over)] == ["leak-device"]
+    assert [finding.code for finding in memory_findings(over)] == ["leak-device"]
     weeks = replace(over, device_samples=())
-    assert [one.code for one in told(weeks)] == ["leak-device"], "nobody knows when"
+    assert [finding.code for finding in memory_findings(weeks)] == ["leak-device"], (
+        "nobody knows when"
+    )
 
 
 def test_a_device_that_is_full_and_does_not_grow_is_no_risk() -> None:
-    assert told(growing_on_devices(0, 0, used=79)) == []
+    assert memory_findings(growing_on_devices(0, 0, used=79)) == []
     lengths = np.random.default_rng(0).lognormal(6.5, 0.8, STEPS)
     case = growing_on_devices(0, 0)
     case.ranks[0].steps["device_bytes"] = (lengths * MIB).astype(np.uint64)
-    assert told(case) == []
+    assert memory_findings(case) == []
 
 
 def test_torch_that_has_to_give_memory_back_again_and_again() -> None:
@@ -105,11 +108,11 @@ def test_torch_that_has_to_give_memory_back_again_and_again() -> None:
         memory = lambda number: {"retries": retries if number == 1 else 0}  # noqa: E731
         return on_gpus(JOB, gpus(2), device_memory=memory)
 
-    (found,) = told(reported_by(12))
-    assert (found.code, [one.rank for one in found.culprits]) == ("oom-risk", [1])
+    (found,) = memory_findings(reported_by(12))
+    assert (found.code, [culprit.rank for culprit in found.culprits]) == ("oom-risk", [1])
     assert found.severity is Severity.WARNING
-    assert told(reported_by(1)) == []
-    assert told(reported_by("many")) == [], "a certificate is input from somebody else"
+    assert memory_findings(reported_by(1)) == []
+    assert memory_findings(reported_by("many")) == [], "a certificate is input from somebody else"
 
 
 def test_memory_that_is_full_as_soon_as_the_limit_says_is_critical() -> None:

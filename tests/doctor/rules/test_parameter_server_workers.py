@@ -1,5 +1,5 @@
-"""straggler-worker, worker-lost and imbalance-device of replicas, from what a chief's or a
-strategy's process metadata and the ranks' endings show."""
+"""straggler-worker, worker-lost and imbalance-device of replicas, from the metadata of a chief or a
+strategy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
 
 
-def told(name: str, middles: list[float], **changes: Any) -> list[Mapping[str, Any]]:
+def worker_paces(name: str, middles: list[float], **changes: Any) -> list[Mapping[str, Any]]:
     return [
         {
             name: index,
@@ -36,12 +36,14 @@ def job(**birth: Any) -> Case:
     return make_case([one], framework="tensorflow", strategy="ps", world_size=1)
 
 
-def found(case: Case, code: str) -> list[Finding]:
-    return [one for one in diagnose(case).findings if one.code == code]
+def findings_of(case: Case, code: str) -> list[Finding]:
+    return [finding for finding in diagnose(case).findings if finding.code == code]
 
 
 def test_a_slow_worker_is_named_by_its_task() -> None:
-    (slow,) = found(job(closures=told("worker", [0.02, 0.05, 0.02])), "straggler-worker")
+    (slow,) = findings_of(
+        job(closures=worker_paces("worker", [0.02, 0.05, 0.02])), "straggler-worker"
+    )
     assert slow.severity is Severity.WARNING
     (culprit,) = slow.culprits
     assert (culprit.rank, culprit.device) == (None, "/job:worker/replica:0/task:1")
@@ -54,39 +56,48 @@ def test_a_slow_worker_is_named_by_its_task() -> None:
 @pytest.mark.parametrize(
     "closures",
     [
-        told("worker", [0.02, 0.021, 0.02]),
-        told("worker", [0.02, 0.05], newest=10),
-        told("worker", [0.02, 0.05], quartiles=[3, 2, 1]),
-        told("worker", [0.02, 0.05], quartiles=["a", None, []]),
-        told("worker", [0.02, 0.05], quartiles=[float("nan"), 1.0, 2.0]),
+        worker_paces("worker", [0.02, 0.021, 0.02]),
+        worker_paces("worker", [0.02, 0.05], newest=10),
+        worker_paces("worker", [0.02, 0.05], quartiles=[3, 2, 1]),
+        worker_paces("worker", [0.02, 0.05], quartiles=["a", None, []]),
+        worker_paces("worker", [0.02, 0.05], quartiles=[float("nan"), 1.0, 2.0]),
         "nothing of the kind",
         [7, None],
     ],
 )
 def test_healthy_workers_and_damaged_facts_name_nobody(closures: Any) -> None:
-    assert found(job(closures=closures), "straggler-worker") == []
+    assert findings_of(job(closures=closures), "straggler-worker") == []
 
 
 def test_a_late_replica_is_named_by_its_device() -> None:
-    facts = {"replica_steps": told("replica", [0.02, 0.05]), "replica_devices": ["cpu:0", "cpu:1"]}
-    (late,) = found(job(**facts), "imbalance-device")
-    assert [one.device for one in late.culprits] == ["cpu:1"]
+    facts = {
+        "replica_steps": worker_paces("replica", [0.02, 0.05]),
+        "replica_devices": ["cpu:0", "cpu:1"],
+    }
+    (late,) = findings_of(job(**facts), "imbalance-device")
+    assert [culprit.device for culprit in late.culprits] == ["cpu:1"]
     assert "Replica 1 (cpu:1) finishes its gradients 30 ms later per step" in late.title
-    assert found(job(replica_steps=told("replica", [0.02, 0.0205])), "imbalance-device") == []
+    assert (
+        findings_of(job(replica_steps=worker_paces("replica", [0.02, 0.0205])), "imbalance-device")
+        == []
+    )
 
 
 def test_replicas_that_share_cores_may_differ_by_more() -> None:
     """As two healthy ones did on two cores: the second begins when the first has taken them."""
-    paces = told("replica", [0.0039, 0.0055])
+    paces = worker_paces("replica", [0.0039, 0.0055])
     shared = job(replica_steps=paces, replica_devices=["cpu:0", "cpu:1"])
-    assert found(shared, "imbalance-device") == []
+    assert findings_of(shared, "imbalance-device") == []
     apart = {"replica_steps": paces, "replica_devices": ["gpu:0", "gpu:1"]}
-    assert len(found(job(**apart, clock="device"), "imbalance-device")) == 1
+    assert len(findings_of(job(**apart, clock="device"), "imbalance-device")) == 1
 
 
 def test_replicas_on_gpus_are_not_compared_by_the_hosts_clock() -> None:
-    late = {"replica_steps": told("replica", [0.02, 0.05]), "replica_devices": ["gpu:0", "gpu:1"]}
-    assert found(job(**late, clock="host"), "imbalance-device") == []
+    late = {
+        "replica_steps": worker_paces("replica", [0.02, 0.05]),
+        "replica_devices": ["gpu:0", "gpu:1"],
+    }
+    assert findings_of(job(**late, clock="host"), "imbalance-device") == []
 
 
 def ended(number: int, steps: int, state: State = State.EXITED, **changes: Any) -> Rank:
@@ -120,18 +131,18 @@ def test_a_job_that_went_on_without_a_rank_did_not_fail(
 
 def test_who_was_lost_is_told() -> None:
     case = make_case([ended(0, 20, exit_code=0), killed(5.5)], outcome=Outcome.COMPLETED)
-    (lost,) = [one for one in diagnose(case).findings if one.code == "worker-lost"]
+    (lost,) = [finding for finding in diagnose(case).findings if finding.code == "worker-lost"]
     assert lost.severity is Severity.WARNING
-    assert [one.rank for one in lost.culprits] == [1]
+    assert [culprit.rank for culprit in lost.culprits] == [1]
     assert lost.title == "Rank 1 was killed by SIGKILL after step 4; the job continued without it"
 
 
 def test_a_worker_and_a_replica_that_cost_as_much_as_the_limit_are_told() -> None:
-    workers = job(closures=told("worker", [0.02, 0.05, 0.02]))
-    (slow,) = found(workers, "straggler-worker")
+    workers = job(closures=worker_paces("worker", [0.02, 0.05, 0.02]))
+    (slow,) = findings_of(workers, "straggler-worker")
     cost = slow.cost.step_fraction
     assert equal_counts_as(workers, "straggler-worker", "cost", cost) == "more"
-    replicas = job(replica_steps=told("replica", [0.02, 0.03]))
-    (late,) = found(replicas, "imbalance-device")
+    replicas = job(replica_steps=worker_paces("replica", [0.02, 0.03]))
+    (late,) = findings_of(replicas, "imbalance-device")
     saved = late.cost.step_fraction
     assert equal_counts_as(replicas, "imbalance-device", "late", saved) == "more"

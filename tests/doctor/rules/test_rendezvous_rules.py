@@ -1,4 +1,5 @@
-"""Who never joined, and that whoever gave up waiting is no culprit."""
+"""failed-rendezvous: ranks that never joined; ranks that timed out waiting for them are not
+blamed."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.case.model import Console, Rank, State
-from tests.support.failure_cases import AT, dead, error, failed_job, find, logged, rank
+from tests.support.failure_cases import AT, dead, error, failed_job, find, logged_end, rank
 
 GAVE_UP = (
     "wait timeout after 5000ms, keys: /default_pg/0//cpu//0/1",
@@ -27,7 +28,7 @@ def absent(number: int) -> Rank:
 
 @pytest.mark.parametrize("message", GAVE_UP)
 def test_the_rank_that_never_joined_is_named_not_the_one_that_waited(message: str) -> None:
-    console = Console(ends=(logged(rank=1, pid=77, signal=15),))
+    console = Console(ends=(logged_end(rank=1, pid=77, signal=15),))
     (finding,) = find(failed_job([waiter(0, message), absent(1)], console=console))
     assert finding.code == "failed-rendezvous"
     assert [(culprit.rank, culprit.pid) for culprit in finding.culprits] == [(1, 77)]

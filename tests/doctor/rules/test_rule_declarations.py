@@ -1,4 +1,4 @@
-"""What a rule declares: its detectors, the measures that they need, its limits."""
+"""Declarations of rules: detectors, needed measures, limits."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_wrong_declaration_is_refused(wrong: dict[str, tuple[str, ...]], messa
 
 
 def test_needs_are_the_measures_that_can_be_none() -> None:
-    optional = {one.name for one in fields(Measures) if str(one.type).endswith("| None")}
+    optional = {field.name for field in fields(Measures) if str(field.type).endswith("| None")}
     assert set(get_args(Need)) == optional
 
 

@@ -1,4 +1,4 @@
-"""`[tool.mgpu-doctor]`: limits that users set, findings they leave out, and what is wrong there."""
+"""`[tool.mgpu-doctor]`: limits that users set, disabled findings, and errors in the settings."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_wrong_file_ends_a_verb_with_one_sentence(
 
 def test_an_ignored_finding_is_not_looked_for() -> None:
     case = synthetic_case(Synthetic(faults=[Fault(1, "forward", 20)]))
-    assert [one.code for one in diagnose(case).findings] == ["straggler-compute"]
+    assert [finding.code for finding in diagnose(case).findings] == ["straggler-compute"]
     ignored = Settings(ignore=frozenset({"straggler-compute"}))
     assert diagnose(case, ignored).findings == ()
 

@@ -1,4 +1,4 @@
-"""Findings about stalls: code, culprits, victims, period, cost, and what to type."""
+"""Findings about stalls: code, culprits, victims, period, cost and fixes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mgpu_probes.inprocess.layout import PHASES
 from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
-from tests.support.hosts import Doing, on_host, sampled
+from tests.support.hosts import ProcessLoad, on_host, sampled
 from tests.support.metadata import with_metadata
-from tests.support.per_step_jobs import healthy, job_of
+from tests.support.per_step_jobs import case_of_seconds, healthy
 from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
@@ -22,7 +22,7 @@ STEPS = 160
 
 
 def loud(case: Case) -> list[Finding]:
-    return [one for one in diagnose(case).findings if one.severity is not Severity.INFO]
+    return [finding for finding in diagnose(case).findings if finding.severity is not Severity.INFO]
 
 
 def stalled(
@@ -35,7 +35,7 @@ def stalled(
 def collected(seconds: np.ndarray[Any, Any], **case: Any) -> Case:
     work = healthy(Synthetic(ranks=seconds.shape[1], steps=len(seconds)))
     work["other"] += seconds
-    return replace(job_of(work, fields={"gc_s": seconds}), **case)
+    return replace(case_of_seconds(work, fields={"gc_s": seconds}), **case)
 
 
 def now_and_then(ranks: int, who: int) -> np.ndarray[Any, Any]:
@@ -60,28 +60,32 @@ def now_and_then(ranks: int, who: int) -> np.ndarray[Any, Any]:
     ],
 )
 def test_place_and_rank_decide_the_code(phase: str, rank: int, code: str) -> None:
-    (found,) = loud(stalled(phase, rank))
-    assert (found.code, [one.rank for one in found.culprits]) == (code, [rank])
-    assert found.victims == tuple(other for other in range(4) if other != rank)
-    assert "every 20 steps" in found.title
-    assert found.since_step == 0
-    assert found.cost.step_fraction is not None
-    assert found.cost.step_fraction > 0.3
-    assert found.cost.seconds_per_step == pytest.approx(0.3 / 20, rel=0.15)
+    (finding,) = loud(stalled(phase, rank))
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == (code, [rank])
+    assert finding.victims == tuple(other for other in range(4) if other != rank)
+    assert "every 20 steps" in finding.title
+    assert finding.since_step == 0
+    assert finding.cost.step_fraction is not None
+    assert finding.cost.step_fraction > 0.3
+    assert finding.cost.seconds_per_step == pytest.approx(0.3 / 20, rel=0.15)
 
 
 def test_stalls_that_began_late_say_when() -> None:
     fault = Fault(1, "other", milliseconds=300, start=100, every=20)
-    (found,) = loud(synthetic_case(Synthetic(steps=240, faults=[fault])))
-    assert found.since_step == 100
+    (finding,) = loud(synthetic_case(Synthetic(steps=240, faults=[fault])))
+    assert finding.since_step == 100
 
 
 @pytest.mark.parametrize("phase", ["other", "evaluation", "checkpoint"])
 def test_the_cost_divides_warning_from_info_from_silence(phase: str) -> None:
     codes = []
     for milliseconds in (60, 18, 3):
-        found = [one for one in diagnose(stalled(phase, 0, milliseconds)).findings if one.culprits]
-        codes.append([one.severity for one in found])
+        findings = [
+            finding
+            for finding in diagnose(stalled(phase, 0, milliseconds)).findings
+            if finding.culprits
+        ]
+        codes.append([one.severity for one in findings])
     assert codes == [[Severity.WARNING], [Severity.INFO], []]
 
 
@@ -89,20 +93,20 @@ def test_rank_zero_without_a_period_merely_stalls() -> None:
     random = np.random.default_rng(5)
     work = healthy(Synthetic(steps=300))
     work["other"][30 + random.choice(260, 16, replace=False), 0] += 0.2
-    (found,) = loud(job_of(work))
-    assert found.code == "straggler-transient"
-    assert f"16 times in {300 - 5} steps" in found.title
+    (finding,) = loud(case_of_seconds(work))
+    assert finding.code == "straggler-transient"
+    assert f"16 times in {300 - 5} steps" in finding.title
 
 
 def test_collections_of_one_rank() -> None:
-    (found,) = loud(collected(now_and_then(4, 1)))
-    assert (found.code, [one.rank for one in found.culprits]) == ("gc-pauses", [1])
-    assert found.victims == (0, 2, 3)
-    assert "gc.freeze()" in found.fixes[0].how
-    assert "gc.collect(1)" in found.fixes[1].how
-    assert found.fixes[0].predicted is not None
-    assert found.fixes[0].predicted.step_time_ratio == pytest.approx(
-        1 - (found.cost.step_fraction or 0)
+    (finding,) = loud(collected(now_and_then(4, 1)))
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == ("gc-pauses", [1])
+    assert finding.victims == (0, 2, 3)
+    assert "gc.freeze()" in finding.fixes[0].how
+    assert "gc.collect(1)" in finding.fixes[1].how
+    assert finding.fixes[0].predicted is not None
+    assert finding.fixes[0].predicted.step_time_ratio == pytest.approx(
+        1 - (finding.cost.step_fraction or 0)
     )
 
 
@@ -110,17 +114,17 @@ def test_collections_that_are_asked_for_by_name() -> None:
     case = collected(now_and_then(2, 0))
     full = Event("gc", 1000.0, 20, 0.15, 2.0, "")
     ranks = (replace(case.ranks[0], events=(full,) * 6), case.ranks[1])
-    (found,) = loud(replace(case, ranks=ranks))
-    assert "6 of 6 recorded pauses were full collections" in found.cause
-    assert "gc.collect()" in found.cause
+    (finding,) = loud(replace(case, ranks=ranks))
+    assert "6 of 6 recorded pauses were full collections" in finding.cause
+    assert "gc.collect()" in finding.cause
 
 
 def test_collections_in_every_step_replace_the_straggler_that_they_make() -> None:
     seconds = np.zeros((STEPS, 4))
     seconds[:, 2] = 0.02
-    (found,) = loud(collected(seconds))
-    assert (found.code, [one.rank for one in found.culprits]) == ("gc-pauses", [2])
-    assert "every step" in found.title
+    (finding,) = loud(collected(seconds))
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == ("gc-pauses", [2])
+    assert "every step" in finding.title
 
 
 @pytest.mark.parametrize("seldom", ["checkpoint", "other", "gc"])
@@ -133,20 +137,20 @@ def test_a_straggler_that_also_stalls_is_told_for_both(seldom: str) -> None:
     phase = "other" if seldom == "gc" else seldom
     work[phase] = work.get(phase, 0) + stalls
     fields = {"gc_s": stalls} if seldom == "gc" else {}
-    codes = {one.code for one in loud(job_of(work, fields=fields))}
+    codes = {finding.code for finding in loud(case_of_seconds(work, fields=fields))}
     assert "straggler-compute" in codes
     assert len(codes) == 2
 
 
 def test_each_fix_of_a_checkpoint_has_its_figure() -> None:
-    (found,) = loud(stalled("checkpoint", 0))
-    background, seldom, sharded = found.fixes
+    (finding,) = loud(stalled("checkpoint", 0))
+    background, seldom, sharded = finding.fixes
     assert "async_save" in background.how
     assert seldom.summary == "Save every 1100 steps instead of every 20"
     assert "% 1100 == 0" in seldom.how
     assert "1.0 % of the time" in seldom.how
     assert "dcp.save" in sharded.how
-    ratios = [fix.predicted.step_time_ratio for fix in found.fixes if fix.predicted]
+    ratios = [fix.predicted.step_time_ratio for fix in finding.fixes if fix.predicted]
     assert [ratio for ratio in ratios if ratio is not None] == sorted(
         ratio for ratio in ratios if ratio is not None
     )
@@ -154,20 +158,25 @@ def test_each_fix_of_a_checkpoint_has_its_figure() -> None:
 
 def test_saving_on_all_ranks_has_no_victims() -> None:
     faults = [Fault(rank, "checkpoint", milliseconds=300, start=10, every=20) for rank in range(4)]
-    (found,) = loud(synthetic_case(Synthetic(steps=STEPS, faults=faults)))
-    assert found.code == "checkpoint-stall"
-    assert sorted(one.rank for one in found.culprits if one.rank is not None) == [0, 1, 2, 3]
-    assert found.victims == ()
-    assert "on all ranks" in found.title
+    (finding,) = loud(synthetic_case(Synthetic(steps=STEPS, faults=faults)))
+    assert finding.code == "checkpoint-stall"
+    assert sorted(culprit.rank for culprit in finding.culprits if culprit.rank is not None) == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert finding.victims == ()
+    assert "on all ranks" in finding.title
 
 
 def test_the_end_of_an_epoch_is_called_so() -> None:
     case = stalled("evaluation", 0)
     birth = {"loaders": [{"batches": 20}]}
     ranks = tuple(with_metadata(rank, **birth) for rank in case.ranks)
-    (found,) = loud(replace(case, ranks=ranks))
-    assert "at every epoch (20 steps)" in found.title
-    assert "DistributedSampler" in found.fixes[0].how
+    (finding,) = loud(replace(case, ranks=ranks))
+    assert "at every epoch (20 steps)" in finding.title
+    assert "DistributedSampler" in finding.fixes[0].how
 
 
 @pytest.mark.parametrize(("share", "says"), [(0.95, "busy all the time"), (0.02, "waited")])
@@ -176,8 +185,8 @@ def test_the_clock_of_the_thread_tells_work_from_waiting(share: float, says: str
     work["other"][10::20, 1] += 0.3
     ran = np.full((STEPS, 4), 0.02)
     ran[10::20, 1] += share * 0.3
-    (found,) = loud(job_of(work, fields={"cpu_s": ran}))
-    assert says in found.cause
+    (finding,) = loud(case_of_seconds(work, fields={"cpu_s": ran}))
+    assert says in finding.cause
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -196,11 +205,14 @@ def test_healthy_jobs(ranks: int) -> None:
     ],
 )
 def test_stalls_of_a_rank_whose_core_others_have(queued: float, fix: str, told: str) -> None:
-    around = {rank: Doing(queued=queued if rank == 3 else 0.01) for rank in range(4)}
-    (found,) = loud(sampled(on_host(stalled("backward", 3)), around))
-    assert (found.code, [one.rank for one in found.culprits]) == ("straggler-transient", [3])
-    assert told in found.cause
-    (advised,) = found.fixes
+    around = {rank: ProcessLoad(queued=queued if rank == 3 else 0.01) for rank in range(4)}
+    (finding,) = loud(sampled(on_host(stalled("backward", 3)), around))
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == (
+        "straggler-transient",
+        [3],
+    )
+    assert told in finding.cause
+    (advised,) = finding.fixes
     assert advised.id == fix
     assert advised.predicted is not None
 
@@ -219,19 +231,19 @@ def few(
     for step, rank, seconds in stalls:
         work.setdefault(phase, np.zeros((steps, ranks)))[step, rank] += seconds
         running[step, rank] += computed * seconds
-    return job_of(work, fields={"cpu_s": running})
+    return case_of_seconds(work, fields={"cpu_s": running})
 
 
 @pytest.mark.parametrize("phase", ["other", "forward", "input"])
 def test_two_stalls_count_if_they_take_much_of_the_time(phase: str) -> None:
-    (found,) = loud(few((50, 2, 3.0), (110, 2, 2.0), phase=phase))
-    assert found.code == "straggler-transient"
-    assert [culprit.rank for culprit in found.culprits] == [2]
-    assert found.victims == (0, 1)
-    assert found.confidence == 0.7
-    assert [row.value for row in found.evidence[:2]] == [2, pytest.approx(2.5, abs=0.05)]
+    (finding,) = loud(few((50, 2, 3.0), (110, 2, 2.0), phase=phase))
+    assert finding.code == "straggler-transient"
+    assert [culprit.rank for culprit in finding.culprits] == [2]
+    assert finding.victims == (0, 1)
+    assert finding.confidence == 0.7
+    assert [row.value for row in finding.evidence[:2]] == [2, pytest.approx(2.5, abs=0.05)]
     without = 160 * 0.029
-    assert found.cost.step_fraction == pytest.approx(5 / (5 + without), rel=0.1)
+    assert finding.cost.step_fraction == pytest.approx(5 / (5 + without), rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -261,14 +273,14 @@ def test_few_stalls_that_name_nobody(case: Case) -> None:
 )
 def test_a_stall_that_costs_as_much_as_the_limit_is_told(phase: str, rank: int, code: str) -> None:
     case = stalled(phase, rank)
-    (found,) = loud(case)
-    assert equal_counts_as(case, code, "cost", found.cost.step_fraction) == "more"
+    (finding,) = loud(case)
+    assert equal_counts_as(case, code, "cost", finding.cost.step_fraction) == "more"
 
 
 def test_collections_that_cost_as_much_as_the_limit_are_told() -> None:
     case = collected(now_and_then(4, 1))
-    (found,) = loud(case)
-    assert equal_counts_as(case, "gc-pauses", "cost", found.cost.step_fraction) == "more"
+    (finding,) = loud(case)
+    assert equal_counts_as(case, "gc-pauses", "cost", finding.cost.step_fraction) == "more"
 
 
 def beside(other: float) -> Case:
@@ -290,7 +302,7 @@ def beside(other: float) -> Case:
     ],
 )
 def test_both_sides_of_the_limits_of_few_stalls(case: Case, told: bool) -> None:
-    culprits = [[one.rank for one in found.culprits] for found in loud(case)]
+    culprits = [[culprit.rank for culprit in found.culprits] for found in loud(case)]
     assert culprits == [[2]] * told
 
 
@@ -306,10 +318,10 @@ def test_both_sides_of_the_limits_of_few_stalls(case: Case, told: bool) -> None:
 def test_a_single_stall_counts_if_it_takes_much_of_the_time(
     step: int, phase: str, rank: int, code: str
 ) -> None:
-    (found,) = loud(few((step, rank, 2.0), phase=phase))
-    assert (found.code, [culprit.rank for culprit in found.culprits]) == (code, [rank])
-    assert found.confidence == 0.6
-    assert [row.value for row in found.evidence[:2]] == [1, pytest.approx(2.0, abs=0.05)]
+    (finding,) = loud(few((step, rank, 2.0), phase=phase))
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == (code, [rank])
+    assert finding.confidence == 0.6
+    assert [row.value for row in finding.evidence[:2]] == [1, pytest.approx(2.0, abs=0.05)]
 
 
 def after_the_collectives(step: int, rank: int, seconds: float) -> Case:
@@ -327,14 +339,17 @@ def after_the_collectives(step: int, rank: int, seconds: float) -> Case:
 
 @pytest.mark.parametrize("step", [7, 12, 60])
 def test_the_wait_for_an_early_stall_in_the_next_step_is_no_warm_up(step: int) -> None:
-    (found,) = loud(after_the_collectives(step, 1, 2.5))
-    assert (found.code, [one.rank for one in found.culprits]) == ("straggler-transient", [1])
-    assert found.cost.step_fraction == pytest.approx(2.5 / (2.5 + 155 * 0.029), rel=0.05)
+    (finding,) = loud(after_the_collectives(step, 1, 2.5))
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == (
+        "straggler-transient",
+        [1],
+    )
+    assert finding.cost.step_fraction == pytest.approx(2.5 / (2.5 + 155 * 0.029), rel=0.05)
 
 
 def idle(queued: float) -> Case:
     """Rank 2 stalls once, is idle, and waits for a core for so many seconds per second."""
-    return sampled(few((50, 2, 2.0), computed=0.1), {2: Doing(queued=queued)})
+    return sampled(few((50, 2, 2.0), computed=0.1), {2: ProcessLoad(queued=queued)})
 
 
 @pytest.mark.parametrize(
@@ -362,8 +377,8 @@ def test_long_stalls_beside_others_that_recur_are_two_findings() -> None:
     work["checkpoint"][25::20, 0] = 0.2
     work["other"][52, 1] += 3.0
     running[52, 1] += 3.0
-    found = loud(job_of(work, fields={"cpu_s": running}))
-    assert {(one.code, *(who.rank for who in one.culprits)) for one in found} == {
+    findings = loud(case_of_seconds(work, fields={"cpu_s": running}))
+    assert {(one.code, *(who.rank for who in one.culprits)) for one in findings} == {
         ("checkpoint-stall", 0),
         ("straggler-transient", 1),
     }
@@ -373,12 +388,15 @@ def test_a_rank_short_of_cores_that_stalls_in_another_phase_has_two_findings() -
     work = healthy(Synthetic(ranks=2, steps=STEPS))
     work["backward"][:, 1] += 0.02
     work["other"][10::20, 1] += 0.3
-    around = {0: Doing(queued=0.01), 1: Doing(queued=0.4)}
-    found = loud(sampled(on_host(job_of(work)), around))
-    assert {one.code for one in found} == {"straggler-host", "straggler-transient"}
-    assert {who.rank for one in found for who in one.culprits} == {1}
+    around = {0: ProcessLoad(queued=0.01), 1: ProcessLoad(queued=0.4)}
+    findings = loud(sampled(on_host(case_of_seconds(work)), around))
+    assert {one.code for one in findings} == {"straggler-host", "straggler-transient"}
+    assert {who.rank for one in findings for who in one.culprits} == {1}
 
 
 def test_two_ranks_are_enough_for_few_stalls() -> None:
-    (found,) = loud(few((50, 1, 3.0), (110, 1, 2.0), ranks=2))
-    assert (found.code, [one.rank for one in found.culprits]) == ("straggler-transient", [1])
+    (finding,) = loud(few((50, 1, 3.0), (110, 1, 2.0), ranks=2))
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == (
+        "straggler-transient",
+        [1],
+    )

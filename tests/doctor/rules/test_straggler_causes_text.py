@@ -1,4 +1,4 @@
-"""What is said of a straggler's causes: found, ruled out, not measured."""
+"""The text about a straggler's causes: found, ruled out, not measured."""
 
 from __future__ import annotations
 

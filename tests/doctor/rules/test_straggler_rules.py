@@ -1,4 +1,4 @@
-"""Straggler findings: the code, the culprit, the victims, the cost and what to type."""
+"""Straggler findings: code, culprit, victims, cost and fixes."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def test_the_cost_is_what_mending_would_save() -> None:
     healthy = diagnose(synthetic_case(Synthetic()))
     assert slow.step_seconds is not None
     assert healthy.step_seconds is not None
-    (found,) = slow.findings
-    assert found.cost.seconds_per_step == pytest.approx(
+    (finding,) = slow.findings
+    assert finding.cost.seconds_per_step == pytest.approx(
         slow.step_seconds - healthy.step_seconds, rel=0.05
     )
-    predicted = found.fixes[0].predicted
+    predicted = finding.fixes[0].predicted
     assert predicted is not None
     assert predicted.step_time_ratio == pytest.approx(
         healthy.step_seconds / slow.step_seconds, rel=0.02
@@ -56,8 +56,8 @@ def test_the_cost_is_what_mending_would_save() -> None:
 
 
 def test_the_evidence_shows_who_works_and_who_waits() -> None:
-    (found,) = findings(Synthetic(faults=[Fault(2, "backward", milliseconds=20)]))
-    own, standing, positive, backward = found.evidence
+    (finding,) = findings(Synthetic(faults=[Fault(2, "backward", milliseconds=20)]))
+    own, standing, positive, backward = finding.evidence
     assert isinstance(own.value, float)
     assert isinstance(own.baseline, float)
     assert own.value - own.baseline == pytest.approx(0.020, rel=0.1)
@@ -71,23 +71,23 @@ def test_the_evidence_shows_who_works_and_who_waits() -> None:
 
 def test_forward_and_backward_together_point_at_the_place() -> None:
     faults = [Fault(1, phase, factor=1.5) for phase in ("forward", "backward")]
-    (found,) = findings(Synthetic(faults=faults))
-    assert "forward and backward" in found.title
-    assert "temperature" in found.fixes[0].how
+    (finding,) = findings(Synthetic(faults=faults))
+    assert "forward and backward" in finding.title
+    assert "temperature" in finding.fixes[0].how
 
 
 def test_five_percent_divides_warning_from_info() -> None:
     base = {**BASE, "forward": 0.030}
     (warned,) = findings(Synthetic(base=base, faults=[Fault(1, "forward", milliseconds=4)]))
-    (told,) = findings(Synthetic(base=base, faults=[Fault(1, "forward", milliseconds=2)]))
+    (finding,) = findings(Synthetic(base=base, faults=[Fault(1, "forward", milliseconds=2)]))
     assert warned.severity is Severity.WARNING
-    assert told.severity is Severity.INFO
+    assert finding.severity is Severity.INFO
 
 
 @pytest.mark.parametrize(("worst", "told"), [(1.5, [1, 2]), (60.0, [1])])
 def test_in_the_wake_of_a_large_one_a_small_one_is_not_told(worst: float, told: list[int]) -> None:
     faults = [Fault(1, "forward", milliseconds=2.0 + worst), Fault(2, "forward", milliseconds=2.0)]
-    named = [one.culprits[0].rank for one in findings(Synthetic(ranks=4, faults=faults))]
+    named = [finding.culprits[0].rank for finding in findings(Synthetic(ranks=4, faults=faults))]
     assert named == told
 
 
@@ -120,9 +120,9 @@ def test_what_a_rank_was_handed_is_not_counted() -> None:
     case = synthetic_case(job)
     for rank in case.ranks:
         rank.steps["samples"] = 16
-    (found,) = diagnose(case).findings
-    assert "Not measured: more data" in found.cause
-    assert "all_to_all" in found.fixes[0].how
+    (finding,) = diagnose(case).findings
+    assert "Not measured: more data" in finding.cause
+    assert "all_to_all" in finding.fixes[0].how
 
 
 @pytest.mark.parametrize(
@@ -136,5 +136,5 @@ def test_what_a_rank_was_handed_is_not_counted() -> None:
 )
 def test_a_straggler_that_costs_as_much_as_the_limit_is_told(phase: str, code: str) -> None:
     job = Synthetic(faults=[Fault(1, phase, milliseconds=20)])
-    found = next(one for one in findings(job) if one.code == code)
+    found = next(finding for finding in findings(job) if finding.code == code)
     assert equal_counts_as(synthetic_case(job), code, "cost", found.cost.step_fraction) == "more"

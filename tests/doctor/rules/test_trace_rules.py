@@ -1,4 +1,4 @@
-"""Profiler traces: who slows down the others, where the time goes, and silence if all is well."""
+"""Profiler traces: the rank that slows down the others, where the time goes, and healthy jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def examined(folder: Path, job: Job, *, packed: bool = False) -> Diagnosis:
 
 
 def warnings(found: Diagnosis) -> list[Finding]:
-    return [one for one in found.findings if one.severity is not Severity.INFO]
+    return [finding for finding in found.findings if finding.severity is not Severity.INFO]
 
 
 def ran(*words: str) -> Result:
@@ -45,7 +45,7 @@ def ran(*words: str) -> Result:
 )
 def test_a_slow_device_is_named_and_what_it_costs(tmp_path: Path, job: Job) -> None:
     (found,) = warnings(examined(tmp_path, job, packed=True))
-    assert (found.code, [one.rank for one in found.culprits]) == ("straggler-compute", [2])
+    assert (found.code, [culprit.rank for culprit in found.culprits]) == ("straggler-compute", [2])
     assert 2 not in found.victims
     own = 41 * 200e-6 * (job.slow[2] - 1)
     assert found.cost.seconds_per_step == pytest.approx(own, rel=0.1)
@@ -53,14 +53,14 @@ def test_a_slow_device_is_named_and_what_it_costs(tmp_path: Path, job: Job) -> N
 
 def test_a_slow_loader_is_named(tmp_path: Path) -> None:
     (found,) = warnings(examined(tmp_path, Job(slow_loader={1: 4000})))
-    assert (found.code, [one.rank for one in found.culprits]) == ("straggler-input", [1])
+    assert (found.code, [culprit.rank for culprit in found.culprits]) == ("straggler-input", [1])
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.01, 0.1])
 def test_ranks_that_are_alike_give_nobody(tmp_path: Path, jitter: float) -> None:
-    found = examined(tmp_path, Job(jitter=jitter))
-    assert [one.code for one in found.findings] == ["time-split"]
-    assert not any(one.probe == "comparison of ranks" for one in found.unexamined)
+    diagnosis = examined(tmp_path, Job(jitter=jitter))
+    assert [finding.code for finding in diagnosis.findings] == ["time-split"]
+    assert not any(gap.probe == "comparison of ranks" for gap in diagnosis.unexamined)
     assert ran(str(tmp_path)).exit_code == 0
 
 
@@ -74,13 +74,13 @@ def test_ranks_that_are_alike_give_nobody(tmp_path: Path, jitter: float) -> None
     ],
 )
 def test_where_the_time_of_all_ranks_goes(tmp_path: Path, job: Job, code: str) -> None:
-    assert [one.code for one in warnings(examined(tmp_path, job))] == [code]
+    assert [warning.code for warning in warnings(examined(tmp_path, job))] == [code]
 
 
 def test_few_steps_and_single_ranks_name_nobody_and_say_so(tmp_path: Path) -> None:
     few = examined(tmp_path / "few", Job(steps=3, slow={2: 1.5}))
     assert warnings(few) == []
-    assert any("3 steps were profiled" in one.reason for one in few.unexamined)
+    assert any("3 steps were profiled" in gap.reason for gap in few.unexamined)
     one = written(tmp_path / "one", BOUND, leave_out=(1, 2, 3)) / "trace_0.json"
     assert isinstance(recognize(str(one)), Traces)
     alone = diagnose(case_of_traces([one]))
@@ -95,7 +95,7 @@ def test_few_steps_and_single_ranks_name_nobody_and_say_so(tmp_path: Path) -> No
 def test_a_missing_rank_does_not_keep_the_others_from_being_compared(tmp_path: Path) -> None:
     folder = written(tmp_path, Job(slow={2: 1.2}), leave_out=(0,))
     (found,) = warnings(diagnose(case_of_traces([folder])))
-    assert [one.rank for one in found.culprits] == [2]
+    assert [culprit.rank for culprit in found.culprits] == [2]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -103,19 +103,19 @@ def test_a_broken_tail_is_told_and_the_rest_is_read(tmp_path: Path, packed: bool
     folder = written(tmp_path, replace(BOUND, slow={2: 3.0}), packed=packed)
     broken = next(iter(sorted(folder.iterdir())))
     broken.write_bytes(broken.read_bytes()[: broken.stat().st_size // 2])
-    found = diagnose(case_of_traces([folder]))
-    assert any("ends early" in one.reason for one in found.unexamined)
-    assert "straggler-compute" in [one.code for one in found.findings]
+    diagnosis = diagnose(case_of_traces([folder]))
+    assert any("ends early" in gap.reason for gap in diagnosis.unexamined)
+    assert "straggler-compute" in [finding.code for finding in diagnosis.findings]
 
 
 def test_the_verb_tells_it_as_text_and_as_json(tmp_path: Path) -> None:
     folder = written(tmp_path, Job(slow={2: 1.2}))
     done = ran(str(folder), "--json")
     assert done.exit_code == 1
-    told = json.loads(done.stdout)
-    assert told["subject"]["kind"] == "trace"
-    assert [one["rank"] for one in told["ranks"]] == [0, 1, 2, 3]
-    assert told["findings"][0]["culprits"][0]["rank"] == 2
+    document = json.loads(done.stdout)
+    assert document["subject"]["kind"] == "trace"
+    assert [rank["rank"] for rank in document["ranks"]] == [0, 1, 2, 3]
+    assert document["findings"][0]["culprits"][0]["rank"] == 2
     assert "Rank 2 is slowing down the other ranks" in ran(str(folder)).stdout
 
 

@@ -1,4 +1,5 @@
-"""What is being trained: the same samples, other weights, lost losses, batches and rates."""
+"""Training defects: duplicated samples, diverged weights, lost losses, batch sizes and learning
+rates."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from mgpu_doctor.case.model import Case, Console, Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.training import data_sharding, loss, replica_divergence, update_batch
-from tests.support.failure_cases import dead, echo, error, failed_job
+from tests.support.failure_cases import dead, error, failed_job, secondary_failure
 from tests.support.recorded_diagnoses import examine
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
 
@@ -56,13 +57,13 @@ def job(*births: dict[str, Any], samples: int = 16, loss: Any = None, **changes:
     return make_case(ranks, **changes)
 
 
-def found(case: Case) -> list[Finding]:
+def findings_of(case: Case) -> list[Finding]:
     return examine(RULES, measure(case))
 
 
 def ended(case: Case) -> list[Finding]:
     """What folding leaves of what ended the job."""
-    return [one for one in diagnose(case).findings if one.severity is Severity.CRITICAL]
+    return [finding for finding in diagnose(case).findings if finding.severity is Severity.CRITICAL]
 
 
 def fed(rank: int, who: object = None, **loader: Any) -> dict[str, Any]:
@@ -86,32 +87,34 @@ def fed(rank: int, who: object = None, **loader: Any) -> dict[str, Any]:
     ],
 )
 def test_the_same_batches_on_all_ranks(loader: dict[str, Any], cause: str) -> None:
-    (one,) = found(job(*(fed(rank, "same", **loader) for rank in range(4))))
-    assert (one.code, one.severity) == ("data-duplicated", Severity.WARNING)
-    assert one.title.startswith("All 4 ranks train on the same batches: 3 of 4")
-    assert cause in one.cause
-    assert one.victims == (0, 1, 2, 3)
+    (finding,) = findings_of(job(*(fed(rank, "same", **loader) for rank in range(4))))
+    assert (finding.code, finding.severity) == ("data-duplicated", Severity.WARNING)
+    assert finding.title.startswith("All 4 ranks train on the same batches: 3 of 4")
+    assert cause in finding.cause
+    assert finding.victims == (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize("strategy", ["zero1", "localsgd", "fsdp2"])
 def test_whoever_trains_on_parts_of_the_data_should_see_other_batches(strategy: str) -> None:
-    (one,) = found(job(*({**fed(rank, "same"), "strategy": strategy} for rank in range(4))))
-    assert one.code == "data-duplicated"
+    (finding,) = findings_of(
+        job(*({**fed(rank, "same"), "strategy": strategy} for rank in range(4)))
+    )
+    assert finding.code == "data-duplicated"
 
 
 def test_two_ranks_that_share() -> None:
     who = ["a", "b", "c", "b"]
-    (one,) = found(job(*(fed(rank, who[rank]) for rank in range(4))))
-    assert one.title.startswith("Ranks 1 and 3 train on the same batches: 1 of 4")
-    assert one.victims == (1, 3)
+    (finding,) = findings_of(job(*(fed(rank, who[rank]) for rank in range(4))))
+    assert finding.title.startswith("Ranks 1 and 3 train on the same batches: 1 of 4")
+    assert finding.victims == (1, 3)
 
 
 def test_batches_without_a_loader() -> None:
     same = {"batches": batches("same")}
-    (one,) = found(job(same, same))
-    assert "the same random seed (7)" in one.cause
-    assert "seed + rank" in one.fixes[0].how
-    (other,) = found(job(same, {**same, "seed": 8}))
+    (finding,) = findings_of(job(same, same))
+    assert "the same random seed (7)" in finding.cause
+    assert "seed + rank" in finding.fixes[0].how
+    (other,) = findings_of(job(same, {**same, "seed": 8}))
     assert "seed" not in other.cause
 
 
@@ -128,17 +131,17 @@ def test_batches_without_a_loader() -> None:
     ids=["groups", "pipeline", "tensor", "unknown", "takes its part", "constant"],
 )
 def test_ranks_that_may_share_batches_on_purpose(birth: dict[str, Any]) -> None:
-    assert found(job(*({**fed(rank, "same"), **birth} for rank in range(4)))) == []
+    assert findings_of(job(*({**fed(rank, "same"), **birth} for rank in range(4)))) == []
 
 
 def test_collectives_by_hand_and_equal_weights_are_replicas() -> None:
     by_hand = {"strategy": "manual", "weights": weights("w")}
-    (one,) = found(job(*({**fed(rank, "same"), **by_hand} for rank in range(4))))
-    assert one.code == "data-duplicated"
+    (finding,) = findings_of(job(*({**fed(rank, "same"), **by_hand} for rank in range(4))))
+    assert finding.code == "data-duplicated"
 
 
 def test_ranks_with_batches_of_their_own_are_fine() -> None:
-    assert found(job(*(fed(rank) for rank in range(4)))) == []
+    assert findings_of(job(*(fed(rank) for rank in range(4)))) == []
 
 
 def repeating(rank: int, **loader: Any) -> dict[str, Any]:
@@ -146,9 +149,9 @@ def repeating(rank: int, **loader: Any) -> dict[str, Any]:
 
 
 def test_a_missing_set_epoch_is_worth_knowing() -> None:
-    (one,) = found(job(*(repeating(rank, sampler_epoch=0) for rank in range(4))))
-    assert (one.code, one.severity) == ("data-duplicated", Severity.INFO)
-    assert "set_epoch" in one.title
+    (finding,) = findings_of(job(*(repeating(rank, sampler_epoch=0) for rank in range(4))))
+    assert (finding.code, finding.severity) == ("data-duplicated", Severity.INFO)
+    assert "set_epoch" in finding.title
 
 
 @pytest.mark.parametrize(
@@ -156,16 +159,16 @@ def test_a_missing_set_epoch_is_worth_knowing() -> None:
 )
 def test_an_order_that_repeats_otherwise_is_meant(changes: dict[str, Any]) -> None:
     loader = {"sampler_epoch": 0, **changes}
-    assert found(job(*(repeating(rank, **loader) for rank in range(4)))) == []
+    assert findings_of(job(*(repeating(rank, **loader) for rank in range(4)))) == []
 
 
 # --------------------------------------------------------------------------- seed-inconsistent
 
 
 def test_seeds_that_differ() -> None:
-    (one,) = found(job(*(fed(rank, sampler_seed=rank) for rank in range(4))))
-    assert (one.code, one.severity) == ("seed-inconsistent", Severity.WARNING)
-    assert "32 %" in one.title
+    (finding,) = findings_of(job(*(fed(rank, sampler_seed=rank) for rank in range(4))))
+    assert (finding.code, finding.severity) == ("seed-inconsistent", Severity.WARNING)
+    assert "32 %" in finding.title
 
 
 @pytest.mark.parametrize(
@@ -174,7 +177,7 @@ def test_seeds_that_differ() -> None:
 )
 def test_seeds_that_do_not_matter(changes: dict[str, Any]) -> None:
     births = [fed(rank, **{"sampler_seed": rank, **changes}) for rank in range(4)]
-    assert found(job(*births)) == []
+    assert findings_of(job(*births)) == []
 
 
 # ----------------------------------------------------------------------------- batch-confusion
@@ -196,9 +199,9 @@ def asked(*argv: str, **birth: Any) -> Case:
     ],
 )
 def test_a_batch_that_was_mistaken(argv: list[str], meant: int, real: int) -> None:
-    (one,) = found(asked(*argv))
-    assert (one.code, one.severity) == ("batch-confusion", Severity.WARNING)
-    assert f"{real} samples, not {meant}" in one.title
+    (finding,) = findings_of(asked(*argv))
+    assert (finding.code, finding.severity) == ("batch-confusion", Severity.WARNING)
+    assert f"{real} samples, not {meant}" in finding.title
 
 
 @pytest.mark.parametrize(
@@ -214,7 +217,7 @@ def test_a_batch_that_was_mistaken(argv: list[str], meant: int, real: int) -> No
     ],
 )
 def test_a_batch_that_is_right_or_unclear(argv: list[str], birth: dict[str, Any]) -> None:
-    assert found(asked(*argv, **birth)) == []
+    assert findings_of(asked(*argv, **birth)) == []
 
 
 # -------------------------------------------------------------------------- replicas-diverged
@@ -225,11 +228,11 @@ def drifting(rank: int, who: object, total: float, **birth: Any) -> dict[str, An
 
 
 def test_two_replicas_that_differ_name_nobody() -> None:
-    (one,) = found(job(drifting(0, "a", 1.0), drifting(1, "b", 1.5)))
-    assert (one.code, one.severity) == ("replicas-diverged", Severity.WARNING)
-    assert one.culprits == ()
-    assert one.victims == (0, 1)
-    assert one.since_step == 20
+    (finding,) = findings_of(job(drifting(0, "a", 1.0), drifting(1, "b", 1.5)))
+    assert (finding.code, finding.severity) == ("replicas-diverged", Severity.WARNING)
+    assert finding.culprits == ()
+    assert finding.victims == (0, 1)
+    assert finding.since_step == 20
 
 
 def parting(*ends: str, before: str = "a") -> list[Finding]:
@@ -239,7 +242,7 @@ def parting(*ends: str, before: str = "a") -> list[Finding]:
         total = 1.0 + (end == "b")
         rows = [[20, 69, 20, f"s.{before}.1.0"], [40, 129, 40, f"s.{end}.{total}"]]
         births.append({**drifting(number, end, total), "weights": rows})
-    return [one for one in found(job(*births)) if one.code == "replicas-diverged"]
+    return [finding for finding in findings_of(job(*births)) if finding.code == "replicas-diverged"]
 
 
 def test_two_replicas_that_part_late_are_reported_and_neither_is_blamed() -> None:
@@ -261,15 +264,15 @@ def test_of_several_that_part_late_the_one_that_left_is_named(
 
 def test_the_minority_is_the_culprit() -> None:
     births = [drifting(rank, rank == 2, 1.0 + (rank == 2)) for rank in range(4)]
-    (one,) = found(job(*births))
-    assert [culprit.rank for culprit in one.culprits] == [2]
-    assert one.victims == (0, 1, 3)
-    assert "rank 2" in one.title
+    (finding,) = findings_of(job(*births))
+    assert [culprit.rank for culprit in finding.culprits] == [2]
+    assert finding.victims == (0, 1, 3)
+    assert "rank 2" in finding.title
 
 
 def test_two_against_two_name_nobody() -> None:
-    (one,) = found(job(*(drifting(rank, rank % 2, 1.0 + rank % 2) for rank in range(4))))
-    assert one.culprits == ()
+    (finding,) = findings_of(job(*(drifting(rank, rank % 2, 1.0 + rank % 2) for rank in range(4))))
+    assert finding.culprits == ()
 
 
 @pytest.mark.parametrize(
@@ -281,14 +284,16 @@ def test_two_against_two_name_nobody() -> None:
     ],
 )
 def test_why_they_differ(birth: dict[str, Any], cause: str) -> None:
-    (one,) = found(job(*(drifting(rank, rank, 1.0 + rank, **birth) for rank in range(2))))
-    assert cause in one.cause
+    (finding,) = findings_of(job(*(drifting(rank, rank, 1.0 + rank, **birth) for rank in range(2))))
+    assert cause in finding.cause
 
 
 def test_rates_that_differ_are_the_cause() -> None:
     rates = [{"optimizers": [{"class": "SGD", "lr": 0.1, "lr_now": 0.1 / (r + 1)}]} for r in (0, 1)]
-    (one,) = found(job(*(drifting(rank, rank, 1.0 + rank, **rates[rank]) for rank in range(2))))
-    assert "learning rates differ (0.05, 0.1)" in one.cause
+    (finding,) = findings_of(
+        job(*(drifting(rank, rank, 1.0 + rank, **rates[rank]) for rank in range(2)))
+    )
+    assert "learning rates differ (0.05, 0.1)" in finding.cause
 
 
 @pytest.mark.parametrize(
@@ -311,21 +316,21 @@ def test_rates_that_differ_are_the_cause() -> None:
     ],
 )
 def test_weights_that_differ_on_purpose(birth: dict[str, Any]) -> None:
-    assert found(job(*(drifting(r, r, 1.0 + r, **birth) for r in range(4)))) == []
+    assert findings_of(job(*(drifting(r, r, 1.0 + r, **birth) for r in range(4)))) == []
 
 
 def test_ranks_that_seldom_talk_may_differ() -> None:
     case = job(*(drifting(rank, rank, 1.0 + rank) for rank in range(2)))
     for rank in case.ranks:
         rank.steps["group_seq"] = np.arange(len(rank.steps)) // 4
-    assert found(case) == []
+    assert findings_of(case) == []
 
 
 def test_one_moment_does_not_decide() -> None:
     births = [drifting(rank, rank, 1.0 + rank) for rank in range(2)]
     for birth in births:
         del birth["weights"][1]
-    assert found(job(*births)) == []
+    assert findings_of(job(*births)) == []
 
 
 def left_at_the_end(*leavers: int, ranks: int = 2) -> Case:
@@ -337,17 +342,17 @@ def left_at_the_end(*leavers: int, ranks: int = 2) -> Case:
 
 def test_one_moment_decides_if_the_others_stayed_equal() -> None:
     for leavers, ranks in (((1,), 3), ((2,), 3), ((3,), 4)):
-        (divergence,) = found(left_at_the_end(*leavers, ranks=ranks))
+        (divergence,) = findings_of(left_at_the_end(*leavers, ranks=ranks))
         assert [culprit.rank for culprit in divergence.culprits] == [*leavers]
         assert divergence.since_step == 40
 
 
 def test_weights_that_rank_0_loads_at_the_end_are_no_divergence() -> None:
     """Of two ranks, it may be either: worth knowing, and no warning."""
-    assert found(left_at_the_end(0, ranks=4)) == []
+    assert findings_of(left_at_the_end(0, ranks=4)) == []
     for rank in (0, 1):
-        (one,) = found(left_at_the_end(rank))
-        assert (one.severity, one.culprits) == (Severity.INFO, ())
+        (finding,) = findings_of(left_at_the_end(rank))
+        assert (finding.severity, finding.culprits) == (Severity.INFO, ())
 
 
 # -------------------------------------------------------------------------------- lr-unscaled
@@ -360,23 +365,23 @@ def rated(**optimizer: Any) -> Case:
 
 
 def test_a_default_rate_for_a_large_batch() -> None:
-    (one,) = found(rated())
-    assert (one.code, one.severity) == ("lr-unscaled", Severity.INFO)
-    assert "512 samples" in one.title
+    (finding,) = findings_of(rated())
+    assert (finding.code, finding.severity) == ("lr-unscaled", Severity.INFO)
+    assert "512 samples" in finding.title
 
 
 @pytest.mark.parametrize(
     "optimizer", [{"lr_now": 9e-4}, {"lr": 4e-3}, {"lr_default": None}, {"class": "Adadelta"}]
 )
 def test_a_rate_that_somebody_chose(optimizer: dict[str, Any]) -> None:
-    assert found(rated(**optimizer)) == []
+    assert findings_of(rated(**optimizer)) == []
 
 
 def test_a_default_rate_for_a_small_batch() -> None:
     case = rated()
     for rank in case.ranks:
         rank.steps["samples"] = 127
-    assert found(case) == []
+    assert findings_of(case) == []
 
 
 # ----------------------------------------------------------------------------------- loss-nan
@@ -392,33 +397,33 @@ def losses(*from_steps: int | None) -> list[Any]:
 
 
 def test_the_first_rank_is_named() -> None:
-    (one,) = found(job({}, {}, {}, loss=losses(31, 30, 31)))
-    assert (one.code, one.severity) == ("loss-nan", Severity.WARNING)
-    assert [culprit.rank for culprit in one.culprits] == [1]
-    assert one.victims == (0, 2)
-    assert one.since_step == 30
-    assert "step 30" in one.title
+    (finding,) = findings_of(job({}, {}, {}, loss=losses(31, 30, 31)))
+    assert (finding.code, finding.severity) == ("loss-nan", Severity.WARNING)
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert finding.victims == (0, 2)
+    assert finding.since_step == 30
+    assert "step 30" in finding.title
 
 
 @pytest.mark.parametrize("begins", [(30, 30), (0, 0), (30, 30, 31)])
 def test_ranks_that_were_first_together_name_nobody(begins: tuple[int, ...]) -> None:
-    (one,) = found(job(*({} for _ in begins), loss=losses(*begins)))
-    assert one.culprits == ()
-    assert one.since_step == begins[0]
+    (finding,) = findings_of(job(*({} for _ in begins), loss=losses(*begins)))
+    assert finding.culprits == ()
+    assert finding.since_step == begins[0]
 
 
 def test_a_rank_whose_peers_loss_is_not_known_is_not_named() -> None:
     known, unknown = losses(30, None)
     unknown[:] = np.nan
-    (one,) = found(job({}, {}, loss=[known, unknown]))
-    assert one.culprits == ()
-    assert "several ranks" not in one.cause  # as in a pipeline, whose last stage has the loss
+    (finding,) = findings_of(job({}, {}, loss=[known, unknown]))
+    assert finding.culprits == ()
+    assert "several ranks" not in finding.cause  # as in a pipeline, whose last stage has the loss
 
 
 def test_one_rank_alone() -> None:
-    (one,) = found(job({}, loss=losses(30)))
-    assert one.culprits == ()
-    assert one.victims == (0,)
+    (finding,) = findings_of(job({}, loss=losses(30)))
+    assert finding.culprits == ()
+    assert finding.victims == (0,)
 
 
 @pytest.mark.parametrize(
@@ -432,14 +437,14 @@ def test_one_rank_alone() -> None:
 )
 def test_only_what_lasts_to_the_end_counts(begin: int, outcome: Outcome, told: bool) -> None:
     case = job({}, {}, loss=losses(begin, begin), outcome=outcome)
-    assert bool(found(case)) is told
+    assert bool(findings_of(case)) is told
 
 
 def test_a_loss_that_recovers_is_no_finding() -> None:
     values = losses(None, None)
     values[0][20:40] = np.inf
-    assert found(job({}, {}, loss=values)) == []
-    assert found(job({}, {}, loss=losses(None, None))) == []
+    assert findings_of(job({}, {}, loss=values)) == []
+    assert findings_of(job({}, {}, loss=losses(None, None))) == []
 
 
 @pytest.mark.parametrize(
@@ -453,19 +458,23 @@ def test_a_loss_that_recovers_is_no_finding() -> None:
     ],
 )
 def test_an_exception_over_the_loss_is_explained(message: str) -> None:
-    case = failed_job([echo(0), dead(1, exit_code=1, error=error("ValueError", message))])
-    (one,) = ended(case)
-    assert (one.code, one.severity) == ("loss-nan", Severity.CRITICAL)
-    assert [culprit.rank for culprit in one.culprits] == [1]
+    case = failed_job(
+        [secondary_failure(0), dead(1, exit_code=1, error=error("ValueError", message))]
+    )
+    (finding,) = ended(case)
+    assert (finding.code, finding.severity) == ("loss-nan", Severity.CRITICAL)
+    assert [culprit.rank for culprit in finding.culprits] == [1]
 
 
 @pytest.mark.parametrize(
     "message", ["bad sample", "connection lost in infinite loop", "nan in table", "financial loss"]
 )
 def test_other_exceptions_are_not(message: str) -> None:
-    case = failed_job([echo(0), dead(1, exit_code=1, error=error("ValueError", message))])
-    (one,) = ended(case)
-    assert one.code == "failed-exception"
+    case = failed_job(
+        [secondary_failure(0), dead(1, exit_code=1, error=error("ValueError", message))]
+    )
+    (finding,) = ended(case)
+    assert finding.code == "failed-exception"
 
 
 @pytest.mark.parametrize(
@@ -477,7 +486,7 @@ def test_other_exceptions_are_not(message: str) -> None:
     ],
 )
 def test_an_exit_is_explained_by_what_the_script_printed(said: str, code: str) -> None:
-    case = failed_job([echo(0), dead(1, exit_code=1)])
+    case = failed_job([secondary_failure(0), dead(1, exit_code=1)])
     others = [f"[rank0]: line {number}" for number in range(9)]
     assert [one.code for one in ended(replace(case, console=Console(tail=(said, *others))))] == [
         code
@@ -499,7 +508,9 @@ def test_a_minority_against_three_that_agree_is_named(factions: str, named: list
         make_rank(number, one, birth={**OWN, **birth})
         for number, (one, birth) in enumerate(zip(steps, births, strict=True))
     ]
-    (one,) = [one for one in found(make_case(ranks)) if one.code == "replicas-diverged"]
+    (one,) = [
+        finding for finding in findings_of(make_case(ranks)) if finding.code == "replicas-diverged"
+    ]
     assert [culprit.rank for culprit in one.culprits] == named
 
 
@@ -508,6 +519,6 @@ def test_the_loader_that_is_trained_from_is_the_one_whose_batches_were_seen() ->
     rows = [[1, *row[1:]] for row in batches("same")]
     training = {**LOADER, "sampler": "RandomSampler", "sampler_ranks": None}
     birth = {"loaders": [validation, training], "batches": rows}
-    (one,) = found(job(birth, birth))
-    assert one.code == "data-duplicated"
-    assert "RandomSampler" in [row.value for row in one.evidence]
+    (finding,) = findings_of(job(birth, birth))
+    assert finding.code == "data-duplicated"
+    assert "RandomSampler" in [row.value for row in finding.evidence]

@@ -1,4 +1,4 @@
-"""More ranks asked for than were started: the number is wrong, not a rank."""
+"""More ranks were requested than started: the number is wrong, no rank is blamed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mgpu_doctor.case.outcomes import with_missing
 from mgpu_doctor.diagnose import folded
 from mgpu_doctor.findings import Evidence, Finding, Severity
 from mgpu_doctor.rules.failures.failed_rendezvous import RULES
-from tests.support.ending_records import diagnosed
+from tests.support.ending_records import failure_findings
 from tests.support.failure_cases import AT, dead, error, failed_job, rank
 
 VAIN = replace(
@@ -30,10 +30,10 @@ def waited(local: int | None, *, launcher: str = "torchrun") -> Case:
 
 
 def test_a_launcher_that_started_all_it_was_told_to_is_not_to_blame() -> None:
-    (finding,) = diagnosed(waited(local=2))
+    (finding,) = failure_findings(waited(local=2))
     assert finding.code == "failed-world-size"
     assert finding.title == "The process group waited for 3 ranks, and torchrun started 2"
-    assert [(one.rank, one.pid) for one in finding.culprits] == [(2, None)]
+    assert [(culprit.rank, culprit.pid) for culprit in finding.culprits] == [(2, None)]
     assert finding.victims == (0, 1)
     assert finding.evidence[0] == Evidence(
         "ranks of the process group", 3, "ranks", 2, "black boxes"
@@ -42,14 +42,14 @@ def test_a_launcher_that_started_all_it_was_told_to_is_not_to_blame() -> None:
 
 @pytest.mark.parametrize("local", [3, None])
 def test_a_rank_that_was_meant_to_come_is_missing(local: int | None) -> None:
-    (finding,) = diagnosed(waited(local))
+    (finding,) = failure_findings(waited(local))
     assert finding.code == "failed-rendezvous"
-    assert [one.rank for one in finding.culprits] == [2]
+    assert [culprit.rank for culprit in finding.culprits] == [2]
 
 
 def test_healthy_jobs_are_silent() -> None:
     done = failed_job([rank(0), rank(1)], outcome=Outcome.COMPLETED, exit_code=0)
-    assert diagnosed(done) == []
+    assert failure_findings(done) == []
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_who_is_missing_where_the_launcher_has_one_host(
 
 def test_a_finding_that_names_nobody_gives_way_to_one_that_does() -> None:
     vague = Finding("failed-rendezvous", Severity.CRITICAL, 0.4, "nobody came", "")
-    (named,) = diagnosed(waited(local=2))
+    (named,) = failure_findings(waited(local=2))
     assert folded([vague, named], RULES) == [named]
     assert folded([vague], RULES) == [vague]
     told = replace(vague, severity=Severity.INFO)

@@ -1,4 +1,4 @@
-"""Texts of which people kept only the part around a failure, and waits that came to an end."""
+"""Excerpts of logs around a failure, and waits that ended well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The verdict on a log stays the same however it was passed on; healthy logs stay silent."""
+"""The verdict on a log stays the same however the log was passed on; healthy logs give no
+finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a GPU's memory ran out, by the numbers in torch's message."""
+"""Why a GPU ran out of memory, by the numbers in torch's message."""
 
 from __future__ import annotations
 

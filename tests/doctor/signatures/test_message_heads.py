@@ -1,4 +1,4 @@
-"""The second tier: the head of a message whose rest is cut off or worded otherwise."""
+"""Messages whose end is cut off or worded differently still match by their head."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mgpu_doctor.case.log_case import load_logs
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.signatures.signature import LEAST_WORDS, Signature
-from tests.support.all_signatures import EVERY, codes_of
+from tests.support.all_signatures import ALL_SIGNATURES, codes_of
 from tests.support.log_texts import healthy_texts
 from tests.support.loops import over
 
-WITH_HEADS = [one for one in EVERY if one.heads]
+WITH_HEADS = [signature for signature in ALL_SIGNATURES if signature.heads]
 CAUGHT = {"cuda-oom"}
 """Its head is in a healthy line, which says itself that it was caught."""
 every_head = over("signature", WITH_HEADS, lambda signature: signature.id)
@@ -26,13 +26,17 @@ def test_heads_are_as_telling_as_the_whole(signature: Signature) -> None:
     lines = [line for text in healthy_texts() for line in text.text.splitlines()]
     for head in signature.heads:
         assert len(re.findall(r"[A-Za-z]{2,}", head)) >= LEAST_WORDS
-        held = [one for one in EVERY if head in one.example and one.code != signature.code]
+        held = [one for one in ALL_SIGNATURES if head in one.example and one.code != signature.code]
         assert all(codes_of(one.example) for one in held)  # their patterns come first
         assert signature.id in CAUGHT or not [line for line in lines if head in line]
 
 
 def test_most_signatures_have_heads() -> None:
-    grave = [one for one in EVERY if one.severity == "critical" and one.least == 1]
+    grave = [
+        signature
+        for signature in ALL_SIGNATURES
+        if signature.severity == "critical" and signature.least == 1
+    ]
     assert len(WITH_HEADS) > len(grave) / 2
 
 

@@ -1,4 +1,4 @@
-"""The index of public console texts is sound, and its scorer counts only the texts it lists."""
+"""The index of public console texts is sound, and its scorer counts only those texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One finding in full: labels in a column, numbers first, in any width."""
+"""A finding in full: labels in a column, numbers first, at any width."""
 
 from __future__ import annotations
 

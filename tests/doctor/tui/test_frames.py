@@ -1,4 +1,4 @@
-"""How often the live screen asks for frames, and what if there are none."""
+"""How often the live screen requests frames, and what happens without any."""
 
 from __future__ import annotations
 

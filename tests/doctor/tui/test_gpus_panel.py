@@ -1,4 +1,4 @@
-"""The GPUs' panel over machines that are pleasant or not, against golden files."""
+"""The panel of GPUs over healthy and faulty machines, against golden files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The head of the screen: what of the job is told, and what goes first where room is scarce."""
+"""The header of the screen: what it shows of the job, and what is dropped first if space is
+scarce."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests.support import diagnoses
 from tests.support.frames import GOING, HEALTHY, STRAGGLER, UNKNOWN
 
 
-def told(frame: Frame, width: int) -> str:
+def header_text(frame: Frame, width: int) -> str:
     made = [line.plain for line in header.header_lines(frame, width, View())]
     assert all(len(line) <= width for line in made)
     return "\n".join(made)
@@ -33,9 +34,9 @@ def test_what_matters_most_stays_longest() -> None:
         ("probe 0.018 %", 180),
     ]
     for at, (_, width) in enumerate(kept):
-        shown = told(STRAGGLER, width)
+        shown = header_text(STRAGGLER, width)
         assert all(words in shown for words, _ in kept[: at + 1]), (width, shown)
-    assert kept[-1][0] not in told(STRAGGLER, 120)
+    assert kept[-1][0] not in header_text(STRAGGLER, 120)
 
 
 def test_without_a_step_there_is_no_line_about_steps() -> None:
@@ -44,10 +45,10 @@ def test_without_a_step_there_is_no_line_about_steps() -> None:
 
 
 def test_a_job_that_stands_or_diverges_says_so_first() -> None:
-    stands = told(replace(HEALTHY, going=GOING._replace(idle=42.0)), 80)
+    stands = header_text(replace(HEALTHY, going=GOING._replace(idle=42.0)), 80)
     assert "no step for 42 s" in stands
     assert "steps/s" not in stands
-    assert "loss is not a number" in told(
+    assert "loss is not a number" in header_text(
         replace(HEALTHY, going=GOING._replace(loss=float("inf"))), 40
     )
 
@@ -58,16 +59,16 @@ def test_a_probe_that_switched_itself_off_is_told_with_its_reason() -> None:
     )
     diagnosis = replace(diagnoses.healthy(), unexamined=(off,), efficiency_reason="no wait")
     frame = replace(HEALTHY, diagnosis=diagnosis)
-    assert "probe off" in told(frame, 80)
-    assert "efficiency ?  (no wait)" in told(frame, 200)
-    assert "(it switched itself off on 1 ranks: disk full)" in told(frame, 220)
+    assert "probe off" in header_text(frame, 80)
+    assert "efficiency ?  (no wait)" in header_text(frame, 200)
+    assert "(it switched itself off on 1 ranks: disk full)" in header_text(frame, 220)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_where_a_replay_stands_is_told_on_narrow_screens_too(width: int) -> None:
     replay = Position(0.0, 125.0, 62.5, 1.0, paused=True)
     frame = replace(HEALTHY, source="20261123-000610-torch_ddp-d5eb", replay=replay)
-    first = told(frame, width).splitlines()[0]
+    first = header_text(frame, width).splitlines()[0]
     assert "replay paused " in first
     assert "of 2 min 5 s" in first
 

@@ -1,4 +1,4 @@
-"""The map of ranks by steps: its rows are those of the table of ranks."""
+"""The heatmap of ranks by steps: its rows are those of the table of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A panel paints what has changed, and nothing else."""
+"""A panel repaints only what has changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ranks are sorted: what matters first, what is not known last."""
+"""How ranks are sorted: important ones first, unknown values last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support import diagnoses
 from tests.support.frames import AT, GIB, HOST, NO_GPU, STRAGGLER, frame, gpu
 
 
-def one(
+def rank_summary(
     number: int | None, seconds: tuple[float | None, float | None], step: int | None, at: str
 ) -> RankSummary:
     """`seconds` of input and wait; `at`: its host and its state."""
@@ -33,11 +33,11 @@ def one(
 
 
 RANKS = (
-    one(0, (0.02, 0.00), 12, "b running"),
-    one(1, (0.05, 0.03), 10, "a dead"),
-    one(2, (None, None), None, "c hung"),
-    one(3, (0.01, 0.04), 11, "a running"),
-    one(None, (0.03, None), 13, "b running"),
+    rank_summary(0, (0.02, 0.00), 12, "b running"),
+    rank_summary(1, (0.05, 0.03), 10, "a dead"),
+    rank_summary(2, (None, None), None, "c hung"),
+    rank_summary(3, (0.01, 0.04), 11, "a running"),
+    rank_summary(None, (0.03, None), 13, "b running"),
 )
 
 

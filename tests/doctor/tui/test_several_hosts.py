@@ -1,4 +1,4 @@
-"""GPUs of several hosts on one screen: told apart, and joined to the ranks of their own host."""
+"""GPUs of several hosts on one screen: kept apart, and joined to the ranks of their own host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.screens import GOLDEN_SIZE, Still, check_sizes, screen_text, 
 from tests.support.screens import shown as first_shown
 
 HOSTS = ("node-a", "node-b")
-TWO = multi_host.replayed(HOSTS, 2, 2)
+TWO = multi_host.replay_frame(HOSTS, 2, 2)
 
 
 def rows(made: Frame, width: int = 120, view: View = View()) -> list[str]:  # noqa: B008 - frozen
@@ -108,7 +108,7 @@ def test_hosts_are_told_apart_however_narrow(width: int) -> None:
         ("a-rather-long-name-0001", "a-rather-long-name-0002"),
         ("[red]x", "\x1b[31my"),
     ):
-        made = rows(multi_host.replayed(names, 2, 2), width)
+        made = rows(multi_host.replay_frame(names, 2, 2), width)
         assert len({row.split()[1] for row in made[1:]}) == 2, made
         assert max(map(len, made)) <= width
         assert "\x1b" not in "".join(made)
@@ -129,7 +129,7 @@ def test_a_gpu_without_a_rank_is_accused_on_its_own_host_alone() -> None:
     accused = replace(
         diagnoses.LOW_COVERAGE, culprits=(Culprit(None, host="node-b", device="GPU 1"),)
     )
-    found = multi_host.spread(diagnoses.straggler(4, 2, Outcome.RUNNING), HOSTS, 2)
+    found = multi_host.spread_over_hosts(diagnoses.straggler(4, 2, Outcome.RUNNING), HOSTS, 2)
     first, second = multi_host.samples(HOSTS, 2)
     made = frame(replace(found, findings=(accused,)), devices=second, elsewhere=(first,))
 
@@ -152,7 +152,7 @@ def test_processes_are_those_of_the_selected_gpu() -> None:
 def test_json_tells_of_one_host_as_its_schema_has_it() -> None:
     told = document(TWO, View(filter=parse("gpu:0")))
     assert told["devices"]["host"] == "node-b"
-    assert [one["index"] for one in told["devices"]["devices"]] == [0]
+    assert [device["index"] for device in told["devices"]["devices"]] == [0]
     assert told["left_out"]["devices"] == 1
 
 
@@ -185,7 +185,7 @@ async def test_page_of_a_gpu() -> None:
 
 
 async def test_many_hosts_leave_the_other_panels_their_lines() -> None:
-    made = multi_host.replayed([f"node-{number:02}" for number in range(32)], 8, 9)
+    made = multi_host.replay_frame([f"node-{number:02}" for number in range(32)], 8, 9)
     app = TopApp(Still(made), interval=3600)
     async with app.run_test(size=(80, 24)) as pilot:
         await first_shown(pilot)

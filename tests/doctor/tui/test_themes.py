@@ -1,4 +1,4 @@
-"""Dark, light and without colour: what the terminal is sent."""
+"""Dark, light and colourless themes: what is sent to the terminal."""
 
 from __future__ import annotations
 

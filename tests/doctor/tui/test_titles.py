@@ -1,4 +1,4 @@
-"""The titles of panels: whose it is that they show, and how old."""
+"""The titles of panels: what they show, and how old it is."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support import multi_host
 from tests.support.frames import AT, BUSY, MANY_RANKS, REPLAYED, gpu
 
 
-def told(frame: Frame) -> list[str]:
+def titles_of(frame: Frame) -> list[str]:
     return [title(frame) for title in (header.gpus_title, header.ranks_title, header.steps_title)]
 
 
 def test_what_is_fresh_is_not_dated() -> None:
     for frame in (MANY_RANKS, REPLAYED, replace(BUSY, ranks_age=0.9, gpus_age=2.1)):
-        assert told(frame) == ["GPUs", "Ranks", "Steps"]
+        assert titles_of(frame) == ["GPUs", "Ranks", "Steps"]
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,14 @@ def test_what_is_older_than_was_asked_for_says_how_old(
 ) -> None:
     frame = replace(BUSY, interval=interval, ranks_age=age, gpus_age=0.0)
     ago = f", {age:.0f} s ago" if dated else ""
-    assert told(frame) == ["GPUs", f"Ranks{ago}", f"Steps{ago}"]
+    assert titles_of(frame) == ["GPUs", f"Ranks{ago}", f"Steps{ago}"]
     assert header.rank_title(frame) == f"Rank{ago}"
     assert header.gpu_title(replace(frame, gpus_age=age)) == f"GPU{ago}"
 
 
 def test_whose_gpus_they_are() -> None:
-    assert header.gpus_title(multi_host.FOUR) == "GPUs of 4 hosts"
-    fewer = replace(multi_host.FOUR, elsewhere=multi_host.FOUR.elsewhere[1:])
+    assert header.gpus_title(multi_host.FOUR_HOSTS) == "GPUs of 4 hosts"
+    fewer = replace(multi_host.FOUR_HOSTS, elsewhere=multi_host.FOUR_HOSTS.elsewhere[1:])
     assert header.gpus_title(fewer) == "GPUs of 3 of 4 hosts"
     bare = DeviceSample(AT, (), "no driver", host="a")
     one = Frame(AT, "r", devices=bare, elsewhere=(DeviceSample(AT, (gpu(0),), host="b"),))

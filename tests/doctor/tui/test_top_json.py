@@ -59,14 +59,15 @@ WATCHED = HostSample(
 FRAMES = {**ALL, "full": replace(EIGHT_GPUS, devices=SAMPLE, host=WATCHED)}
 
 
-def problems(made: Any) -> list[str]:
+def problems(document: Any) -> list[str]:
     known = Registry().with_resource(DIAGNOSIS["$id"], Resource.from_contents(DIAGNOSIS))
     return [
-        error.message for error in Draft202012Validator(SCHEMA, registry=known).iter_errors(made)
+        error.message
+        for error in Draft202012Validator(SCHEMA, registry=known).iter_errors(document)
     ]
 
 
-def made(frame: Frame, typed: str | None = None) -> Any:
+def frame_json(frame: Frame, typed: str | None = None) -> Any:
     text = render_json(frame, View(filter=None if typed is None else parse(typed)))
     assert text.isascii()
     assert text.endswith("}\n")
@@ -80,7 +81,7 @@ def test_the_schema_is_one() -> None:
 @pytest.mark.parametrize("typed", [None, "rank:0 | util>95"])
 @pytest.mark.parametrize("name", FRAMES)
 def test_every_frame_is_valid(name: str, typed: str | None) -> None:
-    assert problems(made(FRAMES[name], typed)) == []
+    assert problems(frame_json(FRAMES[name], typed)) == []
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_every_fact_of_a_gpu_is_told(definition: str, kind: type) -> None:
 
 
 def test_what_is_known_is_told_and_the_rest_is_null() -> None:
-    found = made(FRAMES["full"])
+    found = frame_json(FRAMES["full"])
     first, bare, broken = found["devices"]["devices"]
     assert first["pcie"]["sent"] == 1e9
     assert first["nvlinks"][0]["errors"] == {"crc_flit": 2, "replay": 0}
@@ -121,27 +122,27 @@ def test_what_is_known_is_told_and_the_rest_is_null() -> None:
 
 
 def test_how_the_job_goes_is_told_beside_its_rate() -> None:
-    found = made(EIGHT_GPUS)
+    found = frame_json(EIGHT_GPUS)
     assert found["steps_per_second"] == pytest.approx(15.1)
     assert found["going"]["samples_per_second"] == 483.4
     assert found["going"]["parallel_efficiency"] == pytest.approx(0.668 * 0.989)
     assert found["going"]["loss_is_number"] is True
-    broken = made(replace(EIGHT_GPUS, going=GOING._replace(loss=math.inf, idle=42.0)))
+    broken = frame_json(replace(EIGHT_GPUS, going=GOING._replace(loss=math.inf, idle=42.0)))
     assert (broken["going"]["loss"], broken["going"]["loss_is_number"]) == (None, False)
     assert (broken["steps_per_second"], broken["going"]["idle_seconds"]) == (None, 42.0)
 
 
 def test_filtered_rows_are_left_out_and_counted() -> None:
-    found = made(EIGHT_GPUS, "rank:1")
+    found = frame_json(EIGHT_GPUS, "rank:1")
     assert [rank["rank"] for rank in found["diagnosis"]["ranks"]] == [1]
     assert [device["index"] for device in found["devices"]["devices"]] == [1]
     assert found["only"] == "rank:1"
     assert found["left_out"] == {"devices": 7, "ranks": 3}
-    assert found["diagnosis"]["findings"] == made(EIGHT_GPUS)["diagnosis"]["findings"]
+    assert found["diagnosis"]["findings"] == frame_json(EIGHT_GPUS)["diagnosis"]["findings"]
 
 
 def test_a_wrong_document_is_found() -> None:
-    found = made(EIGHT_GPUS)
+    found = frame_json(EIGHT_GPUS)
     for key, value in (("at", None), ("left_out", {}), ("devices", []), ("more", 1)):
         assert problems({**found, key: value}), key
     assert problems({**found, "host": {**found["host"], "load1": "high"}})

@@ -27,7 +27,7 @@ from tests.support.screens import (
     shown,
 )
 
-ALL = {**frames.ALL, "four-hosts": multi_host.FOUR}
+ALL = {**frames.ALL, "four-hosts": multi_host.FOUR_HOSTS}
 ON_GPUS = diagnose(busy_waiting())
 SCREENS = {
     "busy-waiting": frames.frame(ON_GPUS, devices=ON_GPUS.case.device_samples[-1], at=2000.0),

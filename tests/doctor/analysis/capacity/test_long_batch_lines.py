@@ -1,5 +1,5 @@
-"""The line of peaks over batches, and the tail of batch sizes: truth that is known is found, and
-where there is none nothing is said."""
+"""Lines of peak memory over batch sizes, and tails of batch sizes: known truth is found, and
+nothing where there is none."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def test_an_exact_line_is_found_and_bounds_the_batch(
 ) -> None:
     sizes = [sizes[0], *(sizes[0] + 20_000 + size for size in sizes[1:])]  # none near the first
     peaks = [base + max(slope, 1e5) * size for size in sizes]
-    found = fit_line(sizes, peaks, 0.0)
+    fitted = fit_line(sizes, peaks, 0.0)
     if sizes[-1] - sizes[1] < 0.2 * sizes[-1]:
-        assert found is None, "they differ by too little"
+        assert fitted is None, "they differ by too little"
         return
-    assert found is not None
-    assert found.rungs == len(sizes) - 1
-    assert found.slope == pytest.approx(max(slope, 1e5), rel=1e-3)
-    assert found.full(found.peak(2.0 * sizes[-1])) == pytest.approx(2 * sizes[-1], rel=1e-2)
+    assert fitted is not None
+    assert fitted.points == len(sizes) - 1
+    assert fitted.slope == pytest.approx(max(slope, 1e5), rel=1e-3)
+    assert fitted.full(fitted.peak(2.0 * sizes[-1])) == pytest.approx(2 * sizes[-1], rel=1e-2)
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.001, 0.02))
@@ -42,10 +42,10 @@ def test_what_does_not_fit_for_sure_lies_beyond_the_line(seed: int, noise: float
     random = np.random.default_rng(seed)
     sizes = np.sort(random.uniform(100, 1000, 12))
     peaks = np.sort(4e9 + sizes * 8e6 * (1 + random.normal(0, noise, 12)))
-    found = fit_line(list(sizes), list(peaks), LEAST)
-    if found is not None:
-        room = found.peak(2000.0)
-        assert (found.full(room) or np.inf) >= 2000.0
+    fitted = fit_line(list(sizes), list(peaks), LEAST)
+    if fitted is not None:
+        room = fitted.peak(2000.0)
+        assert (fitted.full(room) or np.inf) >= 2000.0
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -62,10 +62,10 @@ def test_peaks_that_rise_by_themselves_are_no_line_over_batches(seed: int) -> No
 def test_what_the_first_rungs_hide_is_left_out() -> None:
     sizes = [100, 200, 300, 400, 500, 600, 700, 800]
     hidden = [max(5e9, 4e9 + 5e6 * size) for size in sizes]
-    found = fit_line(sizes, hidden, LEAST)
-    assert found is not None
-    assert found.rungs == 6
-    assert found.slope == pytest.approx(5e6)
+    fitted = fit_line(sizes, hidden, LEAST)
+    assert fitted is not None
+    assert fitted.points == 6
+    assert fitted.slope == pytest.approx(5e6)
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["exponential", "uniform", "normal"]))
@@ -78,15 +78,15 @@ def test_a_rare_batch_is_not_told_to_be_common(seed: int, kind: str) -> None:
     }
     draw = draws[kind]
     rare = float(np.quantile(draw(20_000), 0.999))
-    told = chance_beyond(draw(1000), rare)
-    assert told is not None
-    assert told < 0.02
+    chance = chance_beyond(draw(1000), rare)
+    assert chance is not None
+    assert chance < 0.02
 
 
 def test_exponential_sizes_are_foretold_within_a_factor() -> None:
     random = np.random.default_rng(3)
-    told = chance_beyond(random.exponential(500, 2000), 500 * np.log(10_000))
-    assert told == pytest.approx(1e-4, rel=0.9)
+    chance = chance_beyond(random.exponential(500, 2000), 500 * np.log(10_000))
+    assert chance == pytest.approx(1e-4, rel=0.9)
 
 
 def test_a_size_that_is_a_bound_is_never_passed() -> None:
@@ -141,21 +141,21 @@ def test_common_sizes_are_counted_and_rare_ones_follow_the_tail() -> None:
 def test_when_peaks_are_a_line_over_batches(
     sizes: list[float], peaks: list[float], least: float, is_line: bool
 ) -> None:
-    """The first rung is left out; five others with four sizes that span a fifth are needed."""
+    """The first point is left out; five others with four sizes that span a fifth are needed."""
     assert (fit_line(sizes, peaks, least) is not None) is is_line
 
 
 def test_the_interval_around_a_line_is_students() -> None:
     sizes = [1.0, 100, 200, 300, 400, 500, 600]
-    found = fit_line(sizes, [0, 101, 199, 301, 399, 501, 599], 0)
-    assert found is not None
+    fitted = fit_line(sizes, [0, 101, 199, 301, 399, 501, 599], 0)
+    assert fitted is not None
     x, y = np.array(sizes[1:]), np.array([101.0, 199, 301, 399, 501, 599])
     slope, base = np.polyfit(x, y, 1)
-    assert (found.slope, found.base) == pytest.approx((slope, base))
+    assert (fitted.slope, fitted.base) == pytest.approx((slope, base))
     error = np.sqrt(((y - base - slope * x) ** 2).sum() / 4)
     spread = ((x - 350) ** 2).sum()
     half = 2.776 * error * np.sqrt(1 + 1 / 6 + (1000 - 350) ** 2 / spread)
-    assert found.either_way(1000) == pytest.approx(half, rel=0.01)
-    full = found.full(2000.0)
+    assert fitted.either_way(1000) == pytest.approx(half, rel=0.01)
+    full = fitted.full(2000.0)
     assert full is not None
-    assert found.peak(full) - found.either_way(full) == pytest.approx(2000)
+    assert fitted.peak(full) - fitted.either_way(full) == pytest.approx(2000)

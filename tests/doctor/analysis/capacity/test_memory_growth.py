@@ -1,4 +1,4 @@
-"""Steady growth is told, with its slope; nothing healthy is."""
+"""Steady memory growth is reported with its slope; healthy memory is not."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ def test_what_grows_ever_more_slowly_comes_to_rest(steps_to_rest: int) -> None:
 def test_a_leak_beside_a_cache_that_fills_is_found_in_time() -> None:
     at = np.arange(4.0 * STEPS)
     values = (300 * (1 - np.exp(-at / 12)) + 2 * at) * MIB
-    found = fit_growth(at, values)
-    assert found is not None
-    assert found.slope == pytest.approx(2 * MIB, rel=0.05)
+    growth = fit_growth(at, values)
+    assert growth is not None
+    assert growth.slope == pytest.approx(2 * MIB, rel=0.05)
 
 
 @pytest.mark.parametrize("leak", [1.0, 5.0])
 def test_a_leak_is_found_with_its_slope(leak: float) -> None:
     covered = 0
     for seed in range(50):
-        found = fit_growth(AT, noise(seed, "floor") + leak * MIB * AT)
-        assert found is not None
-        assert found.slope == pytest.approx(leak * MIB, rel=0.05)
-        covered += found.low <= leak * MIB <= found.high
-        assert found.sure > 64 * MIB
-        left = found.until((40_960 + leak * 1000) * MIB)
+        growth = fit_growth(AT, noise(seed, "floor") + leak * MIB * AT)
+        assert growth is not None
+        assert growth.slope == pytest.approx(leak * MIB, rel=0.05)
+        covered += growth.low <= leak * MIB <= growth.high
+        assert growth.sure > 64 * MIB
+        left = growth.until((40_960 + leak * 1000) * MIB)
         assert left == pytest.approx(1000 - STEPS, rel=0.1)
     assert covered >= 0.8 * 50, "the interval is meant to hold it in 95 % of cases"
 
@@ -84,9 +84,9 @@ def test_gaps_and_spikes_do_not_hide_it() -> None:
     values = noise(1, "floor") + 2 * MIB * AT
     values[::7] = np.nan
     values[5] += 1e12
-    found = fit_growth(AT, values)
-    assert found is not None
-    assert found.slope == pytest.approx(2 * MIB, rel=0.05)
+    growth = fit_growth(AT, values)
+    assert growth is not None
+    assert growth.slope == pytest.approx(2 * MIB, rel=0.05)
 
 
 def test_too_little_decides_nothing() -> None:
@@ -98,22 +98,22 @@ def test_too_little_decides_nothing() -> None:
 
 def test_a_long_series_is_thinned_evenly() -> None:
     places = np.arange(50_000.0)
-    found = fit_growth(places, 3 * places + np.random.default_rng(0).normal(0, 10, 50_000))
-    assert found is not None
-    assert found.slope == pytest.approx(3, rel=0.01)
-    assert found.places == places[-1]
+    growth = fit_growth(places, 3 * places + np.random.default_rng(0).normal(0, 10, 50_000))
+    assert growth is not None
+    assert growth.slope == pytest.approx(3, rel=0.01)
+    assert growth.places == places[-1]
 
 
 @pytest.mark.parametrize("slope", [0.5, 3.0])
 def test_a_straight_line_is_measured_exactly(slope: float) -> None:
     at = 10 + 2 * np.arange(LEAST_POINTS, dtype=float)
-    found = fit_growth(at, 7 + slope * at)
-    assert found is not None
-    assert (found.slope, found.low, found.high) == pytest.approx((slope,) * 3)
-    assert (found.last, found.places) == pytest.approx((7 + slope * at[-1], 58))
-    assert found.sure == pytest.approx(58 * slope)
-    assert found.until(found.last + 12) == pytest.approx(12 / slope)
-    assert found.until(found.last - 1) == 0
+    growth = fit_growth(at, 7 + slope * at)
+    assert growth is not None
+    assert (growth.slope, growth.low, growth.high) == pytest.approx((slope,) * 3)
+    assert (growth.last, growth.places) == pytest.approx((7 + slope * at[-1], 58))
+    assert growth.sure == pytest.approx(58 * slope)
+    assert growth.until(growth.last + 12) == pytest.approx(12 / slope)
+    assert growth.until(growth.last - 1) == 0
     assert fit_growth(at[1:], 7 + slope * at[1:]) is None
     assert fit_growth(at, np.full(LEAST_POINTS, 7.0)) is None
     assert fit_growth(at, -slope * at) is None
@@ -134,12 +134,14 @@ def test_the_interval_is_that_of_the_ranked_slopes() -> None:
         (values[j] - values[i]) / (at[j] - at[i]) for j in range(count) for i in range(j)
     )
     reach = 1.96 * np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    found = fit_growth(at, values)
-    assert found is not None
-    assert found.slope == pytest.approx(np.median(slopes))
-    assert found.low == pytest.approx(slopes[int((len(slopes) - reach) / 2)])
-    assert found.high == pytest.approx(slopes[int((len(slopes) + reach) / 2)])
-    assert found.last == pytest.approx(np.median(values - found.slope * at) + found.slope * at[-1])
+    growth = fit_growth(at, values)
+    assert growth is not None
+    assert growth.slope == pytest.approx(np.median(slopes))
+    assert growth.low == pytest.approx(slopes[int((len(slopes) - reach) / 2)])
+    assert growth.high == pytest.approx(slopes[int((len(slopes) + reach) / 2)])
+    assert growth.last == pytest.approx(
+        np.median(values - growth.slope * at) + growth.slope * at[-1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,9 +166,9 @@ def test_every_third_must_grow_and_the_last_not_come_to_rest(
 def test_values_that_are_unknown_are_left_out() -> None:
     values = 3 * AT
     values[::3] = np.nan
-    found = fit_growth(AT, values)
-    assert found is not None
-    assert found.slope == pytest.approx(3)
+    growth = fit_growth(AT, values)
+    assert growth is not None
+    assert growth.slope == pytest.approx(3)
 
 
 def test_growth_is_significant_from_four_deviations_on() -> None:

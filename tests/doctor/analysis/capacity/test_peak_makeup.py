@@ -1,4 +1,4 @@
-"""What the highest memory of a rank was made of, by sizes, and where sizes do not tell."""
+"""The parts of a rank's peak memory by their sizes, and reasons if sizes do not suffice."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.support.metadata import with_metadata
 
 def made_of(rank: Rank) -> dict[str, float]:
     """GiB by part."""
-    made = find_makeup(rank)
-    assert isinstance(made, PeakMakeup)
-    assert sum(size for name, size in made.parts.items() if name != "cache") == made.peak
-    return {name: size / GIB for name, size in made.parts.items()}
+    makeup = find_makeup(rank)
+    assert isinstance(makeup, PeakMakeup)
+    assert sum(size for name, size in makeup.parts.items() if name != "cache") == makeup.peak
+    return {name: size / GIB for name, size in makeup.parts.items()}
 
 
 def test_the_parts_add_up_to_the_peak_and_what_is_kept_lies_beside_it() -> None:
@@ -40,9 +40,9 @@ def test_what_torch_keeps_is_what_it_reserved_beyond_the_peak(
 
 @pytest.mark.parametrize(("peak", "rest"), [(10 * GIB, None), (10 * GIB + 1, 1)])
 def test_parts_may_be_all_of_the_peak_but_not_more(peak: int, rest: int | None) -> None:
-    made = find_makeup(on_a_gpu(device_memory={**TORCH, "allocated_peak": peak}))
-    assert isinstance(made, PeakMakeup)
-    assert made.parts.get("rest") == rest
+    makeup = find_makeup(on_a_gpu(device_memory={**TORCH, "allocated_peak": peak}))
+    assert isinstance(makeup, PeakMakeup)
+    assert makeup.parts.get("rest") == rest
     small = on_a_gpu(device_memory={**TORCH, "allocated_peak": 10 * GIB - 1})
     assert "exceed its peak" in str(find_makeup(small))
 
@@ -54,9 +54,9 @@ def test_a_process_on_the_host() -> None:
         memory_peaks={"host": [[0, 8, 0, 9 * GIB], [4, 8, 0, 11 * GIB]]},
         device_memory={"reserved_peak": 30 * GIB},
     )
-    made = find_makeup(rank)
-    assert isinstance(made, PeakMakeup)
-    assert (made.where, made.peak) == ("host", 11 * GIB)
+    makeup = find_makeup(rank)
+    assert isinstance(makeup, PeakMakeup)
+    assert (makeup.where, makeup.peak) == ("host", 11 * GIB)
     assert made_of(rank) == {"weights": 2, "gradients": 2, "optimizer": 4, "rest": 3}
     on_device = with_metadata(
         on_a_gpu(device_memory={}), memory_peaks={"device": [[0, 8, 0, 12 * GIB]]}

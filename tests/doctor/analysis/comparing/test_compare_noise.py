@@ -1,4 +1,4 @@
-"""When two runs differ: rarely where they are equal, surely where they do not."""
+"""When two runs count as different: rarely if they are equal, surely if they are not."""
 
 from __future__ import annotations
 

@@ -139,18 +139,18 @@ def test_memory_is_the_device_s_where_it_is_known() -> None:
 def test_the_program_s_options_are_settings(command: str, expected: dict[str, str]) -> None:
     case = fed_case(Synthetic(ranks=1), 8)
     job = replace(case.job, command=tuple(command.split()), framework=None, strategy=None)
-    found = settings_of(replace(case, job=job))
-    found.pop("program", None)
-    assert found.pop("threads") == "1"
-    assert found == expected
+    settings = settings_of(replace(case, job=job))
+    settings.pop("program", None)
+    assert settings.pop("threads") == "1"
+    assert settings == expected
 
 
 def test_a_thousand_hostile_options_are_bounded() -> None:
     case = fed_case(Synthetic(ranks=1), 8)
     words = tuple(f"--{number}{'x' * 5000}={'y' * 5000}" for number in range(1000))
-    found = settings_of(replace(case, job=replace(case.job, command=("train.py", *words))))
-    assert len(found) < 80
-    assert max(map(len, [*found, *found.values()])) <= 200
+    settings = settings_of(replace(case, job=replace(case.job, command=("train.py", *words))))
+    assert len(settings) < 80
+    assert max(map(len, [*settings, *settings.values()])) <= 200
 
 
 def test_differing_settings_keep_their_order() -> None:

@@ -1,4 +1,4 @@
-"""Speed-up, efficiency, the count to take, and the law."""
+"""Scaling of several runs: speed-up, efficiency, the recommended count, the fitted law."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def test_of_equal_rank_counts_steps_may_be_compared() -> None:
 def test_the_best_is_the_fewest_ranks_that_are_not_shown_to_be_slower() -> None:
     two = run("two", step_times(200, 1), ranks=2, samples=16)
     four = run("four", 1.99 * step_times(200, 2), ranks=4, samples=32)
-    one = run("one", step_times(200, 3), ranks=1, samples=8)
-    found = best([one, four, two], "samples")
+    ended = run("one", step_times(200, 3), ranks=1, samples=8)
+    found = best([ended, four, two], "samples")
     assert found is not None
     assert (found.place, found.fastest) == (2, 1)
-    clear = best([one, four, run("t", 0.7 * step_times(200, 4), ranks=2, samples=16)], "samples")
+    clear = best([ended, four, run("t", 0.7 * step_times(200, 4), ranks=2, samples=16)], "samples")
     assert clear is not None
     assert clear.place == clear.fastest == 2
 
@@ -111,9 +111,9 @@ def test_a_count_that_was_run_twice_counts_with_its_mean() -> None:
     ],
 )
 def test_where_there_is_no_law_it_says_why(runs: list[Run], growth: Growth, told: str) -> None:
-    found = law_of(runs, growth)
-    assert isinstance(found, str)
-    assert told in found
+    law = law_of(runs, growth)
+    assert isinstance(law, str)
+    assert told in law
 
 
 def test_growth_is_told_from_the_work_of_a_step() -> None:

@@ -1,4 +1,4 @@
-"""Made-up steps of training: a transformer's allocations, and those of a toy."""
+"""Hand-made training steps as allocation streams: a transformer's, and a toy's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other batches than the traced ones: held against the same job written down at that batch."""
+"""Predictions for other batch sizes than the traced ones, against the job at that size."""
 
 from __future__ import annotations
 
@@ -65,18 +65,18 @@ def test_the_nearest_relative_is_found() -> None:
         Settings(2, accumulate=4): "traced, with the gradients of earlier micro-batches added",
     }
     for settings, basis in cases.items():
-        found = traces.find(settings)
-        assert found is not None
-        assert found.basis == basis
-        assert found.stream.samples == settings.batch
+        findings = traces.find(settings)
+        assert findings is not None
+        assert findings.basis == basis
+        assert findings.stream.samples == settings.batch
     assert traces.find(Settings(4, checkpointing=Checkpointing.HALF)) is None
 
 
 def test_two_micro_batches_stand_for_more() -> None:
     stream = Job(2, accumulate=2).stream()
-    found = Traces({Settings(2, accumulate=2): stream}).find(Settings(2, accumulate=64))
-    assert found is not None
-    assert found.stream is stream
+    findings = Traces({Settings(2, accumulate=2): stream}).find(Settings(2, accumulate=64))
+    assert findings is not None
+    assert findings.stream is stream
 
 
 def test_extra_work_is_counted_per_sample() -> None:

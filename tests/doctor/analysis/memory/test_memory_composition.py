@@ -20,11 +20,11 @@ def test_the_peak_is_taken_apart_by_kind_and_operator() -> None:
         Allocated(5, 300, Kind.TEMPORARY, Phase.OPTIMIZER),
     )
     stream = Stream(events, (1,), 1, 1)
-    found = find_composition(stream, replay(stream))
-    assert found.phase is Phase.FORWARD
-    assert found.kinds == {Kind.WEIGHTS: 4 * MIB, Kind.ACTIVATIONS: 13 * MIB}
-    assert found.largest == (("mm", 13 * MIB), ("weight", 4 * MIB))
-    assert found.phases == {
+    composition = find_composition(stream, replay(stream))
+    assert composition.phase is Phase.FORWARD
+    assert composition.kinds == {Kind.WEIGHTS: 4 * MIB, Kind.ACTIVATIONS: 13 * MIB}
+    assert composition.largest == (("mm", 13 * MIB), ("weight", 4 * MIB))
+    assert composition.phases == {
         Phase.SETUP: 4 * MIB,
         Phase.FORWARD: 17 * MIB,
         Phase.BACKWARD: 17 * MIB,
@@ -35,10 +35,10 @@ def test_the_peak_is_taken_apart_by_kind_and_operator() -> None:
 def test_the_parts_add_up_to_the_replays_peak() -> None:
     stream = Job(batch=2, accumulate=2).stream()
     played = replay(stream)
-    found = find_composition(stream, played)
-    assert found.total == played.peak_allocated == max(found.phases.values())
-    assert found.phase is not None
-    assert found.phases[found.phase] == found.total
+    composition = find_composition(stream, played)
+    assert composition.total == played.peak_allocated == max(composition.phases.values())
+    assert composition.phase is not None
+    assert composition.phases[composition.phase] == composition.total
 
 
 def test_where_memory_runs_out_as_much_as_was_played_is_taken_apart() -> None:

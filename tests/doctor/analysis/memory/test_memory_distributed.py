@@ -1,4 +1,4 @@
-"""What the strategies add to a rank's memory and what they divide."""
+"""What parallel strategies add to a rank's memory, and what they divide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixes are predicted, ranked, and not sold where they save nothing."""
+"""Fixes for memory are predicted and ranked, and not proposed if they save nothing."""
 
 from __future__ import annotations
 

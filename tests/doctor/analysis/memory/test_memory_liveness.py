@@ -1,4 +1,4 @@
-"""What graphs take and free, worked by hand; and of any graph, that all is given back."""
+"""Allocations of graphs: worked by hand, and for any graph all memory is freed."""
 
 from __future__ import annotations
 

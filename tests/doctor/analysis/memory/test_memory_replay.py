@@ -1,4 +1,4 @@
-"""Whatever is taken and freed, in whatever order: nothing overlaps and all bytes are accounted."""
+"""Any order of allocations and frees: nothing overlaps and all bytes are accounted for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formulas change streams: what comes out is a stream that could have been traced."""
+"""Formulas change allocation streams: the result is a stream that could have been traced."""
 
 from __future__ import annotations
 

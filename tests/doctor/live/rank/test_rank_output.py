@@ -1,4 +1,5 @@
-"""Whose lines are whose: of a recording's console, and of files that a rank prints into itself."""
+"""Which rank printed which lines: of a recording's console, and of files that a rank prints
+into."""
 
 from __future__ import annotations
 
@@ -44,14 +45,14 @@ def summaries(case: Case) -> tuple[RankSummary, ...]:
     return diagnose(case).ranks
 
 
-def told(found: Output) -> list[tuple[str, bool]]:
+def lines_of(found: Output) -> list[tuple[str, bool]]:
     assert found.reason is None
     return [(line.text, line.own) for stream in found.streams for line in stream.lines]
 
 
 def test_labels_tell_a_ranks_lines_and_what_nobody_can_be_told_of_is_kept(tmp_path: Path) -> None:
     case = case_of(tmp_path / "r")
-    assert told(output_of(case, summaries(case)[1])) == [
+    assert lines_of(output_of(case, summaries(case)[1])) == [
         ("torchrun sets OMP_NUM_THREADS to 1", False),
         ("[default1]:step 8", True),
         ('[rank1]:   File "train.py", line 3', True),
@@ -61,7 +62,7 @@ def test_labels_tell_a_ranks_lines_and_what_nobody_can_be_told_of_is_kept(tmp_pa
 
 def test_of_a_job_with_one_rank_all_is_its_own(tmp_path: Path) -> None:
     case = case_of(tmp_path / "r", "a\nb\n", ranks=1)
-    assert told(output_of(case, summaries(case)[0])) == [("a", True), ("b", True)]
+    assert lines_of(output_of(case, summaries(case)[0])) == [("a", True), ("b", True)]
 
 
 def test_only_the_end_is_kept_and_what_means_harm_is_taken_out(
@@ -69,7 +70,7 @@ def test_only_the_end_is_kept_and_what_means_harm_is_taken_out(
 ) -> None:
     monkeypatch.setattr(rank_output, "MOST_LINES", 2)
     case = case_of(tmp_path / "r", "old\n\x1b[2J\x1b]0;owned\x07[rank0]: mean\n\n" + "x" * 5000)
-    (first, own), (last, _) = told(output_of(case, summaries(case)[0]))
+    (first, own), (last, _) = lines_of(output_of(case, summaries(case)[0]))
     assert (first, own) == ("[rank0]: mean", True)
     assert len(last) == rank_output.MOST_WIDTH
 
@@ -79,7 +80,7 @@ def test_before_the_end_of_a_replay_nobody_knows_what_was_printed(tmp_path: Path
     rank = summaries(case)[0]
     running = replace(case, job=replace(case.job, ended=None))
     assert output_of(running, rank, replayed=True) == Output(reason=rank_output.TIMELESS)
-    assert told(output_of(case, rank, replayed=True))
+    assert lines_of(output_of(case, rank, replayed=True))
 
 
 def test_a_recording_without_a_console_says_so(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_a_ranks_own_file_is_read_though_nobody_recorded_the_job(
     printer: subprocess.Popen[bytes],
 ) -> None:
     case, rank = _from_outside([printer.pid, os.getpid()])
-    assert told(output_of(case, rank)) == [("one", True), ("two", True)]
+    assert lines_of(output_of(case, rank)) == [("one", True), ("two", True)]
 
 
 def test_a_file_that_ranks_share_is_told_apart_by_its_labels(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_a_file_that_ranks_share_is_told_apart_by_its_labels(tmp_path: Path) -> 
             for _ in range(2)
         ]
     case, rank = _from_outside([one.pid for one in both])
-    found = told(output_of(case, rank))
+    found = lines_of(output_of(case, rank))
     for one in both:
         one.communicate()
     assert ("[rank0]: step 7", True) in found

@@ -1,4 +1,4 @@
-"""Where ranks stand: read now, by what a recording holds, or why it cannot be told."""
+"""Where ranks are in their code: read now, from a recording, or the reason why it is unknown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mgpu_doctor.live.rank_stacks import NOT_RECORDED, RankStacks, read_rank_sta
 from tests.support import diagnoses, job_snapshots
 
 RANKS = 40
-SEEN = job_snapshots.scene({2: job_snapshots.LOCKED}, ranks=RANKS).snapshots()[0]
+SEEN = job_snapshots.snapshot_series({2: job_snapshots.LOCKED}, ranks=RANKS).snapshots()[0]
 RECORDED = job_snapshots.case([SEEN])
 HERE = [blank_rank(rank=n, pid=1000 + n, host=this_host(), is_here=True) for n in range(RANKS)]
 CASE = replace(RECORDED, job_snapshots=(), ranks=(*HERE, replace(HERE[2], pid=(1 << 22) + 7)))
@@ -44,10 +44,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     def look(job: RunningJob, **_: object) -> dict[str, Any]:
         some = [process.pid for process in job.processes]
         pids.append(some)
-        seen: dict[str, Any] = json.loads(json.dumps(asdict(SEEN)))
+        document: dict[str, Any] = json.loads(json.dumps(asdict(SEEN)))
         for part in ("processes", "stacks"):
-            seen[part] = [one for one in seen[part] if one["pid"] in some]
-        return seen
+            document[part] = [one for one in document[part] if one["pid"] in some]
+        return document
 
     found = RunningJob("torchrun", None, RANKS, tuple(everyone))
     monkeypatch.setattr(jobs, "find", lambda _pid: found)

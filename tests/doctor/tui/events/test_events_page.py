@@ -1,4 +1,4 @@
-"""The page of events at its usual sizes against golden files, at odd ones, and scrolled."""
+"""The page of events at its usual sizes against golden files, at other sizes, and scrolled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A case to its events: each told once, with its moment, and the like of it together."""
+"""The events of a case: each is listed once, with its time, similar ones together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.eventful_job import (
 )
 
 
-def told(made: Frame, kind: Kind) -> list[tuple[str, str]]:
+def events_of(made: Frame, kind: Kind) -> list[tuple[str, str]]:
     """Who and what, oldest first."""
     events = [event for event in timeline(made).events if event.kind is kind]
     return [(event.who, event.sentence) for event in reversed(events)]
@@ -45,14 +45,16 @@ def only(made: Frame, kind: Kind) -> TimelineEvent:
 
 
 def test_ranks_join_fall_and_are_started_again() -> None:
-    assert told(EVENTFUL, Kind.RANKS) == [
+    assert events_of(EVENTFUL, Kind.RANKS) == [
         ("the job", "was started: torchrun --max-restarts 1 train.py"),
         ("ranks 0-3", "joined"),
         ("rank 2", "ended with exit code 1"),
         ("ranks 0, 1 and 3", "ended by SIGTERM"),
         ("ranks 0-3", "joined, restart 1"),
     ]
-    assert ("rank 2", "ValueError: loss is not finite, train.py:87") in told(EVENTFUL, Kind.ERRORS)
+    assert ("rank 2", "ValueError: loss is not finite, train.py:87") in events_of(
+        EVENTFUL, Kind.ERRORS
+    )
 
 
 def test_how_ranks_end() -> None:
@@ -62,7 +64,7 @@ def test_how_ranks_end() -> None:
         "ended normally": rank(2, state=State.EXITED, exit_code=0, ended=AT - 20),
     }
     made = frame(case([*ends.values(), rank(3, ended=None)], outcome=Outcome.FAILED, ended=AT - 10))
-    last = told(made, Kind.RANKS)[-4:]
+    last = events_of(made, Kind.RANKS)[-4:]
     assert last[:3] == [(f"rank {number}", how) for number, how in enumerate(ends)]
     assert last[3] == ("the job", "ended: failed")
     assert timeline(made).events[0].tone is Tone.CRITICAL
@@ -71,12 +73,12 @@ def test_how_ranks_end() -> None:
 def test_of_several_hosts_the_host_is_named() -> None:
     ranks = [rank(number, host=f"node-{number // 2}") for number in range(4)]
     ranks[3] = replace(ranks[3], state=State.DEAD, signal=9, ended=AT)
-    made = told(frame(case(ranks)), Kind.RANKS)
+    made = events_of(frame(case(ranks)), Kind.RANKS)
     assert made[1:] == [("ranks 0-3", "joined"), ("rank 3 node-1", "ended by SIGKILL")]
 
 
 def test_saves_are_one_line_and_a_slow_one_another() -> None:
-    assert told(EVENTFUL, Kind.SAVING) == [
+    assert events_of(EVENTFUL, Kind.SAVING) == [
         ("rank 3", "evaluated: 31 s at step 600"),
         ("rank 0", "saved a checkpoint: 12 s at step 600, usually 1.3 s"),
         ("rank 0", "saved 12 checkpoints, 1.3 s each, every 100 steps, the last at step 1200"),
@@ -89,22 +91,22 @@ def test_evaluations_are_told_by_the_steps_in_which_they_were_counted() -> None:
     records["phases"][300::300, EVALUATION] = 12.0
     records["phases"][5, EVALUATION] = 0.001
     ranks = [rank(number, steps=records) for number in range(2)]
-    assert told(frame(case(ranks)), Kind.SAVING) == [
+    assert events_of(frame(case(ranks)), Kind.SAVING) == [
         ("ranks 0 and 1", "evaluated 3 times, 12 s each, every 300 steps, the last at step 900")
     ]
     once = replace(ranks[0], steps=records[:400])
     event_ = only(frame(case([once])), Kind.SAVING)
     assert (event_.at, event_.sentence) == (AGAIN + 150.0, "evaluated: 12 s at step 300")
     lost = [replace(rank, lost_records=9) for rank in ranks]
-    assert "evaluated at least 3 times" in told(frame(case(lost)), Kind.SAVING)[0][1]
+    assert "evaluated at least 3 times" in events_of(frame(case(lost)), Kind.SAVING)[0][1]
 
 
 def test_ranks_that_save_together_are_told_together() -> None:
     ranks = [rank(number, events=saves(slow=None)) for number in range(256)]
     ranks[7] = replace(ranks[7], events=saves(3, slow=None))
-    made = told(frame(case(ranks)), Kind.SAVING)
+    made = events_of(frame(case(ranks)), Kind.SAVING)
     assert [who for who, _ in made] == ["rank 7", "ranks 0-6 and 8-255"]
-    assert told(frame(case([rank(0, events=saves(2))])), Kind.SAVING) == [
+    assert events_of(frame(case([rank(0, events=saves(2))])), Kind.SAVING) == [
         ("rank 0", "saved a checkpoint: 1.2 s at step 100"),
         ("rank 0", "saved a checkpoint: 1.2 s at step 200"),
     ]
@@ -114,12 +116,12 @@ def test_of_a_full_ring_the_number_is_a_least_one() -> None:
     many = tuple(event("checkpoint", step, 1.0) for step in range(1024))
     assert (
         "saved at least 1024 checkpoints"
-        in told(frame(case([rank(0, events=many)])), Kind.SAVING)[0][1]
+        in events_of(frame(case([rank(0, events=many)])), Kind.SAVING)[0][1]
     )
 
 
 def test_only_long_pauses_are_told() -> None:
-    assert told(EVENTFUL, Kind.PAUSES) == [
+    assert events_of(EVENTFUL, Kind.PAUSES) == [
         (
             "rank 1",
             "7 pauses of garbage collection, the longest 200 ms, 980 ms in all, "
@@ -129,7 +131,7 @@ def test_only_long_pauses_are_told() -> None:
 
 
 def test_compilations_are_told_by_function_with_the_last_reason() -> None:
-    assert told(EVENTFUL, Kind.COMPILING) == [
+    assert events_of(EVENTFUL, Kind.COMPILING) == [
         (
             "rank 3",
             "torch compiled step train.py:31 4 times, 10 s, the last time because tensor 'x' "
@@ -153,7 +155,7 @@ def test_findings_come_and_go() -> None:
 
 
 @pytest.mark.parametrize(
-    ("title", "since", "told"),
+    ("title", "since", "suffix"),
     [
         ("its input takes 31 ms", 1800, ", since step 1800"),
         ("its input takes 31 ms, since step 1800", 1800, ""),
@@ -165,9 +167,11 @@ def test_findings_come_and_go() -> None:
         ("its memory grows", None, ""),
     ],
 )
-def test_since_when_a_finding_holds_is_told_once(title: str, since: int | None, told: str) -> None:
+def test_since_when_a_finding_holds_is_told_once(
+    title: str, since: int | None, suffix: str
+) -> None:
     made = frame(case([rank(3, steps=steps(0, 2000))]), [finding("some", title, since, 3)])
-    assert only(made, Kind.FINDINGS).sentence == f"some: {title}{told}"
+    assert only(made, Kind.FINDINGS).sentence == f"some: {title}{suffix}"
 
 
 def test_a_finding_older_than_the_records_has_no_moment() -> None:
@@ -178,7 +182,7 @@ def test_a_finding_older_than_the_records_has_no_moment() -> None:
 
 
 def test_what_the_driver_tells_of_gpus() -> None:
-    made = told(EVENTFUL, Kind.GPUS)
+    made = events_of(EVENTFUL, Kind.GPUS)
     assert made[0][0] == "GPU 0, rank 0"
     assert made[0][1].startswith("XID 13 on the GPU at 0000:1b:00.0: a kernel made an illegal")
     assert made[0][1].endswith(", 3 times")
@@ -194,7 +198,9 @@ def test_a_gpu_that_is_not_listed_any_more_is_lost_once() -> None:
     whole, less = devices(AT - 30), devices(AT - 20)
     less = replace(less, devices=less.devices[:1])
     samples = (whole, less, replace(less, at=AT - 10), replace(whole, at=AT))
-    made = [sentence for _, sentence in told(frame(case([], device_samples=samples)), Kind.GPUS)]
+    made = [
+        sentence for _, sentence in events_of(frame(case([], device_samples=samples)), Kind.GPUS)
+    ]
     assert made == ["was lost: it is not listed any more", "answers again"]
 
 
@@ -202,7 +208,7 @@ def test_gpus_of_several_hosts_are_told_apart() -> None:
     whole, less = replace(devices(AT - 30), host="a"), replace(devices(AT - 20, True), host="b")
     broken = XidEvent(AT - 21.0, 1, 79, "0000:1c:00", logged=True)
     samples = (whole, replace(devices(AT - 10), host="a"), replace(less, events=(broken,)))
-    made = told(frame(case([], device_samples=samples)), Kind.GPUS)
+    made = events_of(frame(case([], device_samples=samples)), Kind.GPUS)
     assert {who for who, _ in made} == {"GPU 1 b"}
     assert [sentence.partition(":")[0] for _, sentence in made] == ["XID 79", "is lost"]
 
@@ -217,22 +223,22 @@ def test_an_xid_of_the_kernel_s_log_names_a_gpu_that_nobody_lists() -> None:
 def test_an_xid_stays_told_after_its_sample_and_once_if_the_recording_has_it() -> None:
     xid = XidEvent(AT - 50.0, 1, 79)
     quiet = Frame(AT, "live", devices=devices(AT), xids=(xid,))
-    assert len(told(quiet, Kind.GPUS)) == 1
+    assert len(events_of(quiet, Kind.GPUS)) == 1
     recorded = (devices(AT - 49.0, False, replace(xid, at=AT - 50.4)),)
     both = frame(case([], device_samples=recorded), devices=devices(AT), xids=(xid,))
-    assert [sentence.endswith("times") for _, sentence in told(both, Kind.GPUS)] == [False]
+    assert [sentence.endswith("times") for _, sentence in events_of(both, Kind.GPUS)] == [False]
 
 
 def test_samples_of_another_host_are_another_machine() -> None:
     one = devices(AT - 30)
     other = replace(one, at=AT - 40, devices=one.devices[:1])
     made = frame(case([], device_samples=(one, other, replace(other, at=AT))))
-    assert not told(made, Kind.GPUS)
+    assert not events_of(made, Kind.GPUS)
 
 
 def test_without_a_job_gpus_are_told_of() -> None:
     made = Frame(AT, "live", devices=devices(AT, True, XidEvent(AT, None, 9999)))
-    assert sorted(told(made, Kind.GPUS)) == [
+    assert sorted(events_of(made, Kind.GPUS)) == [
         ("GPU 1", "is lost: GPU is lost"),
         ("a GPU", "XID 9999"),
     ]
@@ -250,17 +256,17 @@ def test_a_replay_tells_nothing_that_is_yet_to_come() -> None:
 
 def test_the_newest_are_kept_and_the_rest_is_counted() -> None:
     notes = tuple(event("note", step, 0.0, f"note {step}") for step in range(MOST_EVENTS + 100))
-    made = timeline(frame(case([rank(0, events=notes)], started=None)))
-    assert len(made.events) == MOST_EVENTS
-    assert made.left_out == 101  # and that the rank joined
-    assert made.events[0].sentence == f"note: note {MOST_EVENTS + 99}"
+    shown_timeline = timeline(frame(case([rank(0, events=notes)], started=None)))
+    assert len(shown_timeline.events) == MOST_EVENTS
+    assert shown_timeline.left_out == 101  # and that the rank joined
+    assert shown_timeline.events[0].sentence == f"note: note {MOST_EVENTS + 99}"
 
 
 def test_words_of_others_are_only_text() -> None:
     hostile = diagnoses.HOSTILE * 50
     events = (Told("recompile", AT, 1, 1.0, 1.0, hostile), Told(hostile, AT, 1, 1.0, 1.0, hostile))
-    made = timeline(frame(case([rank(0, events=events)]), [finding("x", hostile)]))
-    for timeline_event in made.events:
+    shown_timeline = timeline(frame(case([rank(0, events=events)]), [finding("x", hostile)]))
+    for timeline_event in shown_timeline.events:
         assert len(timeline_event.sentence) <= 400
         assert "\x1b" not in timeline_event.sentence
         assert "\u202e" not in timeline_event.sentence
@@ -272,7 +278,7 @@ def test_an_exception_that_the_console_printed_too_is_told_once() -> None:
     lines = [("python", "ValueError: bad", 1), ("python", "ValueError: worse", 1)]
     signs = tuple(LogMatch(name, who, "stderr", 1, words, None) for name, words, who in lines)
     made = replace(case([fallen]), signs=signs)
-    sentences = [words for _, words in told(frame(made), Kind.ERRORS)]
+    sentences = [words for _, words in events_of(frame(made), Kind.ERRORS)]
     assert sum("bad" in words for words in sentences) == 1
     assert any("worse" in words for words in sentences)
 
@@ -280,6 +286,6 @@ def test_an_exception_that_the_console_printed_too_is_told_once() -> None:
 def test_where_a_logger_stands_is_no_part_of_what_it_printed() -> None:
     line = "1393 site-packages/torch/api.py:1002] failed (exitcode: -9) local_rank: 1"
     made = frame(case([rank(1)], signs=(LogMatch("killed", None, "console", 9, line, None),)))
-    assert told(made, Kind.ERRORS) == [
+    assert events_of(made, Kind.ERRORS) == [
         ("the console", "printed: failed (exitcode: -9) local_rank: 1")
     ]

@@ -1,4 +1,4 @@
-"""What a filter means, and what it says about one that it cannot understand."""
+"""What a filter means, and the message for an invalid one."""
 
 from __future__ import annotations
 

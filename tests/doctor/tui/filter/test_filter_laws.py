@@ -1,4 +1,4 @@
-"""What holds of every filter and every row."""
+"""Properties of every filter and every row."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ def test_nothing_typed_raises_but_a_filter_error(typed: str) -> None:
 @given(TYPED, ROWS)
 @settings(max_examples=at_most(300))
 def test_its_text_means_the_same(typed: str, row: Row) -> None:
-    made = parse(typed)
-    again = parse(str(made))
-    assert again == made
-    assert str(again) == str(made)
-    assert again.matches(row) is made.matches(row)
+    parsed = parse(typed)
+    again = parse(str(parsed))
+    assert again == parsed
+    assert str(again) == str(parsed)
+    assert again.matches(row) is parsed.matches(row)
 
 
 @given(TYPED, TYPED, TYPED, ROWS)

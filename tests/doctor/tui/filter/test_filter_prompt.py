@@ -1,4 +1,4 @@
-"""The line in which a filter is typed, in an app of its own."""
+"""The prompt for a filter, in an app of its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Small(App[None]):
         self.push_screen(FilterPrompt(self.current, self.history), self.answers.append)
 
 
-def said(app: Small) -> str:
+def message_of(app: Small) -> str:
     return str(app.screen.query_one("#said", Static).content)
 
 
@@ -52,7 +52,7 @@ async def test_enter_applies() -> None:
     app = Small()
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("slash")
-        assert said(app) == HINT
+        assert message_of(app) == HINT
         assert app.screen.query_one(Input).size.height == 1
         await write(pilot, "rank:0-3 util<5")
         assert caret(app) == ""
@@ -69,7 +69,7 @@ async def test_it_says_what_is_wrong_as_one_types_and_stays_open() -> None:
         await pilot.press("slash")
         await write(pilot, "rank:3 utl<5")
         assert caret(app) == " " * 7 + "^"
-        assert said(app) == "column 8: expected the name of a field: did you mean util?"
+        assert message_of(app) == "column 8: expected the name of a field: did you mean util?"
         await pilot.press("enter")
         await pilot.pause()
         assert app.answers == []
@@ -77,7 +77,7 @@ async def test_it_says_what_is_wrong_as_one_types_and_stays_open() -> None:
         await pilot.press(*["left"] * 3, "i")
         await pilot.pause()
         assert typed(app) == "rank:3 util<5"
-        assert (caret(app), said(app)) == ("", HINT)
+        assert (caret(app), message_of(app)) == ("", HINT)
         await pilot.press("enter")
         await pilot.pause()
         assert app.answers == [Chosen(parse("rank:3 util<5"))]
@@ -150,7 +150,7 @@ async def test_markup_is_only_text() -> None:
         await pilot.press("slash")
         app.screen.query_one(Input).value = "[bold]x[/]<5"
         await pilot.pause()
-        assert said(app).startswith("column 1: expected the name of a field")
+        assert message_of(app).startswith("column 1: expected the name of a field")
         app.screen.query_one(Input).value = "util<[/nope]"
         await pilot.pause()
-        assert said(app) == "column 6: expected a number for util, not [/nope]"
+        assert message_of(app) == "column 6: expected a number for util, not [/nope]"

@@ -1,4 +1,4 @@
-"""Which ranks and GPUs a filter leaves of a frame, and how the panels say so."""
+"""Which ranks and GPUs a filter leaves in a frame, and how the panels show that."""
 
 from __future__ import annotations
 

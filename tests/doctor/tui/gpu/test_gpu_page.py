@@ -1,4 +1,4 @@
-"""A GPU is selected in its panel; its page at the usual sizes, pleasant or not."""
+"""A GPU is selected in its panel; its page at the usual sizes."""
 
 from __future__ import annotations
 

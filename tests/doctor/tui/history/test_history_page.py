@@ -1,4 +1,4 @@
-"""The page of graphs at its usual sizes, against golden files; and at sizes nobody chooses."""
+"""The page of graphs at its usual sizes against golden files, and at extreme sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs as exact text: gaps are blank, zero is not, and the axis reads easily."""
+"""Graphs as exact text: gaps are blank, zero is not, and the axis is readable."""
 
 from __future__ import annotations
 

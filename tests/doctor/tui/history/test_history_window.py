@@ -1,4 +1,4 @@
-"""The window stays within what is known, follows the present or stands still."""
+"""The time window stays within the known history, and follows the newest values or stays."""
 
 from __future__ import annotations
 

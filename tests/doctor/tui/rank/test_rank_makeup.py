@@ -1,4 +1,4 @@
-"""What the peak of a rank's memory is made of, and what is foretold of it, on the rank's page."""
+"""The parts of a rank's peak memory, and its prediction, on the rank's page."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_what_is_foretold_of_all_ranks_and_the_batch_that_fits() -> None:
     case = synthetic_case(Synthetic(ranks=1, steps=400))
     (rank,) = case.ranks
     rank.steps["tokens"] = 100 + rank.steps["step"].astype(int) * 7 % 900
-    ladder = [[n, 8, 200 + 80 * n, GIB + (200 + 80 * n) * (1 << 20)] for n in range(9)]
-    rank = with_metadata(rank, memory_peaks={"host": ladder})
+    peak_history = [[n, 8, 200 + 80 * n, GIB + (200 + 80 * n) * (1 << 20)] for n in range(9)]
+    rank = with_metadata(rank, memory_peaks={"host": peak_history})
     sample = replace(host(), processes={rank.pid or 0: (1.0, GIB)})
     case = replace(case, ranks=(rank,), host_samples=(sample,))
     told = replace(diagnoses.healthy(Outcome.RUNNING), case=case)

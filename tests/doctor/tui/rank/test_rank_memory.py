@@ -1,4 +1,4 @@
-"""What a rank holds of its device or host; nothing is shown where nothing is known."""
+"""A rank's memory on its device or host; nothing is shown if nothing is known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.frames import AT, GIB, HOST, STRAGGLER, gpu
 from tests.support.metadata import with_metadata
 
 
-def told(frame: Frame, birth: dict[str, Any] | None = None) -> list[str]:
+def first_rank_lines(frame: Frame, birth: dict[str, Any] | None = None) -> list[str]:
     """Of the first rank."""
     assert frame.diagnosis is not None
     rank, known = frame.diagnosis.ranks[0], frame.diagnosis.case.ranks[0]
@@ -30,30 +30,35 @@ def on_gpus(*, used: int | None = 70, own: int | None = 20) -> Frame:
 
 
 def test_its_own_part_what_others_hold_and_what_is_free() -> None:
-    (line,) = told(on_gpus())
+    (line,) = first_rank_lines(on_gpus())
     assert line == "memory 20 GiB of 80 GiB of its GPU  ████▒▒▒▒▒▒▒▒▒▒··  88 % in use by all"
 
 
 def test_what_torch_made_of_it() -> None:
     torch = {"allocated": 12 * GIB, "allocated_peak": 15 * GIB, "reserved": 19 * GIB, "retries": 2}
-    _, line = told(on_gpus(), {"device_memory": torch})
+    _, line = first_rank_lines(on_gpus(), {"device_memory": torch})
     assert line.strip() == (
         "by torch: 12 GiB allocated, 15 GiB at most, 7 GiB unused cache, "
         "cache flushed 2 times to make room"
     )
-    assert len(told(on_gpus(), {"device_memory": {"allocated": diagnoses.HOSTILE}})) == 1
+    assert (
+        len(first_rank_lines(on_gpus(), {"device_memory": {"allocated": diagnoses.HOSTILE}})) == 1
+    )
 
 
 def test_the_host_of_a_job_without_gpus() -> None:
     host = replace(HOST, processes={4000: (1.0, 32 * GIB)})
-    (line,) = told(replace(STRAGGLER, devices=None, host=host))
+    (line,) = first_rank_lines(replace(STRAGGLER, devices=None, host=host))
     assert line == "memory 32 GiB of 128 GiB of its host  ████▒▒··········  38 % in use by all"
 
 
 def test_where_nothing_is_known_nothing_is_said() -> None:
-    assert told(replace(STRAGGLER, devices=None, host=None)) == []
-    assert told(replace(STRAGGLER, devices=None, host=replace(HOST, host="elsewhere"))) == []
-    assert told(on_gpus(used=None, own=None)) == []
+    assert first_rank_lines(replace(STRAGGLER, devices=None, host=None)) == []
+    assert (
+        first_rank_lines(replace(STRAGGLER, devices=None, host=replace(HOST, host="elsewhere")))
+        == []
+    )
+    assert first_rank_lines(on_gpus(used=None, own=None)) == []
 
 
 def test_the_table_shows_it_where_there_is_room_and_it_is_known() -> None:

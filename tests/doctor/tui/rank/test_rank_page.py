@@ -20,7 +20,7 @@ from tests.support import diagnoses, job_snapshots
 from tests.support.frames import HOSTILE, STRAGGLER, eight_gpus
 from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 
-SEEN = job_snapshots.scene({2: job_snapshots.LOCKED}).snapshots()[0]
+SEEN = job_snapshots.snapshot_series({2: job_snapshots.LOCKED}).snapshots()[0]
 CULPRIT = Who(2, "node-a")
 FRAME = replace(STRAGGLER, devices=replace(eight_gpus(), devices=eight_gpus().devices[:3]))
 

@@ -1,4 +1,4 @@
-"""A rank is selected by keys, clicks and digits, and stays selected whatever row it is in."""
+"""A rank is selected by keys, clicks and digits, and stays selected in whatever row it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of training jobs: what is in it, what its screen does, and a view from outside."""
+"""The list of training jobs: its entries, its screen, and the view of a job from outside."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mgpu_doctor.tui.jobs.attach_screen import AttachScreen, Listed, gpus_of, jo
 from mgpu_doctor.tui.once import render
 from tests.support.frames import eight_gpus
 from tests.support.launching import eventually
-from tests.support.screen_app import TinyApp
+from tests.support.screen_app import ScreenApp
 from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 
 COMMAND = "torchrun --nproc-per-node 4 train.py --config configs/large.yaml"
@@ -61,7 +61,7 @@ async def listed(pilot: Pilot[Any]) -> None:
 
 
 async def test_attach_screen() -> None:
-    app = TinyApp(AttachScreen(lambda: ALL, eight_gpus))
+    app = ScreenApp(AttachScreen(lambda: ALL, eight_gpus))
     async with app.run_test(size=GOLDEN_SIZE) as pilot:
         await listed(pilot)
         await until(pilot, lambda: "under observation" in screen_text(app), "its details")
@@ -69,7 +69,7 @@ async def test_attach_screen() -> None:
 
 
 async def test_enter_gives_the_job_and_what_cannot_be_seen_is_told() -> None:
-    app = TinyApp(AttachScreen(lambda: ALL))
+    app = ScreenApp(AttachScreen(lambda: ALL))
     async with app.run_test(size=(120, 40)) as pilot:
         await listed(pilot)
         await until(pilot, lambda: "under observation: /home/ann" in screen_text(app), "the first")
@@ -86,7 +86,7 @@ async def test_enter_gives_the_job_and_what_cannot_be_seen_is_told() -> None:
 @pytest.mark.slow
 async def test_the_list_follows_and_the_cursor_stays_on_its_job() -> None:
     now = [OBSERVED, FOREIGN]
-    app = TinyApp(AttachScreen(lambda: tuple(now)))
+    app = ScreenApp(AttachScreen(lambda: tuple(now)))
     async with app.run_test(size=(120, 40)) as pilot:
         await listed(pilot)
         await pilot.press("down")
@@ -99,7 +99,7 @@ async def test_the_list_follows_and_the_cursor_stays_on_its_job() -> None:
 
 
 async def test_an_empty_machine_says_what_to_do() -> None:
-    app = TinyApp(AttachScreen(tuple))
+    app = ScreenApp(AttachScreen(tuple))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(
             pilot, lambda: "No training job is running on this machine." in screen_text(app), "it"
@@ -111,7 +111,7 @@ async def test_an_empty_machine_says_what_to_do() -> None:
 
 
 async def test_readonly_stops_nothing() -> None:
-    app = TinyApp(AttachScreen(lambda: ALL, readonly=True))
+    app = ScreenApp(AttachScreen(lambda: ALL, readonly=True))
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await listed(pilot)
         await pilot.press("x")
@@ -146,7 +146,7 @@ def process(pid: int, role: str, rank: int | None = None, **changes: Any) -> Job
     return JobProcess(**{**facts, **changes})
 
 
-def found(**changes: Any) -> RunningJob:
+def running_job(**changes: Any) -> RunningJob:
     unread = UnreadSource(12, "environment", "not readable", "run as its owner")
     job = RunningJob(
         "torchrun",
@@ -165,7 +165,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_home")
 def test_a_job_that_nobody_observes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "find_all", lambda: (found(),))
+    monkeypatch.setattr(jobs, "find_all", lambda: (running_job(),))
     (job,) = jobs_here()
     assert (job.pid, job.ranks, job.world_size, job.launcher) == (10, 2, 2, "torchrun")
     assert (job.command, job.user, job.recording) == ("torchrun 'my train.py'", "ann", None)
@@ -189,8 +189,10 @@ def test_a_job_under_observation_is_listed_once(monkeypatch: pytest.MonkeyPatch)
         f'{{"job_pid": {os.getpid()}, "job_start_ticks": {own}, "command": ["bash", "a b.sh"], '
         f'"host": "{os.uname().nodename}", "started": {time.time() - 60}}}'
     )
-    below = found(processes=(process(10, "launcher", parent=os.getpid()), process(11, "rank", 0)))
-    monkeypatch.setattr(jobs, "find_all", lambda: (found(), below))
+    below = running_job(
+        processes=(process(10, "launcher", parent=os.getpid()), process(11, "rank", 0))
+    )
+    monkeypatch.setattr(jobs, "find_all", lambda: (running_job(), below))
     first, second = jobs_here()
     assert (first.recording, first.command, first.ranks) == (recording, "bash 'a b.sh'", 1)
     assert first.unseen == ()
@@ -243,8 +245,8 @@ def test_what_a_rank_uses_is_told_between_two_looks() -> None:
     source.frame(0)
 
     def where() -> str:
-        found = source.frame(1).diagnosis
-        return (found.ranks[0].where or "") if found is not None else ""
+        diagnosis = source.frame(1).diagnosis
+        return (diagnosis.ranks[0].where or "") if diagnosis is not None else ""
 
     eventually("the second look", lambda: " cores, " in where())
     assert where().endswith("runs")

@@ -1,4 +1,4 @@
-"""The diagnosis page: progress, the text, what fails in one sentence, saving."""
+"""The diagnosis page: progress, the text, failures in one sentence, saving."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mgpu_doctor.tui.jobs import diagnosis_screen
 from mgpu_doctor.tui.jobs.diagnosis_screen import DiagnosisScreen, NotSavedError, examination
 from tests.support import diagnoses
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
-from tests.support.screen_app import TinyApp
+from tests.support.screen_app import ScreenApp
 from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 
 
@@ -28,7 +28,7 @@ def pretend(subject: str, tell: Tell) -> Diagnosis:
 
 
 async def test_diagnosis_page() -> None:
-    app = TinyApp(DiagnosisScreen("4711", pretend))
+    app = ScreenApp(DiagnosisScreen("4711", pretend))
     async with app.run_test(size=GOLDEN_SIZE) as pilot:
         await until(pilot, lambda: "straggler-input" in screen_text(app), "the diagnosis")
         await until(pilot, lambda: "esc close" in screen_text(app), "the footer")
@@ -36,7 +36,7 @@ async def test_diagnosis_page() -> None:
 
 
 async def test_it_scrolls_and_closes() -> None:
-    app = TinyApp(DiagnosisScreen("4711", pretend))
+    app = ScreenApp(DiagnosisScreen("4711", pretend))
     async with app.run_test(size=(80, 12)) as pilot:
         await until(pilot, lambda: "straggler-input" in screen_text(app), "the diagnosis")
         page = app.screen.query_one(VerticalScroll)
@@ -59,7 +59,7 @@ async def test_what_fails_is_one_sentence(error: Exception, sentence: str) -> No
         del subject, tell
         raise error
 
-    app = TinyApp(DiagnosisScreen("4711", fail))
+    app = ScreenApp(DiagnosisScreen("4711", fail))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: sentence in screen_text(app), "the sentence")
         await pilot.press("s")
@@ -77,7 +77,7 @@ def test_a_recording_is_examined_as_diagnose_does(tmp_path: Path) -> None:
 
 async def test_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    app = TinyApp(DiagnosisScreen("4711", pretend))
+    app = ScreenApp(DiagnosisScreen("4711", pretend))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "straggler-input" in screen_text(app), "the diagnosis")
         await pilot.press("s")

@@ -1,4 +1,4 @@
-"""What an empty machine greets with."""
+"""What `top` shows on a machine without jobs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_this_machine_is_told_without_importing_a_framework() -> None:
         "assert isinstance(found.frameworks, tuple)\n"
         "print(sorted({'torch', 'tensorflow', 'jax'} & set(sys.modules)))"
     )
-    seen = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert seen.stdout.strip() == "[]"
+    assert ended.stdout.strip() == "[]"

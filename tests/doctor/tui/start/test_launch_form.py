@@ -1,4 +1,4 @@
-"""What is typed into the launch form, as a command or as the sentence that says what is wrong."""
+"""The launch form's fields as a command, or as a message about what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launch form: keys, the command as one types, starting and failing to start."""
+"""The launch form: keys, the typed command, starting, and failing to start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.widgets import Select
 
 from mgpu_doctor.tui.jobs.launch_screen import LaunchScreen, Row
 from mgpu_doctor.tui.jobs.starting import NotStartedError, Started
-from tests.support.screen_app import TinyApp
+from tests.support.screen_app import ScreenApp
 from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 
 STARTED = Started(Path("/runs/20260917-101500-train-4711"), 4711)
@@ -33,14 +33,14 @@ class Starter:
         return STARTED
 
 
-async def begun(app: TinyApp, pilot: Pilot[Any]) -> None:
+async def begun(app: ScreenApp, pilot: Pilot[Any]) -> None:
     """The form is there, and its footer, which comes last."""
     await until(pilot, lambda: "mgpu-doctor train torch-ddp" in screen_text(app), "the form")
     await until(pilot, lambda: "esc back" in screen_text(app), "the footer")
 
 
 async def test_launch_screen() -> None:
-    app = TinyApp(LaunchScreen(Starter()))
+    app = ScreenApp(LaunchScreen(Starter()))
     async with app.run_test(size=GOLDEN_SIZE) as pilot:
         await begun(app, pilot)
         await check_sizes(pilot, "launch")
@@ -48,7 +48,7 @@ async def test_launch_screen() -> None:
 
 async def test_typing_shows_the_command_or_what_is_wrong_and_start_starts_it() -> None:
     starter = Starter()
-    app = TinyApp(LaunchScreen(starter))
+    app = ScreenApp(LaunchScreen(starter))
     async with app.run_test(size=(120, 40)) as pilot:
         await begun(app, pilot)
         await pilot.press("4", "tab", "x")
@@ -70,7 +70,7 @@ async def test_typing_shows_the_command_or_what_is_wrong_and_start_starts_it() -
 
 @pytest.mark.slow
 async def test_what_is_typed_at_once_after_tab_is_the_next_field_s() -> None:
-    app = TinyApp(LaunchScreen(Starter()))
+    app = ScreenApp(LaunchScreen(Starter()))
     async with app.run_test(size=(120, 40)) as pilot:
         await begun(app, pilot)
         for key, character in (("4", "4"), ("tab", None), ("7", "7")):  # faster than a person
@@ -79,7 +79,7 @@ async def test_what_is_typed_at_once_after_tab_is_the_next_field_s() -> None:
 
 
 async def test_another_fault_where_there_is_none_goes_to_the_choice_of_the_first() -> None:
-    app = TinyApp(LaunchScreen(Starter()))
+    app = ScreenApp(LaunchScreen(Starter()))
     async with app.run_test(size=(80, 24)) as pilot:
         await begun(app, pilot)
         await pilot.press("ctrl+n")
@@ -90,7 +90,7 @@ async def test_another_fault_where_there_is_none_goes_to_the_choice_of_the_first
 
 async def test_faults_are_built_from_their_keys() -> None:
     starter = Starter()
-    app = TinyApp(LaunchScreen(starter))
+    app = ScreenApp(LaunchScreen(starter))
     async with app.run_test(size=(120, 50)) as pilot:
         await begun(app, pilot)
         kind = app.screen.query_one("#kind", Select)
@@ -116,7 +116,7 @@ async def test_faults_are_built_from_their_keys() -> None:
 
 async def test_who_refuses_is_quoted_and_the_form_stays() -> None:
     starter = Starter("torch-ddp needs torch, [bold]which[/] is not installed here.")
-    app = TinyApp(LaunchScreen(starter))
+    app = ScreenApp(LaunchScreen(starter))
     async with app.run_test(size=(120, 40)) as pilot:
         await begun(app, pilot)
         await pilot.press("ctrl+s")
@@ -130,7 +130,7 @@ async def test_who_refuses_is_quoted_and_the_form_stays() -> None:
 
 async def test_readonly_shows_and_copies_but_starts_nothing() -> None:
     starter = Starter()
-    app = TinyApp(LaunchScreen(starter, readonly=True))
+    app = ScreenApp(LaunchScreen(starter, readonly=True))
     async with app.run_test(size=(120, 40)) as pilot:
         await begun(app, pilot)
         assert "--readonly" in screen_text(app)

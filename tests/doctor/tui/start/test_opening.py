@@ -1,4 +1,4 @@
-"""What the live screen's keys open, and what it turns to then."""
+"""What the live screen's keys open, and the screen after that."""
 
 from __future__ import annotations
 

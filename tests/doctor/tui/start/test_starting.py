@@ -1,4 +1,4 @@
-"""Jobs that are started from the live screen, watched, and stopped: real processes, no torch."""
+"""Jobs are started from the live screen, watched and stopped: real processes, without torch."""
 
 from __future__ import annotations
 

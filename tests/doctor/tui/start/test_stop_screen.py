@@ -1,4 +1,4 @@
-"""Stopping: asked before, SIGTERM after a while, SIGKILL only where it is asked for again."""
+"""Stopping a job: it asks first; SIGTERM after a while; SIGKILL only if asked again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass, field
 
 from mgpu_doctor.tui.jobs.stopping import Aim, StopScreen, Who
-from tests.support.screen_app import TinyApp
+from tests.support.screen_app import ScreenApp
 from tests.support.screens import check_screen, screen_text, until
 
 ALIVE = Who(1, 0)
@@ -27,7 +27,7 @@ class Sender:
 
 async def test_nothing_is_sent_before_yes() -> None:
     sender = Sender()
-    app = TinyApp(StopScreen(RUNS, sender=sender))
+    app = ScreenApp(StopScreen(RUNS, sender=sender))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "SIGINT, as by Ctrl-C" in screen_text(app), "the question")
         await check_screen(pilot, "stop")
@@ -38,7 +38,7 @@ async def test_nothing_is_sent_before_yes() -> None:
 
 async def test_a_job_that_ends_closes_the_screen() -> None:
     sender = Sender()
-    app = TinyApp(StopScreen(OVER, sender=sender))
+    app = ScreenApp(StopScreen(OVER, sender=sender))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("y")
         await until(pilot, lambda: app.results == [True], "the end")
@@ -47,7 +47,7 @@ async def test_a_job_that_ends_closes_the_screen() -> None:
 
 async def test_the_wait_is_told_and_leaving_sends_no_more() -> None:
     sender = Sender()
-    app = TinyApp(StopScreen(RUNS, after=3600.0, sender=sender))
+    app = ScreenApp(StopScreen(RUNS, after=3600.0, sender=sender))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("y")
         await until(pilot, lambda: "SIGTERM in 3" in screen_text(app), "the wait")
@@ -58,7 +58,7 @@ async def test_the_wait_is_told_and_leaving_sends_no_more() -> None:
 
 async def test_sigkill_is_asked_for_twice() -> None:
     sender = Sender()
-    app = TinyApp(StopScreen(RUNS, after=0.0, sender=sender))
+    app = ScreenApp(StopScreen(RUNS, after=0.0, sender=sender))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("y")
         await until(pilot, lambda: "k: kill it with SIGKILL" in screen_text(app), "the offer")
@@ -76,7 +76,7 @@ async def test_sigkill_is_asked_for_twice() -> None:
 
 
 async def test_a_signal_that_cannot_be_sent_is_told() -> None:
-    app = TinyApp(StopScreen(RUNS, sender=Sender("SIGINT cannot be sent (not permitted).")))
+    app = ScreenApp(StopScreen(RUNS, sender=Sender("SIGINT cannot be sent (not permitted).")))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("y")
         await until(pilot, lambda: "cannot be sent" in screen_text(app), "the reason")

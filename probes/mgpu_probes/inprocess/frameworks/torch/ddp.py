@@ -109,7 +109,7 @@ def _watch_buffers(ddp: Any) -> None:
     gloo the first rank waits there for the others. In code that torch.compile compiles, only the
     original may run."""
     skip = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
-    inside = sys.modules.get("torch._C._dynamo.eval_frame")
+    inside = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     compiles = _read_compiler(inside)
     original = getattr(ddp, "_sync_buffers", None)
     if skip is None or compiles is None or original is None or wrapped(original):
