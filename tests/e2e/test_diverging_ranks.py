@@ -1,5 +1,4 @@
-"""Real trainers with ranks that do something else than the others (same data, other
-collectives)."""
+"""Ranks of built-in trainers that do not do what the others do, for real."""
 
 from __future__ import annotations
 
@@ -12,34 +11,20 @@ from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Severity
 from tests.support.examining import loud, run_calmly
+from tests.support.jobs import forked_trainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
+DOCTOR = (sys.executable, "-m", "mgpu_doctor")
 
 
-def run_fault(
-    folder: Path, name: str, fault: str, *options: str
-) -> tuple[int, list[tuple[str, bool]]]:
-    """The exit code of the job, and each finding with whether it is critical. Not the stragglers:
-    how fast its ranks are is not planted here, and a neighbour of the machine may slow one down."""
-    doctor = [
-        sys.executable,
-        "-m",
-        "mgpu_doctor",
-        "train",
-        name,
-        "-q",
-        "--dir",
-        str(folder / "job"),
-    ]
-    options = ("--model", "cnn-nano", "--device", "cpu", "--fault", fault, *options)
-    ended = run_calmly([*doctor, *options], folder / "job")
-    diagnosis = diagnose(load_recording(folder / "job"))
-    findings = [
+def list_codes(recording: Path) -> list[tuple[str, bool]]:
+    """Each finding with whether it is critical. Not the stragglers: how fast its ranks are is not
+    planted here, and a neighbour of the machine may slow one down."""
+    return [
         (finding.code, finding.severity is Severity.CRITICAL)
-        for finding in loud(diagnosis)
+        for finding in loud(diagnose(load_recording(recording)))
         if not finding.code.startswith("straggler-")
     ]
-    return ended.code, findings
 
 
 @pytest.mark.parametrize(
@@ -52,7 +37,10 @@ def run_fault(
 def test_a_job_that_learns_less_than_it_seems_to(
     tmp_path: Path, name: str, fault: str, code: str
 ) -> None:
-    assert run_fault(tmp_path, name, fault, "--steps", "120") == (0, [(code, False)])
+    job = forked_trainer(name, model="cnn-nano", device="cpu", steps=120, fault=fault)
+    ended = run_calmly([*DOCTOR, "run", "-q", "--dir", str(tmp_path), "--", *job], tmp_path)
+    assert ended.code == 0, ended.err
+    assert list_codes(tmp_path) == [(code, False)]
 
 
 @pytest.mark.parametrize(
@@ -66,5 +54,7 @@ def test_a_job_that_learns_less_than_it_seems_to(
 def test_ranks_that_diverge_are_one_finding(
     tmp_path: Path, name: str, fault: str, code: str
 ) -> None:
-    ended = run_fault(tmp_path, name, fault, "--steps", "60", "--timeout", "10")
-    assert ended == (1, [(code, True)])
+    options = ("--model", "cnn-nano", "--device", "cpu", "--steps", "60", "--timeout", "10")
+    train = [*DOCTOR, "train", name, "-q", "--dir", str(tmp_path), *options, "--fault", fault]
+    assert run_calmly(train, tmp_path).code == 1
+    assert list_codes(tmp_path) == [(code, True)]

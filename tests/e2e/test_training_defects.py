@@ -1,5 +1,4 @@
-"""Real jobs that train on wrong samples, whose replicas diverge, or whose loss is NaN, and healthy
-ones."""
+"""Real jobs that train on the wrong samples, drift apart or lose their loss, and healthy twins."""
 
 from __future__ import annotations
 
@@ -14,10 +13,10 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
 from tests.support import examining
 from tests.support.examining import loud, named
-from tests.support.jobs import forked, run
+from tests.support.jobs import forked, forked_trainer, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
-
+DOCTOR = (sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir")
 
 examined = partial(examining.examined, launcher=forked)
 
@@ -113,31 +112,18 @@ def test_the_rank_whose_loss_was_the_first(tmp_path: Path) -> None:
 
 
 def test_a_gradient_that_spoils_all_ranks_at_once_names_nobody(tmp_path: Path) -> None:
-    recording = tmp_path / "recording"
-    doctor = [
-        sys.executable,
-        "-m",
-        "mgpu_doctor",
-        "train",
-        "torch-ddp",
-        "-q",
-        "--dir",
-        str(recording),
-    ]
-    job = ["--model", "cnn-nano", "--ranks", "2", "--steps", "40", "--fault", "nan:rank=1,step=20"]
-    ended = run([*doctor, *job])
+    job = forked_trainer("torch-ddp", model="cnn-nano", steps=40, fault="nan:rank=1,step=20")
+    ended = run([*DOCTOR, str(tmp_path), "--", *job])
     assert ended.code == 0, ended.err
-    (found,) = loud(diagnose(load_recording(recording)))
+    (found,) = loud(diagnose(load_recording(tmp_path)))
     assert (found.code, found.culprits, found.since_step) == ("loss-nan", (), 20)
 
 
 @pytest.mark.parametrize("then", ["raise", "exit"])
 def test_a_script_that_gives_up_over_its_loss(tmp_path: Path, then: str) -> None:
-    recording = tmp_path / "recording"
-    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
     job = forked("nan_loss.py", "--rank", "1", "--then", then)
-    assert run([*doctor, *job]).code != 0
-    diagnosis = diagnose(load_recording(recording))
+    assert run([*DOCTOR, str(tmp_path), "--", *job]).code != 0
+    diagnosis = diagnose(load_recording(tmp_path))
     assert codes(diagnosis) == {"loss-nan"}
     found = diagnosis.findings[0]
     assert (found.severity, [one.rank for one in found.culprits]) == (Severity.CRITICAL, [1])
