@@ -14,7 +14,7 @@ from tests.support.examining import loud
 from tests.support.jobs import run
 
 pytestmark = pytest.mark.slow
-LONG_STEPS = ("--model", "gpt-nano", "--steps", "50")
+LONG_STEPS = ("--model", "gpt-nano", "--steps", "100")
 
 
 @pytest.mark.parametrize(
