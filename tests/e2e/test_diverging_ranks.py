@@ -1,4 +1,5 @@
-"""Ranks of built-in trainers that do not do what the others do, for real."""
+"""Real trainers with ranks that do something else than the others (same data, other
+collectives)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Real jobs that train on the wrong samples, drift apart or lose their loss, and healthy twins."""
+"""Real jobs that train on wrong samples, whose replicas diverge, or whose loss is NaN, and healthy
+ones."""
 
 from __future__ import annotations
 
