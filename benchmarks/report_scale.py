@@ -7,7 +7,7 @@ machine lengthens the latter.
 
 Loaded memory and additional memory are printed separately: the analysis may take 300 MB; the number
 of records depends on the job. A step takes 128 bytes of its box, and in memory only what differs
-from the rank's other steps.
+from the rank's other steps. Fails if anyone but the slow rank is named.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from benchmarks.support import DOCTOR, machine
 ANALYSIS = """
 import sys
 from pathlib import Path
+from benchmarks.fleet_recording import slow_rank
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.rules.catalogue import catalogue
@@ -38,10 +39,13 @@ catalogue()
 case = load_recording(Path(sys.argv[1]))
 loaded = held("VmRSS:")
 Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
-diagnose(case)
+findings = diagnose(case).findings
+slow = sorted({culprit.rank for finding in findings for culprit in finding.culprits})
 records = sum(rank.steps.nbytes for rank in case.ranks) / 1e6
 print(f"records {records:.0f} MB of the boxes, loaded {loaded:.0f} MB, "
       f"the analysis {held('VmHWM:') - loaded:.0f} MB more")
+print(f"ranks named: {slow}")
+sys.exit(0 if slow == [slow_rank(len(case.ranks))] else 1)
 """
 
 
