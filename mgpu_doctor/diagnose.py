@@ -12,6 +12,7 @@ from mgpu_doctor.analysis.cost.what_if import Efficiency, Ideal, efficiency, ide
 from mgpu_doctor.analysis.measures import Measures, describe_crash, measure
 from mgpu_doctor.analysis.postmortem.failure_order import find_latest_end
 from mgpu_doctor.analysis.postmortem.log_verdict import GENERIC_CODES
+from mgpu_doctor.analysis.stacks.progress import seconds_without_movement
 from mgpu_doctor.analysis.statistics.medians import known_medians
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.analysis.steps.recent_steps import recent, unmoved
@@ -47,6 +48,7 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
     even, together = _ideal(measures), _efficiency(measures)
     efficiency = together if isinstance(together, Efficiency) else None
     waiting = find_busy_waiting(measures, findings, hung)
+    still = seconds_without_movement(case.job_snapshots)
     return Diagnosis(
         case=case,
         ranks=tuple(
@@ -55,6 +57,7 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
                 phases=of_rank,
                 where=_where(rank, places),
                 busy_waiting=None if rank.rank is None else waiting.get(rank.rank),
+                still_seconds=None if rank.pid is None else still.get(rank.pid),
             )
             for rank, of_rank in zip(measures.case.ranks, phases, strict=True)
         ),

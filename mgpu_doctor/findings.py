@@ -158,6 +158,8 @@ class RankSummary:
     """None: unknown, or hardly any waiting."""
     unseen_waits: UnseenWaits | None = None
     """Why its own work is unknown: the probe does not see all its waits for other ranks."""
+    still_seconds: float | None = None
+    """How long it has been at one place, by its stacks; None: it moved, or they cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)

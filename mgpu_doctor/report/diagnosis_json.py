@@ -81,6 +81,7 @@ def _rank(rank: RankSummary) -> dict[str, Any]:
         "bound_by": rank.bound_by,
         "busy_waiting": None if rank.busy_waiting is None else asdict(rank.busy_waiting),
         "unseen_waits": rank.unseen_waits,
+        "still_seconds": rank.still_seconds,
     }
 
 

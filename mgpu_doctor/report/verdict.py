@@ -78,7 +78,21 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
     if inconclusive is not None:
         return Verdict(Tone.UNKNOWN, "the job is blocked, and its stacks do not show why")
     snapshots = format_count(len(case.job_snapshots), "stack snapshot")
-    return Verdict(Tone.GOOD, f"the job is running, and no rank delays the others in {snapshots}")
+    still = [rank for rank in diagnosis.ranks if rank.still_seconds is not None]
+    if len(case.job_snapshots) > 1 and len(still) < len(diagnosis.ranks):
+        alone = len(diagnosis.ranks) == 1
+        found = "its stack changes" if alone else "no rank delays the others"
+        return Verdict(Tone.GOOD, f"the job is running, and {found} in {snapshots}")
+    if not still:
+        return Verdict(Tone.UNKNOWN, f"{snapshots}: not enough to say whether the job moves")
+    longest = max(still, key=lambda rank: rank.still_seconds or 0.0)
+    name = "it" if len(diagnosis.ranks) == 1 else f"rank {longest.rank}"
+    where = f" in {text.cut(text.line(longest.where), 60)}" if longest.where else ""
+    lasted = format_seconds(longest.still_seconds or 0.0)
+    return Verdict(
+        Tone.UNKNOWN,
+        f"no movement seen in {snapshots}: {name} has been{where} for {lasted}",
+    )
 
 
 def _by_traces(diagnosis: Diagnosis) -> Verdict:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState, list_thread_states, native_calls
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
@@ -48,6 +48,8 @@ class RankProgress:
     """Whether no thread of its process used CPU time there."""
     process_cores: float | None = None
     """Cores that all its threads used there."""
+    moved: bool = False
+    """Whether any earlier snapshot shows it at another place: proof that it moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,22 @@ def measure_progress(snapshots: Sequence[JobSnapshot]) -> JobProgress | None:
         snapshots=len(snapshots),
         world_size=last.world_size or _world(last),
         missing=tuple(sorted({*last.missing} - {rank.rank for rank in last.ranks})),
-        ranks=tuple(_measure_rank(thread_state, rounds) for thread_state in rounds[-1][1].values()),
+        ranks=tuple(
+            replace(_measure_rank(state, rounds), moved=_was_elsewhere(state, rounds))
+            for state in rounds[-1][1].values()
+        ),
     )
+
+
+def seconds_without_movement(snapshots: Sequence[JobSnapshot]) -> dict[int, float]:
+    """Pid of each rank that the snapshots (oldest first) show at one place only -> for how long."""
+    progress = measure_progress(snapshots)
+    ranks = progress.ranks if progress is not None else ()
+    return {
+        rank.state.pid: snapshots[-1].at - rank.since
+        for rank in ranks
+        if not rank.moved and rank.since < snapshots[-1].at
+    }
 
 
 def _world(snapshot: JobSnapshot) -> int | None:
@@ -114,6 +130,13 @@ def _measure_rank(
         process_idle=seconds > 0 and _is_process_idle(first.process, newest.process, seconds),
         process_cores=_process_cores(first.process, newest.process, seconds),
     )
+
+
+def _was_elsewhere(
+    newest: ThreadState, rounds: Sequence[tuple[float, Mapping[int, ThreadState]]]
+) -> bool:
+    states = (thread_states.get(newest.pid) for _, thread_states in rounds)
+    return any(state is not None and not _has_not_moved(state, newest) for state in states)
 
 
 def _is_always_ready(pid: int, rounds: Sequence[tuple[float, Mapping[int, ThreadState]]]) -> bool:
