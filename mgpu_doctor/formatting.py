@@ -11,6 +11,8 @@ import signal
 from collections.abc import Iterable
 
 _NAMED_SIGNALS = frozenset(int(number) for number in signal.Signals)
+LEAST_REGULAR = 5
+"""Ranks equally far apart are listed as `1, 3, 5 … 63` from this many on."""
 UNKNOWN = "?"
 """Shown instead of a value that was not measured."""
 
@@ -87,8 +89,11 @@ def name_signal(number: int | None) -> str | None:
 
 
 def format_ranks(ranks: Iterable[int], *, limit: int = 12) -> str:
-    """`rank 2`, `ranks 0, 1 and 3`, `ranks 0-1023`; after `limit` items `… and 40 more`."""
+    """`rank 2`, `ranks 0, 1 and 3`, `ranks 0-1023`, `ranks 1, 3, 5 … 63`; after `limit` items
+    `… and 40 more`."""
     numbers = set(ranks)
+    if regular := _format_regular(sorted(numbers)):
+        return f"ranks {regular}"
     items: list[str] = []
     for first, last in _find_runs(numbers):
         items += [f"{first}-{last}"] if last - first > 1 else map(str, range(first, last + 1))
@@ -106,6 +111,15 @@ def format_rank_numbers(ranks: Iterable[int], *, limit: int = 12) -> str:
 def format_cores(cores: Iterable[int]) -> str:
     """CPU cores as `taskset -c` takes them: `0-3,8`."""
     return ",".join(map(_format_run, _find_runs(cores)))
+
+
+def _format_regular(numbers: list[int]) -> str | None:
+    """`1, 3, 5 … 63`; None if the numbers are few, adjacent or not equally far apart."""
+    if len(numbers) < LEAST_REGULAR or numbers[1] - numbers[0] == 1:
+        return None
+    if numbers != list(range(numbers[0], numbers[-1] + 1, numbers[1] - numbers[0])):
+        return None
+    return f"{', '.join(map(str, numbers[:3]))} … {numbers[-1]}"
 
 
 def _join(items: list[str], count: int, limit: int) -> str:

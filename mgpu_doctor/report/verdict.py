@@ -51,6 +51,9 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
     if all(time is None for time in times):
         return _without_steps(diagnosis)
     praise = _nothing_wrong(diagnosis.case.job)
+    note = next((finding for finding in diagnosis.findings if finding.culprits), None)
+    if praise and note is not None:
+        return Verdict(Tone.INFO, f"no warning; worth knowing: {text.line(note.title)}")
     if praise:
         return Verdict(Tone.GOOD, praise)
     return Verdict(Tone.UNKNOWN, f"the job {outcome(diagnosis)}, and nothing recorded says why")

@@ -22,7 +22,7 @@ def train(args: argparse.Namespace) -> None:
     labelled = loader(data, slow)
     unlabelled = DataLoader(data, BATCH, sampler=DistributedSampler(data))
     model = DistributedDataParallel(
-        nn.Sequential(nn.Linear(256, 768), nn.ReLU(), nn.Linear(768, 1))
+        nn.Sequential(nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 1))
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for (x, y), (more, _) in zip(labelled, unlabelled, strict=False):

@@ -194,7 +194,7 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
                 )
                 for seconds in sorted(taken.values())[:1]
             ),
-            Evidence("parameters that were unused", 0, "bytes", None, LOGGED),
+            Evidence("size of the parameters that were unused", 0, "bytes", None, LOGGED),
         ),
         since_step=0,
         cost=cost(saved, step),

@@ -34,6 +34,14 @@ own `Function 'MulBackward0' returned nan values in its 0th output`; not as in t
 
 _STOPS = re.compile(r"stop|abort|exit|quit|terminat|halt|giv(?:e|ing) up", re.IGNORECASE)
 
+CHECK_THE_START = Fix(
+    "check-the-start",
+    "Check the weights, then the first batch, before training",
+    "assert all(p.isfinite().all() for p in model.parameters()) after initialisation or loading; "
+    "the same for the batch. If both are finite, torch.autograd.set_detect_anomaly(True) shows the "
+    "operation (a logarithm or division of zero, float16 without a GradScaler).",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
@@ -48,6 +56,8 @@ class _Lost:
     """The last finite loss before it."""
     good_until: int
     """The last step whose loss is known to be a number; -1: none."""
+    updates: bool
+    """Whether the rank may have updated its weights before."""
 
     @property
     def earliest(self) -> int:
@@ -69,7 +79,14 @@ def _lost(rank: Rank, *, by_sequence: bool) -> _Lost | None:
     last = float(known["loss"][first - 1]) if first else None
     key = int(row["group_seq" if by_sequence else "step"])
     good_until = int(known["step"][first - 1]) if first else -1
-    return _Lost(int(row["step"]), key, len(known) - first, last, good_until)
+    return _Lost(
+        int(row["step"]),
+        key,
+        steps=len(known) - first,
+        last=last,
+        good_until=good_until,
+        updates=bool(first or row["step"] > steps["step"][0] or rank.lost_records),
+    )
 
 
 def _has_losses(rank: Rank) -> bool:
@@ -181,6 +198,11 @@ def _cause(
             f"Rank {first}'s loss was the first, in step {begin.step}, while all others' were "
             f"finite: its batch or its own computation caused it{spread}."
         )
+    if not begin.updates:
+        return (
+            f"It was so in the first step recorded, {begin.step}, before any update: the initial "
+            "or loaded weights, the batch or the loss function itself cause it."
+        )
     if alone:
         return "NaN weights give NaN outputs: the model learns nothing after this step."
     return (
@@ -202,6 +224,8 @@ def _evidence(lost: Mapping[int, _Lost], begin: _Lost | None) -> tuple[Evidence,
 
 
 def _fixes(begin: _Lost | None) -> tuple[Fix, ...]:
+    if begin is not None and not begin.updates:
+        return (CHECK_THE_START,)
     before = "" if begin is None else f" written before step {begin.earliest}"
     return (
         Fix(

@@ -75,6 +75,9 @@ def test_ranks() -> None:
     assert format_rank_numbers(range(0, 100, 2), limit=2) == "0, 2 and 48 more"
     assert format_ranks([3]) == "rank 3"
     assert format_ranks([3, 4]) == "ranks 3 and 4"
+    assert format_ranks([1, 3, 5, 7]) == "ranks 1, 3, 5 and 7"
+    assert format_ranks(range(1, 64, 2)) == "ranks 1, 3, 5 … 63"
+    assert format_ranks([1, 3, 5, 7, 10]) == "ranks 1, 3, 5, 7 and 10"
 
 
 def test_cut_keeps_both_ends() -> None:

@@ -440,6 +440,13 @@ def test_only_what_lasts_to_the_end_counts(begin: int, outcome: Outcome, told: b
     assert bool(findings_of(case)) is told
 
 
+def test_a_loss_lost_before_any_update_is_due_to_how_training_starts() -> None:
+    (at_once,) = found(job({}, {}, loss=losses(0, 0)))
+    assert [fix.id for fix in at_once.fixes] == ["check-the-start"]
+    (later,) = found(job({}, {}, loss=losses(1, 1)))
+    assert "check-the-start" not in [fix.id for fix in later.fixes]
+
+
 def test_a_loss_that_recovers_is_no_finding() -> None:
     values = losses(None, None)
     values[0][20:40] = np.inf
