@@ -55,7 +55,7 @@ def main() -> None:
             strategy="ddp",
             max_epochs=1,
             accumulate_grad_batches=args.accumulate,
-            val_check_interval=10 * args.accumulate if args.validate else None,
+            val_check_interval=30 * args.accumulate if args.validate else None,
             limit_val_batches=1.0 if args.validate else 0,
             log_every_n_steps=10,
             default_root_dir=folder,

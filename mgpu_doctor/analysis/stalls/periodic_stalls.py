@@ -8,7 +8,7 @@ needs more: see `unexplained_stalls`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from mgpu_probes.inprocess.layout import CHECKPOINT, EVALUATION
@@ -74,6 +74,9 @@ class Stalls:
     """Median additional seconds of the others in collectives per stall."""
     running: float | None = None
     """Share of a stall, 0..1, in which the main thread ran on a CPU; None: not measured."""
+    shared: float = 0.0
+    """Median share of its phase's time that the other ranks spend in that phase at the same steps,
+    0..1: where all ranks evaluate, the stall is only what this rank takes longer."""
     are_few: bool = False
     """Whether there are too few to recur for certain: they count because they are so long."""
 
@@ -112,7 +115,9 @@ def find_stalls(
     found_stalls = []
     for name, seconds in seen.items():
         found_stalls.append(
-            _attributed(work, name, _alone(seconds) if name == "evaluation" else seconds)
+            _evaluations(work, seconds)
+            if name == "evaluation"
+            else _attributed(work, name, seconds)
         )
         rest = np.maximum(rest - seconds, 0)
     recurring_phases = {stalls.phase for stalls in found_stalls if stalls is not None}
@@ -141,6 +146,18 @@ def _alone(seconds: Floats) -> Floats:
     whole = seconds.sum(axis=0, keepdims=True)
     more = (seconds >= ALONE * others) & (whole >= ALONE * median_of_others(whole))
     return np.where(more, seconds - others, 0.0)
+
+
+def _evaluations(work: _Work, seconds: Floats) -> Stalls | None:
+    """Stalls by what only some ranks evaluate, or do in the evaluation of all ranks."""
+    stalls = _attributed(work, "evaluation", _alone(seconds))
+    if stalls is None:
+        return None
+    rows = np.flatnonzero(np.isin(work.joined.steps, stalls.steps))
+    column = work.joined.ranks.index(stalls.ranks[0])
+    mine = seconds[rows, column]
+    others = median_of_others(seconds)[rows, column]
+    return replace(stalls, shared=float(np.median(others / np.maximum(mine, 1e-9))))
 
 
 def _is_fringe(other: Stalls, explained: Stalls) -> bool:

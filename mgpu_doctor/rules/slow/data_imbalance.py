@@ -13,7 +13,7 @@ from mgpu_doctor.analysis.structure.load_imbalance import (
     Varying,
     VaryingWork,
 )
-from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
@@ -40,7 +40,8 @@ def _data(measures: Measures, limits: Limits) -> Iterable[Finding]:
     elif loads.varying is not None and loads.varying.saved >= limits["cost"]:
         yield _varying_data(measures, loads.varying)
     elif loads.work is not None and loads.work.saved >= limits["spread"]:
-        yield _varying_work(measures, loads.work)
+        warned = loads.work.saved >= limits["warned"]
+        yield _varying_work(measures, loads.work, Severity.WARNING if warned else Severity.INFO)
 
 
 def _uneven_data(measures: Measures, uneven: Uneven) -> Finding:
@@ -199,13 +200,13 @@ def _varying_data(measures: Measures, varying: Varying) -> Finding:
     )
 
 
-def _varying_work(measures: Measures, work: VaryingWork) -> Finding:
+def _varying_work(measures: Measures, work: VaryingWork, severity: Severity) -> Finding:
     compared = measures.joined.ranks if measures.joined else ()
     count = len(measures.joined.steps) if measures.joined else 0
     source, where = f"{count} steps of all ranks", format_ranks(compared)
     return Finding(
         code="imbalance-data",
-        severity=severity_of_cost(work.saved),
+        severity=severity,
         confidence=SURE_BY_WORK,
         title=f"Uneven work costs {format_seconds(work.seconds)} per step: in each step the ranks "
         "wait for another one",
@@ -269,6 +270,14 @@ SPREAD = Limit(
     "what a machine does to healthy ranks costs as much of short steps",
 )
 
+WARNED = Limit(
+    "warned",
+    0.10,
+    "fraction",
+    "the same, from which it is a warning. Neighbours on a shared machine made both passes of "
+    "healthy ranks longer, and their CPU time, at 7 % of a step of 23 ms (benchmarks.blame)",
+)
+
 RULES = (
     Rule(
         code="imbalance-data",
@@ -300,7 +309,7 @@ RULES = (
         ),
         examine=_data,
         needs=("loads",),
-        limits=(COST, SPREAD),
+        limits=(COST, SPREAD, WARNED),
         replaces=(
             "straggler-compute",
             "straggler-other",

@@ -30,6 +30,11 @@ from mgpu_doctor.rules.slow.stall_finding import (
     without,
 )
 
+SHARED = 0.1
+"""From this share of a rank's evaluation that the others spend evaluating too, all evaluate. A
+choice: they spend nothing where only one rank evaluates, and 0.35 where its evaluation takes three
+times as long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Queued:
@@ -63,61 +68,80 @@ def _alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for stalls in of_phases(measures, ("evaluation", "other"), limits["cost"]):
         if not _is_extra_work(stalls) or _is_explained_by_straggler(measures, stalls):
             continue
-        count = len(measures.joined.ranks) if measures.joined else 1
-        what = "evaluation" if stalls.phase == "evaluation" else "work"
-        if stalls.phase == "evaluation":
-            doing = "evaluates"
-            cause = (
-                f"Only {format_ranks(stalls.ranks)} evaluates (runs batches through the model "
-                "without "
-                "training on them); the other ranks wait in their next collective."
-            )
-            fixes = [
-                Fix(
-                    "evaluate-together",
-                    f"Divide the evaluation among all {count} ranks",
-                    "Use `DataLoader(validation, sampler=DistributedSampler(validation, "
-                    "shuffle=False))` on every rank, without `if rank == 0`, and sum losses and "
-                    "hits with `dist.all_reduce`. The sampler repeats a few samples if the data "
-                    "set does not divide evenly.",
-                    Predicted(
-                        1 - stalls.saved * (1 - 1 / count),
-                        None,
-                        f"formula: 1/{count} of the evaluation on every rank",
-                    ),
-                )
-            ]
+        if stalls.phase == "other":
+            title, cause, fix = _extra_work(measures, stalls)
+        elif stalls.shared < SHARED:
+            title, cause, fix = _lone_evaluation(measures, stalls)
         else:
-            doing = "does extra work"
-            only = f"`if rank == {stalls.ranks[0]}`"
-            cause = (
-                "This rank alone is busy at regular intervals, outside every phase that the probe "
-                f"measures; the other ranks wait. Typical work in {only}: logging, metrics, plots, "
-                f"uploads, saving or evaluating by hand.{busy(stalls)}"
-            )
-            fixes = [
-                Fix(
-                    "move-work",
-                    "Move the work to a background thread",
-                    f"Find what {only} does {when(measures, stalls)}. Copy the values it needs and "
-                    "hand them to a thread: `pool = ThreadPoolExecutor(1)` before the loop, "
-                    "`pool.submit(log, step, values)` in it.",
-                    without(stalls, "it, an upper bound: the copy still takes time"),
-                )
-            ]
+            title, cause, fix = _longer_evaluation(measures, stalls)
+        what = "evaluation" if stalls.phase == "evaluation" else "work"
         yield finding(
             measures,
             stalls,
             code="rank0-only-work",
-            title=f"Only {format_ranks(stalls.ranks)} {doing} {when(measures, stalls)}, "
-            f"{each_lasts(stalls)}, and the other ranks wait",
+            title=title,
             cause=cause,
             fixes=(
-                *fixes,
+                fix,
                 *less_often(stalls, f"Do that {what}", "`if step % {steps} == 0:` around it"),
             ),
             replaces=reported_by(measures, stalls),
         )
+
+
+def _lone_evaluation(measures: Measures, stalls: Stalls) -> tuple[str, str, Fix]:
+    count, ranks = len(measures.joined.ranks) if measures.joined else 1, format_ranks(stalls.ranks)
+    return (
+        f"Only {ranks} evaluates {when(measures, stalls)}, {each_lasts(stalls)}, and the other "
+        "ranks wait",
+        f"Only {ranks} evaluates (runs batches through the model without training on them); the "
+        "other ranks wait in their next collective.",
+        Fix(
+            "evaluate-together",
+            f"Divide the evaluation among all {count} ranks",
+            "Use `DataLoader(validation, sampler=DistributedSampler(validation, shuffle=False))` "
+            "on every rank, without `if rank == 0`, and sum losses and hits with "
+            "`dist.all_reduce`. The sampler repeats a few samples if the data set does not "
+            "divide evenly.",
+            Predicted(
+                1 - stalls.saved * (1 - 1 / count),
+                None,
+                f"formula: 1/{count} of the evaluation on every rank",
+            ),
+        ),
+    )
+
+
+def _longer_evaluation(measures: Measures, stalls: Stalls) -> tuple[str, str, Fix]:
+    return (
+        f"{format_ranks(stalls.ranks).capitalize()} evaluates longer than the other ranks "
+        f"{when(measures, stalls)}, {each_lasts(stalls)}, and they wait",
+        "All ranks evaluate, and this one does more meanwhile: logging, a progress bar, saving, or "
+        f"more batches.{busy(stalls)}",
+        _move_work(measures, stalls),
+    )
+
+
+def _extra_work(measures: Measures, stalls: Stalls) -> tuple[str, str, Fix]:
+    return (
+        f"Only {format_ranks(stalls.ranks)} does extra work {when(measures, stalls)}, "
+        f"{each_lasts(stalls)}, and the other ranks wait",
+        "This rank alone is busy at regular intervals, outside every phase that the probe "
+        f"measures; the other ranks wait. Typical work in `if rank == {stalls.ranks[0]}`: logging, "
+        f"metrics, plots, uploads, saving or evaluating by hand.{busy(stalls)}",
+        _move_work(measures, stalls),
+    )
+
+
+def _move_work(measures: Measures, stalls: Stalls) -> Fix:
+    return Fix(
+        "move-work",
+        "Move the work to a background thread",
+        f"Find what `if rank == {stalls.ranks[0]}` does {when(measures, stalls)}. Copy the values "
+        "it needs and hand them to a thread: `pool = ThreadPoolExecutor(1)` before the loop, "
+        "`pool.submit(log, step, values)` in it.",
+        without(stalls, "it, an upper bound: the copy still takes time"),
+    )
 
 
 def _is_extra_work(stalls: Stalls) -> bool:

@@ -148,6 +148,7 @@ def test_unequal_data_that_cost_as_much_as_the_limit_are_told() -> None:
         (case_of(load, "samples"), "cost"),
         (case_of(lengths, "tokens"), "cost"),
         (uncounted(uneven()), "spread"),
+        (uncounted(uneven()), "warned"),
     ):
         (finding,) = loud(case)
         cost = finding.cost.step_fraction

@@ -179,6 +179,18 @@ def test_the_end_of_an_epoch_is_called_so() -> None:
     assert "DistributedSampler" in finding.fixes[0].how
 
 
+@pytest.mark.parametrize(
+    ("share", "fix"), [(0.08, "evaluate-together"), (0.12, "move-work"), (0.4, "move-work")]
+)
+def test_a_longer_evaluation_than_the_others_is_not_a_lone_one(share: float, fix: str) -> None:
+    work = healthy(Synthetic(steps=STEPS))
+    work["evaluation"] = np.zeros((STEPS, 4))
+    work["evaluation"][10::20] = np.array([1.0, share, share, share]) * 0.3
+    (found,) = loud(job_of(work))
+    assert (found.code, [one.rank for one in found.culprits]) == ("rank0-only-work", [0])
+    assert found.fixes[0].id == fix
+
+
 @pytest.mark.parametrize(("share", "says"), [(0.95, "busy all the time"), (0.02, "waited")])
 def test_the_clock_of_the_thread_tells_work_from_waiting(share: float, says: str) -> None:
     work = healthy(Synthetic(steps=STEPS))
