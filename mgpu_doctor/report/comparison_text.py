@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mgpu_doctor.analysis.comparing.compared_run import STEPS, Run
+from mgpu_doctor.analysis.comparing.compared_run import MODEL, PROGRAM, STEPS, Run
 from mgpu_doctor.analysis.comparing.comparison import Comparison
 from mgpu_doctor.analysis.comparing.run_pairs import Change, Pair
 from mgpu_doctor.analysis.comparing.scaling import Best, Growth
@@ -58,6 +58,8 @@ def columns(compared: Comparison) -> tuple[Column, ...]:
     table.append(Column("mean step", tuple(_bounded(run.mean) for run in runs), 7))
     rates = tuple(_rate(run, compared.unit) for run in runs)
     table.append(Column(f"{compared.unit}/s", rates, 6))
+    if MODEL in compared.work_differs:
+        return tuple(table)
     speed_ups = tuple(
         UNKNOWN if scaled_run.speed_up is None else f"{scaled_run.speed_up.ratio:.3g}"
         for scaled_run in scaled
@@ -116,7 +118,21 @@ def letter(place: int) -> str:
 
 
 def headline(compared: Comparison) -> Verdict:
-    """Returns the first line: the difference of two runs, or the best of more."""
+    """Returns the first line: that the work differs, else the difference of two runs, or the best
+    of more."""
+    letters = [letter(place) for place in range(len(compared.runs))]
+    together = f"{', '.join(letters[:-1])} and {letters[-1]}"
+    if MODEL in compared.work_differs:
+        sentence = f"{together} train different models: their speeds are not compared"
+        return Verdict(Tone.UNKNOWN, sentence)
+    found = _difference(compared)
+    if PROGRAM in compared.work_differs:
+        sentence = f"{together} run different programs. If these do the same work: {found.sentence}"
+        return Verdict(found.tone, sentence)
+    return found
+
+
+def _difference(compared: Comparison) -> Verdict:
     if len(compared.pairs) == 1:
         return Verdict(TONES[compared.pairs[0].change], describe_pair(compared.pairs[0]))
     best = compared.best

@@ -107,7 +107,7 @@ OUR_LAUNCHERS = (
 )
 """Launchers that take the training module as a separate argument."""
 ON = "on"
-PROGRAM, ARGUMENTS = "program", "arguments"
+PROGRAM, MODEL, ARGUMENTS = "program", "model", "arguments"
 
 
 def settings_of(case: Case) -> dict[str, str]:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from mgpu_doctor.analysis.comparing.compared_run import (
+    MODEL,
+    PROGRAM,
+    TRAINERS,
     Run,
     differing,
     measured,
@@ -57,6 +60,8 @@ class Comparison:
     unit: str
     differs: tuple[str, ...]
     """Settings that are not the same in all runs."""
+    work_differs: tuple[str, ...]
+    """Those of them that say that the runs do different work: `model`, `program`."""
     pairs: tuple[Pair, ...]
     scaling: Scaling
     best: Best | None
@@ -90,13 +95,25 @@ def compared(runs: Sequence[Run], left_out: Sequence[LeftOut] = ()) -> Compariso
         left_out=tuple(left_out),
         unit=unit,
         differs=tuple(name for name in names if name not in NOT_COUNTED),
+        work_differs=_different_work(runs, names),
         pairs=tuple(pair(runs, 0, place, unit) for place in range(1, len(runs))),
         scaling=scaling(runs, unit),
         best=best(runs, unit),
         laws=tuple(_laws(runs, unit)),
         spread=_spread(runs, unit),
-        loss=None if "model" in names else target_of([run.losses for run in runs]),
+        loss=None if MODEL in names else target_of([run.losses for run in runs]),
     )
+
+
+def _different_work(runs: Sequence[Run], differs: Iterable[str]) -> tuple[str, ...]:
+    """A model that is not set may be the same one. The built-in trainers are different programs
+    that train the same models."""
+    programs = {run.settings.get(PROGRAM, "") for run in runs}
+    same = {
+        MODEL: not all(MODEL in run.settings for run in runs),
+        PROGRAM: all(program.startswith(TRAINERS) for program in programs),
+    }
+    return tuple(name for name, is_same in same.items() if name in differs and not is_same)
 
 
 def _kind(run: Run) -> tuple[tuple[str, str], ...]:

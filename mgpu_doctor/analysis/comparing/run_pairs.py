@@ -1,4 +1,4 @@
-"""TODO."""
+"""Two runs: how much longer one takes for the same work, and whether noise explains it. Pure."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from mgpu_doctor.report import (
     comparison_text,
 )
 from mgpu_doctor.report import comparison_json as as_json
+from mgpu_doctor.report.verdict import Tone
 from tests.support.compared_runs import run, steady, step_times
 from tests.support.diagnoses import HOSTILE
 
@@ -51,6 +52,35 @@ def strategies() -> Comparison:
             for name, one, chosen in zip(names, series, settings, strict=True)
         ]
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "differs"),
+    [
+        ([{"model": "cnn"}, {"model": "mlp"}], ("model",)),
+        ([{"model": "cnn"}, {}], ()),
+        ([{"program": "a.py"}, {"program": "b.py"}], ("program",)),
+        ([{"program": "mgpu_trainers.pytorch.ddp"}, {"program": "mgpu_trainers.pytorch.tp"}], ()),
+    ],
+)
+def test_different_work_is_said_first(
+    settings: list[dict[str, str]], differs: tuple[str, ...]
+) -> None:
+    series = [step_times(200, 1), 2 * step_times(200, 2)]
+    names = ("first", "second")
+    comparison = compared(
+        [
+            run(name, one, settings=chosen)
+            for name, one, chosen in zip(names, series, settings, strict=True)
+        ]
+    )
+    assert comparison.work_differs == differs
+    heads = [column.head for column in comparison_text.columns(comparison)]
+    headline = comparison_text.headline(comparison)
+    is_compared = "model" not in differs
+    assert ("speed-up" in heads) is is_compared
+    assert (headline.tone is Tone.WARNING) is is_compared
+    assert ("same work" in headline.sentence) is is_compared
 
 
 @cache
