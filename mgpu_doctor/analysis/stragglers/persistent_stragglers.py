@@ -256,14 +256,10 @@ def _describe(
     each_step = np.nanmedian(others - in_collectives) >= COMPARABLE * _suspect.excess
     usual = np.nanmedian if each_step else np.nanmean  # no wait in most steps
     cut_off = joined.counted_from >= FIRST_STEPS
-    by_phase: dict[str, float | None] = {}
-    for phase in OWN_PHASES:
-        values = phase_excess(joined, phase, np.array([column]))[start:]
-        by_phase[PHASES[phase]] = None if np.isnan(values).all() else float(np.nanmedian(values))
     return Straggler(
         rank=joined.ranks[column],
         excess=_suspect.excess,
-        by_phase=by_phase,
+        by_phase=_excess_by_phase(joined, _suspect),
         own=float(np.nanmedian(own)),
         own_of_others=float(np.nanmedian(own - excess)),
         in_collectives=float(usual(in_collectives)),
@@ -275,3 +271,15 @@ def _describe(
         step_seconds=step_time(attribution.own[start:], attribution.communication[start:]),
         since_before=int(joined.steps[0]) if not start and cut_off else None,
     )
+
+
+def _excess_by_phase(joined: Joined, suspect: _Suspect) -> dict[str, float | None]:
+    """Medians; means if the medians explain too little: what happens in every second step does not
+    show in the median step."""
+    start, column = suspect.persistent.onset, np.array([suspect.column])
+    series = {PHASES[phase]: phase_excess(joined, phase, column)[start:, 0] for phase in OWN_PHASES}
+    known = {phase: values for phase, values in series.items() if not np.isnan(values).all()}
+    by_phase = {phase: float(np.nanmedian(values)) for phase, values in known.items()}
+    if sum(by_phase.values()) < COMPARABLE * suspect.excess:
+        by_phase = {phase: float(np.nanmean(values)) for phase, values in known.items()}
+    return {phase: by_phase.get(phase) for phase in series}
