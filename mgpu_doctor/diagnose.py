@@ -39,7 +39,7 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
     current = recent(case) if case.job.outcome is Outcome.RUNNING else case
     measures = measure(current, forgiving=settings.forgiving)
     found, silent = _examine(measures, known.rules, settings)
-    findings = tuple(advise(one, case) for one in ordered(folded(found, known.rules)))
+    findings = tuple(advise(one, case) for one in ordered(folded(found, known.rules), known.rules))
     hung = next(filter(_stops, findings), None)
     if hung is not None and case.job.outcome in (Outcome.RUNNING, Outcome.UNKNOWN):
         case = replace(case, job=replace(case.job, outcome=Outcome.HUNG))
@@ -149,13 +149,16 @@ def _vague(finding: Finding, other: Finding) -> bool:
     return both and not finding.culprits and bool(other.culprits)
 
 
-def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings that stop the job first, then the costliest."""
+def ordered(found: Iterable[Finding], rules: Iterable[Rule] = ()) -> tuple[Finding, ...]:
+    """The most severe findings first; of these, what spoils the result of the training, then the
+    costliest."""
+    families = {rule.code: rule.family for rule in rules}
     return tuple(
         sorted(
             found,
             key=lambda finding: (
                 SEVERITIES.index(finding.severity),
+                families.get(finding.code) != "training",
                 -(finding.cost.step_fraction or 0.0),
                 -finding.confidence,
             ),

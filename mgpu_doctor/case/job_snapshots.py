@@ -38,6 +38,14 @@ class Frame(NamedTuple):
     line: Whole | None = None
 
 
+class Loop(NamedTuple):
+    """A `for` or `while` loop of a script: its first and its last line, inclusive."""
+
+    file: Words = "?"
+    first: Whole = 0
+    last: Whole = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Thread:
     """The stack of one thread. `frames`: innermost first. None: the source does not show it."""
@@ -124,6 +132,8 @@ class JobSnapshot:
     stacks: Annotated[tuple[Stack, ...], Many] = ()
     untold: Annotated[tuple[Unread, ...], Many] = ()
     """What could not be read. The name is its key in looks.jsonl."""
+    loops: Annotated[tuple[Loop, ...], Meta(max_length=4096)] = ()
+    """Loops of the scripts around the lines of the ranks' stacks; empty: none, or not read."""
     missing: Annotated[tuple[Whole, ...], Many] = ()
     """Ranks that should be on this host and for which there is no process."""
 

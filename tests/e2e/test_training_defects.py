@@ -100,6 +100,13 @@ def test_the_one_replica_that_differs_is_named(tmp_path: Path) -> None:
     assert found.victims == (0, 1, 3)
 
 
+def test_a_replica_that_changes_late_is_named_after_its_optimizer_is_gone(tmp_path: Path) -> None:
+    late = ("--wrong", "stale", "--rank", "1", "--at", "85", "--steps", "90")
+    found = named(examined(tmp_path, "diverging", *late, ranks=3), "replicas-diverged")
+    assert found is not None
+    assert [one.rank for one in found.culprits] == [1]
+
+
 def test_replicas_that_are_as_meant(tmp_path: Path) -> None:
     assert codes(examined(tmp_path, "diverging_replicas")) == set()
 

@@ -9,7 +9,7 @@ no rank is blamed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -18,7 +18,7 @@ from mgpu_doctor.analysis.stacks.device_positions import are_equally_far, find_d
 from mgpu_doctor.analysis.stacks.progress import BUSY, JobProgress, RankProgress, measure_progress
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, OPERATIONS, WAITING, Doing
-from mgpu_doctor.case.job_snapshots import JobSnapshot
+from mgpu_doctor.case.job_snapshots import Frame, JobSnapshot, Loop
 from mgpu_doctor.case.model import DevicePosition
 
 LEAST_SECONDS = 0.8
@@ -86,6 +86,8 @@ class Hang:
     complete: bool = False
     """Every rank of the job was seen."""
     world_size: int | None = None
+    left_loop: Loop | None = None
+    """APART: the loop that the culprits have left, while the others are still in it."""
     positions: Mapping[int, DevicePosition] = field(default_factory=dict)
     """Pid -> how far its device got; empty if that is not known of all ranks of the job, or if
     the stacks show which ranks the others wait for."""
@@ -281,14 +283,64 @@ def _among_waiting(followed: JobProgress, waiting: Sequence[RankProgress]) -> Ha
     ordered = sorted(sides.values(), key=len, reverse=True)
     if len(ordered) < 2 and not (_complete(followed) and _one_way(waiting)):
         return _make_hang(followed, Kind.TOGETHER, (), waiting)
-    wrong = ordered[1] if _decides(ordered) else []
+    left = None if _decides(ordered) else _find_left_loop(ordered, followed.loops)
+    wrong = ordered[1] if _decides(ordered) else left[0] if left is not None else []
     kept = [state for state in waiting if state not in wrong]
-    return _make_hang(
+    hang = _make_hang(
         followed,
         Kind.APART,
         wrong,
         kept,
         tuple(tuple(rank_progress.state for rank_progress in side) for side in ordered),
+    )
+    return replace(hang, left_loop=left[1]) if left is not None else hang
+
+
+def _find_left_loop(
+    sides: Sequence[list[RankProgress]], loops: Sequence[Loop]
+) -> tuple[list[RankProgress], Loop] | None:
+    """The side that has left the loop in which the other one still is, and the loop; None if that
+    is not seen, or if most ranks have left it."""
+    everyone = [progress.state for side in sides for progress in side]
+    if len(sides) != 2 or not _share_a_group(everyone, (Doing.COLLECTIVE, Doing.BACKWARD)):
+        return None
+    for side, other in (sides, sides[::-1]):
+        loop = _left_loop(side[0].state.trail, other[0].state.trail, loops)
+        if loop is not None and (len(side) < len(other) or len(side) == len(other) == 1):
+            return side, loop
+    return None
+
+
+def _left_loop(
+    trail: Sequence[Frame], other: Sequence[Frame], loops: Sequence[Loop]
+) -> Loop | None:
+    """The outermost loop around the line of `other`, in the function in which they part, if `trail`
+    is behind its end. None if it is not, or if a loop around both may begin it anew."""
+    for mine, theirs in zip(trail, other, strict=False):
+        if mine == theirs:
+            if _around(mine, loops):
+                return None
+            continue
+        if (mine.file, mine.function) != (theirs.file, theirs.function) or mine.line is None:
+            return None
+        outermost = min(_around(theirs, loops), default=None)
+        is_behind = outermost is not None and mine.line > outermost.last
+        return outermost if is_behind and not _around(mine, loops) else None
+    return None
+
+
+def _around(frame: Frame, loops: Sequence[Loop]) -> list[Loop]:
+    line = frame.line or 0
+    return [loop for loop in loops if loop.file == frame.file and loop.first <= line <= loop.last]
+
+
+def _share_a_group(states: Iterable[ThreadState], kinds: Sequence[Doing]) -> bool:
+    """Whether all are in waits of these kinds, as far as known of the one group that there is."""
+    return all(
+        state.doing in kinds
+        and state.operation not in BETWEEN_TWO
+        and not frames.is_any_in(state.trail, *_SEVERAL_GROUPS)
+        for state in states
     )
 
 
@@ -315,11 +367,8 @@ def _decides(sides: Sequence[Sequence[RankProgress]]) -> bool:
     if len(most) < (MAJORITY if is_other_operation else MAJORITY_BY_PLACE):
         return False
     everyone = [state.state for side in sides for state in side]
-    return all(
-        thread_state.doing is Doing.COLLECTIVE
-        and thread_state.operation in OPERATIONS - BETWEEN_TWO
-        and not frames.is_any_in(thread_state.trail, *_SEVERAL_GROUPS)
-        for thread_state in everyone
+    return _share_a_group(everyone, (Doing.COLLECTIVE,)) and all(
+        state.operation in OPERATIONS for state in everyone
     )
 
 

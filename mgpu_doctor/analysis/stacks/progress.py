@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState, list_thread_states, native_calls
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
-from mgpu_doctor.case.job_snapshots import JobSnapshot, Process
+from mgpu_doctor.case.job_snapshots import JobSnapshot, Loop, Process
 from mgpu_doctor.case.user_code import is_user_code
 
 STILL = 0.002
@@ -60,6 +60,7 @@ class JobProgress:
     snapshots: int
     world_size: int | None
     missing: tuple[int, ...]
+    loops: tuple[Loop, ...] = ()
     ranks: tuple[RankProgress, ...] = field(default_factory=tuple)
 
 
@@ -78,6 +79,7 @@ def measure_progress(snapshots: Sequence[JobSnapshot]) -> JobProgress | None:
         snapshots=len(snapshots),
         world_size=last.world_size or _world(last),
         missing=tuple(sorted({*last.missing} - {rank.rank for rank in last.ranks})),
+        loops=last.loops,
         ranks=tuple(
             replace(_measure_rank(state, rounds), moved=_was_elsewhere(state, rounds))
             for state in rounds[-1][1].values()

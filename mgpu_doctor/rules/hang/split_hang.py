@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.hang_analysis import Kind
+from mgpu_doctor.analysis.stacks.hang_analysis import Hang, Kind
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, Doing
 from mgpu_doctor.case.job_snapshots import Frame
@@ -33,6 +33,13 @@ SAME_COLLECTIVES = Fix(
     "(all_reduce the decision first). `TORCH_DISTRIBUTED_DEBUG=DETAIL` turns the first mismatch "
     "into an error that names both calls.",
 )
+SAME_BATCHES = Fix(
+    "same-batches",
+    "Give every rank the same number of steps",
+    "DistributedSampler(dataset, drop_last=True), or count the batches of all ranks (all_reduce "
+    "with MIN) and stop there. With DistributedDataParallel alone: `with Join([model]):` around "
+    "the loop. A condition that ends the loop must be reduced over all ranks first.",
+)
 
 
 def find_split_hang(measures: Measures, _: Limits) -> Iterable[Finding]:
@@ -53,9 +60,12 @@ def find_split_hang(measures: Measures, _: Limits) -> Iterable[Finding]:
     confidence = (0.8 if is_sure else 0.55) if is_mismatch else 0.45
     sides = list(zip(hang.sides, _distinct_places(hang.sides), strict=True))
     if hang.culprits:
-        culprit = hang.culprits[0].state
-        title = f"Rank {culprit.rank} waits in {describe_operations([culprit])}, all others in "
-        title += describe_operations(hang.sides[0])
+        wrong = [culprit.state for culprit in hang.culprits]
+        others = [state for state in everyone if state not in wrong]
+        title = f"{name_ranks(wrong).capitalize()} {'waits' if len(wrong) == 1 else 'wait'} in "
+        title += f"{describe_operations(wrong)}, "
+        title += f"{'all others' if len(others) > 1 else name_ranks(others)} in "
+        title += describe_operations(others)
     elif point_to_point:
         title = f"All ranks wait to {_direction(everyone[0].operation)} and none answers: "
         title += describe_operations(everyone)
@@ -68,9 +78,7 @@ def find_split_hang(measures: Measures, _: Limits) -> Iterable[Finding]:
         severity=Severity.CRITICAL if critical else Severity.WARNING,
         confidence=min(confidence, 0.6) if hang.culprits else confidence,
         title=title,
-        cause="Every rank is blocked in a collective that the others do not call, so they wait for "
-        "each other. Usually a branch that depends on the rank, its data or its loss makes some "
-        "ranks skip a collective or call a different one.",
+        cause=_explain(hang),
         culprits=tuple(find_culprit(measures, progress.state) for progress in hang.culprits),
         victims=rank_numbers(hang.waiting),
         evidence=(
@@ -87,7 +95,25 @@ def find_split_hang(measures: Measures, _: Limits) -> Iterable[Finding]:
             ),
             duration_row(hang, measures.case),
         ),
-        fixes=(SAME_COLLECTIVES,),
+        fixes=(SAME_COLLECTIVES,) if hang.left_loop is None else (SAME_BATCHES, SAME_COLLECTIVES),
+    )
+
+
+def _explain(hang: Hang) -> str:
+    blocked = "Every rank is blocked in a collective that the others do not call, so they wait for "
+    blocked += "each other."
+    loop = hang.left_loop
+    if loop is None:
+        return (
+            f"{blocked} Usually a branch that depends on the rank, its data or its loss makes some "
+            "ranks skip a collective or call a different one."
+        )
+    file = frames.short(loop.file)
+    left = name_ranks([culprit.state for culprit in hang.culprits])
+    return (
+        f"{blocked} {left.capitalize()} has left the loop in lines {loop.first} to {loop.last} of "
+        f"{file}, in which the others still are: it got fewer batches, or a condition ended its "
+        "loop."
     )
 
 

@@ -18,6 +18,7 @@ from mgpu_probes.outside import processes
 from mgpu_probes.outside.jobs.running_jobs import LOADER, RANK, JobProcess, RunningJob
 from mgpu_probes.outside.stacks import kernel_waits, pyspy_stacks, stack_reader
 from mgpu_probes.outside.stacks.kernel_waits import Holders, KernelState, measure_idle_seconds
+from mgpu_probes.outside.stacks.source_loops import calls_of, loops_around
 from mgpu_probes.outside.stacks.stack_reader import Aid, Reading
 
 Json = dict[str, Any]
@@ -112,6 +113,11 @@ def take_snapshot(
         ]
         whose.sort(key=lambda process: roles.index(process.role))
         readings = _read_all(whose[:MOST_STACKS], frozenset(native), end, aids or {})
+    read_stacks = [
+        put_training_thread_first(stack) if training.get(stack["pid"]) else stack
+        for reading in readings
+        for stack in reading.stacks
+    ]
     return {
         "at": at,
         "launcher": job.launcher,
@@ -120,17 +126,25 @@ def take_snapshot(
             {**_process(process, moments[process.pid]), "rested": rests.get(process.pid)}
             for process in job.processes
         ],
-        "stacks": [
-            put_training_thread_first(stack) if training.get(stack["pid"]) else stack
-            for reading in readings
-            for stack in reading.stacks
-        ],
+        "stacks": read_stacks,
+        "loops": _loops_around(job, read_stacks),
         "missing": list(job.missing),
         "untold": [
             asdict(source)
             for source in (*job.unread, *(u for reading in readings for u in reading.unread))
         ],
     }
+
+
+def _loops_around(job: RunningJob, stacks: Sequence[Json]) -> list[list[Any]]:
+    """The loops around the ranks' lines, by one process for each file."""
+    ranks = {process.pid for process in job.processes if process.role == RANK}
+    reader_of: dict[str, int] = {}
+    lines: dict[int, set[tuple[str, int]]] = {}
+    for pid, calls in calls_of(stacks).items():
+        for file, line in calls if pid in ranks else ():
+            lines.setdefault(reader_of.setdefault(file, pid), set()).add((file, line))
+    return [loop for pid, calls in lines.items() for loop in loops_around(pid, calls)]
 
 
 def _runs(moment: KernelState) -> bool:

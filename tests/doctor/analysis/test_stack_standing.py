@@ -17,6 +17,7 @@ from mgpu_doctor.analysis.stacks.hang_analysis import (
     list_unclear_processes,
 )
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
+from mgpu_doctor.case.job_snapshots import Loop
 from tests.support import job_snapshots
 from tests.support.job_snapshots import (
     LOCKED,
@@ -216,6 +217,36 @@ def test_of_different_collectives_one_is_wrong_only_against_two_that_agree() -> 
     assert named(analyse_hang(snapshot_series({1: other}, ranks=2).snapshots())) == (Kind.APART, [])
     two = snapshot_series({1: other, 2: other}, ranks=8)
     assert named(analyse_hang(two.snapshots())) == (Kind.APART, [])
+
+
+TRAINING, EVALUATING, AROUND_BOTH = (
+    Loop(f"{job_snapshots.HOME}/train.py", *lines) for lines in ((55, 70), (74, 78), (80, 85))
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "left", "ranks", "loops", "culprits"),
+    [
+        (75, (1,), 2, [TRAINING], [1]),
+        (75, (0,), 2, [TRAINING], [0]),
+        (75, (1,), 3, [TRAINING], [1]),
+        (75, (0, 1), 3, [TRAINING], []),  # the one that is left may have a batch too many
+        (75, (0, 1), 4, [TRAINING], []),
+        (75, (1,), 2, [], []),
+        (50, (1,), 2, [TRAINING], []),
+        (75, (1,), 2, [TRAINING, EVALUATING], []),
+        (75, (1,), 2, [TRAINING, AROUND_BOTH], []),
+    ],
+)
+def test_a_rank_that_has_left_the_loop_of_the_others_is_waited_for(
+    line: int, left: tuple[int, ...], ranks: int, loops: list[Loop], culprits: list[int]
+) -> None:
+    behind = [Seen((*job_snapshots.ROOT, f"Job.train train.py:{line}", f"barrier {job_snapshots.C10D}:5356"))]
+    snapshots = scene(dict.fromkeys(left, behind), ranks=ranks, others=[Seen(job_snapshots.BACKWARD)])
+    found = analyse_hang([replace(each, loops=tuple(loops)) for each in snapshots.snapshots()])
+    assert named(found) == (Kind.APART, culprits)
+    assert found is not None
+    assert found.left_loop == (TRAINING if culprits else None)
 
 
 def test_where_there_are_several_groups_nobody_is_wrong_by_being_alone() -> None:

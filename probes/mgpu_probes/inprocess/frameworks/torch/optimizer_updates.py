@@ -49,6 +49,7 @@ def _before(optimizer: Any, *_: Any) -> None:
         if probe.on and (get_ident() == probe.owner or probe.mine() or probe.adopt()):
             if id(optimizer) not in probe.objects.optimizers:
                 probe.objects.note_optimizer(optimizer)
+                weights.follow(optimizer)
                 known = probe.objects.optimizers.get(id(optimizer))
                 if known is not None:
                     device_events.trains_on(known.facts["devices"])
