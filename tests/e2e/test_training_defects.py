@@ -102,7 +102,7 @@ def test_the_one_replica_that_differs_is_named(tmp_path: Path) -> None:
 
 def test_a_replica_that_changes_late_is_named_after_its_optimizer_is_gone(tmp_path: Path) -> None:
     late = ("--wrong", "stale", "--rank", "1", "--at", "85", "--steps", "90")
-    found = named(examined(tmp_path, "diverging", *late, ranks=3), "replicas-diverged")
+    found = named(examined(tmp_path, "diverging_replicas", *late, ranks=3), "replicas-diverged")
     assert found is not None
     assert [one.rank for one in found.culprits] == [1]
 

@@ -241,8 +241,18 @@ TRAINING, EVALUATING, AROUND_BOTH = (
 def test_a_rank_that_has_left_the_loop_of_the_others_is_waited_for(
     line: int, left: tuple[int, ...], ranks: int, loops: list[Loop], culprits: list[int]
 ) -> None:
-    behind = [Seen((*job_snapshots.ROOT, f"Job.train train.py:{line}", f"barrier {job_snapshots.C10D}:5356"))]
-    snapshots = scene(dict.fromkeys(left, behind), ranks=ranks, others=[Seen(job_snapshots.BACKWARD)])
+    behind = [
+        Seen(
+            (
+                *job_snapshots.ROOT,
+                f"Job.train train.py:{line}",
+                f"barrier {job_snapshots.C10D}:5356",
+            )
+        )
+    ]
+    snapshots = scene(
+        dict.fromkeys(left, behind), ranks=ranks, others=[Seen(job_snapshots.BACKWARD)]
+    )
     found = analyse_hang([replace(each, loops=tuple(loops)) for each in snapshots.snapshots()])
     assert named(found) == (Kind.APART, culprits)
     assert found is not None

@@ -11,7 +11,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report.verdict import Tone, verdict
-from tests.support.looking import LOOP, Scene, Seen, case
+from tests.support.job_snapshots import LOOP, Scene, Seen, case
 from tests.support.synthetic import make_rank
 
 ASLEEP = [Seen((*LOOP, "sleep_for_ever train.py:70"))]
