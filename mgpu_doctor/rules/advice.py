@@ -23,6 +23,13 @@ PLAN_MEMORY = Fix(
     "`mgpu-doctor plan` with your model and this GPU ranks what helps: smaller micro-batches with "
     "accumulation, activation checkpointing, bf16, sharding.",
 )
+EVEN_BATCHES = Fix(
+    "even-batches",
+    "Give every rank the same number of steps",
+    "Use `DistributedSampler(dataset, drop_last=True)`, or, of DistributedDataParallel only, wrap "
+    "the loop in `with torch.distributed.algorithms.join.Join([model]):`. Where ranks decide by "
+    "themselves when to stop (a time limit, early stopping), let rank 0 decide and broadcast it.",
+)
 
 PLAIN_FLAGS = ("-u", "-O", "-OO", "-B", "-q", "-v", "-I", "-E", "-s", "-S")
 """Python's options without a value."""

@@ -108,6 +108,8 @@ IN_TENSORFLOW: Mapping[str, str | Callable[[Case], str]] = {
     "step by strategy.run on every worker; Keras metrics are summed automatically.",
     "find-the-operation": "tf.debugging.enable_check_numerics() at the top of the program, for one "
     "run: it names the operation and the line. Resume from a checkpoint before it.",
+    "check-the-start": "tf.debugging.assert_all_finite(w, name) for every w of model.weights after "
+    "building or loading, and for the first batch; then tf.debugging.enable_check_numerics().",
     "bound-the-update": "keras.optimizers.Adam(..., clipnorm=1.0); a lower learning rate or a "
     "longer warm-up; mixed_bfloat16, or keras.mixed_precision.LossScaleOptimizer with "
     "mixed_float16.",

@@ -13,16 +13,10 @@ from mgpu_doctor.analysis.stacks.hang_analysis import Kind as Stands
 from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks, format_signal
+from mgpu_doctor.rules.advice import EVEN_BATCHES
 from mgpu_doctor.rules.failures import failure_text
 from mgpu_doctor.rules.hang.stack_evidence import hang_of_kind, have_timed_out
 
-EVEN_BATCHES = Fix(
-    "even-batches",
-    "Give every rank the same number of steps",
-    "Use `DistributedSampler(dataset, drop_last=True)`, or, of DistributedDataParallel only, wrap "
-    "the loop in `with torch.distributed.algorithms.join.Join([model]):`. Where ranks decide by "
-    "themselves when to stop (a time limit, early stopping), let rank 0 decide and broadcast it.",
-)
 _OVERTAKEN = "had left its process group when the launcher ended the rest of the job"
 _UNSEEN = "left its process group and shut down cleanly; its exit code is unknown"
 _SYMPTOMS = ("failed-gloo", "failed-nccl-timeout")

@@ -20,8 +20,8 @@ from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.case.model import Case, Job, ProcessEnd, Rank, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_count, format_ranks
+from mgpu_doctor.rules.advice import EVEN_BATCHES
 from mgpu_doctor.rules.failures import failure_fixes, failure_text
-from mgpu_doctor.rules.failures.unexplained_failure import EVEN_BATCHES
 from mgpu_doctor.rules.hang.stack_evidence import (
     MOST_ROWS,
     PROCESS_TABLE,

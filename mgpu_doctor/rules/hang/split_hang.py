@@ -11,6 +11,7 @@ from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, Doing
 from mgpu_doctor.case.job_snapshots import Frame
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules.advice import EVEN_BATCHES
 from mgpu_doctor.rules.hang.stack_evidence import (
     MOST_ROWS,
     STACKS,
@@ -32,13 +33,6 @@ SAME_COLLECTIVES = Fix(
     "Compare the two places: whatever decides between them must have the same outcome on all ranks "
     "(all_reduce the decision first). `TORCH_DISTRIBUTED_DEBUG=DETAIL` turns the first mismatch "
     "into an error that names both calls.",
-)
-SAME_BATCHES = Fix(
-    "same-batches",
-    "Give every rank the same number of steps",
-    "DistributedSampler(dataset, drop_last=True), or count the batches of all ranks (all_reduce "
-    "with MIN) and stop there. With DistributedDataParallel alone: `with Join([model]):` around "
-    "the loop. A condition that ends the loop must be reduced over all ranks first.",
 )
 
 
@@ -95,7 +89,7 @@ def find_split_hang(measures: Measures, _: Limits) -> Iterable[Finding]:
             ),
             duration_row(hang, measures.case),
         ),
-        fixes=(SAME_COLLECTIVES,) if hang.left_loop is None else (SAME_BATCHES, SAME_COLLECTIVES),
+        fixes=(SAME_COLLECTIVES,) if hang.left_loop is None else (EVEN_BATCHES, SAME_COLLECTIVES),
     )
 
 
