@@ -242,7 +242,7 @@ def test_a_rank_that_has_left_the_loop_of_the_others_is_waited_for(
     line: int, left: tuple[int, ...], ranks: int, loops: list[Loop], culprits: list[int]
 ) -> None:
     behind = [
-        Seen(
+        ProcessState(
             (
                 *job_snapshots.ROOT,
                 f"Job.train train.py:{line}",
@@ -250,8 +250,8 @@ def test_a_rank_that_has_left_the_loop_of_the_others_is_waited_for(
             )
         )
     ]
-    snapshots = scene(
-        dict.fromkeys(left, behind), ranks=ranks, others=[Seen(job_snapshots.BACKWARD)]
+    snapshots = snapshot_series(
+        dict.fromkeys(left, behind), ranks=ranks, others=[ProcessState(job_snapshots.BACKWARD)]
     )
     found = analyse_hang([replace(each, loops=tuple(loops)) for each in snapshots.snapshots()])
     assert named(found) == (Kind.APART, culprits)

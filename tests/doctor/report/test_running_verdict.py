@@ -11,24 +11,28 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report.verdict import Tone, verdict
-from tests.support.job_snapshots import LOOP, Scene, Seen, case
+from tests.support.job_snapshots import LOOP, ProcessState, SnapshotSeries, case
 from tests.support.synthetic import make_rank
 
-ASLEEP = [Seen((*LOOP, "sleep_for_ever train.py:70"))]
-COMPUTES = [Seen((*LOOP, "spin train.py:70"), gil=True, cpu=cpu) for cpu in (10.0, 11.0, 12.0)]
-MOVES = [Seen((*LOOP, f"work train.py:{line}"), cpu=line) for line in (70, 71, 72)]
+ASLEEP = [ProcessState((*LOOP, "sleep_for_ever train.py:70"))]
+COMPUTES = [
+    ProcessState((*LOOP, "spin train.py:70"), gil=True, cpu=cpu) for cpu in (10.0, 11.0, 12.0)
+]
+MOVES = [ProcessState((*LOOP, f"work train.py:{line}"), cpu=line) for line in (70, 71, 72)]
 
 
-def diagnosed(*ranks: Sequence[Seen], count: int = 3) -> Diagnosis:
-    scene = Scene(dict(enumerate(ranks)), count=count)
+def diagnosed(*ranks: Sequence[ProcessState], count: int = 3) -> Diagnosis:
+    scene = SnapshotSeries(dict(enumerate(ranks)), count=count)
     no_steps = np.zeros(0, STEP_DTYPE)
     known = [make_rank(number, no_steps) for number in range(len(ranks))]
     return diagnose(case(scene.snapshots(), known))
 
 
-@pytest.mark.parametrize(("seen", "seconds"), [(ASLEEP, 2.0), (COMPUTES, 2.0)])
-def test_a_process_at_one_place_is_not_called_running(seen: Sequence[Seen], seconds: float) -> None:
-    diagnosis = diagnosed(seen)
+@pytest.mark.parametrize(("states", "seconds"), [(ASLEEP, 2.0), (COMPUTES, 2.0)])
+def test_a_process_at_one_place_is_not_called_running(
+    states: Sequence[ProcessState], seconds: float
+) -> None:
+    diagnosis = diagnosed(states)
     assert verdict(diagnosis).tone is Tone.UNKNOWN
     assert diagnosis.ranks[0].still_seconds == seconds
 

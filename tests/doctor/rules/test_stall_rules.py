@@ -186,7 +186,7 @@ def test_a_longer_evaluation_than_the_others_is_not_a_lone_one(share: float, fix
     work = healthy(Synthetic(steps=STEPS))
     work["evaluation"] = np.zeros((STEPS, 4))
     work["evaluation"][10::20] = np.array([1.0, share, share, share]) * 0.3
-    (found,) = loud(job_of(work))
+    (found,) = loud(case_of_seconds(work))
     assert (found.code, [one.rank for one in found.culprits]) == ("rank0-only-work", [0])
     assert found.fixes[0].id == fix
 

@@ -441,9 +441,9 @@ def test_only_what_lasts_to_the_end_counts(begin: int, outcome: Outcome, told: b
 
 
 def test_a_loss_lost_before_any_update_is_due_to_how_training_starts() -> None:
-    (at_once,) = found(job({}, {}, loss=losses(0, 0)))
+    (at_once,) = findings_of(job({}, {}, loss=losses(0, 0)))
     assert [fix.id for fix in at_once.fixes] == ["check-the-start"]
-    (later,) = found(job({}, {}, loss=losses(1, 1)))
+    (later,) = findings_of(job({}, {}, loss=losses(1, 1)))
     assert "check-the-start" not in [fix.id for fix in later.fixes]
 
 
