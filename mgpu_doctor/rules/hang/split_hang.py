@@ -102,7 +102,7 @@ def _explain(hang: Hang) -> str:
             f"{blocked} Usually a branch that depends on the rank, its data or its loss makes some "
             "ranks skip a collective or call a different one."
         )
-    file = frames.short(loop.file)
+    file = frames.short_path(loop.file)
     left = name_ranks([culprit.state for culprit in hang.culprits])
     return (
         f"{blocked} {left.capitalize()} has left the loop in lines {loop.first} to {loop.last} of "
