@@ -29,7 +29,7 @@ def mean_step(case: Case) -> float:
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize(
-    ("seed", "phase"), enumerate(["input", "forward", "backward", "optimizer", "other"])
+    ("seed", "phase"), [*enumerate(["input", "forward", "backward", "optimizer", "other"])]
 )
 @pytest.mark.parametrize("make", [Synthetic, oversubscribed])
 def test_a_rank_that_stalls_every_twentieth_step(

@@ -146,7 +146,9 @@ def test_a_quota_is_no_full_disk() -> None:
     assert "quota -s" in finding.fixes[0].how
 
 
-@pytest.mark.parametrize("message", [SHORT_WRITE, WRITER_FAILED])
+@pytest.mark.parametrize(
+    "message", [SHORT_WRITE, WRITER_FAILED], ids=["short write", "failed writer"]
+)
 def test_a_failed_checkpoint_writer_counts_only_beside_a_full_file_system(message: str) -> None:
     case = raised("RuntimeError", message)
     full = (place("/scratch", "mount", GIB, 0),)

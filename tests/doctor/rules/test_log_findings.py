@@ -218,6 +218,7 @@ def test_buffered_progress_after_the_end_excuses_nothing(tmp_path: Path) -> None
         f"caught {SHAPES}, skipping this batch",
         "MemoryError, falling back to memory maps",
     ],
+    ids=["retrying", "skipping", "falling back"],
 )
 def test_what_was_caught_and_tried_again_is_nothing(line: str, tmp_path: Path) -> None:
     assert findings([*progress(30), line, *progress(30, first=30), "done"], tmp_path) == []

@@ -252,6 +252,7 @@ def test_a_leak_that_filled_the_memory_is_why_it_ran_out(mebibytes: int, held: i
         ("RuntimeError", "CUDA error: Cannot allocate memory", None),
         ("ValueError", "bad sample", None),
     ],
+    ids=["torch", "numpy", "kernel", "device", "CUDA", "other"],
 )
 def test_allocators_of_the_host_and_no_others(kind: str, message: str, code: str | None) -> None:
     ranks = [secondary_failure(0), dead(1, exit_code=1, error=replace(error(kind, message), at=AT))]
