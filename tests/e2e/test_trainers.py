@@ -159,7 +159,7 @@ def test_practices_learn_and_go_on_from_a_checkpoint(
 ) -> None:
     """Nor does a thread of gloo outlive training."""
     saves = {"steps": 12, "log_every": 1, "save_every": 12, "save_to": tmp_path}
-    first = run(forked_trainer(name, **SMALL, **options, **saves))
+    first = run(forked_trainer(name, **{**SMALL, **options, **saves}))
     assert first.code == 0, first.err
     assert [each.name for each in tmp_path.iterdir()] == ["checkpoint.pt"]
     again = command(name, **options, steps=20, log_every=1, save_to=tmp_path)
