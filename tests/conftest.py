@@ -99,7 +99,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if IN_PARALLEL:
         items.sort(key=lambda item: item.path)
     for item in items:
-        if END_TO_END not in item.path.parents:
+        if END_TO_END not in item.path.parents and not item.get_closest_marker("alone"):
             item.add_marker(pytest.mark.untimed)
         if SHARED_JOBS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group(item.path.name))

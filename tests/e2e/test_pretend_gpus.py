@@ -97,7 +97,7 @@ HEALTHY = {"transfer": 4, "forward": 8, "backward": 16, "wait": 0.2, "optimizer"
     [
         ("ddp", "backward"),
         ("ddp --copies 4", "transfer"),
-        ("fsdp --steps 600", "forward"),
+        pytest.param("fsdp", "forward", marks=pytest.mark.alone),
         ("allreduce --no-loader", "forward"),
         ("gradients --no-loader", "optimizer"),
         ("calls", "forward"),
