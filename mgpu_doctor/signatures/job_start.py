@@ -1,5 +1,5 @@
-"""Jobs that cannot start: mpirun, Slurm and the shell do not place them, or find no such "
-"program."""
+"""Jobs that cannot start: mpirun, Slurm and the shell do not place them, or find no such
+program."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What NCCL prints besides its result: the trail of an error through its files, sockets, "
-"adapters."""
+"""What NCCL prints besides its result: the trail of an error through its files, sockets,
+adapters."""
 
 from __future__ import annotations
 

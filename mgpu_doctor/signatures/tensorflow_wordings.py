@@ -1,5 +1,5 @@
-"""Further words of TensorFlow, also of version 1: cluster configurations, cuDNN and BLAS, "
-"shapes."""
+"""Further words of TensorFlow, also of version 1: cluster configurations, cuDNN and BLAS,
+shapes."""
 
 from __future__ import annotations
 

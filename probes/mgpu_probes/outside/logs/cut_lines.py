@@ -8,20 +8,23 @@ from dataclasses import dataclass
 from math import ceil
 
 LEAST_SHARE = 0.6
-"""Of a message's distinctive words, how much must be left. A choice."""
+"""Share of a message's distinctive characters that must be left. A choice."""
 LEAST_LEFT = 16
-"""Characters of them that must be left: shorter beginnings are everywhere."""
+"""Least number of these characters: shorter beginnings are everywhere. A choice."""
 LEAST_WORDS = 3
+"""Words that must be left. A choice."""
 _WORD = re.compile(r"[A-Za-z]{2,}")
 
 
 @dataclass(frozen=True, slots=True)
 class CutHead:
-    """A literal that tells of a failure, the least of it that is enough, and whose it is."""
+    """The distinctive text of a failure's message."""
 
     wanted: int
+    """The number of its signature."""
     literal: str
     least: str
+    """The beginning of `literal` that must be left."""
 
 
 def cut_heads(heads: Iterable[tuple[int, str]]) -> Iterator[CutHead]:

@@ -103,7 +103,7 @@ def breaks_of(widths: Sequence[int]) -> list[str | None]:
     if width < LEAST_TERMINAL or cut < max(LEAST_CUT, CUT_SHARE * len(widths)):
         return [None] * len(widths)
     lost: dict[int, str] = {width: "", width - 1: " "}
-    return [lost.get(width) for width in widths]
+    return [lost.get(each) for each in widths]
 
 
 def runs_of(lines: Iterable[Physical]) -> Iterator[list[Physical]]:
