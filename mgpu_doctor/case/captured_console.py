@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from mgpu_probes.outside.console_errors import Failure
 from mgpu_probes.outside.terminal_text import clean, clean_line
 from mgpu_probes.outside.tracebacks import Frame, Traceback
 
+from mgpu_doctor.case.box_files import host_folders
 from mgpu_doctor.case.model import Console, Error, LoggedEnd, Rank
 from mgpu_doctor.case.untrusted_json import read_bounded
 from mgpu_doctor.case.user_code import is_user_code
@@ -26,16 +28,20 @@ STREAMS = ("console", "stdout", "stderr")
 
 
 def read_streams(recording: Path, most: int = MOST_BYTES) -> dict[str, list[str]]:
-    """The lines of each captured stream, oldest first. `most`: bytes that are read of a file."""
+    """The lines of each captured stream, oldest first; those of single hosts are named after them.
+    `most`: bytes that are read of a file."""
     streams: dict[str, list[str]] = {}
-    for stream in STREAMS:
-        raw = b""
-        for name in (f"{stream}.log", f"{stream}.log.1"):
-            with suppress(OSError):
-                path = recording / layout.CONSOLE / name
-                raw += read_bounded(path, most, root=recording, at_end=True)
-        if raw:
-            streams[stream] = raw.decode("utf-8", "replace").split("\n")
+    folders = {"": recording}
+    folders |= {f"{host.name} ": host for host in host_folders(recording)}
+    for whose, folder in folders.items():
+        for stream in STREAMS:
+            raw = b""
+            for name in (f"{stream}.log", f"{stream}.log.1"):
+                with suppress(OSError):
+                    path = folder / layout.CONSOLE / name
+                    raw += read_bounded(path, most, root=recording, at_end=True)
+            if raw:
+                streams[whose + stream] = raw.decode("utf-8", "replace").split("\n")
     return streams
 
 
@@ -104,7 +110,10 @@ class _Known:
 
     def __init__(self, ranks: Iterable[Rank]) -> None:
         numbered = [rank for rank in ranks if rank.rank is not None]
-        self._by_pid = {rank.pid: rank.rank for rank in numbered if rank.pid is not None}
+        pids = Counter(rank.pid for rank in numbered)  # two hosts may have a process of one number
+        self._by_pid = {
+            rank.pid: rank.rank for rank in numbered if rank.pid is not None and pids[rank.pid] == 1
+        }
         hosts = {rank.host for rank in numbered}
         self._by_local = (
             {rank.local_rank: rank.rank for rank in numbered} if len(hosts) <= 1 else {}

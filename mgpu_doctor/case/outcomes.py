@@ -160,7 +160,8 @@ def with_logged_end(rank: Rank, ends: Iterable[LoggedEnd]) -> Rank:
         return rank
     for end in ends:
         known = end.exit_code is not None or end.signal is not None
-        if known and (end.pid == rank.pid if end.pid else end.rank == rank.rank is not None):
+        same = end.rank in (None, rank.rank) and end.pid == rank.pid
+        if known and (same if end.pid else end.rank == rank.rank is not None):
             orderly = rank.state is State.EXITED
             state = end_state(end.exit_code, end.signal, rank.error, orderly=orderly)
             return replace(rank, state=state, exit_code=end.exit_code, signal=end.signal)

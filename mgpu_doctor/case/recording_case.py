@@ -73,7 +73,8 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
     streams = captured_console.read_streams(path) if until is None or end.over else {}
     console, asked = captured_console.console(streams, current)
     end = reported_by_launcher(end, asked)
-    current = outcomes.with_missing(current, command_of(info))
+    if info.get("kind") != layout.GATHERED:
+        current = outcomes.with_missing(current, command_of(info))
     current = [outcomes.with_logged_end(rank, console.ends) for rank in current]
     if end.over and end.exit_code == 0 and end.asked is None:
         current = [outcomes.completed(rank) for rank in current]

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mgpu_doctor.cli.host_options import HOSTS_OPTION, parse_hosts
 from mgpu_doctor.cli.options import Argument, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
+    WRONG_USAGE,
     display_of,
     exit_with,
     pause_garbage_collection,
@@ -20,8 +22,9 @@ from mgpu_doctor.cli.terminal_output import (
 from mgpu_doctor.launch.messages import make_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from mgpu_doctor.case.model import Case
     from mgpu_doctor.findings import Diagnosis
 
 START_A_JOB = "start a job with `mgpu-doctor run -- COMMAND`"
@@ -92,8 +95,9 @@ HAS_FINDINGS = 1
     is_flag=True,
     help="Print one JSON object per job (docs/diagnosis.schema.json).",
 )
+@HOSTS_OPTION
 @pause_garbage_collection()
-def diagnose(subjects: tuple[str, ...], as_json: bool) -> None:
+def diagnose(subjects: tuple[str, ...], *, as_json: bool, hosts: str | None) -> None:
     """Diagnose a job: what is wrong, which rank causes it, why, and how to fix it.
 
     The job may be running, finished or failed. Exit code: 0 no warning or worse, 1 at least one
@@ -109,27 +113,41 @@ def diagnose(subjects: tuple[str, ...], as_json: bool) -> None:
       mgpu-doctor diagnose traces/
       mgpu-doctor diagnose runs/today --json | jq '.findings[0].title'
       mgpu-doctor diagnose
+      mgpu-doctor diagnose --hosts node1,node2
     """
-    diagnoses = _diagnose(subjects)
+    if hosts is not None and subjects:
+        exit_with(WRONG_USAGE, "name either --hosts or a subject, not both.")
+    diagnoses = _diagnose(subjects, hosts)
     print_text(_render_json(diagnoses) if as_json else _render_text(diagnoses))
     codes = {_exit_code(diagnosis) for diagnosis in diagnoses}
     raise click.exceptions.Exit(HAS_FINDINGS if HAS_FINDINGS in codes else max(codes))
 
 
-def _diagnose(subjects: Sequence[str]) -> list[Diagnosis]:
+def _diagnose(subjects: Sequence[str], hosts: str | None = None) -> list[Diagnosis]:
     from mgpu_doctor.cli.settings_files import settings
     from mgpu_doctor.diagnose import diagnose
-    from mgpu_doctor.examine.case_sources import load_cases
     from mgpu_doctor.examine.subjects import UnknownSubject
 
     chosen = settings()
     try:
         with progress_line() as report_progress:
-            cases = load_cases(subjects, report_progress)
+            cases = _load(subjects, hosts, report_progress)
             report_progress("diagnosing")
             return [diagnose(case, chosen) for case in cases]
     except UnknownSubject as error:
         exit_with(NOTHING_EXAMINED, str(error))
+
+
+def _load(
+    subjects: Sequence[str], hosts: str | None, report_progress: Callable[[str], None]
+) -> list[Case]:
+    if hosts is None:
+        from mgpu_doctor.examine.case_sources import load_cases
+
+        return load_cases(subjects, report_progress)
+    from mgpu_doctor.examine.host_cases import load_host_cases
+
+    return load_host_cases(*parse_hosts(hosts), report_progress)
 
 
 def _render_json(diagnoses: Sequence[Diagnosis]) -> str:

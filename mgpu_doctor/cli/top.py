@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mgpu_doctor.cli.diagnose import find_recording
+from mgpu_doctor.cli.host_options import HOSTS_OPTION, parse_hosts
 from mgpu_doctor.cli.options import FILE, Argument, Between, Dashed, words_after_dashes
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -23,7 +24,8 @@ from mgpu_doctor.cli.terminal_output import (
 from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
-    from mgpu_doctor.live.frame_source import FrameOptions
+    from mgpu_doctor.live.frame_source import FrameOptions, Source
+    from mgpu_doctor.live.host_jobs import HostJobs
     from mgpu_doctor.live.live_jobs import LiveJobs
     from mgpu_doctor.live.machine_recorder import Recorder
     from mgpu_doctor.live.replay import Replay
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
 @click.option(
     "--readonly", is_flag=True, help="Disable starting and stopping jobs from the screen."
 )
+@HOSTS_OPTION
 @click.pass_context
 def top(
     context: click.Context,
@@ -80,8 +83,9 @@ def top(
     interval: float,
     record: Path | None,
     readonly: bool,
+    hosts: str | None,
 ) -> None:
-    """Watch the GPUs, ranks and findings of the training jobs on this machine.
+    """Watch the GPUs, ranks and findings of the training jobs on this machine, or on other hosts.
 
     \b
     Examples:
@@ -90,6 +94,7 @@ def top(
       mgpu-doctor top --replay latest
       mgpu-doctor top -- torchrun --nproc-per-node 4 train.py
       mgpu-doctor top --only 'rank:0-3 & wait>50%'
+      mgpu-doctor top --hosts node1,node2
     """
     still = once or json
     if job is not None and replay is not None:
@@ -106,16 +111,23 @@ def top(
             "`top -- COMMAND` needs a command, and cannot be combined with a job, --replay, "
             "--once, --json or --readonly.",
         )
+    if hosts is not None and (job or replay or record or command):
+        exit_with(
+            WRONG_USAGE,
+            "--hosts cannot be combined with a job, --replay, --record or a command.",
+        )
     if not still:
         _require_terminal()
     chosen = _parse_filters(only)
     if still:
-        _print_still(
-            _make_source(job, replay, wanted=_options_for_still(drawn=not json)),
-            chosen,
-            as_json=json,
-        )
+        wanted = _options_for_still(drawn=not json)
+        source = _make_source(job, replay, wanted=wanted) if hosts is None else None
+        _print_still(source or _make_host_source(str(hosts), wanted), chosen, as_json=json)
         return
+    if hosts is not None:
+        raise click.exceptions.Exit(
+            _draw(_make_host_source(hosts), chosen, interval, readonly=True)
+        )
     _show_live(job, replay, chosen, interval, command=command, record=record, readonly=readonly)
 
 
@@ -129,23 +141,36 @@ def _show_live(
     record: Path | None,
     readonly: bool,
 ) -> None:
-    """Show the live screen until the user quits."""
-    from mgpu_doctor.cli.settings_files import settings
-    from mgpu_doctor.tui.app import TopApp
-    from mgpu_doctor.tui.view import View
-
+    """Show the live screen until the user quits; then say what became of a started job."""
     recorder = _make_recorder(record)
     started = _start(command) if command else None
     source = _make_source(str(started.recording) if started else job, replay, recorder)
-    live = TopApp(source, interval, settings=settings(), readonly=readonly, recorder=recorder)
-    live.set_reactive(TopApp.view, View(filter=only))
-    live.run()
+    code = _draw(source, only, interval, readonly=readonly, recorder=recorder)
     if started is not None:
         from mgpu_doctor.tui.jobs.starting import farewell
 
         print_message(farewell(started))
-    if live.return_code:
-        raise click.exceptions.Exit(live.return_code)
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _draw(
+    source: Source,
+    only: Filter | None,
+    interval: float,
+    *,
+    readonly: bool,
+    recorder: Recorder | None = None,
+) -> int:
+    """Show a source until the user quits; the exit code."""
+    from mgpu_doctor.cli.settings_files import settings
+    from mgpu_doctor.tui.app import TopApp
+    from mgpu_doctor.tui.view import View
+
+    live = TopApp(source, interval, settings=settings(), readonly=readonly, recorder=recorder)
+    live.set_reactive(TopApp.view, View(filter=only))
+    live.run()
+    return live.return_code or 0
 
 
 def _start(command: Sequence[str]) -> Started:
@@ -227,14 +252,29 @@ def _make_source(
         exit_with(NOTHING_EXAMINED, str(error))
 
 
-def _print_still(source: LiveJobs | Replay, only: Filter | None, *, as_json: bool) -> None:
-    from mgpu_doctor.live.live_jobs import LiveJobs
+def _make_host_source(hosts: str, wanted: FrameOptions | None = None) -> HostJobs:
+    """The jobs on these hosts. `wanted`: for one frame, which waits until the hosts have
+    answered."""
+    from mgpu_doctor.cli.settings_files import settings
+    from mgpu_doctor.cluster.fleet import Fleet
+    from mgpu_doctor.live.frame_source import ALL_OPTIONS
+    from mgpu_doctor.live.host_jobs import HostJobs
+
+    fleet = Fleet(*parse_hosts(hosts))
+    return HostJobs(fleet, settings(), wanted or ALL_OPTIONS, patient=wanted is not None)
+
+
+def _print_still(source: Source, only: Filter | None, *, as_json: bool) -> None:
+    from mgpu_doctor.live.frame_source import Player
     from mgpu_doctor.tui import once
     from mgpu_doctor.tui.view import View
 
-    if not isinstance(source, LiveJobs):
+    if isinstance(source, Player):
         source.seek(1)
-    frame, view = source.frame(0), View(filter=only)
+    try:
+        frame, view = source.frame(0), View(filter=only)
+    finally:
+        source.close()
     if as_json:
         print_text(once.render_json(frame, view))
     else:

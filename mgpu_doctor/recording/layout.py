@@ -11,6 +11,7 @@ RECORDING/
     looks.jsonl             snapshots of the processes and their stacks, from outside
     flight/PID.json         collectives of a rank, from torch's flight recorder
     ending.json             evidence of failures: out of memory, full disks, limits
+    console/                copies of what this host printed, in a GATHERED recording
   console/                  bounded copies of what the job printed
     stdout.log  stderr.log  or console.log where both went to one place;
                             NAME.1 is the newer part once NAME is full
@@ -37,20 +38,23 @@ CONSOLE = "console"
 WATCH = "watch"
 """The kind of a recording of a machine without a job: `top --record`."""
 
+GATHERED = "hosts"
+"""The kind of a recording that `--hosts` gathers from several hosts. Some may be missing in it."""
+
 
 class RecordingInfo(TypedDict, total=False):
     """`recording.json`. Times are seconds since the epoch."""
 
     schema: str
     id: str
-    kind: str  # "run", "train", or WATCH
+    kind: str  # "run", "train", WATCH or GATHERED
     command: list[str]
     cwd: str
     host: str
     started: float
     doctor_pid: int
     doctor_version: str
-    job_pid: int
+    job_pid: int  # of GATHERED, the reader: the job's first process is on another host
     job_start_ticks: int  # /proc/PID/stat field 22, against pid reuse
     boot_id: str | None  # the machine's boot: pids and ticks are only valid within it
     doctor_start_ticks: int | None

@@ -260,7 +260,13 @@ def build_job(machine: Machine, group: Group) -> RunningJob:
         processes=tuple(_describe_process(machine, group, pid) for pid in group.members),
         missing=find_missing_ranks(group, wanted or ()),
         unread=_list_unread(machine, group, wanted),
+        rendezvous=_find_rendezvous(group),
     )
+
+
+def _find_rendezvous(group: Group) -> tuple[str, ...]:
+    places = group.places.values()
+    return next((place.rendezvous for place in places if not place.one_host), ())
 
 
 def _find_role(machine: Machine, group: Group, pid: int) -> str:

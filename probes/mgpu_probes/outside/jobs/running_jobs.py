@@ -65,6 +65,8 @@ class RunningJob:
     missing: tuple[int, ...] = ()
     """Ranks that should run on this host and have no process."""
     unread: tuple[UnreadSource, ...] = ()
+    rendezvous: tuple[str, ...] = ()
+    """Equal on all hosts of the job, and only there; empty: unknown, or it has one host."""
 
     @property
     def ranks(self) -> tuple[JobProcess, ...]:

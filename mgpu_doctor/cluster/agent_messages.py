@@ -1,0 +1,174 @@
+"""What an agent says, parsed: nothing that arrives is used before it is one of these types."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from mgpu_probes.outside.node.channel_frames import BadStream, RawFrame
+from msgspec import Meta, Struct
+
+Number = Annotated[int, Meta(ge=0, lt=1 << 20)]
+"""What the agent calls a job or a box."""
+Whole = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Pid = Annotated[int, Meta(ge=1, lt=1 << 31)]
+Moment = Annotated[float, Meta(ge=0, lt=1e11)]
+"""Seconds since the epoch."""
+Text = Annotated[str, Meta(max_length=500)]
+HostName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$")]
+BoxName = Annotated[str, Meta(pattern=r"^[^./\x00-\x1f][^/\x00-\x1f]{0,200}\.box$")]
+RingName: TypeAlias = Literal["steps", "events", "device"]
+FileName: TypeAlias = Literal[
+    "recording.json", "end.json", "exits.jsonl", "ending.json", "host.jsonl", "devices.jsonl",
+    "console/console.log", "console/console.log.1", "console/stdout.log", "console/stdout.log.1",
+    "console/stderr.log", "console/stderr.log.1",
+]  # fmt: skip
+
+
+class _Message(Struct, tag_field="kind", frozen=True):
+    pass
+
+
+class Hello(_Message, tag="hello", frozen=True):
+    """The first message. `host`: its own name; `at`: its clock."""
+
+    host: HostName
+    boot: Text | None
+    pid: Pid
+    python: Text
+    user: Text
+    at: Moment
+
+
+class JobChanged(_Message, tag="job", frozen=True):
+    """The body describes the job: `JobFacts`."""
+
+
+class BoxFound(_Message, tag="box", frozen=True):
+    """A box of a job; the body is its header at some moment."""
+
+    box: Number
+    job: Number
+    name: BoxName
+    identity: Text
+
+
+class NewRecords(_Message, tag="records", frozen=True):
+    """Records of a ring, from the sequence number `first` on without a gap."""
+
+    box: Number
+    ring: RingName
+    first: Annotated[int, Meta(ge=1, lt=1 << 62)]
+
+
+class NewChunk(_Message, tag="chunk", frozen=True):
+    """A part of another area of a box, compressed. `at`: its offset in the box."""
+
+    box: Number
+    at: Annotated[int, Meta(ge=0, lt=1 << 32)]
+
+
+class NewHeader(_Message, tag="header", frozen=True):
+    """The header of a box, after all to which it refers."""
+
+    box: Number
+
+
+class RecordingFound(_Message, tag="recording", frozen=True):
+    """The job is recorded on its host. The path only identifies the recording."""
+
+    job: Number
+    path: Annotated[str, Meta(max_length=4096)]
+
+
+class NewPart(_Message, tag="file", frozen=True):
+    """A part of a file of that recording. `mark`: differs after the file was replaced."""
+
+    job: Number
+    name: FileName
+    mark: Text
+    at: Annotated[int, Meta(ge=0, lt=1 << 32)]
+
+
+class ExitLine(Struct, frozen=True):
+    """A line of exits.jsonl."""
+
+    pid: Pid
+    start_ticks: Whole
+    at: Moment
+    exit_code: Annotated[int, Meta(ge=0, le=255)] | None
+    signal: Annotated[int, Meta(ge=1, le=64)] | None
+    how: Literal["gone", "zombie"]
+
+
+class RankEnded(_Message, tag="exit", frozen=True):
+    job: Number
+    line: ExitLine
+
+
+class NewHostSample(_Message, tag="host", frozen=True):
+    """The body is a line of host.jsonl, of these jobs."""
+
+    jobs: Annotated[tuple[Number, ...], Meta(max_length=256)]
+
+
+class Tick(_Message, tag="tick", frozen=True):
+    """All that was new has been sent. `cpu`: processor seconds that the agent has used."""
+
+    at: Moment
+    cpu: Annotated[float, Meta(ge=0)]
+
+
+Message: TypeAlias = (
+    Hello
+    | JobChanged
+    | BoxFound
+    | NewRecords
+    | NewChunk
+    | NewHeader
+    | RecordingFound
+    | NewPart
+    | RankEnded
+    | NewHostSample
+    | Tick
+)
+
+
+class JobFacts(Struct, frozen=True):
+    """A job on one host."""
+
+    job: Number
+    over: bool
+    rendezvous: Annotated[tuple[Text, ...], Meta(max_length=8)]
+    """Equal on all of its hosts; empty: unknown, or it has one host."""
+    launcher: Text | None
+    pid: Pid | None
+    world_size: Whole | None
+    command: Annotated[tuple[Text, ...], Meta(max_length=64)]
+    ranks: Annotated[tuple[tuple[Whole | None, Pid], ...], Meta(max_length=4096)]
+    """Rank (None: unknown) and pid."""
+    boxes: Whole
+    recorded: bool
+    refused: Annotated[tuple[Text, ...], Meta(max_length=8)]
+    """Why some boxes could not be read."""
+
+
+_decode_message = msgspec.json.Decoder(Message).decode
+_decode_job = msgspec.json.Decoder(JobFacts).decode
+
+
+def parse_message(frame: RawFrame) -> Message:
+    """The message of a frame. Raises BadStream."""
+    try:
+        message: Message = _decode_message(frame.head)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise BadStream(f"it sends what no agent of this version sends ({error})") from None
+    return message
+
+
+def parse_job(body: bytes) -> JobFacts:
+    """The job that a body describes. Raises BadStream."""
+    try:
+        return _decode_job(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise BadStream(f"it sends a job that cannot be read ({error})") from None

@@ -1,0 +1,111 @@
+"""Several hosts at once: one thread reads all their channels into recordings of their jobs."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from mgpu_doctor.cluster.agent_messages import Hello, JobFacts
+from mgpu_doctor.cluster.engine import Engine, Trouble
+from mgpu_doctor.cluster.gathered_job import GatheredJob
+from mgpu_doctor.cluster.host_channel import HostChannel, HostState, Link
+from mgpu_doctor.cluster.host_mirror import HostMirror, HostRefused, JobKey
+
+JUMPED = 5.0
+"""Seconds between two polls from which this process was stopped meanwhile, or the machine slept."""
+
+
+class Fleet:
+    """The hosts, and the jobs found on them. For one thread; `states`, `jobs` and the recordings
+    may be read from any. `every`: seconds between the polls of an agent."""
+
+    def __init__(self, hosts: Sequence[str], engine: Engine, every: float = 1.0) -> None:
+        self._jobs: dict[JobKey, GatheredJob] = {}
+        self._channels = [
+            HostChannel(host, engine, HostMirror(self._find_job, self._admit), every)
+            for host in dict.fromkeys(hosts)
+        ]
+        self._polled = time.monotonic()
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def jobs(self) -> tuple[GatheredJob, ...]:
+        """The jobs whose black boxes were found, in the order in which they were."""
+        return tuple(self._jobs.values())
+
+    @property
+    def unrecorded(self) -> tuple[tuple[str, JobFacts], ...]:
+        """Jobs without any black box, each with its host's name."""
+        return tuple(
+            (channel.host, facts)
+            for channel in self._channels
+            for facts in channel.mirror.jobs
+            if not facts.boxes and not facts.over
+        )
+
+    def states(self) -> tuple[HostState, ...]:
+        """The hosts, in the order in which they were named."""
+        return tuple(channel.state() for channel in self._channels)
+
+    def wait_until_read(self, seconds: float) -> None:
+        """Polls until every host has sent what it has, or has failed. `seconds`: at most."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.poll(0.1)
+            links = {state.link for state in self.states()}
+            if Link.OPENING not in links:
+                return
+
+    def poll(self, seconds: float) -> None:
+        """Takes in what arrives; waits at most so many seconds for it."""
+        self._tend()
+        waiting, calls = select.poll(), {}
+        for channel in self._channels:
+            for descriptor, events, call in channel.awaited():
+                waiting.register(descriptor, events)
+                calls[descriptor] = call
+        for descriptor, _ in waiting.poll(1000 * seconds):
+            calls[descriptor]()
+
+    def close(self) -> None:
+        """Ends all channels, and with them the agents."""
+        for channel in self._channels:
+            channel.hang_up()
+        for channel in self._channels:
+            channel.close()
+
+    def _tend(self) -> None:
+        now = time.monotonic()
+        passed, self._polled = now - self._polled, now
+        for channel in self._channels:
+            channel.tend(passed if passed >= JUMPED else 0.0)
+            channel.open_if_due()
+
+    def _admit(self, hello: Hello) -> None:
+        """Refuses a host that has the name of another one: ranks are told apart by it."""
+        for channel in self._channels:
+            known = channel.mirror.hello
+            if known is None or known.host != hello.host:
+                continue
+            if known.boot is not None and known.boot == hello.boot:
+                raise HostRefused(Trouble(f"it is the same host as {channel.host}", "name it once"))
+            reason = f"it calls itself {hello.host}, as {channel.host} does"
+            raise HostRefused(Trouble(reason, "give each host a name of its own"))
+
+    def _find_job(self, key: JobKey, facts: JobFacts, host: str) -> GatheredJob:
+        job = self._jobs.get(key)
+        if job is None:
+            job = self._jobs[key] = GatheredJob(facts, host)
+        return job

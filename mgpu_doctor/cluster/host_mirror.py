@@ -1,0 +1,218 @@
+"""What one host has sent so far: kept when its channel breaks, so that the next one continues."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+from mgpu_probes.outside.node.channel_frames import BadStream, RawFrame
+
+from mgpu_doctor.cluster.agent_messages import (
+    BoxFound,
+    Hello,
+    JobChanged,
+    JobFacts,
+    Message,
+    NewChunk,
+    NewHeader,
+    NewHostSample,
+    NewPart,
+    NewRecords,
+    RankEnded,
+    RecordingFound,
+    Tick,
+    parse_job,
+    parse_message,
+)
+from mgpu_doctor.cluster.box_mirror import BoxMirror
+from mgpu_doctor.cluster.engine import Trouble
+from mgpu_doctor.cluster.gathered_job import GatheredJob
+from mgpu_doctor.recording.layout import EXITS, HOST_SAMPLES
+
+MOST_JOBS, MOST_BOXES = 256, 4096
+CLOCK_MATTERS = 2.0
+"""Seconds by which a host's clock must differ before its boxes are put on this machine's. A choice:
+above what a slow channel delays the first message by, and below what makes a hang of a wait."""
+JobKey = tuple[str, ...]
+"""Equal for the parts of one job on several hosts."""
+
+
+class Jobs(Protocol):
+    """Finds the job of a key, or begins it."""
+
+    def __call__(self, key: JobKey, facts: JobFacts, host: str) -> GatheredJob: ...
+
+
+class HostRefused(ValueError):  # noqa: N818 - says what happened
+    """The host must not be read, however well it answers."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        super().__init__(trouble.reason)
+        self.trouble = trouble
+
+
+class HostMirror:
+    """What a host sent. `find_job`: the job to which a part of it belongs. `admit`: called with the
+    first greeting; raises HostRefused."""
+
+    def __init__(
+        self,
+        find_job: Jobs,
+        admit: Callable[[Hello], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._find_job = find_job
+        self._admit = admit
+        self._clock = clock
+        self.hello: Hello | None = None
+        self.synced = False
+        """Whether everything that was there when the channel began has arrived."""
+        self.ahead = 0.0
+        """Seconds by which its clock is ahead of this machine's; 0 if that does not matter."""
+        self._facts: dict[int, JobFacts] = {}
+        self._jobs: dict[int, GatheredJob] = {}
+        self._boxes: dict[int, BoxMirror] = {}
+        self._known: dict[str, BoxMirror] = {}
+        """Identity -> box, of all channels so far."""
+        self._owners: dict[str, GatheredJob] = {}
+        """Identity of a box -> its job."""
+        self._paths: dict[int, str] = {}
+        self._files: dict[str, dict[str, tuple[str, int]]] = {}
+        """Path of a recording on the host -> name of a file -> its mark and bytes that arrived."""
+
+    @property
+    def jobs(self) -> tuple[JobFacts, ...]:
+        """The jobs that run on the host, or did."""
+        return tuple(self._facts.values())
+
+    @property
+    def lost(self) -> int:
+        """Records that were overwritten before they could be sent."""
+        return sum(box.lost for box in list(self._known.values()))
+
+    def make_request(self, every: float) -> bytes:
+        """The first line for a new agent: what has arrived already. `every`: seconds between
+        polls."""
+        self.synced = False
+        for numbered in (self._facts, self._jobs, self._boxes, self._paths):
+            numbered.clear()
+        boxes = {identity: box.cursors for identity, box in self._known.items()}
+        return json.dumps({"every": every, "boxes": boxes, "files": self._files}).encode() + b"\n"
+
+    def receive(self, frame: RawFrame) -> None:
+        """Takes in a frame. Raises BadStream, and OSError if it cannot be written here."""
+        message = parse_message(frame)
+        if isinstance(message, Hello):
+            self._greet(message)
+        elif self.hello is None:
+            raise BadStream("it does not begin with a greeting")
+        else:
+            self._take(message, frame.body, self.hello.host)
+
+    def _greet(self, hello: Hello) -> None:
+        if self.hello is not None and self.hello.host != hello.host:
+            raise BadStream(f"it is {hello.host} now and was {self.hello.host}")
+        if self.hello is None:
+            self._admit(hello)
+        ahead = hello.at - self._clock()
+        if abs(ahead - self.ahead) >= CLOCK_MATTERS:
+            self.ahead = ahead
+        self.hello = hello
+
+    def _take(self, message: Message, body: bytes, host: str) -> None:
+        match message:
+            case Tick():
+                if not self.synced:
+                    self._close_absent(host)
+                self.synced = True
+            case JobChanged():
+                self._change(parse_job(body), host)
+            case BoxFound():
+                self._open(message, body, host)
+            case NewRecords():
+                self._box(message.box).add_records(message.ring, message.first, body)
+            case NewChunk():
+                self._box(message.box).add_chunk(message.at, body)
+            case NewHeader():
+                self._box(message.box).add_header(body)
+            case RecordingFound():
+                self._paths[message.job] = message.path
+            case NewPart():
+                self._add_part(message, body, host)
+            case RankEnded():
+                line = msgspec.structs.asdict(message.line)
+                line["at"] -= self.ahead
+                self._job(message.job).add_line(host, EXITS, line)
+            case NewHostSample():
+                self._add_sample(message, body, host)
+
+    def _change(self, facts: JobFacts, host: str) -> None:
+        if len(self._facts) >= MOST_JOBS:
+            raise BadStream("it sends more jobs than a host has")
+        self._facts[facts.job] = facts
+        if facts.job in self._jobs:
+            self._jobs[facts.job].update(host, facts)
+
+    def _open(self, message: BoxFound, header: bytes, host: str) -> None:
+        facts = self._facts.get(message.job)
+        if facts is None or len(self._known) >= MOST_BOXES:
+            raise BadStream("it sends a black box of no job, or too many of them")
+        if message.job not in self._jobs:
+            own = ("host", host, str(facts.pid))
+            job = self._find_job(tuple(facts.rendezvous) or own, facts, host)
+            job.add_host(host)
+            job.update(host, facts)
+            self._jobs[message.job] = job
+        box = self._known.get(message.identity)
+        if box is None:
+            path = self._jobs[message.job].boxes(host) / message.name
+            box = BoxMirror(path, header, self.ahead)
+            self._known[message.identity] = box
+            self._owners[message.identity] = self._jobs[message.job]
+        self._boxes[message.box] = box
+
+    def _close_absent(self, host: str) -> None:
+        """Notes the end of ranks that an earlier channel showed and this one does not have: nobody
+        saw when and how they ended."""
+        present = {id(box) for box in self._boxes.values()}
+        alive = {pid for facts in self._facts.values() for _, pid in facts.ranks}
+        for identity, box in self._known.items():
+            pid, ticks = box.process
+            if id(box) not in present and pid not in alive:
+                line = {"pid": pid, "start_ticks": ticks, "at": self._clock(), "how": "gone"}
+                self._owners[identity].add_line(host, EXITS, line)
+        for job in {id(job): job for job in self._owners.values()}.values():
+            if job not in self._jobs.values():
+                job.leave(host)
+
+    def _add_part(self, message: NewPart, body: bytes, host: str) -> None:
+        files = self._files.setdefault(self._paths.get(message.job, ""), {})
+        mark, sent = files.get(message.name, ("", 0))
+        if message.at not in (0, sent) or (message.at and message.mark != mark):
+            raise BadStream(f"it sends parts of {message.name} in a wrong order")
+        self._job(message.job).add_part(host, message.name, message.at, body)
+        files[message.name] = message.mark, message.at + len(body)
+
+    def _add_sample(self, message: NewHostSample, body: bytes, host: str) -> None:
+        try:
+            sample: Any = json.loads(body)
+            sample["at"] = float(sample["at"]) - self.ahead
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise BadStream("it sends a sample that cannot be read") from None
+        for number in message.jobs:
+            self._job(number).add_line(host, HOST_SAMPLES, sample)
+
+    def _job(self, number: int) -> GatheredJob:
+        job = self._jobs.get(number)
+        if job is None:
+            raise BadStream("it refers to a job that it has not named")
+        return job
+
+    def _box(self, number: int) -> BoxMirror:
+        box = self._boxes.get(number)
+        if box is None:
+            raise BadStream("it refers to a black box that it has not named")
+        return box

@@ -1,0 +1,87 @@
+"""Jobs on several hosts as cases: gathers their recordings, and says which hosts are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from mgpu_doctor.case.model import Case, Unexamined
+from mgpu_doctor.case.recording_case import NotARecording, load_recording
+from mgpu_doctor.cluster.engine import Engine
+from mgpu_doctor.cluster.fleet import Fleet
+from mgpu_doctor.cluster.host_channel import HostState, Link
+from mgpu_doctor.examine.live_targets import Tell
+from mgpu_doctor.examine.subjects import UnknownSubject
+from mgpu_doctor.formatting import format_seconds
+
+SECONDS_TO_ANSWER = 30.0
+"""Seconds for all hosts together: connecting gives up after ten, and boxes of a whole node are some
+megabytes."""
+POLL = 0.25
+MOST_LISTED = 8
+_RECORD_IT = "start it on each host with `mgpu-doctor run -- COMMAND`"
+
+
+def load_host_cases(hosts: Sequence[str], engine: Engine, tell: Tell) -> list[Case]:
+    """The cases of the jobs on these hosts. Raises UnknownSubject, which says why there is none."""
+    with Fleet(hosts, engine, POLL) as fleet:
+        tell(f"reading {', '.join(hosts[:MOST_LISTED])}")
+        fleet.wait_until_read(SECONDS_TO_ANSWER)
+        states = fleet.states()
+        gaps = (*list_host_gaps(states), *_list_unrecorded(fleet))
+        tell("examining what the hosts sent")
+        try:
+            cases = [load_recording(job.folder) for job in fleet.jobs]
+        except (NotARecording, OSError) as error:
+            raise UnknownSubject(f"what the hosts sent cannot be read: {error}") from None
+    if not cases:
+        raise UnknownSubject(explain_nothing(states, gaps))
+    return [replace(case, unexamined=(*case.unexamined, *gaps)) for case in cases]
+
+
+def list_host_gaps(states: Iterable[HostState]) -> tuple[Unexamined, ...]:
+    """What cannot be seen of hosts, why, and what to do."""
+    return tuple(gap for state in states for gap in _list_gaps(state))
+
+
+def _list_gaps(state: HostState) -> Iterable[Unexamined]:
+    if state.link is not Link.LIVE:
+        trouble = state.trouble
+        reason = trouble.reason if trouble else "it has not answered yet"
+        if state.age is not None:
+            reason += f"; last heard {format_seconds(state.age)} ago"
+        yield Unexamined(f"host {state.name}", reason, trouble.remedy if trouble else "wait for it")
+    if state.lost:
+        reason = f"{state.lost} records of black boxes were overwritten before they were read"
+        yield Unexamined(f"host {state.name}", reason, "nothing: the others were examined")
+    if state.ahead:
+        side = "ahead of" if state.ahead > 0 else "behind"
+        yield Unexamined(
+            f"clock of {state.name}",
+            f"it is {format_seconds(abs(state.ahead))} {side} this machine's; the times of its "
+            "black boxes were corrected, those of its own recording were not",
+            "synchronise the clocks of the hosts (chrony, ntpd)",
+        )
+
+
+def _list_unrecorded(fleet: Fleet) -> Iterable[Unexamined]:
+    for host, facts in fleet.unrecorded[:MOST_LISTED]:
+        refused = f" ({facts.refused[0]})" if facts.refused else ""
+        numbers = sorted(rank for rank, _ in facts.ranks if rank is not None)
+        what = f"ranks {', '.join(map(str, numbers[:MOST_LISTED]))}" if numbers else "its ranks"
+        yield Unexamined(
+            f"{facts.launcher or 'job'} {facts.pid} on {host}",
+            f"{what} have no black boxes that can be read{refused}",
+            _RECORD_IT,
+        )
+
+
+def explain_nothing(states: Sequence[HostState], gaps: Sequence[Unexamined]) -> str:
+    """Why there is no job to examine: one sentence for each reason."""
+    texts = [f"{gap.probe}: {gap.reason}: {gap.remedy}." for gap in gaps[:MOST_LISTED]]
+    seen = [state.name for state in states if state.link is Link.LIVE]
+    if seen:
+        texts.insert(
+            0, f"no training job with black boxes runs on {', '.join(seen[:MOST_LISTED])}."
+        )
+    return " ".join(texts)

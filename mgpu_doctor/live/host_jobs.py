@@ -1,0 +1,169 @@
+"""Jobs on several hosts, live: a thread gathers what the hosts send, frames show one job of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mgpu_doctor.cluster.fleet import Fleet
+from mgpu_doctor.cluster.host_channel import HostState, Link
+from mgpu_doctor.examine.host_cases import explain_nothing, list_host_gaps
+from mgpu_doctor.formatting import format_seconds
+from mgpu_doctor.live.frame import NO_PROGRESS, Frame
+from mgpu_doctor.live.frame_source import ALL_OPTIONS, FrameOptions, all_ranks
+from mgpu_doctor.live.history_collector import Collector, History
+from mgpu_doctor.live.job_watch import Seen, Watch
+from mgpu_doctor.live.replay import NewestSamples
+from mgpu_doctor.rules.settings import DEFAULTS, Settings
+
+if TYPE_CHECKING:
+    from mgpu_doctor.case.model import Case
+    from mgpu_doctor.cluster.gathered_job import GatheredJob
+
+POLL = 0.1
+SECONDS_TO_ANSWER = 30.0
+SILENT = 3.0
+"""Seconds from which a host's silence is shown."""
+
+
+class HostJobs:
+    """A source that shows one of the jobs on these hosts. It closes `fleet`. `patient`: the first
+    frame waits until every host has answered or failed."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: Settings = DEFAULTS,
+        wanted: FrameOptions = ALL_OPTIONS,
+        clock: Callable[[], float] = time.time,
+        *,
+        patient: bool = False,
+    ) -> None:
+        self._fleet = fleet
+        self._settings = settings
+        self._wanted = wanted
+        self._clock = clock
+        self._watched: GatheredJob | None = None
+        self._watch: Watch | None = None
+        self._collector = Collector()
+        self._collected: dict[tuple[type, str | None], float] = {}
+        self._skip = threading.Event()
+        self._over = threading.Event()
+        self._failure: BaseException | None = None
+        if patient:
+            fleet.wait_until_read(SECONDS_TO_ANSWER)
+        self._thread = threading.Thread(target=self._gather, name="hosts", daemon=True)
+        self._thread.start()
+
+    def next_job(self) -> None:
+        """Switches to the next job from the next frame on."""
+        self._skip.set()
+
+    def frame(self, passed: float) -> Frame:  # noqa: ARG002 - a live source reads the clock itself
+        if self._failure is not None:
+            raise self._failure
+        states, jobs = self._fleet.states(), self._fleet.jobs
+        self._choose(jobs)
+        seen = self._examine(states) if self._watched is not None else None
+        at, gaps = self._clock(), list_host_gaps(states)
+        hint = (
+            None if seen else explain_nothing(states, gaps) or "The hosts are being connected to."
+        )
+        case = seen.diagnosis.case if seen else None
+        newest = NewestSamples(case.device_samples).until(at) if case else ()
+        return Frame(
+            at=at,
+            source=_name(states),
+            diagnosis=seen.diagnosis if seen else None,
+            heat=seen.heat if seen else None,
+            going=seen.going if seen else NO_PROGRESS,
+            devices=newest[-1] if newest else None,
+            elsewhere=newest[:-1],
+            host=case.host_samples[-1] if case and case.host_samples else None,
+            hint=hint,
+            followed=seen.followed if seen else (),
+            others=max(0, len(jobs) - 1),
+            age=seen.age if seen else 0.0,
+            ranks_age=self._ranks_age(states, seen),
+            gpus_age=max(0.0, at - newest[-1].at) if newest else 0.0,
+            history=self._history(case, at) if case and self._wanted.history else None,
+        )
+
+    def close(self) -> None:
+        """Ends the channels to the hosts, and with them the agents."""
+        self._over.set()
+        self._thread.join()
+        if self._watch is not None:
+            self._watch.close()
+        self._fleet.close()
+
+    def _gather(self) -> None:
+        try:
+            while not self._over.is_set():
+                self._fleet.poll(POLL)
+        except BaseException as error:
+            self._failure = error
+
+    def _choose(self, jobs: tuple[GatheredJob, ...]) -> None:
+        wanted = self._watched or next(iter(jobs), None)
+        if self._skip.is_set() and jobs:
+            here = jobs.index(self._watched) if self._watched in jobs else -1
+            wanted = jobs[(here + 1) % len(jobs)]
+        self._skip.clear()
+        if wanted is not self._watched and wanted is not None:
+            if self._watch is not None:
+                self._watch.close()
+            self._watched = wanted
+            self._watch = Watch(wanted.folder, settings=self._settings, heated=self._wanted.heat)
+            self._collector, self._collected = Collector(), {}
+
+    def _examine(self, states: tuple[HostState, ...]) -> Seen:
+        assert self._watch is not None
+        seen = self._watch.poll()
+        gaps = list_host_gaps(states)
+        unexamined = (*seen.diagnosis.unexamined, *gaps)
+        return replace(seen, diagnosis=replace(seen.diagnosis, unexamined=unexamined))
+
+    def _ranks_age(self, states: tuple[HostState, ...], seen: Seen | None) -> float:
+        """Seconds since the ranks were read: those of the job's host that was silent longest."""
+        if seen is None or self._watched is None or self._watched.over:
+            return 0.0
+        mine = self._watched.hosts
+        ages = [state.age or 0.0 for state in states if state.node in mine]
+        return max([seen.read, *(age for age in ages if age >= SILENT)])
+
+    def _history(self, case: Case, at: float) -> History:
+        """The samples so far; each is collected once, in the order of its host's clock."""
+        for sample in case.device_samples:
+            if self._is_new((type(sample), sample.host), sample.at):
+                self._collector.add_devices(sample)
+        for reading in case.host_samples:
+            if self._is_new((type(reading), reading.host), reading.at):
+                self._collector.add_host(reading)
+        return self._collector.history(at, all_ranks(case))
+
+    def _is_new(self, whose: tuple[type, str | None], at: float) -> bool:
+        new = at > self._collected.get(whose, 0.0)
+        if new:
+            self._collected[whose] = at
+        return new
+
+
+def _name(states: tuple[HostState, ...]) -> str:
+    """The hosts in a few words: how many are seen, and what is wrong with the first that is not."""
+    live = [state for state in states if state.link is Link.LIVE and not _is_silent(state)]
+    missing = [state for state in states if state not in live]
+    text = f"live  {len(live)} of {len(states)} hosts"
+    for state in missing[:1]:
+        reason = state.trouble.reason if state.trouble else "no answer yet"
+        if _is_silent(state) and state.age is not None:
+            reason = f"silent for {format_seconds(state.age)}"
+        text += f"  {state.name}: {reason}"
+    return text + (f"  +{len(missing) - 1} more" if len(missing) > 1 else "")
+
+
+def _is_silent(state: HostState) -> bool:
+    return state.link is Link.LIVE and state.age is not None and state.age >= SILENT

@@ -1,0 +1,172 @@
+"""The agent: sends what happens on this host to a reader, until the channel ends.
+
+It runs from memory, writes no file, opens no port and never signals or pauses a process unless the
+reader asks for stacks. The reader's first line says what it has already; then a line now and then
+shows that it is still there."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import sys
+import threading
+import time
+from typing import Any
+
+from mgpu_probes.outside import processes
+from mgpu_probes.outside.host_usage import HostUsage
+from mgpu_probes.outside.node.channel_frames import MAGIC, pack_frame
+from mgpu_probes.outside.node.file_stream import FileStream
+from mgpu_probes.outside.node.node_jobs import NodeJob, NodeJobs
+
+SILENCE = 120.0
+"""Seconds without a word of the reader after which the channel counts as broken. The kernel may
+notice a dead connection only after a quarter of an hour."""
+LEAST_EVERY, MOST_EVERY = 0.05, 60.0
+HOST_EVERY = 1.0
+MOST_LINE = 4 << 20
+NICE = 5
+Json = dict[str, Any]
+
+
+def main() -> None:
+    """Runs until standard input ends."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # nothing that is printed by accident gets into the stream
+    requests: queue.Queue[Json] = queue.Queue()
+    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    first = requests.get()
+    os.nice(NICE)
+    Agent(out, first).run(requests)
+
+
+def _listen(requests: queue.Queue[Json]) -> None:
+    """Reads lines of JSON. Ends the process with the channel, even if the other thread waits for a
+    reader that takes no more."""
+    line = b""
+    while select.select([0], [], [], SILENCE)[0]:
+        data = os.read(0, 1 << 16)
+        *lines, line = (line + data).split(b"\n")
+        if not data or len(line) > MOST_LINE:
+            break
+        for text in lines:
+            try:
+                request = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(request, dict):
+                requests.put(request)
+    os._exit(0)
+
+
+class Agent:
+    """Polls this host and writes frames to the descriptor `out`. `first`: the first request."""
+
+    def __init__(self, out: int, first: Json) -> None:
+        self._out = out
+        self._every = min(MOST_EVERY, max(LEAST_EVERY, float(first.get("every", 1.0))))
+        self._files = first.get("files", {})
+        self._jobs = NodeJobs(first.get("boxes", {}))
+        self._streams: dict[int, FileStream] = {}
+        self._described: dict[int, Json] = {}
+        self._exits_sent: set[tuple[int, int]] = set()
+        self._usage = HostUsage(closely=True)
+        self._host_due = 0.0
+
+    def run(self, requests: queue.Queue[Json]) -> None:
+        self._write(MAGIC)
+        self._send(
+            "hello",
+            at=time.time(),
+            host=os.uname().nodename,
+            boot=processes.boot_id(),
+            pid=os.getpid(),
+            python=sys.version.split()[0],
+            user=processes.name_user(os.geteuid()),
+        )
+        while True:
+            began = time.monotonic()
+            self._poll()
+            self._send("tick", at=time.time(), cpu=round(time.process_time(), 3))
+            self._wait(requests, began + self._every)
+
+    def _wait(self, requests: queue.Queue[Json], until: float) -> None:
+        """Waits for the next poll; requests only show that the reader is there."""
+        while (left := until - time.monotonic()) > 0:
+            try:
+                requests.get(timeout=left)
+            except queue.Empty:
+                return
+
+    def _poll(self) -> None:
+        self._jobs.scan()
+        self._jobs.notice_exits()
+        for job in self._jobs.jobs:
+            self._describe(job)
+            if not job.boxes:
+                continue
+            for box in job.boxes.values():
+                over = not processes.is_alive(*box.process)
+                if not box.ended:
+                    self._write_all(box.stream.poll(box.number, over=over))
+                    box.ended = over
+            self._send_files(job)
+            self._send_exits(job)
+        self._send_host()
+
+    def _describe(self, job: NodeJob) -> None:
+        """Sends what changed of a job, and its new boxes."""
+        described = job.describe()
+        before = self._described.get(job.number)
+        if before != described:
+            self._described[job.number] = described
+            self._write(pack_frame("job", json.dumps(described).encode()))
+        for box in list(job.boxes.values())[before["boxes"] if before else 0 :]:
+            facts = {"box": box.number, "job": job.number, "name": box.name}
+            facts["identity"] = box.stream.identity
+            self._write(pack_frame("box", box.stream.first_header, **facts))
+
+    def _send_files(self, job: NodeJob) -> None:
+        if job.recording is None:
+            return
+        if job.number not in self._streams:
+            known = self._files.get(job.recording, {})
+            self._streams[job.number] = FileStream(job.recording, job.recorded_as, known)
+            self._send("recording", job=job.number, path=job.recording)
+        self._write_all(self._streams[job.number].poll(job.number))
+
+    def _send_exits(self, job: NodeJob) -> None:
+        """Sends exits that nobody records on this host."""
+        for pid, line in job.exits.items():
+            if (job.number, pid) not in self._exits_sent and not job.is_recorded:
+                self._exits_sent.add((job.number, pid))
+                self._send("exit", job=job.number, line=line)
+
+    def _send_host(self) -> None:
+        """Sends samples of this host for the jobs whose samples nobody records."""
+        alone = [job for job in self._jobs.jobs if job.boxes and not job.over]
+        alone = [job for job in alone if not job.is_recorded]
+        if not alone or time.monotonic() < self._host_due:
+            return
+        self._host_due = time.monotonic() + HOST_EVERY
+        pids = [process.pid for job in alone for process in job.running.processes][:512]
+        sample = json.dumps(self._usage.sample(pids)).encode()
+        self._write(pack_frame("host", sample, jobs=[job.number for job in alone]))
+
+    def _send(self, kind: str, **facts: Any) -> None:
+        self._write(pack_frame(kind, **facts))
+
+    def _write_all(self, frames: Any) -> None:
+        for frame in frames:
+            self._write(frame)
+
+    def _write(self, data: bytes) -> None:
+        """Writes all of it; a reader that takes no more makes the agent wait, and nobody else."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._out, view) :]
+        except OSError:
+            os._exit(0)  # the channel has ended

@@ -1,0 +1,62 @@
+"""The command that reaches a host by ssh, and what its messages mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from mgpu_doctor.cluster.openssh import OpenSsh
+
+CHANGED = """\
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+Host key for node-b has changed and you have requested strict checking.
+Host key verification failed.
+"""
+
+
+def test_no_question_and_no_option_can_come_from_a_name() -> None:
+    command = OpenSsh().command("node-b", "exec sh")
+    assert command[0] == "ssh"
+    assert "BatchMode=yes" in command
+    assert command[-3:] == ["--", "node-b", "exec sh"]
+    for name in ("-oProxyCommand=x", "", "a b", "a\nb"):
+        assert OpenSsh().check(name) is not None
+    for name in ("node-b", "me@node-b", "10.0.0.7", "ssh://me@node-b:2222"):
+        assert OpenSsh().check(name) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "reason", "remedy"),
+    [
+        (255, CHANGED, "REMOTE HOST IDENTIFICATION HAS CHANGED!", "ssh-keygen -R node-b"),
+        (255, "Host key verification failed.\n", "Host key", "connect once with `ssh node-b`"),
+        (255, "me@node-b: Permission denied (publickey).\n", "Permission denied", "ssh-copy-id"),
+        (
+            255,
+            "ssh: Could not resolve hostname node-b: Name or service not known\n",
+            "Could not resolve hostname node-b",
+            "~/.ssh/config",
+        ),
+        (
+            255,
+            "ssh: connect to host node-b port 22: Connection refused\n",
+            "connect to host node-b port 22: Connection refused",
+            "no ssh server answers",
+        ),
+        (
+            255,
+            "ssh: connect to host node-b port 22: Connection timed out\n",
+            "Connection timed out",
+            "cannot be reached",
+        ),
+        (255, "Timeout, server node-b not responding.\n", "Timeout", "cannot be reached"),
+        (255, "client_loop: send disconnect: Broken pipe\n", "Broken pipe", "ssh node-b true"),
+        (126, "", "exit code 126", "ssh node-b true"),
+        (127, "sh: 1: exec: python3: not found\n", "finds no python3", "install Python 3.10"),
+    ],
+)
+def test_messages(code: int, text: str, reason: str, remedy: str) -> None:
+    trouble = OpenSsh().explain("node-b", code, text)
+    assert reason in trouble.reason
+    assert remedy in trouble.remedy
