@@ -16,8 +16,8 @@ from mgpu_probes.outside.node.channel_frames import BadStream
 
 from mgpu_doctor.recording.boxheader import BadBox, geometry, identity
 
-_REALTIME_AT = 88
-"""Offset of the wall clock in the header."""
+_REALTIME_AT, _BOOT_AT, _BOOT_SIZE = 88, 104, 16
+"""Offsets of the wall clock and of the boot id in the header."""
 
 
 class BoxMirror:
@@ -85,18 +85,20 @@ class BoxMirror:
         """Writes the header, which makes visible what arrived before."""
         if len(header) != layout.HEADER_SIZE or not header.startswith(layout.MAGIC):
             raise BadStream("it sends a header that is none")
-        self._write(self._on_this_clock(header), 0)
+        self._write(self._as_seen_here(header), 0)
         if not self._visible:
             self._draft.replace(self.path)
             self._visible = True
 
-    def _on_this_clock(self, header: bytes) -> bytes:
-        """The header with the wall clock of this machine: its ranks then compare with others'."""
-        if not self._ahead:
-            return header
+    def _as_seen_here(self, header: bytes) -> bytes:
+        """The header with the wall clock of this machine, so that its ranks compare with others',
+        and without a boot id, so that it names no process of this machine, whatever it claims."""
+        changed = bytearray(header)
+        changed[_BOOT_AT : _BOOT_AT + _BOOT_SIZE] = bytes(_BOOT_SIZE)
         (realtime,) = struct.unpack_from("=q", header, _REALTIME_AT)
-        realtime = min(max(realtime - round(self._ahead * 1e9), 0), (1 << 63) - 1)
-        return header[:_REALTIME_AT] + struct.pack("=q", realtime) + header[_REALTIME_AT + 8 :]
+        realtime -= round(self._ahead * 1e9)
+        struct.pack_into("=q", changed, _REALTIME_AT, min(max(realtime, 0), (1 << 63) - 1))
+        return bytes(changed)
 
     def _write(self, data: bytes, at: int) -> None:
         """Opens the file each time: a thousand ranks would take more descriptors than there are."""

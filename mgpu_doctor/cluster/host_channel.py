@@ -35,8 +35,10 @@ class Link(Enum):
     """How well a host can be seen."""
 
     OPENING = "opening"
+    """It is being connected to for the first time, or sends what it has."""
     LIVE = "live"
     BROKEN = "broken"
+    """It could not be connected to, or broke; it is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +88,15 @@ class HostChannel:
 
     def state(self) -> HostState:
         hello = self.mirror.hello
-        link = Link.OPENING
-        if self.child is None and self._trouble is not None:
-            link = Link.BROKEN
-        elif self.mirror.synced and self.child is not None:
+        link = Link.OPENING if self._trouble is None else Link.BROKEN
+        if self.mirror.synced:
             link = Link.LIVE
         return HostState(
             name=self.host,
             node=hello.host if hello else None,
             link=link,
             age=None if self._heard is None else max(0.0, self._clock() - self._heard),
-            trouble=self._trouble if link is not Link.LIVE else None,
+            trouble=self._trouble,
             lost=self.mirror.lost,
             ahead=self.mirror.ahead,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 POLL = 0.1
 SECONDS_TO_ANSWER = 30.0
+HINT_WIDTH = 78
+"""Columns of what is shown instead of a job: those of the narrowest screen."""
 SILENT = 3.0
 """Seconds from which a host's silence is shown."""
 
@@ -69,9 +72,7 @@ class HostJobs:
         self._choose(jobs)
         seen = self._examine(states) if self._watched is not None else None
         at, gaps = self._clock(), list_host_gaps(states)
-        hint = (
-            None if seen else explain_nothing(states, gaps) or "The hosts are being connected to."
-        )
+        hint = None if seen else textwrap.fill(explain_nothing(states, gaps), HINT_WIDTH)
         case = seen.diagnosis.case if seen else None
         newest = NewestSamples(case.device_samples).until(at) if case else ()
         return Frame(
@@ -122,7 +123,10 @@ class HostJobs:
 
     def _examine(self, states: tuple[HostState, ...]) -> Seen:
         assert self._watch is not None
-        seen = self._watch.poll()
+        assert self._watched is not None
+        # Ranks of a silent host seem to stand still: that is no hang.
+        mine = [state for state in states if state.node in self._watched.hosts]
+        seen = self._watch.poll(judging=all(_is_heard(state) for state in mine))
         gaps = list_host_gaps(states)
         unexamined = (*seen.diagnosis.unexamined, *gaps)
         return replace(seen, diagnosis=replace(seen.diagnosis, unexamined=unexamined))
@@ -154,15 +158,19 @@ class HostJobs:
 
 def _name(states: tuple[HostState, ...]) -> str:
     """The hosts in a few words: how many are seen, and what is wrong with the first that is not."""
-    live = [state for state in states if state.link is Link.LIVE and not _is_silent(state)]
-    missing = [state for state in states if state not in live]
-    text = f"live  {len(live)} of {len(states)} hosts"
+    live = [state for state in states if _is_heard(state)]
+    missing = [state for state in states if not _is_heard(state)]
+    text = f"live: {len(live)} of {len(states)} hosts"
     for state in missing[:1]:
         reason = state.trouble.reason if state.trouble else "no answer yet"
         if _is_silent(state) and state.age is not None:
             reason = f"silent for {format_seconds(state.age)}"
-        text += f"  {state.name}: {reason}"
-    return text + (f"  +{len(missing) - 1} more" if len(missing) > 1 else "")
+        text += f"; {state.name}: {reason}"
+    return text + (f"; {len(missing) - 1} more" if len(missing) > 1 else "")
+
+
+def _is_heard(state: HostState) -> bool:
+    return state.link is Link.LIVE and not _is_silent(state)
 
 
 def _is_silent(state: HostState) -> bool:

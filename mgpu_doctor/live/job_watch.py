@@ -139,8 +139,9 @@ class Watch:
         self._whole = True
         """Whether the current poll reads boxes completely."""
 
-    def poll(self, *, anew: bool = False) -> Seen:
-        """Returns the job as it is now. `anew`: diagnose it in any case."""
+    def poll(self, *, anew: bool = False, judging: bool = True) -> Seen:
+        """Returns the job as it is now. `anew`: diagnose it in any case. Not `judging`: keep the
+        last diagnosis if there is one, because some of the ranks are not up to date."""
         if self._seen is not None and not anew and not self._loading.due():
             return self._aged(self._seen)
         self._loading.begin()
@@ -151,7 +152,8 @@ class Watch:
         old = self._seen.diagnosis if self._seen else None
         spent = 0.0
         before, self._loaded = self._loaded, case
-        if old is None or before is None or anew or self._diagnosing.due() or turned(before, case):
+        due = judging and (before is None or self._diagnosing.due() or turned(before, case))
+        if old is None or anew or due:
             self._diagnosing.begin()
             diagnosis = diagnose(case, self._settings)
             spent = self._diagnosing.end()

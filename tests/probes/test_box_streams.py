@@ -41,7 +41,10 @@ def test_a_box_arrives_as_it_is(tmp_path: Path) -> None:
     stream = BoxStream(str(path))
     mirror = mirror_of(stream, tmp_path)
     send(stream, mirror)
-    assert mirror.path.read_bytes() == path.read_bytes()
+    sent, arrived = path.read_bytes(), mirror.path.read_bytes()
+    boot = slice(104, 120)  # which a copy does not have: it names no process of its reader
+    assert arrived[boot] == bytes(16)
+    assert arrived[:104] + sent[boot] + arrived[120:] == sent
     assert (mirror.lost, send(stream, mirror)) == (0, 0)
 
 

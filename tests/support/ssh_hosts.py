@@ -176,10 +176,14 @@ class SshHosts:
             assert time.monotonic() < end, log
             time.sleep(0.1)
 
-    def _end(self) -> None:
+    def stop(self) -> None:
+        """Ends all processes of the hosts."""
         for server in self._servers.values():
-            server.kill()  # and with it all processes of the host
+            server.kill()  # it is the first process of its host
             server.wait()
+
+    def _end(self) -> None:
+        self.stop()
         for name in self.names:
             _ip("netns", "del", self._of(name), check=False)
         _ip("netns", "del", self._space, check=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from mgpu_probes.outside.node.channel_frames import (
     pack_frame,
 )
 
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.cluster.agent_messages import Hello
 from mgpu_doctor.cluster.engine import Trouble
 from mgpu_doctor.cluster.host_mirror import HostMirror, HostRefused
@@ -113,7 +115,7 @@ def bad_parts() -> Iterator[bytes]:
     yield pack_frame("header", b"x" * layout.HEADER_SIZE, box=0)
 
 
-@pytest.mark.parametrize("frame", bad_parts())
+@pytest.mark.parametrize("frame", [*bad_parts()])
 def test_nothing_is_written_outside_of_a_box(
     mirror: HostMirror, header: bytes, frame: bytes
 ) -> None:
@@ -137,6 +139,15 @@ def test_a_header_that_claims_any_size_is_refused(mirror: HostMirror, header: by
     at = 16 + 4 * 6  # the number of steps
     with pytest.raises(BadStream):
         receive(mirror, box_frame(header[:at] + b"\xff" * 4 + header[at + 4 :]))
+
+
+def test_a_box_names_no_process_of_its_reader(mirror: HostMirror, header: bytes) -> None:
+    """Even one that claims to be of this machine, this boot and a process of this user."""
+    receive(mirror, HOST, job_frame(), box_frame(header), pack_frame("header", header, box=0))
+    (job,) = {id(job): job for job in mirror._jobs.values()}.values()
+    (rank,) = load_recording(job.folder).ranks
+    assert (rank.pid, rank.host) == (os.getpid(), os.uname().nodename)
+    assert not rank.is_here
 
 
 def test_a_part_that_does_not_follow_the_last_one_is_refused(

@@ -108,10 +108,12 @@ class Agent:
             if not job.boxes:
                 continue
             for box in job.boxes.values():
-                over = not processes.is_alive(*box.process)
-                if not box.ended:
-                    self._write_all(box.stream.poll(box.number, over=over))
-                    box.ended = over
+                if box.ended:
+                    continue
+                box.ended = not processes.is_alive(*box.process)
+                self._write_all(box.stream.poll(box.number, over=box.ended))
+                if box.ended:
+                    box.stream.close()
             self._send_files(job)
             self._send_exits(job)
         self._send_host()

@@ -1,0 +1,120 @@
+"""`--hosts` of `diagnose` and `top`: exit codes and sentences, with an `ssh` that stays here."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mgpu_doctor.cli import app
+from mgpu_doctor.recording.home import runs
+from tests.support.node_ranks import NodeRank, node_rank
+
+SSH = """\
+#!/bin/sh
+for remote; do :; done
+case "$*" in
+  *"-- here "*) exec /bin/sh -c "$remote" ;;
+  *) echo "ssh: Could not resolve hostname gone: Name or service not known" >&2; exit 255 ;;
+esac
+"""
+
+
+@pytest.fixture(autouse=True)
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An `ssh` for which `here` is this machine, and all other hosts are unknown."""
+    script = tmp_path / "bin" / "ssh"
+    script.parent.mkdir()
+    script.write_text(SSH)
+    script.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path / "home"))
+    return script
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Iterator[NodeRank]:
+    with node_rank(tmp_path / "boxes", port=4242) as started:
+        started.write(50)
+        yield started
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_the_job_of_a_host_is_diagnosed_and_kept(rank: NodeRank) -> None:
+    done = run("diagnose", "--hosts", "here,gone", "--json")
+    assert done.exit_code in (0, 1), done.stderr
+    decoder, text, jobs = json.JSONDecoder(), done.stdout.strip(), []
+    while text:  # one object for each job of this machine
+        job, end = decoder.raw_decode(text)
+        jobs.append(job)
+        text = text[end:].strip()
+    (own,) = (job for job in jobs if rank.process.pid in [one["pid"] for one in job["ranks"]])
+    (only,) = own["ranks"]
+    assert (only["rank"], only["host"], only["last_step"]) == (0, os.uname().nodename, 49)
+    assert own["job"]["outcome"] == "running"
+    (gap,) = (gap for gap in own["unexamined"] if gap["probe"] == "host gone")
+    assert "Could not resolve hostname gone" in gap["reason"]
+    assert gap["remedy"] == "check the name, or add it to ~/.ssh/config"
+    again = run("diagnose", own["job"]["id"], "--json")
+    assert json.loads(again.stdout)["ranks"][0]["last_step"] == 49
+
+
+def test_hosts_that_do_not_answer() -> None:
+    done = run("diagnose", "--hosts", "gone,away")
+    assert done.exit_code == 3
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("mgpu-doctor: host gone: ssh fails with 'Could not resolve hostname")
+    assert "host away: " in line
+    assert not runs().exists()
+
+
+def test_without_ssh(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh.unlink()
+    monkeypatch.setenv("PATH", str(ssh.parent))
+    done = run("diagnose", "--hosts", "here")
+    assert done.exit_code == 3
+    assert "ssh cannot be started" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("diagnose", "--hosts", ""),
+        ("diagnose", "--hosts", "a,,b"),
+        ("diagnose", "--hosts", "-oProxyCommand=x"),
+        ("diagnose", "--hosts", "a", "latest"),
+        ("top", "--hosts", "a", "latest"),
+        ("top", "--hosts", "a", "--replay", "latest", "--once"),
+        ("top", "--hosts", "a", "--", "python", "train.py"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("rank")
+def test_one_frame_of_a_host() -> None:
+    done = run("top", "--hosts", "here,gone", "--once", "--json")
+    assert done.exit_code == 0, done.stderr
+    frame = json.loads(done.stdout)
+    assert frame["source"].startswith("live: 1 of 2 hosts; gone: ssh fails with")
+    ranks = frame["diagnosis"]["ranks"]  # of the first job of this machine, which may be another
+    assert {one["host"] for one in ranks} == {os.uname().nodename}
+    assert frame["host"] is not None
+
+
+def test_one_frame_without_a_job() -> None:
+    done = run("top", "--hosts", "gone", "--once")
+    assert done.exit_code == 0, done.stderr
+    assert "live: 0 of 1 hosts" in done.stdout
+    assert "check the name, or add it to ~/.ssh/config" in " ".join(done.stdout.split())

@@ -1,0 +1,196 @@
+"""A real job over two hosts that a real ssh reaches: live, with faults of hosts and channels."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.case.model import State
+from mgpu_doctor.case.recording_case import load_recording
+from mgpu_doctor.cluster.fleet import Fleet
+from mgpu_doctor.cluster.host_channel import HostState, Link
+from mgpu_doctor.cluster.openssh import OpenSsh
+from mgpu_doctor.recording.box import Box, read_box
+from tests.support.jobs import JOBS, alone
+from tests.support.ssh_hosts import SshHosts, can_have_namespaces, ssh_hosts
+
+pytestmark = pytest.mark.slow
+
+NAMES = ("node-a", "node-b")
+ROOT = Path(__file__).parents[2]
+FAULT = ("--fault", "forward", "--rank", "1", "--ms", "60")
+STEPS = 60
+"""Of each rank before it is examined."""
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    """Two hosts with one rank each of a job in which rank 1 is slow."""
+    if not can_have_namespaces():
+        pytest.skip("namespaces with networks of their own need root")
+    folder = tmp_path_factory.mktemp("hosts")
+    with ExitStack() as stack:
+        stack.enter_context(alone())
+        hosts = stack.enter_context(ssh_hosts(folder, *NAMES))
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("PATH", hosts.environment()["PATH"])
+        patch.setenv("MGPU_DOCTOR_HOME", str(folder / "home"))
+        for rank, name in enumerate(NAMES):
+            command = hosts.command(name, _start_rank(folder / name, rank, hosts.address("node-a")))
+            output = stack.enter_context((folder / f"{name}.out").open("wb"))
+            stack.enter_context(subprocess.Popen(command, stdout=output, stderr=output))
+        stack.callback(hosts.stop)  # the hosts first: the commands above end with them
+        with Fleet(NAMES, OpenSsh(), 0.25) as fleet:
+            polled(fleet, lambda: _steps(fleet) == {1: STEPS, 0: STEPS}, 120)
+        yield hosts
+
+
+def _start_rank(recording: Path, rank: int, address: str) -> str:
+    """A command line for the shell of a host."""
+    facts = {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1}
+    place = {"MASTER_ADDR": address, "MASTER_PORT": 29500, "GLOO_SOCKET_IFNAME": "eth0"}
+    given = [f"{key}={value}" for key, value in (facts | place | {"OMP_NUM_THREADS": 1}).items()]
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
+    script = [sys.executable, str(JOBS / "plain_ddp.py"), "--steps", "1000000", *FAULT]
+    return f"cd {shlex.quote(str(ROOT))} && exec env {shlex.join([*given, *doctor, *script])}"
+
+
+def polled(fleet: Fleet, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Polls until the condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, (fleet.states(), [job.folder for job in fleet.jobs])
+        fleet.poll(0.1)
+
+
+def _boxes(fleet: Fleet) -> dict[int | None, Box]:
+    paths = (path for job in fleet.jobs for path in job.folder.glob("hosts/*/boxes/*.box"))
+    return {box.identity.rank: box for box in map(read_box, paths)}
+
+
+def _steps(fleet: Fleet) -> dict[int | None, int]:
+    """Rank -> steps, at most `STEPS`."""
+    return {rank: min(STEPS, len(box.steps)) for rank, box in _boxes(fleet).items()}
+
+
+def diagnose(*hosts: str) -> tuple[int, dict[str, Any]]:
+    command = (
+        sys.executable,
+        "-m",
+        "mgpu_doctor",
+        "diagnose",
+        "--hosts",
+        ",".join(hosts),
+        "--json",
+    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_the_slow_rank_is_named_with_its_host(hosts: SshHosts) -> None:
+    code, found = diagnose(*NAMES)
+    assert code == 1
+    assert found["job"]["hosts"] == list(NAMES)
+    assert found["job"]["outcome"] == "running"
+    assert [(rank["rank"], rank["host"]) for rank in found["ranks"]] == [*enumerate(NAMES)]
+    first = found["findings"][0]
+    assert first["code"] == "straggler-compute"
+    assert [(one["rank"], one["host"]) for one in first["culprits"]] == [(1, "node-b")]
+    assert first["victims"] == [0]
+    assert [gap for gap in found["unexamined"] if gap["probe"].startswith("host ")] == []
+    assert "mgpu-doctor agent" not in hosts.run("node-a", "ps", "axww")
+
+
+def test_one_frame(hosts: SshHosts) -> None:
+    command = (sys.executable, "-m", "mgpu_doctor", "top", "--hosts", ",".join(hosts.names))
+    done = subprocess.run((*command, "--once"), capture_output=True, text=True, check=True)
+    assert "live: 2 of 2 hosts" in done.stdout
+    assert "straggler-compute" in done.stdout
+
+
+def test_hosts_that_cannot_be_reached_are_listed_with_the_reason(hosts: SshHosts) -> None:
+    hosts.make_key("other_key")
+    hosts.write("other_hosts", f"changed {hosts.make_key('other_host')}")
+    hosts.add_alias("refused", "node-a", port=2)
+    hosts.add_alias("locked", "node-a", key="other_key")
+    hosts.add_alias("changed", "node-a", known="other_hosts")
+    code, found = diagnose("node-a", "node-b", "refused", "locked", "changed")
+    assert code == 1
+    reasons = {gap["probe"]: gap["reason"] for gap in found["unexamined"]}
+    assert "Connection refused" in reasons["host refused"]
+    assert "Permission denied" in reasons["host locked"]
+    assert "IDENTIFICATION HAS CHANGED" in reasons["host changed"]
+    assert "host node-a" not in reasons
+
+
+def test_half_of_a_job_accuses_nobody(hosts: SshHosts) -> None:
+    hosts.add_alias("gone", "node-b", port=2)
+    for other, name in (("node-a", "gone"), ("node-b", "refused")):
+        _, found = diagnose(other, name)
+        assert [one["host"] for one in found["ranks"]] == [other]
+        assert [one for one in found["findings"] if one["culprits"]] == []
+        assert f"host {name}" in {gap["probe"] for gap in found["unexamined"]}
+
+
+def test_an_agent_that_is_killed_costs_nothing(hosts: SshHosts) -> None:
+    with Fleet(NAMES, OpenSsh(), 0.1) as fleet:
+        polled(fleet, lambda: all(state.link is Link.LIVE for state in fleet.states()))
+        hello = fleet._channels[1].mirror.hello
+        assert hello is not None
+        hosts.run("node-b", "kill", "-9", str(hello.pid))
+        polled(fleet, lambda: state_of(fleet, "node-b").link is Link.BROKEN)
+        assert state_of(fleet, "node-a").link is Link.LIVE
+        assert state_of(fleet, "node-b").trouble is not None
+        polled(fleet, lambda: state_of(fleet, "node-b").link is Link.LIVE)
+        assert_whole(fleet)
+    assert "mgpu-doctor agent" not in hosts.run("node-b", "ps", "axww")
+
+
+def test_a_link_that_was_down_for_eight_seconds_costs_nothing(hosts: SshHosts) -> None:
+    with Fleet(NAMES, OpenSsh(), 0.1) as fleet:
+        polled(fleet, lambda: all(state.link is Link.LIVE for state in fleet.states()))
+        hosts.set_link("node-b", "down")
+        end = time.monotonic() + 8
+        polled(fleet, lambda: time.monotonic() > end)
+        age = state_of(fleet, "node-b").age
+        assert age is not None
+        assert age > 5
+        before = len(_boxes(fleet)[1].steps)
+        hosts.set_link("node-b", "up")
+        polled(fleet, lambda: len(_boxes(fleet)[1].steps) > before + 10)
+        assert_whole(fleet)
+
+
+def test_a_killed_rank_is_dead_on_its_host(hosts: SshHosts) -> None:
+    with Fleet(NAMES, OpenSsh(), 0.1) as fleet:
+        polled(fleet, lambda: all(state.link is Link.LIVE for state in fleet.states()))
+        (job,) = fleet.jobs
+        pid = _boxes(fleet)[1].identity.pid
+        hosts.run("node-b", "kill", "-9", str(pid))
+        polled(fleet, lambda: job.over)
+        ranks = load_recording(job.folder).ranks
+        assert [(rank.host, rank.signal) for rank in ranks if rank.rank == 1] == [("node-b", 9)]
+        assert all(rank.state is State.DEAD for rank in ranks)
+
+
+def state_of(fleet: Fleet, name: str) -> HostState:
+    return next(state for state in fleet.states() if state.name == name)
+
+
+def assert_whole(fleet: Fleet) -> None:
+    """No record is missing in any box."""
+    assert [state.lost for state in fleet.states()] == [0, 0]
+    for box in _boxes(fleet).values():
+        assert box.lost == 0
+        first, last = int(box.steps["seq"][0]), int(box.steps["seq"][-1])
+        assert len(box.steps) == last - first + 1
