@@ -112,6 +112,12 @@ class NewHostSample(_Message, tag="host", frozen=True):
     jobs: Annotated[tuple[Number, ...], Meta(max_length=256)]
 
 
+class NewSnapshot(_Message, tag="stacks", frozen=True):
+    """The body is a line of looks.jsonl: stacks that were asked for."""
+
+    job: Number
+
+
 class Tick(_Message, tag="tick", frozen=True):
     """All that was new has been sent. `cpu`: processor seconds that the agent has used."""
 
@@ -130,6 +136,7 @@ Message: TypeAlias = (
     | NewPart
     | RankEnded
     | NewHostSample
+    | NewSnapshot
     | Tick
 )
 

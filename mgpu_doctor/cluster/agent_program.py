@@ -12,7 +12,7 @@ import mgpu_probes
 
 PROBES = Path(mgpu_probes.__file__).parent
 PARTS = ("__init__.py", "inprocess/__init__.py", "inprocess/layout.py", "outside/*.py")
-PACKAGES = ("outside/jobs/*.py", "outside/node/*.py")
+PACKAGES = ("outside/jobs/*.py", "outside/node/*.py", "outside/stacks/*.py")
 LOADER = PROBES / "outside/node/agent_loader.py"
 NEWEST, OLDEST = 14, 10
 """Minor versions of Python 3 that a host may have under a name of its own."""

@@ -68,6 +68,15 @@ class Fleet:
             if Link.OPENING not in links:
                 return
 
+    def take_snapshot(self, job: GatheredJob, seconds: float) -> None:
+        """Takes a snapshot of a job's processes into its recording, stacks included. `seconds`: how
+        long to wait for it, at most."""
+        end, wanted = time.monotonic() + seconds, job.snapshots + len(job.hosts)
+        for channel in self._channels:
+            channel.ask_for_stacks(job)
+        while job.snapshots < wanted and time.monotonic() < end:
+            self.poll(0.1)
+
     def poll(self, seconds: float) -> None:
         """Takes in what arrives; waits at most so many seconds for it."""
         self._tend()

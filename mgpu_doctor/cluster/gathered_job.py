@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ Json = dict[str, Any]
 class _Part:
     """What one host has of the job."""
 
+    facts: JobFacts | None = None
     over: bool = False
     end: Json | None = None
     """Its `end.json`."""
@@ -43,6 +45,8 @@ class GatheredJob:
         self.folder = new_recording(job_name(facts.command), time.time())
         self._parts: dict[str, _Part] = {}
         self._lines: dict[tuple[str, str], Lines] = {}
+        self.snapshots = 0
+        """Snapshots of its processes that have arrived."""
         self._runs = True
         self._info: Json = {
             "schema": layout.SCHEMA,
@@ -71,6 +75,15 @@ class GatheredJob:
         return tuple(self._parts)
 
     @property
+    def has_one_host(self) -> bool:
+        """Whether all of its ranks are certainly on one host."""
+        facts = [part.facts for part in self._parts.values()]
+        return all(
+            one is not None and not one.rendezvous and one.world_size == len(one.ranks)
+            for one in facts
+        )
+
+    @property
     def over(self) -> bool:
         """Whether no host that was heard of has processes of it."""
         return all(part.over for part in self._parts.values())
@@ -80,7 +93,8 @@ class GatheredJob:
 
     def update(self, host: str, facts: JobFacts) -> None:
         """Takes note of what a host says about the job."""
-        self._parts[host].over = facts.over
+        part = self._parts[host]
+        part.facts, part.over = facts, facts.over
         self._settle()
 
     def leave(self, host: str) -> None:
@@ -117,6 +131,12 @@ class GatheredJob:
             lines = Lines(path, samples=name == layout.HOST_SAMPLES)
             self._lines[host, name] = lines
         lines.append(line)
+
+    def add_snapshot(self, host: str, line: Json) -> None:
+        """Adds a snapshot of the processes on a host. One that is too long is left out."""
+        self.snapshots += 1
+        with suppress(OSError):
+            self.add_line(host, layout.LOOKS, line)
 
     def _learn(self, host: str, name: str, body: bytes) -> None:
         try:

@@ -18,6 +18,7 @@ from mgpu_probes.outside.terminal_text import clean
 
 from mgpu_doctor.cluster import agent_program
 from mgpu_doctor.cluster.engine import Engine, Trouble
+from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_mirror import HostMirror, HostRefused
 
 SILENCE = 60.0
@@ -204,6 +205,12 @@ class HostChannel:
         elif now >= self._ping_due and not self._outgoing:
             self._ping_due = now + PING_EVERY
             self._outgoing += b"{}\n"
+
+    def ask_for_stacks(self, job: GatheredJob) -> None:
+        """Asks the agent for a snapshot of a job; nothing, if the host has none of it."""
+        number = self.mirror.number_of(job)
+        if number is not None and self.child is not None:
+            self._outgoing += b'{"stacks":%d}\n' % number
 
     def hang_up(self) -> None:
         """Closes the child's input; the agent ends by itself."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 from mgpu_probes.outside.node.channel_frames import BadStream, RawFrame
 
+from mgpu_doctor.case.job_snapshots import decode_job_snapshot
 from mgpu_doctor.cluster.agent_messages import (
     BoxFound,
     Hello,
@@ -21,6 +22,7 @@ from mgpu_doctor.cluster.agent_messages import (
     NewHostSample,
     NewPart,
     NewRecords,
+    NewSnapshot,
     RankEnded,
     RecordingFound,
     Tick,
@@ -93,6 +95,10 @@ class HostMirror:
         """Records that were overwritten before they could be sent."""
         return sum(box.lost for box in list(self._known.values()))
 
+    def number_of(self, job: GatheredJob) -> int | None:
+        """What the agent calls a job; None: the host has none of it now."""
+        return next((number for number, known in self._jobs.items() if known is job), None)
+
     def make_request(self, every: float) -> bytes:
         """The first line for a new agent: what has arrived already. `every`: seconds between
         polls."""
@@ -148,6 +154,8 @@ class HostMirror:
                 self._job(message.job).add_line(host, EXITS, line)
             case NewHostSample():
                 self._add_sample(message, body, host)
+            case NewSnapshot():
+                self._add_snapshot(message, body, host)
 
     def _change(self, facts: JobFacts, host: str) -> None:
         if facts.job not in self._facts and len(self._facts) >= MOST_JOBS:
@@ -204,6 +212,14 @@ class HostMirror:
             raise BadStream("it sends a sample that cannot be read") from None
         for number in message.jobs:
             self._job(number).add_line(host, HOST_SAMPLES, sample)
+
+    def _add_snapshot(self, message: NewSnapshot, body: bytes, host: str) -> None:
+        snapshot = decode_job_snapshot(body)
+        if snapshot is None:
+            raise BadStream("it sends stacks that cannot be read")
+        line = json.loads(body)
+        line["at"] = snapshot.at - self.ahead
+        self._job(message.job).add_snapshot(host, line)
 
     def _job(self, number: int) -> GatheredJob:
         job = self._jobs.get(number)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang
 from mgpu_doctor.case.model import Case, Unexamined
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.cluster.engine import Engine
 from mgpu_doctor.cluster.fleet import Fleet
+from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_channel import HostState, Link
-from mgpu_doctor.examine.live_targets import Tell
+from mgpu_doctor.examine.live_targets import CONFIRM_AFTER, Tell
 from mgpu_doctor.examine.subjects import UnknownSubject
 from mgpu_doctor.formatting import format_seconds
 
@@ -18,6 +21,8 @@ SECONDS_TO_ANSWER = 30.0
 """Seconds for all hosts together: connecting gives up after ten, and boxes of a whole node are some
 megabytes."""
 POLL = 0.25
+SECONDS_FOR_STACKS = 8.0
+"""The agent gives up after five."""
 MOST_LISTED = 8
 _RECORD_IT = "start it on each host with `mgpu-doctor run -- COMMAND`"
 
@@ -29,14 +34,31 @@ def load_host_cases(hosts: Sequence[str], engine: Engine, tell: Tell) -> list[Ca
         fleet.wait_until_read(SECONDS_TO_ANSWER)
         states = fleet.states()
         gaps = (*list_host_gaps(states), *_list_unrecorded(fleet))
-        tell("examining what the hosts sent")
         try:
-            cases = [load_recording(job.folder) for job in fleet.jobs]
+            cases = [_load(job, fleet, tell) for job in fleet.jobs]
         except (NotARecording, OSError) as error:
             raise UnknownSubject(f"what the hosts sent cannot be read: {error}") from None
     if not cases:
         raise UnknownSubject(explain_nothing(states, gaps))
     return [replace(case, unexamined=(*case.unexamined, *gaps)) for case in cases]
+
+
+def _load(job: GatheredJob, fleet: Fleet, tell: Tell) -> Case:
+    """The case of a job. If it runs on one host alone, its stacks are read, and read again while
+    they show a hang. Those of several hosts are not compared yet."""
+    if job.over or not job.has_one_host:
+        tell(f"examining {job.folder.name}")
+        return load_recording(job.folder)
+    started = time.monotonic()
+    for seconds in (0.0, *CONFIRM_AFTER):
+        tell(f"reading the stacks of {job.folder.name}")
+        while (left := started + seconds - time.monotonic()) > 0:
+            fleet.poll(left)
+        fleet.take_snapshot(job, SECONDS_FOR_STACKS)
+        case = load_recording(job.folder)
+        if seconds and analyse_hang(case.job_snapshots) is None:
+            break
+    return case
 
 
 def list_host_gaps(states: Iterable[HostState]) -> tuple[Unexamined, ...]:

@@ -151,6 +151,18 @@ def test_a_stopped_reader_makes_only_the_agent_wait(rank: NodeRank) -> None:
         assert fleet.states()[0].lost == 0
 
 
+def test_stacks_are_read_when_they_are_asked_for(rank: NodeRank) -> None:
+    with Fleet(["here"], ShellEngine(), EVERY) as fleet:
+        fleet.wait_until_read(30)
+        ((job, _),) = copies(fleet, rank)
+        looks = next(job.folder.glob("hosts/*")) / "looks.jsonl"
+        assert not looks.exists()
+        fleet.take_snapshot(job, 30)
+        (snapshot,) = load_recording(job.folder).job_snapshots
+        assert [(one.pid, one.rank) for one in snapshot.ranks] == [(rank.process.pid, 0)]
+        assert not job.has_one_host
+
+
 def test_two_names_of_one_host_are_refused(rank: NodeRank) -> None:
     with Fleet(["one", "two"], ShellEngine(), EVERY) as fleet:
         fleet.wait_until_read(30)

@@ -1,7 +1,7 @@
 """The agent: sends what happens on this host to a reader, until the channel ends.
 
-It runs from memory, writes no file, opens no port and never signals or pauses a process unless the
-reader asks for stacks. The reader's first line says what it has already; then a line now and then
+It runs from memory, writes no file, opens no port, and reads stacks only if the reader asks for
+them. The reader's first line says what it has already; then a line now and then
 shows that it is still there."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.host_usage import HostUsage
-from mgpu_probes.outside.node.channel_frames import MAGIC, pack_frame
+from mgpu_probes.outside.node.channel_frames import MAGIC, MOST_BODY, pack_frame
 from mgpu_probes.outside.node.file_stream import FileStream
 from mgpu_probes.outside.node.node_jobs import NodeJob, NodeJobs
 
@@ -93,12 +93,28 @@ class Agent:
             self._wait(requests, began + self._every)
 
     def _wait(self, requests: queue.Queue[Json], until: float) -> None:
-        """Waits for the next poll; requests only show that the reader is there."""
+        """Answers requests until the next poll. An empty one only shows that the reader is
+        there."""
         while (left := until - time.monotonic()) > 0:
             try:
-                requests.get(timeout=left)
+                number = requests.get(timeout=left).get("stacks")
             except queue.Empty:
                 return
+            if type(number) is int and 0 <= number < len(self._jobs.jobs):
+                self._send_stacks(self._jobs.jobs[number])
+
+    def _send_stacks(self, job: NodeJob) -> None:
+        """Sends a snapshot of the job's processes and their stacks."""
+        from mgpu_probes.outside.job_snapshot import take_snapshot
+        from mgpu_probes.outside.stacks.stack_reader import Aid
+
+        sockets = {box.process[0]: box.socket for box in job.boxes.values()}
+        aids = {pid: Aid(worker_socket=path) for pid, path in sockets.items()}
+        snapshot = take_snapshot(job.running, aids=aids)
+        body = json.dumps(snapshot).encode()
+        if len(body) > MOST_BODY:
+            body = json.dumps({**snapshot, "stacks": [], "loops": []}).encode()[:MOST_BODY]
+        self._write(pack_frame("stacks", body, job=job.number))
 
     def _poll(self) -> None:
         self._jobs.scan()

@@ -33,6 +33,8 @@ class NodeBox:
 
     number: int
     name: str
+    socket: str
+    """Path at which its rank answers, if it does."""
     stream: BoxStream
     process: tuple[int, int]
     """Pid on this host and start ticks; in a container the box has another pid."""
@@ -173,7 +175,13 @@ class NodeJobs:
             job.others.add(path)
             return False
         stream.resume(self._cursors.get(stream.identity, {}))
-        job.boxes[path] = NodeBox(self._boxes, os.path.basename(path), stream, process)
+        job.boxes[path] = NodeBox(
+            self._boxes,
+            os.path.basename(path),
+            f"{path.removesuffix(BOX_SUFFIX)}.sock",
+            stream,
+            process,
+        )
         job.watched.setdefault(stream.pid, process)
         self._boxes += 1
         return True

@@ -1,0 +1,120 @@
+"""Frames of jobs on several hosts: whose ranks they show, and what a silent host changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.cluster.engine import Trouble
+from mgpu_doctor.cluster.fleet import Fleet
+from mgpu_doctor.cluster.gathered_job import GatheredJob
+from mgpu_doctor.cluster.host_channel import HostState, Link
+from mgpu_doctor.live.host_jobs import HostJobs
+from mgpu_doctor.live.job_watch import Seen, Watch
+from tests.support.gathered_hosts import HOSTS, Hosts
+from tests.support.node_ranks import ShellEngine
+
+LIVE = HostState("", None, Link.LIVE, 0.1, None, 0, 0.0)
+
+
+class Still(Fleet):
+    """Hosts that send nothing more."""
+
+    def __init__(self, sent: Hosts) -> None:
+        super().__init__((), ShellEngine())
+        self.sent = sent
+        self.known = [replace(LIVE, name=host, node=host) for host in HOSTS]
+
+    @property
+    def jobs(self) -> tuple[GatheredJob, ...]:
+        return tuple(self.sent.jobs.values())
+
+    def states(self) -> tuple[HostState, ...]:
+        return tuple(self.known)
+
+    def poll(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+@pytest.fixture
+def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
+    monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path / "home"))
+    return Hosts(tmp_path / "boxes", monkeypatch)
+
+
+@pytest.fixture
+def source(sent: Hosts) -> Iterator[HostJobs]:
+    jobs = HostJobs(Still(sent))
+    yield jobs
+    jobs.close()
+
+
+def fleet_of(source: HostJobs) -> Still:
+    assert isinstance(source._fleet, Still)
+    return source._fleet
+
+
+def test_before_there_is_a_job_the_reasons_are_shown(source: HostJobs) -> None:
+    fleet = fleet_of(source)
+    trouble = Trouble("ssh fails with 'Connection refused'", "check the port")
+    fleet.known[1] = HostState("node-b", None, Link.BROKEN, None, trouble, 0, 0.0)
+    frame = source.frame(0)
+    assert frame.diagnosis is None
+    assert frame.source == "live: 1 of 2 hosts; node-b: ssh fails with 'Connection refused'"
+    assert frame.hint is not None
+    hint = " ".join(frame.hint.split())
+    assert "no training job with black boxes runs on node-a." in hint
+    assert "host node-b: ssh fails with 'Connection refused': check the port." in hint
+
+
+def test_the_ranks_of_all_hosts_are_one_job(sent: Hosts, source: HostJobs) -> None:
+    sent.send(0)
+    sent.send(1)
+    frame = source.frame(0)
+    assert frame.diagnosis is not None
+    assert [(rank.rank, rank.host) for rank in frame.diagnosis.ranks] == [*enumerate(HOSTS)]
+    assert frame.source == "live: 2 of 2 hosts"
+    assert (frame.others, frame.ranks_age) == (0, pytest.approx(0, abs=1))
+
+
+def test_the_next_job(sent: Hosts, source: HostJobs) -> None:
+    sent.send(0)
+    sent.send(1, rendezvous=["torch", "run-2", "node-a"])
+    shown = []
+    for _ in range(3):
+        frame = source.frame(0)
+        assert frame.diagnosis is not None
+        shown.append([rank.host for rank in frame.diagnosis.ranks])
+        assert frame.others == 1
+        source.next_job()
+    assert shown == [["node-a"], ["node-b"], ["node-a"]]
+
+
+def test_a_silent_host_is_shown_with_its_age_and_judged_no_more(
+    sent: Hosts, source: HostJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = []
+    poll = Watch.poll
+
+    def watched(watch: Watch, *, anew: bool = False, judging: bool = True) -> Seen:
+        judged.append(judging)
+        return poll(watch, anew=anew, judging=judging)
+
+    monkeypatch.setattr(Watch, "poll", watched)
+    sent.send(0)
+    sent.send(1)
+    source.frame(0)
+    fleet = fleet_of(source)
+    fleet.known[1] = replace(fleet.known[1], age=42.0)
+    frame = source.frame(0)
+    assert frame.source == "live: 1 of 2 hosts; node-b: silent for 42 s"
+    assert frame.ranks_age == 42.0
+    assert frame.diagnosis is not None
+    assert [rank.host for rank in frame.diagnosis.ranks] == list(HOSTS)
+    fleet.known[1] = replace(fleet.known[1], age=0.1)
+    assert source.frame(0).source == "live: 2 of 2 hosts"
+    assert judged == [True, False, True]
