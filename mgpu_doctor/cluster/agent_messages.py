@@ -16,7 +16,9 @@ Moment = Annotated[float, Meta(ge=0, lt=1e11)]
 """Seconds since the epoch."""
 Text = Annotated[str, Meta(max_length=500)]
 HostName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$")]
-BoxName = Annotated[str, Meta(pattern=r"^[^./\x00-\x1f][^/\x00-\x1f]{0,200}\.box$")]
+BoxPath = Annotated[
+    str, Meta(max_length=4096, pattern=r"^(/|.*/)[^./\x00-\x1f][^/\x00-\x1f]{0,200}\.box$")
+]
 RingName: TypeAlias = Literal["steps", "events", "device"]
 FileName: TypeAlias = Literal[
     "recording.json", "end.json", "exits.jsonl", "ending.json", "host.jsonl", "devices.jsonl",
@@ -45,11 +47,12 @@ class JobChanged(_Message, tag="job", frozen=True):
 
 
 class BoxFound(_Message, tag="box", frozen=True):
-    """A box of a job; the body is its header at some moment."""
+    """A box of a job; the body is its header at some moment. Of its path on the host only the name
+    is used here."""
 
     box: Number
     job: Number
-    name: BoxName
+    path: BoxPath
     identity: Text
 
 

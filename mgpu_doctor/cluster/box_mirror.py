@@ -22,10 +22,10 @@ _REALTIME_AT, _BOOT_AT, _BOOT_SIZE = 88, 104, 16
 
 class BoxMirror:
     """The copy of one box at `path`, which appears with its first header. `header`: of the box at
-    some moment. `ahead`: seconds by which the clock of its host is ahead of this machine's. Raises
-    BadStream and OSError."""
+    some moment. `source`: its path on its host. `ahead`: seconds by which the clock of its host is
+    ahead of this machine's. Raises BadStream and OSError."""
 
-    def __init__(self, path: Path, header: bytes, ahead: float = 0.0) -> None:
+    def __init__(self, path: Path, source: str, header: bytes, ahead: float = 0.0) -> None:
         try:
             found = geometry(header)
         except BadBox as error:
@@ -39,6 +39,7 @@ class BoxMirror:
         if self._end > MOST_BYTES:
             raise BadStream("it sends a black box that is larger than any box is")
         self.path = path
+        self.source = source
         writer = identity(header, trusted=False)
         self.process = writer.pid, writer.start_ticks or 0
         """Pid and start ticks of its process."""

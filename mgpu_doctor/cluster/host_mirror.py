@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -105,7 +106,10 @@ class HostMirror:
         self.synced = False
         for numbered in (self._facts, self._jobs, self._boxes, self._paths):
             numbered.clear()
-        boxes = {identity: box.cursors for identity, box in self._known.items()}
+        boxes = {
+            identity: (box.source, self._owners[identity].folder.name, box.cursors)
+            for identity, box in self._known.items()
+        }
         return json.dumps({"every": every, "boxes": boxes, "files": self._files}).encode() + b"\n"
 
     def receive(self, frame: RawFrame) -> None:
@@ -170,14 +174,15 @@ class HostMirror:
             raise BadStream("it sends a black box of no job, or too many of them")
         if message.job not in self._jobs:
             own = ("host", host, str(facts.pid))
-            job = self._find_job(tuple(facts.rendezvous) or own, facts, host)
+            key = tuple(facts.rendezvous) or own
+            job = self._owners.get(message.identity) or self._find_job(key, facts, host)
             job.add_host(host)
             job.update(host, facts)
             self._jobs[message.job] = job
         box = self._known.get(message.identity)
         if box is None:
-            path = self._jobs[message.job].boxes(host) / message.name
-            box = BoxMirror(path, header, self.ahead)
+            path = self._jobs[message.job].boxes(host) / Path(message.path).name
+            box = BoxMirror(path, message.path, header, self.ahead)
             self._known[message.identity] = box
             self._owners[message.identity] = self._jobs[message.job]
         self._boxes[message.box] = box

@@ -33,7 +33,7 @@ def send(stream: BoxStream, mirror: BoxMirror, *, over: bool = False) -> int:
 
 
 def mirror_of(stream: BoxStream, folder: Path) -> BoxMirror:
-    return BoxMirror(folder / "copy.box", stream.first_header)
+    return BoxMirror(folder / "copy.box", "/a.box", stream.first_header)
 
 
 def test_a_box_arrives_as_it_is(tmp_path: Path) -> None:

@@ -43,7 +43,9 @@ def job_frame(number: int = 0, **changed: Any) -> bytes:
 
 
 def box_frame(header: bytes, number: int = 0, job: int = 0, name: str = "a.101.0.box") -> bytes:
-    return pack_frame("box", header, box=number, job=job, name=name, identity=f"{job}.{name}")
+    return pack_frame(
+        "box", header, box=number, job=job, path=f"/r/{name}", identity=f"{job}.{name}"
+    )
 
 
 def frames_of_box(path: Path, number: int = 0, job: int = 0, name: str | None = None) -> bytes:

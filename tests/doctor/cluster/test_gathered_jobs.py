@@ -135,5 +135,8 @@ def test_what_arrived_is_asked_for_no_more(hosts: Hosts) -> None:
     hosts.send(0, pack_frame("recording", job=0, path="/r"), part("console/stdout.log", b"hello\n"))
     request = json.loads(hosts.mirrors[0].make_request(0.5))
     assert request["every"] == 0.5
-    assert list(request["boxes"].values()) == [{"steps": 30, "events": 0, "device": 0}]
+    (job,) = hosts.jobs.values()
+    cursors = {"steps": 30, "events": 0, "device": 0}
+    path = f"/r/{hosts.boxes[0].name}"
+    assert list(request["boxes"].values()) == [[path, job.folder.name, cursors]]
     assert request["files"] == {"/r": {"console/stdout.log": ["1", 6]}}

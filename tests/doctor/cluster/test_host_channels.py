@@ -141,6 +141,21 @@ def test_after_a_break_it_continues_where_it_was(rank: NodeRank) -> None:
         assert fleet.states()[0].trouble is None
 
 
+def test_a_job_that_ended_during_a_break_is_read_to_its_end(rank: NodeRank) -> None:
+    with Fleet(["here"], ShellEngine(), EVERY) as fleet:
+        fleet.wait_until_read(30)
+        ((job, _),) = copies(fleet, rank)
+        os.kill(agent_of(fleet), signal.SIGKILL)
+        rank.write(30)
+        rank.process.kill()
+        rank.process.wait()
+        polled(fleet, lambda: job.over)
+        polled(fleet, lambda: fleet.states()[0].link is Link.LIVE)
+        assert len(copies(fleet, rank)) == 1
+        (found,) = load_recording(job.folder).ranks
+        assert (found.state, len(found.steps)) == (State.DEAD, 50)
+
+
 def test_a_stopped_reader_makes_only_the_agent_wait(rank: NodeRank) -> None:
     with Fleet(["here"], ShellEngine(), EVERY) as fleet:
         fleet.wait_until_read(30)

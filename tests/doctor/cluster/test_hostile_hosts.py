@@ -79,8 +79,9 @@ def test_what_is_no_stream_is_refused(data: bytes) -> None:
     [
         pack_frame("header", b"", box=0),
         pack_frame("unheard-of"),
-        pack_frame("box", b"", box=0, job=0, name="../../x.box", identity="1"),
-        pack_frame("box", b"", box=0, job=0, name=".x.box", identity="1"),
+        pack_frame("box", b"", box=0, job=0, path="x/..", identity="1"),
+        pack_frame("box", b"", box=0, job=0, path="/r/.x.box", identity="1"),
+        pack_frame("box", b"", box=0, job=0, path="/r/a\n.box", identity="1"),
         pack_frame("file", b"{}", job=0, name="../../.bashrc", mark="1", at=0),
         pack_frame("file", b"{}", job=0, name="host.jsonl", mark="1", at=1 << 40),
         pack_frame("exit", job=0, line={"pid": -1}),

@@ -19,7 +19,7 @@ from mgpu_probes.outside import processes
 from mgpu_probes.outside.host_usage import HostUsage
 from mgpu_probes.outside.node.channel_frames import MAGIC, MOST_BODY, pack_frame
 from mgpu_probes.outside.node.file_stream import FileStream
-from mgpu_probes.outside.node.node_jobs import NodeJob, NodeJobs
+from mgpu_probes.outside.node.node_jobs import KnownBox, NodeJob, NodeJobs
 
 SILENCE = 120.0
 """Seconds without a word of the reader after which the channel counts as broken. The kernel may
@@ -68,7 +68,8 @@ class Agent:
         self._out = out
         self._every = min(MOST_EVERY, max(LEAST_EVERY, float(first.get("every", 1.0))))
         self._files = first.get("files", {})
-        self._jobs = NodeJobs(first.get("boxes", {}))
+        known = first.get("boxes", {})
+        self._jobs = NodeJobs({identity: KnownBox(*box) for identity, box in known.items()})
         self._streams: dict[int, FileStream] = {}
         self._described: dict[int, Json] = {}
         self._exits_sent: set[tuple[int, int]] = set()
@@ -142,7 +143,7 @@ class Agent:
             self._described[job.number] = described
             self._write(pack_frame("job", json.dumps(described).encode()))
         for box in list(job.boxes.values())[before["boxes"] if before else 0 :]:
-            facts = {"box": box.number, "job": job.number, "name": box.name}
+            facts: Json = {"box": box.number, "job": job.number, "path": box.path}
             facts["identity"] = box.stream.identity
             self._write(pack_frame("box", box.stream.first_header, **facts))
 

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mgpu_probes.inprocess.layout import BOX_SUFFIX
 from mgpu_probes.outside import jobs, processes
@@ -25,6 +25,7 @@ SCAN_SHARE = 0.002
 """Share of a core for finding jobs and boxes."""
 MOST_WORDS, LONGEST_WORD = 64, 400
 _ENDING = BOX_SUFFIX.encode()
+_NO_PROCESSES = RunningJob(None, None, None, ())
 
 
 @dataclass(eq=False)
@@ -32,14 +33,17 @@ class NodeBox:
     """A box of a job. `number`: what frames call it."""
 
     number: int
-    name: str
-    socket: str
-    """Path at which its rank answers, if it does."""
+    path: str
     stream: BoxStream
     process: tuple[int, int]
     """Pid on this host and start ticks; in a container the box has another pid."""
     ended: bool = False
     """Its process has ended, and its last records were sent."""
+
+    @property
+    def socket(self) -> str:
+        """The path at which its rank answers, if it does."""
+        return f"{self.path.removesuffix(BOX_SUFFIX)}.sock"
 
 
 @dataclass(eq=False)
@@ -90,13 +94,22 @@ class NodeJob:
         }
 
 
-class NodeJobs:
-    """Finds the jobs of this host. `cursors`: identity of a box -> its cursors by ring, of what the
-    reader has."""
+class KnownBox(NamedTuple):
+    """A box that the reader has already. `job`: equal for boxes of one job; `cursors`: of each
+    ring, the sequence number of the newest record."""
 
-    def __init__(self, cursors: Mapping[str, Mapping[str, int]]) -> None:
+    path: str
+    job: str
+    cursors: Mapping[str, int]
+
+
+class NodeJobs:
+    """Finds the jobs of this host. `known`: identity of a box -> what the reader has of it."""
+
+    def __init__(self, known: Mapping[str, KnownBox]) -> None:
         self.jobs: list[NodeJob] = []
-        self._cursors = cursors
+        self._known_boxes = known
+        self._reopened = False
         self._due = 0.0
         self._boxes = 0
 
@@ -114,6 +127,9 @@ class NodeJobs:
             job.running = running
             job.rendezvous = job.rendezvous or _shared_key(running.rendezvous)
             self._find_boxes(job)
+        if not self._reopened:
+            self._reopened = True
+            self._reopen()
         took = time.thread_time() - cost
         self._due = began + max(SCAN_EVERY, took / SCAN_SHARE)
 
@@ -137,6 +153,19 @@ class NodeJobs:
                 return job
         return None
 
+    def _reopen(self) -> None:
+        """Opens boxes of jobs that ended while no agent was here: nobody else would find them."""
+        opened = {box.stream.identity for job in self.jobs for box in job.boxes.values()}
+        ended: dict[str, NodeJob] = {}
+        for identity, known in self._known_boxes.items():
+            if identity in opened:
+                continue
+            job = ended.get(known.job) or NodeJob(len(self.jobs), _NO_PROCESSES, over=True)
+            if self._open(job, known.path, None, identity) and known.job not in ended:
+                ended[known.job] = job
+                self.jobs.append(job)
+                _find_recording(job, os.path.dirname(known.path))
+
     def _find_boxes(self, job: NodeJob) -> None:
         folders = {os.path.dirname(path) for path in job.boxes}
         with_box = {box.process[0] for box in job.boxes.values()}
@@ -153,9 +182,12 @@ class NodeJobs:
                 if path not in job.others:
                     self._open(job, path, None)
 
-    def _open(self, job: NodeJob, path: str, rank: JobProcess | None) -> bool:
+    def _open(
+        self, job: NodeJob, path: str, rank: JobProcess | None, identity: str | None = None
+    ) -> bool:
         """Opens a box; whether it is one of this job. `rank`: the process that has mapped it; None:
-        it lies beside others. A box that is not of its process's user could be any file."""
+        it lies beside others. A box that is not of its process's user could be any file.
+        `identity`: the only one that counts."""
         if path in job.boxes or path in job.refused or self._boxes >= MOST_BOXES:
             return path in job.boxes
         try:
@@ -170,18 +202,15 @@ class NodeJobs:
                 stream.close()
                 job.refused[path] = "it belongs to another user"
                 return False
-        elif processes.is_alive(*process) and stream.pid not in job.watched:
+        elif (processes.is_alive(*process) and stream.pid not in job.watched) or (
+            identity not in (None, stream.identity)
+        ):
             stream.close()
             job.others.add(path)
             return False
-        stream.resume(self._cursors.get(stream.identity, {}))
-        job.boxes[path] = NodeBox(
-            self._boxes,
-            os.path.basename(path),
-            f"{path.removesuffix(BOX_SUFFIX)}.sock",
-            stream,
-            process,
-        )
+        if stream.identity in self._known_boxes:
+            stream.resume(self._known_boxes[stream.identity].cursors)
+        job.boxes[path] = NodeBox(self._boxes, path, stream, process)
         job.watched.setdefault(stream.pid, process)
         self._boxes += 1
         return True
