@@ -72,7 +72,7 @@ class NewChunk(_Message, tag="chunk", frozen=True):
 
 
 class NewHeader(_Message, tag="header", frozen=True):
-    """The header of a box, after all to which it refers."""
+    """The header of a box, compressed, after all to which it refers."""
 
     box: Number
 

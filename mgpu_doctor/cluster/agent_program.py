@@ -1,4 +1,4 @@
-"""The program that is sent to a host: the agent and what it imports, as one text of Python."""
+"""The program that is sent to a host: the agent and what it imports."""
 
 from __future__ import annotations
 
@@ -50,10 +50,11 @@ def remote_command() -> str:
 
 @cache
 def program() -> bytes:
-    """What the agent's standard input begins with: its length in 12 digits, and its text."""
+    """What the agent's standard input begins with: a text of Python and the modules that it
+    imports, each after its length in 12 digits. `read` is the bootstrap's."""
+    text = f"{LOADER.read_text('utf-8')}\n\nrun_agent(read(int(read(12))))\n".encode()
     packed = zlib.compress(json.dumps(_read_modules()).encode(), 9)
-    text = f"{LOADER.read_text('utf-8')}\n\nrun_agent({packed!r})\n".encode()
-    return b"%012d" % len(text) + text
+    return b"%012d%s%012d%s" % (len(text), text, len(packed), packed)
 
 
 def _read_modules() -> dict[str, str]:

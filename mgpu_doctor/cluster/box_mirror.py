@@ -73,17 +73,14 @@ class BoxMirror:
 
     def add_chunk(self, at: int, packed: bytes) -> None:
         """Writes a part of an area that is no ring."""
-        unpacker = zlib.decompressobj()
-        try:
-            chunk = unpacker.decompress(packed, CHUNK)
-        except zlib.error:
-            raise BadStream("it sends damaged data") from None
+        chunk = _unpack(packed)
         if at < layout.HEADER_SIZE or at + len(chunk) > self._end:
             raise BadStream("it sends data that lies outside of its black box")
         self._write(chunk, at)
 
-    def add_header(self, header: bytes) -> None:
-        """Writes the header, which makes visible what arrived before."""
+    def add_header(self, packed: bytes) -> None:
+        """Writes the header, compressed too, which makes visible what arrived before."""
+        header = _unpack(packed)
         if len(header) != layout.HEADER_SIZE or not header.startswith(layout.MAGIC):
             raise BadStream("it sends a header that is none")
         self._write(self._as_seen_here(header), 0)
@@ -111,3 +108,11 @@ class BoxMirror:
                 data, at = data[written:], at + written
         finally:
             os.close(descriptor)
+
+
+def _unpack(packed: bytes) -> bytes:
+    """At most a chunk. Raises BadStream."""
+    try:
+        return zlib.decompressobj().decompress(packed, CHUNK)
+    except zlib.error:
+        raise BadStream("it sends damaged data") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from mgpu_doctor.cluster.agent_messages import Hello, JobFacts
@@ -80,7 +80,8 @@ class Fleet:
     def poll(self, seconds: float) -> None:
         """Takes in what arrives; waits at most so many seconds for it."""
         self._tend()
-        waiting, calls = select.poll(), {}
+        waiting = select.poll()
+        calls: dict[int, Callable[[], None]] = {}
         for channel in self._channels:
             for descriptor, events, call in channel.awaited():
                 waiting.register(descriptor, events)

@@ -113,7 +113,8 @@ def bad_parts() -> Iterator[bytes]:
     yield pack_frame("chunk", zlib.compress(b"x"), box=0, at=(1 << 32) - 1)
     yield pack_frame("chunk", b"not compressed", box=0, at=8192)
     yield pack_frame("header", b"short", box=0)
-    yield pack_frame("header", b"x" * layout.HEADER_SIZE, box=0)
+    yield pack_frame("header", zlib.compress(b"x" * layout.HEADER_SIZE), box=0)
+    yield pack_frame("header", zlib.compress(layout.MAGIC), box=0)
 
 
 @pytest.mark.parametrize("frame", [*bad_parts()])
@@ -144,7 +145,8 @@ def test_a_header_that_claims_any_size_is_refused(mirror: HostMirror, header: by
 
 def test_a_box_names_no_process_of_its_reader(mirror: HostMirror, header: bytes) -> None:
     """Even one that claims to be of this machine, this boot and a process of this user."""
-    receive(mirror, HOST, job_frame(), box_frame(header), pack_frame("header", header, box=0))
+    receive(mirror, HOST, job_frame(), box_frame(header))
+    receive(mirror, pack_frame("header", zlib.compress(header), box=0))
     (job,) = {id(job): job for job in mirror._jobs.values()}.values()
     (rank,) = load_recording(job.folder).ranks
     assert (rank.pid, rank.host) == (os.getpid(), os.uname().nodename)

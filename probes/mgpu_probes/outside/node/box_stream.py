@@ -96,7 +96,7 @@ class BoxStream:
                 yield from self._changed_chunks(number, offset, size)
         if header != self._header:
             self._header = header
-            yield pack_frame("header", header, box=number)
+            yield pack_frame("header", zlib.compress(header, 1), box=number)
 
     def _new_records(self, number: int, ring: _Ring, newest: int) -> Iterator[bytes]:
         sent = self._sent[ring.name]
