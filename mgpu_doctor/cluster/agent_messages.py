@@ -158,7 +158,6 @@ class JobFacts(Struct, frozen=True):
     ranks: Annotated[tuple[tuple[Whole | None, Pid], ...], Meta(max_length=4096)]
     """Rank (None: unknown) and pid."""
     boxes: Whole
-    recorded: bool
     refused: Annotated[tuple[Text, ...], Meta(max_length=8)]
     """Why some boxes could not be read."""
 

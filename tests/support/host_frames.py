@@ -36,7 +36,6 @@ def job_frame(number: int = 0, **changed: Any) -> bytes:
         "command": ["torchrun", "train.py"],
         "ranks": [[0, 101]],
         "boxes": 1,
-        "recorded": False,
         "refused": [],
     }
     return pack_frame("job", json.dumps(facts | changed).encode())

@@ -1,7 +1,7 @@
 """The training jobs of this host with their black boxes, and which of their ranks have ended.
 
-A rank's box is found where the rank has mapped it (proc_pid_maps(5)). Boxes beside it belong to
-ranks of the same job that have ended already."""
+A rank's box is found where the rank has mapped it (proc_pid_maps(5)). Boxes beside it whose
+processes do not run belong to ranks of the same job that have ended already."""
 
 from __future__ import annotations
 
@@ -89,7 +89,6 @@ class NodeJob:
             "command": [] if first is None else list(first.command),
             "ranks": [[rank.rank, rank.pid] for rank in self.running.ranks],
             "boxes": len(self.boxes),
-            "recorded": self.recording is not None,
             "refused": sorted(set(self.refused.values()))[:4],
         }
 
@@ -174,10 +173,12 @@ class NodeJobs:
             for path in _find_mapped_boxes(rank.pid) if rank.pid not in with_box else ():
                 if self._open(job, path, rank):
                     folders.add(os.path.dirname(path))
+        # In a container pids are others: whether the process of a box there runs is unknown.
+        contained = any(process.inner_pid is not None for process in job.running.processes)
         for folder in sorted(folders):
             if job.recording is None:
                 _find_recording(job, folder)
-            for name in _list_boxes(folder):
+            for name in () if contained else _list_boxes(folder):
                 path = os.path.join(folder, name)
                 if path not in job.others:
                     self._open(job, path, None)
