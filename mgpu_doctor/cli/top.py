@@ -256,7 +256,7 @@ def _make_host_source(hosts: str, wanted: FrameOptions | None = None) -> HostJob
     """The jobs on these hosts. `wanted`: for one frame, which waits until the hosts have
     answered."""
     from mgpu_doctor.cli.settings_files import settings
-    from mgpu_doctor.cluster.fleet import Fleet
+    from mgpu_doctor.cluster.host_fleet import Fleet
     from mgpu_doctor.live.frame_source import ALL_OPTIONS
     from mgpu_doctor.live.host_jobs import HostJobs
 

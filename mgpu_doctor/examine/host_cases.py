@@ -10,9 +10,9 @@ from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang
 from mgpu_doctor.case.model import Case, Unexamined
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.cluster.engine import Engine
-from mgpu_doctor.cluster.fleet import Fleet
 from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_channel import HostState, Link
+from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.examine.live_targets import CONFIRM_AFTER, Tell
 from mgpu_doctor.examine.subjects import UnknownSubject
 from mgpu_doctor.formatting import format_seconds

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mgpu_doctor.cluster.fleet import Fleet
 from mgpu_doctor.cluster.host_channel import HostState, Link
+from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.examine.host_cases import explain_nothing, list_host_gaps
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.live.frame import NO_PROGRESS, Frame

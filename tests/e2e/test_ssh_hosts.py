@@ -16,8 +16,8 @@ import pytest
 
 from mgpu_doctor.case.model import State
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.cluster.fleet import Fleet
 from mgpu_doctor.cluster.host_channel import HostState, Link
+from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.openssh import OpenSsh
 from mgpu_doctor.recording.box import Box, read_box
 from tests.support.jobs import JOBS, alone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mgpu_probes.inprocess import layout
@@ -37,7 +38,7 @@ class Hosts:
             writer.close()
             self.boxes.append(Path(writer.path))
 
-    def send(self, host: int, *frames: bytes, ahead: float = 0.0, **job: object) -> None:
+    def send(self, host: int, *frames: bytes, ahead: float = 0.0, **job: Any) -> None:
         """Everything that a host sends at first, and then these frames."""
         begin = hello(HOSTS[host], NOW + ahead), job_frame(ranks=[[host, 4711]], **job)
         self.mirrors[host].make_request(1.0)

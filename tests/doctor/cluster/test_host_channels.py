@@ -17,9 +17,9 @@ from mgpu_probes.outside import processes
 from mgpu_doctor.case.model import State
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.cluster.agent_program import TOO_OLD, remote_command
-from mgpu_doctor.cluster.fleet import Fleet
 from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_channel import SILENCE, HostChannel, Link
+from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.openssh import OpenSsh
 from mgpu_doctor.recording.box import read_box
 from tests.support.host_frames import HostFrames
@@ -100,7 +100,7 @@ def test_the_agent_ends_with_its_channel(rank: NodeRank) -> None:
 
 READER = """\
 import sys, time
-from mgpu_doctor.cluster.fleet import Fleet
+from mgpu_doctor.cluster.host_fleet import Fleet
 from tests.support.node_ranks import ShellEngine
 fleet = Fleet(["here"], ShellEngine(), 0.05)
 fleet.wait_until_read(30)
