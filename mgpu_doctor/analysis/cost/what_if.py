@@ -54,7 +54,10 @@ def ideal(attribution: Attribution) -> Ideal:
     """Compares the job with one of equally fast ranks. The waste includes healthy jitter: with many
     ranks, some rank is late in every step."""
     return Ideal(
-        step_seconds=_mean(attribution.own + attribution.in_collectives),
+        step_seconds=_mean(
+            attribution.own.mean(axis=1, dtype=np.float64)
+            + attribution.in_collectives.mean(axis=1, dtype=np.float64)
+        ),
         ideal_seconds=_mean(attribution.typical + attribution.communication),
     )
 

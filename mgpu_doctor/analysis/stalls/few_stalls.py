@@ -47,12 +47,13 @@ def find_few_stalls(
     without = np.maximum(attribution.own - compiling_seconds(joined, ranks), 0)
     known = ~np.isnan(without).any(axis=1)
     own, waits = without[known], attribution.in_collectives[known]
-    running = joined.running[known]
     if not len(own):
         return None
     walls = (own + waits).max(axis=1)
     usual = float(np.median(walls))
     least = max(LEAST_SECONDS, LEAST_STEPS * usual)
+    if walls.max() < least:
+        return None
     longer = own - np.median(own, axis=0)
     waited = waits - np.median(waits, axis=0)
     under_way = joined.steps[known] >= FIRST_STEPS
@@ -70,7 +71,8 @@ def find_few_stalls(
         return None
     rows = np.flatnonzero(known)
     lengths = [float(removed[first:end, column].sum()) for _, first, end in stalls]
-    computed = running[:, column] - np.median(running[:, column])
+    running = joined.running[rows, column]
+    computed = running - np.median(running)
     shares = [
         float(computed[first:end].sum()) / seconds
         for (_, first, end), seconds in zip(stalls, lengths, strict=True)

@@ -225,7 +225,9 @@ def _rare_stalls(work: _Work, ranks: Sequence[Rank], name: str, phase: int) -> S
 
 def _unexplained(work: _Work, attribution: Attribution, rest: Floats) -> Stalls | None:
     """Stalls without a measured cause: the series of pauses that is least likely to be chance."""
-    joined, rows = work.joined, work.known
+    joined = work.joined
+    whole = len(work.known) == len(rest)
+    rows = slice(None) if whole else work.known  # a slice copies nothing
     in_collectives = attribution.in_collectives[rows]
     candidates = []
     for series in find_stall_series(ComparedSteps(joined.steps[rows], rest[rows], in_collectives)):

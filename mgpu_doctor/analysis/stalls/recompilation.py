@@ -71,13 +71,16 @@ def find_recompilation(ranks: Sequence[Rank], warm_up: int) -> Recompilation | N
 
 def compiling_seconds(joined: Joined, ranks: Sequence[Rank]) -> Floats:
     """(T, R) seconds in which a rank compiled, of the compilations that are on record."""
-    seconds = np.zeros(joined.wall.shape)
+    seconds = np.zeros_like(joined.wall)
     by_number = {rank.rank: rank for rank in ranks}
     for column, number in enumerate(joined.ranks):
+        compilations = [event for event in by_number[number].events if event.kind == KIND]
+        if not compilations:
+            continue
         steps = joined.cells.column("step", column).astype(np.int64)
-        for event in by_number[number].events:
+        for event in compilations:
             row = int(np.searchsorted(steps, event.step))
-            if event.kind == KIND and row < len(steps) and steps[row] == event.step:
+            if row < len(steps) and steps[row] == event.step:
                 seconds[row, column] += event.seconds
     return seconds
 

@@ -95,17 +95,13 @@ class Joined:
     @cached_property
     def is_device_timed(self) -> bool:
         """Whether devices timed the phases, while their hosts ran ahead."""
-        return bool((self.flags & DEVICE_TIMED).any())
+        columns = range(len(self.ranks))
+        return any((self.cells.column("flags", column) & DEVICE_TIMED).any() for column in columns)
 
     @cached_property
     def end(self) -> Floats:
         """(T, R) seconds since the epoch, by each host's own clock"""
         return np.asarray(self.cells.field("end_ns", np.float64) * 1e-9 + self.offsets)
-
-    @cached_property
-    def flags(self) -> Ints:
-        """(T, R)"""
-        return self.cells.field("flags", np.int64)
 
     @cached_property
     def samples(self) -> Floats:

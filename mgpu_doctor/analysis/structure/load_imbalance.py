@@ -26,8 +26,8 @@ from mgpu_doctor.analysis.cost.what_if import saved_if_removed
 from mgpu_doctor.analysis.stalls.recompilation import compiling_seconds
 from mgpu_doctor.analysis.statistics.medians import median_of_others
 from mgpu_doctor.analysis.steps.step_alignment import Joined
-from mgpu_doctor.analysis.steps.step_cells import Floats
-from mgpu_doctor.analysis.steps.work_and_wait import Attribution
+from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
+from mgpu_doctor.analysis.steps.work_and_wait import Attribution, reference
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.structure.job_structure import Structure
 from mgpu_doctor.analysis.structure.pipeline_stages import WORK, pipeline_seconds
@@ -247,9 +247,11 @@ def _varying_work(
     joined: Joined, attribution: Attribution, uncompiled: _Steps
 ) -> VaryingWork | None:
     own = attribution.own
-    passes = [joined.phases[:, :, phase] for phase in (FORWARD, BACKWARD)]
-    measured = np.asarray(~np.isnan(own + passes[0] + passes[1]).any(axis=1)) & uncompiled
-    both = _moving_together(joined, own, passes, measured)
+    columns = reference(own.shape[1])
+    passes = [joined.phases[:, columns, phase] for phase in (FORWARD, BACKWARD)]
+    unmeasured = np.isnan(own).any(axis=1) | np.isnan(passes[0] + passes[1]).any(axis=1)
+    measured = np.asarray(~unmeasured) & uncompiled
+    both = _moving_together(joined, columns, own[:, columns], passes, measured)
     if both is None:
         return None
     work, communication = own[measured], attribution.communication[measured]
@@ -279,7 +281,8 @@ def _varying_work_of_stages(
     if min(map(np.min, levels_of_passes)) <= 0:
         return None
     shares = [seconds / usual for seconds, usual in zip(passes, levels_of_passes, strict=True)]
-    both = _moving_together(joined, work / levels, shares, measured)
+    columns = np.arange(len(joined.ranks))
+    both = _moving_together(joined, columns, work / levels, shares, measured)
     if both is None:
         return None
     work = work[measured]
@@ -316,12 +319,13 @@ def _pipelines(joined: Joined, structure: Structure) -> list[list[int]]:
 
 def _moving_together(
     joined: Joined,
+    columns: Ints,
     work: Floats,
     passes: Sequence[Floats],
     measured: _Steps,
 ) -> float | None:
-    """Correlation of forward and backward passes, if the work differs between ranks and steps as
-    data makes it differ; None: it does not."""
+    """Correlation of forward and backward passes, if the work of the ranks in these columns differs
+    between ranks and steps as data makes it differ; None: it does not."""
     if np.count_nonzero(measured) < LEAST_MEASURED:
         return None
     forward, backward = (_evened(seconds, measured) for seconds in passes)
@@ -332,7 +336,7 @@ def _moving_together(
         return None
     if joined.is_device_timed:
         return both
-    running = joined.running
+    running = joined.running[:, columns]
     if np.isnan(running[measured]).any():
         return None
     return both if _correlation(beyond, _evened(running, measured)) >= COMPUTED else None

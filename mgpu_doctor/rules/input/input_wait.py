@@ -109,9 +109,10 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     strong = share >= limits["strong"]
     saved = measures.input_saved
     keeps_up = fed.why in (Why.HANDED_OVER, Why.DIVIDED)
+    hard_to_gain = fed.lacks_cores(limits) and not strong
     yield Finding(
         code="input-bound",
-        severity=Severity.INFO if keeps_up else severity_of_cost(saved),
+        severity=Severity.INFO if keeps_up or hard_to_gain else severity_of_cost(saved),
         confidence=0.95 if strong else 0.8,
         title=f"{'All ranks wait' if len(shares) > 1 else 'The training waits'} for data: "
         f"{format_share(middle)} of every step "
@@ -210,9 +211,9 @@ RULES = (
         ),
         thresholds=(
             "Warning if steps without the wait would be 5 % shorter. Info if batches are "
-            "ready when requested and only receiving them takes that long. A disk is named if "
-            "the process that makes the batches was in uninterruptible sleep in 20 % of the "
-            "samples."
+            "ready when requested and only receiving them takes that long, or if no core is left "
+            "for workers and the share is below `strong`. A disk is named if the process that "
+            "makes the batches was in uninterruptible sleep in 20 % of the samples."
         ),
         fixes=(
             "Use persistent loader workers (`num_workers`, `persistent_workers`) and "

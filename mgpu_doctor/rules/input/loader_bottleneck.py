@@ -96,6 +96,10 @@ class Feeding:
         """Whether no core is left for more workers."""
         return self.throttled or (self.cpu is not None and self.cpu >= limits["saturated"])
 
+    def lacks_cores(self, limits: Limits) -> bool:
+        """Whether making batches takes CPU time, and no core is left for more workers."""
+        return self.busy(limits) and self.why is not Why.WAITS
+
 
 def feeding(measures: Measures, limits: Limits, only: int | None = None) -> Feeding:
     """How the ranks get their batches: all ranks, or one."""
@@ -220,21 +224,21 @@ HOW = {
 
 def how_to_load_faster(fed: Feeding, limits: Limits) -> str:
     """The advice for the current settings and for what the loader waits for."""
-    loader, busy = fed.loader, fed.busy(limits)
+    loader, lacks_cores = fed.loader, fed.lacks_cores(limits)
     full = _full(fed)
     less = "do less of it in `__getitem__` (decode and resize once, beforehand)"
     if fed.why in HOW:
         return HOW[fed.why]
     if loader.workers == 0:
         caveat = ""
-        if busy and fed.why is not Why.WAITS:
+        if lacks_cores:
             unless = "" if fed.why is Why.COMPUTES else "if making a batch computes, "
             caveat = f" But {full}: {unless}{less}."
         return (
             "DataLoader(..., num_workers=4, persistent_workers=True): it is num_workers=0 now, so "
             f"every batch is made while training waits.{caveat}"
         )
-    if busy and fed.why is not Why.WAITS:
+    if lacks_cores:
         return (
             f"{_capital(full)}, so more workers would not help: do less in "
             "`__getitem__` (decode and resize once, beforehand), or give the job more cores."
@@ -283,7 +287,7 @@ def explain_wait(fed: Feeding, limits: Limits) -> str:
         )
     if fed.why in (Why.HANDED_OVER, Why.DIVIDED):
         return _keeps_up(loader, fed.why)
-    if fed.busy(limits) and fed.why is not Why.WAITS:
+    if fed.lacks_cores(limits):
         return f"{_capital(_full(fed))}: preparing data competes with training."
     if loader.workers is not None:
         return _of_workers(loader, fed.why, disk)

@@ -100,6 +100,20 @@ def test_busy_cores_make_more_workers_useless() -> None:
     assert "keep up" in only(job_with_input(0.010, workers=4), cpu=50.0).cause
 
 
+@pytest.mark.parametrize(
+    ("seconds", "cpu", "severity"),
+    [
+        (0.004, 97.0, Severity.INFO),
+        (0.004, 50.0, Severity.WARNING),
+        (0.010, 97.0, Severity.WARNING),
+    ],
+)
+def test_a_short_wait_is_only_noted_where_no_core_is_left(
+    seconds: float, cpu: float, severity: Severity
+) -> None:
+    assert only(job_with_input(seconds, workers=0), cpu=cpu).severity is severity
+
+
 def restarting(every: int = 12, **loader: Any) -> Finding | None:
     """Data comes at once but for the first step of every epoch."""
     faults = [Fault(rank, "input", milliseconds=150, start=4, every=every) for rank in range(4)]
