@@ -1,4 +1,4 @@
-"""What Hugging Face Accelerate says when a launch, a setting or a collective fails."""
+"""What Hugging Face Accelerate reports when a launch, a setting or a collective fails."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="died with <Signals.",
         pattern=r"\bdied with <Signals\.(?P<signal>SIG(?:KILL|TERM)): \d{1,3}>",
         meaning="The launcher's script was ended with {signal}.",
-        fix="SIGKILL: look in `dmesg` for the out-of-memory killer. Else a person or the scheduler "
-        "ended it.",
+        fix="SIGKILL: look in `dmesg` for the out-of-memory killer. Else a person or the "
+        "scheduler ended it.",
         example="subprocess.CalledProcessError: Command '['/usr/bin/python3', 'train.py']' died "
         "with <Signals.SIGKILL: 9>.",
         origin="made: a script that is killed under accelerate launch 1.15",
@@ -97,8 +97,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"Tried to launch distributed communication on port `(?P<port>\d+)`, but another "
         r"process is utilizing it",
         meaning="Port {port} is taken: another job, or what is left of one.",
-        fix="`accelerate launch --main_process_port 0` takes a free one; "
-        "`ss -ltnp 'sport = :{port}'` shows who has this.",
+        fix="`accelerate launch --main_process_port 0` takes a free one; `ss -ltnp 'sport = "
+        ":{port}'` shows who has this.",
         example="ConnectionError: Tried to launch distributed communication on port `29500`, but "
         "another process is utilizing it. Please specify a different port (such as using the "
         "`--main_process_port` flag or specifying a different `main_process_port` in your config "
@@ -139,8 +139,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-exception",
         role=Role.CAUSE,
         needle="before the `notebook_launcher` could create",
-        pattern=r"\b(?P<device>\w{1,40}) has been initialized before the "
-        r"`notebook_launcher` could create a forked subprocess",
+        pattern=r"\b(?P<device>\w{1,40}) has been initialized before the `notebook_launcher` "
+        r"could create a forked subprocess",
         meaning="{device} was used in the notebook before the ranks were started.",
         fix="Restart the notebook; use the GPU inside the training function only, and look for "
         "imports that use it.",
@@ -160,9 +160,9 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="A model spread over the GPUs by `device_map='auto'` cannot be trained by several "
         "ranks.",
         fix="Drop `device_map` (or `device_map={{'': local_rank}}`), or start one process.",
-        example="ValueError: You can't train a model that has been loaded with `device_map='auto'` "
-        "in any distributed mode. Please rerun your script specifying `--num_processes=1` or by "
-        "launching with `python {{myscript.py}}`.",
+        example="ValueError: You can't train a model that has been loaded with "
+        "`device_map='auto'` in any distributed mode. Please rerun your script specifying "
+        "`--num_processes=1` or by launching with `python {{myscript.py}}`.",
         origin="source: accelerator.py of accelerate 1.15",
         weight=0.95,
     ),
@@ -178,7 +178,6 @@ SIGNATURES: tuple[Signature, ...] = (
         "look who else uses the GPU (`nvidia-smi`).",
         example="RuntimeError: No executable batch size found, reached zero.",
         origin="source: utils/memory.py of accelerate 1.15",
-        weight=0.9,
     ),
     Signature(
         id="accelerate-wrap-class",

@@ -1,4 +1,4 @@
-"""What torch.compile says when it compiles too often, or not at all."""
+"""torch.compile and Triton: compilation that fails, or happens too often."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="recompiling",
         role=Role.CAUSE,
         needle="torch._dynamo hit config.",
-        pattern=r"torch\._dynamo hit config\.(?P<option>(?:accumulated_)?(?:recompile|cache_size)_"
-        r"limit) \((?P<limit>\d+)\)",
+        pattern=r"torch\._dynamo hit config\.(?P<option>(?:accumulated_)?(?:recompile|"
+        r"cache_size)_limit) \((?P<limit>\d+)\)",
         meaning="A compiled function was compiled {limit} times for other shapes or values, and "
         "now runs uncompiled.",
         fix="Pad batches to few sizes, or use `torch.compile(..., dynamic=True)` or "
@@ -57,8 +57,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="torch._inductor.exc.InductorError: ",
         pattern=r"^torch\._inductor\.exc\.InductorError: (?P<what>.{1,200})",
         meaning="Inductor, the compiler of `torch.compile`, failed: {what}.",
-        fix="Install a C++ compiler (and Triton for GPUs) on every host if one is "
-        "missing. " + _WITHOUT,
+        fix="Install a C++ compiler (and Triton for GPUs) on every host if one is missing. "
+        + _WITHOUT,
         example="torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler "
         "found in torch._inductor.config.cpp.cxx: (None, '/nonexistent/g++')",
         origin="made: torch.compile without a C++ compiler, torch 2.13",
@@ -83,8 +83,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="Triton Error [CUDA]: out of memory",
         pattern=r"Triton Error \[CUDA\]: out of memory",
         meaning="No GPU memory was left to load a Triton kernel.",
-        fix="Leave some GPU memory free: a smaller batch, or `torch.cuda.empty_cache()` before the "
-        "first compiled step.",
+        fix="Leave some GPU memory free: a smaller batch, or `torch.cuda.empty_cache()` before "
+        "the first compiled step.",
         example="RuntimeError: Triton Error [CUDA]: out of memory",
         origin="source: third_party/nvidia/backend/driver.c of Triton 3",
     ),
@@ -128,5 +128,21 @@ SIGNATURES: tuple[Signature, ...] = (
         example="ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'",
         origin="recalled: ptxas of CUDA 12",
         weight=0.95,
+    ),
+    Signature(
+        id="triton-resources",
+        code="failed-exception",
+        role=Role.CAUSE,
+        needle="OutOfResources: out of resource",
+        pattern=r"OutOfResources: out of resource: (?P<what>shared memory|tensor memory|threads|"
+        r"registers), Required: (?P<required>\d{1,12}), Hardware limit: (?P<limit>\d{1,12})",
+        meaning="A Triton kernel needs more {what} ({required}) than this GPU has ({limit}).",
+        fix="Use smaller block sizes or fewer stages, a newer version of the library, or another "
+        "GPU.",
+        example="triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: "
+        "147456, Hardware limit: 101376.",
+        origin="recalled: python/triton/runtime/errors.py of Triton 3.2",
+        weight=0.95,
+        needle_tells=False,
     ),
 )

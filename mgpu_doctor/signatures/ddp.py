@@ -15,8 +15,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-unused-parameters",
         role=Role.CAUSE,
         needle="has parameters that were not used in producing loss",
-        pattern=r"Expected to have finished reduction in the prior iteration before starting a new "
-        r"one\. This error indicates that your module has parameters that were not used in "
+        pattern=r"Expected to have finished reduction in the prior iteration before starting a "
+        r"new one\. This error indicates that your module has parameters that were not used in "
         r"producing loss",
         meaning="Some parameters got no gradient in a step, so DDP still waits for them in the "
         "next one.",
@@ -95,8 +95,8 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Use `checkpoint(fn, x, use_reentrant=False)` around the modules that use it, or set "
         "`static_graph=True`.",
         example="Parameter at index 1 with name a.bias has been marked as ready twice. This means "
-        "that multiple autograd engine  hooks have fired for this particular parameter during this "
-        "iteration.",
+        "that multiple autograd engine  hooks have fired for this particular parameter during "
+        "this iteration.",
         origin="made: reentrant checkpointing under DDP with find_unused_parameters, torch 2.13",
         weight=0.85,
     ),
@@ -106,8 +106,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="training graph has changed in this iteration",
         pattern=r"[Yy]our training graph has changed in this iteration",
-        meaning="DDP was told `static_graph=True`, but another set of parameters took part in this "
-        "step than in the first one.",
+        meaning="DDP was told `static_graph=True`, but another set of parameters took part in "
+        "this step than in the first one.",
         fix="Drop `static_graph=True` (or `_set_static_graph()`), and use "
         "`find_unused_parameters=True` if parts of the model are really skipped in some steps.",
         example="RuntimeError: Your training graph has changed in this iteration, e.g., one "
@@ -121,8 +121,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-shape-mismatch",
         role=Role.CAUSE,
         needle="appears not to match sizes of the same param in process",
-        pattern=r"\[(?P<rank>\d+)\]: params\[(?P<index>\d+)\] in this process with sizes "
-        r"\[(?P<left>[\d, ]*)\] appears not to match sizes of the same param in process "
+        pattern=r"\[(?P<rank>\d+)\]: params\[(?P<index>\d+)\] in this process with sizes \["
+        r"(?P<left>[\d, ]*)\] appears not to match sizes of the same param in process "
         r"(?P<other>\d+)",
         meaning="Parameter {index} is [{left}] on rank {rank} and has another size on rank "
         "{other}: the ranks built different models.",
@@ -137,8 +137,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-shape-mismatch",
         role=Role.CAUSE,
         needle="DDP expects same model across all ranks",
-        pattern=r"DDP expects same model across all ranks, but Rank (?P<rank>\d+) has (?P<own>\d+) "
-        r"params, while rank (?P<other>\d+) has inconsistent (?P<theirs>\d+) params",
+        pattern=r"DDP expects same model across all ranks, but Rank (?P<rank>\d+) has "
+        r"(?P<own>\d+) params, while rank (?P<other>\d+) has inconsistent (?P<theirs>\d+) params",
         meaning="Rank {rank} built a model of {own} parameters, rank {other} one of {theirs}.",
         fix=_SAME_MODEL,
         example="RuntimeError: DDP expects same model across all ranks, but Rank 0 has 2 params, "
@@ -181,8 +181,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-exception",
         role=Role.CAUSE,
         needle="Modules with uninitialized parameters can't be used with",
-        pattern=r"Modules with uninitialized parameters can't be used with "
-        r"`(?P<wrapper>[\w.]+)`",
+        pattern=r"Modules with uninitialized parameters can't be used with `(?P<wrapper>[\w.]+)`",
         meaning="The model holds lazy layers whose size is not known yet.",
         fix="Run one batch through the model before `{wrapper}` wraps it.",
         example="RuntimeError: Modules with uninitialized parameters can't be used with "
@@ -210,8 +209,8 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="`bf16_compress_hook` needs CUDA and NCCL (or XPU and XCCL), and this job has "
         "neither.",
         fix="Leave the hook out, use `fp16_compress_hook`, or run on GPUs with NCCL.",
-        example="TypeError: BF16 all reduce communication hook required CUDA 11+ and NCCL 2.10+ or "
-        "XPU and XCCL",
+        example="TypeError: BF16 all reduce communication hook required CUDA 11+ and NCCL 2.10+ "
+        "or XPU and XCCL",
         origin="made: register_comm_hook(bf16_compress_hook) with gloo, torch 2.13",
     ),
 )

@@ -1,4 +1,4 @@
-"""What DeepSpeed says of its settings, its kernels, its ranks and the loss scale."""
+"""What DeepSpeed reports of its settings, its kernels, its ranks and the loss scale."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-deepspeed",
         role=Role.CAUSE,
         needle="train_batch_size is not equal to micro_batch_per_gpu",
-        pattern=r"\btrain_batch_size is not equal to "
-        r"micro_batch_per_gpu \* gradient_acc_step \* world_size ?(?P<total>\d+) != "
-        r"(?P<micro>\d+) \* (?P<steps>\d+) \* (?P<ranks>[\d.]+)",
+        pattern=r"\btrain_batch_size is not equal to micro_batch_per_gpu \* gradient_acc_step \* "
+        r"world_size ?(?P<total>\d+) != (?P<micro>\d+) \* (?P<steps>\d+) \* (?P<ranks>[\d.]+)",
         meaning="The batch sizes do not fit: train_batch_size is {total}, but {micro} a GPU x "
         "{steps} accumulation steps x {ranks} ranks is another number.",
         fix="Give two of train_batch_size, train_micro_batch_size_per_gpu and "
@@ -49,8 +48,8 @@ SIGNATURES: tuple[Signature, ...] = (
         "smaller: they are NaN or infinite for good, or too large for fp16.",
         fix='Train in bfloat16 (`"bf16": {{"enabled": true}}`); lower the learning rate, set '
         '`"gradient_clipping"`; a model made in bfloat16 often overflows in fp16.',
-        example="Exception: Current loss scale already at minimum - cannot decrease scale anymore. "
-        "Exiting run.",
+        example="Exception: Current loss scale already at minimum - cannot decrease scale "
+        "anymore. Exiting run.",
         origin="source: runtime/fp16/loss_scaler.py of DeepSpeed 0.19",
         weight=0.95,
     ),
@@ -63,8 +62,8 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="A rank was killed with SIGKILL; the launcher then ended the others. Mostly the "
         "machine's memory ran out (offloading to the CPU needs much).",
         fix="`dmesg | grep -i 'killed process'`. Use fewer ranks or workers, or no CPU offload.",
-        example="[2024-03-06 10:11:12,345] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/"
-        "python3', '-u', 'train.py', '--local_rank=3'] exits with return code = -9",
+        example="[2024-03-06 10:11:12,345] [ERROR] [launch.py:321:sigkill_handler] "
+        "['/usr/bin/python3', '-u', 'train.py', '--local_rank=3'] exits with return code = -9",
         origin=_LAUNCH,
         weight=0.7,
         needle_tells=False,
@@ -78,8 +77,8 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="A rank crashed with signal {signal}; the launcher then ended the others.",
         fix="7 is mostly a full /dev/shm, 6 an abort with a message above; else run with "
         "PYTHONFAULTHANDLER=1 to get the stack.",
-        example="['/usr/bin/python3', '-u', 'train.py', '--local_rank=3'] exits with return code = "
-        "-11",
+        example="['/usr/bin/python3', '-u', 'train.py', '--local_rank=3'] exits with return code "
+        "= -11",
         origin=_LAUNCH,
         weight=0.7,
         needle_tells=False,
@@ -93,8 +92,8 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="A rank ended with exit code {exit_code}; the launcher then ended the others.",
         fix="Look for the first traceback above; `--enable_each_rank_log FOLDER` keeps one log a "
         "rank.",
-        example="['/usr/bin/python3', '-u', 'train.py', '--local_rank=3'] exits with return code = "
-        "1",
+        example="['/usr/bin/python3', '-u', 'train.py', '--local_rank=3'] exits with return code "
+        "= 1",
         origin=_LAUNCH,
         weight=0.5,
         needle_tells=False,
@@ -202,11 +201,11 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"The checkpoint being loaded used a DP world size of (?P<saved>\d+) but the "
         r"current world size is (?P<now>\d+)",
         meaning="The ZeRO checkpoint is of {saved} ranks, the job has {now}.",
-        fix="Convert it with `ds_to_universal.py` and load it as universal checkpoint, use {saved} "
-        "ranks, or load the weights only (`zero_to_fp32.py`).",
+        fix="Convert it with `ds_to_universal.py` and load it as universal checkpoint, use "
+        "{saved} ranks, or load the weights only (`zero_to_fp32.py`).",
         example="deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded "
-        "used a DP world size of 8 but the current world size is 4. Automatic adjustment of ZeRO's "
-        "optimizer state partitioning with a new world size is not currently supported.",
+        "used a DP world size of 8 but the current world size is 4. Automatic adjustment of "
+        "ZeRO's optimizer state partitioning with a new world size is not currently supported.",
         origin="source: runtime/engine.py of DeepSpeed 0.19",
         weight=0.95,
     ),
@@ -215,14 +214,14 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-checkpoint",
         role=Role.CAUSE,
         needle="is not consistent across all ranks.",
-        pattern=r"AssertionError: \[rank=(?P<rank>\d+)\] The checkpoint tag name "
-        r"'(?P<tag>[^']{1,120})' is not consistent across all ranks",
+        pattern=r"AssertionError: \[rank=(?P<rank>\d+)\] The checkpoint tag name '"
+        r"(?P<tag>[^']{1,120})' is not consistent across all ranks",
         meaning="Ranks save under different names ('{tag}' on rank {rank}), so the checkpoint "
         "would fall apart.",
         fix="Build the tag from the step only, not from rank, host or time.",
-        example="AssertionError: [rank=1] The checkpoint tag name 'step10-rank1' is not consistent "
-        "across all ranks. Including rank unique information in checkpoint tag could cause issues "
-        "when restoring with different world sizes.",
+        example="AssertionError: [rank=1] The checkpoint tag name 'step10-rank1' is not "
+        "consistent across all ranks. Including rank unique information in checkpoint tag could "
+        "cause issues when restoring with different world sizes.",
         origin="source: runtime/engine.py of DeepSpeed 0.19",
         needle_tells=False,
     ),
@@ -261,13 +260,13 @@ SIGNATURES: tuple[Signature, ...] = (
         code="loss-nan",
         role=Role.CAUSE,
         needle="Attempted loss scale: ",
-        pattern=r"OVERFLOW! .{0,60}?Attempted loss scale: 1(?:\.0)?, reducing to "
-        r"1(?:\.0)?(?![\d.])",
-        meaning="Gradients overflow at step after step, and the loss scale cannot go below "
-        "1: no step is taken any more.",
+        pattern=r"OVERFLOW! .{0,60}?Attempted loss scale: 1(?:\.0)?, reducing to 1(?:\.0)?"
+        r"(?![\d.])",
+        meaning="Gradients overflow at step after step, and the loss scale cannot go below 1: no "
+        "step is taken any more.",
         fix="Train in bf16, or go back to a checkpoint from before and lower the learning rate.",
-        example="[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 1, reducing "
-        "to 1",
+        example="[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 1, reducing to "
+        "1",
         origin="recalled: deepspeed/runtime/zero/stage_1_and_2.py of DeepSpeed 0.5",
         severity="warning",
         least=3,
@@ -305,8 +304,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="'status': 'INFLIGHT'",
         pattern=r"AssertionError: \{'id': \d{1,9}, 'status': 'INFLIGHT'",
         meaning="ZeRO-3 found a parameter that it had not finished gathering: modules run in "
-        "another "
-        "order than before, or not on all ranks.",
+        "another order than before, or not on all ranks.",
         fix="Let every rank run the same modules in the same order (also in generation and "
         "evaluation), and mark modules whose order changes with "
         "`deepspeed.utils.set_z3_leaf_modules`.",
@@ -314,7 +312,6 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: deepspeed/runtime/zero/partitioned_param_coordinator.py of DeepSpeed "
         "0.14",
         weight=0.85,
-        needle_tells=False,
     ),
     Signature(
         id="zero3-trace-changed",
@@ -322,8 +319,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="in the parameter fetch queue to be",
         pattern=r"tracing error at step \d{1,9}: expected the next \d{1,9} parameters in the "
-        r"parameter "
-        r"fetch queue to be",
+        r"parameter fetch queue to be",
         meaning="Modules run in another order than ZeRO-3 recorded.",
         fix="Let every rank run the same modules in the same order, and mark those whose order "
         "changes with `deepspeed.utils.set_z3_leaf_modules`.",
@@ -331,7 +327,6 @@ SIGNATURES: tuple[Signature, ...] = (
         "parameter fetch queue to be",
         origin="recalled: deepspeed/runtime/zero/partitioned_param_coordinator.py of DeepSpeed "
         "0.14",
-        weight=0.9,
     ),
     Signature(
         id="zero-no-sync",
@@ -340,11 +335,64 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="no_sync context manager is incompatible with",
         pattern=r"no_sync context manager is incompatible with gradient partitioning logic of ZeRO",
         meaning="`no_sync` was used with ZeRO stage 2 or 3, which share out gradients at once.",
-        fix="Set `gradient_accumulation_steps` in DeepSpeed's configuration in place of `no_sync`, "
-        "or use stage 1.",
+        fix="Set `gradient_accumulation_steps` in DeepSpeed's configuration in place of "
+        "`no_sync`, or use stage 1.",
         example="AssertionError: no_sync context manager is incompatible with gradient "
-        "partitioning "
-        "logic of ZeRO stage 2",
+        "partitioning logic of ZeRO stage 2",
         origin="recalled: deepspeed/runtime/engine.py of DeepSpeed 0.16",
+    ),
+    Signature(
+        id="deepspeed-config-error",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle="DeepSpeedConfigError",
+        pattern=r"\bDeepSpeedConfigError\b",
+        meaning="DeepSpeed rejected its configuration.",
+        fix="Read the rest of the message, and compare the JSON with DeepSpeed's documentation.",
+        example="deepspeed.runtime.config.DeepSpeedConfigError: Invalid fields",
+        origin="source: deepspeed/runtime/config.py of DeepSpeed 0.16",
+    ),
+    Signature(
+        id="deepspeed-config-differs",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle="Please correct the following DeepSpeed config values",
+        pattern=r"Please correct the following DeepSpeed config values that mismatch "
+        r"TrainingArguments",
+        meaning="DeepSpeed's configuration and the trainer's arguments contradict each other.",
+        fix='Write "auto" for these values in the JSON.',
+        example="ValueError: Please correct the following DeepSpeed config values that mismatch "
+        "TrainingArguments values:",
+        origin="recalled: transformers/integrations/deepspeed.py of Transformers 4",
+        weight=0.95,
+    ),
+    Signature(
+        id="deepspeed-backend-not-set",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle="DeepSpeed backend not set, please initialize",
+        pattern=r"DeepSpeed backend not set, please initialize",
+        meaning="DeepSpeed was used before its process group exists.",
+        fix="Call `deepspeed.init_distributed()` first.",
+        example="AssertionError: DeepSpeed backend not set, please initialize it using "
+        "init_process_group()",
+        origin="recalled: deepspeed/comm/comm.py of DeepSpeed 0.10",
+    ),
+    Signature(
+        id="zero-ranks-disagree",
+        code="hang-collective-mismatch",
+        role=Role.CAUSE,
+        needle="disagreement between rank",
+        pattern=r"RuntimeError: disagreement between rank(?P<first>\d{1,6}) and rank"
+        r"(?P<second>\d{1,6}): ",
+        meaning="ZeRO-3 found that rank {first} and rank {second} run other parts of the model, "
+        "so their collectives do not fit.",
+        fix="Let every rank run the same modules in each step: a batch without images, or an "
+        "expert without tokens, still needs a dummy pass.",
+        example="RuntimeError: disagreement between rank0 and rank3: rank0: [12, 44], rank3: [12, "
+        "45]",
+        origin="recalled: deepspeed/runtime/zero/utils.py of DeepSpeed 0.14",
+        needle_tells=False,
+        mutual=True,
     ),
 )

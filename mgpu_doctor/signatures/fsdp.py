@@ -38,8 +38,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-fsdp",
         role=Role.CAUSE,
         needle="FSDP expects uniform original parameter dtype",
-        pattern=r"FSDP expects uniform original parameter dtype but got "
-        r"\{(?P<dtypes>[^}]{1,200})\}",
+        pattern=r"FSDP expects uniform original parameter dtype but got \{"
+        r"(?P<dtypes>[^}]{1,200})\}",
         meaning="One `fully_shard` group holds parameters of several types ({dtypes}).",
         fix="Convert the model to one type before `fully_shard` and use `MixedPrecisionPolicy`; "
         "or call `fully_shard` on the parts by themselves.",
@@ -65,8 +65,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-fsdp",
         role=Role.CAUSE,
         needle="FSDP parameters should be materialized from meta device",
-        pattern=r"FSDP parameters should be materialized from meta device before training, but the "
-        r"following were still on meta device: \[(?P<parameters>[^\]]{1,300})",
+        pattern=r"FSDP parameters should be materialized from meta device before training, but "
+        r"the following were still on meta device: \[(?P<parameters>[^\]]{1,300})",
         meaning="The model was made on the meta device, and some parameters never got values "
         "({parameters}).",
         fix="Call `model.to_empty(device=...)` after `fully_shard`, then initialise or load the "
@@ -126,11 +126,11 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-fsdp",
         role=Role.CAUSE,
         needle="Valid mesh_dim_names are",
-        pattern=r"Invalid mesh_dim_names? \(?'(?P<name>\w+)'.{0,80}?Valid mesh_dim_names are "
-        r"\[(?P<valid>[^\]]{0,200})\]",
+        pattern=r"Invalid mesh_dim_names? \(?'(?P<name>\w+)'.{0,80}?Valid mesh_dim_names are \["
+        r"(?P<valid>[^\]]{0,200})\]",
         meaning="The device mesh has no dimension {name}; it has {valid}.",
-        fix="Name the dimensions in `init_device_mesh(..., mesh_dim_names=(...))` as they are used "
-        "later.",
+        fix="Name the dimensions in `init_device_mesh(..., mesh_dim_names=(...))` as they are "
+        "used later.",
         example="KeyError: \"Invalid mesh_dim_names ('tp',) specified. Valid mesh_dim_names are "
         "['dp'].\"",
         origin="made: mesh['tp'] of a mesh with the dimension dp, torch 2.13",
@@ -186,8 +186,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Call the outer FSDP module only, first of all; use `summon_full_params` for inner "
         "ones.",
         example="AssertionError: Non-root FSDP instance's `_is_root` should not have been set yet "
-        "or "
-        "should have been set to `False`",
+        "or should have been set to `False`",
         origin="source: torch/distributed/fsdp/_runtime_utils.py of torch 2.13",
     ),
     Signature(
@@ -197,14 +196,69 @@ SIGNATURES: tuple[Signature, ...] = (
         needle=" are out of bounds for storage of size 0",
         pattern=r"setStorage: sizes .{1,200} are out of bounds for storage of size 0",
         meaning="A parameter was used while its values lay on the other ranks: FSDP had not "
-        "gathered "
-        "it.",
+        "gathered it.",
         fix="Call the module that FSDP wraps, not its inner functions; wrap modules that share "
         "parameters together, and use `use_orig_params=True`.",
         example="RuntimeError: setStorage: sizes [512, 512], strides [512, 1], storage offset 0, "
-        "and "
-        "itemsize 4 requiring a storage size of 1048576 are out of bounds for storage of size 0",
+        "and itemsize 4 requiring a storage size of 1048576 are out of bounds for storage of size "
+        "0",
         origin="source: strings in the library of torch 2.13",
         weight=0.85,
+    ),
+    Signature(
+        id="fsdp-flatten-dtype",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="Must flatten tensors with the same dtype",
+        pattern=r"Must flatten tensors with the same dtype",
+        meaning="FSDP wraps parameters of different types in one unit.",
+        fix="Convert the model to one type before it is wrapped (LoRA weights, norms).",
+        example="ValueError: Must flatten tensors with the same dtype but got torch.bfloat16 and "
+        "torch.float32",
+        origin="recalled: torch/distributed/fsdp of torch 1.13",
+        weight=0.95,
+    ),
+    Signature(
+        id="fsdp-flat-dtype",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="FlatParameter requires uniform",
+        pattern=r"(?<!`)FlatParameter requires uniform (?P<what>\w{1,20})",
+        meaning="FSDP wraps parameters of different {what} in one unit.",
+        fix="Convert the model to one type, or freeze whole units.",
+        example="ValueError: FlatParameter requires uniform dtype but got torch.float16 and "
+        "torch.float32",
+        origin="recalled: torch/distributed/fsdp of torch 2.0",
+        weight=0.95,
+        needle_tells=False,
+    ),
+    Signature(
+        id="fsdp-order-differs",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="Forward order differs across ranks",
+        pattern=r"RuntimeError: Forward order differs across ranks",
+        meaning="Ranks use FSDP's units in different orders: a branch of the model depends on the "
+        "batch.",
+        fix="Use the same modules on every rank in every step.",
+        example="RuntimeError: Forward order differs across ranks: rank 0 is all-gathering 3 "
+        "parameters while rank 1 is all-gathering 1 parameters",
+        origin="source: torch/distributed/fsdp/_exec_order_utils.py of torch 2.13",
+        needle_tells=False,
+    ),
+    Signature(
+        id="fsdp-training-state",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle=" TrainingState",
+        pattern=r"(?:Expects|expected to be in|expects).{0,120}? but (?:got|current state is) "
+        r"TrainingState_?\.",
+        meaning="FSDP's units were used in an order that it does not support, such as an inner "
+        "one without the outer one.",
+        fix="Call the outermost module; wrap blocks that are called alone as roots of their own.",
+        example="AssertionError: expects to be in states [TrainingState.IDLE] but got "
+        "TrainingState.FORWARD_BACKWARD",
+        origin="recalled: torch/distributed/fsdp of torch 2.0",
+        weight=0.8,
     ),
 )

@@ -1,4 +1,4 @@
-"""What gloo and the checks of TORCH_DISTRIBUTED_DEBUG say of collectives on CPUs."""
+"""gloo and the checks of TORCH_DISTRIBUTED_DEBUG: collectives on CPUs that failed or differ."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-gloo",
         role=Role.SYMPTOM,
         needle="Connection closed by peer [",
-        pattern=r"gloo/transport/tcp/\w+\.cc:\d+\] Connection closed by peer "
-        r"\[(?P<host>[^\]]{1,64})\](?::(?P<port>\d+))?",
+        pattern=r"gloo/transport/tcp/\w+\.cc:\d+\] Connection closed by peer \["
+        r"(?P<host>[^\]]{1,64})\](?::(?P<port>\d+))?",
         meaning="Another rank ended while this one waited for it: it crashed, raised or finished "
         "early.",
         fix=_FIRST,
-        example="RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:5"
-        "53] Connection closed by peer [127.0.0.1]:42709. This is typically caused by a remote "
-        "worker crashing. Check the logs of the remote worker before reporting an error.",
+        example="RuntimeError: "
+        "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed "
+        "by peer [127.0.0.1]:42709. This is typically caused by a remote worker crashing. Check "
+        "the logs of the remote worker before reporting an error.",
         origin="made: a rank killed before an all_reduce, torch 2.13",
         weight=0.5,
         more_heads=("This is typically caused by a remote worker crashing",),
@@ -37,16 +38,17 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-gloo",
         role=Role.SYMPTOM,
         needle="gloo/transport/tcp/",
-        pattern=r"gloo/transport/tcp/\w+\.cc:\d+\] (?:Read|Write|writev|Read/Write) ?"
-        r"(?:error )?(?:\[(?P<host>[^\]]{1,64})\](?::(?P<port>\d+)\b)?)?.{0,40}?"
-        r"(?:Connection reset by peer|Broken pipe|Connection timed out|No route to host)",
+        pattern=r"gloo/transport/tcp/\w+\.cc:\d+\] (?:Read|Write|writev|Read/Write) ?(?:error )?"
+        r"(?:\[(?P<host>[^\]]{1,64})\](?::(?P<port>\d+)\b)?)?.{0,40}?(?:Connection reset by peer|"
+        r"Broken pipe|Connection timed out|No route to host)",
         meaning="The connection to another rank broke: it crashed, or the network between the "
         "hosts failed.",
         fix=_FIRST,
-        example="RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:5"
-        "37] Read error [127.0.0.1]:14471: Connection reset by peer. This is typically caused by "
-        "a remote worker hanging or bugs in the application. Check the logs of the remote worker "
-        "before reporting an error.",
+        example="RuntimeError: "
+        "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error "
+        "[127.0.0.1]:14471: Connection reset by peer. This is typically caused by a remote worker "
+        "hanging or bugs in the application. Check the logs of the remote worker before reporting "
+        "an error.",
         origin="made: a rank that ends in the middle of an all_reduce, torch 2.13",
         weight=0.5,
         needle_tells=False,
@@ -63,8 +65,9 @@ SIGNATURES: tuple[Signature, ...] = (
         "never came, or came too late.",
         fix="Look at what the other ranks did then: `mgpu-doctor diagnose PID` while it stands "
         "still shows it. A longer limit: `init_process_group(..., timeout=timedelta(minutes=60))`.",
-        example="RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
-        "unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete",
+        example="RuntimeError: "
+        "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed "
+        "out waiting 2000ms for recv operation to complete",
         origin="made: an all_reduce that one rank never joins, timeout of 2 s, torch 2.13",
         weight=0.6,
         needle_tells=False,
@@ -103,9 +106,9 @@ SIGNATURES: tuple[Signature, ...] = (
         "<= op.nbytes. 1004 vs 4. Received data size doesn't match expected size. Is there a "
         "distributed collective mismatch in your code?",
         origin="made: an all_reduce of other lengths on two ranks, torch 2.13",
-        mutual=True,
         needle_tells=False,
         more_heads=("Received data size doesn't match expected size",),
+        mutual=True,
     ),
     Signature(
         id="collectives-differ",
@@ -113,11 +116,10 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="Detected mismatch between collectives on ranks",
         pattern=r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running "
-        r"(?:inconsistent )?collective: "
-        r"CollectiveFingerPrint\((?:SequenceNumber=(?P<sequence>\d+))?[, "
-        r"]{0,4}OpType=(?P<operation>\w{1,40})\b.{0,1000}?, but Rank (?P<other>\d{1,9}) is running "
-        r"(?:inconsistent )?collective: CollectiveFingerPrint\((?:SequenceNumber=\d{1,20})?[, "
-        r"]{0,4}OpType=(?P<other_operation>\w+)",
+        r"(?:inconsistent )?collective: CollectiveFingerPrint\((?:SequenceNumber="
+        r"(?P<sequence>\d+))?[, ]{0,4}OpType=(?P<operation>\w{1,40})\b.{0,1000}?, but Rank "
+        r"(?P<other>\d{1,9}) is running (?:inconsistent )?collective: CollectiveFingerPrint\("
+        r"(?:SequenceNumber=\d{1,20})?[, ]{0,4}OpType=(?P<other_operation>\w+)",
         meaning="Rank {rank} called {operation} while rank {other} called {other_operation}, or "
         "the same with another shape or type.",
         fix="Every rank must call the same collectives in the same order with the same shapes: "
@@ -133,8 +135,8 @@ SIGNATURES: tuple[Signature, ...] = (
         "memory_format=(nullopt))).Collectives differ in the following aspects: ",
         origin="made: all_reduce against broadcast, TORCH_DISTRIBUTED_DEBUG=DETAIL, torch 2.13",
         weight=0.95,
-        mutual=True,
         more_heads=("Detected mismatch between collectives",),
+        mutual=True,
     ),
     Signature(
         id="monitored-barrier-missing",
@@ -148,8 +150,8 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Look at what rank {rank} did then: its own log, or `mgpu-doctor diagnose PID` while "
         "it stands still.",
         example="RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 2000 ms",
-        origin="made: an all_reduce that rank 1 never joins, TORCH_DISTRIBUTED_DEBUG=DETAIL, torch "
-        "2.13",
+        origin="made: an all_reduce that rank 1 never joins, TORCH_DISTRIBUTED_DEBUG=DETAIL, "
+        "torch 2.13",
         needle_tells=False,
     ),
     Signature(
@@ -216,10 +218,10 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-gloo",
         role=Role.CAUSE,
         needle="Unable to find address for:",
-        pattern=r"gloo/transport/tcp/device\.cc:\d+\] ifa != nullptr\. Unable to find address for: "
-        r"(?P<interface>\S{1,64})",
-        meaning="Gloo was told to use the network interface {interface}, and this host has none of "
-        "that name with an address.",
+        pattern=r"gloo/transport/tcp/device\.cc:\d+\] ifa != nullptr\. Unable to find address "
+        r"for: (?P<interface>\S{1,64})",
+        meaning="Gloo was told to use the network interface {interface}, and this host has none "
+        "of that name with an address.",
         fix="Set `GLOO_SOCKET_IFNAME` to an interface that reaches the other hosts (`ip -br addr` "
         "lists them), or unset it.",
         example="RuntimeError: [enforce fail at "
@@ -235,11 +237,11 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"Gloo connectFullMesh failed with (?P<why>.{1,300})",
         meaning="The ranks met at the store, but could not connect to each other: another rank "
         "ended at the start, or hosts cannot reach each other's addresses.",
-        fix="Look for a rank that ended first. Else set `GLOO_SOCKET_IFNAME` to the interface that "
-        "the hosts share, and open all ports between them; a host name that resolves to 127.0.0.1 "
-        "in /etc/hosts also does this.",
-        example="RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/"
-        "transport/tcp/pair.cc:144] no error",
+        fix="Look for a rank that ended first. Else set `GLOO_SOCKET_IFNAME` to the interface "
+        "that the hosts share, and open all ports between them; a host name that resolves to "
+        "127.0.0.1 in /etc/hosts also does this.",
+        example="RuntimeError: Gloo connectFullMesh failed with "
+        "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
         origin="source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp of torch 2.13",
         weight=0.6,
     ),
@@ -251,8 +253,7 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"gloo/transport/tcp/pair\.cc:\d{1,6}\] connect \[(?P<address>[\w.:%-]{1,60})\]:?"
         r"(?P<port>\d{0,5}): Connection refused",
         meaning="gloo could not connect to {address}: the other rank is gone, or its host "
-        "announced "
-        "an address that others cannot reach.",
+        "announced an address that others cannot reach.",
         fix="Set GLOO_SOCKET_IFNAME to the network interface between the hosts on every rank, and "
         "look in /etc/hosts for a line that maps the host's name to 127.0.1.1. If a rank failed "
         "before, that is the cause.",
@@ -260,6 +261,17 @@ SIGNATURES: tuple[Signature, ...] = (
         "[10.0.0.4]:21734: Connection refused",
         origin="recalled: gloo/transport/tcp/pair.cc as of torch 1.7",
         weight=0.8,
-        needle_tells=False,
+    ),
+    Signature(
+        id="gloo-no-device",
+        code="failed-gloo",
+        role=Role.CAUSE,
+        needle="unsupported gloo device",
+        pattern=r"\bmakeDeviceFor\w{1,20}\(\): unsupported gloo device",
+        meaning="gloo found no network interface that it can use for this host's name.",
+        fix="Set GLOO_SOCKET_IFNAME to the interface that reaches the other hosts; the host's "
+        "name must resolve to its address.",
+        example="RuntimeError: makeDeviceForHostname(): unsupported gloo device",
+        origin="source: strings in the library of torch 2.13",
     ),
 )

@@ -1,15 +1,15 @@
-"""What Horovod says when ranks stall, disagree or die."""
+"""What Horovod reports when ranks stall, disagree or die."""
 
 from __future__ import annotations
 
 from mgpu_doctor.signatures.signature import Role, Signature
 
 _STALL = "source: horovod/common/stall_inspector.cc of Horovod 0.28"
-_CONTROLLER = "source: horovod/common/controller.cc of Horovod 0.28"
 _SAME_ORDER = (
     "Every rank must reduce the same tensors: look for branches on `hvd.rank()`, unequal numbers "
     "of batches (use `hvd.join()`) and parameters that only some ranks use."
 )
+_CONTROLLER = "source: horovod/common/controller.cc of Horovod 0.28"
 
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
@@ -23,11 +23,11 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="Some ranks have waited {seconds} s for others that did not submit the same "
         "tensors. The lines after it name the ranks that are missing.",
         fix="Look at what the missing ranks do (`mgpu-doctor diagnose PID`). " + _SAME_ORDER,
-        example="[2020-04-14 09:31:28.430523: W horovod/common/stall_inspector.cc:105] One or more "
-        "tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are "
-        "waiting for remainder of ranks for more than 60 seconds. This may indicate that different "
-        "ranks are trying to submit different tensors or that only subset of ranks is submitting "
-        "tensors, which will cause deadlock. ",
+        example="[2020-04-14 09:31:28.430523: W horovod/common/stall_inspector.cc:105] One or "
+        "more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks "
+        "and are waiting for remainder of ranks for more than 60 seconds. This may indicate that "
+        "different ranks are trying to submit different tensors or that only subset of ranks is "
+        "submitting tensors, which will cause deadlock. ",
         origin=_STALL,
         weight=0.95,
         more_heads=("One or more tensors were submitted to be reduced",),
@@ -60,8 +60,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-horovod-stall",
         role=Role.CAUSE,
         needle="HorovodAllreduce",
-        pattern=r"^(?:(?P<rank>\d+)!?: "
-        r")?\[(?P<tensor>[^\s,\]]{0,160}HorovodAllreduce[^\s,\]]{0,160})",
+        pattern=r"^(?:(?P<rank>\d+)!?: )?\["
+        r"(?P<tensor>[^\s,\]]{0,160}HorovodAllreduce[^\s,\]]{0,160})",
         meaning="The rank that this line begins with did not submit {tensor}.",
         fix="Look at what that rank did last. " + _SAME_ORDER,
         example="1: [DistributedAdamOptimizer_Allreduce/HorovodAllreduce_grads_0_0]",
@@ -75,8 +75,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle='One or more rank (marked by "!")',
         pattern=r'One or more rank \(marked by "!"\) is stalled for longer than (?P<seconds>\d+) '
         r"seconds\. Will shutdown",
-        meaning="A rank was missing for more than {seconds} s, so Horovod ended the job. The lines "
-        "before it mark the rank with an exclamation mark.",
+        meaning="A rank was missing for more than {seconds} s, so Horovod ended the job. The "
+        "lines before it mark the rank with an exclamation mark.",
         fix="Look for what the marked rank did last. " + _SAME_ORDER,
         example='One or more rank (marked by "!") is stalled for longer than 120 seconds. Will '
         "shutdown.",
@@ -110,8 +110,8 @@ SIGNATURES: tuple[Signature, ...] = (
         "{right}.",
         fix="Build the same model on all ranks; pad or drop the last, smaller batch. Gather "
         "(`hvd.allgather`) may differ in the first dimension only.",
-        example="Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [17, 17], but "
-        "another rank sent a tensor of shape [17].",
+        example="Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [17, 17], "
+        "but another rank sent a tensor of shape [17].",
         origin=_CONTROLLER,
         weight=0.95,
         more_heads=(
@@ -156,8 +156,8 @@ SIGNATURES: tuple[Signature, ...] = (
         r"(?P<left>\d+), but another rank specified root rank (?P<right>\d+)",
         meaning="Ranks named different roots ({left} and {right}) for one {operation}.",
         fix="Pass the same `root_rank` everywhere, usually 0.",
-        example="Mismatched BROADCAST root ranks: One rank specified root rank 0, but another rank "
-        "specified root rank 1.",
+        example="Mismatched BROADCAST root ranks: One rank specified root rank 0, but another "
+        "rank specified root rank 1.",
         origin=_CONTROLLER,
         weight=0.95,
     ),

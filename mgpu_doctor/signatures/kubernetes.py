@@ -18,7 +18,6 @@ SIGNATURES: tuple[Signature, ...] = (
         "data set in every rank.",
         example="      Reason:       OOMKilled",
         origin="source: `kubectl describe pod` of Kubernetes 1.31",
-        weight=0.9,
     ),
     Signature(
         id="pod-evicted-memory",
@@ -28,8 +27,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"The node was low on resource: memory\.",
         meaning="The node ran short of memory and Kubernetes removed the pod from it.",
         fix="Set `resources.requests.memory` to what the pod really uses, or use a larger node.",
-        example="Message: The node was low on resource: memory. Container trainer was using "
-        "58Gi, which exceeds its request of 2Gi.",
+        example="Message: The node was low on resource: memory. Container trainer was using 58Gi, "
+        "which exceeds its request of 2Gi.",
         origin=_EVICTION,
         weight=0.95,
     ),
@@ -70,8 +69,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="Usage of EmptyDir volume ",
         pattern=r"Usage of EmptyDir volume \"(?P<volume>[^\"]{0,40}shm[^\"]{0,40})\" exceeds the "
         r"limit \"(?P<limit>[^\"]{1,20})\"",
-        meaning="The volume {volume} for shared memory grew over its limit of {limit}, and the pod "
-        "was removed.",
+        meaning="The volume {volume} for shared memory grew over its limit of {limit}, and the "
+        "pod was removed.",
         fix="Raise the `sizeLimit` of the emptyDir on /dev/shm, or use fewer data-loader workers.",
         example='Usage of EmptyDir volume "dshm" exceeds the limit "1Gi".',
         origin=_EVICTION,
@@ -162,8 +161,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-preempted",
         role=Role.CAUSE,
         needle="Preempted ",
-        pattern=r"Preempted (?:by (?:a )?pod(?: \S{1,64})? on node \S{1,128}|"
-        r"in order to admit critical pod)",
+        pattern=r"Preempted (?:by (?:a )?pod(?: \S{1,64})? on node \S{1,128}|in order to admit "
+        r"critical pod)",
         meaning="Kubernetes removed the pod to make room for one of higher priority.",
         fix="Give the job a higher `priorityClassName`, or resume from a checkpoint.",
         example="Normal  Preempted  Preempted by a pod on node gpu-worker-3",
@@ -199,15 +198,14 @@ SIGNATURES: tuple[Signature, ...] = (
         code="gpu-missing",
         role=Role.CAUSE,
         needle=" nodes are available: ",
-        pattern=r"\d{1,9}/(?P<nodes>\d+) nodes are available: .{0,300}\bInsufficient "
-        r"(?P<resource>(?:nvidia|amd)\.com/[\w.-]{1,40})",
+        pattern=r"\d{1,9}/(?P<nodes>\d+) nodes are available: .{0,300}\bInsufficient (?P<resource>"
+        r"(?:nvidia|amd)\.com/[\w.-]{1,40})",
         meaning="No node of the cluster has enough free {resource}, so the pod waits.",
         fix="Ask for fewer GPUs a pod, wait, or add nodes; without the vendor's device plugin a "
         "node offers none.",
         example="0/7 nodes are available: 3 Insufficient nvidia.com/gpu, 4 node(s) didn't match "
         "Pod's node affinity/selector.",
         origin="source: pkg/scheduler/framework/types.go of Kubernetes 1.31",
-        weight=0.9,
         needle_tells=False,
     ),
     Signature(
@@ -229,14 +227,13 @@ SIGNATURES: tuple[Signature, ...] = (
         code="gpu-missing",
         role=Role.CAUSE,
         needle="nvidia-container-cli: ",
-        pattern=r"nvidia-container-cli: (?:initialization|device|requirement) error: "
-        r"(?P<reason>(?!unsatisfied condition)[^\\\n]{1,160})",
+        pattern=r"nvidia-container-cli: (?:initialization|device|requirement) error: (?P<reason>"
+        r"(?!unsatisfied condition)[^\\\n]{1,160})",
         meaning="The container got no GPU: {reason}.",
         fix="`nvidia-smi` on the host must work first. After a driver update reboot; for "
         "`requirement error` use an image for an older CUDA or update the driver.",
         example="nvidia-container-cli: initialization error: nvml error: driver not loaded",
         origin="source: libnvidia-container 1.17",
-        weight=0.9,
         needle_tells=False,
     ),
     Signature(

@@ -87,8 +87,8 @@ SIGNATURES: tuple[Signature, ...] = (
         "preemption, a container that was stopped, or a person.",
         fix="Ask the scheduler why: `sacct -j JOB --format=State,ExitCode,Elapsed,Timelimit`, "
         "`kubectl describe pod`.",
-        example="WARNING:torch.distributed.elastic.agent.server.api:Received Signals.SIGTERM death "
-        "signal, shutting down workers",
+        example="WARNING:torch.distributed.elastic.agent.server.api:Received Signals.SIGTERM "
+        "death signal, shutting down workers",
         origin="source: torch/distributed/elastic/agent/server/api.py of torch 2.1, Python 3.10",
         weight=0.7,
         needle_tells=False,
@@ -134,19 +134,6 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.6,
     ),
     Signature(
-        id="local-rank-argument",
-        code="failed-exception",
-        role=Role.CAUSE,
-        needle="unrecognized arguments: --local",
-        pattern=r"error: unrecognized arguments: --local[-_]rank=(?P<local_rank>\d+)",
-        meaning="`python -m torch.distributed.launch` passes `--local-rank`, which the script "
-        "does not know.",
-        fix="Start with `torchrun` and read `os.environ['LOCAL_RANK']`; or add "
-        "`parser.add_argument('--local-rank', '--local_rank', type=int)`.",
-        example="train.py: error: unrecognized arguments: --local-rank=1",
-        origin="made: a script without that argument, CPython 3.11",
-    ),
-    Signature(
         id="torchrun-without-gpu",
         code="failed-visible-devices",
         role=Role.CAUSE,
@@ -157,19 +144,6 @@ SIGNATURES: tuple[Signature, ...] = (
         "CUDA_VISIBLE_DEVICES, and that torch is built for CUDA.",
         example="ValueError: Cuda is not available.",
         origin="made: torchrun --nproc-per-node gpu on a machine without one, torch 2.13",
-    ),
-    Signature(
-        id="script-not-found",
-        code="failed-exception",
-        role=Role.CAUSE,
-        needle=": can't open file '",
-        pattern=r"python[\w.]{0,20}: can't open file '(?P<file>[^']{1,300})': "
-        r"\[Errno (?P<errno>\d+)\] (?P<why>[\w ]{1,60})",
-        meaning="Python could not open the script {file}: {why}.",
-        fix="Check the path, and that it is the same on every host and in the container.",
-        example="/usr/bin/python3: can't open file '/home/user/trian.py': [Errno 2] No such file "
-        "or directory",
-        origin="made: torchrun of a script that is not there, CPython 3.11",
     ),
     Signature(
         id="torchrun-report-killed",
@@ -208,5 +182,32 @@ SIGNATURES: tuple[Signature, ...] = (
         example="DeadlockDetectedException: DeadLock detected from rank: 1",
         origin="recalled: strategies/ddp.py of Lightning 1.8",
         weight=0.6,
+    ),
+    Signature(
+        id="launcher-signal-term",
+        code="failed-killed",
+        role=Role.SYMPTOM,
+        needle="SignalException: Process ",
+        pattern=r"SignalException: Process \d{1,10} got signal: 15\b",
+        meaning="torchrun was asked to end with SIGTERM.",
+        fix="Ask the scheduler who sent it (`sacct`, `kubectl describe pod`).",
+        example="torch.distributed.elastic.multiprocessing.api.SignalException: Process 4711 got "
+        "signal: 15",
+        origin="source: torch/distributed/elastic/multiprocessing/api.py of torch 2.13",
+        weight=0.4,
+    ),
+    Signature(
+        id="launcher-signal-hangup",
+        code="failed-hangup",
+        role=Role.CAUSE,
+        needle="SignalException: Process ",
+        pattern=r"SignalException: Process \d{1,10} got signal: 1$",
+        meaning="torchrun was ended by SIGHUP: the terminal or ssh session that it was started "
+        "from was closed.",
+        fix="Start it in tmux, with `nohup` or as a batch job.",
+        example="torch.distributed.elastic.multiprocessing.api.SignalException: Process 4711 got "
+        "signal: 1",
+        origin="source: torch/distributed/elastic/multiprocessing/api.py of torch 2.13",
+        weight=0.7,
     ),
 )

@@ -1,4 +1,4 @@
-"""What Lightning says when it cannot start, loses a rank or is asked to stop."""
+"""What Lightning reports when it cannot start, loses a rank or is asked to stop."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Check `python -c 'import torch; print(torch.cuda.is_available(), "
         "torch.version.cuda)'` and CUDA_VISIBLE_DEVICES: a torch for the CPU, a driver or the "
         "container may be at fault.",
-        example="lightning.fabric.utilities.exceptions.MisconfigurationException: No supported gpu "
-        "backend found!",
+        example="lightning.fabric.utilities.exceptions.MisconfigurationException: No supported "
+        "gpu backend found!",
         origin="made: Trainer(accelerator='gpu') on a machine without GPUs, Lightning 2.6",
         weight=0.95,
     ),
@@ -30,9 +30,9 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="{accelerator} was asked for, and torch sees no such device.",
         fix="Check `python -c 'import torch; print(torch.cuda.is_available())'` and "
         "CUDA_VISIBLE_DEVICES.",
-        example="MisconfigurationException: `CUDAAccelerator` can not run on your system since the "
-        "accelerator is not available. The following accelerator(s) is available and can be passed "
-        "into `accelerator` argument of `Trainer`: ['cpu'].",
+        example="MisconfigurationException: `CUDAAccelerator` can not run on your system since "
+        "the accelerator is not available. The following accelerator(s) is available and can be "
+        "passed into `accelerator` argument of `Trainer`: ['cpu'].",
         origin="source: pytorch/trainer/connectors/accelerator_connector.py of Lightning 2.6",
         weight=0.95,
     ),
@@ -104,8 +104,8 @@ SIGNATURES: tuple[Signature, ...] = (
         r"producing the loss",
         meaning="Some parameters had no part in the loss, so DDP waits for gradients that never "
         "come.",
-        fix="Use or freeze them; or `strategy='ddp_find_unused_parameters_true'`, which costs time "
-        "in every step.",
+        fix="Use or freeze them; or `strategy='ddp_find_unused_parameters_true'`, which costs "
+        "time in every step.",
         example="RuntimeError: It looks like your LightningModule has parameters that were not "
         "used in producing the loss returned by training_step. If this is intentional, you must "
         "enable the detection of unused parameters in DDP, either by setting the string value "
@@ -119,8 +119,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-exception",
         role=Role.SYMPTOM,
         needle=" Forcefully terminating all other processes",
-        pattern=r"(?:\[rank: (?P<rank>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with "
-        r"code (?P<exit_code>-?\d+)\. Forcefully terminating all other processes",
+        pattern=r"(?:\[rank: (?P<rank>\d+)\] )?Child process with PID (?P<pid>\d+) terminated "
+        r"with code (?P<exit_code>-?\d+)\. Forcefully terminating all other processes",
         meaning="The rank with pid {pid} ended with code {exit_code}; Lightning ended the others.",
         fix="Look at that rank's own output. -9 is a kill: look in `dmesg` for the out-of-memory "
         "killer; -11 a crash: run with PYTHONFAULTHANDLER=1.",
@@ -137,8 +137,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"^(?:\[rank: (?P<rank>\d+)\] )?Received SIGTERM: (?P<signal>\d+)",
         meaning="This rank was asked to end: by the scheduler, a person, or the launcher after "
         "another rank had failed.",
-        fix="If another rank failed before, that is the cause. Else ask the scheduler "
-        "(`scontrol show job`, `kubectl describe pod`).",
+        fix="If another rank failed before, that is the cause. Else ask the scheduler (`scontrol "
+        "show job`, `kubectl describe pod`).",
         example="[rank: 0] Received SIGTERM: 15",
         origin="made: SIGTERM during fit, Lightning 2.6",
         weight=0.5,
@@ -149,8 +149,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="Handling auto-requeue signal: ",
         pattern=r"Handling auto-requeue signal: (?:Signals\.)?(?P<signal>\w+)",
-        meaning="Slurm announced the job's end (signal {signal}); Lightning saved a checkpoint and "
-        "puts the job back into the queue.",
+        meaning="Slurm announced the job's end (signal {signal}); Lightning saved a checkpoint "
+        "and puts the job back into the queue.",
         fix="Nothing, if it resumes. Ask for more time (`--time`) if it happens often.",
         example="Handling auto-requeue signal: 10",
         origin="source: pytorch/trainer/connectors/signal_connector.py of Lightning 2.6",
@@ -178,8 +178,8 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="{metric} became {value}, and EarlyStopping ended the training.",
         fix="Lower the learning rate, set `gradient_clip_val`, check the data; "
         "`Trainer(detect_anomaly=True)` names the operation.",
-        example="Monitored metric loss = nan is not finite. Previous best value was inf. Signaling "
-        "Trainer to stop.",
+        example="Monitored metric loss = nan is not finite. Previous best value was inf. "
+        "Signaling Trainer to stop.",
         origin="made: a loss of NaN with EarlyStopping(check_finite=True), Lightning 2.6",
         weight=0.95,
     ),
@@ -218,8 +218,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-exception",
         role=Role.CAUSE,
         needle="MisconfigurationException: `ModelCheckpoint(",
-        pattern=r"MisconfigurationException: "
-        r"`ModelCheckpoint\(monitor='(?P<metric>[^']{1,100})'\)` could not find the monitored key",
+        pattern=r"MisconfigurationException: `ModelCheckpoint\(monitor='"
+        r"(?P<metric>[^']{1,100})'\)` could not find the monitored key",
         meaning="The checkpoint callback watches {metric}, which was never logged.",
         fix="Call `self.log('{metric}', value)` in `validation_step`, or change `monitor`.",
         example="MisconfigurationException: `ModelCheckpoint(monitor='val_loss')` could not find "
@@ -244,8 +244,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-exception",
         role=Role.CAUSE,
         needle="MisconfigurationException: ",
-        pattern=r"(?:^|\.)MisconfigurationException: (?P<message>(?!No supported gpu|You requested "
-        r"gpu|`ModelCheckpoint|`\w{1,60}` can not run|`\w{1,60}\(strategy=).{1,300})",
+        pattern=r"(?:^|\.)MisconfigurationException: (?P<message>(?!No supported gpu|You "
+        r"requested gpu|`ModelCheckpoint|`\w{1,60}` can not run|`\w{1,60}\(strategy=).{1,300})",
         meaning="Lightning refuses these settings: {message}",
         fix="Change the Trainer's arguments accordingly.",
         example="lightning.fabric.utilities.exceptions.MisconfigurationException: "
@@ -264,5 +264,19 @@ SIGNATURES: tuple[Signature, ...] = (
         example=" But your machine only has: [0, 1]",
         origin="source: fabric/utilities/device_parser.py of Lightning 2.6",
         weight=0.95,
+    ),
+    Signature(
+        id="lightning-sigterm-exception",
+        code="failed-killed",
+        role=Role.SYMPTOM,
+        needle="SIGTERMException",
+        pattern=r"^(?:\w{1,40}\.){1,6}SIGTERMException\b",
+        meaning="Lightning stopped because somebody asked the job to end (SIGTERM): the scheduler "
+        "at a limit, or a person.",
+        fix="Look at the scheduler's reason (`scontrol show job`, `kubectl describe pod`); save "
+        "checkpoints on SIGTERM.",
+        example="lightning.fabric.utilities.exceptions.SIGTERMException",
+        origin="source: lightning/pytorch/trainer/connectors/signal_connector.py of Lightning 2.4",
+        weight=0.6,
     ),
 )

@@ -1,4 +1,4 @@
-"""What the data loader says of its workers."""
+"""What the data loader reports of its workers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-dataloader-worker",
         role=Role.CAUSE,
         needle=" is killed by signal: Killed",
-        pattern=r"DataLoader (?:worker|process) \(pid {1,3}(?P<pid>\d+)\) (?:exited )?is killed by "
-        r"signal: (?P<signal>Killed)",
+        pattern=r"DataLoader (?:worker|process) \(pid {1,3}(?P<pid>\d+)\) (?:exited )?is killed "
+        r"by signal: (?P<signal>Killed)",
         meaning="A data-loader worker (pid {pid}) was killed by SIGKILL: nearly always the host's "
         "or the container's memory ran out.",
         fix="Use fewer workers, a smaller `prefetch_factor` and no Python lists of objects in the "
@@ -35,8 +35,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-dataloader-worker",
         role=Role.CAUSE,
         needle=") is killed by signal: ",
-        pattern=r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: "
-        r"(?P<signal>(?!Killed|Terminated|Bus|Interrupt|Hangup)[A-Z][\w ]{2,40}?)\.",
+        pattern=r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: (?P<signal>"
+        r"(?!Killed|Terminated|Bus|Interrupt|Hangup)[A-Z][\w ]{2,40}?)\.",
         meaning="A data-loader worker (pid {pid}) crashed ({signal}): a bug in native code that "
         "the data set calls (decoder, OpenCV, HDF5, …).",
         fix=_TRY_WITHOUT + " `PYTHONFAULTHANDLER=1` shows the worker's line; "
@@ -67,8 +67,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="Unexpected bus error encountered in worker",
         pattern=r"Unexpected bus error encountered in worker\. This might be caused by "
         r"insufficient shared memory",
-        meaning="A data-loader worker got a bus error: /dev/shm, where batches are handed over, is "
-        "full.",
+        meaning="A data-loader worker got a bus error: /dev/shm, where batches are handed over, "
+        "is full.",
         fix="Make /dev/shm larger (`docker run --shm-size=16g` or `--ipc=host`; in Kubernetes an "
         "`emptyDir` with `medium: Memory` on /dev/shm), or use fewer workers and a smaller "
         "`prefetch_factor`.",
@@ -215,8 +215,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"This DataLoader will create (?P<workers>\d+) worker processes in total\. Our "
         r"suggested max number of worker in current system is (?P<cpus>\d+)",
         meaning="Each loader starts {workers} workers, and this process may use {cpus} CPU cores.",
-        fix="Set `num_workers` so that ranks × workers stays below the cores, or give the job more "
-        "cores (`--cpus-per-task`, a larger CPU limit).",
+        fix="Set `num_workers` so that ranks × workers stays below the cores, or give the job "
+        "more cores (`--cpus-per-task`, a larger CPU limit).",
         example="UserWarning: This DataLoader will create 64 worker processes in total. Our "
         "suggested max number of worker in current system is 2, which is smaller than what this "
         "DataLoader is going to create.",

@@ -1,35 +1,109 @@
-"""What other versions and frameworks print of a result code of NCCL or RCCL."""
+"""Result codes of NCCL and RCCL, as torch, other programs and NCCL's own log print them."""
 
 from __future__ import annotations
 
 from mgpu_doctor.signatures.signature import Role, Signature
 
+_INTERFACE = (
+    "Set `NCCL_SOCKET_IFNAME` to the interface that the hosts share (`ip -br addr`), open all "
+    "ports between them, and run with `NCCL_DEBUG=INFO` to see what NCCL chose."
+)
+_MORE = "Run with `NCCL_DEBUG=INFO`: the line with `NCCL WARN` before it says why."
 _RESULT = (
     r"(?:\b(?:NCCL|Nccl|nccl|RCCL|Rccl) [Ee]rror\b|\bNCCL_ERROR_|"
     r"\bnccl[A-Z]\w{1,30}\b(?:\(\))? failed|== ncclSuccess\b)"
 )
 """What programs print before the words of a result code."""
 
+
+def _trail(file: str) -> Signature:
+    """A line of the trail that an error leaves in the callers, of one of NCCL's files."""
+    return Signature(
+        id=f"nccl-error-trail-{file}",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle=f"NCCL INFO {file}.cc:",
+        pattern=rf"NCCL INFO {file}\.cc:\d{{1,5}} -> (?P<result>[1256])\b",
+        meaning="A call of NCCL failed with result {result} (1: a CUDA error, 2: a system error, "
+        "5: invalid usage, 6: a lost partner).",
+        fix="Run with `NCCL_DEBUG=WARN` on all ranks: the first `NCCL WARN` says why.",
+        example=f"node01:4711:4790 [0] NCCL INFO {file}.cc:270 -> 2",
+        origin="source: src/include/checks.h of NCCL 2.32",
+        weight=0.5,
+        needle_tells=False,
+    )
+
+
 SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        id="nccl-system-error",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="ncclSystemError: System call",
+        pattern=r"ncclSystemError: System call \((?:e\.g\. )?socket, malloc",
+        meaning="A system call of NCCL failed: no reachable interface, a firewall, no locked "
+        "memory for InfiniBand, or a full /dev/shm.",
+        fix=_MORE + " " + _INTERFACE + " In containers: `--shm-size=16g --ulimit memlock=-1`.",
+        example="ncclSystemError: System call (e.g. socket, malloc) or external library call "
+        "failed or device error. ",
+        origin="source: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
+        weight=0.6,
+    ),
+    Signature(
+        id="nccl-cuda-error",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="ncclUnhandledCudaError: Call to CUDA function failed",
+        pattern=r"ncclUnhandledCudaError: Call to CUDA function failed",
+        meaning="A CUDA call inside NCCL failed: the GPU's memory is full, the device number is "
+        "wrong, or the driver does not fit.",
+        fix=_MORE + " `nvidia-smi` shows memory and driver; each rank must "
+        "`torch.cuda.set_device(local_rank)` first.",
+        example="ncclUnhandledCudaError: Call to CUDA function failed.",
+        origin="source: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
+        weight=0.6,
+    ),
+    Signature(
+        id="nccl-internal-error",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="ncclInternalError: Internal check failed",
+        pattern=r"ncclInternalError: Internal check failed",
+        meaning="A check inside NCCL failed: the ranks disagree (versions, number of ranks, "
+        "devices), or the topology could not be read.",
+        fix=_MORE + " Compare `torch.cuda.nccl.version()` on all hosts.",
+        example="ncclInternalError: Internal check failed.",
+        origin="source: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
+        weight=0.55,
+        more_heads=("ncclInternalError: Internal check",),
+    ),
+    Signature(
+        id="nccl-invalid-usage",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="ncclInvalidUsage: This usually reflects invalid usage of NCCL",
+        pattern=r"ncclInvalidUsage: This usually reflects invalid usage of NCCL library",
+        meaning="NCCL refuses how it is called: two ranks on one GPU, or ranks of different jobs "
+        "that meet.",
+        fix="Each rank must `torch.cuda.set_device(local_rank)` before its first collective. "
+        + _MORE,
+        example="ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+        origin="recalled: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
+        weight=0.55,
+    ),
     Signature(
         id="nccl-result-cuda",
         code="failed-nccl-init",
         role=Role.SYMPTOM,
         needle="unhandled cuda error",
         pattern=_RESULT + r".{0,200}?unhandled (?:cuda|hip) error",
-        meaning=(
-            "A CUDA call inside NCCL failed: the GPU's memory is full, the device number is "
-            "wrong, or the driver does not fit."
-        ),
-        fix=(
-            "Run again with `NCCL_DEBUG=WARN`: the line that NCCL then prints first names "
-            "the call that failed. `nvidia-smi` shows memory and driver; each rank must use "
-            "a GPU of its own."
-        ),
-        example=(
-            "RuntimeError: NCCL error in: torch/lib/c10d/ProcessGroupNCCL.cpp:911, "
-            "unhandled cuda error, NCCL version 2.10.3"
-        ),
+        meaning="A CUDA call inside NCCL failed: the GPU's memory is full, the device number is "
+        "wrong, or the driver does not fit.",
+        fix="Run again with `NCCL_DEBUG=WARN`: the line that NCCL then prints first names the "
+        "call that failed. `nvidia-smi` shows memory and driver; each rank must use a GPU of its "
+        "own.",
+        example="RuntimeError: NCCL error in: torch/lib/c10d/ProcessGroupNCCL.cpp:911, unhandled "
+        "cuda error, NCCL version 2.10.3",
         origin="recalled: torch/lib/c10d/NCCLUtils.hpp of torch 1.8",
         weight=0.6,
         needle_tells=False,
@@ -40,18 +114,12 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="unhandled system error",
         pattern=_RESULT + r".{0,200}?unhandled system error",
-        meaning=(
-            "A system call of NCCL failed: no reachable interface, a firewall, no locked "
-            "memory for InfiniBand, or a full /dev/shm."
-        ),
-        fix=(
-            "Run again with `NCCL_DEBUG=WARN`: the line that NCCL then prints first names "
-            "the call that failed. In containers: `--shm-size=16g --ulimit memlock=-1`."
-        ),
-        example=(
-            "RuntimeError: NCCL error in: torch/lib/c10d/ProcessGroupNCCL.cpp:911, "
-            "unhandled system error, NCCL version 2.10.3"
-        ),
+        meaning="A system call of NCCL failed: no reachable interface, a firewall, no locked "
+        "memory for InfiniBand, or a full /dev/shm.",
+        fix="Run again with `NCCL_DEBUG=WARN`: the line that NCCL then prints first names the "
+        "call that failed. In containers: `--shm-size=16g --ulimit memlock=-1`.",
+        example="RuntimeError: NCCL error in: torch/lib/c10d/ProcessGroupNCCL.cpp:911, unhandled "
+        "system error, NCCL version 2.10.3",
         origin="recalled: torch/lib/c10d/NCCLUtils.hpp of torch 1.8",
         weight=0.6,
         needle_tells=False,
@@ -62,21 +130,14 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="internal error",
         pattern=rf"(?:{_RESULT}|\bNCCL failure\b).{{0,200}}?\binternal error\b",
-        meaning=(
-            "A check inside NCCL failed: the ranks disagree (versions, number of ranks, "
-            "devices), or the topology could not be read."
-        ),
-        fix=(
-            "Run again with `NCCL_DEBUG=WARN`: the line that NCCL then prints first names "
-            "the call that failed. Compare `torch.cuda.nccl.version()` on all hosts."
-        ),
-        example=(
-            "RuntimeError: NCCL error in: torch/lib/c10d/ProcessGroupNCCL.cpp:911, internal "
-            "error, NCCL version 2.10.3"
-        ),
+        meaning="A check inside NCCL failed: the ranks disagree (versions, number of ranks, "
+        "devices), or the topology could not be read.",
+        fix="Run again with `NCCL_DEBUG=WARN`: the line that NCCL then prints first names the "
+        "call that failed. Compare `torch.cuda.nccl.version()` on all hosts.",
+        example="RuntimeError: NCCL error in: torch/lib/c10d/ProcessGroupNCCL.cpp:911, internal "
+        "error, NCCL version 2.10.3",
         origin="recalled: torch/lib/c10d/NCCLUtils.hpp of torch 1.8",
         weight=0.55,
-        needle_tells=False,
     ),
     Signature(
         id="nccl-result-invalid",
@@ -84,22 +145,15 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="invalid ",
         pattern=_RESULT + r".{0,200}?\binvalid (?:usage|argument)\b",
-        meaning=(
-            "NCCL refused a call: often two ranks on one GPU, or tensors on a device that "
-            "is not the rank's."
-        ),
-        fix=(
-            "Run again with `NCCL_DEBUG=WARN`: the line that NCCL then prints first names "
-            "the call that failed. Call `torch.cuda.set_device(local_rank)` before anything "
-            "else on the GPU."
-        ),
-        example=(
-            "RuntimeError: NCCL error in: torch/lib/c10d/ProcessGroupNCCL.cpp:911, invalid "
-            "usage, NCCL version 2.10.3"
-        ),
+        meaning="NCCL refused a call: often two ranks on one GPU, or tensors on a device that is "
+        "not the rank's.",
+        fix="Run again with `NCCL_DEBUG=WARN`: the line that NCCL then prints first names the "
+        "call that failed. Call `torch.cuda.set_device(local_rank)` before anything else on the "
+        "GPU.",
+        example="RuntimeError: NCCL error in: torch/lib/c10d/ProcessGroupNCCL.cpp:911, invalid "
+        "usage, NCCL version 2.10.3",
         origin="recalled: torch/lib/c10d/NCCLUtils.hpp of torch 1.8",
         weight=0.55,
-        needle_tells=False,
     ),
     Signature(
         id="nccl-result-remote",
@@ -108,129 +162,82 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="remote process exited or there was a network error",
         pattern=r"remote process exited or there was a network error",
         meaning="Another rank ended, or the network to it broke.",
-        fix=(
-            "Look for the first error of another rank, on every host: this one only lost "
-            "its partner."
-        ),
-        example=(
-            "torch.distributed.DistBackendError: NCCL error in: "
-            "torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, remote process exited "
-            "or there was a network error, NCCL version 2.18.1"
-        ),
+        fix="Look for the first error of another rank, on every host: this one only lost its "
+        "partner.",
+        example="torch.distributed.DistBackendError: NCCL error in: "
+        "torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, remote process exited or there "
+        "was a network error, NCCL version 2.18.1",
         origin="recalled: torch/csrc/distributed/c10d/NCCLUtils.hpp of torch 2.1",
         weight=0.5,
     ),
+    *(_trail(name) for name in ("bootstrap", "init", "group")),
     Signature(
-        id="nccl-proxy-connect",
-        code="failed-nccl-init",
-        role=Role.SYMPTOM,
-        needle="NCCL WARN [",
-        pattern=(
-            r"NCCL WARN \[(?:Service thread|Proxy Service ?\d{0,6})\] (?:Error encountered "
-            r"progressing operation=|Failed to execute operation )(?P<operation>\w{1,40})"
-        ),
-        meaning=(
-            "NCCL's helper thread could not {operation}: the other side closed the "
-            "connection or cannot be reached."
-        ),
-        fix=(
-            "Look for the first error of another rank. If none has one, check "
-            "`NCCL_SOCKET_IFNAME` and the firewall between the hosts."
-        ),
-        example=(
-            "node01:811:902 [3] proxy.cc:1485 NCCL WARN [Service thread] Error encountered "
-            "progressing operation=Connect, res=3, closing connection"
-        ),
-        origin="recalled: src/proxy.cc of NCCL 2.19",
-        weight=0.5,
-    ),
-    Signature(
-        id="nccl-call-reset",
+        id="nccl-call-returned",
         code="failed-nccl-init",
         role=Role.SYMPTOM,
         needle="NCCL WARN Call to ",
-        pattern=(
-            r"NCCL WARN Call to (?P<call>read|recv|write|send|connect) failed ?: "
-            r"(?P<why>[A-Z][a-z ]{1,60})"
-        ),
-        meaning="NCCL's connection to another rank broke ({call}: {why}).",
-        fix=(
-            "Look for the first error of another rank, on every host: this one only lost "
-            "its partner."
-        ),
-        example=(
-            "node01:15:91 [2] include/socket.h:403 NCCL WARN Call to recv failed : "
-            "Connection reset by peer"
-        ),
+        pattern=r"NCCL WARN Call to (?P<call>\w{1,40}) (?:from \S{1,60} to \S{1,60} )?returned "
+        r"(?P<reason>[A-Z][\w ]{3,60})",
+        meaning="A system call of NCCL failed ({call}: {reason}).",
+        fix="If another rank ended before, that is the cause. Else look at NCCL_SOCKET_IFNAME, "
+        "and open all ports between the hosts.",
+        example="node01:30630:30661 [3] include/socket.h:390 NCCL WARN Call to connect returned "
+        "Connection refused",
         origin="recalled: src/include/socket.h of NCCL 2.7",
-        weight=0.5,
-        needle_tells=False,
+        weight=0.6,
     ),
     Signature(
-        id="nccl-connect-aborted",
+        id="nccl-test-failed",
         code="failed-nccl-init",
         role=Role.SYMPTOM,
-        needle="NCCL WARN socket",
-        pattern=(
-            r"NCCL WARN socket(?:Start|Poll|Finalize)Connect: [Cc]onnect to "
-            r"(?P<host>\S{1,255}) (?:failed ?:|returned) (?P<why>Software caused connection "
-            r"abort|Connection reset by peer|Cannot assign requested address|Invalid "
-            r"argument)"
-        ),
-        meaning="NCCL could not connect to {host} ({why}).",
-        fix=("Set `NCCL_SOCKET_IFNAME` to the interface that the hosts share (`ip -br addr`)."),
-        example=(
-            "node01:39:75 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to "
-            "192.0.2.7<40001> failed : Software caused connection abort"
-        ),
-        origin="recalled: src/misc/socket.cc of NCCL 2.19",
+        needle="Test NCCL failure ",
+        pattern=r"\bTest NCCL failure \S{1,80}:\d{1,6} '(?P<reason>[^']{1,160})",
+        meaning="A call of NCCL failed in nccl-tests: {reason}.",
+        fix="Run it with NCCL_DEBUG=WARN, which says why.",
+        example="node01: Test NCCL failure common.cu:958 'unhandled system error'",
+        origin="recalled: src/common.cu of nccl-tests 2.13",
         weight=0.6,
-        needle_tells=False,
     ),
     Signature(
-        id="nccl-ib-completion-old",
+        id="nccl-cuda-failure",
         code="failed-nccl-init",
         role=Role.SYMPTOM,
-        needle="Got completion with error",
-        pattern=r"NET/IB ?: Got completion with error (?P<status>\d{1,4})\b",
-        meaning=(
-            "An InfiniBand transfer failed with status {status}: 12 means that the other "
-            "side did not answer."
-        ),
-        fix=(
-            "Look for the first error of another rank. If none has one, check the link: "
-            "`ibstat`, `ibqueryerrors`; `NCCL_IB_TIMEOUT=22` bridges short interruptions."
-        ),
-        example=(
-            "node01:73:95 [0] transport/net_ib.cc:845 NCCL WARN NET/IB : Got completion "
-            "with error 12, opcode 129, len 0, vendor err 129"
-        ),
-        origin="recalled: src/transport/net_ib.cc of NCCL 2.10",
+        needle="Cuda failure",
+        pattern=r"(?:NCCL WARN .{0,80}?|^(?:Last error: ?)?)Cuda failure (?:\d{1,9} )?'(?P<what>"
+        r"(?!out of memory|an illegal memory|uncorrectable ECC|peer access is not)[^']{1,120})'",
+        meaning="A CUDA call of NCCL failed ({what}).",
+        fix="Read it as CUDA's own error: `nvidia-smi`, `dmesg | grep Xid`; each rank must "
+        "`torch.cuda.set_device(local_rank)` first.",
+        example="node01:30630:30661 [3] init.cc:1501 NCCL WARN Cuda failure 101 'invalid device "
+        "ordinal'",
+        origin="source: src/init.cc of NCCL 2.32",
         weight=0.6,
-        needle_tells=False,
     ),
     Signature(
-        id="nccl-checked-in",
-        code="failed-rendezvous",
+        id="nccl-illegal-access",
+        code="failed-illegal-access",
         role=Role.CAUSE,
-        needle="ranks has already checked in",
-        pattern=(
-            r"Bootstrap Root ?: rank (?P<rank>\d{1,6}) of (?P<ranks>\d{1,6}) ranks has "
-            r"already checked in"
-        ),
-        meaning=(
-            "Two processes say that they are rank {rank}: the ranks are numbered twice, or "
-            "an older run still lives."
-        ),
-        fix=(
-            "Print RANK and WORLD_SIZE on every host; `--node-rank` must differ. End "
-            "processes of older runs."
-        ),
-        example=(
-            "node01:69:85 [0] bootstrap.cc:131 NCCL WARN Bootstrap Root : rank 3 of 16 "
-            "ranks has already checked in"
-        ),
-        origin="recalled: src/bootstrap.cc of NCCL 2.10",
-        weight=0.9,
+        needle="Cuda failure",
+        pattern=r"(?:NCCL WARN .{0,80}?|^(?:Last error: ?)?)Cuda failure (?:\d{1,9} )?'an illegal "
+        r"memory access",
+        meaning="A GPU kernel accessed invalid memory; NCCL was the first to notice.",
+        fix="`CUDA_LAUNCH_BLOCKING=1` shows the line; look at custom kernels and indices.",
+        example="node01:30630:30661 [3] init.cc:1501 NCCL WARN Cuda failure 'an illegal memory "
+        "access was encountered'",
+        origin="source: src/include/checks.h of NCCL 2.18 and CUDA's own text",
+        weight=0.8,
+    ),
+    Signature(
+        id="rccl-hip-failure",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="NCCL WARN ",
+        pattern=r"NCCL WARN (?:HIP|ROCr) failure '(?P<what>[^']{1,120})'",
+        meaning="A HIP call of RCCL failed ({what}).",
+        fix="Read it as HIP's own error: `rocm-smi`, `dmesg`; each rank must "
+        "`torch.cuda.set_device(local_rank)` first.",
+        example="node01:412:430 [3] init.cc:1501 NCCL WARN HIP failure 'invalid device ordinal'",
+        origin="source: src/include/checks.h and rocmwrap.h of RCCL 2.20",
+        weight=0.6,
     ),
 )

@@ -1,4 +1,4 @@
-"""What torch's NCCL watchdog says of collectives that never completed."""
+"""torch's NCCL watchdog: collectives that never completed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-nccl-timeout",
         role=Role.SYMPTOM,
         needle="collective operation timeout: ",
-        pattern=r"(?:Watchdog c|C)aught collective operation timeout: "
-        r"WorkNCCL\((?:SeqNum=(?P<sequence>\d+), "
-        r")?OpType=(?P<operation>\w+)\b[^)]{0,200}?Timeout\(ms\)=(?P<milliseconds>\d+)\) ran for "
-        r"(?P<ran>\d+) milliseconds before timing out",
+        pattern=r"(?:Watchdog c|C)aught collective operation timeout: WorkNCCL\((?:SeqNum="
+        r"(?P<sequence>\d+), )?OpType=(?P<operation>\w+)\b[^)]{0,200}?Timeout\(ms\)="
+        r"(?P<milliseconds>\d+)\) ran for (?P<ran>\d+) milliseconds before timing out",
         meaning="This rank waited {milliseconds} ms in {operation} for ranks that did not come.",
         fix=_WHO_WAITED,
         example="[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1412, "
-        "OpType=ALLREDUCE, NumelIn=23592960, NumelOut=23592960, Timeout(ms)=600000) ran for 600037 "
-        "milliseconds before timing out.",
+        "OpType=ALLREDUCE, NumelIn=23592960, NumelOut=23592960, Timeout(ms)=600000) ran for "
+        "600037 milliseconds before timing out.",
         origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.12, with "
         "numbers of our own",
         weight=0.7,
@@ -42,8 +41,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-nccl-timeout",
         role=Role.SYMPTOM,
         needle=" detected by watchdog at work",
-        pattern=r"(?:failure|Exception \(either an error or timeout\)) detected by watchdog at work"
-        r"(?: sequence id)?: (?P<sequence>\d+)(?: PG status:|,) last enqueued (?:NCCL )?work: "
+        pattern=r"(?:failure|Exception \(either an error or timeout\)) detected by watchdog at "
+        r"work(?: sequence id)?: (?P<sequence>\d+)(?: PG status:|,) last enqueued (?:NCCL )?work: "
         r"(?P<enqueued>\d+), last completed (?:NCCL )?work: (?P<completed>\d+)",
         meaning="This rank's collective {sequence} never completed; {completed} was the last that "
         "did.",
@@ -102,8 +101,8 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="A collective timed out on one of the ranks, and all are asked to write what they "
         "did.",
         fix="Give the flight-recorder dumps of all ranks to `mgpu-doctor diagnose`. " + _WHO_WAITED,
-        example="[PG ID 0 PG GUID 0(default_pg) Rank 1] Received a dump signal due to a collective "
-        "timeout from  rank 3 and we will try our best to dump the debug info.",
+        example="[PG ID 0 PG GUID 0(default_pg) Rank 1] Received a dump signal due to a "
+        "collective timeout from  rank 3 and we will try our best to dump the debug info.",
         origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.12",
         weight=0.6,
     ),
@@ -115,8 +114,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"\[(?P<rank>\d+)\] joined but didn't finish collective #(?P<sequence>\d+)",
         meaning="Rank {rank} is the furthest behind: it entered collective {sequence} and is "
         "still in it, or called another one than the others.",
-        fix="Compare what rank {rank} calls there with the other ranks: a branch on the rank or on "
-        "data, or other shapes.",
+        fix="Compare what rank {rank} calls there with the other ranks: a branch on the rank or "
+        "on data, or other shapes.",
         example="\t   - [2] joined but didn't finish collective #1412 (count from 1)",
         origin="source: torch/csrc/distributed/c10d/TraceUtils.h of torch 2.13",
         weight=0.75,
@@ -126,8 +125,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="hang-rank-behind",
         role=Role.CAUSE,
         needle=", but didn't join collective #",
-        pattern=r"\[(?P<rank>\d+)\] finished collective #(?P<last>\d+), but didn't join collective "
-        r"#(?P<sequence>\d+)",
+        pattern=r"\[(?P<rank>\d+)\] finished collective #(?P<last>\d+), but didn't join "
+        r"collective #(?P<sequence>\d+)",
         meaning="Rank {rank} finished collective {last} and never came to {sequence}, where the "
         "others wait.",
         fix="Look at what rank {rank} did then: its own log, or `mgpu-doctor diagnose PID` while "
@@ -154,8 +153,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="hang-rank-behind",
         role=Role.SYMPTOM,
         needle=" but didn't ",
-        pattern=r"\[(?P<ranks>\d+(?:, ?\d+)+)\] (?:joined but didn't finish collective #\d+"
-        r"|finished collective #\d+, but didn't join collective #\d+)",
+        pattern=r"\[(?P<ranks>\d+(?:, ?\d+)+)\] (?:joined but didn't finish collective #\d+|"
+        r"finished collective #\d+, but didn't join collective #\d+)",
         meaning="Ranks {ranks} are behind the others, who wait for them in a collective.",
         fix="Look at what these ranks did then: their logs, or `mgpu-doctor diagnose PID` while "
         "they stand still.",
@@ -200,8 +199,8 @@ SIGNATURES: tuple[Signature, ...] = (
         r"\d{1,20}, last completed NCCL work: (?P<completed>\d{1,20}))?",
         meaning="This rank's collective {sequence} never completed.",
         fix=_WHO_WAITED,
-        example="[PG 1 Rank 1] Timeout at NCCL work: 7, last enqueued NCCL work: 8, last completed "
-        "NCCL work: 6.",
+        example="[PG 1 Rank 1] Timeout at NCCL work: 7, last enqueued NCCL work: 8, last "
+        "completed NCCL work: 6.",
         origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.3",
         weight=0.65,
     ),

@@ -1,4 +1,4 @@
-"""What torch says when the ranks do not find each other, or lose the store they meet at."""
+"""Ranks that do not find each other, or lose the store at which they meet: torch and torchrun."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ _MEET = (
     "hosts), that MASTER_PORT is the same everywhere and that no firewall blocks it: "
     "`nc -zv $MASTER_ADDR $MASTER_PORT` from the other hosts."
 )
-_OTHER_PORT = (
-    "Find the holder with `ss -ltnp` and end it, or choose another port: `torchrun --standalone`, "
-    "`--master-port`, `MASTER_PORT`."
-)
 _STORE_LOST = (
     "Look at rank 0 (or the launcher that hosts the store): what it printed just before is the "
     "cause."
@@ -20,46 +16,12 @@ _STORE_LOST = (
 
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
-        id="port-in-use",
-        code="failed-port-in-use",
-        role=Role.CAUSE,
-        needle="The server socket has failed to listen on",
-        pattern=r"Error: The server socket has failed to listen on any local network address"
-        r"(?:\. port: (?P<port>\d+)\b)?.{0,400}?(?:EADDRINUSE|[Aa]ddress already in use)",
-        meaning="The port that rank 0 must listen on is taken: an earlier run still holds it, or "
-        "another job on this host uses the same one (or two processes of this job are rank 0).",
-        fix=_OTHER_PORT,
-        example="torch.distributed.DistNetworkError: The server socket has failed to listen on any "
-        "local network address. port: 39971, useIpv6: false, code: -98, name: EADDRINUSE, message: "
-        "address already in use",
-        origin="made: init_process_group on a port that another socket listens on, torch 2.13",
-        weight=0.95,
-        more_heads=("The server socket has failed to listen",),
-    ),
-    Signature(
-        id="port-in-use-old",
-        code="failed-port-in-use",
-        role=Role.CAUSE,
-        needle="ddress already in use",
-        pattern=r"(?:RuntimeError: |OSError: \[Errno (?:98|48)\] |ZMQError: )Address already in "
-        r"use|error while attempting to bind on address .{1,80}?: address already in use|"
-        r"EADDRINUSE: address already in use",
-        meaning="A port that the process must listen on is taken: an earlier run still holds it, "
-        "or another job on this host uses the same one.",
-        fix=_OTHER_PORT,
-        example="RuntimeError: Address already in use",
-        origin="source: torch/csrc/distributed/c10d/TCPStore.cpp of torch 1.10",
-        weight=0.8,
-        needle_tells=False,
-        more_heads=("Address already in use",),
-    ),
-    Signature(
         id="clients-missing",
         code="failed-rendezvous",
         role=Role.SYMPTOM,
         needle=" waiting for clients. ",
-        pattern=r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. "
-        r"(?P<joined>\d+)/(?P<expected>\d+) clients joined",
+        pattern=r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<joined>\d+)/"
+        r"(?P<expected>\d+) clients joined",
         meaning="Only {joined} of {expected} ranks came to the store within {seconds} s.",
         fix="See which rank never started or died first; start as many processes as WORLD_SIZE "
         "says. " + _MEET,
@@ -103,8 +65,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-rendezvous",
         role=Role.SYMPTOM,
         needle="The client socket has failed to connect to",
-        pattern=r"Error: The client socket has failed to connect to any network address of "
-        r"\((?P<host>[^,\s]{1,255}), (?P<port>\d+)\)",
+        pattern=r"Error: The client socket has failed to connect to any network address of \("
+        r"(?P<host>[^,\s]{1,255}), (?P<port>\d+)\)",
         meaning="The connection to {host}:{port}, where rank 0 should listen, was refused.",
         fix=_MEET,
         example="RuntimeError: The client socket has failed to connect to any network address of "
@@ -120,10 +82,10 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="wait timeout after ",
         pattern=r"Error: wait timeout after (?P<milliseconds>\d+)ms, keys: (?P<key>.{1,200})",
-        meaning="This rank waited {milliseconds} ms at the store for what another rank should have "
-        "written ({key}): the other never came so far.",
-        fix="See which rank is missing, slow or dead; a longer limit: "
-        "`init_process_group(..., timeout=timedelta(minutes=60))`.",
+        meaning="This rank waited {milliseconds} ms at the store for what another rank should "
+        "have written ({key}): the other never came so far.",
+        fix="See which rank is missing, slow or dead; a longer limit: `init_process_group(..., "
+        "timeout=timedelta(minutes=60))`.",
         example="torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /nokey",
         origin="made: TCPStore.get of a key that nobody sets, torch 2.13",
         weight=0.6,
@@ -204,62 +166,6 @@ SIGNATURES: tuple[Signature, ...] = (
         needle_tells=False,
     ),
     Signature(
-        id="environment-variable-missing",
-        code="failed-rendezvous",
-        role=Role.CAUSE,
-        needle="rendezvous: environment variable",
-        pattern=r"Error initializing torch\.distributed using env:// rendezvous: environment "
-        r"variable (?P<variable>\w+) expected, but not set",
-        meaning="The script expects a launcher that sets {variable}, and it is not set.",
-        fix="Start it with `torchrun --nproc-per-node=N SCRIPT`; under Slurm with `srun` export "
-        "MASTER_ADDR, MASTER_PORT, RANK=$SLURM_PROCID, WORLD_SIZE=$SLURM_NTASKS and "
-        "LOCAL_RANK=$SLURM_LOCALID.",
-        example="ValueError: Error initializing torch.distributed using env:// rendezvous: "
-        "environment variable RANK expected, but not set",
-        origin="made: init_process_group in a plain `python` without the variables, torch 2.13",
-        more_heads=("Error initializing torch.distributed using env",),
-    ),
-    Signature(
-        id="rank-out-of-range",
-        code="failed-world-size",
-        role=Role.CAUSE,
-        needle="rank should be in the interval",
-        pattern=r"Invalid rank (?P<given>-?\d+), rank should be in the interval \[0, "
-        r"(?P<last>\d+)\]",
-        meaning="Rank {given} was given where only 0 to {last} exist: WORLD_SIZE (or "
-        "`num_replicas`) is too small.",
-        fix="Take both from the group: `rank=dist.get_rank(), "
-        "num_replicas=dist.get_world_size()`, or leave them out after `init_process_group`.",
-        example="ValueError: Invalid rank 2, rank should be in the interval [0, 1]",
-        origin="made: DistributedSampler for 2 replicas with rank 2, torch 2.13",
-    ),
-    Signature(
-        id="group-rank-out-of-range",
-        code="failed-world-size",
-        role=Role.CAUSE,
-        needle="is out of range. Valid ranks are",
-        pattern=r"Rank (?P<given>-?\d+) is out of range\. Valid ranks are 0 to (?P<last>-?\d+) "
-        r"\(world_size=(?P<world>\d+)\)",
-        meaning="The script makes a group with rank {given}, but the job has {world} ranks.",
-        fix="Start as many processes as the script is written for, or derive the groups from "
-        "`dist.get_world_size()`.",
-        example="ValueError: Rank 5 is out of range. Valid ranks are 0 to 1 (world_size=2)",
-        origin="made: new_group([0, 5]) in a job of two ranks, torch 2.13",
-    ),
-    Signature(
-        id="mesh-larger-than-world",
-        code="failed-world-size",
-        role=Role.CAUSE,
-        needle="Mesh should not be bigger than default world size",
-        pattern=r"Mesh should not be bigger than default world size (?P<world>\d+), but found "
-        r"(?P<mesh>\d+) ranks",
-        meaning="The device mesh is made for {mesh} ranks and the job has {world}.",
-        fix="Start {mesh} processes, or make the product of the mesh's dimensions {world}.",
-        example="RuntimeError: Mesh should not be bigger than default world size 2, but found 4 "
-        "ranks!",
-        origin="made: a 2x2 mesh in a job of two ranks, torch 2.13",
-    ),
-    Signature(
         id="elastic-rendezvous-timeout",
         code="failed-rendezvous",
         role=Role.SYMPTOM,
@@ -305,8 +211,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="network addresses of (",
         pattern=r"The (?:IPv[46] )?network addresses of \((?P<host>[\w.-]{1,253}), \d{1,5}\) "
-        r"cannot be "
-        r"retrieved \(gai error",
+        r"cannot be retrieved \(gai error",
         meaning="The name {host} of the rendezvous is unknown on this host.",
         fix="Correct MASTER_ADDR or `--rdzv-endpoint`; `getent hosts {host}` must work on every "
         "host. Under Kubernetes the name appears once the pod of rank 0 runs.",
@@ -315,5 +220,111 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: strings in the library of torch 2.13",
         least=3,
         weight=0.6,
+    ),
+    Signature(
+        id="connection-failed-bare",
+        code="failed-rendezvous",
+        role=Role.SYMPTOM,
+        needle="Error: ",
+        pattern=r"^(?:Runtime|Value)Error: (?P<what>Connection (?:timed out|refused)|No route to "
+        r"host|host not found: .{1,80}|Name or service not known|Network is unreachable|"
+        r"Interrupted system call)\.?\s*$",
+        meaning="A rank could not connect to another one ({what}).",
+        fix=_MEET,
+        example="RuntimeError: Connection timed out",
+        origin="recalled: torch/lib/c10d/Utils.hpp of torch 1.5",
+        weight=0.6,
+    ),
+    Signature(
+        id="client-socket-refused-family",
+        code="failed-rendezvous",
+        role=Role.SYMPTOM,
+        needle="The client socket cannot be initialized to connect to",
+        pattern=r"Error: The client socket cannot be initialized to connect to \[?"
+        r"(?P<host>[\w.:-]{1,200}\b)",
+        meaning="Rank 0's address {host} cannot be reached with the addresses of this host.",
+        fix=_MEET,
+        example="torch.distributed.DistNetworkError: The client socket cannot be initialized to "
+        "connect to [localhost]:29500 (errno: 97 - Address family not supported by protocol).",
+        origin="recalled: torch/csrc/distributed/c10d/socket.cpp of torch 2",
+        weight=0.7,
+        needle_tells=False,
+    ),
+    Signature(
+        id="client-socket-timed-out-log",
+        code="failed-rendezvous",
+        role=Role.SYMPTOM,
+        needle="The client socket has timed out after ",
+        pattern=r"\[c10d\] The client socket has timed out after (?P<time>\d{1,9} ?m?s) while "
+        r"trying to connect to \((?P<host>[^,\s]{1,255}), (?P<port>\d{1,5})\)",
+        meaning="Nobody answered at {host}:{port}, where rank 0 should listen.",
+        fix=_MEET,
+        example="[E socket.cpp:957] [c10d] The client socket has timed out after 60s while trying "
+        "to connect to (node01, 29500).",
+        origin="source: strings in the library of torch 2.13",
+        weight=0.7,
+        needle_tells=False,
+    ),
+    Signature(
+        id="client-socket-fails-repeatedly",
+        code="failed-rendezvous",
+        role=Role.SYMPTOM,
+        needle="[c10d] The client socket has failed to connect to ",
+        pattern=r"\[c10d\] The client socket has failed to connect to \S{1,200} \(errno: (?:110|"
+        r"113) - (?P<what>[A-Z][a-z ]{4,40})\)",
+        meaning="Rank 0's store cannot be reached ({what}).",
+        fix=_MEET,
+        example="[W socket.cpp:601] [c10d] The client socket has failed to connect to "
+        "[node01]:29500 (errno: 110 - Connection timed out).",
+        origin="source: strings in the library of torch 2.13",
+        least=2,
+        weight=0.6,
+    ),
+    Signature(
+        id="store-barrier-waits",
+        code="failed-rendezvous",
+        role=Role.SYMPTOM,
+        needle="Waiting in store based barrier to initialize process group",
+        pattern=r"Waiting in store based barrier to initialize process group for rank: "
+        r"(?P<waiting>\d{1,7})\b",
+        meaning="Rank {waiting} waits for the other ranks to join the process group. The counts "
+        "in the line that are more or fewer than the world size tell whether ranks are missing, "
+        "or whether ranks of an earlier attempt were counted too.",
+        fix="Start exactly as many processes as the world size, each with its own rank. More "
+        "workers than the world size: end the processes of earlier attempts and use another port.",
+        example="INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to "
+        "initialize process group for rank: 1, key: store_based_barrier_key:1 (world_size=2, "
+        "worker_count=1, timeout=0:30:00)",
+        origin="source: torch/distributed/distributed_c10d.py of torch 1.10",
+        least=2,
+        weight=0.6,
+        overcome_by=("Completed store-based barrier",),
+    ),
+    Signature(
+        id="store-stop-waiting",
+        code="failed-rendezvous",
+        role=Role.SYMPTOM,
+        needle="Stop_waiting response is expected",
+        pattern=r"RuntimeError: Stop_waiting response is expected",
+        meaning="The store of the rendezvous ended while this rank waited: the process that holds "
+        "it failed.",
+        fix="Look at rank 0 for the first error.",
+        example="RuntimeError: Stop_waiting response is expected",
+        origin="source: torch/csrc/distributed/c10d/TCPStore.cpp of torch 1.13",
+        weight=0.6,
+    ),
+    Signature(
+        id="rendezvous-heartbeat-failed",
+        code="failed-rendezvous",
+        role=Role.SYMPTOM,
+        needle="has failed to send a keep-alive heartbeat to the rendezvous",
+        pattern=r"has failed to send a keep-alive heartbeat to the rendezvous .{0,80}?due to an "
+        r"error",
+        meaning="torchrun on this host lost the host that runs the rendezvous.",
+        fix="Look at the first host: its torchrun or the network to it failed first.",
+        example="The node 'node2_4711_0' has failed to send a keep-alive heartbeat to the "
+        "rendezvous 'none' due to an error of type RendezvousConnectionError.",
+        origin="source: torch/distributed/elastic/rendezvous of torch 2.13",
+        weight=0.55,
     ),
 )

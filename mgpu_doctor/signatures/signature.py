@@ -1,7 +1,9 @@
 """The type of a signature: a known failure message, as data.
 
-Each signature is one object in a module of this package. `log_scanner` searches logs for them, and
-the rules of `rules/failures` turn matches into findings.
+Each signature is one object in a module of this package. A module is named after what fails
+(`gpu_memory`, `host_connections`), or after the program that reports it (`slurm`, `deepspeed`).
+`log_scanner` searches logs for signatures, and the rules of `rules/failures` turn matches into
+findings.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ class Role(str, Enum):
     """It follows from a failure elsewhere: a timeout, a broken pipe, a closed socket."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
     """A known failure message.
 
@@ -60,9 +62,9 @@ class Signature:
     weight: float = 0.9
     """Confidence, 0..1, that the finding is right if this line was printed."""
     needle_tells: bool = True
-    """Whether the needle alone, if it has three words, counts when `pattern` does not match because
-    the rest is cut off or worded differently. The finding then has no values and less
-    confidence."""
+    """Whether the needle alone counts when `pattern` does not match, because the rest is cut off or
+    worded differently. The finding then has no values and less confidence. A needle of fewer than
+    three words never counts alone, nor that of a signature with `least` or a lower severity."""
     more_heads: tuple[str, ...] = ()
     """Other literals of three words or more, each of which counts in the same way."""
     wrapper: bool = False

@@ -8,12 +8,12 @@ _CANCELLED = (
     r"\*\*\* (?P<step>(?:JOB|STEP) \S{1,40}) ON (?P<host>\S{1,64}) CANCELLED AT "
     r"(?P<time>\S{10,30}) "
 )
-_TASK = r"srun: error: (?P<host>\S{1,64}): tasks? (?P<task>[\d,\[\]-]{1,200}): "
 _REQ = "source: src/slurmd/slurmstepd/req.c of Slurm 23.11"
 _OOM_FIX = (
     "Ask for more memory (`--mem`, `--mem-per-gpu`), use fewer data-loader workers; "
     "`sacct -j JOB -o JobID,State,MaxRSS,ReqMem` shows what was used."
 )
+_TASK = r"srun: error: (?P<host>\S{1,64}): tasks? (?P<task>[\d,\[\]-]{1,200}): "
 
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
@@ -25,8 +25,8 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="Slurm ended {step} on {host}: its time limit was over.",
         fix="Ask for more time (`--time`), or save checkpoints and let Slurm warn the job before "
         "the end: `--signal=B:USR1@300` with `--requeue`.",
-        example="slurmstepd: error: *** JOB 42221 ON node1247 CANCELLED AT 2022-04-14T16:20:46 DUE "
-        "TO TIME LIMIT ***",
+        example="slurmstepd: error: *** JOB 42221 ON node1247 CANCELLED AT 2022-04-14T16:20:46 "
+        "DUE TO TIME LIMIT ***",
         origin=_REQ,
         weight=0.98,
         more_heads=("DUE TO TIME LIM",),
@@ -53,8 +53,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=_CANCELLED + r"DUE TO JOB REQUEUE \*\*\*",
         meaning="Slurm put {step} back into the queue; it will start again.",
         fix="Nothing, if the job resumes from a checkpoint. `scontrol show job` tells who asked.",
-        example="slurmstepd: error: *** JOB 42221 ON node1247 CANCELLED AT 2022-04-14T16:20:46 DUE "
-        "TO JOB REQUEUE ***",
+        example="slurmstepd: error: *** JOB 42221 ON node1247 CANCELLED AT 2022-04-14T16:20:46 "
+        "DUE TO JOB REQUEUE ***",
         origin=_REQ,
         weight=0.95,
     ),
@@ -118,13 +118,13 @@ SIGNATURES: tuple[Signature, ...] = (
         code="oom-host",
         role=Role.CAUSE,
         needle="error: Detected ",
-        pattern=r"error: Detected (?P<count>\d+) oom[-_]kill event(?:\(s\)|s)? in "
-        r"(?P<step>[\w.=+ ]{1,60}?)(?: cgroup)?\.",
-        meaning="The job's memory limit was reached and the kernel killed {count} of its processes "
-        "({step}).",
+        pattern=r"error: Detected (?P<count>\d+) oom[-_]kill event(?:\(s\)|s)? in (?P<step>[\w.=+ "
+        r"]{1,60}?)(?: cgroup)?\.",
+        meaning="The job's memory limit was reached and the kernel killed {count} of its "
+        "processes ({step}).",
         fix=_OOM_FIX,
-        example="slurmstepd: error: Detected 1 oom-kill event(s) in StepId=9209586.0. Some of your "
-        "processes may have been killed by the cgroup out-of-memory handler.",
+        example="slurmstepd: error: Detected 1 oom-kill event(s) in StepId=9209586.0. Some of "
+        "your processes may have been killed by the cgroup out-of-memory handler.",
         origin="source: src/plugins/task/cgroup/task_cgroup_memory.c of Slurm 20.11; newer "
         "releases write oom_kill",
         weight=0.95,
@@ -137,8 +137,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="oom-host",
         role=Role.CAUSE,
         needle=" exceeded memory limit (",
-        pattern=r"(?P<step>[Ss]tep\S{1,40}(?: \S{1,40})?|Job \S{1,40}) exceeded memory limit "
-        r"\((?P<used>\d+) > (?P<limit>\d+)\), being killed",
+        pattern=r"(?P<step>[Ss]tep\S{1,40}(?: \S{1,40})?|Job \S{1,40}) exceeded memory limit \("
+        r"(?P<used>\d+) > (?P<limit>\d+)\), being killed",
         meaning="{step} used more memory than it asked for ({used} > {limit}), and Slurm ended it.",
         fix=_OOM_FIX,
         example="slurmstepd: error: StepId=7.batch exceeded memory limit (734003200 > 52428800), "
@@ -157,7 +157,6 @@ SIGNATURES: tuple[Signature, ...] = (
         fix=_OOM_FIX,
         example="srun: error: node3: task 0: Out Of Memory",
         origin="source: src/srun/libsrun/launch.c of Slurm 23.11",
-        weight=0.9,
         needle_tells=False,
     ),
     Signature(
@@ -207,8 +206,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"(?:error: |failed: |job \d+: )Invalid generic resource \(gres\) specification",
         meaning="The job asks for a kind or number of GPUs that this partition or allocation does "
         "not have.",
-        fix="Check `--gres`/`--gpus` against `sinfo -o '%P %G'`; inside an allocation srun gets no "
-        "more than sbatch asked for.",
+        fix="Check `--gres`/`--gpus` against `sinfo -o '%P %G'`; inside an allocation srun gets "
+        "no more than sbatch asked for.",
         example="srun: error: Unable to create step for job 13610226: Invalid generic resource "
         "(gres) specification",
         origin="source: src/common/slurm_errno.c of Slurm 23.11",
@@ -221,15 +220,14 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="srun: error: Unable to ",
         pattern=r"srun: error: Unable to (?:create step for job (?P<job>\d+)|allocate resources): "
         r"(?P<reason>More processors requested than permitted|Requested node configuration is not "
-        r"available|Memory required by task is not available|Requested nodes are busy|"
-        r"Node count specification invalid)",
+        r"available|Memory required by task is not available|Requested nodes are busy|Node count "
+        r"specification invalid)",
         meaning="Slurm cannot place the tasks: {reason}.",
         fix="Let nodes, tasks, CPUs and memory of srun fit those of the allocation: "
         "`--ntasks-per-node` ranks with `--cpus-per-task` each.",
         example="srun: error: Unable to create step for job 99825: More processors requested than "
         "permitted",
         origin="source: src/common/slurm_errno.c of Slurm 23.11",
-        weight=0.9,
         needle_tells=False,
     ),
     Signature(
@@ -264,8 +262,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle=" memory limit at some point.",
         pattern=r"error: Exceeded (?:job|step) memory limit at some point\.",
         meaning="The job reached the memory that it asked Slurm for; cached files count, too, so "
-        "it "
-        "may have done no harm.",
+        "it may have done no harm.",
         fix="Ask for more (`--mem`, `--mem-per-cpu`), or use fewer data-loader workers; `sacct -j "
         "JOB -o MaxRSS` shows how much it used.",
         example="slurmstepd: error: Exceeded job memory limit at some point.",
@@ -273,5 +270,35 @@ SIGNATURES: tuple[Signature, ...] = (
         severity="warning",
         weight=0.7,
         needs_failure=True,
+    ),
+    Signature(
+        id="sbatch-node-configuration",
+        code="failed-world-size",
+        role=Role.CAUSE,
+        needle="Requested node configuration is not available",
+        pattern=r"error: (?:Batch job submission failed|Unable to allocate resources): Requested "
+        r"node configuration is not available",
+        meaning="No node of the cluster has as many GPUs, cores or as much memory as the job asks "
+        "for.",
+        fix="`sinfo -o '%n %G %c %m'` lists what nodes have.",
+        example="sbatch: error: Batch job submission failed: Requested node configuration is not "
+        "available",
+        origin="recalled: src/common/slurm_errno.c of Slurm 22",
+        weight=0.95,
+        needle_tells=False,
+    ),
+    Signature(
+        id="slurm-task-not-launched",
+        code="failed-exception",
+        role=Role.CAUSE,
+        needle="srun: error: Task launch for ",
+        pattern=r"srun: error: Task launch for \S{1,40} failed on node (?P<host>[\w.-]{1,100}): "
+        r"(?P<what>.{1,80})",
+        meaning="Slurm could not start the tasks on {host}: {what}.",
+        fix="Try again without that host (`--exclude`), and tell the administrator.",
+        example="srun: error: Task launch for 36.0 failed on node node131: Job credential expired",
+        origin="recalled: src/srun of Slurm 20",
+        weight=0.7,
+        needle_tells=False,
     ),
 )

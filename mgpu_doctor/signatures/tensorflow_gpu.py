@@ -1,4 +1,4 @@
-"""What TensorFlow says of memory, GPUs and their libraries."""
+"""TensorFlow and XLA on GPUs and TPUs: memory, missing devices, cuDNN and cuBLAS."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ _GROWTH = (
     "`tf.config.experimental.set_memory_growth(gpu, True)` for every GPU before it is used, or "
     "TF_FORCE_GPU_ALLOW_GROWTH=true; end other processes on the GPU."
 )
+_CUDNN = (
+    "Install the CUDA and cuDNN that this TensorFlow was built for, and set "
+    "TF_FORCE_GPU_ALLOW_GROWTH=true: most of these come from a GPU whose memory is already taken."
+)
 
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
@@ -19,13 +23,13 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-tf-resource-exhausted",
         role=Role.CAUSE,
         needle="OOM when allocating tensor ",
-        pattern=r"OOM when allocating tensor (?:with|of) shape ?(?P<shape>\[[\d,x ]*\])"
-        r"(?: and type (?P<dtype>\w+))?(?: on \S*/device:(?P<device>\w+:\d+))?",
+        pattern=r"OOM when allocating tensor (?:with|of) shape ?(?P<shape>\[[\d,x ]*\])(?: and "
+        r"type (?P<dtype>\w+))?(?: on \S*/device:(?P<device>\w+:\d+))?",
         meaning="TensorFlow found no memory for a tensor of shape {shape}.",
         fix=_LESS_MEMORY,
         example="tensorflow.python.framework.errors_impl.ResourceExhaustedError: {{function_node "
-        "__wrapped__Fill_device_/job:localhost/replica:0/task:0/device:CPU:0}} OOM when allocating "
-        "tensor with shape[1000000,10000000] and type float on "
+        "__wrapped__Fill_device_/job:localhost/replica:0/task:0/device:CPU:0}} OOM when "
+        "allocating tensor with shape[1000000,10000000] and type float on "
         "/job:localhost/replica:0/task:0/device:CPU:0 by allocator mklcpu [Op:Fill] name: ",
         origin="made: tf.ones((10**6, 10**7)) with TensorFlow 2.21",
         weight=0.95,
@@ -101,8 +105,9 @@ SIGNATURES: tuple[Signature, ...] = (
         "its version does not fit.",
         fix=_GROWTH + " If that does not help, install the version that this TensorFlow needs: "
         "`pip install 'tensorflow[and-cuda]'`.",
-        example="UnknownError: Failed to get convolution algorithm. This is probably because cuDNN "
-        "failed to initialize, so try looking to see if a warning log message was printed above.",
+        example="UnknownError: Failed to get convolution algorithm. This is probably because "
+        "cuDNN failed to initialize, so try looking to see if a warning log message was printed "
+        "above.",
         origin="source: tensorflow/core/kernels/conv_ops_gpu.h of TensorFlow 2.4",
     ),
     Signature(
@@ -151,8 +156,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-tf-cudnn",
         role=Role.CAUSE,
         needle="Loaded runtime CuDNN library: ",
-        pattern=r"Loaded runtime CuDNN library: (?P<loaded>[\d.]+\d) but source was compiled with: "
-        r"(?P<wanted>[\d.]+\d)",
+        pattern=r"Loaded runtime CuDNN library: (?P<loaded>[\d.]+\d) but source was compiled "
+        r"with: (?P<wanted>[\d.]+\d)",
         meaning="cuDNN {loaded} was loaded, but this TensorFlow needs {wanted} or newer.",
         fix="`pip install 'tensorflow[and-cuda]'` in an environment of its own; look for an older "
         "cuDNN on LD_LIBRARY_PATH.",
@@ -197,8 +202,8 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Compare `tf.config.list_physical_devices('GPU')` with CUDA_VISIBLE_DEVICES, or let "
         "the strategy choose: `tf.distribute.MirroredStrategy()`.",
         example="Could not satisfy device specification "
-        "'/job:localhost/replica:0/task:0/device:GPU:3'. enable_soft_placement=0. Supported device "
-        "types [CPU]. All available devices [/job:localhost/replica:0/task:0/device:CPU:0].",
+        "'/job:localhost/replica:0/task:0/device:GPU:3'. enable_soft_placement=0. Supported "
+        "device types [CPU]. All available devices [/job:localhost/replica:0/task:0/device:CPU:0].",
         origin="made: tf.device('/GPU:3') on a machine without GPUs, TensorFlow 2.21",
     ),
     Signature(
@@ -224,8 +229,8 @@ SIGNATURES: tuple[Signature, ...] = (
         r"free",
         meaning="A TPU had no {size} in one piece; {free} were free.",
         fix=_LESS_MEMORY,
-        example="RESOURCE_EXHAUSTED: Attempting to reserve 5.21G at the bottom of memory. That was "
-        "not possible. There are 5.60G free, 0B reserved, and 2.90G reservable.",
+        example="RESOURCE_EXHAUSTED: Attempting to reserve 5.21G at the bottom of memory. That "
+        "was not possible. There are 5.60G free, 0B reserved, and 2.90G reservable.",
         origin="recalled: the TPU runtime of TensorFlow 2.8",
         weight=0.95,
     ),
@@ -248,8 +253,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-tf-resource-exhausted",
         role=Role.CAUSE,
         needle=" failed. Status: out of memory",
-        pattern=r"CUDA runtime implicit initialization on GPU:(?P<device>\d{1,4}) failed\. Status: "
-        r"out of memory",
+        pattern=r"CUDA runtime implicit initialization on GPU:(?P<device>\d{1,4}) failed\. "
+        r"Status: out of memory",
         meaning="GPU {device} had no memory left for TensorFlow's context: another process fills "
         "it.",
         fix="See with `nvidia-smi` who holds it, also processes left over from an earlier run; "
@@ -257,7 +262,6 @@ SIGNATURES: tuple[Signature, ...] = (
         example="InternalError: CUDA runtime implicit initialization on GPU:2 failed. Status: out "
         "of memory",
         origin="recalled: tensorflow/core/common_runtime/gpu of TensorFlow 2.3",
-        weight=0.9,
     ),
     Signature(
         id="tf-stream-executor-memory",
@@ -265,8 +269,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="failed initializing StreamExecutor for ",
         pattern=r"failed initializing StreamExecutor for (?:CUDA )?device ordinal "
-        r"(?P<device>\d{1,4}): "
-        r".{0,160}?CUDA_ERROR_OUT_OF_MEMORY",
+        r"(?P<device>\d{1,4}): .{0,160}?CUDA_ERROR_OUT_OF_MEMORY",
         meaning="GPU {device} had no memory left for TensorFlow's context: another process fills "
         "it.",
         fix="See with `nvidia-smi` who holds it, also processes left over from an earlier run; "
@@ -274,7 +277,116 @@ SIGNATURES: tuple[Signature, ...] = (
         example="InternalError: failed initializing StreamExecutor for CUDA device ordinal 2: "
         "Internal: failed call to cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY",
         origin="recalled: tensorflow/core/common_runtime/gpu of TensorFlow 1.15",
-        weight=0.9,
         needle_tells=False,
+    ),
+    Signature(
+        id="tf-dnn-initialisation",
+        code="failed-tf-cudnn",
+        role=Role.CAUSE,
+        needle="DNN library ",
+        pattern=r"\bDNN library (?:initialization failed|is not found)",
+        meaning="TensorFlow could not use cuDNN.",
+        fix=_CUDNN,
+        example="FailedPreconditionError: DNN library initialization failed. Look at the errors "
+        "above for more details.",
+        origin="recalled: xla/service/gpu of TensorFlow 2.12",
+        weight=0.85,
+    ),
+    Signature(
+        id="tf-no-blas",
+        code="failed-tf-cudnn",
+        role=Role.CAUSE,
+        needle="using StreamExecutor without BLAS support",
+        pattern=r"Attempting to perform BLAS operation using StreamExecutor without BLAS support",
+        meaning="TensorFlow could not start cuBLAS: mostly the GPU's memory is already taken.",
+        fix=_CUDNN,
+        example="InternalError: Attempting to perform BLAS operation using StreamExecutor without "
+        "BLAS support",
+        origin="recalled: tensorflow/stream_executor of TensorFlow 2.8",
+        weight=0.85,
+    ),
+    Signature(
+        id="tf-cudnn-launch",
+        code="failed-tf-cudnn",
+        role=Role.CAUSE,
+        needle="cuDNN launch failure ",
+        pattern=r"\bcuDNN launch failure : input shape ?\(",
+        meaning="A cuDNN kernel could not be started.",
+        fix=_CUDNN,
+        example="InternalError: cuDNN launch failure : input shape ([32,64,56,56])",
+        origin="recalled: tensorflow/core/kernels of TensorFlow 2.8",
+        weight=0.85,
+        needle_tells=False,
+    ),
+    Signature(
+        id="tf-convolve-algorithms",
+        code="failed-tf-cudnn",
+        role=Role.CAUSE,
+        needle="GetConvolveAlgorithms(",
+        pattern=r"Check failed: stream->parent\(\)->GetConvolve(?:Backward\w{1,20})?Algorithms\(",
+        meaning="cuDNN offered no algorithm: it could not be initialised, or memory is taken.",
+        fix=_CUDNN,
+        example="F tensorflow/core/kernels/conv_ops.cc:667] Check failed: "
+        "stream->parent()->GetConvolveAlgorithms("
+        "conv_parameters.ShouldIncludeWinogradNonfusedAlgo<T>(), &algorithms)",
+        origin="recalled: tensorflow/core/kernels/conv_ops.cc of TensorFlow 1",
+        weight=0.85,
+    ),
+    Signature(
+        id="tf-cudnn-version-old",
+        code="failed-tf-cudnn",
+        role=Role.CAUSE,
+        needle="Loaded runtime CuDNN library: ",
+        pattern=r"Loaded runtime CuDNN library: \d{3,6} \(compatibility version \d{3,6}\) but "
+        r"source was compiled with",
+        meaning="TensorFlow was built for another cuDNN than the one that was loaded.",
+        fix=_CUDNN,
+        example="Loaded runtime CuDNN library: 5005 (compatibility version 5000) but source was "
+        "compiled with 5110 (compatibility version 5100).",
+        origin="recalled: tensorflow/stream_executor/cuda/cuda_dnn.cc of TensorFlow 1",
+        needle_tells=False,
+    ),
+    Signature(
+        id="tf-resource-exhausted-type",
+        code="failed-tf-resource-exhausted",
+        role=Role.CAUSE,
+        needle="ResourceExhaustedError",
+        pattern=r"\bResourceExhaustedError(?: \(see above for traceback\))?:? ?(?:Graph execution "
+        r"error:)?\s{0,4}$",
+        meaning="TensorFlow ran out of memory; the message with the sizes is cut off.",
+        fix="Lower the batch per replica; TF_FORCE_GPU_ALLOW_GROWTH=true if other processes share "
+        "the GPU.",
+        example="tensorflow.python.framework.errors_impl.ResourceExhaustedError: Graph execution "
+        "error:",
+        origin="source: tensorflow/python/framework/errors_impl.py of TensorFlow 2",
+        weight=0.6,
+    ),
+    Signature(
+        id="xla-request-refused",
+        code="failed-tf-resource-exhausted",
+        role=Role.CAUSE,
+        needle="RESOURCE_EXHAUSTED: Failed to allocate request",
+        pattern=r"RESOURCE_EXHAUSTED: Failed to allocate request for (?P<size>[\d.]{1,12}\w{1,4})",
+        meaning="Allocating {size} of device memory failed.",
+        fix="Lower the batch per device; XLA_PYTHON_CLIENT_MEM_FRACTION if other processes share "
+        "the GPU.",
+        example="XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 1.50GiB "
+        "(1610612736B) on device ordinal 0",
+        origin="recalled: xla/tsl/framework of JAX 0.4",
+    ),
+    Signature(
+        id="blas-launch-failed",
+        code="failed-tf-cudnn",
+        role=Role.CAUSE,
+        needle=" launch failed",
+        pattern=r"\bBlas (?:[SDCHZ]?GEMM|GEMV|xGEMM)\w{0,20} launch failed",
+        meaning="cuBLAS could not run: mostly another process took the GPU's memory, or CUDA does "
+        "not fit the GPU.",
+        fix="`nvidia-smi` shows other processes; set memory growth; use a CUDA that supports this "
+        "GPU.",
+        example="InternalError: Blas GEMM launch failed : a.shape=(32, 10), b.shape=(10, 20), "
+        "m=32, n=20, k=10",
+        origin="recalled: tensorflow/core/kernels/matmul_op.cc of TensorFlow 1.15",
+        weight=0.75,
     ),
 )

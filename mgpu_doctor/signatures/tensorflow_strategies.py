@@ -16,9 +16,9 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="`merge_call` called while defining a new",
         pattern=r"`merge_call` called while defining a new graph or a tf\.function",
-        meaning="Gradients are reduced or applied inside a condition, a loop or a nested function, "
-        "which a strategy cannot do. Keras' gradient_accumulation_steps does that under every "
-        "strategy (keras#20582).",
+        meaning="Gradients are reduced or applied inside a condition, a loop or a nested "
+        "function, which a strategy cannot do. Keras' gradient_accumulation_steps does that under "
+        "every strategy (keras#20582).",
         fix="Leave gradient_accumulation_steps out; to accumulate, " + _LOOP + ", add gradients to "
         "variables and apply them in every K-th call.",
         example="RuntimeError: `merge_call` called while defining a new graph or a tf.function. "
@@ -33,8 +33,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="has no attribute 'merge_call'",
         pattern=r"'NoneType' object has no attribute 'merge_call'",
-        meaning="An optimizer was called outside of `strategy.run`, where a strategy expects it to "
-        "be called.",
+        meaning="An optimizer was called outside of `strategy.run`, where a strategy expects it "
+        "to be called.",
         fix="Call the step by `strategy.run(step, args=...)`, also in what a ClusterCoordinator "
         "schedules.",
         example="AttributeError: 'NoneType' object has no attribute 'merge_call'",
@@ -96,8 +96,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"Collective instance (?P<instance>\d+) expected type (?P<expected>\d+) and "
         r"data_type \d+ but got type (?P<got>\d+)",
         meaning="Workers called different collectives at the same place: their graphs differ.",
-        fix="Build the same model in the same order on every worker, and restore or save on all of "
-        "them: look for `if task_id == 0`.",
+        fix="Build the same model in the same order on every worker, and restore or save on all "
+        "of them: look for `if task_id == 0`.",
         example="Collective instance 122 expected type 1 and data_type 9 but got type 0 and "
         "data_type 9",
         origin="made: a checkpoint restored on one worker of two, TensorFlow 2.21",
@@ -108,8 +108,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-tf-invalid-argument",
         role=Role.CAUSE,
         needle="To use this dataset, you need to pass",
-        pattern=r"To use this dataset, you need to pass this dataset to ClusterCoordinator\."
-        r"create_per_worker_dataset",
+        pattern=r"To use this dataset, you need to pass this dataset to "
+        r"ClusterCoordinator\.create_per_worker_dataset",
         meaning="Keras 3 cannot `fit` under ParameterServerStrategy (keras#18624).",
         fix="Use ClusterCoordinator: create_per_worker_dataset for the data, and schedule a "
         "tf.function that calls `strategy.run`; or TF_USE_LEGACY_KERAS=1 with the package "
@@ -124,38 +124,12 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="Invalid reduction dimension ",
         pattern=r"Invalid reduction dimension (?P<dimension>-?\d+) for input with \d+ dimension",
-        meaning="A loss of one number was reduced as if it had a batch in it: Keras 3 does that in "
-        "`fit` under MultiWorkerMirroredStrategy (keras#20585).",
+        meaning="A loss of one number was reduced as if it had a batch in it: Keras 3 does that "
+        "in `fit` under MultiWorkerMirroredStrategy (keras#20585).",
         fix="Set TF_USE_LEGACY_KERAS=1 with the package tf_keras, or " + _LOOP + ".",
         example="ValueError: Invalid reduction dimension 0 for input with 0 dimensions.",
         origin="made: fit under MultiWorkerMirroredStrategy with Keras 3.15, TensorFlow 2.21",
         weight=0.7,
-    ),
-    Signature(
-        id="tf-no-tpu-name",
-        code="failed-tf-config",
-        role=Role.CAUSE,
-        needle="Please provide a TPU Name to connect to",
-        pattern=r"Please provide a TPU Name to connect to",
-        meaning="No TPU was named, and none was found from this machine's environment.",
-        fix="Start it on a machine with a TPU, give TPUClusterResolver its name, or use another "
-        "strategy.",
-        example="ValueError: Please provide a TPU Name to connect to.",
-        origin="made: TPUClusterResolver('') without a TPU, TensorFlow 2.21",
-        weight=0.95,
-    ),
-    Signature(
-        id="tf-no-tpu",
-        code="failed-tf-config",
-        role=Role.CAUSE,
-        needle="TPUs not found in the cluster",
-        pattern=r"TPUs not found in the cluster\. Failed in initialization",
-        meaning="There is no TPU here, or this TensorFlow was not built for one.",
-        fix="Start it on a machine with a TPU and its TensorFlow, or use another strategy.",
-        example="NotFoundError: TPUs not found in the cluster. Failed in initialization: No "
-        "OpKernel was registered to support Op 'ConfigureDistributedTPU'",
-        origin="made: TPUStrategy on a CPU, TensorFlow 2.21",
-        weight=0.95,
     ),
     Signature(
         id="tf-custom-gradient-keywords",
@@ -167,54 +141,9 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="Recomputation of a whole layer passes keywords to a custom gradient in a graph: "
         'Keras\' RematScope("full") does that.',
         fix='RematScope(mode="activations"), keras.remat(function) or tf.recompute_grad instead.',
-        example="The custom_gradient decorator currently supports keywords arguments "
-        "only when eager execution is enabled.",
+        example="The custom_gradient decorator currently supports keywords arguments only when "
+        "eager execution is enabled.",
         origin='made: fit within keras.RematScope("full"), Keras 3.15, TensorFlow 2.21',
-    ),
-    Signature(
-        id="tf-connection-closed",
-        code="failed-tf-worker-missing",
-        role=Role.SYMPTOM,
-        needle="UnavailableError",
-        pattern=r"\bUnavailableError(?: \(see above for traceback\))?: (?:\{\{.{1,200}?\}\} ?)?"
-        r"(?:OS Error|Endpoint read failed|Socket closed|Stream removed|Transport closed|"
-        r"Connection reset by peer)",
-        meaning="The connection to another task of the cluster broke: it ended, or the network "
-        "did.",
-        fix="Look for the first error of the other tasks, on every host: this one only lost its "
-        "partner.",
-        example="tensorflow.python.framework.errors_impl.UnavailableError: Socket closed",
-        origin="recalled: gRPC as of TensorFlow 1.12",
-        weight=0.6,
-        needle_tells=False,
-    ),
-    Signature(
-        id="tf-session-lost",
-        code="failed-tf-worker-missing",
-        role=Role.SYMPTOM,
-        needle=". Possibly, this worker just restarted.",
-        pattern=r"\b(?:Session|Graph) .{0,80}?not found\. Possibly, this worker just restarted\.",
-        meaning="A task of the cluster was started again and knows nothing of the session.",
-        fix="Look for the end of that task before, in its own log. MonitoredTrainingSession makes "
-        "a "
-        "new session from the last checkpoint.",
-        example="AbortedError: Session e9f01 is not found. Possibly, this worker just restarted.",
-        origin="source: strings in the library of TensorFlow 2.21",
-        weight=0.7,
-    ),
-    Signature(
-        id="grpc-port-in-use",
-        code="failed-port-in-use",
-        role=Role.CAUSE,
-        needle='"os_error":"Address already in use"',
-        pattern=r'"os_error":"Address already in use"',
-        meaning="The port of this task's server is taken.",
-        fix="Another process listens there, often one that an earlier run left: `ss -ltnp`. End "
-        "it, "
-        "or choose another port in TF_CONFIG.",
-        example='E0101 10:00:00.1 server_chttp2.cc:40] {"description":"OS Error","errno":98,'
-        '"os_error":"Address already in use","syscall":"bind"}',
-        origin="recalled: gRPC as of TensorFlow 1.15",
     ),
     Signature(
         id="tf-slot-outside-scope",
@@ -227,8 +156,7 @@ SIGNATURES: tuple[Signature, ...] = (
         fix="Make the model, its metrics and the optimizer inside `with strategy.scope():`.",
         example="ValueError: Trying to create optimizer slot variable under the scope for "
         "tf.distribute.Strategy (<MirroredStrategy>), which is different from the scope used for "
-        "the "
-        "original variable",
+        "the original variable",
         origin="source: python/keras/optimizer_v2/optimizer_v2.py of TensorFlow 2.21",
     ),
     Signature(
@@ -250,16 +178,28 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle=" is joining a group with size",
         pattern=r"Device (?P<device>/job:\S{1,80}) (?:current incarnation \S{1,40} )?is joining a "
-        r"group "
-        r"with size ?(?P<asked>\d{1,6}), but that group has size ?(?P<size>\d{1,6})",
+        r"group with size ?(?P<asked>\d{1,6}), but that group has size ?(?P<size>\d{1,6})",
         meaning="{device} expects {asked} devices in a collective, the others {size}: the workers "
-        "do "
-        "not see the same number of GPUs, or TF_CONFIG differs.",
-        fix="Give every worker the same number of GPUs (CUDA_VISIBLE_DEVICES) and the same cluster "
-        "in TF_CONFIG.",
+        "do not see the same number of GPUs, or TF_CONFIG differs.",
+        fix="Give every worker the same number of GPUs (CUDA_VISIBLE_DEVICES) and the same "
+        "cluster in TF_CONFIG.",
         example="InternalError: Device /job:worker/replica:0/task:1/device:GPU:0 is joining a "
-        "group "
-        "with size2, but that group has size 3 (group_key=1)",
+        "group with size2, but that group has size 3 (group_key=1)",
         origin="recalled: collective_param_resolver_local.cc of TensorFlow 2.4",
+    ),
+    Signature(
+        id="keras-per-replica",
+        code="failed-tf-collective",
+        role=Role.CAUSE,
+        needle="distribute.values.PerReplica'>",
+        pattern=r"with an unsupported type \(<class "
+        r"'tensorflow\.python\.distribute\.values\.PerReplica'>\) to a Tensor",
+        meaning="Keras 3 cannot `fit` under this strategy: it does not handle data of several "
+        "workers (MultiWorkerMirroredStrategy).",
+        fix="Set TF_USE_LEGACY_KERAS=1 with the package tf_keras, or write the training loop with "
+        "`strategy.run`.",
+        example="}) with an unsupported type (<class "
+        "'tensorflow.python.distribute.values.PerReplica'>) to a Tensor.",
+        origin="made: fit under MultiWorkerMirroredStrategy with Keras 3.15, TensorFlow 2.21",
     ),
 )

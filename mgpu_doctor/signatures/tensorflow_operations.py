@@ -1,4 +1,4 @@
-"""What TensorFlow and Keras say when a step fails: shapes, labels, numbers, retracing."""
+"""TensorFlow and Keras operations that fail: shapes, labels, values, devices, retracing."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"Input to reshape is a tensor with (?P<got>\d+) values, but the requested shape "
         r"(?:has|requires a multiple of) (?P<wanted>\d+)",
         meaning="A reshape got {got} values and needs {wanted}.",
-        fix="If only the last batch is smaller: `batch(..., drop_remainder=True)`, or reshape with "
-        "-1 for the batch.",
+        fix="If only the last batch is smaller: `batch(..., drop_remainder=True)`, or reshape "
+        "with -1 for the batch.",
         example="InvalidArgumentError: {{function_node "
-        "__wrapped__Reshape_device_/job:localhost/replica:0/task:0/device:CPU:0}} Input to reshape "
-        "is a tensor with 4 values, but the requested shape has 6 [Op:Reshape]",
+        "__wrapped__Reshape_device_/job:localhost/replica:0/task:0/device:CPU:0}} Input to "
+        "reshape is a tensor with 4 values, but the requested shape has 6 [Op:Reshape]",
         origin="made: tf.reshape of 4 values to 3x2, TensorFlow 2.21",
     ),
     Signature(
@@ -80,8 +80,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="is not in [0, ",
         pattern=r"\bindices(?:\[[\d,]*\])? ?= ?(?P<index>-?\d+) is not in \[0, (?P<size>\d+)\)",
-        meaning="Index {index} was looked up in a table of {size} rows: mostly a token or category "
-        "that the embedding does not have.",
+        meaning="Index {index} was looked up in a table of {size} rows: mostly a token or "
+        "category that the embedding does not have.",
         fix="Make `input_dim` of the embedding larger than the largest id.",
         example="InvalidArgumentError: {{function_node "
         "__wrapped__GatherV2_device_/job:localhost/replica:0/task:0/device:CPU:0}} indices[0] = 7 "
@@ -99,9 +99,10 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="Samples of one batch differ in shape ({left} and {right}).",
         fix="Use `padded_batch`, `ragged_batch`, or resize in the `map` before.",
         example="InvalidArgumentError: {{function_node "
-        "__wrapped__IteratorGetNext_output_types_1_device_/job:localhost/replica:0/task:0/device"
-        ":CPU:0}} Cannot batch tensors with different shapes in component 0. First element had "
-        "shape [3] and element 1 had shape [4]. [Op:IteratorGetNext] name: ",
+        "__wrapped__IteratorGetNext_output_types_1_device_/job:localhost/replica:0/task:0/"
+        "device:CPU:0}} "
+        "Cannot batch tensors with different shapes in component 0. First element had shape [3] "
+        "and element 1 had shape [4]. [Op:IteratorGetNext] name: ",
         origin="made: a data set of samples of 3 and 4 values, TensorFlow 2.21",
     ),
     Signature(
@@ -109,12 +110,12 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-tf-batch-indivisible",
         role=Role.CAUSE,
         needle="Inputs to operation AddN ",
-        pattern=r"Inputs to operation AddN\S* of type AddN must have the same size and shape\. +"
-        r"Input 0: (?P<left>\[[\d,]*\]) != input (?P<replica>\d+): (?P<right>\[[\d,]*\])",
+        pattern=r"Inputs to operation AddN\S* of type AddN must have the same size and shape\. "
+        r"+Input 0: (?P<left>\[[\d,]*\]) != input (?P<replica>\d+): (?P<right>\[[\d,]*\])",
         meaning="Replicas were given parts of different size ({left} and {right}): the global "
         "batch is not a multiple of the number of replicas.",
-        fix="Make the global batch a multiple of `strategy.num_replicas_in_sync`, and "
-        "`batch(..., drop_remainder=True)`.",
+        fix="Make the global batch a multiple of `strategy.num_replicas_in_sync`, and `batch(..., "
+        "drop_remainder=True)`.",
         example="InvalidArgumentError: {{function_node "
         "__wrapped__AddN_N_3_device_/job:localhost/replica:0/task:0/device:CPU:0}} Inputs to "
         "operation AddN of type AddN must have the same size and shape.  Input 0: [3,4] != input "
@@ -151,35 +152,6 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: keras/src/distribution/distribution_lib.py of Keras 3.15",
     ),
     Signature(
-        id="keras-loss-nan",
-        code="loss-nan",
-        role=Role.CAUSE,
-        needle=": Invalid loss, terminating training",
-        pattern=r"Batch (?P<batch>\d+): Invalid loss, terminating training",
-        meaning="The loss of batch {batch} was NaN or infinite, and TerminateOnNaN ended the "
-        "training.",
-        fix="Lower the learning rate, set `clipnorm` in the optimizer, check that batch for "
-        "non-finite values.",
-        example="Batch 0: Invalid loss, terminating training",
-        origin="made: fit on NaN with TerminateOnNaN, Keras 3.15",
-        weight=0.95,
-    ),
-    Signature(
-        id="tf-check-numerics",
-        code="loss-nan",
-        role=Role.CAUSE,
-        needle=" : Tensor had ",
-        pattern=r" : Tensor had (?P<what>NaN|Inf|-Inf|\+Inf|Inf and NaN)(?: and \S{1,8}){0,2} "
-        r"values",
-        meaning="A tensor that is checked held {what}.",
-        fix="Lower the learning rate, clip the gradients, guard `log`, `sqrt` and divisions with "
-        "an epsilon.",
-        example="InvalidArgumentError: {{function_node "
-        "__wrapped__CheckNumerics_device_/job:localhost/replica:0/task:0/device:CPU:0}} loss is "
-        "bad : Tensor had NaN values [Op:CheckNumerics] name: ",
-        origin="made: tf.debugging.check_numerics of NaN, TensorFlow 2.21",
-    ),
-    Signature(
         id="tf-retracing",
         code="recompiling",
         role=Role.CAUSE,
@@ -199,32 +171,6 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.6,
     ),
     Signature(
-        id="estimator-nan-loss",
-        code="loss-nan",
-        role=Role.CAUSE,
-        needle="NaN loss during training.",
-        pattern=r"\bNanLossDuringTrainingError: NaN loss during training\.",
-        meaning="The loss was NaN, and the Estimator's NanTensorHook ended the training.",
-        fix="Lower the learning rate, clip the gradients, and check the last batches for "
-        "non-finite values.",
-        example="tensorflow.python.training.basic_session_run_hooks.NanLossDuringTrainingError: "
-        "NaN loss during training.",
-        origin="source: tensorflow/python/training/basic_session_run_hooks.py of TensorFlow 2.21",
-        weight=0.95,
-    ),
-    Signature(
-        id="estimator-diverged",
-        code="loss-nan",
-        role=Role.CAUSE,
-        needle="Model diverged with loss = NaN",
-        pattern=r"Model diverged with loss = NaN\.",
-        meaning="The loss was NaN.",
-        fix="Lower the learning rate, clip the gradients, and check the last batches for "
-        "non-finite values.",
-        example="ERROR:tensorflow:Model diverged with loss = NaN.",
-        origin="source: tensorflow/python/training/basic_session_run_hooks.py of TensorFlow 2.21",
-    ),
-    Signature(
         id="tf-gradient-shape",
         code="failed-tf-invalid-argument",
         role=Role.CAUSE,
@@ -236,6 +182,45 @@ SIGNATURES: tuple[Signature, ...] = (
         "gradients.",
         example="Invalid argument: var and grad do not have the same shape[4,1024] [256,1024]",
         origin="source: strings in the library of TensorFlow 2.21",
-        weight=0.9,
+    ),
+    Signature(
+        id="tf-logits-labels",
+        code="failed-tf-invalid-argument",
+        role=Role.CAUSE,
+        needle="logits and labels must be broadcastable",
+        pattern=r"logits and labels must be (?:broadcastable|same size)",
+        meaning="The model's outputs and the labels have different shapes.",
+        fix="Compare the number of classes with the last layer, and the batch of both.",
+        example="InvalidArgumentError: logits and labels must be broadcastable: "
+        "logits_size=[32,10] labels_size=[32,2]",
+        origin="source: strings in the library of TensorFlow 2",
+    ),
+    Signature(
+        id="tf-uninitialised",
+        code="failed-exception",
+        role=Role.CAUSE,
+        needle="ttempting to use uninitialized value",
+        pattern=r"[Aa]ttempting to use uninitialized value (?P<variable>[\w/.:-]{1,200})",
+        meaning="The variable {variable} was read before it got a value.",
+        fix="Run `tf.global_variables_initializer()` first; under MonitoredSession create all "
+        "variables before it.",
+        example="FailedPreconditionError: Attempting to use uninitialized value beta1_power",
+        origin="source: strings in the library of TensorFlow 2",
+        needle_tells=False,
+    ),
+    Signature(
+        id="tf-device-not-assignable",
+        code="failed-tf-invalid-argument",
+        role=Role.CAUSE,
+        needle="Cannot assign a device for operation",
+        pattern=r"InvalidArgumentError: .{0,40}?Cannot assign a device for operation",
+        meaning="TensorFlow cannot place an operation: the named device does not exist, or has no "
+        "kernel for it.",
+        fix="Check the `tf.device` names against `tf.config.list_physical_devices()`, or use soft "
+        "placement.",
+        example="InvalidArgumentError: Cannot assign a device for operation dense/kernel: node "
+        "was explicitly assigned to /device:GPU:4",
+        origin="source: tensorflow/core/common_runtime/placer.cc of TensorFlow 2.15",
+        needle_tells=False,
     ),
 )

@@ -1,4 +1,4 @@
-"""What torch says when a GPU's memory runs out, in the wordings of torch 1.10 to 2.13."""
+"""GPU memory that ran out, as torch 1.0 to 2.13 reports it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ _SHARED = (
 )
 """torch calls its own process "this process", so any other process in the message shares the
 device. In a container torch cannot identify its own process, and lists all by number."""
-_MANY_OTHERS = (
-    r"(?{}GPU 0 .{{60,100}}Process \d{{1,10}} has [\d.]{{1,12}} [MG]iB memory in use\. Process )"
-)
 _SMALL = r"[\d.]{1,12} (?:bytes|KiB|MiB)"
 _LARGE = r"[\d.]{1,12} (?:GiB|TiB)"
 _IN_PIECES = r" is reserved by PyTorch but unallocated"
@@ -28,6 +25,9 @@ cause."""
 _LESS = (
     "Halve the batch per rank (and accumulate gradients over two steps), use activation "
     "checkpointing, bf16 autocast, or shard the model with FSDP."
+)
+_MANY_OTHERS = (
+    r"(?{}GPU 0 .{{60,100}}Process \d{{1,10}} has [\d.]{{1,12}} [MG]iB memory in use\. Process )"
 )
 _BLOCKING = "Run it again with `CUDA_LAUNCH_BLOCKING=1`: the traceback then names the real line."
 
@@ -235,8 +235,10 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `(?P<call>\w+)",
         meaning="cuBLAS could not start ({call}): mostly because the GPU's memory is full, else "
         "because of an error of a kernel before it.",
-        fix="Look at the GPU's memory (`nvidia-smi`). " + _LESS + " If memory is "
-        "free: " + _BLOCKING,
+        fix="Look at the GPU's memory (`nvidia-smi`). "
+        + _LESS
+        + " If memory is free: "
+        + _BLOCKING,
         example="RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
         "`cublasCreate(handle)`",
         origin="source: aten/src/ATen/cuda/Exceptions.h of torch 2.12",
@@ -292,5 +294,45 @@ SIGNATURES: tuple[Signature, ...] = (
         fix=_LESS + " `nvidia-smi` shows who else holds memory.",
         example="  what():  parallel_for failed: cudaErrorMemoryAllocation: out of memory",
         origin="recalled: thrust/system/cuda/error.inl of CUDA 12",
+    ),
+    Signature(
+        id="cuda-runtime-memory",
+        code="oom-device",
+        role=Role.CAUSE,
+        needle="cuda runtime error (",
+        pattern=r"\bcuda runtime error \(2\) ?: out of memory",
+        meaning="The GPU's memory is full.",
+        fix="Use a smaller batch, activation checkpointing or sharding; `nvidia-smi` shows other "
+        "processes on the GPU.",
+        example="RuntimeError: cuda runtime error (2) : out of memory at "
+        "aten/src/THC/generic/THCStorage.cu:66",
+        origin="recalled: aten/src/THC/THCGeneral.cpp of torch 1.4",
+        needle_tells=False,
+    ),
+    Signature(
+        id="thc-check-memory",
+        code="oom-device",
+        role=Role.CAUSE,
+        needle="THCudaCheck FAIL file=",
+        pattern=r"THCudaCheck FAIL file=\S{1,200} line=\d{1,6} error=(?:2) : ",
+        meaning="A GPU's memory ran out.",
+        fix="Halve the batch per rank, or see with `nvidia-smi` who else holds memory.",
+        example="THCudaCheck FAIL file=/pytorch/aten/src/THC/THCGeneral.cpp line=50 error=2 : out "
+        "of memory",
+        origin="recalled: aten/src/THC/THCGeneral.cpp of torch 1.4",
+        weight=0.85,
+        needle_tells=False,
+    ),
+    Signature(
+        id="torch-out-of-memory-type",
+        code="oom-device",
+        role=Role.CAUSE,
+        needle="OutOfMemoryError",
+        pattern=r"^torch\.(?:cuda\.)?OutOfMemoryError:?\s*$",
+        meaning="Allocating GPU memory failed; the message with the sizes is cut off.",
+        fix="Halve the batch per rank, or see with `nvidia-smi` who else holds memory.",
+        example="torch.cuda.OutOfMemoryError",
+        origin="source: torch/cuda/__init__.py of torch 2.13",
+        weight=0.85,
     ),
 )

@@ -1,4 +1,4 @@
-"""How the shell, Python and the C library say that a process was killed or crashed."""
+"""Processes that were killed or crashed, by the exit status that a shell or a parent prints."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from mgpu_doctor.signatures.signature import Role, Signature
 
-_STACK = "Run with PYTHONFAULTHANDLER=1 to get the Python stack of the crash."
 _SHELL = r"^(?:\S{1,200}: line \d+: +(?P<pid>\d+) )?"
 """What bash writes before the name of a signal: nothing, or where it was."""
-
+_STACK = (
+    "Run with PYTHONFAULTHANDLER=1 to get the Python stack of the crash, and `ulimit -c "
+    "unlimited` to keep a core file for gdb."
+)
 _EXIT_TEXTS = (
     ("exit-code", "exit code {}", "Process finished with exit code {}"),
     ("exit-status", "exit status {}", "make: train failed with exit status {}"),
@@ -46,11 +48,24 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="Killed",
         pattern=r"^(?:\S{1,200}: line \d+: +(?P<pid>\d+) Killed\b|Killed(?:\s{2}.{1,2000}|\s*)$)",
-        meaning="A process was killed with SIGKILL: by the kernel when memory ran out, by a person "
-        "or by the scheduler.",
+        meaning="A process was killed with SIGKILL: by the kernel when memory ran out, by a "
+        "person or by the scheduler.",
         fix="`dmesg -T | grep -i 'killed process'`; `sacct -j JOB -o State,MaxRSS` under Slurm.",
         example="train.sh: line 1:  9851 Killed                  python train.py",
         origin="made: a script's Python that was sent SIGKILL, bash 5.2",
+        weight=0.6,
+    ),
+    Signature(
+        id="shell-killed-lower",
+        code="failed-killed",
+        role=Role.SYMPTOM,
+        needle=" killed  ",
+        pattern=r"^(?:zsh: killed {2,8}|\[\d{1,3}\] {2,8}(?:\+ {1,4})?\d{1,10} killed {2,8})\S",
+        meaning="A process was killed with SIGKILL: by the kernel when memory ran out, or by a "
+        "person.",
+        fix="`dmesg -T | grep -i 'killed process'`; watch `free -g` while it runs.",
+        example="[1]    4711 killed     python train.py",
+        origin="recalled: Src/signals.c of zsh 5",
         weight=0.6,
     ),
     Signature(
@@ -83,14 +98,25 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-signal",
         role=Role.CAUSE,
         needle="Segmentation fault",
-        pattern=r"^(?:\S{1,200}: line \d+: +(?P<pid>\d+) Segmentation fault\b|Segmentation "
-        r"fault(?: "
-        r"{2}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$)",
-        meaning="A process crashed: it used memory that is not its own. Mostly a bug or a mismatch "
-        "in a compiled library.",
+        pattern=r"^(?:\S{1,200}: line \d+: +(?P<pid>\d+) Segmentation fault\b|Segmentation fault"
+        r"(?: {2}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$)",
+        meaning="A process crashed: it used memory that is not its own. Mostly a bug or a "
+        "mismatch in a compiled library.",
         fix=_STACK,
         example="train.sh: line 4:  9854 Segmentation fault      (core dumped) python train.py",
         origin="made: a script's Python that crashed, bash 5.2",
+        weight=0.7,
+    ),
+    Signature(
+        id="shell-segfault-lower",
+        code="failed-signal",
+        role=Role.CAUSE,
+        needle="segmentation fault ",
+        pattern=r"^\[\d{1,3}\] {2,8}(?:\+ {1,4})?\d{1,10} segmentation fault\b",
+        meaning="A process crashed: it used memory that is not its own.",
+        fix=_STACK,
+        example="[1]    4711 segmentation fault (core dumped)  python train.py",
+        origin="recalled: Src/signals.c of zsh 5",
         weight=0.7,
     ),
     Signature(
@@ -99,8 +125,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="Bus error",
         pattern=_SHELL + r"Bus error(?: {2}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$",
-        meaning="A process crashed with a bus error: mostly because /dev/shm is full, else because "
-        "a mapped file was cut.",
+        meaning="A process crashed with a bus error: mostly because /dev/shm is full, else "
+        "because a mapped file was cut.",
         fix="`df -h /dev/shm`; `docker run --shm-size=16g` or fewer data-loader workers.",
         example="train.sh: line 5:  9856 Bus error               (core dumped) python train.py",
         origin="made: a script's Python that was sent SIGBUS, bash 5.2",
@@ -132,31 +158,46 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.7,
     ),
     Signature(
-        id="python-fatal-error",
+        id="shell-floating-point",
         code="failed-signal",
         role=Role.CAUSE,
-        needle="Fatal Python error: ",
-        pattern=r"^Fatal Python error: (?P<signal>Segmentation fault|Bus error|Aborted|"
-        r"Illegal instruction|Floating point exception)",
-        meaning="Python crashed: {signal}. The lines that follow show where each thread was.",
-        fix="The topmost frame of the current thread names the library; update it, or report it "
-        "there. A bus error mostly means that /dev/shm is full.",
-        example="Fatal Python error: Segmentation fault",
-        origin="made: a null pointer read under PYTHONFAULTHANDLER=1, Python 3.11",
-        weight=0.9,
+        needle="Floating point exception",
+        pattern=r"^(?:\S{1,200}: line \d+: +\d+ )?Floating point exception(?: {2}.{1,2000}|"
+        r"\s*\(core dumped\).{0,2000}|\s*)$",
+        meaning="A process crashed in arithmetic of compiled code, such as a division by 0.",
+        fix=_STACK,
+        example="Floating point exception (core dumped)",
+        origin="recalled: siglist of glibc 2.36",
+        weight=0.7,
+        needle_tells=False,
     ),
     Signature(
-        id="heap-corrupted",
+        id="exit-interrupted-by-signal",
+        code="failed-signal",
+        role=Role.SYMPTOM,
+        needle="(interrupted by signal ",
+        pattern=r"\((?:interrupted by signal )(?P<signal>4|6|7|8): ?(?P<name>SIG[A-Z]{2,6})\)",
+        meaning="A process crashed with {name}.",
+        fix="Read the lines before it. " + _STACK,
+        example="Process finished with exit code 134 (interrupted by signal 6: SIGABRT)",
+        origin="recalled: the run window of PyCharm 2022",
+        weight=0.5,
+        needle_tells=False,
+        wrapper=True,
+    ),
+    Signature(
+        id="exit-access-violation",
         code="failed-signal",
         role=Role.CAUSE,
-        needle="double free ",
-        pattern=r"^(?:\*\*\* Error in .{1,200}: )?(?:free\(\): )?double free (?:detected in tcache "
-        r"\d|or corruption \([!\w]{1,8}\))",
-        meaning="A compiled library freed memory twice, and the process was ended.",
-        fix="Look for two versions of one library (for example two OpenMP or protobuf). " + _STACK,
-        example="free(): double free detected in tcache 2",
-        origin="made: a C++ program that frees twice, glibc 2.36",
-        weight=0.8,
+        needle="exit code -1073741819",
+        pattern=r"exit code -1073741819 \(0xC0000005\)",
+        meaning="A process crashed on Windows with an access violation: a bad memory access in a "
+        "compiled library.",
+        fix="Reinstall the package whose DLL crashed, and the driver; look for two versions of "
+        "one DLL.",
+        example="Process finished with exit code -1073741819 (0xC0000005)",
+        origin="recalled: the run window of PyCharm 2022",
+        weight=0.7,
     ),
     *_by_exit_code(
         139,
