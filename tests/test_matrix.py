@@ -21,9 +21,9 @@ from tests.matrix.verdicts import (
     Verdict,
     judge_crash,
     judge_culprit,
-    judge_found,
     judge_hang,
     judge_healthy,
+    judge_reported,
     judge_trainer,
     last_error,
     without_paths,
@@ -90,9 +90,9 @@ def test_a_culprit_is_the_only_one_that_is_accused() -> None:
 
 def test_what_concerns_all_ranks_is_found_or_not() -> None:
     mild = diagnosis(finding("input-bound", severity="info"))
-    assert judge_found(seen(mild), "input-bound") == WORKS
-    assert judge_found(seen(mild), "recompiling") == Verdict(Outcome.FAILS, "found input-bound")
-    assert judge_found(seen(None), "recompiling").outcome is Outcome.FAILS
+    assert judge_reported(seen(mild), "input-bound") == WORKS
+    assert judge_reported(seen(mild), "recompiling") == Verdict(Outcome.FAILS, "found input-bound")
+    assert judge_reported(seen(None), "recompiling").outcome is Outcome.FAILS
 
 
 def test_a_crash_keeps_the_jobs_exit_code() -> None:

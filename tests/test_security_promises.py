@@ -59,7 +59,7 @@ def test_every_promise_names_a_test_that_is_there() -> None:
         assert {test for file, test in named if file == name} <= functions, name
 
 
-def test_the_network_is_used_where_it_is_said_and_nowhere_else() -> None:
+def test_the_network_is_used_where_it_is_documented_and_nowhere_else() -> None:
     assert {name for name, source in sources() if imported(source) & NETWORK} == MAY_USE_IT
 
 

@@ -1,7 +1,7 @@
-"""The exception that is the last thing a log says, where no whole traceback says who raised it.
+"""The exception at the end of a log that contains no complete traceback.
 
 People post the last line of a failure alone, or cut its traceback. Such an exception counts only
-at the end of a log, and only if nothing else there tells of a failure."""
+at the end of a log, and only if nothing else there reports a failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mgpu_probes.outside.terminal_text import clean
 from mgpu_probes.outside.tracebacks import ASIDE, ASIDE_LINES
 
 from mgpu_doctor.case.captured_console import MESSAGE_LIMIT
-from mgpu_doctor.case.log_sources import Whose
+from mgpu_doctor.case.log_sources import LabelledLog
 from mgpu_doctor.case.model import Error, LoggedEnd
 
 EXCERPT = "last lines"
@@ -40,7 +40,7 @@ and by extensions that were built for another NumPy."""
 
 
 def find_last_exceptions(
-    logs: Iterable[Whose], caught: Container[tuple[str, int]]
+    logs: Iterable[LabelledLog], caught: Container[tuple[str, int]]
 ) -> list[LoggedEnd]:
     """Of each log that ends with an exception, that exception. `caught`: source and line of
     exceptions that are known to have ended nothing."""
@@ -53,7 +53,7 @@ def find_last_exceptions(
     return ends
 
 
-def _last_exception(log: Whose, past: Container[str]) -> LoggedEnd | None:
+def _last_exception(log: LabelledLog, past: Container[str]) -> LoggedEnd | None:
     lines = [split_line(line) for line in log.scanned.tail]
     for at in range(len(lines) - 1, max(-1, len(lines) - 1 - LAST_LINES), -1):
         line = lines[at]

@@ -18,7 +18,7 @@ from mgpu_doctor.case.last_exceptions import find_last_exceptions
 from mgpu_doctor.case.log_ends import endings_of, with_joined_messages
 from mgpu_doctor.case.log_job import FACTS, Fact, job_of_logs, ranks_of_logs, world_size_of
 from mgpu_doctor.case.log_matches import LogMatch
-from mgpu_doctor.case.log_sources import Whose, log_files, ranks_seen, with_ranks
+from mgpu_doctor.case.log_sources import LabelledLog, log_files, ranks_seen, with_ranks
 from mgpu_doctor.case.model import Case, Console, Subject, Unexamined
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
 
@@ -54,7 +54,7 @@ def signs_of(streams: Mapping[str, Iterable[str]]) -> tuple[LogMatch, ...]:
         _engine().scan(name, ("\n".join(lines).encode("utf-8", "replace"),))
         for name, lines in streams.items()
     ]
-    return _signs([Whose(one) for one in found])
+    return _signs([LabelledLog(one) for one in found])
 
 
 @cache
@@ -140,7 +140,7 @@ def _case(subjects: Sequence[str], found: _LogSources) -> Case:
     )
 
 
-def _signs(logs: Sequence[Whose]) -> tuple[LogMatch, ...]:
+def _signs(logs: Sequence[LabelledLog]) -> tuple[LogMatch, ...]:
     known = {signature.id for signature in SIGNATURES}
     found = [
         _sign(hit, log)
@@ -165,7 +165,7 @@ def _was_caught(sign: LogMatch, caught: Container[tuple[str, int]]) -> bool:
     return sign.count == 1 and (sign.source, sign.number) in caught
 
 
-def _sign(hit: Hit, log: Whose) -> LogMatch:
+def _sign(hit: Hit, log: LabelledLog) -> LogMatch:
     return LogMatch(
         signature=hit.signature,
         rank=log.of(hit.rank, hit.local_rank),

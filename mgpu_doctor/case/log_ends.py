@@ -12,7 +12,7 @@ from mgpu_probes.outside.logs.log_scanner import Form, KeptLine
 
 from mgpu_doctor.case.captured_console import error_of, logged_end
 from mgpu_doctor.case.log_matches import LogMatch, went_on
-from mgpu_doctor.case.log_sources import Whose
+from mgpu_doctor.case.log_sources import LabelledLog
 from mgpu_doctor.case.model import LoggedEnd
 
 _LAUNCHER_FILES = (*WRAPPER_FOLDERS, "subprocess.py")
@@ -42,7 +42,7 @@ class Endings:
     """Source and line of exceptions that ended no process."""
 
 
-def endings_of(logs: Sequence[Whose], ranks: int) -> Endings:
+def endings_of(logs: Sequence[LabelledLog], ranks: int) -> Endings:
     """Endings by tracebacks and launchers' reports. Exceptions that were caught and printed, or
     after which training continued, ended no process. `ranks`: the least number of ranks."""
     endings = Endings()
@@ -76,7 +76,7 @@ def _parsed(lines: Sequence[KeptLine]) -> ConsoleFacts:
 
 
 def _tracebacks(
-    log: Whose, facts: ConsoleFacts, ranks: int, reported: bool
+    log: LabelledLog, facts: ConsoleFacts, ranks: int, reported: bool
 ) -> Iterable[tuple[int, LoggedEnd | None]]:
     """Exceptions with the numbers of their lines; None: it ended no process."""
     hydra = any(_PRINTED_BY_HYDRA in line.text for line in log.scanned.kept_lines)
@@ -106,7 +106,7 @@ def _is_outermost(printed: PrintedTraceback) -> bool:
     return traceback.frames[0].function in _OUTERMOST
 
 
-def _is_excerpt(log: Whose, printed: PrintedTraceback) -> bool:
+def _is_excerpt(log: LabelledLog, printed: PrintedTraceback) -> bool:
     """Whether the text is little more than this traceback."""
     traceback = printed.traceback
     begin = _line(log, max(0, traceback.at - traceback.text.count("\n"))).number
@@ -119,7 +119,7 @@ def _is_launchers(printed: PrintedTraceback) -> bool:
     return bool(frames) and any(place in frames[-1].file for place in _LAUNCHER_FILES)
 
 
-def _line(log: Whose, at: int) -> KeptLine:
+def _line(log: LabelledLog, at: int) -> KeptLine:
     lines = log.scanned.kept_lines
     return lines[min(at, len(lines) - 1)]
 

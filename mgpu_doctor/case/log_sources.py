@@ -53,7 +53,7 @@ def _natural(name: str) -> list[tuple[str, int]]:
 
 
 @dataclass(slots=True)
-class Whose:
+class LabelledLog:
     """A log, and how its labels become ranks."""
 
     scanned: Scanned
@@ -69,7 +69,7 @@ class Whose:
         return self.rank
 
 
-def with_ranks(scanned: Sequence[Scanned], world_size: int | None) -> list[Whose]:
+def with_ranks(scanned: Sequence[Scanned], world_size: int | None) -> list[LabelledLog]:
     """The logs with their ranks. A log whose lines have labels of several ranks has none. A local
     rank counts as a rank only if one log covers one host."""
     by_name = ranks_from_names([log.source for log in scanned])
@@ -78,14 +78,14 @@ def with_ranks(scanned: Sequence[Scanned], world_size: int | None) -> list[Whose
         named = rank if source.ranks <= {rank} else None
         most = max(source.local_ranks, default=-1)
         one_host = max(source.ranks, default=-1) <= most and (world_size or 0) <= most + 1
-        logs.append(Whose(source, named, local_is_rank=one_host))
+        logs.append(LabelledLog(source, named, local_is_rank=one_host))
     if sum(bool(log.local_ranks) for log in scanned) > 1:
         for log in logs:
             log.local_is_rank = False
     return logs
 
 
-def ranks_seen(logs: Iterable[Whose]) -> set[int]:
+def ranks_seen(logs: Iterable[LabelledLog]) -> set[int]:
     """The ranks that printed something, as far as it was looked at."""
     seen: set[int] = set()
     for log in logs:

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from mgpu_probes.inprocess.layout import OTHER
 
-from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.model import (
     Error,
     JobEnd,
@@ -21,6 +20,7 @@ from mgpu_doctor.case.model import (
     Records,
     State,
 )
+from mgpu_doctor.case.placeholders import blank_rank
 from mgpu_doctor.case.process_metadata import ProcessMetadata
 from mgpu_doctor.case.this_machine import this_host
 from mgpu_doctor.case.untrusted_json import text

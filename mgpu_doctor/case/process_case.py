@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from mgpu_probes.outside.jobs import RunningJob, UnreadSource
 
-from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.ending_records import Ending
 from mgpu_doctor.case.job_snapshots import JobSnapshot, Process, Unread
 from mgpu_doctor.case.model import (
@@ -22,6 +21,7 @@ from mgpu_doctor.case.model import (
     Subject,
     Unexamined,
 )
+from mgpu_doctor.case.placeholders import blank_rank
 from mgpu_doctor.case.this_machine import this_host
 
 GONE = (None, "Z", "X", "x")

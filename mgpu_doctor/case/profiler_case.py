@@ -12,9 +12,9 @@ from mgpu_probes.outside.traces.trace_columns import NotATraceError
 from mgpu_probes.outside.untrusted_files import within_budget
 
 from mgpu_doctor.case.allocator_snapshots import read_snapshots
-from mgpu_doctor.case.blank import blank_job, blank_rank
 from mgpu_doctor.case.flight_records import Flight
 from mgpu_doctor.case.model import Case, State, Subject, Unexamined
+from mgpu_doctor.case.placeholders import blank_job, blank_rank
 from mgpu_doctor.case.profiler_traces import MOST_FILES, Trace, UnreadTrace, read_traces
 
 

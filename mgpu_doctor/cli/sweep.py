@@ -18,7 +18,7 @@ from mgpu_doctor.cli import compare
 from mgpu_doctor.cli.observed import refuse
 from mgpu_doctor.cli.terminal_output import print_text
 from mgpu_doctor.launch.messages import print_message
-from mgpu_doctor.launch.observe import Turns
+from mgpu_doctor.launch.observe import JobSequence
 
 if TYPE_CHECKING:
     from mgpu_doctor.analysis.comparing.comparison import Comparison
@@ -75,7 +75,7 @@ def run_sweep(
         _make_folder(directory)
     codes: list[int] = []
     recordings: list[Path] = []
-    with Turns() as turns:
+    with JobSequence() as sequence:
         took: list[float] = []
         for place, run in enumerate(planned):
             if not quiet:
@@ -84,10 +84,10 @@ def run_sweep(
             began = time.monotonic()
             recordings.append(run.recording(directory, place))
             command = [sys.executable, "-m", "mgpu_doctor", "train", *run.words]
-            codes.append(turns.run([*command, "--quiet", "--dir", str(recordings[-1])]))
+            codes.append(sequence.run([*command, "--quiet", "--dir", str(recordings[-1])]))
             took.append(time.monotonic() - began)
-            if turns.asked is not None:
-                print_message(f"stopped by {turns.asked.name}; the recordings so far are kept.")
+            if sequence.asked is not None:
+                print_message(f"stopped by {sequence.asked.name}; the recordings so far are kept.")
                 break
             if codes[-1]:
                 print_message(
@@ -98,8 +98,8 @@ def run_sweep(
     print_message(
         f"recordings: {directory or ' '.join(recording.name for recording in recordings)}"
     )
-    if turns.asked is not None:
-        raise click.exceptions.Exit(128 + turns.asked)
+    if sequence.asked is not None:
+        raise click.exceptions.Exit(128 + sequence.asked)
     raise click.exceptions.Exit(next((code for code in codes if code), 0))
 
 

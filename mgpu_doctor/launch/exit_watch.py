@@ -19,7 +19,7 @@ from pathlib import Path
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.exit_evidence import ExitEvidence
 
-from mgpu_doctor.launch.notebook import Notebook
+from mgpu_doctor.launch.run_recording import RunRecording
 from mgpu_doctor.recording.write import write_json
 
 # struct pidfd_info of linux/pidfd.h: mask, cgroup id, pid, tgid, ppid, 8 user and group ids,
@@ -69,12 +69,12 @@ class ExitWatch:
 
     def __init__(
         self,
-        notebook: Notebook,
+        recording: RunRecording,
         path: Path,
         pids: Callable[[], list[int]],
         interval: Callable[[float], float],
     ) -> None:
-        self._notebook = notebook
+        self._recording = recording
         self._path = path
         self._pids = pids
         self._interval = interval
@@ -113,7 +113,7 @@ class ExitWatch:
                 closely_at = now + wait * (1 if close_looks < CLOSE_LOOKS else THEN_EACH)
             if now >= save_at or last:
                 saved, save_at = now, now + SAVED_EVERY
-                self._notebook.guarded(lambda: write_json(self._path, endings.evidence()))
+                self._recording.guarded(lambda: write_json(self._path, endings.evidence()))
             if not last and not self._over.wait(LEAST_GAP):
                 self._hurry.wait(max(0.0, min(wait, save_at - time.monotonic())))
         endings.close()

@@ -25,7 +25,7 @@ from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang
 from mgpu_doctor.case.box_ranks import position_of
 from mgpu_doctor.case.job_snapshots import read_job_snapshot
 from mgpu_doctor.case.model import DevicePosition
-from mgpu_doctor.launch.notebook import Notebook
+from mgpu_doctor.launch.run_recording import RunRecording
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import BadBox, read_box
 from mgpu_doctor.recording.write import Lines, private_folder, write_json
@@ -50,17 +50,17 @@ def longest_step(boxes: Path) -> float | None:
     return float(np.quantile(known, 0.99)) if len(known) else None
 
 
-def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
+def keep(recording: RunRecording, pid: int, unchanged: Callable[[], bool]) -> bool:
     """Samples the stacks of this process's job several times; returns whether it hangs with ranks
     waiting. If so, records the snapshots and torch's flight recorder.
 
     `unchanged`: waits until the next sample is due; returns False once the job makes progress.
     """
     job = jobs.find(pid)
-    if job is None or notebook.folder is None or notebook.boxes is None:
+    if job is None or recording.folder is None or recording.boxes is None:
         return False
-    job = _numbered(job, notebook.boxes)
-    sockets = _sockets(job, notebook.boxes)
+    job = _numbered(job, recording.boxes)
+    sockets = _sockets(job, recording.boxes)
     aids = {pid: Aid(worker_socket=path) for pid, path in sockets.items()}
     lines = []
     for number in range(LOOKS):
@@ -68,15 +68,15 @@ def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
             return False
         lines.append(take_snapshot(job, aids=aids))
     seen = [snapshot for line in lines if (snapshot := read_job_snapshot(line)) is not None]
-    hang = analyse_hang(seen, _positions(notebook.boxes))
+    hang = analyse_hang(seen, _positions(recording.boxes))
     if hang is None or not hang.waiting:
         return False  # no rank waits for another one, so this may be a legitimate wait
-    host = notebook.folder / layout.HOSTS / notebook.host
-    book = Lines(host / layout.LOOKS, LOOKS_LIMIT, samples=False)
+    host = recording.folder / layout.HOSTS / recording.host
+    file = Lines(host / layout.LOOKS, LOOKS_LIMIT, samples=False)
     for line in lines:
-        notebook.guarded(partial(book.append, line))
+        recording.guarded(partial(file.append, line))
     for form in gather_recorders(job, sockets, timeout=FLIGHT_PATIENCE).forms:
-        notebook.guarded(partial(_write, host / layout.FLIGHT, form))
+        recording.guarded(partial(_write, host / layout.FLIGHT, form))
     return True
 
 

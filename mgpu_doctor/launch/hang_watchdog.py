@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mgpu_doctor.launch.notebook import Notebook
+from mgpu_doctor.launch.run_recording import RunRecording
 from mgpu_doctor.recording.rank_pulse import Pulse, pulses
 
 EVERY = 1.0
@@ -36,12 +36,14 @@ class Alarm:
     """Called when the hang has lasted for LASTING seconds."""
 
 
-class Stillness:
+class HangWatchdog:
     """Watches one job from a thread of its own."""
 
-    def __init__(self, notebook: Notebook, pid: int, over: threading.Event, alarm: Alarm) -> None:
-        self._notebook, self._pid, self._over, self._alarm = notebook, pid, over, alarm
-        self._thread = threading.Thread(target=self._run, name="stillness", daemon=True)
+    def __init__(
+        self, recording: RunRecording, pid: int, over: threading.Event, alarm: Alarm
+    ) -> None:
+        self._recording, self._pid, self._over, self._alarm = recording, pid, over, alarm
+        self._thread = threading.Thread(target=self._run, name="hang-watchdog", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -76,13 +78,13 @@ class Stillness:
             pass  # both alarms were raised
 
     def _pulses(self) -> Mapping[str, Pulse]:
-        return {} if self._notebook.boxes is None else pulses(self._notebook.boxes)
+        return {} if self._recording.boxes is None else pulses(self._recording.boxes)
 
     def _patience(self) -> float:
         """Returns the seconds without progress before stacks are sampled."""
         from mgpu_doctor.launch.hang_evidence import longest_step
 
-        longest = None if self._notebook.boxes is None else longest_step(self._notebook.boxes)
+        longest = None if self._recording.boxes is None else longest_step(self._recording.boxes)
         return START if longest is None else STEPS * longest
 
     def _stands(self, last: Mapping[str, Pulse]) -> bool:
@@ -91,4 +93,4 @@ class Stillness:
         def unchanged() -> bool:
             return not self._over.wait(EVERY) and self._pulses() == last
 
-        return keep(self._notebook, self._pid, unchanged)
+        return keep(self._recording, self._pid, unchanged)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mgpu_doctor.launch import conduit
+from mgpu_doctor.launch import output_forwarding
 
 STREAMS = {1: "stdout", 2: "stderr"}
 COPY_PATIENCE = 2.0
@@ -42,7 +42,7 @@ class FileCopy:
         """Copies a file. `number`: the standard descriptor that refers to it."""
         self._path = f"/proc/self/fd/{number}"
         self._seen = _position(number)
-        self._copy = conduit.Copy(os.fsencode(copy))
+        self._copy = output_forwarding.Copy(os.fsencode(copy))
 
     def catch_up(self) -> None:
         """Copies what is new since the last call; if it is too much, only its end. Raises
@@ -51,7 +51,7 @@ class FileCopy:
             size = os.fstat(file.fileno()).st_size
             if size < self._seen:  # it was truncated
                 self._seen = 0
-            start = max(self._seen, size - conduit.KEEP)
+            start = max(self._seen, size - output_forwarding.KEEP)
             file.seek(start)
             data = file.read(size - start)
         self._copy.add(data, start - self._seen)
@@ -200,7 +200,11 @@ def _terminal_like(real: int) -> tuple[int, int]:
 
 
 def _start_conduit(source: int, out: int, control: int, copy: Path) -> None:
-    wanted = ((source, conduit.CHANNEL), (out, conduit.OUT), (control, conduit.CONTROL))
+    wanted = (
+        (source, output_forwarding.CHANNEL),
+        (out, output_forwarding.OUT),
+        (control, output_forwarding.CONTROL),
+    )
     safe = [(fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, _SAFE), theirs) for ours, theirs in wanted]
     # The base interpreter, with the program on standard input: its command line then contains no
     # folder, so killing the doctor by a folder's name does not kill it.
@@ -209,10 +213,10 @@ def _start_conduit(source: int, out: int, control: int, copy: Path) -> None:
         starter = os.posix_spawn(
             python,
             [python, "-I", "-S", "-"],
-            {**os.environ, conduit.COPY_VARIABLE: os.fspath(copy)},
+            {**os.environ, output_forwarding.COPY_VARIABLE: os.fspath(copy)},
             file_actions=[
                 *((os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in safe),
-                (os.POSIX_SPAWN_OPEN, 0, conduit.__file__, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 0, output_forwarding.__file__, os.O_RDONLY, 0),
             ],
         )
     finally:

@@ -26,9 +26,9 @@ from mgpu_doctor.launch.hang_watchdog import Alarm
 from mgpu_doctor.launch.job_command import job_environment
 from mgpu_doctor.launch.job_console import Console, connect, stand_in_for_closed
 from mgpu_doctor.launch.messages import print_message
-from mgpu_doctor.launch.notebook import Notebook
 from mgpu_doctor.launch.process_watch import Watch
-from mgpu_doctor.launch.signal_forwarding import ASKING, Attendant, Canary, Inbox
+from mgpu_doctor.launch.run_recording import RunRecording
+from mgpu_doctor.launch.signal_forwarding import ASKING, Inbox, SignalForwarder, SignalGroupProbe
 from mgpu_doctor.recording import home, layout
 from mgpu_doctor.recording.home import remembered
 from mgpu_doctor.recording.write import OccupiedError
@@ -90,19 +90,19 @@ def observe(
         "doctor_version": __version__,
     }
     if directory is None:
-        notebook = Notebook.begin_at_home(name, started, info, environment)
+        recording = RunRecording.begin_at_home(name, started, info, environment)
     else:
-        notebook = Notebook.begin(directory, {"id": identity, **info})
-    console = _connect(notebook) if capture else Console()
+        recording = RunRecording.begin(directory, {"id": identity, **info})
+    console = _connect(recording) if capture else Console()
     inbox = Inbox()
-    canary = Canary()
-    outside = notebook.folder if directory is not None else None
+    group_probe = SignalGroupProbe()
+    outside = recording.folder if directory is not None else None
     try:
         with remembered(outside, identity, environment):
             pid = job_command.start_program(
                 path,
                 command,
-                job_environment(environment, notebook.boxes),
+                job_environment(environment, recording.boxes),
                 streams=console.streams,
                 signal_mask=inbox.before,
             )
@@ -110,27 +110,27 @@ def observe(
             idle = threading.Timer(SETTLED, _idly, [meanwhile])
             idle.daemon = True
             idle.start()
-            status, asked = _accompany(pid, notebook, console, inbox, canary, alarm=alarm)
+            status, asked = _accompany(pid, recording, console, inbox, group_probe, alarm=alarm)
             idle.cancel()
     finally:
-        canary.close()
+        group_probe.close()
         inbox.close()
     end = split_wait_status(status)
-    notebook.finish(
+    recording.finish(
         **end, ended=time.time(), asked=asked, doctor_cpu_seconds=round(time.process_time(), 3)
     )
-    notebook.tell_trouble()
+    recording.report_trouble()
     code = os.waitstatus_to_exitcode(status)
-    return Observed(notebook.folder, code if code >= 0 else 128 - code)
+    return Observed(recording.folder, code if code >= 0 else 128 - code)
 
 
-def _connect(notebook: Notebook) -> Console:
+def _connect(recording: RunRecording) -> Console:
     """Returns the channels of the job's output; none without a recording, or if they cannot be set
     up: then the job gets our own standard output and error."""
-    if notebook.folder is None:
+    if recording.folder is None:
         return Console()
     try:
-        return connect(notebook.folder / layout.CONSOLE)
+        return connect(recording.folder / layout.CONSOLE)
     except OSError as error:
         print_message(f"the job's output is not recorded ({error.strerror}).")
         return Console()
@@ -138,31 +138,31 @@ def _connect(notebook: Notebook) -> Console:
 
 def _accompany(
     pid: int,
-    notebook: Notebook,
+    recording: RunRecording,
     console: Console,
     inbox: Inbox,
-    canary: Canary,
+    group_probe: SignalGroupProbe,
     *,
     alarm: Callable[[Path, int], Alarm] | None,
 ) -> tuple[int, str | None]:
     """Accompanies the job from its start to the end of its output. Returns its wait status, and the
     signal that asked it to end."""
-    notebook.note(
+    recording.note(
         job_pid=pid,
         job_start_ticks=processes.find_start_ticks(pid),
         console_file=console.files,
     )
-    folder = notebook.folder
+    folder = recording.folder
     on_hang = alarm(folder, pid) if alarm is not None and folder is not None else None
-    watch = Watch(notebook, pid, on_hang, console.copy_files) if folder is not None else None
+    watch = Watch(recording, pid, on_hang, console.copy_files) if folder is not None else None
     if watch is not None:
         watch.start()
-    attendant = Attendant(pid, inbox, console, canary)
-    status = attendant.wait(watch.knows if watch is not None else lambda other: other == pid)
+    forwarder = SignalForwarder(pid, inbox, console, group_probe)
+    status = forwarder.wait(watch.knows if watch is not None else lambda other: other == pid)
     if watch is not None:
         watch.finish(status)
-    console.drain(attendant.patient, inbox.descriptor)
-    return status, attendant.asked
+    console.drain(forwarder.patient, inbox.descriptor)
+    return status, forwarder.asked
 
 
 def _idly(task: Callable[[], None] | None) -> None:
@@ -178,7 +178,7 @@ def _working_folder() -> str | None:
         return None  # it was removed
 
 
-class Turns:
+class JobSequence:
     """Runs jobs one after another and handles signals while it is entered; main thread only.
     `asked`: the first signal."""
 
@@ -187,7 +187,7 @@ class Turns:
         self._running: subprocess.Popen[bytes] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> Turns:
+    def __enter__(self) -> JobSequence:
         self._before = {number: signal.signal(number, self._pass_on) for number in ASKING}
         return self
 

@@ -22,8 +22,8 @@ from mgpu_probes.outside.host_usage import HostUsage
 
 from mgpu_doctor.launch import box_storage, exit_watch
 from mgpu_doctor.launch.exit_watch import ExitWatch
-from mgpu_doctor.launch.hang_watchdog import Alarm, Stillness
-from mgpu_doctor.launch.notebook import Notebook
+from mgpu_doctor.launch.hang_watchdog import Alarm, HangWatchdog
+from mgpu_doctor.launch.run_recording import RunRecording
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.device_lines import DeviceLines
 from mgpu_doctor.recording.write import Lines
@@ -126,14 +126,14 @@ class Watch:
 
     def __init__(
         self,
-        notebook: Notebook,
+        recording: RunRecording,
         pid: int,
         alarm: Alarm | None = None,
         copy_console: Callable[[], None] = lambda: None,
     ) -> None:
-        assert notebook.folder is not None
-        host = notebook.folder / layout.HOSTS / notebook.host
-        self._notebook = notebook
+        assert recording.folder is not None
+        host = recording.folder / layout.HOSTS / recording.host
+        self._recording = recording
         self._copy_console = copy_console
         self._family = Family(pid)
         self._exits = Lines(host / layout.EXITS, EXITS_LIMIT, samples=False)
@@ -147,15 +147,15 @@ class Watch:
         self._status: int | None = None
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._devices = threading.Thread(target=self._watch_devices, name="devices", daemon=True)
-        self._stillness = Stillness(notebook, pid, self._over, alarm) if alarm else None
-        self._endings = ExitWatch(notebook, host / layout.ENDING, self._pids, interval)
+        self._watchdog = HangWatchdog(recording, pid, self._over, alarm) if alarm else None
+        self._endings = ExitWatch(recording, host / layout.ENDING, self._pids, interval)
 
     def start(self) -> None:
         self._thread.start()
         self._devices.start()
         self._endings.start()
-        if self._stillness is not None:
-            self._stillness.start()
+        if self._watchdog is not None:
+            self._watchdog.start()
 
     def knows(self, pid: int) -> bool:
         """Returns whether the process belongs to the job."""
@@ -189,12 +189,12 @@ class Watch:
                 self._bring_boxes(box_storage.copy)
                 copy_at = time.monotonic() + COPY_EVERY
             if now >= console_at:
-                self._notebook.guarded(self._copy_console)
+                self._recording.guarded(self._copy_console)
                 console_at = time.monotonic() + CONSOLE_EVERY
             self._note_ends(min(look_at, sample_at, copy_at, console_at) - time.monotonic())
             if self._over.is_set():
                 break
-        self._notebook.guarded(self._copy_console)
+        self._recording.guarded(self._copy_console)
         self._check()
         self._note_ends(0)
         if not self._jobs_go_on():
@@ -203,9 +203,9 @@ class Watch:
 
     def _remove_sockets(self) -> None:
         """Removes the sockets of killed ranks."""
-        if self._notebook.boxes is not None:
-            for path in self._notebook.boxes.glob("*.sock"):
-                self._notebook.guarded(partial(path.unlink, missing_ok=True))
+        if self._recording.boxes is not None:
+            for path in self._recording.boxes.glob("*.sock"):
+                self._recording.guarded(partial(path.unlink, missing_ok=True))
 
     def _pids(self) -> list[int]:
         return list(self._family.members)[:SAMPLED_PIDS]
@@ -249,10 +249,14 @@ class Watch:
         self._write(self._exits, {**line, "at": at, "how": how})
 
     def _bring_boxes(self, bring: Callable[[Path, Path], None]) -> None:
-        book = self._notebook
-        if book.folder is not None and book.boxes is not None and book.boxes_elsewhere:
-            source, target = book.boxes, layout.boxes(book.folder, book.host)
-            book.guarded(lambda: bring(source, target))
+        recording = self._recording
+        if (
+            recording.folder is not None
+            and recording.boxes is not None
+            and recording.boxes_elsewhere
+        ):
+            source, target = recording.boxes, layout.boxes(recording.folder, recording.host)
+            recording.guarded(lambda: bring(source, target))
 
     def _watch_devices(self) -> None:
         """Samples devices in a separate thread, because a driver may hang on a GPU that fell off
@@ -266,7 +270,7 @@ class Watch:
                 return
 
     def _write(self, lines: Lines | DeviceLines, content: dict[str, Any]) -> None:
-        self._notebook.guarded(lambda: lines.append(content))
+        self._recording.guarded(lambda: lines.append(content))
 
 
 def _devices() -> Devices | None:

@@ -2,8 +2,8 @@
 
 `timeout`, batch schedulers and shells signal the whole process group: the job has already received
 its signal, and a second one would interrupt its clean-up (torchrun would leave its workers behind).
-The kernel does not say whether a signal was sent to the group, so a `Canary` in the same group
-blocks every signal: one sent to the group is also pending there.
+The kernel does not say whether a signal was sent to the group, so a process in the same group, the
+`SignalGroupProbe`, blocks every signal: one sent to the group is also pending there.
 """
 
 from __future__ import annotations
@@ -83,13 +83,15 @@ GRACE = 0.02
 """Seconds within which a signal reaches the whole group."""
 
 
-class Canary:
+class SignalGroupProbe:
+    """A process that receives only signals sent to the doctor's whole process group."""
+
     def __init__(self) -> None:
         self._pid = 0
         self._input = -1
         self._start()
 
-    def sang(self, number: int) -> bool:
+    def was_sent_to_group(self, number: int) -> bool:
         """Returns whether the signal we just received was sent to the whole group. If so, an equal
         one that we received meanwhile is dropped: the job got it, too."""
         if not self._pid:
@@ -141,16 +143,18 @@ class Canary:
         return pending
 
 
-class Attendant:
+class SignalForwarder:
     """Waits for the job and forwards signals. `asked`: name of the first signal that asked the job
     to end, if it came through us or from the terminal, and not from the job itself."""
 
-    def __init__(self, pid: int, inbox: Inbox, console: Console, canary: Canary) -> None:
+    def __init__(
+        self, pid: int, inbox: Inbox, console: Console, group_probe: SignalGroupProbe
+    ) -> None:
         self.asked: str | None = None
         self._pid = pid
         self._inbox = inbox
         self._console = console
-        self._canary = canary
+        self._group_probe = group_probe
 
     def wait(self, own: Callable[[int], bool]) -> int:
         """Waits for the job's first process and returns its wait status. `own`: whether a pid
@@ -188,7 +192,11 @@ class Attendant:
         self._note(received, own)
         if number == signal.SIGWINCH and received.from_kernel:
             self._console.resize()
-        elif number in FORWARDED and not received.from_kernel and not self._canary.sang(number):
+        elif (
+            number in FORWARDED
+            and not received.from_kernel
+            and not self._group_probe.was_sent_to_group(number)
+        ):
             os.kill(self._pid, number)
         if number == signal.SIGTSTP:
             self._inbox.stop_as_asked()

@@ -20,9 +20,9 @@ from typing import IO
 
 from mgpu_doctor.analysis.memory.memory_plan import Settings
 from mgpu_doctor.formatting import format_signal
-from mgpu_doctor.plan import wire
+from mgpu_doctor.plan import tracing_protocol
 from mgpu_doctor.plan.tracing.tracing_server import END
-from mgpu_doctor.plan.wire import Answer, Refusal, WireError
+from mgpu_doctor.plan.tracing_protocol import Answer, Refusal, WireError
 
 _TAIL = 2000
 """Bytes of a process's output that are searched for its last line."""
@@ -154,7 +154,9 @@ class Worker:
         deadline = time.monotonic() + self.limit
         try:
             child = self._child = self._child or self._server.fork(deadline)
-            return self._answer(child, wire.write_request(settings, real=real), deadline)
+            return self._answer(
+                child, tracing_protocol.write_request(settings, real=real), deadline
+            )
         except TimeoutError:
             why = f"it took more than {self.limit:.0f} s (--limit allows more)"
         except WireError as error:
@@ -175,7 +177,7 @@ class Worker:
         gone."""
         try:
             child.connection.sendall(request.encode() + b"\n")
-            return wire.read_answer(_read_line(child.connection, deadline))
+            return tracing_protocol.read_answer(_read_line(child.connection, deadline))
         except ConnectionError:
             raise EOFError(self._server.describe_end(child, deadline)) from None
 
@@ -193,6 +195,6 @@ def _read_line(connection: socket.socket, deadline: float) -> bytes:
             if not part:
                 raise ConnectionError
             read += part
-            if len(read) > wire.MOST_BYTES:
+            if len(read) > tracing_protocol.MOST_BYTES:
                 raise WireError("the trace is too long")
     return bytes(read)

@@ -16,7 +16,7 @@ from mgpu_doctor.analysis.memory.stream import Allocated, Event, Freed, Kind, Ph
 from mgpu_doctor.analysis.memory.stream_edits import offload_optimizer
 from mgpu_doctor.analysis.memory.traced_streams import Traces
 from mgpu_doctor.plan.fork_server import ForkServer, Worker
-from mgpu_doctor.plan.wire import Answer, Refusal
+from mgpu_doctor.plan.tracing_protocol import Answer, Refusal
 
 SMALL = (2, 4)
 """Batches of a real run. Not 1: with a single sample, operators use special cases."""

@@ -9,7 +9,8 @@ from mgpu_doctor.analysis.comparing.comparison import Comparison
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.report import comparison_text, phase_bars, text
 from mgpu_doctor.report.html.page import page
-from mgpu_doctor.report.html.sections import MARKS, escape_line
+from mgpu_doctor.report.html.sections import escape_line
+from mgpu_doctor.report.verdict import MARKS
 
 
 def render_comparison_html(compared: Comparison) -> str:

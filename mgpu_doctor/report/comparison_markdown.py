@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from mgpu_doctor.analysis.comparing.comparison import Comparison
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.report import comparison_text, phase_bars
-from mgpu_doctor.report.markdown import MARKS, escape
+from mgpu_doctor.report.markdown import escape
+from mgpu_doctor.report.verdict import MARKS
 
 
 def render_comparison_markdown(compared: Comparison) -> str:

@@ -17,7 +17,8 @@ from mgpu_doctor.analysis.comparing.comparison import Comparison
 from mgpu_doctor.report import comparison_text, phase_bars, text
 from mgpu_doctor.report.console import collecting
 from mgpu_doctor.report.phase_bars import bar
-from mgpu_doctor.report.terminal import ASCII, MARKS
+from mgpu_doctor.report.terminal import ASCII
+from mgpu_doctor.report.verdict import MARKS, STYLES
 
 NARROWEST, WIDEST = 40, 120
 GAP = 2
@@ -31,7 +32,7 @@ def render_comparison(
     width = max(NARROWEST, min(width, WIDEST))
     console, out = collecting(width, colour=colour)
     conclusion = comparison_text.headline(compared)
-    mark, style = MARKS[conclusion.tone]
+    mark, style = MARKS[conclusion.tone], STYLES[conclusion.tone]
     _item(console, Text(mark, style=style), conclusion.sentence, "bold")
     for name, facts in comparison_text.describe_runs(compared):
         _item(console, Text(f"  {name}"), facts, "dim")

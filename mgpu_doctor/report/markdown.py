@@ -37,7 +37,15 @@ from mgpu_doctor.report.redaction.redact import (
     redact_diagnosis,
 )
 from mgpu_doctor.report.stack_tree import tree_lines
-from mgpu_doctor.report.verdict import Tone, cost, gains, job_line, leading, name_culprits, verdict
+from mgpu_doctor.report.verdict import (
+    MARKS,
+    cost,
+    gains,
+    job_line,
+    leading,
+    name_culprits,
+    verdict,
+)
 
 RANK_ROWS = 64
 MINUTE_ROWS, EVENT_ROWS, LONGEST_CELL = 12, 40, 160
@@ -45,14 +53,6 @@ LONGEST = 2000
 """Characters of one sentence; a ticket holds 65,536 in all."""
 LONGEST_CODE = 8000
 TREE_WIDTH, TREE_HEIGHT = 160, 64
-
-MARKS = {
-    Tone.CRITICAL: "✗",
-    Tone.WARNING: "!",
-    Tone.INFO: "i",
-    Tone.GOOD: "✓",
-    Tone.UNKNOWN: "?",
-}
 
 _SPECIAL = re.compile(r"[\\`*_\[\]#|~$]|:(?=//)|(?<=www)\.")
 _BEGINS = re.compile(r"^(?:[-+=]|\d+(?=[.)](?:\s|$)))")

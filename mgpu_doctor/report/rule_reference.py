@@ -105,7 +105,7 @@ def _sections(rule: Rule) -> list[tuple[str, str]]:
         ("What to do", rule.fixes),
     ]
     if rule.replaces:
-        sections.append(("Given instead of", f"{', '.join(rule.replaces)} (for the same rank)."))
+        sections.append(("Reported instead of", f"{', '.join(rule.replaces)} (for the same rank)."))
     if rule.unverified:
         sections.append(("Not yet verified", rule.unverified))
     return sections

@@ -22,7 +22,17 @@ from mgpu_doctor.report.console import collecting
 from mgpu_doctor.report.device_timing import name_clocks, summarize_timing
 from mgpu_doctor.report.phase_bars import rank_lines
 from mgpu_doctor.report.stack_tree import tree_lines
-from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, name_culprits, verdict
+from mgpu_doctor.report.verdict import (
+    MARKS,
+    STYLES,
+    Tone,
+    cost,
+    gain,
+    job_line,
+    leading,
+    name_culprits,
+    verdict,
+)
 
 NARROWEST, WIDEST = 40, 120
 QUOTED = 60
@@ -35,13 +45,6 @@ WORTH_SHOWING = 0.05
 UNEXAMINED = 6
 LABEL = 9
 
-MARKS = {
-    Tone.CRITICAL: ("✗", "bold red"),
-    Tone.WARNING: ("!", "bold yellow"),
-    Tone.INFO: ("i", "cyan"),
-    Tone.GOOD: ("✓", "bold green"),
-    Tone.UNKNOWN: ("?", "bold magenta"),
-}
 ASCII = str.maketrans("✗✓▸·…–—‘’“”×→├└│─", "x+>.~--''\"\"x>|`|-")
 
 
@@ -82,7 +85,7 @@ class _Page:
         self._console, self._out = collecting(width, colour=colour)
 
     def headline(self, tone: Tone, sentence: str) -> None:
-        mark, style = MARKS[tone]
+        mark, style = MARKS[tone], STYLES[tone]
         grid = _grid(1)
         grid.add_row(
             Text(mark, style=style),
@@ -151,7 +154,7 @@ def _evidence(
     """Yields one line per evidence, the number first; a source shared by several is named once,
     below."""
     listed = evidence[:EVIDENCE_LINES]
-    facts = [_fact(item) for item in listed]
+    facts = [text.compared(item) for item in listed]
     short = [cell_len(fact) for fact in facts if cell_len(fact) <= QUOTED]
     column = min(width * 2 // 5, max(short, default=0))
     sources = {item.source for item in listed}
@@ -177,15 +180,6 @@ def _evidence(
     if len(evidence) > len(listed):
         lines.append(Text(f"… and {len(evidence) - len(listed)} more", style="dim"))
     return lines
-
-
-def _fact(evidence: Evidence) -> str:
-    value = text.quantity(evidence.value, evidence.unit)
-    return (
-        value
-        if evidence.baseline is None
-        else f"{value} vs {text.quantity(evidence.baseline, evidence.unit)}"
-    )
 
 
 def _fix(page: _Page, fix: Fix, gained: str | None, *, first: bool) -> None:
@@ -235,7 +229,8 @@ def _rest(page: _Page, diagnosis: Diagnosis, lead: Finding | None, *, brief: boo
 
 
 def _short(page: _Page, finding: Finding) -> list[Text]:
-    mark, style = MARKS[Tone(finding.severity.value)]
+    tone = Tone(finding.severity.value)
+    mark, style = MARKS[tone], STYLES[tone]
     title = Text(f"{mark} ", style=style)
     title.append(_prose(finding.title, page.body - 2, "not bold default", 200))
     spent = cost(finding.cost)

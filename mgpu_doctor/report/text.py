@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mgpu_probes.outside import terminal_text as foreign
 
@@ -14,6 +15,9 @@ from mgpu_doctor.formatting import (
     format_seconds,
     format_share,
 )
+
+if TYPE_CHECKING:
+    from mgpu_doctor.findings import Evidence
 
 WIDEST_CODE = 100
 """Characters from which a single line is prose: in a block of code it would need scrolling."""
@@ -43,7 +47,7 @@ def is_prose(how: str) -> bool:
 
 
 def with_code(message: str, plain: Callable[[str], str], code: Callable[[str], str]) -> str:
-    """Returns `words` with `code` applied to text between backticks and `plain` to the rest."""
+    """Returns `message` with `code` applied to text between backticks and `plain` to the rest."""
     between = message.split("`")
     parts = []
     while between:
@@ -84,6 +88,14 @@ def quantity(value: float | int | str | None, unit: str) -> str:
         return line(value)  # its unit only says what kind of text it is
     formatter = _UNITS.get(unit)
     return formatter(value) if formatter else f"{format_number(value)} {line(unit)}".strip()
+
+
+def compared(evidence: Evidence) -> str:
+    """Returns the value of an `Evidence`, with its baseline if there is one."""
+    value = quantity(evidence.value, evidence.unit)
+    if evidence.baseline is None:
+        return value
+    return f"{value} vs {quantity(evidence.baseline, evidence.unit)}"
 
 
 _UNITS: dict[str, Callable[[float], str]] = {

@@ -27,6 +27,24 @@ class Tone(str, Enum):
     UNKNOWN = "unknown"
 
 
+MARKS = {
+    Tone.CRITICAL: "✗",
+    Tone.WARNING: "!",
+    Tone.INFO: "i",
+    Tone.GOOD: "✓",
+    Tone.UNKNOWN: "?",
+}
+"""The character that stands for a tone in every view."""
+STYLES = {
+    Tone.CRITICAL: "bold red",
+    Tone.WARNING: "bold yellow",
+    Tone.INFO: "bold cyan",
+    Tone.GOOD: "bold green",
+    Tone.UNKNOWN: "bold magenta",
+}
+"""How terminals show a tone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     tone: Tone

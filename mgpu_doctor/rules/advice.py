@@ -12,8 +12,8 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Fix
 
 LARGER_BATCH = (
-    "The batch per update grows: raise the learning rate with it (linearly for SGD, by the "
-    "square root for Adam), warm up for a few hundred updates, and watch the validation loss."
+    "The batch per update grows: raise the learning rate with it (linearly for SGD, by the square "
+    "root for Adam), warm up for a few hundred updates, and watch the validation loss."
 )
 """The caveat of every fix that enlarges the global batch (Goyal et al. 2017, arXiv 1706.02677;
 Malladi et al. 2022, arXiv 2205.10287, for Adam)."""
@@ -26,9 +26,10 @@ PLAN_MEMORY = Fix(
 EVEN_BATCHES = Fix(
     "even-batches",
     "Give every rank the same number of steps",
-    "Use `DistributedSampler(dataset, drop_last=True)`, or, of DistributedDataParallel only, wrap "
-    "the loop in `with torch.distributed.algorithms.join.Join([model]):`. Where ranks decide by "
-    "themselves when to stop (a time limit, early stopping), let rank 0 decide and broadcast it.",
+    "Use `DistributedSampler(dataset, drop_last=True)`, or, with DistributedDataParallel only, "
+    "wrap the loop in `with torch.distributed.algorithms.join.Join([model]):`. Where ranks decide "
+    "by themselves when to stop (a time limit, early stopping), let rank 0 decide and broadcast "
+    "it.",
 )
 
 PLAIN_FLAGS = ("-u", "-O", "-OO", "-B", "-q", "-v", "-I", "-E", "-s", "-S")

@@ -23,7 +23,7 @@ def _low(measures: Measures, _: Limits) -> Iterable[Finding]:
         confidence=1.0,
         title=f"The phases explain {format_share(measures.coverage)} of the step time",
         cause="The rest is `other`: Python between the phases, or work that the probe does not "
-        f"know. What is said about speed holds for the explained part.{_describe_long(long)}",
+        f"know. Statements about speed apply to the explained part only.{_describe_long(long)}",
         evidence=(
             Evidence(
                 "share of wall time explained by phases",
@@ -52,8 +52,8 @@ def _describe_long(long: LongSteps | None) -> str:
     when = "" if long.period is None else f", every {long.period:.0f} steps"
     return (
         f" {format_share(long.steps)} of the steps take {format_share(long.time)} of the time: "
-        f"{format_seconds(long.seconds)} each{when}. Work that is not done in every "
-        "step, such as an evaluation, is usually the reason."
+        f"{format_seconds(long.seconds)} each{when}. Work that is not done in every step, such as "
+        "an evaluation, is usually the reason."
     )
 
 
@@ -69,8 +69,8 @@ RULES = (
         family="doctor",
         summary="The phases explain less than 90 % of the ranks' wall time.",
         measured="Seconds of all phases except `other`, divided by the wall time of the steps "
-        "after warm-up and of gaps between them. A few long steps that take much of the time "
-        "are described.",
+        "after warm-up and of gaps between them. A few long steps that take much of the time are "
+        "described.",
         thresholds="90 %: the built-in trainers reach 95 % and more.",
         fixes="Look at what runs between the phases; report a loop that the probe does not see.",
         examine=_low,

@@ -102,8 +102,9 @@ IN_TENSORFLOW: Mapping[str, str | Callable[[Case], str]] = {
     "fewer-threads": "tf.config.threading.set_intra_op_parallelism_threads(N) and "
     "set_inter_op_parallelism_threads(2), before anything is computed; or, from outside, "
     "TF_NUM_INTRAOP_THREADS=N TF_NUM_INTEROP_THREADS=2.",
-    "save-in-background": "checkpoint.save(path, options=tf.train.CheckpointOptions("
-    "enable_async=True)), or keras.callbacks.ModelCheckpoint less often.",
+    "save-in-background": "checkpoint.save(path, "
+    "options=tf.train.CheckpointOptions(enable_async=True)), or keras.callbacks.ModelCheckpoint "
+    "less often.",
     "evaluate-together": "strategy.experimental_distribute_dataset(validation) and the evaluation "
     "step by strategy.run on every worker; Keras metrics are summed automatically.",
     "find-the-operation": "tf.debugging.enable_check_numerics() at the top of the program, for one "
@@ -124,7 +125,7 @@ IN_DEEPSPEED: Mapping[str, str] = {
     "accumulate": 'In the DeepSpeed configuration: "gradient_accumulation_steps": 4, and '
     '"train_batch_size", if it is there, four times as large; engine.backward(loss) and '
     "engine.step() stay in every batch, as the engine itself knows when to update. Gradients are "
-    "exchanged once an update with ZeRO stages 0 and 1; stages 2 and 3 exchange them in every "
+    "exchanged once per update with ZeRO stages 0 and 1; stages 2 and 3 exchange them in every "
     f"batch.\n{LARGER_BATCH}",
     "bound-the-update": 'In the DeepSpeed configuration: "gradient_clipping": 1.0; a lower '
     'learning rate or a longer warm-up; "bf16": {"enabled": true} instead of "fp16".',

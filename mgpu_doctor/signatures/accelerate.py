@@ -27,7 +27,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="died with <Signals.",
         pattern=r"\bdied with <Signals\.(?P<signal>SIG(?:KILL|TERM)): \d{1,3}>",
         meaning="The launcher's script was ended with {signal}.",
-        fix="SIGKILL: look in `dmesg` for the out-of-memory killer. Else a person or the "
+        fix="SIGKILL: look in `dmesg` for the out-of-memory killer. Otherwise a person or the "
         "scheduler ended it.",
         example="subprocess.CalledProcessError: Command '['/usr/bin/python3', 'train.py']' died "
         "with <Signals.SIGKILL: 9>.",
@@ -159,7 +159,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"distributed mode",
         meaning="A model spread over the GPUs by `device_map='auto'` cannot be trained by several "
         "ranks.",
-        fix="Drop `device_map` (or `device_map={{'': local_rank}}`), or start one process.",
+        fix="Drop `device_map` (or `device_map={'': local_rank}`), or start one process.",
         example="ValueError: You can't train a model that has been loaded with "
         "`device_map='auto'` in any distributed mode. Please rerun your script specifying "
         "`--num_processes=1` or by launching with `python {{myscript.py}}`.",
@@ -185,7 +185,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="Could not find the transformer layer class",
         pattern=r"Could not find the transformer layer class (?P<layer>\w+) in the model",
-        meaning="FSDP was told to wrap layers of class {layer}, which the model does not have.",
+        meaning="FSDP is configured to wrap layers of class {layer}, which the model does not "
+        "have.",
         fix="Set `fsdp_transformer_layer_cls_to_wrap` to the class in `print(model)`, or leave it "
         "out.",
         example="ValueError: Could not find the transformer layer class LlamaDecoderLayer in the "

@@ -13,7 +13,7 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"\bEI0002: .{0,120}?The wait execution of the Notify register times out",
         meaning="An HCCL collective waited for another rank until its time limit.",
         fix="Look for the first error of another rank; if none has one, for the rank that did not "
-        "come to the collective. `HCCL_EXEC_TIMEOUT` sets the limit.",
+        "reach the collective. `HCCL_EXEC_TIMEOUT` sets the limit.",
         example="EI0002: [PID: 4711] The wait execution of the Notify register times out. Reason: "
         "The Notify register has not received",
         origin="recalled: error codes of CANN 8",
@@ -70,10 +70,10 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="execute failed, reason=[",
         pattern=r"\brt(?:Device|Stream)Synchronize\w{0,20} execute failed, reason=\["
         r"(?P<why>stream sync timeout|task timeout|notify wait timeout|fftsplus task timeout)\]",
-        meaning="The NPU's work did not end within the time limit ({why}): mostly a collective "
+        meaning="The NPU's work did not end within the time limit ({why}): usually a collective "
         "that waits for another rank.",
         fix="Look for the first error of another rank; if none has one, for the rank that did not "
-        "come to the collective.",
+        "reach the collective.",
         example="rtDeviceSynchronize execute failed, reason=[stream sync timeout]",
         origin="recalled: error codes of CANN 8",
         weight=0.5,

@@ -322,7 +322,7 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"\bFile(?:NotFound|Exists)Error: \[Errno (?:2|17)\] .{1,40}: '"
         r"(?P<file>[^']{1,300})' -> '(?P<target>[^']{1,300}\.(?:pt|pth|ckpt|tar|pth\.tar|"
         r"safetensors|bin|h5))'",
-        meaning="The checkpoint {target} could not be renamed or linked, mostly because several "
+        meaning="The checkpoint {target} could not be renamed or linked, usually because several "
         "processes do it at once.",
         fix="Let only global rank 0 save (`RANK`, not `LOCAL_RANK`), with a barrier after it.",
         example="FileNotFoundError: [Errno 2] No such file or directory: 'run1/tmp.pth.tar' -> "
@@ -376,7 +376,7 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="There is no complete distributed checkpoint, for {file} is missing. The folder "
         "is wrong, or the save was cut short.",
         fix="Point to the folder that holds `.metadata`, on a file system that all hosts share; "
-        "else load the checkpoint before it.",
+        "otherwise load the checkpoint before it.",
         example="AssertionError: metadata is None; global metadata read failed: [Errno 2] No such "
         "file or directory: '/scratch/run7/step_400/.metadata'; rank local metadata read failed: "
         "[Errno 2] No such file or directory: '/scratch/run7/step_400/__0.metadata'",

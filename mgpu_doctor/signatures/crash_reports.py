@@ -19,7 +19,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"instruction|Floating point exception)",
         meaning="Python crashed: {signal}. The lines that follow show where each thread was.",
         fix="The topmost frame of the current thread names the library; update it, or report it "
-        "there. A bus error mostly means that /dev/shm is full.",
+        "there. A bus error usually means that /dev/shm is full.",
         example="Fatal Python error: Segmentation fault",
         origin="made: a null pointer read under PYTHONFAULTHANDLER=1, Python 3.11",
     ),
@@ -110,7 +110,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="pure virtual method called",
         pattern=r"^pure virtual method called",
-        meaning="Compiled code used an object that was already destroyed, mostly while the "
+        meaning="Compiled code used an object that was already destroyed, usually while the "
         "process shut down.",
         fix="Destroy process groups and data loaders before the script ends. " + _STACK,
         example="pure virtual method called",
@@ -126,8 +126,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"\] Signal: (?P<name>Segmentation fault|Aborted|Bus error|Illegal instruction|"
         r"Floating point exception) \(\d{1,2}\)",
         meaning="A process of the MPI job crashed: {name}. The frames below it show where.",
-        fix="The topmost frame that is not libc's names the library. Try without UCX "
-        "(`--mca pml ob1`) if it is UCX's. " + _STACK,
+        fix="The topmost frame that is not libc's names the library. Try without UCX (`--mca pml "
+        "ob1`) if it is UCX's. " + _STACK,
         example="[node1:12345] Signal: Segmentation fault (11)",
         origin="recalled: opal/util/stacktrace.c of Open MPI 4",
         weight=0.75,

@@ -91,7 +91,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="has been marked as ready twice",
         pattern=r"Parameter at index (?P<index>\d+)(?: with name (?P<parameter>[\w.]{1,200}?))? "
         r"has been marked as ready twice",
-        meaning="The gradient of parameter {index} of the model came twice in one step.",
+        meaning="The gradient of parameter {index} of the model was computed twice in one step.",
         fix="Use `checkpoint(fn, x, use_reentrant=False)` around the modules that use it, or set "
         "`static_graph=True`.",
         example="Parameter at index 1 with name a.bias has been marked as ready twice. This means "
@@ -106,8 +106,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="training graph has changed in this iteration",
         pattern=r"[Yy]our training graph has changed in this iteration",
-        meaning="DDP was told `static_graph=True`, but another set of parameters took part in "
-        "this step than in the first one.",
+        meaning="DDP has `static_graph=True`, but another set of parameters took part in this step "
+        "than in the first one.",
         fix="Drop `static_graph=True` (or `_set_static_graph()`), and use "
         "`find_unused_parameters=True` if parts of the model are really skipped in some steps.",
         example="RuntimeError: Your training graph has changed in this iteration, e.g., one "

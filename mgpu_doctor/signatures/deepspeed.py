@@ -32,7 +32,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="Either train_batch_size or train_micro_batch",
         pattern=r"Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided",
         meaning="The DeepSpeed configuration gives no batch size.",
-        fix='Add `"train_micro_batch_size_per_gpu"` to it.',
+        fix='Add `"train_micro_batch_size_per_gpu"` to the configuration.',
         example="AssertionError: Either train_batch_size or train_micro_batch_size_per_gpu needs "
         "to be provided",
         origin="source: runtime/config.py of DeepSpeed 0.19",
@@ -46,7 +46,7 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"Current loss scale already at minimum - cannot decrease scale anymore",
         meaning="Gradients overflowed in step after step until the loss scale could not get "
         "smaller: they are NaN or infinite for good, or too large for fp16.",
-        fix='Train in bfloat16 (`"bf16": {{"enabled": true}}`); lower the learning rate, set '
+        fix='Train in bfloat16 (`"bf16": {"enabled": true}`); lower the learning rate, set '
         '`"gradient_clipping"`; a model made in bfloat16 often overflows in fp16.',
         example="Exception: Current loss scale already at minimum - cannot decrease scale "
         "anymore. Exiting run.",
@@ -59,7 +59,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle=" exits with return code = -9",
         pattern=r"exits with return code = -(?P<signal>9)\s*$",
-        meaning="A rank was killed with SIGKILL; the launcher then ended the others. Mostly the "
+        meaning="A rank was killed with SIGKILL; the launcher then ended the others. Usually the "
         "machine's memory ran out (offloading to the CPU needs much).",
         fix="`dmesg | grep -i 'killed process'`. Use fewer ranks or workers, or no CPU offload.",
         example="[2024-03-06 10:11:12,345] [ERROR] [launch.py:321:sigkill_handler] "
@@ -75,7 +75,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle=" exits with return code = -",
         pattern=r"exits with return code = -(?P<signal>4|6|7|8|11)\s*$",
         meaning="A rank crashed with signal {signal}; the launcher then ended the others.",
-        fix="7 is mostly a full /dev/shm, 6 an abort with a message above; else run with "
+        fix="7 is usually a full /dev/shm, 6 an abort with a message above; otherwise run with "
         "PYTHONFAULTHANDLER=1 to get the stack.",
         example="['/usr/bin/python3', '-u', 'train.py', '--local_rank=3'] exits with return code "
         "= -11",
@@ -159,7 +159,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="CUDA_HOME does not exist, unable to compile",
         pattern=r"MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op\(s\)",
         meaning="DeepSpeed must compile a kernel and finds no CUDA toolkit.",
-        fix="Install one (with nvcc) and set CUDA_HOME, or use the optimizers of torch.",
+        fix="Install a toolkit (with nvcc) and set CUDA_HOME, or use the optimizers of torch.",
         example="op_builder.builder.MissingCUDAException: CUDA_HOME does not exist, unable to "
         "compile CUDA op(s)",
         origin=_BUILDER,
@@ -291,7 +291,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="object has no attribute 'ds_opt_adam'",
         pattern=r"'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'",
         meaning="DeepSpeed's CPU optimizer could not be built or loaded.",
-        fix="Look for the error above it: mostly nvcc and torch are of different CUDA versions. "
+        fix="Look for the error above it: usually nvcc and torch are of different CUDA versions. "
         "`ds_report` shows what can be built.",
         example="AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'",
         origin="recalled: deepspeed/ops/adam/cpu_adam.py of DeepSpeed 0.14",

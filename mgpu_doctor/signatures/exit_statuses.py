@@ -76,7 +76,7 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=_SHELL + r"Terminated(?:\s{2}.{1,2000}|\s*)$",
         meaning="A process was asked to end with SIGTERM: by a person, the scheduler or its "
         "launcher.",
-        fix="If another rank failed before, that is the cause. Else ask the scheduler.",
+        fix="If another rank failed before, that is the cause. Otherwise ask the scheduler.",
         example="Terminated",
         origin="made: a script's Python that was sent SIGTERM, bash 5.2",
         weight=0.4,
@@ -100,7 +100,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="Segmentation fault",
         pattern=r"^(?:\S{1,200}: line \d+: +(?P<pid>\d+) Segmentation fault\b|Segmentation fault"
         r"(?: {2}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$)",
-        meaning="A process crashed: it used memory that is not its own. Mostly a bug or a "
+        meaning="A process crashed: it used memory that is not its own. Usually a bug or a "
         "mismatch in a compiled library.",
         fix=_STACK,
         example="train.sh: line 4:  9854 Segmentation fault      (core dumped) python train.py",
@@ -125,7 +125,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="Bus error",
         pattern=_SHELL + r"Bus error(?: {2}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$",
-        meaning="A process crashed with a bus error: mostly because /dev/shm is full, else "
+        meaning="A process crashed with a bus error: usually because /dev/shm is full, otherwise "
         "because a mapped file was cut.",
         fix="`df -h /dev/shm`; `docker run --shm-size=16g` or fewer data-loader workers.",
         example="train.sh: line 5:  9856 Bus error               (core dumped) python train.py",

@@ -127,7 +127,7 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"The actor died unexpectedly before finishing this task",
         meaning="A worker process of Ray ended; who waited for its result only reports it.",
         fix="Read the worker's own log (`ray logs`, `/tmp/ray/session_latest/logs/worker-*.err`) "
-        "and the node's `dmesg`: SYSTEM_ERROR and no traceback mostly mean the OOM killer.",
+        "and the node's `dmesg`: SYSTEM_ERROR and no traceback usually mean the OOM killer.",
         example="ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this "
         "task.",
         origin="source: python/ray/exceptions.py of Ray 2",
@@ -167,7 +167,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="Worker unexpectedly exits with a connection error",
         pattern=r"Worker unexpectedly exits with a connection error code \d{1,3}\.",
-        meaning="A process of Ray ended without a report: mostly it was killed, when memory ran "
+        meaning="A process of Ray ended without a report: usually it was killed, when memory ran "
         "out, or it crashed.",
         fix="Look at that worker's log in /tmp/ray/session_latest/logs and for the out-of-memory "
         "killer in `dmesg` of its host.",
@@ -182,7 +182,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="KilledWorker: ",
         pattern=r"\bKilledWorker: \(",
-        meaning="Workers of Dask died while they ran one task: mostly their memory ran out.",
+        meaning="Workers of Dask died while they ran one task: usually their memory ran out.",
         fix="Read the workers' logs; raise `--memory-limit`, or use smaller partitions.",
         example="distributed.scheduler.KilledWorker: ('x', <Worker 'tcp://10.0.0.7:41001'>)",
         origin="recalled: distributed/scheduler.py of Dask 2022",
@@ -194,7 +194,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="Exit status: 137",
         pattern=r"Exit status: 137\b",
-        meaning="YARN's container was killed with SIGKILL: mostly because of its memory.",
+        meaning="YARN's container was killed with SIGKILL: usually because of its memory.",
         fix="Raise `spark.executor.memoryOverhead` and `spark.executor.memory`.",
         example="ExecutorLostFailure (executor 3 exited caused by one of the running tasks) "
         "Reason: Container marked as failed: container_17_01_000004 on host: node3. Exit status: "

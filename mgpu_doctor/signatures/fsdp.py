@@ -144,7 +144,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"Cannot access accelerator device when none is available",
         meaning="An option that needs an accelerator (such as `CPUOffloadPolicy`) is used where "
         "none is seen.",
-        fix="Leave offloading out on CPUs; else check `nvidia-smi -L` and CUDA_VISIBLE_DEVICES.",
+        fix="Leave offloading out on CPUs; otherwise check `nvidia-smi -L` and "
+        "CUDA_VISIBLE_DEVICES.",
         example="RuntimeError: Cannot access accelerator device when none is available.",
         origin="made: fully_shard with CPUOffloadPolicy on a machine without GPU, torch 2.13",
         weight=0.8,
@@ -195,7 +196,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle=" are out of bounds for storage of size 0",
         pattern=r"setStorage: sizes .{1,200} are out of bounds for storage of size 0",
-        meaning="A parameter was used while its values lay on the other ranks: FSDP had not "
+        meaning="A parameter was used while its values were on the other ranks: FSDP had not "
         "gathered it.",
         fix="Call the module that FSDP wraps, not its inner functions; wrap modules that share "
         "parameters together, and use `use_orig_params=True`.",

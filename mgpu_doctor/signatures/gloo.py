@@ -5,8 +5,8 @@ from __future__ import annotations
 from mgpu_doctor.signatures.signature import Role, Signature
 
 _FIRST = (
-    "Look for the first error of another rank: this one only lost its connection. "
-    "`mgpu-doctor diagnose` of all ranks' logs together finds it."
+    "Look for the first error of another rank: this one only lost its connection. `mgpu-doctor "
+    "diagnose` of all ranks' logs together finds it."
 )
 _SAME_CALLS = (
     "Every rank must call the same collectives in the same order with the same shapes: look for a "
@@ -62,9 +62,9 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"gloo/transport/\w+/\w+\.cc:\d+\] Timed out waiting (?P<milliseconds>\d+)ms for "
         r"(?P<operation>\w+) operation to complete",
         meaning="This rank waited {milliseconds} ms for another one in a collective: the other "
-        "never came, or came too late.",
-        fix="Look at what the other ranks did then: `mgpu-doctor diagnose PID` while it stands "
-        "still shows it. A longer limit: `init_process_group(..., timeout=timedelta(minutes=60))`.",
+        "arrived too late or never.",
+        fix="Look at what the other ranks did then: `mgpu-doctor diagnose PID` while it hangs "
+        "shows it. A longer limit: `init_process_group(..., timeout=timedelta(minutes=60))`.",
         example="RuntimeError: "
         "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed "
         "out waiting 2000ms for recv operation to complete",
@@ -85,8 +85,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"Application timeout caused pair closure",
         meaning="This rank, or the one that it talked to, waited for the other in a collective up "
         "to the time limit, and the connection was closed.",
-        fix="Look at what the other ranks did then: `mgpu-doctor diagnose PID` while it stands "
-        "still shows it. A longer limit: `init_process_group(..., timeout=timedelta(minutes=60))`.",
+        fix="Look at what the other ranks did then: `mgpu-doctor diagnose PID` while it hangs "
+        "shows it. A longer limit: `init_process_group(..., timeout=timedelta(minutes=60))`.",
         example="RuntimeError: Application timeout caused pair closure",
         origin="made: an all_reduce on one rank, a broadcast on the other, torch 2.13",
         weight=0.5,
@@ -99,7 +99,7 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"enforce fail at [^\]]{1,200}/gloo/transport/tcp/pair\.cc:\d{1,9}\] "
         r"op\.preamble\.length <= op\.nbytes\. (?P<sent>\d{1,20}) vs (?P<expected>\d+)",
         meaning="The ranks called different collectives, or the same one with other shapes or "
-        "types: {sent} bytes came where {expected} were expected.",
+        "types: {sent} bytes arrived where {expected} were expected.",
         fix=_SAME_CALLS,
         example="  what():  [enforce fail at "
         "/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length "
@@ -145,10 +145,10 @@ SIGNATURES: tuple[Signature, ...] = (
         needle=" failed to pass monitoredBarrier in ",
         pattern=r": Ranks? (?P<rank>\d+) failed to pass monitoredBarrier in (?P<milliseconds>\d+) "
         r"ms",
-        meaning="Rank {rank} did not come to the barrier (or to the collective that is checked) "
-        "within {milliseconds} ms.",
+        meaning="Rank {rank} did not reach the barrier (or the collective that is checked) within "
+        "{milliseconds} ms.",
         fix="Look at what rank {rank} did then: its own log, or `mgpu-doctor diagnose PID` while "
-        "it stands still.",
+        "it hangs.",
         example="RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 2000 ms",
         origin="made: an all_reduce that rank 1 never joins, TORCH_DISTRIBUTED_DEBUG=DETAIL, "
         "torch 2.13",
@@ -161,10 +161,10 @@ SIGNATURES: tuple[Signature, ...] = (
         needle=" failed to pass monitoredBarrier in ",
         pattern=r": Ranks (?P<ranks>\d+(?:, ?\d+)+) failed to pass monitoredBarrier in "
         r"(?P<milliseconds>\d+) ms",
-        meaning="Ranks {ranks} did not come to the barrier (or to the collective that is checked) "
+        meaning="Ranks {ranks} did not reach the barrier (or the collective that is checked) "
         "within {milliseconds} ms.",
         fix="Look at what these ranks did then: their logs, or `mgpu-doctor diagnose PID` while "
-        "they stand still.",
+        "they hang.",
         example="RuntimeError: [Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 2000 ms",
         origin="source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp of torch 2.13",
         weight=0.7,
@@ -177,8 +177,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="successfully reached monitoredBarrier, but received errors",
         pattern=r"Rank (?P<rank>\d+) successfully reached monitoredBarrier, but received errors "
         r"while waiting for send/recv from rank 0",
-        meaning="Rank {rank} reached the barrier and lost rank 0, which knows who did not come.",
-        fix="Read rank 0's log, which names the rank that did not come.",
+        meaning="Rank {rank} reached the barrier and lost rank 0, which knows which ranks did not.",
+        fix="Read rank 0's log, which names the rank that did not reach it.",
         example="RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors "
         "while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.",
         origin="made: monitored_barrier on one rank only, torch 2.13",
@@ -191,8 +191,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="invalid tensor size at index",
         pattern=r"ProcessGroup\w{1,40}::(?P<operation>\w+): invalid tensor size at index "
         r"(?P<index>\d+) \(expected \((?P<expected>[\d, ]*)\), got \((?P<got>[\d, ]*)\)\)",
-        meaning="The output list of {operation} holds a tensor of ({got}) where ({expected}) "
-        "comes.",
+        meaning="The output list of {operation} holds a tensor of ({got}) where ({expected}) is "
+        "expected.",
         fix="Allocate the outputs like the input (`torch.empty_like(x)`), and send the same shape "
         "from every rank; pad where they differ.",
         example="RuntimeError: ProcessGroupGloo::allgather: invalid tensor size at index 0 "
@@ -220,8 +220,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="Unable to find address for:",
         pattern=r"gloo/transport/tcp/device\.cc:\d+\] ifa != nullptr\. Unable to find address "
         r"for: (?P<interface>\S{1,64})",
-        meaning="Gloo was told to use the network interface {interface}, and this host has none "
-        "of that name with an address.",
+        meaning="Gloo is configured to use the network interface {interface}, but this host has no "
+        "such interface with an address.",
         fix="Set `GLOO_SOCKET_IFNAME` to an interface that reaches the other hosts (`ip -br addr` "
         "lists them), or unset it.",
         example="RuntimeError: [enforce fail at "
@@ -237,7 +237,7 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"Gloo connectFullMesh failed with (?P<why>.{1,300})",
         meaning="The ranks met at the store, but could not connect to each other: another rank "
         "ended at the start, or hosts cannot reach each other's addresses.",
-        fix="Look for a rank that ended first. Else set `GLOO_SOCKET_IFNAME` to the interface "
+        fix="Look for a rank that ended first. Otherwise set `GLOO_SOCKET_IFNAME` to the interface "
         "that the hosts share, and open all ports between them; a host name that resolves to "
         "127.0.0.1 in /etc/hosts also does this.",
         example="RuntimeError: Gloo connectFullMesh failed with "

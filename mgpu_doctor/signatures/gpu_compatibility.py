@@ -178,7 +178,7 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="CUDA could not count the GPUs (error {error}, {what}).",
         fix="Act by the number. With 802 start the fabric manager (`systemctl start "
         "nvidia-fabricmanager`, HGX hosts); with 803 or 804 driver and CUDA libraries do not fit: "
-        "restart after an update. Else `nvidia-smi` tells more.",
+        "restart after an update. Otherwise `nvidia-smi` shows more.",
         example="RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda "
         "functions before calling NumCudaDevices() that might have already set an error? Error "
         "802: system not yet initialized",
@@ -256,7 +256,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="with arguments from the 'CUDA' backend",
         pattern=r"\bCould not run '[\w:.]{1,80}' with arguments from the 'CUDA' backend",
-        meaning="An operation has no GPU version in this build: mostly torchvision or an "
+        meaning="An operation has no GPU version in this build: usually torchvision or an "
         "extension was installed for the CPU.",
         fix="Install the builds of torch, torchvision and extensions for the same CUDA.",
         example="NotImplementedError: Could not run 'torchvision::nms' with arguments from the "
@@ -432,8 +432,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"CUDA error: peer access (?P<what>is not supported between these two devices|is "
         r"already enabled|has not been enabled)",
         meaning="Two GPUs could not reach each other's memory (peer access {what}).",
-        fix="See with `nvidia-smi topo -p2p r` which pairs may. In virtual machines and with the "
-        "IOMMU on, peer access is off: `NCCL_P2P_DISABLE=1` lets NCCL go another way.",
+        fix="`nvidia-smi topo -p2p r` shows which pairs are allowed. In virtual machines and with "
+        "the IOMMU on, peer access is off: `NCCL_P2P_DISABLE=1` makes NCCL use another path.",
         example="RuntimeError: CUDA error: peer access is not supported between these two devices",
         origin="source: c10/cuda/CUDAException.cpp of torch 2.12 and CUDA 13's cudaGetErrorString",
         more_heads=("peer access is not supported between these two devices",),

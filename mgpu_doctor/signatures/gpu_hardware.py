@@ -121,7 +121,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="Failed to initialize NVML: Unknown Error",
         pattern=r"Failed to initialize NVML: Unknown Error",
-        meaning="This container lost its right to the GPUs, mostly because `systemctl "
+        meaning="This container lost its right to the GPUs, usually because `systemctl "
         "daemon-reload` ran on the host.",
         fix="Start the container again; for good, set the runtime's cgroup driver to cgroupfs or "
         "pass the devices with `--device`.",

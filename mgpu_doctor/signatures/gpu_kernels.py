@@ -6,8 +6,8 @@ from mgpu_doctor.signatures.signature import Role, Signature
 
 _BLOCKING = "Run it again with `CUDA_LAUNCH_BLOCKING=1`: the traceback then names the real line."
 _LABELS = (
-    "Check that labels and token ids are between 0 and the number of classes or rows - 1 "
-    "(`assert labels.max() < num_classes`); one batch on the CPU names the line."
+    "Check that labels and token ids are between 0 and the number of classes or rows - 1 (`assert "
+    "labels.max() < num_classes`); one batch on the CPU names the line."
 )
 _ASSERTION = r"(?<![\w.])(?P<file>[\w.]{1,200}\.cu):(?P<line>\d+):? [^`]{1,400}Assertion `"
 """How a device's assertion begins. A search begins at most once for each file name."""
@@ -33,8 +33,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="t >= 0 && t < n_classes` failed",
         pattern=_ASSERTION + r"t >= 0 && t < n_classes` failed",
         meaning="A label is negative or not below the number of classes.",
-        fix="Make the last layer as wide as there are classes, count labels from 0, and "
-        "give the loss `ignore_index` for padding. " + _LABELS,
+        fix="Make the last layer as wide as there are classes, count labels from 0, and give the "
+        "loss `ignore_index` for padding. " + _LABELS,
         example="../aten/src/ATen/native/cuda/Loss.cu:240: "
         "nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: [5,0,0] Assertion `t >= "
         "0 && t < n_classes` failed.",
@@ -103,7 +103,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="THCudaCheck FAIL file=",
         pattern=r"THCudaCheck FAIL file=\S{1,200} line=\d{1,6} error=(?:59|710) : ",
-        meaning="A check inside a GPU kernel failed, mostly an index or label out of range.",
+        meaning="A check inside a GPU kernel failed, usually an index or label out of range.",
         fix=_LABELS + " `CUDA_LAUNCH_BLOCKING=1` shows the line.",
         example="THCudaCheck FAIL file=/pytorch/aten/src/THC/THCGeneral.cpp line=50 error=59 : "
         "device-side assert triggered",
@@ -266,7 +266,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="CUDA error: CUBLAS_STATUS_",
         pattern=r"CUDA error: CUBLAS_STATUS_(?P<status>NOT_SUPPORTED|INVALID_VALUE|ARCH_MISMATCH) "
         r"when calling `(?P<call>\w+)",
-        meaning="cuBLAS refused a call ({call}, {status}): mostly libraries of two CUDA versions, "
+        meaning="cuBLAS refused a call ({call}, {status}): usually libraries of two CUDA versions, "
         "a data type that the GPU lacks, or an index error before it.",
         fix="Look at `pip list | grep nvidia` and LD_LIBRARY_PATH for a second cuBLAS, and run "
         "once with `CUDA_LAUNCH_BLOCKING=1`.",

@@ -49,9 +49,9 @@ SIGNATURES: tuple[Signature, ...] = (
         + ")"
         + _CAPACITY,
         meaning="GPU {device} had no {requested} in one piece, although {unallocated} of what "
-        "torch holds lay unused in pieces: memory is fragmented.",
-        fix="Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` before the start, and "
-        "keep sizes alike from step to step (pad to a few lengths). " + _LESS,
+        "torch holds were unused, in pieces: memory is fragmented.",
+        fix="Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` before the start, and keep "
+        "sizes alike from step to step (pad to a few lengths). " + _LESS,
         example="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 3 "
         "has a total capacity of 79.10 GiB of which 211.44 MiB is free. Including non-PyTorch "
         "memory, this process has 78.88 GiB memory in use. Of the allocated memory 68.12 GiB is "
@@ -77,8 +77,8 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="GPU {device} ran out of memory, and another process holds a part of it: another "
         "job, or another rank of this one that uses the wrong device.",
         fix="Find the other process with `nvidia-smi --id={device}`. If it is a rank of this job, "
-        "call `torch.cuda.set_device(local_rank)` first of all and load with `map_location`; else "
-        "wait for it or choose another GPU.",
+        "call `torch.cuda.set_device(local_rank)` before anything else and load with "
+        "`map_location`; otherwise wait for it or choose another GPU.",
         example="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 "
         "has a total capacity of 79.10 GiB of which 1.21 GiB is free. Process 41077 has 46.30 GiB "
         "memory in use. Including non-PyTorch memory, this process has 31.58 GiB memory in use. "
@@ -102,8 +102,8 @@ SIGNATURES: tuple[Signature, ...] = (
         + _CAPACITY,
         meaning="GPU {device} ran out of memory, and several processes that hold alike amounts "
         "share it: ranks of this job that all use it, or that touched it before they chose theirs.",
-        fix="Call `torch.cuda.set_device(local_rank)` first of all, before anything else uses "
-        "CUDA, and load checkpoints with `map_location='cpu'`. `nvidia-smi` lists the processes.",
+        fix="Call `torch.cuda.set_device(local_rank)` before anything else uses CUDA, and load "
+        "checkpoints with `map_location='cpu'`. `nvidia-smi` lists the processes.",
         example="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 "
         "has a total capacity of 79.10 GiB of which 118.44 MiB is free. Process 41077 has 4.10 "
         "GiB memory in use. Process 41078 has 4.10 GiB memory in use. Including non-PyTorch "
@@ -233,8 +233,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="CUBLAS_STATUS_NOT_INITIALIZED",
         pattern=r"CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `(?P<call>\w+)",
-        meaning="cuBLAS could not start ({call}): mostly because the GPU's memory is full, else "
-        "because of an error of a kernel before it.",
+        meaning="cuBLAS could not start ({call}): usually because the GPU's memory is full, "
+        "otherwise because of an error of a kernel before it.",
         fix="Look at the GPU's memory (`nvidia-smi`). "
         + _LESS
         + " If memory is free: "
@@ -251,8 +251,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="Unable to find a valid cuDNN algorithm",
         pattern=r"RuntimeError: Unable to find a valid cuDNN algorithm to run convolution",
-        meaning="cuDNN found no way to run a convolution in the memory that is left: mostly the "
-        "GPU is full, else cuDNN does not fit torch.",
+        meaning="cuDNN found no way to run a convolution in the memory that is left: usually the "
+        "GPU is full, otherwise cuDNN does not fit torch.",
         fix="Look at the GPU's memory (`nvidia-smi`). " + _LESS,
         example="RuntimeError: Unable to find a valid cuDNN algorithm to run convolution",
         origin="source: aten/src/ATen/native/cudnn/Conv_v7.cpp of torch 1.12",

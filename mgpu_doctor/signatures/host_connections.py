@@ -9,7 +9,7 @@ _OTHER_PORT = (
     "`--master-port`, `MASTER_PORT`."
 )
 _RESOLVE = (
-    "`getent hosts NAME` must work on every host; else use the address of rank 0's host as "
+    "`getent hosts NAME` must work on every host; otherwise use the address of rank 0's host as "
     "MASTER_ADDR."
 )
 _SSH = (

@@ -10,9 +10,9 @@ _ROOM = (
     "delete old checkpoints, or keep only the last few."
 )
 _TASKS = (
-    "`ulimit -u`, the cgroup's pids.max (`docker run --pids-limit`) and the user's processes "
-    "(`ps -eLf | wc -l`): raise the limit, or start fewer workers and threads "
-    "(OMP_NUM_THREADS=1 for workers)."
+    "`ulimit -u`, the cgroup's pids.max (`docker run --pids-limit`) and the user's processes (`ps "
+    "-eLf | wc -l`): raise the limit, or start fewer workers and threads (OMP_NUM_THREADS=1 for "
+    "workers)."
 )
 
 SIGNATURES: tuple[Signature, ...] = (
@@ -117,7 +117,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="iostream error",
         pattern=r"basic_ios::clear: iostream error",
-        meaning="Writing a file failed: mostly the disk or the quota is full.",
+        meaning="Writing a file failed: usually the disk or the quota is full.",
         fix="`df -h` and `quota -s` on that host.",
         example="RuntimeError: basic_ios::clear: iostream error",
         origin="recalled: libstdc++ of GCC 12",
@@ -273,7 +273,7 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"\[Errno 30\] Read-only file system(?:: '(?P<file>[^']{1,300})')?",
         meaning="The file system can only be read: mounted so, or the kernel made it so after "
         "disk errors.",
-        fix="Write elsewhere. `dmesg` and `findmnt -T PATH` tell why it is read-only.",
+        fix="Write elsewhere. `dmesg` and `findmnt -T PATH` show why it is read-only.",
         example="OSError: [Errno 30] Read-only file system: '/data/out/z'",
         origin="made: a file opened for writing on a read-only tmpfs, Python 3.11",
         needle_tells=False,

@@ -18,10 +18,10 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="failed (exitcode: -9)",
         pattern=_CHILD.format(numbers="9"),
         meaning="The worker with local rank {local_rank} (pid {pid}) was killed by SIGKILL: "
-        "usually by the kernel when memory ran out, else by the scheduler or a person.",
+        "usually by the kernel when memory ran out, otherwise by the scheduler or a person.",
         fix="Find out who sent it. `dmesg -T | grep -iE 'out of memory|killed process'` on that "
-        "host names the OOM killer's victims; else ask the scheduler (`sacct`, `kubectl describe "
-        "pod`).",
+        "host names the OOM killer's victims; otherwise ask the scheduler (`sacct`, `kubectl "
+        "describe pod`).",
         example="E1121 19:02:10.309000 19348 "
         "torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: "
         "1 (pid: 19405) of binary: /usr/bin/python3",
@@ -53,8 +53,8 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="The worker with local rank {local_rank} (pid {pid}) crashed with signal "
         "{signal}. 4 is an illegal instruction, 6 an abort of its own, 8 arithmetic and 11 a bad "
         "memory access.",
-        fix="Look for `terminate called`, an assertion or NCCL's watchdog above it if "
-        "the signal is 6. " + _CRASH,
+        fix="Look for `terminate called`, an assertion or NCCL's watchdog above it if the signal "
+        "is 6. " + _CRASH,
         example="E1121 19:02:10.309000 19348 "
         "torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -6) local_rank: "
         "1 (pid: 19405) of binary: /usr/bin/python3",

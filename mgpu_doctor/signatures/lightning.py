@@ -11,7 +11,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="No supported gpu backend found!",
         pattern=r"MisconfigurationException: No supported gpu backend found!",
-        meaning="The Trainer was told to use GPUs, and torch sees none.",
+        meaning="The Trainer is configured to use GPUs, but torch sees none.",
         fix="Check `python -c 'import torch; print(torch.cuda.is_available(), "
         "torch.version.cuda)'` and CUDA_VISIBLE_DEVICES: a torch for the CPU, a driver or the "
         "container may be at fault.",
@@ -58,7 +58,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"number of (?:tasks per node|nodes) configured in SLURM `(?P<option>--[\w-]+)="
         r"(?P<slurm>\d+)` does not match",
         meaning="The Trainer has {setting}={given}, Slurm has {option}={slurm}.",
-        fix="Make them equal: one Slurm task a GPU, so `--ntasks-per-node` = `devices` and "
+        fix="Make them equal: one Slurm task per GPU, so `--ntasks-per-node` = `devices` and "
         "`--nodes` = `num_nodes`.",
         example="ValueError: You set `devices=4` in Lightning, but the number of tasks per node "
         "configured in SLURM `--ntasks-per-node=8` does not match. HINT: Set `devices=8`.",
@@ -103,7 +103,7 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"It looks like your LightningModule has parameters that were not used in "
         r"producing the loss",
         meaning="Some parameters had no part in the loss, so DDP waits for gradients that never "
-        "come.",
+        "arrive.",
         fix="Use or freeze them; or `strategy='ddp_find_unused_parameters_true'`, which costs "
         "time in every step.",
         example="RuntimeError: It looks like your LightningModule has parameters that were not "
@@ -137,8 +137,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"^(?:\[rank: (?P<rank>\d+)\] )?Received SIGTERM: (?P<signal>\d+)",
         meaning="This rank was asked to end: by the scheduler, a person, or the launcher after "
         "another rank had failed.",
-        fix="If another rank failed before, that is the cause. Else ask the scheduler (`scontrol "
-        "show job`, `kubectl describe pod`).",
+        fix="If another rank failed before, that is the cause. Otherwise ask the scheduler "
+        "(`scontrol show job`, `kubectl describe pod`).",
         example="[rank: 0] Received SIGTERM: 15",
         origin="made: SIGTERM during fit, Lightning 2.6",
         weight=0.5,
@@ -163,7 +163,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="Detected KeyboardInterrupt, attempting",
         pattern=r"Detected KeyboardInterrupt, attempting graceful shutdown",
         meaning="The training was interrupted (Ctrl-C or SIGINT).",
-        fix="Nothing, if you did it. A scheduler may send SIGINT too.",
+        fix="Nothing to fix if you did it. A scheduler may send SIGINT too.",
         example="Detected KeyboardInterrupt, attempting graceful shutdown ...",
         origin="made: SIGINT during fit, Lightning 2.6",
         severity="info",

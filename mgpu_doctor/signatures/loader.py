@@ -6,7 +6,7 @@ from mgpu_doctor.signatures.signature import Role, Signature
 
 _TRY_WITHOUT = (
     "Run once with `num_workers=0`: the error then shows its own traceback. Few or no workers also "
-    "tell whether memory is the cause."
+    "show whether memory is the cause."
 )
 _PICKLE = (
     "Open files, locks, database handles and generators inside the worker (in `__getitem__` or "
@@ -131,7 +131,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"device (?P<device>\S{1,20}?)\.?$",
         meaning="Pinning a batch for device {device} raised {inner}.",
         fix="Read the traceback that follows. If it is a CUDA error, `CUDA_LAUNCH_BLOCKING=1` "
-        "shows its origin; `pin_memory=False` tells whether pinning is to blame.",
+        "shows its origin; `pin_memory=False` shows whether pinning is the cause.",
         example="RuntimeError: Caught RuntimeError in pin memory thread for device 0.",
         origin="source: torch/utils/data/_utils/pin_memory.py of torch 2.13",
         wrapper=True,
@@ -155,10 +155,10 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="DataLoader timed out after",
         pattern=r"DataLoader timed out after (?P<seconds>[\d.]+) seconds",
-        meaning="No batch came from the workers within {seconds} s: a worker hangs (a lock taken "
+        meaning="The workers delivered no batch within {seconds} s: a worker hangs (a lock taken "
         "over by fork, storage that does not answer) or is far too slow.",
-        fix="See with `mgpu-doctor diagnose PID` where the workers stand. Open HDF5, LMDB and "
-        "database handles inside the worker, or try `multiprocessing_context='forkserver'`.",
+        fix="See with `mgpu-doctor diagnose PID` where the workers are blocked. Open HDF5, LMDB "
+        "and database handles inside the worker, or try `multiprocessing_context='forkserver'`.",
         example="RuntimeError: DataLoader timed out after 2 seconds",
         origin="made: a sample that sleeps, timeout=2, torch 2.13",
     ),

@@ -13,8 +13,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"(?:mpirun|mpiexec|orterun|prterun) noticed that process rank (?P<rank>\d+) with "
         r"PID (?P<pid>\w+) on node (?P<host>\S{1,64}) exited on signal (?P<signal>9|15) ",
         meaning="Rank {rank} on {host} was killed (signal {signal}); mpirun ended the others.",
-        fix="Signal 9: look in `dmesg` of {host} for the out-of-memory killer. Else a person or "
-        "the scheduler ended it.",
+        fix="Signal 9: look in `dmesg` of {host} for the out-of-memory killer. Otherwise a person "
+        "or the scheduler ended it.",
         example="mpirun noticed that process rank 2 with PID 0 on node node3 exited on signal 9 "
         "(Killed).",
         origin="source: orte/tools/orterun/help-orterun.txt of Open MPI 4.1",
@@ -93,8 +93,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"^=   KILLED BY SIGNAL: (?P<signal>9|15) ",
         meaning="The rank that the line before names was killed (signal {signal}); mpiexec ended "
         "the others.",
-        fix="Signal 9: look in `dmesg` of its host for the out-of-memory killer. Else a person or "
-        "the scheduler ended it.",
+        fix="Signal 9: look in `dmesg` of its host for the out-of-memory killer. Otherwise a "
+        "person or the scheduler ended it.",
         example="=   KILLED BY SIGNAL: 9 (Killed)",
         origin="source: the Hydra launcher of Intel MPI 2021",
         weight=0.7,
@@ -108,7 +108,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"^=   KILLED BY SIGNAL: (?P<signal>4|6|7|8|11) ",
         meaning="The rank that the line before names crashed (signal {signal}); mpiexec ended the "
         "others.",
-        fix="7 is mostly a full /dev/shm; else run with PYTHONFAULTHANDLER=1 to get the stack.",
+        fix="7 is usually a full /dev/shm; otherwise run with PYTHONFAULTHANDLER=1 to get the "
+        "stack.",
         example="=   KILLED BY SIGNAL: 7 (Bus error)",
         origin="source: the Hydra launcher of Intel MPI 2021",
         weight=0.7,
@@ -162,7 +163,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="has detected an attempt to run as root",
         pattern=r"(?:mpirun|mpiexec|prterun) has detected an attempt to run as root",
         meaning="mpirun refuses to run as root.",
-        fix="`--allow-run-as-root` in a container, else another user.",
+        fix="`--allow-run-as-root` in a container, otherwise another user.",
         example="mpirun has detected an attempt to run as root.",
         origin="recalled: orte/tools/orterun of Open MPI 4",
         weight=0.95,
@@ -237,7 +238,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="TERMINATED WITH THE EXIT STRING: ",
         pattern=r"APPLICATION TERMINATED WITH THE EXIT STRING: Killed \(signal 9\)",
-        meaning="A process of the MPI job was killed with SIGKILL: mostly by the kernel when "
+        meaning="A process of the MPI job was killed with SIGKILL: usually by the kernel when "
         "memory ran out.",
         fix="`dmesg -T | grep -i 'killed process'` on the host that is named above it.",
         example="YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",

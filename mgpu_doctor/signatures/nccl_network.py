@@ -10,8 +10,8 @@ _INTERFACE = (
 )
 _FIRST = "Look for the first error of another rank, on every host: this one only lost its partner."
 _NETWORK = (
-    "If another rank ended before, that is the cause. Else set NCCL_SOCKET_IFNAME to the interface "
-    "that reaches all hosts, and open all ports between them."
+    "If another rank ended before, that is the cause. Otherwise set NCCL_SOCKET_IFNAME to the "
+    "interface that reaches all hosts, and open all ports between them."
 )
 
 SIGNATURES: tuple[Signature, ...] = (
@@ -24,7 +24,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"from \[0\] via c10d key-value store by key '.{0,100}?', but store->get\('.{0,100}?'\) "
         r"got error: (?P<why>.{1,200})",
         meaning="Rank {rank} wanted to set up NCCL, and rank 0 was not there ({why}).",
-        fix="Look at rank 0: it ended, never came to its first collective, or is far behind.",
+        fix="Look at rank 0: it ended, never reached its first collective, or is far behind.",
         example="torch.distributed.DistBackendError: [3] is setting up NCCL communicator and "
         "retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but "
         "store->get('0') got error: Connection reset by peer",
@@ -214,7 +214,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NCCL WARN socket",
         pattern=r"NCCL WARN socket(?:StartConnect|PollConnect|Connect|ConnectCheck)\w{0,10}: "
         r"exceeded (?:timeout|error retry|retries|number of)",
-        meaning="NCCL tried in vain to connect to another rank.",
+        meaning="NCCL could not connect to another rank.",
         fix=_NETWORK,
         example="worker-0:64:1423 [0] misc/socket.cc:538 NCCL WARN socketStartConnect: exceeded "
         "timeout (20000) sec",
@@ -245,9 +245,9 @@ SIGNATURES: tuple[Signature, ...] = (
         r"status=) ?(?:\w+\()?(?P<status>\d+)",
         meaning="A transfer over InfiniBand or RoCE to {host} failed with status {status}. 12 "
         "means no answer (a bad link, or the rank there died); 4 and 5 follow after that.",
-        fix="If a rank on that host ended first, that is the cause. Else check the link "
-        "(`ibstat`, `ibv_devinfo`, `perfquery`), the switch and the GID (`NCCL_IB_GID_INDEX`, "
-        "RoCE v2); `NCCL_IB_TIMEOUT=22` bears short outages.",
+        fix="If a rank on that host ended first, that is the cause. Otherwise check the link "
+        "(`ibstat`, `ibv_devinfo`, `perfquery`), the switch and the GID (`NCCL_IB_GID_INDEX`, RoCE "
+        "v2); `NCCL_IB_TIMEOUT=22` bears short outages.",
         example="node01:984:1357 [4] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion "
         "from peer 10.0.0.7<44206> with error 12, opcode 1, len 0, vendor err 129 (Send)",
         origin="source: src/transport/net_ib.cc of NCCL 2.18",
@@ -279,7 +279,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"modify_qp|alloc_pd|open_device)) failed(?: with (?:error )?(?P<why>.{1,80}))?",
         meaning="InfiniBand could not be set up ({call} failed).",
         fix="Allow locked memory (`ulimit -l unlimited`, Docker `--ulimit memlock=-1`), check the "
-        "ports (`ibstat`) and for RoCE the GID index. `NCCL_IB_DISABLE=1` tells whether the rest "
+        "ports (`ibstat`) and for RoCE the GID index. `NCCL_IB_DISABLE=1` shows whether the rest "
         "works (over slower sockets).",
         example="node01:984:1357 [4] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_create_qp failed "
         "with error Cannot allocate memory",

@@ -179,8 +179,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"NCCL WARN Call to (?P<call>\w{1,40}) (?:from \S{1,60} to \S{1,60} )?returned "
         r"(?P<reason>[A-Z][\w ]{3,60})",
         meaning="A system call of NCCL failed ({call}: {reason}).",
-        fix="If another rank ended before, that is the cause. Else look at NCCL_SOCKET_IFNAME, "
-        "and open all ports between the hosts.",
+        fix="If another rank ended before, that is the cause. Otherwise look at "
+        "NCCL_SOCKET_IFNAME, and open all ports between the hosts.",
         example="node01:30630:30661 [3] include/socket.h:390 NCCL WARN Call to connect returned "
         "Connection refused",
         origin="recalled: src/include/socket.h of NCCL 2.7",

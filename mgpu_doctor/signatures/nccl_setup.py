@@ -15,7 +15,7 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="Ranks {first} and {second} use the same GPU (PCI {bus}), which NCCL refuses.",
         fix="Call `torch.cuda.set_device(int(os.environ['LOCAL_RANK']))` before "
         "`init_process_group`. Start no more ranks than there are GPUs, and do not give all ranks "
-        "one and the same entry in CUDA_VISIBLE_DEVICES.",
+        "the same entry in CUDA_VISIBLE_DEVICES.",
         example="Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4f000",
         origin="source: src/init.cc of NCCL 2.32",
         weight=0.96,
@@ -56,9 +56,9 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="ProcessGroupNCCL is only supported with GPUs",
         pattern=r"ProcessGroupNCCL is only supported with GPUs, no GPUs found",
         meaning="NCCL was asked for, and this process sees no GPU.",
-        fix="See with `nvidia-smi -L` and `echo $CUDA_VISIBLE_DEVICES` what there is where the "
-        "rank runs. Under Slurm ask for GPUs (`--gres=gpu:N`), in Docker start with `--gpus all`. "
-        "On CPUs use the gloo backend.",
+        fix="Compare `nvidia-smi -L` and `echo $CUDA_VISIBLE_DEVICES` where the rank runs. Under "
+        "Slurm ask for GPUs (`--gres=gpu:N`), in Docker start with `--gpus all`. On CPUs use the "
+        "gloo backend.",
         example="ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
         origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.12",
     ),
@@ -94,8 +94,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="Message truncated : received",
         pattern=r"NCCL WARN Message truncated : received (?P<got>[\d,]{1,30}) bytes instead of "
         r"(?P<expected>[\d,]{1,30})",
-        meaning="Two ranks meant different things by the same exchange ({got} bytes came instead "
-        "of {expected}): they call different collectives or make groups in another order.",
+        meaning="Two ranks disagree about an exchange ({got} bytes arrived, not {expected}): "
+        "they call different collectives or make groups in another order.",
         fix="Every rank must make the same groups and call the same collectives in the same "
         "order: look for a branch on the rank, also around `new_group`.",
         example="node01:984:1021 [0] bootstrap.cc:133 NCCL WARN Message truncated : received 1024 "
@@ -207,8 +207,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="ailed to open CUDA IPC handle",
         pattern=r"NCCL WARN [Ff]ailed to open CUDA IPC handle",
         meaning="NCCL could not share a GPU's memory between two processes.",
-        fix="In containers use one IPC and PID namespace (`--ipc=host --pid=host`); else `export "
-        "NCCL_P2P_DISABLE=1`.",
+        fix="In containers use one IPC and PID namespace (`--ipc=host --pid=host`); otherwise "
+        "`export NCCL_P2P_DISABLE=1`.",
         example="node01:98:210 [0] transport/p2p.cc:78 NCCL WARN failed to open CUDA IPC handle : "
         "30 unknown error",
         origin="recalled: src/transport/p2p.cc of NCCL 2.4",

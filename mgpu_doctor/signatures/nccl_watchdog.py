@@ -5,10 +5,10 @@ from __future__ import annotations
 from mgpu_doctor.signatures.signature import Role, Signature
 
 _WHO_WAITED = (
-    "Find the rank that did not come: it is to blame, not the one that prints this. Compare the "
-    "last lines of all ranks, or set `TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
-    "TORCH_NCCL_DUMP_ON_TIMEOUT=1` and give the dumps to `mgpu-doctor diagnose`; while it stands "
-    "still, `mgpu-doctor diagnose PID` names it. If one rank really works longer (saving, "
+    "Find the rank that did not reach the collective: it is the culprit, not the rank that prints "
+    "this. Compare the last lines of all ranks, or set `TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
+    "TORCH_NCCL_DUMP_ON_TIMEOUT=1` and give the dumps to `mgpu-doctor diagnose`; while the job "
+    "hangs, `mgpu-doctor diagnose PID` names it. If one rank really works longer (saving, "
     "evaluating), use `init_process_group(..., timeout=timedelta(hours=1))`."
 )
 _FIRST = "Look for the first error of another rank, on every host: this one only lost its partner."
@@ -22,7 +22,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"(?:Watchdog c|C)aught collective operation timeout: WorkNCCL\((?:SeqNum="
         r"(?P<sequence>\d+), )?OpType=(?P<operation>\w+)\b[^)]{0,200}?Timeout\(ms\)="
         r"(?P<milliseconds>\d+)\) ran for (?P<ran>\d+) milliseconds before timing out",
-        meaning="This rank waited {milliseconds} ms in {operation} for ranks that did not come.",
+        meaning="This rank waited {milliseconds} ms in {operation} for ranks that did not reach "
+        "it.",
         fix=_WHO_WAITED,
         example="[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1412, "
         "OpType=ALLREDUCE, NumelIn=23592960, NumelOut=23592960, Timeout(ms)=600000) ran for "
@@ -81,10 +82,10 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="watchdog got stuck for ",
         pattern=r"ProcessGroupNCCL's watchdog got stuck for (?P<seconds>\d+) seconds without "
         r"making progress",
-        meaning="torch's NCCL watchdog itself stood still for {seconds} s: a call into CUDA or "
+        meaning="torch's NCCL watchdog itself was blocked for {seconds} s: a call into CUDA or "
         "NCCL hangs, or a thread keeps the GIL inside one.",
-        fix="See native stacks with `mgpu-doctor diagnose PID` while it stands still, and look in "
-        "`dmesg` for `NVRM: Xid`. Longer patience is `TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=1800`.",
+        fix="See native stacks with `mgpu-doctor diagnose PID` while it hangs, and look in `dmesg` "
+        "for `NVRM: Xid`. `TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=1800` allows more time.",
         example="[PG ID 0 PG GUID 0(default_pg) Rank 2] ProcessGroupNCCL's watchdog got stuck for "
         "480 seconds without making progress in monitoring enqueued collectives. This typically "
         "indicates a NCCL/CUDA API (e.g., CudaEventDestroy) hang blocking the watchdog,",
@@ -127,10 +128,10 @@ SIGNATURES: tuple[Signature, ...] = (
         needle=", but didn't join collective #",
         pattern=r"\[(?P<rank>\d+)\] finished collective #(?P<last>\d+), but didn't join "
         r"collective #(?P<sequence>\d+)",
-        meaning="Rank {rank} finished collective {last} and never came to {sequence}, where the "
+        meaning="Rank {rank} finished collective {last} and never reached {sequence}, where the "
         "others wait.",
         fix="Look at what rank {rank} did then: its own log, or `mgpu-doctor diagnose PID` while "
-        "it stands still.",
+        "it hangs.",
         example="\t     [2] finished collective #1411, but didn't join collective #1412 (count "
         "from 1)",
         origin="source: torch/csrc/distributed/c10d/TraceUtils.h of torch 2.13",
@@ -157,7 +158,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"finished collective #\d+, but didn't join collective #\d+)",
         meaning="Ranks {ranks} are behind the others, who wait for them in a collective.",
         fix="Look at what these ranks did then: their logs, or `mgpu-doctor diagnose PID` while "
-        "they stand still.",
+        "they hang.",
         example="\t     [2, 3] finished collective #1411, but didn't join collective #1412 (count "
         "from 1)",
         origin="source: torch/csrc/distributed/c10d/TraceUtils.h of torch 2.13",

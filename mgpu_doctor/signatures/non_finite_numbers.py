@@ -113,7 +113,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="is non-finite, so it cannot be clipped",
         pattern=r"The total norm of order (?P<order>[\w.]+) for gradients from `parameters` is "
         r"non-finite, so it cannot be clipped",
-        meaning="The gradients hold NaN or infinity, and clipping was told to raise on that.",
+        meaning="The gradients hold NaN or infinity, and clipping is set to raise an error for "
+        "that.",
         fix=_NUMBERS,
         example="RuntimeError: The total norm of order 2.0 for gradients from `parameters` is "
         "non-finite, so it cannot be clipped. To disable this error and scale the gradients by "

@@ -103,7 +103,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="attention heads",
         pattern=r"(?:[Nn]umber of|[Nn]um) attention heads(?: \((?P<heads>\d{1,5})\))? must be "
         r"divisible by (?:the )?(?:tensor parallel size|tensor model parallel)",
-        meaning="The model's attention heads cannot be divided among so many GPUs.",
+        meaning="The model's attention heads cannot be divided among this number of GPUs.",
         fix=_SPLIT,
         example="ValueError: Total number of attention heads (28) must be divisible by tensor "
         "parallel size (8).",

@@ -6,8 +6,8 @@ from mgpu_doctor.signatures.signature import Role, Signature
 
 _MEET = (
     "Check that rank 0's process runs, that MASTER_ADDR names its host (not localhost on the other "
-    "hosts), that MASTER_PORT is the same everywhere and that no firewall blocks it: "
-    "`nc -zv $MASTER_ADDR $MASTER_PORT` from the other hosts."
+    "hosts), that MASTER_PORT is the same everywhere and that no firewall blocks it: `nc -zv "
+    "$MASTER_ADDR $MASTER_PORT` from the other hosts."
 )
 _STORE_LOST = (
     "Look at rank 0 (or the launcher that hosts the store): what it printed just before is the "
@@ -22,7 +22,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle=" waiting for clients. ",
         pattern=r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<joined>\d+)/"
         r"(?P<expected>\d+) clients joined",
-        meaning="Only {joined} of {expected} ranks came to the store within {seconds} s.",
+        meaning="Only {joined} of {expected} ranks reached the store within {seconds} s.",
         fix="See which rank never started or died first; start as many processes as WORLD_SIZE "
         "says. " + _MEET,
         example="torch.distributed.DistStoreError: Timed out after 4 seconds waiting for clients. "
@@ -82,8 +82,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="wait timeout after ",
         pattern=r"Error: wait timeout after (?P<milliseconds>\d+)ms, keys: (?P<key>.{1,200})",
-        meaning="This rank waited {milliseconds} ms at the store for what another rank should "
-        "have written ({key}): the other never came so far.",
+        meaning="This rank waited {milliseconds} ms at the store for what another rank should have "
+        "written ({key}): the other has not written it so far.",
         fix="See which rank is missing, slow or dead; a longer limit: `init_process_group(..., "
         "timeout=timedelta(minutes=60))`.",
         example="torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /nokey",
@@ -99,7 +99,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="Error: Socket Timeout",
         pattern=r"(?:DistStoreError|RuntimeError|TimeoutError): Socket Timeout",
         meaning="This rank waited at the store for what another rank should have written: the "
-        "other never came so far.",
+        "other has not written it so far.",
         fix="See which rank is missing, slow or dead. " + _MEET,
         example="torch.distributed.DistStoreError: Socket Timeout",
         origin="source: torch/csrc/distributed/c10d/TCPStore.cpp of torch 2.4",
@@ -114,7 +114,7 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"Timed out initializing process group in store based barrier on rank:? "
         r"(?P<rank>\d+), for key: (?P<key>\S{1,100}) \(world_size=(?P<expected>\d+), "
         r"(?:worker_count|num_workers_joined)=(?P<joined>\d+)",
-        meaning="Only {joined} of {expected} ranks came to the store.",
+        meaning="Only {joined} of {expected} ranks reached the store.",
         fix="See which rank never started or died first; start as many processes as WORLD_SIZE "
         "says. " + _MEET,
         example="RuntimeError: Timed out initializing process group in store based barrier on "
@@ -171,7 +171,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="RendezvousTimeoutError",
         pattern=r"rendezvous\.api\.RendezvousTimeoutError",
-        meaning="torchrun waited for the other hosts in vain: fewer than `--nnodes` came.",
+        meaning="torchrun timed out waiting for the other hosts: fewer than `--nnodes` joined.",
         fix="Start torchrun on every host with the same `--rdzv-endpoint`, `--rdzv-id` and "
         "`--nnodes`; a longer wait: `--rdzv-conf join_timeout=1800`.",
         example="torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
@@ -184,7 +184,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="RendezvousClosedError",
         pattern=r"rendezvous\.api\.RendezvousClosedError",
-        meaning="torchrun on this host came when the job was over or had failed on another host.",
+        meaning="torchrun on this host joined when the job was over or had failed on another host.",
         fix="Look at the host that failed first; use a new `--rdzv-id` for each run.",
         example="torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
         origin="source: torch/distributed/elastic/rendezvous/dynamic_rendezvous.py of torch 2.13",
@@ -287,9 +287,9 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="Waiting in store based barrier to initialize process group",
         pattern=r"Waiting in store based barrier to initialize process group for rank: "
         r"(?P<waiting>\d{1,7})\b",
-        meaning="Rank {waiting} waits for the other ranks to join the process group. The counts "
-        "in the line that are more or fewer than the world size tell whether ranks are missing, "
-        "or whether ranks of an earlier attempt were counted too.",
+        meaning="Rank {waiting} waits for the other ranks to join the process group. The counts in "
+        "the line that are more or fewer than the world size show whether ranks are missing, or "
+        "whether ranks of an earlier attempt were counted too.",
         fix="Start exactly as many processes as the world size, each with its own rank. More "
         "workers than the world size: end the processes of earlier attempts and use another port.",
         example="INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to "

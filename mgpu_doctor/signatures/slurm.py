@@ -10,8 +10,8 @@ _CANCELLED = (
 )
 _REQ = "source: src/slurmd/slurmstepd/req.c of Slurm 23.11"
 _OOM_FIX = (
-    "Ask for more memory (`--mem`, `--mem-per-gpu`), use fewer data-loader workers; "
-    "`sacct -j JOB -o JobID,State,MaxRSS,ReqMem` shows what was used."
+    "Ask for more memory (`--mem`, `--mem-per-gpu`), use fewer data-loader workers; `sacct -j JOB "
+    "-o JobID,State,MaxRSS,ReqMem` shows what was used."
 )
 _TASK = r"srun: error: (?P<host>\S{1,64}): tasks? (?P<task>[\d,\[\]-]{1,200}): "
 
@@ -52,7 +52,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="DUE TO JOB REQUEUE ***",
         pattern=_CANCELLED + r"DUE TO JOB REQUEUE \*\*\*",
         meaning="Slurm put {step} back into the queue; it will start again.",
-        fix="Nothing, if the job resumes from a checkpoint. `scontrol show job` tells who asked.",
+        fix="Nothing, if the job resumes from a checkpoint. `scontrol show job` shows who "
+        "requested it.",
         example="slurmstepd: error: *** JOB 42221 ON node1247 CANCELLED AT 2022-04-14T16:20:46 "
         "DUE TO JOB REQUEUE ***",
         origin=_REQ,

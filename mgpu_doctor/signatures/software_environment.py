@@ -94,7 +94,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle=": undefined symbol: ",
         pattern=r"^ImportError: (?P<library>\S{1,300}): undefined symbol: (?P<symbol>\w{1,300})",
         meaning="{library} was built against another version of the libraries that it uses, "
-        "mostly another torch.",
+        "usually another torch.",
         fix="Build or install it again for the torch that is installed: `pip install "
         "--no-build-isolation --force-reinstall`.",
         example="ImportError: /venv/lib/python3.11/site-packages/flash_attn_2_cuda.so: undefined "

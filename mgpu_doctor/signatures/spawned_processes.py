@@ -141,8 +141,8 @@ SIGNATURES: tuple[Signature, ...] = (
         r"(?P<signal>SIGKILL|SIGTERM|SIGHUP|SIGINT)",
         meaning="Spawned process {rank} was ended by {signal} from outside.",
         fix="Find out who sent it. `dmesg -T | grep -iE 'out of memory|killed process'` on that "
-        "host names the OOM killer's victims; else ask the scheduler (`sacct`, `kubectl describe "
-        "pod`).",
+        "host names the OOM killer's victims; otherwise ask the scheduler (`sacct`, `kubectl "
+        "describe pod`).",
         example="torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with "
         "signal SIGKILL",
         origin="made: a process of torch.multiprocessing.spawn that was killed, torch 2.13",
@@ -262,7 +262,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="Exception: process ",
         pattern=r"^Exception: process (?P<child>\d{1,7}) terminated with signal SIGKILL",
-        meaning="Process {child} of mp.spawn was killed: mostly by the kernel when memory ran out.",
+        meaning="Process {child} of mp.spawn was killed: usually by the kernel when memory ran "
+        "out.",
         fix="`dmesg -T | grep -i 'killed process'`; `sacct -j JOB -o State,MaxRSS` under Slurm.",
         example="Exception: process 3 terminated with signal SIGKILL",
         origin="recalled: torch/multiprocessing/spawn.py of torch 1.4",
@@ -274,7 +275,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="BrokenProcessPool: A process in the process pool",
         pattern=r"BrokenProcessPool: A process in the process pool was terminated abruptly",
-        meaning="A worker of a process pool ended without an exception: mostly it was killed when "
+        meaning="A worker of a process pool ended without an exception: usually it was killed when "
         "memory ran out.",
         fix="`dmesg -T | grep -i 'killed process'`; use fewer workers.",
         example="concurrent.futures.process.BrokenProcessPool: A process in the process pool was "
@@ -288,8 +289,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="managed by the executor was unexpectedly terminated",
         pattern=r"A worker process managed by the executor was unexpectedly terminated",
-        meaning="A worker process of joblib died: mostly it was killed when memory ran out, else "
-        "it crashed.",
+        meaning="A worker process of joblib died: usually it was killed when memory ran out, "
+        "otherwise it crashed.",
         fix="Use fewer workers (`n_jobs`), and look for `Out of memory` in `dmesg`.",
         example="joblib.externals.loky.process_executor.TerminatedWorkerError: A worker process "
         "managed by the executor was unexpectedly terminated.",

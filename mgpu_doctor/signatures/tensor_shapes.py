@@ -181,7 +181,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="' is invalid for input of size",
         pattern=r"shape '\[(?P<shape>[-\d, ]+)\]' is invalid for input of size (?P<size>\d+)",
-        meaning="A reshape to [{shape}] does not fit the {size} elements that came.",
+        meaning="A reshape to [{shape}] does not fit the {size} elements of the tensor.",
         fix="Reshape by `x.size(0)` instead of a fixed batch size, or use `drop_last=True` if "
         "only the last batch is smaller.",
         example="RuntimeError: shape '[3, -1]' is invalid for input of size 40",

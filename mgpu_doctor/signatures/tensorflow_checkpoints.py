@@ -178,8 +178,8 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"File not found: filepath=(?P<file>\S{1,300}?)\. Please ensure the file is an "
         r"accessible `\.keras` zip file",
         meaning="There is no {file}, or it is cut off or of another format.",
-        fix="`unzip -t {file}` tells whether it is whole; it may have been written by a job that "
-        "was killed, or by another version of Keras.",
+        fix="`unzip -t {file}` shows whether it is complete; it may have been written by a job "
+        "that was killed, or by another version of Keras.",
         example="ValueError: File not found: filepath=/data/model.keras. Please ensure the file "
         "is an accessible `.keras` zip file.",
         origin="made: load_model of a file of letters, Keras 3.15",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mgpu_doctor.signatures.signature import Role, Signature
 
 _CONFIG = (
-    'TF_CONFIG must be JSON such as {{"cluster": {{"worker": ["host1:12345", "host2:12345"]}}, '
-    '"task": {{"type": "worker", "index": 0}}}}: the same cluster, and its own index, on every '
+    'TF_CONFIG must be JSON such as {"cluster": {"worker": ["host1:12345", "host2:12345"]}, '
+    '"task": {"type": "worker", "index": 0}}: the same cluster, and its own index, on every '
     "worker."
 )
 

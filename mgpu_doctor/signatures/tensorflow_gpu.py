@@ -101,8 +101,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="Failed to get convolution algorithm.",
         pattern=r"Failed to get convolution algorithm\. This is probably because "
         r"(?P<library>cuDNN|MIOpen) failed to initialize",
-        meaning="{library} did not start: mostly because the GPU's memory is taken, else because "
-        "its version does not fit.",
+        meaning="{library} did not start: usually because the GPU's memory is taken, otherwise "
+        "because its version does not fit.",
         fix=_GROWTH + " If that does not help, install the version that this TensorFlow needs: "
         "`pip install 'tensorflow[and-cuda]'`.",
         example="UnknownError: Failed to get convolution algorithm. This is probably because "
@@ -116,7 +116,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="No algorithm worked!",
         pattern=r"\bNo algorithm worked!",
-        meaning="cuDNN found no way to compute a convolution: mostly too little free memory, or a "
+        meaning="cuDNN found no way to compute a convolution: usually too little free memory, or a "
         "precision that the GPU does not have.",
         fix=_GROWTH,
         example="OP_REQUIRES failed at conv_ops.cc:1120 : NOT_FOUND: No algorithm worked! Error "
@@ -131,8 +131,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="ould not create cudnn handle: ",
         pattern=r"[Cc]ould not create cudnn handle: (?P<status>CUDNN_STATUS_\w+)",
-        meaning="cuDNN did not start ({status}): mostly because the GPU's memory is taken, else "
-        "because its version does not fit the driver.",
+        meaning="cuDNN did not start ({status}): usually because the GPU's memory is taken, "
+        "otherwise because its version does not fit the driver.",
         fix=_GROWTH,
         example="E external/xla/xla/stream_executor/cuda/cuda_dnn.cc:439] Could not create cudnn "
         "handle: CUDNN_STATUS_INTERNAL_ERROR",
@@ -145,7 +145,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="failed to create cublas handle: ",
         pattern=r"failed to create cublas handle: (?P<status>CUBLAS_STATUS_\w+|cublas error)",
-        meaning="cuBLAS did not start ({status}): mostly because the GPU's memory is taken.",
+        meaning="cuBLAS did not start ({status}): usually because the GPU's memory is taken.",
         fix=_GROWTH,
         example="E tensorflow/stream_executor/cuda/cuda_blas.cc:232] failed to create cublas "
         "handle: CUBLAS_STATUS_NOT_INITIALIZED",
@@ -298,7 +298,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="using StreamExecutor without BLAS support",
         pattern=r"Attempting to perform BLAS operation using StreamExecutor without BLAS support",
-        meaning="TensorFlow could not start cuBLAS: mostly the GPU's memory is already taken.",
+        meaning="TensorFlow could not start cuBLAS: usually the GPU's memory is already taken.",
         fix=_CUDNN,
         example="InternalError: Attempting to perform BLAS operation using StreamExecutor without "
         "BLAS support",
@@ -380,7 +380,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle=" launch failed",
         pattern=r"\bBlas (?:[SDCHZ]?GEMM|GEMV|xGEMM)\w{0,20} launch failed",
-        meaning="cuBLAS could not run: mostly another process took the GPU's memory, or CUDA does "
+        meaning="cuBLAS could not run: usually another process took the GPU's memory, or CUDA does "
         "not fit the GPU.",
         fix="`nvidia-smi` shows other processes; set memory growth; use a CUDA that supports this "
         "GPU.",

@@ -26,8 +26,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="Incompatible shapes: [",
         pattern=r"Incompatible shapes: (?P<left>\[[\d,]*\]) vs\. (?P<right>\[[\d,]*\])",
         meaning="Two tensors that are combined element by element have shapes {left} and {right}.",
-        fix="If only the last batch is smaller: `batch(..., drop_remainder=True)`. Else compare "
-        "the model's output with the labels.",
+        fix="If only the last batch is smaller: `batch(..., drop_remainder=True)`. Otherwise "
+        "compare the model's output with the labels.",
         example="InvalidArgumentError: {{function_node "
         "__wrapped__AddV2_device_/job:localhost/replica:0/task:0/device:CPU:0}} Incompatible "
         "shapes: [2,3] vs. [4,5] [Op:AddV2] name: ",
@@ -80,7 +80,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="is not in [0, ",
         pattern=r"\bindices(?:\[[\d,]*\])? ?= ?(?P<index>-?\d+) is not in \[0, (?P<size>\d+)\)",
-        meaning="Index {index} was looked up in a table of {size} rows: mostly a token or "
+        meaning="Index {index} was looked up in a table of {size} rows: usually a token or "
         "category that the embedding does not have.",
         fix="Make `input_dim` of the embedding larger than the largest id.",
         example="InvalidArgumentError: {{function_node "
@@ -158,7 +158,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="triggered tf.function retracing.",
         pattern=r"(?P<count>\d{1,9}) out of the last \d+ calls to (?P<function>.{1,160}?) "
         r"triggered tf\.function retracing\.",
-        meaning="{function} was traced anew in nearly every call; that costs far more than the "
+        meaning="{function} was traced again in nearly every call; that costs far more than the "
         "call itself.",
         fix="Pass tensors instead of Python numbers, give `input_signature` or "
         "`reduce_retracing=True`, and define the function outside the loop.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mgpu_doctor.signatures.signature import Role, Signature
 
-_WORKER_LOG = "Look at the log of the task that went away: it failed first. Then start all anew."
+_WORKER_LOG = "Look at the log of the lost task: it failed first. Then start all tasks again."
 _SESSION_BEGAN = ("Start master session", "unning local_init_op")
 """What TensorFlow 1 prints when the wait for a session is over."""
 
@@ -19,7 +19,7 @@ SIGNATURES: tuple[Signature, ...] = (
         meaning="{task} went away while it carried out a closure. The chief gives its closures to "
         "the other workers and goes on without it, or with it once it is started again.",
         fix="Look at the log of that task, and for an out-of-memory kill or a preemption on its "
-        "host. Started again with the same TF_CONFIG, it joins again.",
+        "host. It can join again if it is restarted with the same TF_CONFIG.",
         example="ERROR:tensorflow:Worker /job:worker/replica:0/task:1 failed with "
         "UnavailableError():Socket closed",
         origin="made: SIGKILL of a worker under ParameterServerStrategy, TensorFlow 2.21",
@@ -61,11 +61,10 @@ SIGNATURES: tuple[Signature, ...] = (
         needle=" did not come within ",
         pattern=r"^tf-\w+: worker (?P<worker>\d+) \((?P<address>[^()\s]{1,200})\).{0,600} did not "
         r"come within (?P<seconds>[\d.]{1,12}) s$",
-        meaning="Worker {worker} never came: nobody answered at {address} within {seconds} s, and "
-        "the others waited.",
+        meaning="Worker {worker} never joined: nobody answered at {address} within {seconds} s, "
+        "and the others waited.",
         fix="Start worker {worker}, or look at its own log for why it ended; is {address} its "
-        "address in everybody's TF_CONFIG, and does a firewall stand between? `nc -vz HOST PORT` "
-        "tries it.",
+        "address in every TF_CONFIG, and does a firewall block it? `nc -vz HOST PORT` tries it.",
         example="tf-multiworker: worker 1 (localhost:41332) did not come within 10 s",
         origin="made: tf-multiworker without its second worker, TensorFlow 2.21",
         needle_tells=False,
@@ -77,7 +76,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="Barrier timed out. Id: ",
         pattern=r"Barrier timed out\. Id: (?P<barrier>[^.]{1,120})\.",
-        meaning="Not every worker came to {barrier} in time: one is missing, slow or elsewhere.",
+        meaning="Not every worker reached {barrier} in time: one is missing, slow or elsewhere.",
         fix="Compare the workers' logs; the first that stopped is the cause.",
         example="Barrier timed out. Id: WaitForAllTasks::11718789007923182589::0. This usually "
         "happens because a task triggered the barrier too early or too slowly. Please look at the "
@@ -133,8 +132,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="failed to connect to all addresses",
         pattern=r"failed to connect to all addresses(?:; last error: (?P<reason>.{1,160}))?",
         meaning="A worker of the cluster does not answer.",
-        fix="Is that worker running, is its address in TF_CONFIG right, does a firewall stand "
-        "between? `nc -vz HOST PORT` tries it.",
+        fix="Is that worker running, is its address in TF_CONFIG right, does a firewall block it? "
+        "`nc -vz HOST PORT` tries it.",
         example="UNAVAILABLE: failed to connect to all addresses; last error: UNKNOWN: "
         "ipv4:127.0.0.1:24001: Failed to connect to remote host: Connection refused",
         origin="source: gRPC 1.74, in TensorFlow 2.21",
@@ -262,7 +261,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="DEADLINE_EXCEEDED: Barrier timed out",
         pattern=r"DEADLINE_EXCEEDED: Barrier timed out\. ",
-        meaning="Not all JAX processes came to the barrier in time.",
+        meaning="Not all JAX processes reached the barrier in time.",
         fix="Look at the processes that the message lists: they did not start, ended, or use "
         "another coordinator address.",
         example="jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. "
@@ -277,7 +276,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="threads to join the rendezvous, but not all of them",
         pattern=r"may be stuck\. Expected (?P<wanted>\d{1,5}) threads to join the rendezvous, but "
         r"not all of them arrived on time",
-        meaning="XLA waits for {wanted} devices to meet in a collective, and not all of them come.",
+        meaning="XLA waits for {wanted} devices to meet in a collective, and not all of them "
+        "arrive.",
         fix="Look at the other processes: one of them failed or is slower. All must have the same "
         "XLA flags and reach each other's network.",
         example="This thread has been waiting for `initialize clique for rank 6` for 10 seconds "

@@ -13,7 +13,7 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"Trying to backward through the graph a second time",
         meaning="`backward()` ran twice over one graph, and its tensors were freed after the "
         "first time.",
-        fix="Compute the loss anew for each `backward()`; detach what is carried from step to "
+        fix="Compute the loss again for each `backward()`; detach what is carried from step to "
         "step (`hidden = hidden.detach()`); several losses: add them and call `backward()` once.",
         example="RuntimeError: Trying to backward through the graph a second time (or directly "
         "access saved tensors after they have already been freed). Saved intermediate values of "
@@ -93,7 +93,7 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"ValueError: optimizer got an empty parameter list",
         meaning="The optimizer was made without parameters: all are frozen, the generator was "
         "used up before, or (under pipeline or tensor parallelism) this rank has none.",
-        fix="Pass `model.parameters()` anew (a list, if it is used twice), after the model is "
+        fix="Pass `model.parameters()` again (a list, if it is used twice), after the model is "
         "built.",
         example="ValueError: optimizer got an empty parameter list",
         origin="made: SGD of an empty list, torch 2.13",

@@ -29,7 +29,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NVRM: Xid",
         pattern=_xid("13"),
         meaning="XID 13 on the GPU at {pci}: a kernel made an illegal access or ran an illegal "
-        "instruction. Mostly a bug in the program, seldom the hardware.",
+        "instruction. Usually a bug in the program, rarely the hardware.",
         fix="Run once with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer to find the kernel. "
         "If it is always this GPU, run `dcgmi diag -r 3` on it.",
         example="NVRM: Xid (PCI:0000:b5:00): 13, pid='<unknown>', name=<unknown>, Graphics SM Warp "
@@ -44,7 +44,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NVRM: Xid",
         pattern=_xid("31"),
         meaning="XID 31 on the GPU at {pci}: a page fault. A kernel used an address that is not "
-        "mapped, mostly a bug in the program or a library.",
+        "mapped, usually a bug in the program or a library.",
         fix="Run once with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer to find the kernel.",
         example="NVRM: Xid (PCI:0000:01:00): 31, pid=2702, name=python3, Ch 00000008, intr "
         "00000000. MMU Fault: ENGINE GRAPHICS GPC0 GPCCLIENT_T1_0 faulted @ 0x403_2ee00000. Fault "
@@ -101,7 +101,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NVRM: Xid",
         pattern=_xid("61|62"),
         meaning="XID {xid} on the GPU at {pci}: the GPU's power controller stopped (PMU). It does "
-        "not recover by itself. Mostly the hardware or its firmware.",
+        "not recover by itself. Usually the hardware or its firmware.",
         fix="Reboot the host. If it returns, update driver and firmware, then have the GPU "
         "replaced.",
         example="NVRM: Xid (PCI:0000:01:00): 62, pid=2763, 0c83(1870) 00000000 00000000",
@@ -141,8 +141,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="NVRM: Xid",
         pattern=_xid("74"),
-        meaning="XID 74 on the GPU at {pci}: an NVLink connection failed. Mostly the hardware: the "
-        "link, its bridge or the baseboard, or the GPU at its other end.",
+        meaning="XID 74 on the GPU at {pci}: an NVLink connection failed. Usually the hardware: "
+        "the link, its bridge or the baseboard, or the GPU at its other end.",
         fix="See `nvidia-smi nvlink -e`; reset all GPUs of the host or reboot it. If it returns, "
         "have the GPU, bridge or baseboard checked.",
         example="NVRM: Xid (PCI:0000:b9:00): 74, pid=<unknown>, name=<unknown>, NVLink: fatal "
@@ -157,7 +157,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NVRM: Xid",
         pattern=_xid("79"),
         meaning="XID 79: the GPU at {pci} has fallen off the bus; the host can no longer reach it. "
-        "Mostly the hardware (power, heat, seating, slot), seldom the driver.",
+        "Usually the hardware (power, heat, seating, slot), rarely the driver.",
         fix="Reboot the host. If it returns, check power, seating, cooling and the PCIe slot.",
         example="NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.",
         origin="source: nverror.h of NVIDIA's open-gpu-kernel-modules, XID 79",
@@ -198,7 +198,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NVRM: Xid",
         pattern=_xid("109"),
         meaning="XID 109 on the GPU at {pci}: the GPU could not switch between processes in time, "
-        "so the driver removed the work. Mostly a neighbour on the GPU or the driver.",
+        "so the driver removed the work. Usually a neighbour on the GPU or the driver.",
         fix="Do not share the GPU with other programs; update the driver.",
         example="NVRM: Xid (PCI:0000:cb:00): 109, pid=1797828, name=pt_main_thread, Ch 00000008, "
         "errorString CTX SWITCH TIMEOUT, Info 0x58005",
@@ -212,7 +212,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NVRM: Xid",
         pattern=_xid("119|120"),
         meaning="XID {xid} on the GPU at {pci}: the GPU's system processor (GSP) does not answer "
-        "or failed. CUDA calls hang or fail from here on. Mostly the driver's firmware, sometimes "
+        "or failed. CUDA calls hang or fail from here on. Usually the driver's firmware, sometimes "
         "the hardware.",
         fix=_RESET + " Update the driver; NVIDIA's work-around is the module option "
         "NVreg_EnableGpuFirmware=0.",
@@ -255,6 +255,6 @@ SIGNATURES: tuple[Signature, ...] = (
 
 
 def signature_of(number: int) -> Signature | None:
-    """What is known of an XID that the driver told by its number alone."""
+    """The signature of an XID of which only the number is known; None if there is none."""
     line = f"NVRM: Xid (PCI:0000:00:00): {number}, "
     return next((signature for signature in SIGNATURES if re.match(signature.pattern, line)), None)

@@ -13,7 +13,7 @@ from mgpu_doctor.tui.filter.matching import shown
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels.gpu_table import rows_of
 from mgpu_doctor.tui.panels.table_cells import Rows
-from mgpu_doctor.tui.view import Order, View, Who
+from mgpu_doctor.tui.view import Order, RankKey, View
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import RankSummary
@@ -38,7 +38,7 @@ class RanksPanel(Panel):
     class Chosen(Message):
         """This rank was selected. `opened`: open its page."""
 
-        def __init__(self, who: Who, opened: bool = False) -> None:
+        def __init__(self, who: RankKey, opened: bool = False) -> None:
             super().__init__()
             self.who, self.opened = who, opened
 
@@ -103,7 +103,7 @@ class RanksPanel(Panel):
 
     def _say(self, rank: RankSummary, *, opened: bool = False) -> None:
         self._typed = ""
-        self.post_message(self.Chosen(Who.of(rank), opened))
+        self.post_message(self.Chosen(RankKey.of(rank), opened))
 
     @property
     def _view(self) -> View:

@@ -25,7 +25,7 @@ class Order(str, Enum):
     HOST = "host"
 
 
-class Who(NamedTuple):
+class RankKey(NamedTuple):
     """A rank, whatever its row. `pid`: only if its number is unknown."""
 
     rank: int | None
@@ -33,7 +33,7 @@ class Who(NamedTuple):
     pid: int | None = None
 
     @classmethod
-    def of(cls, rank: RankSummary) -> Who:
+    def of(cls, rank: RankSummary) -> RankKey:
         return cls(rank.rank, rank.host, rank.pid if rank.rank is None else None)
 
 
@@ -47,7 +47,7 @@ class View(NamedTuple):
     """Which ranks and GPUs are shown; None: all."""
     reversed: bool = False
     """Whether the order is reversed; unknown values stay last."""
-    rank: Who | None = None
+    rank: RankKey | None = None
     """Which rank is selected; None: none yet."""
     gpu: GpuKey | None = None
     """Which GPU is selected; None: none yet."""

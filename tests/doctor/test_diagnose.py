@@ -73,7 +73,7 @@ def test_a_job_without_black_boxes_says_so_with_a_remedy() -> None:
     assert diagnosis.step_seconds is None
 
 
-def test_why_there_is_no_box_is_said_once() -> None:
+def test_why_there_is_no_box_is_reported_once() -> None:
     why = Unexamined(
         "in-process probe", "no process became a rank", "look at what it printed", Gap.PROCESS_PROBE
     )
@@ -107,7 +107,7 @@ def test_too_few_steps_are_unexamined_not_healthy() -> None:
     ]
 
 
-def test_a_rank_left_out_is_told() -> None:
+def test_a_rank_left_out_is_reported() -> None:
     steps = records(Synthetic(ranks=3))
     ranks = [make_rank(n, records[:4] if n == 2 else records) for n, records in enumerate(steps)]
     assert [gap.probe for gap in diagnose(make_case(ranks)).unexamined] == ["speed of rank 2"]
@@ -175,7 +175,7 @@ def test_a_dead_culprit_stays_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     assert diagnose(make_case(ranks)).ranks[0].state == "dead"
 
 
-def test_a_broken_rule_of_another_package_is_told_not_fatal(
+def test_a_broken_rule_of_another_package_is_reported_not_fatal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken = rule("theirs", ValueError("no such key"))
@@ -186,7 +186,7 @@ def test_a_broken_rule_of_another_package_is_told_not_fatal(
     assert "no such key" in diagnosis.unexamined[0].reason
 
 
-def test_a_broken_rule_of_ours_is_told_to_users_and_shown_to_us(
+def test_a_broken_rule_of_ours_is_reported_to_users_and_shown_to_us(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken = rule("ours", ValueError("no such key"))
@@ -217,7 +217,7 @@ def test_users_get_the_other_findings_if_the_post_mortem_crashes(
     ]
 
 
-def test_of_a_running_job_the_ranks_are_told_as_they_are_of_late() -> None:
+def test_of_a_running_job_the_ranks_are_reported_as_they_are_of_late() -> None:
     late = Fault(1, "forward", milliseconds=100, start=2200)
     case = synthetic_case(Synthetic(ranks=2, steps=3000, faults=[late]))
     told = []

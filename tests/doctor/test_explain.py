@@ -81,7 +81,7 @@ def test_rules_of_other_packages_are_added(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("value", [ImportError("gone"), (OWN[0],), ("no rule",), 7])
-def test_broken_packages_are_told(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
+def test_broken_packages_are_reported(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
     entry_point(monkeypatch, value)
     found = catalogue()
     assert found.rules == OWN

@@ -148,7 +148,7 @@ def test_other_versions_say_it_otherwise(line: str, expected: str) -> None:
     assert ids_of(line) == [expected]
 
 
-def test_a_fragmented_memory_is_told_from_a_full_one() -> None:
+def test_a_fragmented_memory_is_distinguished_from_a_full_one() -> None:
     text = (
         "CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of 79.10 GiB of "
         "which 1.00 MiB is free. Of the allocated memory 70.00 GiB is allocated by PyTorch, and "
@@ -167,7 +167,7 @@ def test_a_fragmented_memory_is_told_from_a_full_one() -> None:
     }
 
 
-def test_an_xid_is_told_by_its_number() -> None:
+def test_an_xid_is_reported_by_its_number() -> None:
     line = "NVRM: Xid (PCI:0000:3b:00): {}, pid=1234, name=python, Ch 00000010"
     told = {number: codes_of(line.format(number)) for number in (13, 48, 74, 79, 95, 119, 140)}
     assert told == {

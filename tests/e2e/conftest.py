@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.examining import Observed
+from tests.support.observed_jobs import Observed
 
 
 @pytest.fixture(scope="session")

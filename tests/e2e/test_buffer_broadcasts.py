@@ -10,8 +10,8 @@ import pytest
 
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
-from tests.support.examining import loud
 from tests.support.jobs import forked_trainer, run
+from tests.support.observed_jobs import list_warnings
 
 pytestmark = pytest.mark.slow
 
@@ -23,5 +23,5 @@ def test_the_late_rank_is_named(tmp_path: Path) -> None:
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
     ended = run([*doctor, *job])
     assert ended.code == 0, ended.err
-    (found,) = loud(diagnose(load_recording(recording)))
+    (found,) = list_warnings(diagnose(load_recording(recording)))
     assert (found.code, [one.rank for one in found.culprits]) == ("straggler-input", [1])

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.findings import Diagnosis, Finding
-from tests.support import examining
-from tests.support.examining import Observed, loud
+from tests.support import observed_jobs
 from tests.support.jobs import forked
+from tests.support.observed_jobs import Observed, list_warnings
 
 pytestmark = pytest.mark.slow
 
-examined = partial(examining.examined, launcher=forked)
+diagnose_job = partial(observed_jobs.diagnose_job, launcher=forked)
 
 OURS = {
     "accumulation-syncs",
@@ -31,7 +31,7 @@ OURS = {
 
 
 def job(folder: Path, *options: str) -> Diagnosis:
-    return examined(folder, "ddp_settings", "--steps", "36", *options)
+    return diagnose_job(folder, "ddp_settings", "--steps", "36", *options)
 
 
 def the(code: str, diagnosis: Diagnosis) -> Finding:
@@ -46,7 +46,7 @@ def codes(diagnosis: Diagnosis) -> set[str]:
 def test_gradients_exchanged_in_every_micro_batch(tmp_path: Path) -> None:
     diagnosis = job(tmp_path, "--accumulate", "4", "--link", "200")
     found = the("accumulation-syncs", diagnosis)
-    assert loud(diagnosis) == [found]
+    assert list_warnings(diagnosis) == [found]
     assert "4 times per update" in found.title
     # Four exchanges of 40 ms each, of which one is needed, beside some tens of ms of computing.
     assert found.cost.step_fraction is not None
@@ -102,4 +102,4 @@ def test_a_barrier_and_a_logged_loss_in_every_step(tmp_path: Path) -> None:
 def test_healthy_jobs_exchange_as_they_should(observed: Observed, script: str, ranks: int) -> None:
     diagnosis = observed.diagnosis(script, "--steps", "60", ranks=ranks)
     assert codes(diagnosis) & OURS <= {"communication-bound"}
-    assert all(one.code not in OURS for one in loud(diagnosis))
+    assert all(one.code not in OURS for one in list_warnings(diagnosis))

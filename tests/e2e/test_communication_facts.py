@@ -11,8 +11,8 @@ from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_metadata import Ddp
-from tests.support.examining import Observed, median_phases, recorded
 from tests.support.jobs import forked
+from tests.support.observed_jobs import Observed, median_phases, record_job
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +72,7 @@ def test_who_is_late_hardly_waits(
 
 def test_between_the_steps_of_a_sharded_model_is_no_forward_pass(tmp_path: Path) -> None:
     fault = ("--fault", "between", "--rank", "1", *SLOW)
-    case = recorded(tmp_path, "fsdp2", *FEW_STEPS, *fault, launcher=forked)
+    case = record_job(tmp_path, "fsdp2", *FEW_STEPS, *fault, launcher=forked)
     victim, culprit = map(median_phases, case.ranks)
     assert culprit["other"] - victim["other"] == pytest.approx(SLEPT, abs=0.015)
     assert abs(culprit["forward"] - victim["forward"]) < 0.015

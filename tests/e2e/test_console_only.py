@@ -27,7 +27,7 @@ CALLS_THE_MODEL = f"console_output.py:{line_of('loss = model(batch')}"
 
 
 @dataclass(frozen=True)
-class Told:
+class Report:
     code: int
     findings: list[dict[str, Any]]
 
@@ -40,7 +40,7 @@ class Told:
         ]
 
 
-def list_survivor_evidence(kind: str, tmp_path: Path, launcher: Launcher = torchrun) -> Told:
+def list_survivor_evidence(kind: str, tmp_path: Path, launcher: Launcher = torchrun) -> Report:
     """Runs the job, keeps what a terminal would have shown, and asks the doctor."""
     ended = run(launcher("console_output.py", kind))
     log = tmp_path / "train.log"
@@ -53,7 +53,7 @@ def list_survivor_evidence(kind: str, tmp_path: Path, launcher: Launcher = torch
     )
     diagnosis = json.loads(done.stdout)
     assert diagnosis["subject"] == {"kind": "log", "ref": str(log)}
-    return Told(done.returncode, diagnosis["findings"])
+    return Report(done.returncode, diagnosis["findings"])
 
 
 def test_every_rank_with_a_wrong_shape(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_every_rank_with_a_wrong_shape(tmp_path: Path) -> None:
     assert told.findings[0]["title"].endswith(f"at {CALLS_THE_MODEL}")
 
 
-def test_a_rank_that_came_too_late_is_not_told_from_text(tmp_path: Path) -> None:
+def test_a_rank_that_came_too_late_is_not_reported_from_text(tmp_path: Path) -> None:
     """Both ranks raise symptoms: nobody is named."""
     told = list_survivor_evidence("sleep", tmp_path)
     assert told.grave == [("failed-gloo", [])]

@@ -90,7 +90,7 @@ def test_dumps_of_a_healthy_job_in_motion_give_nothing(kind: str, tmp_path: Path
     assert not findings(dumped(tmp_path, kind, "--after", "0.5"))
 
 
-def test_a_rank_that_sleeps_is_told_live(tmp_path: Path) -> None:
+def test_a_rank_that_sleeps_is_reported_live(tmp_path: Path) -> None:
     with serving(tmp_path, "asleep", "--pause", "0.01"):
         until(lambda: bool(findings(live(tmp_path))))
         (finding,) = findings(live(tmp_path))
@@ -99,7 +99,7 @@ def test_a_rank_that_sleeps_is_told_live(tmp_path: Path) -> None:
     assert finding.victims == (0, 1, 3)
 
 
-def test_a_ring_of_groups_is_told_live(tmp_path: Path) -> None:
+def test_a_ring_of_groups_is_reported_live(tmp_path: Path) -> None:
     with serving(tmp_path, "deadlock", "--pause", "0.01"):
         until(lambda: bool(findings(live(tmp_path))))
         (finding,) = findings(live(tmp_path))

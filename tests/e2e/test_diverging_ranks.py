@@ -11,8 +11,8 @@ import pytest
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Severity
-from tests.support.examining import loud, run_calmly
 from tests.support.jobs import forked_trainer
+from tests.support.observed_jobs import list_warnings, run_undisturbed
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 DOCTOR = (sys.executable, "-m", "mgpu_doctor")
@@ -23,7 +23,7 @@ def list_codes(recording: Path) -> list[tuple[str, bool]]:
     planted here, and a neighbour of the machine may slow one down."""
     return [
         (finding.code, finding.severity is Severity.CRITICAL)
-        for finding in loud(diagnose(load_recording(recording)))
+        for finding in list_warnings(diagnose(load_recording(recording)))
         if not finding.code.startswith("straggler-")
     ]
 
@@ -39,7 +39,7 @@ def test_a_job_that_learns_less_than_it_seems_to(
     tmp_path: Path, name: str, fault: str, code: str
 ) -> None:
     job = forked_trainer(name, model="cnn-nano", device="cpu", steps=120, fault=fault)
-    ended = run_calmly([*DOCTOR, "run", "-q", "--dir", str(tmp_path), "--", *job], tmp_path)
+    ended = run_undisturbed([*DOCTOR, "run", "-q", "--dir", str(tmp_path), "--", *job], tmp_path)
     assert ended.code == 0, ended.err
     assert list_codes(tmp_path) == [(code, False)]
 
@@ -57,5 +57,5 @@ def test_ranks_that_diverge_are_one_finding(
 ) -> None:
     options = ("--model", "cnn-nano", "--device", "cpu", "--steps", "60", "--timeout", "10")
     train = [*DOCTOR, "train", name, "-q", "--dir", str(tmp_path), *options, "--fault", fault]
-    assert run_calmly(train, tmp_path).code == 1
+    assert run_undisturbed(train, tmp_path).code == 1
     assert list_codes(tmp_path) == [(code, True)]

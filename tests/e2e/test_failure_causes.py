@@ -22,7 +22,7 @@ from mgpu_doctor.case.log_case import load_logs
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.findings import Diagnosis, Finding, Severity
+from mgpu_doctor.findings import Finding
 from mgpu_doctor.recording import layout
 from tests.support.failing_jobs import (
     MIB,
@@ -47,6 +47,7 @@ from tests.support.jobs import (
     until,
 )
 from tests.support.launching import eventually
+from tests.support.observed_jobs import list_warnings, single_warning
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
@@ -62,77 +63,68 @@ AT_LINE = {
 }
 
 
-def loud(diagnosis: Diagnosis) -> list[Finding]:
-    return [one for one in diagnosis.findings if one.severity is not Severity.INFO]
-
-
-def the_only(diagnosis: Diagnosis) -> Finding:
-    (finding,) = loud(diagnosis)
-    return finding
-
-
-def blamed(finding: Finding) -> list[int | None]:
+def culprit_ranks(finding: Finding) -> list[int | None]:
     return [culprit.rank for culprit in finding.culprits]
 
 
-def tells(finding: Finding, mark: str) -> bool:
+def names_line(finding: Finding, mark: str) -> bool:
     """Whether it names the line of the script."""
     told = [finding.title, finding.cause, *(str(e.where or e.value) for e in finding.evidence)]
     line = line_of(mark)
     return any(f"failing_training.py:{line}" in text for text in told)
 
 
-def by_text(died: FailedRun) -> Finding:
-    return the_only(diagnose(load_logs([str(died.log)])))
+def diagnose_log(died: FailedRun) -> Finding:
+    return single_warning(diagnose(load_logs([str(died.log)])))
 
 
 @pytest.mark.parametrize("how", AT_LINE)
-def test_what_one_rank_raised_is_told_with_rank_and_line(how: str, tmp_path: Path) -> None:
+def test_what_one_rank_raised_is_reported_with_rank_and_line(how: str, tmp_path: Path) -> None:
     """The text of torchrun names ranks, too; that of the others is of the ranks alone."""
     code, mark = AT_LINE[how]
     special: dict[str, Launcher] = {"raise": torchrun, "reentrant": forked}
     launcher = special.get(how, forked_light)
     died = run_failing(how, tmp_path, "--folder", str(tmp_path), launcher=launcher)
     assert died.code != 0
-    for finding in (the_only(died.diagnosis), by_text(died)):
+    for finding in (single_warning(died.diagnosis), diagnose_log(died)):
         assert finding.code == code
-        assert blamed(finding) == [1]
-        assert tells(finding, mark)
+        assert culprit_ranks(finding) == [1]
+        assert names_line(finding, mark)
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "told"),
+    ("how", "code", "expected"),
     [
         ("hangup", "failed-hangup", "SIGHUP"),
         ("cpu-limit", "failed-time-limit", "CPU time limit"),
         ("exit-aborting", "failed-exception", "exit code 3"),
         (
-            "told",
+            "expected",
             "failed-exception",
             f"at failing_training.py:{line_of('told')}: no such data set: numbers",
         ),
     ],
 )
-def test_an_end_without_an_exception_is_told_with_its_rank(
-    how: str, code: str, told: str, tmp_path: Path
+def test_an_end_without_an_exception_is_reported_with_its_rank(
+    how: str, code: str, expected: str, tmp_path: Path
 ) -> None:
-    finding = the_only(run_failing(how, tmp_path).diagnosis)
+    finding = single_warning(run_failing(how, tmp_path).diagnosis)
     assert finding.code == code
-    assert told in finding.title
-    assert blamed(finding) == [1]
+    assert expected in finding.title
+    assert culprit_ranks(finding) == [1]
     assert finding.victims == (0,)
 
 
 def test_an_abort_after_the_last_step_is_no_failed_check(tmp_path: Path) -> None:
-    finding = the_only(run_failing("end-aborting", tmp_path, launcher=forked_light).diagnosis)
-    assert (finding.code, blamed(finding)) == ("failed-signal", [1])
+    finding = single_warning(run_failing("end-aborting", tmp_path, launcher=forked_light).diagnosis)
+    assert (finding.code, culprit_ranks(finding)) == ("failed-signal", [1])
     assert "SIGABRT at exit after step 9" in finding.title
     assert finding.cause.startswith("Its script had finished.")
     assert "destroy_process_group" in finding.fixes[0].how
 
 
 def test_a_bus_error_while_shared_memory_had_room_is_a_crash(tmp_path: Path) -> None:
-    finding = the_only(run_failing("bus", tmp_path, launcher=forked_light).diagnosis)
+    finding = single_warning(run_failing("bus", tmp_path, launcher=forked_light).diagnosis)
     assert finding.code == "failed-signal"
     assert "SIGBUS" in finding.title
 
@@ -141,25 +133,25 @@ def test_a_bus_error_while_shared_memory_had_room_is_a_crash(tmp_path: Path) -> 
 def test_what_every_rank_raised_is_nobodys_own_fault(how: str, mark: str, tmp_path: Path) -> None:
     died = run_failing(how, tmp_path, launcher=plain if how == "raise-all" else forked)
     code = {"raise-all": "failed-exception", "unused": "failed-unused-parameters"}[how]
-    finding = the_only(died.diagnosis)
+    finding = single_warning(died.diagnosis)
     assert finding.code == code
-    assert blamed(finding) == [0, 1]
-    assert tells(finding, mark)
-    assert by_text(died).code == code
+    assert culprit_ranks(finding) == [0, 1]
+    assert names_line(finding, mark)
+    assert diagnose_log(died).code == code
 
 
 def test_a_script_that_dies_at_import(tmp_path: Path) -> None:
-    finding = the_only(run_failing("import", tmp_path).diagnosis)
+    finding = single_warning(run_failing("import", tmp_path).diagnosis)
     assert finding.code == "failed-exception"
     assert "No module named 'a_package_that_is_not_installed'" in finding.title
-    assert tells(finding, "import")
+    assert names_line(finding, "import")
 
 
 def test_a_worker_that_somebody_killed(tmp_path: Path) -> None:
     died = run_failing("loader-killed", tmp_path, launcher=forked_light)
-    for finding in (the_only(died.diagnosis), by_text(died)):
+    for finding in (single_warning(died.diagnosis), diagnose_log(died)):
         assert finding.code == "failed-dataloader-worker"
-        assert blamed(finding) == [1]
+        assert culprit_ranks(finding) == [1]
 
 
 @pytest.mark.parametrize("how", ["group-memory", "loader-memory"])
@@ -171,9 +163,9 @@ def test_a_control_group_without_memory(how: str, tmp_path: Path) -> None:
         died = run_failing(how if real else fallback, tmp_path, *chosen, launcher=forked_light)
         if not real:
             _pretend_memory_ran_out(died)
-        finding = the_only(died.diagnosis)
+        finding = single_warning(died.diagnosis)
     assert finding.code == "oom-host"
-    assert blamed(finding) == [1]
+    assert culprit_ranks(finding) == [1]
     if how == "loader-memory":
         assert "lost a worker process" in finding.title
     if real:
@@ -199,10 +191,10 @@ def test_a_full_disk(tmp_path: Path) -> None:
             how = "log-full"
         chosen = ("--folder", str(place or tmp_path))
         died = run_failing(how, tmp_path, *chosen, launcher=forked_light)
-        finding = the_only(died.diagnosis)
+        finding = single_warning(died.diagnosis)
     assert finding.code == "failed-disk-full"
-    assert blamed(finding) == [1]
-    assert tells(finding, how)
+    assert culprit_ranks(finding) == [1]
+    assert names_line(finding, how)
     if place is not None:
         assert any(e.measure == f"least free on {place}" for e in finding.evidence)
 
@@ -213,7 +205,7 @@ def test_a_tiny_shared_memory(tmp_path: Path) -> None:
     died = run_failing(how, tmp_path, launcher=forked_light, before=before or ())
     if before is None:
         _pretend_it_was_full(died)
-    finding = the_only(died.diagnosis)
+    finding = single_warning(died.diagnosis)
     assert finding.code == "shm-exhausted"
     if before is not None:
         assert "/dev/shm (8 MiB)" in finding.title
@@ -234,20 +226,20 @@ def _pretend_it_was_full(died: FailedRun) -> None:
 )
 def test_a_spawn_that_cannot_start(how: str, code: str, tmp_path: Path) -> None:
     died = run_failing(how, tmp_path, launcher=spawn_command)
-    for finding in (the_only(died.diagnosis), by_text(died)):
+    for finding in (single_warning(died.diagnosis), diagnose_log(died)):
         assert finding.code == code
-        assert tells(finding, how)
+        assert names_line(finding, how)
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:
     died = run_failing("port-in-use", tmp_path, launcher=spawn_command)
-    for finding in (the_only(died.diagnosis), by_text(died)):
+    for finding in (single_warning(died.diagnosis), diagnose_log(died)):
         assert finding.code == "failed-port-in-use"
-        assert blamed(finding) == [0]
+        assert culprit_ranks(finding) == [0]
 
 
 def test_a_wrong_world_size(tmp_path: Path) -> None:
-    finding = the_only(run_failing("world-size", tmp_path, "--patience", "4").diagnosis)
+    finding = single_warning(run_failing("world-size", tmp_path, "--patience", "4").diagnosis)
     assert finding.code in ("failed-world-size", "failed-rendezvous")
 
 
@@ -255,7 +247,7 @@ def test_a_thread_that_fails_beside_a_job_that_ends_well(tmp_path: Path) -> None
     died = run_failing("thread", tmp_path, launcher=forked_light)
     assert died.code == 0
     assert died.diagnosis.case.job.outcome is Outcome.COMPLETED
-    assert loud(died.diagnosis) == []
+    assert list_warnings(died.diagnosis) == []
 
 
 def test_a_dead_rank_of_a_job_that_nobody_watched() -> None:
@@ -312,7 +304,7 @@ def test_a_terminal_that_closes_is_no_ranks_fault(tmp_path: Path) -> None:
         finally:
             kill_family(process.pid)
     diagnosis = diagnose(load_recording(recording))
-    finding = the_only(diagnosis)
+    finding = single_warning(diagnosis)
     assert finding.code == "failed-hangup"
     assert finding.culprits == ()
     assert diagnosis.case.job.outcome is Outcome.KILLED

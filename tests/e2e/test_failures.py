@@ -19,7 +19,7 @@ import pytest
 from mgpu_doctor.case.model import Outcome, State
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.findings import Diagnosis, Finding, Severity
+from mgpu_doctor.findings import Finding
 from tests.support.failing_jobs import spawn_command
 from tests.support.jobs import (
     JOBS,
@@ -33,6 +33,7 @@ from tests.support.jobs import (
     torchrun,
     until,
 )
+from tests.support.observed_jobs import list_warnings, single_warning
 
 pytestmark = pytest.mark.slow
 
@@ -72,15 +73,6 @@ def started_apart(command: list[str]) -> Iterator[subprocess.Popen[str]]:
             kill_family(process.pid)
 
 
-def loud(diagnosis: Diagnosis) -> list[Finding]:
-    return [one for one in diagnosis.findings if one.severity is not Severity.INFO]
-
-
-def the_only(diagnosis: Diagnosis) -> Finding:
-    (finding,) = loud(diagnosis)
-    return finding
-
-
 @pytest.mark.untimed
 @pytest.mark.parametrize("how", ["exit", "kill", "term", "segv", "leave"])
 def test_the_rank_that_failed_first_is_named(how: str, tmp_path: Path) -> None:
@@ -91,7 +83,7 @@ def test_the_rank_that_failed_first_is_named(how: str, tmp_path: Path) -> None:
     ended = run([*doctor(recording), *launcher(SCRIPT.name, how, "--rank", "1", ranks=3)])
     assert ended.code == 1 or (launcher is forked_light and ended.code > 1)
     diagnosis = diagnose(load_recording(recording))
-    finding = the_only(diagnosis)
+    finding = single_warning(diagnosis)
     code, told = EXPECTED[how]
     assert finding.code == code
     assert told in finding.title
@@ -107,7 +99,7 @@ def test_under_mp_spawn_the_rank_that_fell_is_named(how: str, tmp_path: Path) ->
     recording = tmp_path / "recording"
     job = spawn_command(SCRIPT.name, how, "--spawn", "--ranks", "2", "--rank", "1")
     assert run([*doctor(recording), *job]).code == 1
-    finding = the_only(diagnose(load_recording(recording)))
+    finding = single_warning(diagnose(load_recording(recording)))
     code, told = EXPECTED[how]
     assert finding.code == code
     assert told in finding.title
@@ -118,21 +110,21 @@ def test_under_mp_spawn_the_rank_that_fell_is_named(how: str, tmp_path: Path) ->
 def test_the_rank_that_never_joins_is_named_not_the_one_that_gave_up(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     assert run([*doctor(recording), *torchrun("never_init.py", "--patience", "8")]).code == 1
-    finding = the_only(diagnose(load_recording(recording)))
+    finding = single_warning(diagnose(load_recording(recording)))
     assert finding.code == "failed-rendezvous"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert finding.victims == (0,)
 
 
 @pytest.mark.untimed
-def test_a_script_without_a_probe_is_told_from_the_console(tmp_path: Path) -> None:
+def test_a_script_without_a_probe_is_reported_from_the_console(tmp_path: Path) -> None:
     """`python -I` ignores PYTHONPATH, so that no rank opens a box."""
     recording = tmp_path / "recording"
     isolated = [sys.executable, "-I", "-m", "torch.distributed.run", "--standalone"]
     job = ["--nproc-per-node", "2", "--no-python", sys.executable, "-I", str(SCRIPT), "raise"]
     assert run([*doctor(recording), *isolated, *job, "--rank", "1"]).code == 1
     diagnosis = diagnose(load_recording(recording))
-    finding = the_only(diagnosis)
+    finding = single_warning(diagnosis)
     assert finding.code == "failed-exception"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert EXPECTED["raise"][1] in finding.title
@@ -145,7 +137,7 @@ def test_a_healthy_job_gets_no_finding(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     assert run([*doctor(recording), *torchrun(SCRIPT.name, "none")]).code == 0
     diagnosis = diagnose(load_recording(recording))
-    assert loud(diagnosis) == []
+    assert list_warnings(diagnosis) == []
     assert diagnosis.case.job.outcome is Outcome.COMPLETED
     assert {rank.state for rank in diagnosis.case.ranks} == {State.EXITED}
 
@@ -165,7 +157,7 @@ def test_a_job_that_was_asked_to_end_blames_nobody(asking: signal.Signals, tmp_p
         process.communicate(timeout=120)
     diagnosis = diagnose(load_recording(recording))
     assert diagnosis.case.job.outcome is Outcome.KILLED
-    assert loud(diagnosis) == []
+    assert list_warnings(diagnosis) == []
 
 
 @pytest.mark.untimed
@@ -182,7 +174,7 @@ def test_survivors_that_wait_for_a_dead_rank_are_a_hang_while_the_job_lives(
     assert finding.victims == (1, 3)
     assert "failing_allreduce.py" in finding.cause
     assert "SIGKILL" in finding.cause
-    assert the_only(diagnosis).code == "hang-rank-dead"
+    assert single_warning(diagnosis).code == "hang-rank-dead"
     assert diagnosis.case.job.outcome is Outcome.HUNG
 
 
@@ -215,4 +207,4 @@ def test_after_a_sigkill_of_everything_the_recording_still_speaks(tmp_path: Path
     diagnosis = diagnose(load_recording(recording))
     assert diagnosis.case.job.outcome is Outcome.KILLED
     assert all(len(rank.steps) for rank in diagnosis.case.ranks)
-    assert loud(diagnosis) == []
+    assert list_warnings(diagnosis) == []

@@ -14,18 +14,18 @@ import pytest
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
-from tests.support import examining
-from tests.support.examining import loud, named
+from tests.support import observed_jobs
 from tests.support.jobs import JOBS, forked, run
+from tests.support.observed_jobs import find_finding, list_warnings
 
 pytestmark = pytest.mark.slow
 
-examined = partial(examining.examined, launcher=forked)
+diagnose_job = partial(observed_jobs.diagnose_job, launcher=forked)
 
 
 def test_a_batch_that_grows_makes_torch_compile_again(tmp_path: Path) -> None:
-    diagnosis = examined(tmp_path, "recompiles", "--steps", "60", "--every", "6")
-    found = named(diagnosis, "recompiling")
+    diagnosis = diagnose_job(tmp_path, "recompiles", "--steps", "60", "--every", "6")
+    found = find_finding(diagnosis, "recompiling")
     assert found is not None
     assert found.severity is Severity.WARNING
     assert [culprit.rank for culprit in found.culprits] in ([0, 1], [1, 0])
@@ -35,7 +35,7 @@ def test_a_batch_that_grows_makes_torch_compile_again(tmp_path: Path) -> None:
     assert "recompiles.py" in (found.evidence[0].where or "")
     assert found.cost.step_fraction is not None
     assert found.cost.step_fraction > 0.3
-    assert loud(diagnosis) == [found]
+    assert list_warnings(diagnosis) == [found]
     for rank in diagnosis.case.ranks:
         events = [one for one in rank.events if one.kind == "recompile" and "inner" in one.text]
         first = [(one.step, one.value) for one in events[:3]]
@@ -45,9 +45,9 @@ def test_a_batch_that_grows_makes_torch_compile_again(tmp_path: Path) -> None:
 
 
 def test_fixed_shapes_are_compiled_once(tmp_path: Path) -> None:
-    diagnosis = examined(tmp_path, "recompiles", "--steps", "60")
-    assert named(diagnosis, "recompiling") is None
-    assert loud(diagnosis) == []
+    diagnosis = diagnose_job(tmp_path, "recompiles", "--steps", "60")
+    assert find_finding(diagnosis, "recompiling") is None
+    assert list_warnings(diagnosis) == []
 
 
 def alone(folder: Path, *options: str) -> Diagnosis:
@@ -62,7 +62,7 @@ def alone(folder: Path, *options: str) -> Diagnosis:
 @pytest.mark.untimed
 def test_data_parallel_without_gpus_is_worth_knowing(tmp_path: Path) -> None:
     diagnosis = alone(tmp_path)
-    found = named(diagnosis, "strategy-outdated")
+    found = find_finding(diagnosis, "strategy-outdated")
     assert found is not None
     assert diagnosis.case.job.strategy == "dp"
     devices = found.evidence[0].value
@@ -74,4 +74,4 @@ def test_data_parallel_without_gpus_is_worth_knowing(tmp_path: Path) -> None:
 def test_a_bare_model_is_no_strategy(tmp_path: Path) -> None:
     diagnosis = alone(tmp_path, "--bare")
     assert diagnosis.case.job.strategy == "single"
-    assert named(diagnosis, "strategy-outdated") is None
+    assert find_finding(diagnosis, "strategy-outdated") is None

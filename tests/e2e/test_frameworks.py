@@ -16,8 +16,8 @@ import pytest
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
-from tests.support.examining import loud, run_calmly
 from tests.support.jobs import JOBS, plain
+from tests.support.observed_jobs import list_warnings, run_undisturbed
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ def recorded(folder: Path, command: list[str], *environment: str) -> tuple[Case,
     """The case of a job, and the steps that its framework counted."""
     recording = folder / "recording"
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
-    ended = run_calmly(["env", *environment, *doctor, *command], recording)
+    ended = run_undisturbed(["env", *environment, *doctor, *command], recording)
     assert ended.code == 0, ended.err
     turns = re.search(r"turns (\d+)", ended.out)
     assert turns is not None
@@ -56,7 +56,7 @@ def test_accelerate_with_accumulation_and_validation_is_left_alone(tmp_path: Pat
     # It fetches one batch ahead: the first turn has one more, the last one fewer.
     assert set(case.ranks[0].steps["samples"][1:-1].tolist()) == {128}
     diagnosis = diagnose(case)
-    assert loud(diagnosis) == []
+    assert list_warnings(diagnosis) == []
     assert diagnosis.coverage is not None
     assert diagnosis.coverage >= EXPLAINED
 

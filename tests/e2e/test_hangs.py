@@ -19,8 +19,8 @@ import pytest
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
-from tests.support.examining import loud
 from tests.support.jobs import JOBS, Launcher, plain, run, started, torchrun, until
+from tests.support.observed_jobs import list_warnings
 
 pytestmark = pytest.mark.slow
 
@@ -73,10 +73,10 @@ def hung(
         assert job.poll() is None, job.communicate()
         code, diagnosis = examined(job)
         assert job.poll() is None
-    return code, diagnosis, the_only(diagnosis)
+    return code, diagnosis, single_warning(diagnosis)
 
 
-def the_only(diagnosis: dict[str, Any]) -> dict[str, Any]:
+def single_warning(diagnosis: dict[str, Any]) -> dict[str, Any]:
     """The finding at warning or worse."""
     (finding,) = (one for one in diagnosis["findings"] if one["severity"] != "info")
     assert isinstance(finding, dict)
@@ -122,7 +122,7 @@ def check_hang(how: str, loop: str, rank: int, code: int, diagnosis: dict[str, A
     severity, where = (STANDS | LOADER)[how]
     case = (how, loop, rank)
     assert diagnosis["findings"], (case, diagnosis["stacks"])
-    finding = the_only(diagnosis)
+    finding = single_warning(diagnosis)
     assert (code, finding["code"], finding["severity"]) == (1, "hang-rank-behind", severity), case
     assert [one["rank"] for one in finding["culprits"]] == [rank], case
     assert places(finding, rank) == [where], case
@@ -173,7 +173,7 @@ def test_a_rank_that_left_before_it_joined_is_missed(tmp_path: Path) -> None:
 
 @pytest.mark.untimed
 @pytest.mark.parametrize(("how", "words"), [("other-op", "broadcast"), ("skip", "barrier")])
-def test_ranks_in_different_collectives_are_told_with_both_places(
+def test_ranks_in_different_collectives_are_reported_with_both_places(
     tmp_path: Path, how: str, words: str
 ) -> None:
     _, _, finding = hung(tmp_path, how, "--rank", "1", launcher=plain)
@@ -216,7 +216,7 @@ def recorded_finding(job: list[str], recording: Path) -> Finding:
     """The only finding at warning or worse of a job that fails under observation."""
     doctor = (sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--")
     assert run([*doctor, *job]).code != 0
-    (finding,) = loud(diagnose(load_recording(recording)))
+    (finding,) = list_warnings(diagnose(load_recording(recording)))
     return finding
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
-from tests.support.examining import loud
 from tests.support.jobs import run
+from tests.support.observed_jobs import list_warnings
 
 pytestmark = pytest.mark.slow
 LONG_STEPS = ("--model", "gpt-nano", "--steps", "100")
@@ -51,5 +51,5 @@ def assert_named(
     doctor = [sys.executable, "-m", "mgpu_doctor", "train", name, "-q", "--dir", str(recording)]
     # `run_calmly` may take the processes of `hog` for other work on this machine, and wait.
     assert run([*doctor, "--device", "cpu", *options]).code == exits
-    (found,) = loud(diagnose(load_recording(recording)))
+    (found,) = list_warnings(diagnose(load_recording(recording)))
     assert (found.code, [one.rank for one in found.culprits]) == (code, [1])

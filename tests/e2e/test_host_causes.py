@@ -13,9 +13,14 @@ import pytest
 
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
-from tests.support import examining
-from tests.support.examining import loud, named, other_work, recorded
+from tests.support import observed_jobs
 from tests.support.jobs import forked
+from tests.support.observed_jobs import (
+    cores_of_other_processes,
+    find_finding,
+    list_warnings,
+    record_job,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -25,35 +30,35 @@ LONG_STEPS = ("--steps", "160", "--batch", "256")
 """Each lasts several turns of the scheduler: short ones may be over before a neighbour has its
 turn."""
 
-examined = partial(examining.examined, launcher=forked)
+diagnose_job = partial(observed_jobs.diagnose_job, launcher=forked)
 
 
 def with_threads(folder: Path, threads: int, ranks: int) -> Diagnosis:
     environment = {"OMP_NUM_THREADS": str(threads)}
     job = ("plain_ddp", "--model", "cnn", "--steps", "80")
-    return diagnose(recorded(folder, *job, ranks=ranks, environment=environment))
+    return diagnose(record_job(folder, *job, ranks=ranks, environment=environment))
 
 
 def test_a_rank_whose_core_something_else_uses(tmp_path: Path) -> None:
-    diagnosis = examined(tmp_path, "shared_cores", *LONG_STEPS, "--hog", "1")
+    diagnosis = diagnose_job(tmp_path, "shared_cores", *LONG_STEPS, "--hog", "1")
     first = diagnosis.findings[0]
     assert (first.code, [one.rank for one in first.culprits]) == ("straggler-host", [1]), first
     assert first.severity is Severity.WARNING
     assert first.victims == (0,)
     assert "waiting for a core" in first.title
     others = [one for one in diagnosis.findings if one is not first and one.culprits]
-    assert others == [] or other_work(diagnosis) > 0.5
+    assert others == [] or cores_of_other_processes(diagnosis) > 0.5
 
 
 def test_the_same_job_without_the_neighbour(tmp_path: Path) -> None:
-    diagnosis = examined(tmp_path, "shared_cores", *LONG)
+    diagnosis = diagnose_job(tmp_path, "shared_cores", *LONG)
     # Where the machine has other work meanwhile, a rank that cannot move may really be held up.
-    assert loud(diagnosis) == [] or other_work(diagnosis) > 0.5
+    assert list_warnings(diagnosis) == [] or cores_of_other_processes(diagnosis) > 0.5
 
 
 def test_more_threads_than_cores(tmp_path: Path) -> None:
     diagnosis = with_threads(tmp_path, threads=8, ranks=2)
-    found = named(diagnosis, "cpu-oversubscribed")
+    found = find_finding(diagnosis, "cpu-oversubscribed")
     assert found is not None
     assert found.severity is Severity.WARNING
     assert set(found.victims) == {0, 1}
@@ -62,14 +67,14 @@ def test_more_threads_than_cores(tmp_path: Path) -> None:
 
 def test_one_thread_for_each_of_more_ranks_than_cores_is_no_warning(tmp_path: Path) -> None:
     diagnosis = with_threads(tmp_path, threads=1, ranks=3)
-    assert loud(diagnosis) == []
+    assert list_warnings(diagnosis) == []
 
 
 def test_a_loader_that_computes(tmp_path: Path) -> None:
     fault = ("--fault", "input", "--rank", "-1", "--ms", "40", "--burn")
     job = ("plain_ddp", "--steps", "80", "--workers", "1")
-    diagnosis = examining.examined(tmp_path, *job, *fault)
-    found = named(diagnosis, "input-bound")
+    diagnosis = observed_jobs.diagnose_job(tmp_path, *job, *fault)
+    found = find_finding(diagnosis, "input-bound")
     assert found is not None
     assert "computes" in found.cause or "competes" in found.cause, found.cause
     assert "num_workers=1" in found.cause or "busy" in found.cause

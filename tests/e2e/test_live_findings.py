@@ -30,18 +30,18 @@ def test_a_straggler_appears_and_resolves_itself(tmp_path: Path) -> None:
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
     watch = Watch(recording)
     with started([*doctor, *job]):
-        there = awaited(watch, lambda seen: found(seen) is not None)
-        first = found(there)
+        there = awaited(watch, lambda seen: find_live_finding(seen) is not None)
+        first = find_live_finding(there)
         assert first is not None
         assert [culprit.rank for culprit in first.culprits] == [1]
         later = awaited(watch, lambda seen: steps(seen) > steps(there) + 30)
-        grown = found(later)
+        grown = find_live_finding(later)
         assert grown is not None
         gone = awaited(
             watch, lambda seen: CODE in [one.finding.code for one in select_recent(seen.followed)]
         )
         assert gone.diagnosis.case.job.outcome is Outcome.RUNNING
-        assert found(gone) is None
+        assert find_live_finding(gone) is None
         assert steps(gone) >= FAULTY
     watch.close()
 
@@ -61,7 +61,7 @@ def awaited(watch: Watch, condition: Callable[[Seen], bool]) -> Seen:
     raise AssertionError(f"never came; last: {seen.diagnosis.findings}, step {steps(seen)}")
 
 
-def found(seen: Seen) -> Finding | None:
+def find_live_finding(seen: Seen) -> Finding | None:
     return next((one for one in seen.diagnosis.findings if one.code == CODE), None)
 
 

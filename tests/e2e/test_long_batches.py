@@ -12,7 +12,7 @@ from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.rules.memory.leaks import GROWN
 from mgpu_doctor.rules.settings import Settings
-from tests.support.examining import recorded
+from tests.support.observed_jobs import record_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 UNPOOLED = {"MALLOC_MMAP_THRESHOLD_": str(64 << 10)}
@@ -32,8 +32,8 @@ def limited(case: Case, room: float) -> Case:
     return replace(case, job=running, host_samples=samples)
 
 
-def test_the_next_long_batch_is_foretold_and_room_is_silence(tmp_path: Path) -> None:
-    case = recorded(tmp_path, "long_batches", ranks=1, environment=UNPOOLED)
+def test_the_next_long_batch_is_predicted_and_room_is_silence(tmp_path: Path) -> None:
+    case = record_job(tmp_path, "long_batches", ranks=1, environment=UNPOOLED)
     (rank,) = find_long_batches(limited(case, 4 << 30), "host", GROWN.default)
     assert rank.unit == "tokens"
     assert rank.largest == rank.rank.steps["tokens"].max()

@@ -81,7 +81,7 @@ def steps(recording: Path) -> int:
 
 @pytest.mark.untimed
 @pytest.mark.parametrize(
-    ("event", "code", "told"),
+    ("event", "code", "expected"),
     [
         ("exit", 7, ""),
         ("profile", 0, "done 4 the script's own profiler began"),
@@ -90,12 +90,12 @@ def steps(recording: Path) -> int:
     ],
 )
 def test_what_a_profiler_would_not_survive_ends_the_trace(
-    tmp_path: Path, event: str, code: int, told: str
+    tmp_path: Path, event: str, code: int, expected: str
 ) -> None:
     job = [sys.executable, str(JOBS / "traced_on_demand.py"), event]
     ended = run([*DOCTOR, "run", "--quiet", "--dir", str(tmp_path), "--", *job])
     assert ended.code == code, ended.err
-    assert ended.out.strip() == told
+    assert ended.out.strip() == expected
     (trace,) = tmp_path.rglob("*.trace.json")
     assert trace.stat().st_mode & 0o777 == 0o600
     marks = re.findall(r"ProfilerStep#\d+", trace.read_text())

@@ -15,9 +15,9 @@ from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.live.job_watch import Watch
-from tests.support.examining import loud
 from tests.support.failing_jobs import MIB, memory_group
 from tests.support.jobs import started
+from tests.support.observed_jobs import list_warnings
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
@@ -27,7 +27,7 @@ PATIENCE = 120.0
 """Seconds in which the job is full at the latest."""
 
 
-def test_a_leak_is_foretold_and_its_end_is_explained(tmp_path: Path) -> None:
+def test_a_leak_is_predicted_and_its_end_is_explained(tmp_path: Path) -> None:
     """In a control group with 2 GiB; where this machine lets us make none, the ranks have a limit
     of 2 GiB each for their data, of which a forecast knows nothing: it tells of the host's."""
     recording = tmp_path / "recording"
@@ -44,7 +44,7 @@ def test_a_leak_is_foretold_and_its_end_is_explained(tmp_path: Path) -> None:
         left = [one.value for one in foretold.evidence if "left" in one.measure]
         assert all(0 < bytes_ < 2048 * MIB for bytes_ in numbers(left))
     assert job.returncode != 0
-    after = loud(diagnose(load_recording(recording)))
+    after = list_warnings(diagnose(load_recording(recording)))
     death = after[0]
     assert death.code == "oom-host"
     assert [culprit.rank for culprit in death.culprits] == [1]

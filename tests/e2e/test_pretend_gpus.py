@@ -28,8 +28,8 @@ from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support import pretend_deepspeed
-from tests.support.examining import loud, named
 from tests.support.jobs import plain, run, started, until
+from tests.support.observed_jobs import find_finding, list_warnings
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
@@ -120,7 +120,7 @@ def test_the_rank_that_works_longer_is_named(
         assert times is not None
         seconds = np.nansum(times["phases"], axis=1)
         assert seconds == pytest.approx(times["wall_ns"] * 1e-9, abs=1e-6)
-    (finding,) = loud(diagnosis)
+    (finding,) = list_warnings(diagnosis)
     assert finding.code == f"straggler-{'optimizer' if phase == 'optimizer' else 'compute'}"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert finding.cost.seconds_per_step == pytest.approx(0.003, abs=0.0005)
@@ -139,7 +139,7 @@ def test_waits_of_deepspeed_are_no_work(
     assert theirs[phase] - mine[phase] == pytest.approx(9, abs=1.5)
     assert mine[phase] == pytest.approx(2 * HEALTHY[phase], abs=1.5)
     assert mine["wait"] - theirs["wait"] == pytest.approx(9, abs=3)
-    (finding,) = loud(diagnosis)
+    (finding,) = list_warnings(diagnosis)
     assert finding.code == f"straggler-{'optimizer' if phase == 'optimizer' else 'compute'}"
     assert [culprit.rank for culprit in finding.culprits] == [1]
 
@@ -160,7 +160,7 @@ def test_ways_to_train_have_the_same_phases(
         assert rank["backward"] == pytest.approx(backward + excess, abs=0.5)
         assert rank["optimizer"] == pytest.approx(2, abs=0.5)
     assert innocent["wait"] - slow["wait"] == pytest.approx(4, abs=0.5)
-    (finding,) = loud(diagnosis)
+    (finding,) = list_warnings(diagnosis)
     assert finding.code == "straggler-compute"
     assert [culprit.rank for culprit in finding.culprits] == [1]
 
@@ -183,7 +183,7 @@ def test_the_slow_rank_or_nobody_is_named(
     _, (innocent, slow), diagnosis = watch(*chosen)
     assert medians(innocent)["backward"] == pytest.approx(2 * HEALTHY["backward"], abs=1)
     assert medians(slow)["backward"] == pytest.approx(2 * HEALTHY["backward"] + 12, abs=1.5)
-    blamed = {culprit.rank for finding in loud(diagnosis) for culprit in finding.culprits}
+    blamed = {culprit.rank for finding in list_warnings(diagnosis) for culprit in finding.culprits}
     assert blamed <= {1}
     assert blamed or not is_named
 
@@ -198,7 +198,7 @@ def test_an_optimizer_in_the_backward_pass_is_no_part_of_it(
 
 def test_a_healthy_job_raises_no_alarm(watch: Callable[..., Watched]) -> None:
     diagnosis = watch("--strategy", "fsdp").diagnosis
-    assert not loud(diagnosis)
+    assert not list_warnings(diagnosis)
     for rank in diagnosis.ranks:
         assert (rank.clock, rank.bound_by) == (PhaseClock.DEVICE, BoundBy.DEVICE)
         assert rank.run_ahead is not None
@@ -230,7 +230,7 @@ def test_one_gpu_with_a_loop_of_its_own_is_timed(watch: Callable[..., Watched]) 
     losses = [watched.reports[0]["losses"][at - 1] for at in times["step_seq"]]
     seen = np.where(np.isinf(times["loss"]), np.nan, times["loss"])
     assert seen.tolist() == pytest.approx(losses, nan_ok=True)
-    assert named(diagnosis, "loss-nan") is not None
+    assert find_finding(diagnosis, "loss-nan") is not None
 
 
 def test_the_loss_is_read_from_the_device(watch: Callable[..., Watched]) -> None:

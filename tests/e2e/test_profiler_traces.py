@@ -8,8 +8,8 @@ import pytest
 
 from mgpu_doctor.case.profiler_case import case_of_traces
 from mgpu_doctor.diagnose import diagnose
-from tests.support.examining import loud
 from tests.support.jobs import plain, run
+from tests.support.observed_jobs import list_warnings
 
 pytestmark = pytest.mark.slow
 
@@ -18,6 +18,6 @@ pytestmark = pytest.mark.slow
 def test_a_profiled_job(tmp_path: Path, slow: int) -> None:
     ended = run(plain("profiled_ddp.py", "--out", str(tmp_path), "--slow", str(slow)))
     assert ended.code == 0, ended.err
-    found = loud(diagnose(case_of_traces([tmp_path])))
+    found = list_warnings(diagnose(case_of_traces([tmp_path])))
     named = [(one.code, [culprit.rank for culprit in one.culprits]) for one in found]
     assert named == ([("straggler-other", [slow])] if slow >= 0 else [])

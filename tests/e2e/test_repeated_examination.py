@@ -8,8 +8,8 @@ from mgpu_probes.outside import jobs
 
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.examine.live_targets import SAMPLES, examine_target, target_of_pid
-from tests.support.examining import loud
 from tests.support.jobs import plain, started, until
+from tests.support.observed_jobs import list_warnings
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def test_a_job_that_is_sampled_forty_times() -> None:
             assert not isinstance(target, str), target
             case = examine_target(target, lambda _: None)
             assert len(case.job_snapshots) == SAMPLES
-            assert loud(diagnose(case)) == []
+            assert list_warnings(diagnose(case)) == []
         out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     assert f"turns {STEPS}" in (first + out)

@@ -11,18 +11,18 @@ import pytest
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding
-from tests.support import examining
-from tests.support.examining import loud
+from tests.support import observed_jobs
 from tests.support.jobs import forked, forked_trainer, run
+from tests.support.observed_jobs import list_warnings
 
 pytestmark = pytest.mark.slow
 
-examined = partial(examining.examined, launcher=forked)
+diagnose_job = partial(observed_jobs.diagnose_job, launcher=forked)
 
 
-def the_one(diagnosis: Diagnosis) -> Finding:
-    """The only finding that would disturb somebody."""
-    found = loud(diagnosis)
+def single_warning(diagnosis: Diagnosis) -> Finding:
+    """The only finding of at least warning severity."""
+    found = list_warnings(diagnosis)
     assert len(found) == 1, [one.title for one in found]
     return found[0]
 
@@ -33,7 +33,7 @@ def the_one(diagnosis: Diagnosis) -> Finding:
 )
 def test_what_stops_every_twentieth_step(tmp_path: Path, stall: str, who: int, code: str) -> None:
     options = ("--stall", stall, "--who", str(who), "--every", "20", "--ms", "300")
-    found = the_one(examined(tmp_path, "stalls", *options))
+    found = single_warning(diagnose_job(tmp_path, "stalls", *options))
     assert (found.code, [one.rank for one in found.culprits]) == (code, [who])
     assert found.victims == (1 - who,)
     assert "every 20 steps" in found.title
@@ -41,7 +41,10 @@ def test_what_stops_every_twentieth_step(tmp_path: Path, stall: str, who: int, c
 
 def test_ranks_that_evaluate_together_get_no_warning(tmp_path: Path) -> None:
     """What does nothing of the kind: `test_host_causes` has such a job of 300 steps."""
-    assert loud(examined(tmp_path, "stalls", "--stall", "evaluation", "--who", "-1")) == []
+    assert (
+        list_warnings(diagnose_job(tmp_path, "stalls", "--stall", "evaluation", "--who", "-1"))
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,7 @@ def test_a_trainers_planted_stall(
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
     ended = run([*doctor, *job])
     assert ended.code == 0, ended.err
-    found = the_one(diagnose(load_recording(recording)))
+    found = single_warning(diagnose(load_recording(recording)))
     assert (found.code, sorted(one.rank or 0 for one in found.culprits)) == (code, [*culprits])
     assert found.victims == tuple(rank for rank in (0, 1) if rank not in culprits)
     assert "every 15 steps" in found.title
@@ -68,6 +71,6 @@ def test_a_trainers_planted_stall(
 
 def test_two_long_stalls_are_enough(tmp_path: Path) -> None:
     options = ("--stall", "log", "--who", "1", "--every", "50", "--ms", "2000", "--steps", "120")
-    found = the_one(examined(tmp_path, "stalls", *options))
+    found = single_warning(diagnose_job(tmp_path, "stalls", *options))
     assert (found.code, [one.rank for one in found.culprits]) == ("straggler-transient", [1])
     assert (found.victims, found.evidence[0].value) == ((0,), 2)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
-from tests.support import examining
-from tests.support.examining import Observed, loud, median_phases, named
+from tests.support import observed_jobs
 from tests.support.jobs import forked
+from tests.support.observed_jobs import Observed, find_finding, list_warnings, median_phases
 
 pytestmark = pytest.mark.slow
 
-examined = partial(examining.examined, launcher=forked)
+diagnose_job = partial(observed_jobs.diagnose_job, launcher=forked)
 
 CODES = {
     "input": "straggler-input",
@@ -42,7 +42,7 @@ def assert_named(diagnosis: Diagnosis, code: str, rank: int) -> Finding:
     assert (first.code, [culprit.rank for culprit in first.culprits]) == (code, [rank])
     assert first.severity is Severity.WARNING
     assert set(first.victims) == {each.rank for each in diagnosis.ranks} - {rank}
-    assert [each for each in loud(diagnosis) if each.culprits and each is not first] == []
+    assert [each for each in list_warnings(diagnosis) if each.culprits and each is not first] == []
     return first
 
 
@@ -50,9 +50,9 @@ def assert_named(diagnosis: Diagnosis, code: str, rank: int) -> Finding:
 def test_a_planted_sleep_is_named_and_timed_in_its_phase(tmp_path: Path, place: str) -> None:
     # So long that what a busy machine adds to one rank is small beside it.
     fault = ("--fault", place, "--rank", "1", "--ms", "100")
-    diagnosis = examined(tmp_path, "plain_ddp", "--steps", SLEEPING_STEPS[place], *fault)
+    diagnosis = diagnose_job(tmp_path, "plain_ddp", "--steps", SLEEPING_STEPS[place], *fault)
     first = assert_named(diagnosis, CODES[place], 1)
-    assert named(diagnosis, "straggler-host") is None
+    assert find_finding(diagnosis, "straggler-host") is None
     assert place != "forward" or "main thread was idle" in first.cause
     victim, culprit = map(median_phases, diagnosis.case.ranks)
     slow = PHASE_OF.get(place, place)
@@ -74,7 +74,7 @@ def test_half_a_step_more_is_enough(tmp_path: Path, script: str, place: str, ran
     """Some of what `benchmarks.blame` has: all of it takes an hour."""
     slow = ranks - 2 if ranks > 2 else 1
     fault = ("--fault", place, "--rank", str(slow))
-    diagnosis = examined(tmp_path, script, *HALF_AGAIN, *fault, ranks=ranks)
+    diagnosis = diagnose_job(tmp_path, script, *HALF_AGAIN, *fault, ranks=ranks)
     # Without a module nothing distinguishes the time between steps from forward.
     bare = script == "manual_allreduce" and place == "between"
     first = assert_named(diagnosis, "straggler-compute" if bare else CODES[place], slow)
@@ -86,7 +86,7 @@ def test_half_a_step_more_is_enough(tmp_path: Path, script: str, place: str, ran
 )
 def test_healthy_jobs_get_no_warning(observed: Observed, script: str, ranks: int) -> None:
     diagnosis = observed.diagnosis(script, *STEPS, ranks=ranks)
-    assert loud(diagnosis) == []
+    assert list_warnings(diagnosis) == []
     assert diagnosis.coverage is not None
     assert diagnosis.coverage >= 0.9
     assert diagnosis.ranks[0].phases["communication"] is not None
@@ -94,10 +94,10 @@ def test_healthy_jobs_get_no_warning(observed: Observed, script: str, ranks: int
 
 def test_every_rank_slow_in_its_loader_is_a_job_bound_by_input(tmp_path: Path) -> None:
     slow = ("--fault", "input", "--rank", "-1", "--ms", "40")
-    diagnosis = examined(tmp_path, "plain_ddp", "--steps", "80", *slow)
-    found = named(diagnosis, "input-bound")
+    diagnosis = diagnose_job(tmp_path, "plain_ddp", "--steps", "80", *slow)
+    found = find_finding(diagnosis, "input-bound")
     assert found is not None
-    assert loud(diagnosis) == [found]
+    assert list_warnings(diagnosis) == [found]
     assert "slept" in found.cause or "waiting for storage" in found.cause
     assert "num_workers=0" in found.cause
     assert "persistent_workers=True" in found.fixes[0].how

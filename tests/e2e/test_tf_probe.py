@@ -12,8 +12,8 @@ import pytest
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
-from tests.support.examining import loud, run_calmly
 from tests.support.jobs import JOBS
+from tests.support.observed_jobs import list_warnings, run_undisturbed
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def recorded(folder: Path, script: str, *options: str, workers: int = 1) -> tupl
         command = [*launcher, script, *options]
     recording = folder / "recording"
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
-    ended = run_calmly([*doctor, *command], recording)
+    ended = run_undisturbed([*doctor, *command], recording)
     assert ended.code == 0, ended.err
     turns = re.search(r"turns (\d+)", ended.out)
     assert turns is not None
@@ -44,7 +44,7 @@ def test_a_healthy_fit_is_understood_and_left_alone(tmp_path: Path) -> None:
     assert len(rank.metadata.replica_seconds) == 2
     phases = diagnosis.ranks[0].phases
     assert all(phases[name] for name in ("input", "forward", "backward", "wait", "optimizer"))
-    assert loud(diagnosis) == []
+    assert list_warnings(diagnosis) == []
 
 
 @pytest.mark.untimed
@@ -86,7 +86,7 @@ def test_a_slow_data_set_is_named_in_words_of_tensorflow(tmp_path: Path) -> None
     slow = ("--fault", "input", "--rank", "0", "--ms", "30")
     case, turns = recorded(tmp_path, "tf_loop.py", "--steps", "60", "--plain", *slow)
     assert len(case.ranks[0].steps) == turns
-    (found,) = loud(diagnose(case))
+    (found,) = list_warnings(diagnose(case))
     assert found.code == "input-bound"
     assert "tf.data.AUTOTUNE" in found.fixes[0].how
     assert "DataLoader" not in found.fixes[0].how

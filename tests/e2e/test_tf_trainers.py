@@ -17,8 +17,8 @@ from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
-from tests.support.examining import loud, run_calmly
 from tests.support.jobs import Ended, gone, run, started, until
+from tests.support.observed_jobs import list_warnings, run_undisturbed
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def observed(folder: Path, name: str, *options: str) -> tuple[Ended, Diagnosis]:
     *rest, fault = options
     recording = folder / "recording"
     doctor = [sys.executable, "-m", "mgpu_doctor", "train", name, "-q", "--dir", str(recording)]
-    ended = run_calmly([*doctor, "--model", "cnn-nano", *rest, "--fault", fault], recording)
+    ended = run_undisturbed([*doctor, "--model", "cnn-nano", *rest, "--fault", fault], recording)
     assert ended.code == 0, ended.err
     return ended, diagnose(load_recording(recording))
 
@@ -89,7 +89,7 @@ def test_a_worker_that_never_comes_is_named_and_not_waited_for_without_an_end(
     absent = f"worker 1 ({pair.addresses['worker'][1]})"
     assert f"{absent} did not come within 8 s" in ended.stderr
     assert ended.returncode == 1
-    (found,) = loud(diagnose(load_recording(tmp_path / "recording")))
+    (found,) = list_warnings(diagnose(load_recording(tmp_path / "recording")))
     assert found.code == "failed-tf-worker-missing"
     assert found.title.startswith("Worker 1 never came")
 
@@ -114,7 +114,7 @@ def test_asynchronous_workers_learn_though_one_is_killed(tmp_path: Path) -> None
     assert "worker 1 was ended by SIGKILL; the others go on" in ended.err
     assert accuracy(ended) > 70
     assert diagnosis.case.job.outcome is Outcome.COMPLETED
-    (lost,) = loud(diagnosis)
+    (lost,) = list_warnings(diagnosis)
     assert lost.code == "worker-lost"
     assert "/job:worker/replica:0/task:1 went away" in lost.title
 
@@ -127,7 +127,7 @@ def test_a_slow_worker_of_several_is_named(tmp_path: Path) -> None:
     assert [one.device for one in slow.culprits] == ["/job:worker/replica:0/task:1"]
 
 
-def test_a_slow_replica_is_named_and_its_data_set_told(tmp_path: Path) -> None:
+def test_a_slow_replica_is_named_and_its_data_set_reported(tmp_path: Path) -> None:
     fault = "slow:rank=1,phase=forward,ms=60"
     _, diagnosis = observed(tmp_path, "tf-mirrored", "--steps", "50", fault)
     (late,) = (one for one in diagnosis.findings if one.code == "imbalance-device")

@@ -14,9 +14,9 @@ from mgpu_trainers import catalogue
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
-from tests.support.examining import loud, run_calmly
 from tests.support.exit_threads import assert_no_gloo, run_noting_threads
 from tests.support.jobs import Ended, forked_trainer, gone, run, started, until
+from tests.support.observed_jobs import list_warnings, run_undisturbed
 
 pytestmark = pytest.mark.slow
 
@@ -54,13 +54,13 @@ def observed(folder: Path, name: str, *options: str) -> tuple[Ended, Diagnosis]:
     recording = folder / "recording"
     doctor = [sys.executable, "-m", "mgpu_doctor", "train", name, "-q", "--dir", str(recording)]
     job = [*doctor, "--model", "cnn-nano", "--device", "cpu", *options]
-    ended = run_calmly(job, recording)
+    ended = run_undisturbed(job, recording)
     assert ended.code == 0, ended.err
     return ended, diagnose(load_recording(recording))
 
 
-def blamed(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]]]:
-    return [(one.code, [each.rank for each in one.culprits]) for one in loud(diagnosis)]
+def codes_and_culprits(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]]]:
+    return [(one.code, [each.rank for each in one.culprits]) for one in list_warnings(diagnosis)]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_it_learns_and_the_doctor_has_nothing_to_say(
     ended, diagnosis = observed(tmp_path, name, "--steps", "60", *options)
     assert losses(ended)[-1] < 0.3 * losses(ended)[0]
     assert accuracy(ended) > 80
-    assert blamed(diagnosis) == []
+    assert codes_and_culprits(diagnosis) == []
     assert diagnosis.case.job.strategy == TOLD.get(name, "manual")
 
 
@@ -102,7 +102,7 @@ def test_it_learns(tmp_path: Path, name: str, strategy: str) -> None:
 def test_a_slow_rank_is_named(tmp_path: Path, name: str, ms: int, options: tuple[str, ...]) -> None:
     fault = f"slow:rank=1,phase=forward,ms={ms}"
     _, diagnosis = observed(tmp_path, name, *options, "--fault", fault)
-    assert blamed(diagnosis) == [("straggler-compute", [1])]
+    assert codes_and_culprits(diagnosis) == [("straggler-compute", [1])]
 
 
 def test_a_rank_with_more_data_is_named_though_the_others_seldom_wait_for_it(
@@ -110,7 +110,7 @@ def test_a_rank_with_more_data_is_named_though_the_others_seldom_wait_for_it(
 ) -> None:
     options = ("--model", "gpt-nano", "--steps", "140", "--fault", "uneven:rank=1,factor=3")
     _, diagnosis = observed(tmp_path, "torch-diloco", *options)
-    assert blamed(diagnosis) == [("imbalance-data", [1])]
+    assert codes_and_culprits(diagnosis) == [("imbalance-data", [1])]
 
 
 @pytest.mark.untimed
@@ -139,11 +139,11 @@ def test_the_largest_batch_is_found_before_the_ranks_start() -> None:
 
 
 @pytest.mark.untimed
-def test_what_the_devices_cannot_show_is_said(tmp_path: Path) -> None:
+def test_what_the_devices_cannot_show_is_reported(tmp_path: Path) -> None:
     ended, diagnosis = observed(tmp_path, "torch-dp", "--steps", "60")
     assert "torch-dp: DataParallel divides batches over GPUs only" in ended.err
     assert accuracy(ended) > 80
-    assert blamed(diagnosis) == []
+    assert codes_and_culprits(diagnosis) == []
 
 
 @pytest.mark.untimed
@@ -208,7 +208,7 @@ def test_a_server_that_does_not_answer_is_named_and_the_job_ends(tmp_path: Path)
     assert ended.code == 1, ended.err
     assert "goes on without workers; ending it" in ended.err
     case = load_recording(recording)
-    found = loud(diagnose(case))
+    found = list_warnings(diagnose(case))
     seen = [(one.code, [culprit.rank for culprit in one.culprits], one.victims) for one in found]
     ends = [(rank.state, rank.exit_code, rank.signal, rank.now, rank.error) for rank in case.ranks]
     assert seen == [("hang-rank-behind", [0], (1, 2))], [[one.title for one in found], ends]

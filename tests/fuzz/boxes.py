@@ -12,11 +12,11 @@ from typing import Any
 
 from mgpu_probes.inprocess import layout
 
+from tests.fuzz.byte_damage import damaged
 from tests.fuzz.folders import write_sparse
-from tests.fuzz.raw import damaged
-from tests.fuzz.scene import Scene
-from tests.fuzz.trees import changed_text
-from tests.fuzz.values import Hostile
+from tests.fuzz.hostile_values import Hostile
+from tests.fuzz.json_changes import changed_text
+from tests.fuzz.mutation_context import Scene
 
 RANK, LOCAL_RANK, WORLD_SIZE, ATTEMPT, STAGE, STAGES, HOST = range(23, 30)
 _WORDS = (

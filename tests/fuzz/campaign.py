@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.fuzz import corpus, trial, verdict, views
+from tests.fuzz import corpus, isolated_runs, promise_checks, reading_commands
 from tests.fuzz.canary import Canary
+from tests.fuzz.mutation_context import Scene
 from tests.fuzz.mutations import mutate
-from tests.fuzz.scene import Scene
-from tests.fuzz.views import View
+from tests.fuzz.reading_commands import View
 
 NOTHING_EXAMINED = 3
 VARIABLES = ("MGPU_DOCTOR_KEEP", "XDG_STATE_HOME", "NO_COLOR", "COLUMNS", "TERM", "PYTHONWARNINGS")
@@ -70,7 +70,7 @@ class Campaign:
         self._canary = Canary(self.folder / "outside")
         self._trial = self.folder / "trial"
         self._honest = self.folder / "honest"
-        wrong = trial.apart(lambda: corpus.unpacked(self._honest))
+        wrong = isolated_runs.apart(lambda: corpus.unpacked(self._honest))
         assert wrong is None, wrong
         os.environ["MGPU_DOCTOR_HOME"] = str(self._trial / "home")
         os.environ["HOME"] = str(self._trial / "home")
@@ -86,7 +86,7 @@ class Campaign:
         rng = Random(f"{self.format} {self.seed} {index}")
         seed = rng.choice(self._seeds)
         self._master(seed)
-        wrong = trial.apart(lambda: self._mutate(seed, index, rng))
+        wrong = isolated_runs.apart(lambda: self._mutate(seed, index, rng))
         self._canary.touched()  # by the mutation
         if wrong is not None:
             return [Fault(self.format, self.seed, index, "all", f"fuzzer: {wrong}", "")]
@@ -123,15 +123,17 @@ class Campaign:
 
     def _views(self, index: int) -> tuple[View, ...]:
         if isinstance(self.wanted, str):
-            return tuple(one for one in views.VIEWS[self.format] if one.name == self.wanted)
-        return views.chosen(self.format, index, Random(index), self.wanted)
+            return tuple(
+                one for one in reading_commands.VIEWS[self.format] if one.name == self.wanted
+            )
+        return reading_commands.chosen(self.format, index, Random(index), self.wanted)
 
     def _master(self, seed: corpus.Seed) -> Path:
         """The honest input. The first time it is made, and a twin of it outside, for links to point
         to."""
         master = self._masters / seed.name / seed.file
         if not master.exists():
-            wrong = trial.apart(lambda: self._make(seed))
+            wrong = isolated_runs.apart(lambda: self._make(seed))
             assert wrong is None, wrong
             self._canary.watch(sorted(_all_below(self._canary.folder / seed.name)))
         return master
@@ -165,7 +167,7 @@ class Campaign:
         self.codes[ended.code] += 1
         if baseline is None:
             baseline = self._baselines[view.name] = ended.peak
-        return verdict.faults(view, ended, baseline, out, self._canary.touched())
+        return promise_checks.faults(view, ended, baseline, out, self._canary.touched())
 
     def _baseline(self, view: View) -> int:
         """The peak of memory of a view of the first seed, honest."""
@@ -176,7 +178,7 @@ class Campaign:
             self._baselines[view.name] = ended.peak
         return self._baselines[view.name]
 
-    def _run(self, view: View, subject: Path) -> tuple[trial.Ended, Path]:
+    def _run(self, view: View, subject: Path) -> tuple[isolated_runs.Ended, Path]:
         out, streams = self._trial / "out", self._trial / "streams"
         for folder in (out, streams):
             _remove(folder)
@@ -186,7 +188,7 @@ class Campaign:
         typed = subject if view.typed and subject.is_file() else None
         os.chdir(out)
         try:
-            return trial.run(words, streams, (out, streams), typed), out
+            return isolated_runs.run(words, streams, (out, streams), typed), out
         finally:
             os.chdir(self.folder)
 

@@ -7,9 +7,9 @@ import shutil
 import socket
 from pathlib import Path
 
+from tests.fuzz.byte_damage import damaged
 from tests.fuzz.canary import PIPE, SOCKET
-from tests.fuzz.raw import damaged
-from tests.fuzz.scene import Scene
+from tests.fuzz.mutation_context import Scene
 
 _NAMES = (
     "a\x1b[2Jb",

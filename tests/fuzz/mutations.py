@@ -8,14 +8,14 @@ import zlib
 from collections.abc import Sequence
 
 from tests.fuzz.boxes import changed_box, damaged_box, more_boxes
+from tests.fuzz.byte_damage import damaged
+from tests.fuzz.compressed_files import bomb, repacked
+from tests.fuzz.console_texts import changed_text_file, hostile_text
 from tests.fuzz.folders import deep, linked_inside, more_files, renamed, replaced, swapped
-from tests.fuzz.packed import bomb, repacked
+from tests.fuzz.json_changes import changed_lines, changed_text
+from tests.fuzz.mutation_context import Mutator, Scene
 from tests.fuzz.pickles import changed_dump, damaged_dump, strange_opcodes
-from tests.fuzz.raw import damaged
-from tests.fuzz.scene import Mutator, Scene
-from tests.fuzz.texts import changed_text_file, hostile_text
-from tests.fuzz.trees import changed_lines, changed_text
-from tests.fuzz.wire import changed_profile
+from tests.fuzz.protobuf_changes import changed_profile
 
 
 def mutate(format: str, index: int, scene: Scene) -> str:

@@ -11,11 +11,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.fuzz.packed import packed
-from tests.fuzz.raw import damaged
-from tests.fuzz.scene import Scene
-from tests.fuzz.trees import changed
-from tests.fuzz.values import Hostile, dumps, is_small
+from tests.fuzz.byte_damage import damaged
+from tests.fuzz.compressed_files import packed
+from tests.fuzz.hostile_values import Hostile, dumps, is_small
+from tests.fuzz.json_changes import changed
+from tests.fuzz.mutation_context import Scene
 
 _GZIP = b"\x1f\x8b"
 _RUNS = b"cos\nsystem\n(S'touch /tmp/owned'\ntR."

@@ -82,10 +82,10 @@ SCRIPT = """
 import os, sys, threading, time, warnings
 from pathlib import Path
 import mgpu_doctor.cli
-from tests.fuzz import verdict
+from tests.fuzz import promise_checks
 from tests.fuzz.campaign import Campaign
 
-verdict.CPU_SECONDS = 1.0  # of 10, which would be waited for
+promise_checks.CPU_SECONDS = 1.0  # of 10, which would be waited for
 
 def main():
     outside = Path(os.environ["MGPU_DOCTOR_HOME"]).parents[1] / "outside"

@@ -15,8 +15,8 @@ import pytest
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from tests.gpu.gpu_jobs import CUDA, JOBS, Device, Figures, under_doctor
-from tests.support.examining import named
 from tests.support.jobs import plain, run
+from tests.support.observed_jobs import find_finding
 
 CASES = [
     f"{model}:{batch}:{how}"
@@ -76,6 +76,6 @@ def test_a_gpu_whose_memory_ran_out_is_named(
     job = plain(str(JOBS / "out_of_memory.py"), how, ranks=1)
     ended = run([*under_doctor(recording), *job])
     assert ended.code != 0
-    finding = named(diagnose(load_recording(recording)), code)
+    finding = find_finding(diagnose(load_recording(recording)), code)
     assert finding is not None
     assert finding.fixes

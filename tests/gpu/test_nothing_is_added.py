@@ -10,7 +10,7 @@ import pytest
 from mgpu_probes.inprocess.layout import SKIPPED
 
 from tests.gpu.gpu_jobs import CUDA, Device, Figures, Watched
-from tests.support.examining import named
+from tests.support.observed_jobs import find_finding
 
 JOBS = {
     "single": ("--strategy", "single", "--workers", "2"),
@@ -59,7 +59,7 @@ def test_a_loss_that_only_the_device_knows_to_be_lost_is_reported(
     watch: Callable[..., Watched],
 ) -> None:
     job = watch("--strategy", "single", "--nan-from", "20")
-    finding = named(job.diagnosis, "loss-nan")
+    finding = find_finding(job.diagnosis, "loss-nan")
     assert finding is not None
     timed = job.times(0)["step_seq"]
     assert finding.since_step == min(step - 1 for step in timed if step > 20)
@@ -122,7 +122,7 @@ def test_many_small_kernels_keep_the_host_from_running_ahead(
     figures.note(small_kernels={"step_ms": step, "run_ahead_ms": lead, "codes": codes})
     assert lead < 0.25 * step
     large = watch("--strategy", "single")
-    assert named(large.diagnosis, "launch-bound") is None
+    assert find_finding(large.diagnosis, "launch-bound") is None
 
 
 def test_copies_in_a_stream_of_their_own_cost_the_step_nothing(
@@ -146,7 +146,7 @@ def median_lead(job: Watched) -> float:
     return float(np.nanmedian(job.times(0)["least_lead"])) * 1e3
 
 
-def test_events_are_bounded_and_what_they_cost_is_told(watch: Callable[..., Watched]) -> None:
+def test_events_are_bounded_and_what_they_cost_is_reported(watch: Callable[..., Watched]) -> None:
     job = watch("--strategy", "single")
     timing = job.metadata(0)["device_timing"]
     assert timing["interval"] >= 1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.gpu.gpu_jobs import Device, Figures, Watched
-from tests.support.examining import loud, named
+from tests.support.observed_jobs import find_finding, list_warnings
 
 TWO = {"ranks": 2}
 STEP = 26.0
@@ -33,7 +33,7 @@ def check_slow_rank(
     assert seen == pytest.approx(planted, abs=device.tolerance(planted))
     waited = mine["wait"] - theirs["wait"]
     assert waited == pytest.approx(planted, abs=2 * device.tolerance(planted))
-    (finding,) = loud(job.diagnosis)
+    (finding,) = list_warnings(job.diagnosis)
     assert finding.code == f"straggler-{'optimizer' if phase == 'optimizer' else 'compute'}"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     saved = finding.cost.seconds_per_step
@@ -68,7 +68,7 @@ def test_a_healthy_job_raises_no_alarm(
     watch: Callable[..., Watched], figures: Figures, strategy: str
 ) -> None:
     job = watch(*shared(strategy), **TWO)
-    assert not loud(job.diagnosis)
+    assert not list_warnings(job.diagnosis)
     for rank in (0, 1):
         times = job.times(rank, least=3)
         seconds = np.nansum(times["phases"], axis=1)
@@ -81,7 +81,7 @@ def test_the_slow_rank_of_other_strategies_is_named(
     device: Device, watch: Callable[..., Watched], strategy: str
 ) -> None:
     job = watch(*shared(strategy, *slow(device, "backward", 0.2)), **TWO)
-    (finding,) = loud(job.diagnosis)
+    (finding,) = list_warnings(job.diagnosis)
     assert finding.code == "straggler-compute"
     assert [culprit.rank for culprit in finding.culprits] == [1]
 
@@ -100,7 +100,7 @@ def test_accumulated_passes_are_one_step(device: Device, watch: Callable[..., Wa
     assert (steps["micro_batches"][WARMED:] == 2).all()
     seen = job.phases(1)["forward"] - job.phases(0)["forward"]
     assert seen == pytest.approx(planted, abs=device.tolerance(planted))
-    (finding,) = loud(job.diagnosis)
+    (finding,) = list_warnings(job.diagnosis)
     assert [culprit.rank for culprit in finding.culprits] == [1]
 
 
@@ -115,7 +115,7 @@ def test_a_slow_loader_that_the_queued_work_hides_is_nobodys_fault(
 ) -> None:
     job = watch(*shared("ddp", "--slow", f"1:input:{LOADER * device.scale}"), **TWO)
     assert job.phases(1).get("input", 0) < 1
-    assert not loud(job.diagnosis)
+    assert not list_warnings(job.diagnosis)
 
 
 def test_a_slow_loader_that_the_device_waits_for_is_named(
@@ -127,7 +127,7 @@ def test_a_slow_loader_that_the_device_waits_for_is_named(
     seen = job.phases(1)["input"]
     figures.note(loader_planted_ms=stall, loader_seen_ms=seen)
     assert seen == pytest.approx(stall, abs=1.5 + device.tolerance(stall))
-    finding = named(job.diagnosis, "straggler-input")
+    finding = find_finding(job.diagnosis, "straggler-input")
     assert finding is not None
     assert [culprit.rank for culprit in finding.culprits] == [1]
 
@@ -136,7 +136,7 @@ def test_three_percent_name_the_slow_rank_or_nobody(
     gpu: Device, figures: Figures, tmp_path: Path
 ) -> None:
     job = gpu.watch(tmp_path, *shared("ddp", *slow(gpu, "backward", 0.03)), **TWO)
-    culprits = {each.rank for finding in loud(job.diagnosis) for each in finding.culprits}
+    culprits = {each.rank for finding in list_warnings(job.diagnosis) for each in finding.culprits}
     figures.note(three_percent_named=bool(culprits))
     assert culprits <= {1}
 
@@ -146,5 +146,5 @@ def test_with_gloo_on_cuda_tensors(gpu: Device, tmp_path: Path, phase: str) -> N
     """gloo copies gradients through the host, which waits: its waits are waits all the same."""
     options = () if phase == "none" else slow(gpu, phase, 0.2)
     job = gpu.watch(tmp_path, *shared("ddp", *options, group="gloo"), ranks=2)
-    found = [(each.code, [c.rank for c in each.culprits]) for each in loud(job.diagnosis)]
+    found = [(each.code, [c.rank for c in each.culprits]) for each in list_warnings(job.diagnosis)]
     assert found == ([] if phase == "none" else [("straggler-compute", [1])])

@@ -28,9 +28,9 @@ from tests.matrix.verdicts import (
     judge_crash,
     judge_culprit,
     judge_finding,
-    judge_found,
     judge_hang,
     judge_healthy,
+    judge_reported,
     judge_trainer,
     last_error,
     without_paths,
@@ -164,7 +164,7 @@ def check_buffers(site: Site) -> Verdict:
 def check_compiler(site: Site) -> Verdict:
     """Code that is compiled again and again, by torch.compile without a compiler of C++."""
     job = site.plain("recompiles.py", "--steps", "60", "--every", "6")
-    return judge_found(site.observe(["run"], ["--", *job]), "recompiling")
+    return judge_reported(site.observe(["run"], ["--", *job]), "recompiling")
 
 
 def check_crash(site: Site) -> Verdict:
@@ -260,7 +260,7 @@ def check_slow_worker(site: Site) -> Verdict:
 def check_slow_data(site: Site) -> Verdict:
     fault = ("--plain", "--fault", "input", "--rank", "0", "--ms", "30")
     job = [site.python, str(JOBS / "tf_loop.py"), "--steps", str(STEPS), *fault]
-    return judge_found(site.observe(["run"], ["--", *job]), "input-bound")
+    return judge_reported(site.observe(["run"], ["--", *job]), "input-bound")
 
 
 def _parsed(text: str) -> dict[str, Any] | None:

@@ -60,7 +60,7 @@ def judge_healthy(seen: Observation, steps: int) -> Verdict:
     if (broken := _find_broken(seen)) is not None:
         return broken
     diagnosis = seen.diagnosis or {}
-    if loud := find_loud(diagnosis):
+    if loud := list_warnings(diagnosis):
         return fails(f"false alarm: {loud[0]['title']}")
     counted = [rank["last_step"] for rank in diagnosis["ranks"]]
     if set(counted) != {steps - 1}:
@@ -76,7 +76,7 @@ def judge_culprit(seen: Observation, code: str, rank: int) -> Verdict:
     return _find_broken(seen) or judge_finding(seen.diagnosis or {}, code, rank)
 
 
-def judge_found(seen: Observation, code: str) -> Verdict:
+def judge_reported(seen: Observation, code: str) -> Verdict:
     """A job of which something is reported that concerns all ranks."""
     if (broken := _find_broken(seen)) is not None:
         return broken
@@ -95,7 +95,7 @@ def judge_crash(seen: Observation, code: str, rank: int) -> Verdict:
 
 def judge_finding(diagnosis: Json, code: str, rank: int, place: str = "") -> Verdict:
     """`place`: what the evidence must name as a place."""
-    loud = find_loud(diagnosis)
+    loud = list_warnings(diagnosis)
     if not loud:
         return fails("nothing was found")
     codes = [finding["code"] for finding in loud]
@@ -117,7 +117,7 @@ def judge_hang(
     verdict = judge_finding(diagnosis, code, 1, place)
     if not asks or verdict is not WORKS:
         return verdict
-    if any(evidence["source"] == asks for evidence in find_loud(diagnosis)[0]["evidence"]):
+    if any(evidence["source"] == asks for evidence in list_warnings(diagnosis)[0]["evidence"]):
         return WORKS
     unread = _without(diagnosis, asks)
     return Verdict(Outcome.WITHOUT, unread.detail or f"{asks}: it was read and showed nothing")
@@ -140,7 +140,7 @@ def judge_trainer(seen: Observation, steps: int, *, all_train: bool = True) -> V
     return WORKS
 
 
-def find_loud(diagnosis: Json) -> Sequence[Json]:
+def list_warnings(diagnosis: Json) -> Sequence[Json]:
     """The findings at warning or worse."""
     return [finding for finding in diagnosis["findings"] if finding["severity"] != "info"]
 

@@ -308,14 +308,14 @@ def test_a_rank_learned_late_replaces_the_unknown(tmp_path: Path) -> None:
     assert identity.host == os.uname().nodename
 
 
-@pytest.mark.parametrize(("code", "told"), [(0, 0), (3, 3), (-1, 255), (None, None)])
-def test_leaving_says_how(writer: Writer, code: int | None, told: int | None) -> None:
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (3, 3), (-1, 255), (None, None)])
+def test_leaving_says_how(writer: Writer, code: int | None, expected: int | None) -> None:
     assert content(writer).state == "joining"
     writer.state(layout.RUNNING)
     assert content(writer).state == "running"
     writer.leave(code)
     box = content(writer)
-    assert (box.state, box.exit_code) == ("ended", told)
+    assert (box.state, box.exit_code) == ("ended", expected)
     assert box.ended_ns is not None
 
 
@@ -325,7 +325,7 @@ def test_a_failure_stays_a_failure_when_leaving(writer: Writer) -> None:
     assert content(writer).state == "exception"
 
 
-def test_switching_off_is_told_and_ends_the_writing(writer: Writer) -> None:
+def test_switching_off_is_reported_and_ends_the_writing(writer: Writer) -> None:
     write_steps(writer, 3)
     writer.switch_off("the user's torch is too old")
     write_steps(writer, 3)
@@ -335,7 +335,7 @@ def test_switching_off_is_told_and_ends_the_writing(writer: Writer) -> None:
     assert not writer.active
 
 
-def test_trouble_of_its_own_switches_it_off_and_is_told(
+def test_trouble_of_its_own_switches_it_off_and_is_reported(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:

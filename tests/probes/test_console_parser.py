@@ -50,7 +50,7 @@ def test_torchrun_summary_names_the_first_noticed_failure(
     assert sorted((other.rank, other.signal) for other in others) == [(0, 15), (1, 15), (3, 15)]
 
 
-def test_signals_that_the_launcher_sent_are_told_from_another() -> None:
+def test_signals_that_the_launcher_sent_are_distinguished_from_another() -> None:
     found = facts("torchrun-one-sigterm")
     assert (root(found).rank, root(found).signal) == (1, 15)
     assert {end.rank: end.sent_by_launcher for end in found.failures} == {
@@ -62,7 +62,7 @@ def test_signals_that_the_launcher_sent_are_told_from_another() -> None:
 
 
 @pytest.mark.parametrize("name", ["torchrun-raise", "torchrun-tee-raise", "torchrun-record-raise"])
-def test_tracebacks_of_several_ranks_are_told_apart(name: str) -> None:
+def test_tracebacks_of_several_ranks_are_distinguished(name: str) -> None:
     by_rank = {printed.rank: printed.traceback for printed in facts(name).tracebacks}
     assert set(by_rank) == {1, 2, 3}
     assert by_rank[2].type == "ValueError"

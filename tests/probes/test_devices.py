@@ -88,7 +88,7 @@ def test_a_kilowatt(nvml: PretendNvml, tmp_path: Path) -> None:
     assert (device["power_watts"], device["power_limit_watts"]) == (1000, 1200)
 
 
-def test_what_keeps_clocks_down_is_told_by_name(nvml: PretendNvml, tmp_path: Path) -> None:
+def test_what_keeps_clocks_down_is_reported_by_name(nvml: PretendNvml, tmp_path: Path) -> None:
     devices = read_scenario(nvml, tmp_path, "throttled")["devices"]
     assert devices[0]["clock_reasons"] == []
     assert devices[2]["clock_reasons"] == ["hw_slowdown", "sw_thermal", "hw_thermal"]

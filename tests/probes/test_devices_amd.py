@@ -112,7 +112,7 @@ def test_two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first["nvlinks"], first["trouble"]) == ([], None)
 
 
-def test_what_is_not_told_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_reported_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [name for name in vars(pretend()) if name.startswith("amdsmi_get_gpu")]
     lacking: dict[str, Any] = dict.fromkeys(names, denied)
     told = sample(

@@ -151,10 +151,10 @@ def test_a_rate_needs_two_looks_and_a_counter_that_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "told"), [([], ""), ([5], "5"), ([0, 1, 2, 8], "0-2,8"), ([1, 3], "1,3")]
+    ("cores", "expected"), [([], ""), ([5], "5"), ([0, 1, 2, 8], "0-2,8"), ([1, 3], "1,3")]
 )
-def test_cores_are_written_as_the_kernel_does(cores: list[int], told: str) -> None:
-    assert nvml_queries.format_ranges(cores) == told
+def test_cores_are_written_as_the_kernel_does(cores: list[int], expected: str) -> None:
+    assert nvml_queries.format_ranges(cores) == expected
 
 
 def power(folder: Path, control: str, status: str) -> None:

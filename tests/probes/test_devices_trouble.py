@@ -120,7 +120,7 @@ def test_a_call_that_fails_now_and_then_says_so(nvml: PretendNvml, tmp_path: Pat
     ],
 )
 @pytest.mark.slow
-def test_each_missing_entry_point_costs_only_what_it_told(
+def test_each_missing_entry_point_costs_only_what_it_reported(
     libraries: Libraries, tmp_path: Path, name: str
 ) -> None:
     box = machine("busy", gpus=2, pids=range(101, 105))

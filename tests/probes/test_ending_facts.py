@@ -117,7 +117,7 @@ def test_ever_new_processes_do_not_fill_the_memory(root: Path) -> None:
     assert "1000" not in kept
 
 
-def test_nothing_readable_is_unknown_and_told(tmp_path: Path) -> None:
+def test_nothing_readable_is_unknown_and_reported(tmp_path: Path) -> None:
     endings = ExitEvidence(root=tmp_path)
     endings.poll([1])
     told = endings.evidence()

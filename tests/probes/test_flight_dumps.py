@@ -118,7 +118,7 @@ def test_an_old_dump_of_few_keys(tmp_path: Path) -> None:
     assert (one.group, one.sequence, one.operation, one.created) == ("0", 4, "broadcast", None)
 
 
-def test_a_send_is_told_with_its_direction_and_has_no_sequence() -> None:
+def test_a_send_is_reported_with_its_direction_and_has_no_sequence() -> None:
     entry = nccl_entry(3, profiling_name="nccl:send 0->1", is_p2p=True, p2p_seq_id=2)
     (one,) = flight_of(normalize_dump(nccl_dump(entry), source="x", budget=Budget())).collectives
     assert (one.operation, one.p2p, one.sequence) == ("send 0->1", True, None)
@@ -283,7 +283,7 @@ def test_escapes_and_markup_do_not_come_through_a_dump() -> None:
         ("", False),
     ],
 )
-def test_own_code_is_told_from_packages(file: str, own: bool) -> None:
+def test_own_code_is_distinguished_from_packages(file: str, own: bool) -> None:
     assert is_user_code(file) is own
 
 

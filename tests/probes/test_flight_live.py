@@ -208,7 +208,7 @@ def test_each_rank_is_asked_by_the_way_that_it_offers(tmp_path: Path) -> None:
     assert "mgpu-doctor run" in unread.remedy
 
 
-def test_a_torch_without_a_recorder_for_the_backend_is_told(tmp_path: Path) -> None:
+def test_a_torch_without_a_recorder_for_the_backend_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     job = RunningJob("torchrun", 1, 1, (process(10, 0),))
     socket_path = str(tmp_path / "own.sock")
@@ -219,7 +219,7 @@ def test_a_torch_without_a_recorder_for_the_backend_is_told(tmp_path: Path) -> N
     assert (found.unread[0].reason, found.unread[0].remedy) == (NO_RECORDER, NEWER_TORCH)
 
 
-def test_a_rank_that_gives_no_answer_is_told(tmp_path: Path) -> None:
+def test_a_rank_that_gives_no_answer_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     job = RunningJob("torchrun", 1, 1, (process(10, 0),))
     found = gather_recorders(job, {10: str(tmp_path / "gone.sock")}, timeout=60.0, proc=tmp_path)
@@ -326,7 +326,7 @@ def test_ras_is_asked_as_its_own_client_asks(format_known: bool) -> None:
     assert report["communicators"]
 
 
-def test_no_ras_is_told() -> None:
+def test_no_ras_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
     with pytest.raises(NoRasError, match="no answer"):

@@ -103,7 +103,7 @@ def test_every_thread_of_the_probe_is_started_so() -> None:
         assert not starts or path.name == "masked_threads.py", path
 
 
-def test_a_client_of_a_rank_that_died_is_told_so_at_once(tmp_path: Path) -> None:
+def test_a_client_of_a_rank_that_died_is_reported_so_at_once(tmp_path: Path) -> None:
     """Though a forked child, as a data loader's worker is one, lives on."""
     then = (
         "if not os.fork():\n"

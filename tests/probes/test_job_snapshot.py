@@ -146,7 +146,7 @@ def test_a_py_spy_that_hangs_takes_no_more_than_the_time(
     assert not [child for child in psutil.Process().children() if child.name() == "sleep"]
 
 
-def test_another_users_job_is_told_with_the_remedy() -> None:
+def test_another_users_job_is_reported_with_the_remedy() -> None:
     pid = 1 if os.geteuid() else os.getpid()
     job = job_of(pid)
     found = read_back(as_nobody(lambda: take_snapshot(job, timeout=SECONDS)))
@@ -176,7 +176,7 @@ def test_a_job_that_moves_is_never_paused(monkeypatch: pytest.MonkeyPatch) -> No
     assert all("--nonblocking" in command for command in commands)
 
 
-def test_what_the_discovery_could_not_tell_is_told_too() -> None:
+def test_what_the_discovery_could_not_see_is_reported_too() -> None:
     told = UnreadSource(None, "environment", "it belongs to root", "run as root")
     found = read_back(take_snapshot(replace(job_of(os.getpid()), unread=(told,)), stacks=False))
     assert [(one.pid, one.source, one.reason) for one in found.untold] == [

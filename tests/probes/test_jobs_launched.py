@@ -133,7 +133,7 @@ def test_ranks_of_other_hosts_are_not_missing(table: ProcTable) -> None:
     assert (job.world_size, job.missing) == (4, (3,))
 
 
-def test_the_states_of_dead_stopped_and_stuck_ranks_are_told(table: ProcTable) -> None:
+def test_the_states_of_dead_stopped_and_stuck_ranks_are_reported(table: ProcTable) -> None:
     torchrun(table, 1)
     for rank, state in enumerate("TtDZ", start=1):
         table.add(200 + rank, 100, "python train.py", elastic(rank, 5), state=state)
@@ -218,7 +218,7 @@ def test_tests_that_a_launcher_starts_are_ranks(table: ProcTable) -> None:
     assert [rank.rank for rank in job.ranks] == [0, 1]
 
 
-def test_what_a_rank_starts_is_told_from_it(table: ProcTable) -> None:
+def test_what_a_rank_starts_is_distinguished_from_it(table: ProcTable) -> None:
     torchrun(table, 1)
     inherited = elastic(0, 1)
     spawn = "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7)"

@@ -80,7 +80,7 @@ def test_a_job_is_found_from_each_of_its_processes(tmp_path: Path) -> None:
         assert everywhere.count(ranks[1]) == 1
 
 
-def test_a_stopped_and_a_dead_rank_are_told_at_once(tmp_path: Path) -> None:
+def test_a_stopped_and_a_dead_rank_are_reported_at_once(tmp_path: Path) -> None:
     with launched(tmp_path, 3) as (launcher, ranks):
         os.kill(ranks[0], signal.SIGSTOP)
         os.kill(ranks[1], signal.SIGKILL)
@@ -116,7 +116,7 @@ def test_ranks_of_several_shells_are_one_job_and_one_is_missing() -> None:
             one.communicate(b"\n")
 
 
-def test_a_worker_is_told_from_its_rank() -> None:
+def test_a_worker_is_distinguished_from_its_rank() -> None:
     """Forked by multiprocessing and named as PyTorch names its workers."""
     code = (
         "import multiprocessing, time\n"
@@ -187,9 +187,9 @@ def test_this_test_and_a_shell_are_no_jobs() -> None:
         other.kill()
 
 
-def test_another_users_job_is_counted_and_the_remedy_told(tmp_path: Path) -> None:
+def test_another_users_job_is_counted_and_the_remedy_reported(tmp_path: Path) -> None:
     with launched(tmp_path, 2) as (launcher, _):
-        seen = as_nobody(lambda: _told(launcher))
+        seen = as_nobody(lambda: _describe_job(launcher))
     root = os.geteuid() == 0  # without its rights nobody can look as somebody else
     assert seen == {
         "ranks": [None, None] if root else [0, 1],
@@ -199,7 +199,7 @@ def test_another_users_job_is_counted_and_the_remedy_told(tmp_path: Path) -> Non
     }
 
 
-def _told(pid: int) -> dict[str, object]:
+def _describe_job(pid: int) -> dict[str, object]:
     job = jobs.find(pid)
     assert job is not None
     return {

@@ -58,7 +58,7 @@ def test_workers_of_ray_train_are_ranks_and_only_the_first_tells_its_number(
     assert jobs.find(100, table.proc) == job
 
 
-def test_a_homemade_launcher_is_told_and_its_dead_children_are_ranks(table: ProcTable) -> None:
+def test_a_homemade_launcher_is_reported_and_its_dead_children_are_ranks(table: ProcTable) -> None:
     table.add(100, 10, "python start.py", {})
     for rank in range(3):
         state = "Z" if rank == 1 else "S"
@@ -379,7 +379,7 @@ def test_what_does_not_train_is_no_job(
     assert jobs.find_all(table.proc) == ()
 
 
-def test_other_users_ranks_are_counted_and_the_remedy_is_told(table: ProcTable) -> None:
+def test_other_users_ranks_are_counted_and_the_remedy_is_reported(table: ProcTable) -> None:
     table.add(100, 10, "python /venv/bin/torchrun --nnodes=2 --nproc_per_node=2 train.py", None)
     for rank in range(2):
         table.add(200 + rank, 100, "python train.py", None, uid=4242)
@@ -420,7 +420,7 @@ def test_processes_that_vanish_or_are_hidden_are_tolerated(table: ProcTable) -> 
     assert jobs.find_all(table.proc / "none") == ()
 
 
-def test_why_a_pid_is_no_job_is_told(table: ProcTable) -> None:
+def test_why_a_pid_is_no_job_is_reported(table: ProcTable) -> None:
     assert "not part" in jobs.unseen(10, table.proc)
     assert "no process" in jobs.unseen(4_194_304 + 1, table.proc)
     assert "no process id" in jobs.unseen(1 << 70, table.proc)

@@ -78,7 +78,7 @@ def test_kills_are_bounded(log: Log) -> None:
     assert len(log.kills(*(OLD[1] for _ in range(2 * MOST_KILLS)))) == MOST_KILLS
 
 
-def test_a_log_that_may_not_be_read_is_trouble_told(tmp_path: Path) -> None:
+def test_a_log_that_may_not_be_read_is_trouble_reported(tmp_path: Path) -> None:
     log = KernelLog(tmp_path / "missing")
     assert log.trouble is not None
     assert "missing cannot be read" in log.trouble

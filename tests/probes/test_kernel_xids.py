@@ -122,7 +122,7 @@ def merged_xids(*events: dict[str, Any], heard: bool, by: XidMerger) -> list[tup
     return [(one["index"], one["number"], one.get("logged", False)) for one in new]
 
 
-def test_an_xid_is_told_once_by_whoever_is_first() -> None:
+def test_an_xid_is_reported_once_by_whoever_is_first() -> None:
     by = XidMerger()
     logged = {"at": 100.0, "number": 79, "bus_id": "0000:3b:00"}
     heard = {"at": 101.0, "number": 79, "index": 1}

@@ -147,7 +147,7 @@ def test_other_compressions_are_named_with_their_tool(
         content(tmp_path / "x.log")
 
 
-def test_missing_files_and_folders_and_devices_are_told_in_a_sentence(tmp_path: Path) -> None:
+def test_missing_files_and_folders_and_devices_are_reported_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UnreadableLog, match="does not exist"):
         open_log(tmp_path / "none.log")
     with pytest.raises(UnreadableLog, match="neither a file nor a pipe"):
@@ -158,7 +158,7 @@ def test_missing_files_and_folders_and_devices_are_told_in_a_sentence(tmp_path: 
         open_log("name\0with zero")
 
 
-def test_a_file_of_others_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_others_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
@@ -167,7 +167,7 @@ def test_a_file_of_others_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         open_log(tmp_path / "x.log")
 
 
-def test_very_long_logs_are_cut_and_it_is_told(
+def test_very_long_logs_are_cut_and_it_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_files, "MOST_BYTES", 1 << 20)

@@ -178,7 +178,7 @@ def test_the_last_lines_are_kept_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted((RECORDED / "console").glob("*.txt")), ids=lambda p: p.stem)
-def test_recorded_endings_are_told_in_full(path: Path) -> None:
+def test_recorded_endings_are_reported_in_full(path: Path) -> None:
     """What is kept of a log tells the same as all of it."""
     whole = console_errors.parse_console(path.read_text(encoding="utf-8").split("\n"))
     kept = console_errors.parse_console(line.text for line in scanned(path).kept_lines)

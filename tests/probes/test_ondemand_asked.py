@@ -76,7 +76,7 @@ def take(made: list[Rank], wanted: TraceRequest, folder: Path) -> list[TakenTrac
     return probe_tracing.trace_ranks(sockets, wanted, folder, lambda _: None)
 
 
-def test_all_ranks_are_told_the_same_steps(tmp_path: Path) -> None:
+def test_all_ranks_are_reported_the_same_steps(tmp_path: Path) -> None:
     done = {"state": "done", "steps": 3}
     (folder := tmp_path / "traces").mkdir()
     with ranks(tmp_path, done, done) as made:
@@ -101,7 +101,7 @@ def test_why_there_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_that_the_time_is_over_is_only_told_who_wanted_steps(tmp_path: Path) -> None:
+def test_that_the_time_is_over_is_only_reported_who_wanted_steps(tmp_path: Path) -> None:
     (folder := tmp_path / "traces").mkdir()
     with ranks(tmp_path, {"state": "done", "why": probe_tracing.TIME_OVER}) as made:
         (timed,) = take(made, TraceRequest(seconds=2.0), folder)
@@ -118,7 +118,7 @@ def test_who_does_not_listen_is_no_reason_to_leave_the_others(tmp_path: Path) ->
     assert [one.path is not None for one in taken] == [True, False]
 
 
-def test_who_asked_goes_and_the_ranks_are_told(tmp_path: Path) -> None:
+def test_who_asked_goes_and_the_ranks_are_reported(tmp_path: Path) -> None:
     def interrupted(sentence: str) -> None:
         if sentence.startswith("tracing"):
             raise KeyboardInterrupt
@@ -141,9 +141,11 @@ def test_a_job_that_stands_is_not_waited_for(
     assert "mgpu-doctor diagnose" in str(taken.why)
 
 
-@pytest.mark.parametrize("said", [b"", b"[" * 5000, b"[]", b'{"told": -1, "rank": "0", "why": 3}'])
-def test_a_stranger_s_answer_is_no_trouble(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_socket, "ask_worker", lambda *_: said)
+@pytest.mark.parametrize(
+    "message", [b"", b"[" * 5000, b"[]", b'{"told": -1, "rank": "0", "why": 3}']
+)
+def test_a_stranger_s_answer_is_no_trouble(message: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_socket, "ask_worker", lambda *_: message)
     try:
         state = probe_tracing.ask_trace_state("x.sock", "trace_state")
     except probe_tracing.RefusedError:

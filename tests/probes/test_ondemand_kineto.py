@@ -45,7 +45,7 @@ ME, STRANGER = 1000, 1001
 RANK_5421 = Sender(5421, ME)
 
 
-def test_a_rank_is_told_once() -> None:
+def test_a_rank_is_reported_once() -> None:
     daemon = Daemon(frozenset({5421}), b"config", ME)
     assert content(daemon.answer(BUSY, RANK_5421)) == b""  # it traces for somebody else
     assert content(daemon.answer(ASKED, RANK_5421)) == b"config"
@@ -174,7 +174,7 @@ def test_a_rank_that_asks_is_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "dynolog").exists()
 
 
-def test_who_never_asks_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_never_asks_is_mentioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kineto_daemon, "AHEAD", 0.0)
     (taken,) = kineto_daemon.trace_by_kineto([rank()], str(tmp_path), 0.1, tmp_path, lambda _: None)
     assert taken.path is None

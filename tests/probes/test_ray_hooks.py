@@ -91,7 +91,7 @@ def test_who_exits_is_a_failure_to_ray(
     assert box(tmp_path).exit_code == code
 
 
-def test_the_thread_can_be_told_from_outside() -> None:
+def test_the_thread_can_be_reported_from_outside() -> None:
     names = []
 
     def trains() -> None:

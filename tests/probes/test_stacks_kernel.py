@@ -139,7 +139,7 @@ def test_what_may_not_be_read_is_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("running\n", None),
         ("-1 0x7ff 0x7f0", None),
@@ -154,14 +154,14 @@ def test_what_may_not_be_read_is_unknown(tmp_path: Path) -> None:
     ],
 )
 def test_every_form_of_a_system_call(
-    text: str, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     folder = tmp_path / "7"
     folder.mkdir()
     (folder / "stat").write_text("7 (a) S " + " ".join(str(n) for n in range(4, 53)))
     (folder / "syscall").write_text(text)
-    assert kernel_waits.read_kernel_state(7, holders=Holders(tmp_path)).syscall == told
+    assert kernel_waits.read_kernel_state(7, holders=Holders(tmp_path)).syscall == expected
 
 
 def test_both_machines_know_the_calls_that_matter() -> None:

@@ -94,7 +94,7 @@ def test_a_socket_that_was_silent_is_asked_once(
     assert "holds Python's lock" in found.unread[1].reason
 
 
-def test_where_every_way_is_closed_each_is_told_with_a_remedy(
+def test_where_every_way_is_closed_each_is_reported_with_a_remedy(
     closed: Callable[[Kind], None],
 ) -> None:
     for kind in (Kind.DENIED, Kind.ABSENT, Kind.LATE, Kind.TORN):

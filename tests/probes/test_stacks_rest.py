@@ -67,7 +67,9 @@ def test_what_the_kernel_tells_is_compared_on_the_same_core(tmp_path: Path) -> N
     assert measure_idle_seconds([7, 8, 9], tmp_path) == {7: 10.0}
 
 
-@pytest.mark.parametrize("told", [None, "garbage", "-5"])
-def test_a_kernel_that_does_not_tell_leaves_it_unknown(tmp_path: Path, told: str | None) -> None:
-    pretended(tmp_path, 7, told)
+@pytest.mark.parametrize("expected", [None, "garbage", "-5"])
+def test_a_kernel_that_does_not_tell_leaves_it_unknown(
+    tmp_path: Path, expected: str | None
+) -> None:
+    pretended(tmp_path, 7, expected)
     assert measure_idle_seconds([7], tmp_path) == {}

@@ -54,7 +54,7 @@ def test_an_unknown_id_is_that_of_the_main_thread_or_unknown(proc: Path) -> None
     assert [(one["id"], one["active"]) for one in found] == [(70, False), (None, None)]
 
 
-def test_what_is_right_stays_as_it_is_told() -> None:
+def test_what_is_right_stays_as_it_is_reported() -> None:
     me, pid = threading.get_native_id(), os.getpid()
     threads = [thread_as_pyspy_reports(True, me), thread_as_pyspy_reports(True, 1 << 30)]
     right, stale = settle_threads(threads, pid)

@@ -125,7 +125,7 @@ def test_the_request_and_a_long_path(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "message"),
     [
         (answer(b"sh: py-spy: not found", "500 Internal Server Error"), "answered 500: sh: py-spy"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "not a worker server"),
@@ -134,9 +134,9 @@ def test_the_request_and_a_long_path(folder: Path) -> None:
         (answer(bytes(5_000)), "longer than 4096 bytes"),
     ],
 )
-def test_an_answer_that_is_none(reply: bytes, said: str, folder: Path) -> None:
+def test_an_answer_that_is_none(reply: bytes, message: str, folder: Path) -> None:
     path = str(folder / "s")
-    with worker_server(path, reply), pytest.raises(OSError, match=said):
+    with worker_server(path, reply), pytest.raises(OSError, match=message):
         worker_socket.ask_worker(path, "ping", SECONDS, most=4096)
 
 

@@ -52,7 +52,7 @@ def test_a_step_that_renews_the_metadata_reads_what_it_is_part_of(probe: Probe) 
     assert told["seconds"] == pytest.approx(0.03)
 
 
-def test_the_newest_are_told_by_themselves() -> None:
+def test_the_newest_are_reported_by_themselves() -> None:
     seen = Latencies(ahead=2)
     for seconds in (50.0, 40.0, *range(NEWEST + 36)):
         seen.add(float(seconds))
@@ -73,7 +73,7 @@ def tensor(value: int) -> Any:
     return SimpleNamespace(numpy=lambda: value)
 
 
-def test_a_pipeline_is_told_from_its_end() -> None:
+def test_a_pipeline_is_reported_from_its_end() -> None:
     samples = dataset("_TensorSliceDataset")
     mapped = dataset("_MapDataset", dataset("CacheDataset", samples))
     faster = dataset("_ParallelMapDataset", mapped, _num_parallel_calls=tensor(-1))
@@ -94,7 +94,7 @@ def test_a_pipeline_is_told_from_its_end() -> None:
     }
 
 
-def test_each_kind_of_pipeline_is_told_once(probe: Probe) -> None:
+def test_each_kind_of_pipeline_is_reported_once(probe: Probe) -> None:
     assert probe.on
     for _ in range(3):
         dataset_pipelines._note_pipeline(

@@ -90,7 +90,7 @@ def test_each_replica_is_known_by_its_last_gradients() -> None:
 
 
 @pytest.mark.parametrize("loss", [nan, inf, -inf])
-def test_a_loss_that_is_no_number_is_told_as_such(loss: float) -> None:
+def test_a_loss_that_is_no_number_is_reported_as_such(loss: float) -> None:
     (turn,) = turns_of((inner(), [1.0, 2.0, 2.0, 3.0, loss]))
     assert turn.loss == inf
 

@@ -192,7 +192,7 @@ def test_an_optimizer_tells_its_rate_then_and_now() -> None:
     assert (now["lr"], now["lr_now"], now["lr_default"]) == (0.5, 0.25, 1e-3)
 
 
-def test_what_is_gone_is_told_as_it_was_last() -> None:
+def test_what_is_gone_is_reported_as_it_was_last() -> None:
     optimizer = adam(lr=0.5)
     seen = training_objects.describe_optimizer(optimizer)
     seen.now()

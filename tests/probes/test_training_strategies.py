@@ -58,7 +58,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Box:
     return read_box(path)
 
 
-def test_what_replaces_plain_ddp_is_told_in_its_place(box: Box) -> None:
+def test_what_replaces_plain_ddp_is_reported_in_its_place(box: Box) -> None:
     assert box.birth["strategy"] == "localsgd+pipeline+tensor+zero1"
     assert box.birth["ddp"] is not None
 

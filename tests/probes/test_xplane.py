@@ -53,7 +53,7 @@ def device(number: int) -> bytes:
     return written.plane(f"/device:GPU:{number}", lines, KERNELS, {9: "correlation_id"})
 
 
-def test_what_tensorflow_wrote_is_told_by_the_verb() -> None:
+def test_what_tensorflow_wrote_is_reported_by_the_verb() -> None:
     result = CliRunner().invoke(app, ["diagnose", str(RECORDED)])
     assert result.exit_code == 1
     assert "The training waits for data" in result.output
@@ -98,7 +98,7 @@ def test_a_gpu_s_streams_and_none_of_the_lines_derived_from_them(tmp_path: Path)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
-def test_a_broken_tail_is_told(tmp_path: Path, share: float) -> None:
+def test_a_broken_tail_is_reported(tmp_path: Path, share: float) -> None:
     content = FILE.read_bytes()
     found = read(tmp_path, content[: int(len(content) * share)])
     assert found.cut is not None

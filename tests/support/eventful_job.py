@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.device_samples import Device, DeviceSample, XidEvent
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, Error, Event, Job, Outcome, Rank, State, Subject
+from mgpu_doctor.case.placeholders import blank_rank
 from mgpu_doctor.case.process_metadata import ProcessMetadata
 from mgpu_doctor.findings import Culprit, Diagnosis, Finding, Followed, Severity
 from mgpu_doctor.live.frame import Frame

@@ -15,7 +15,7 @@ from mgpu_doctor.plan.tracing.user_function import (
     detect_framework,
     find_function,
 )
-from mgpu_doctor.plan.wire import Answer, Refusal
+from mgpu_doctor.plan.tracing_protocol import Answer, Refusal
 
 
 class InThisProcess:

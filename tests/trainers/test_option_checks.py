@@ -34,7 +34,7 @@ def test_one_process_is_started_without_torchrun(trainer: catalogue.Trainer) -> 
 
 
 @pytest.mark.parametrize("trainer", TOGETHER, ids=lambda each: each.name)
-def test_several_are_two_where_nothing_is_said(trainer: catalogue.Trainer) -> None:
+def test_several_are_two_where_nothing_is_reported(trainer: catalogue.Trainer) -> None:
     assert command(trainer.name) == command(trainer.name, 2)
     assert command(trainer.name)[-1] == trainer.module
 
@@ -200,13 +200,15 @@ def test_a_folder_that_may_not_be_written_to_is_refused(
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"PK\x03\x04 and then the disk was full"])
-def test_a_checkpoint_that_is_none_is_told_with_what_to_do(tmp_path: Path, content: bytes) -> None:
+def test_a_checkpoint_that_is_none_is_reported_with_what_to_do(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / CHECKPOINT_FILE).write_bytes(content)
     with pytest.raises(UsageError, match="move it away, or name another folder"):
         check_folder(tmp_path)
 
 
-def test_a_checkpoint_with_all_the_steps_is_told_as_such() -> None:
+def test_a_checkpoint_with_all_the_steps_is_reported_as_such() -> None:
     assert schedule.describe_resumed(20, 60) == "resumed after step 20"
     assert (
         schedule.describe_resumed(100, 60)

@@ -42,7 +42,7 @@ def watched(capsys: pytest.CaptureFixture[str], *children: Child) -> tuple[int, 
     return code, capsys.readouterr().err
 
 
-def test_a_worker_that_dies_is_told_once_and_the_others_go_on(
+def test_a_worker_that_dies_is_reported_once_and_the_others_go_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apart, "POLL_INTERVAL", 0)

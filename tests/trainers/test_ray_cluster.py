@@ -92,7 +92,7 @@ def test_only_this_user_can_read_the_token(tmp_path: Path, monkeypatch: pytest.M
     assert "RAY_ADDRESS" not in environment
 
 
-def test_who_failed_is_told_by_rank(capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_failed_is_reported_by_rank(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         ray_cluster._report_failure(FailedError(r1=ValueError("odd rows\nmore"), r0=RuntimeError()))
         == 1

@@ -41,7 +41,7 @@ def test_who_does_not_come_is_named_and_the_process_ends() -> None:
 
 
 @pytest.mark.slow
-def test_where_all_come_nothing_is_said() -> None:
+def test_where_all_come_nothing_is_reported() -> None:
     ended = waits(600.0, 0, Cluster({"worker": ("127.0.0.1:1",)}))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "met\n", "")
 

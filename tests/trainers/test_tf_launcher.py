@@ -37,14 +37,14 @@ def launched(*todo: str, servers: int = 0) -> Iterator[subprocess.Popen[str]]:
             launcher_process.kill()
 
 
-def told(process: subprocess.Popen[str], lines: int) -> dict[str, int]:
+def read_pids(process: subprocess.Popen[str], lines: int) -> dict[str, int]:
     """The ids of so many processes, by what they are."""
     assert process.stdout
     said = [process.stdout.readline().split() for _ in range(lines)]
     return {me: int(pid) for me, pid in said}
 
 
-def left(pids: dict[str, int]) -> list[str]:
+def list_survivors(pids: dict[str, int]) -> list[str]:
     return [me for me, pid in pids.items() if psutil.pid_exists(pid)]
 
 
@@ -61,20 +61,20 @@ def test_who_ends_first_decides_and_takes_the_others_along(
     todo: tuple[str, ...], code: int, sentence: str
 ) -> None:
     with launched(*todo) as job:
-        pids = told(job, 2)
+        pids = read_pids(job, 2)
         _, said = job.communicate()
-        assert (job.returncode, said, left(pids)) == (code, sentence, [])
+        assert (job.returncode, said, list_survivors(pids)) == (code, sentence, [])
 
 
 def test_a_cluster_with_servers_is_over_when_its_chief_is() -> None:
     todo = ("chief-0=ends:0", "worker-0=waits", "worker-1=waits", "ps-0=waits")
     with launched(*todo, servers=1) as job:
-        pids = told(job, 4)
+        pids = read_pids(job, 4)
         os.kill(pids["worker-1"], signal.SIGKILL)
         assert job.stderr
         assert job.stderr.readline() == "worker 1 was ended by SIGKILL; the others go on\n"
         job.communicate()
-        assert (job.returncode, left(pids)) == (0, [])
+        assert (job.returncode, list_survivors(pids)) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -82,26 +82,26 @@ def test_a_cluster_with_servers_is_over_when_its_chief_is() -> None:
 )
 def test_without_weights_or_workers_it_ends(lost: str, name: str) -> None:
     with launched("chief-0=waits", "worker-0=waits", "ps-0=waits", servers=1) as job:
-        pids = told(job, 3)
+        pids = read_pids(job, 3)
         os.kill(pids[lost], signal.SIGSEGV)
         _, said = job.communicate()
         assert said == f"{name} was ended by SIGSEGV; ending the others\n"
-        assert (job.returncode, left(pids)) == (128 + signal.SIGSEGV, [])
+        assert (job.returncode, list_survivors(pids)) == (128 + signal.SIGSEGV, [])
 
 
 def test_it_ends_as_asked_and_at_once_when_asked_again() -> None:
     with launched("worker-0=deaf", "worker-1=waits") as job:
-        pids = told(job, 2)
+        pids = read_pids(job, 2)
         hears = psutil.Process(pids["worker-1"])
         job.send_signal(signal.SIGTERM)
         hears.wait(60)
         job.send_signal(signal.SIGTERM)
         _, said = job.communicate()
-        assert (job.returncode, said, left(pids)) == (-signal.SIGTERM, "", [])
+        assert (job.returncode, said, list_survivors(pids)) == (-signal.SIGTERM, "", [])
 
 
 def test_processes_do_not_outlive_a_killed_launcher() -> None:
     with launched("worker-0=deaf", "worker-1=waits") as job:
-        workers = told(job, 2).values()
+        workers = read_pids(job, 2).values()
         job.kill()
         until(lambda: all(map(gone, workers)))

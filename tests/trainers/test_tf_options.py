@@ -105,7 +105,7 @@ def test_a_worker_itself_counts_ranks_by_its_cluster(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         None,
         "{",
@@ -118,11 +118,11 @@ def test_a_worker_itself_counts_ranks_by_its_cluster(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_cluster_that_cannot_be_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, said: str | None
+    monkeypatch: pytest.MonkeyPatch, message: str | None
 ) -> None:
     monkeypatch.delenv(cluster.VARIABLE, raising=False)
-    if said is not None:
-        monkeypatch.setenv(cluster.VARIABLE, said)
+    if message is not None:
+        monkeypatch.setenv(cluster.VARIABLE, message)
     with pytest.raises(SystemExit) as ended:
         cluster.read_own_task("tf-ps")
     assert str(ended.value).startswith("tf-ps: ")

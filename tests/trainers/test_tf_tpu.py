@@ -8,7 +8,7 @@ from mgpu_trainers.tensorflow import tf_tpu
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("message", "expected"),
     [
         ("…\nValueError: Please provide a TPU Name to connect to.", "try --tpu NAME"),
         (
@@ -21,9 +21,9 @@ from mgpu_trainers.tensorflow import tf_tpu
         ("", "does not say why"),
     ],
 )
-def test_what_tensorflow_says_becomes_one_sentence(said: str, told: str) -> None:
-    assert told in tf_tpu.explain_failure(said)
-    assert "\n" not in tf_tpu.explain_failure(said)
+def test_what_tensorflow_says_becomes_one_sentence(message: str, expected: str) -> None:
+    assert expected in tf_tpu.explain_failure(message)
+    assert "\n" not in tf_tpu.explain_failure(message)
 
 
 def answers(code: int, said: str) -> Any:

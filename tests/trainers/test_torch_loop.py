@@ -46,7 +46,7 @@ def test_a_run_goes_on_as_if_it_had_not_ended(
         ({"model": "gpt-nano"}, "checkpoint.pt is of gpt-nano, not of cnn-nano"),
     ],
 )
-def test_what_cannot_be_resumed_from_is_told_in_one_sentence(
+def test_what_cannot_be_resumed_from_is_reported_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: dict[str, object], why: str
 ) -> None:
     torch.save(content, tmp_path / "checkpoint.pt")

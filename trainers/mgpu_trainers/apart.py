@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mgpu_trainers.lifeline import AskedToEnd, end_with_parent, ignore, raise_when_asked
+from mgpu_trainers.process_lifetime import AskedToEnd, end_with_parent, ignore, raise_when_asked
 
 Child = subprocess.Popen[bytes]
 ASKING = (signal.SIGINT, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What strategies have and do, as the catalogue, options and faults name it.
+"""Capabilities of strategies: the catalogue declares them, options and faults ask for them.
 
 Options and faults ask a trainer for these capabilities, never for its name. Imports no framework.
 """

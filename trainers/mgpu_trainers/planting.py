@@ -1,4 +1,4 @@
-"""What one planted fault is, and the faults of one rank while it trains.
+"""The base classes of planted faults, and the faults of one rank while it trains.
 
 A fault sits where a real one would: in the fetch of a batch, in a hook inside the model, inside the
 optimizer's step. Without faults, nothing is attached and nothing costs time. Imports no

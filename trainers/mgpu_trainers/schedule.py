@@ -1,4 +1,4 @@
-"""How large a batch is, which learning rate a step has, and where a resumed run goes on.
+"""Batch sizes, learning rates with warm-up, and where a resumed run continues.
 
 Pure; called by the training loops of both frameworks. Imports no framework.
 """

@@ -47,34 +47,34 @@ SAME_OUTPUT = frozenset({"all_gather", "all_gather_v", "allgather"})
 SAME_INPUT = frozenset({"reduce_scatter", "reduce_scatter_v"})
 
 
-class Clash(str, Enum):
+class Mismatch(str, Enum):
     OPERATION = "operation"
     DTYPE = "dtype"
     SHAPE = "shape"
 
 
-def clash(slot: Slot, other: Slot) -> Clash | None:
+def compare_slots(slot: Slot, other: Slot) -> Mismatch | None:
     """Why two ranks' calls cannot be one collective; None if they can.
 
     A slot that is still being filled is compared as far as it goes.
     """
     for a, b in zip(slot, other, strict=False):
-        mismatch = _clash(a, b)
+        mismatch = _compare_calls(a, b)
         if mismatch is not None:
             return mismatch
     return None
 
 
-def _clash(a: Collective, b: Collective) -> Clash | None:
+def _compare_calls(a: Collective, b: Collective) -> Mismatch | None:
     if a.operation != b.operation:
-        return Clash.OPERATION
+        return Mismatch.OPERATION
     if a.dtypes and b.dtypes and set(a.dtypes) != set(b.dtypes):
-        return Clash.DTYPE
+        return Mismatch.DTYPE
     operation = a.operation
     inputs = operation in SAME_SIZE or operation in SAME_INPUT
     outputs = operation in SAME_SIZE or operation in SAME_OUTPUT
     if (inputs and _differ(a.inputs, b.inputs)) or (outputs and _differ(a.outputs, b.outputs)):
-        return Clash.SHAPE
+        return Mismatch.SHAPE
     return None
 
 
@@ -196,7 +196,9 @@ def _parties(slots: Mapping[int, Slot]) -> list[list[int]]:
     """Groups of ranks whose calls match, the largest group first."""
     parties: list[list[int]] = []
     for rank, slot in slots.items():
-        home = next((party for party in parties if clash(slots[party[0]], slot) is None), None)
+        home = next(
+            (party for party in parties if compare_slots(slots[party[0]], slot) is None), None
+        )
         if home is None:
             parties.append([rank])
         else:
@@ -219,7 +221,7 @@ def _describe(
             most, by_routine = faithful[0], True
     others = [rank for rank in slots if rank not in most]
     beyond = min(rank_calls.last for rank_calls in group_calls.by_rank.values()) - sequence
-    wrong = clash(slots[most[0]], slots[others[0]]) or Clash.OPERATION
+    wrong = compare_slots(slots[most[0]], slots[others[0]]) or Mismatch.OPERATION
     divergence = Divergence(
         kind=Kind(wrong.value),
         group=group_calls.group,

@@ -1,1 +1,1 @@
-"""Runs side by side: what differs beyond noise, how well more ranks pay, what still more would."""
+"""Runs side by side: what differs beyond noise, and how well more ranks pay off."""

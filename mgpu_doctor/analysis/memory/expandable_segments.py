@@ -1,4 +1,4 @@
-"""The caching allocator with `expandable_segments:True`: one growing segment a pool.
+"""The caching allocator with `expandable_segments:True`: one growing segment per pool.
 
 Read from CUDACachingAllocator.cpp (torch 2.2 to 2.6: `ExpandableSegment`, `map_block`,
 `unmap_block`, `find_expandable_block`). Not validated: no recording with this option was at hand.

@@ -1,4 +1,4 @@
-"""Stalls now and then: on which rank, how often, how long, in what, and what they cost.
+"""Occasional stalls: on which rank, how often, how long, in which phase, and what they cost.
 
 What a probe saw itself (the garbage collector, a checkpoint, an evaluation) is reported by its cost
 alone. Compilations are no stalls of a rank: `recompilation` has them. A stall that nothing explains

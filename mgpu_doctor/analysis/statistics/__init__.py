@@ -1,1 +1,1 @@
-"""When numbers differ, and when they come back: tests that know what noise does."""
+"""Statistical tests: whether values differ by more than noise, and whether events recur."""

@@ -1,4 +1,4 @@
-"""When is an excess real, a distance regular, a pattern chance: tests that know the noise. Pure.
+"""Significance tests: whether an excess is real, events are regular, a pattern is chance. Pure.
 
 Step times have heavy tails (garbage collection, neighbours) and are autocorrelated, so a
 plain t-test is far too confident. `Persistent` uses a trimmed mean with Winsorized standard error

@@ -1,4 +1,4 @@
-"""Do ranks get unequal amounts of data, and does that make them slow.
+"""Whether ranks get unequal amounts of data, and whether that makes them slow.
 
 The load of a step is its samples or tokens as the probe counted them at the loader. Work can at
 most be proportional to it: a rank with a tenth more samples and twice the work is slow for

@@ -1,4 +1,4 @@
-"""Are the ranks trained as they should be: different batches, equal weights."""
+"""Whether ranks train as replicas should: on different batches, with equal weights."""
 
 from __future__ import annotations
 

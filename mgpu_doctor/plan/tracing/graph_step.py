@@ -28,7 +28,7 @@ from mgpu_doctor.analysis.memory.stream import Kind
 from mgpu_doctor.plan.tracing import graph_run
 from mgpu_doctor.plan.tracing.graph_nodes import UnfollowableError, flatten_graph
 from mgpu_doctor.plan.tracing.user_function import StepError, TargetError, describe_error
-from mgpu_doctor.plan.wire import Answer
+from mgpu_doctor.plan.tracing_protocol import Answer
 
 _POLICY = {Precision.FP32: "float32", Precision.BF16: "mixed_bfloat16"}
 _OPTIMIZERS = {

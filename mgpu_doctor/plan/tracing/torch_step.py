@@ -27,7 +27,7 @@ from mgpu_doctor.plan.tracing.fake_devices import (
 )
 from mgpu_doctor.plan.tracing.storage_watcher import StorageWatcher, UnfollowableError
 from mgpu_doctor.plan.tracing.user_function import APART, StepError, TargetError, describe_error
-from mgpu_doctor.plan.wire import Answer
+from mgpu_doctor.plan.tracing_protocol import Answer
 
 STEPS = 2
 """Number of steps: the first makes the optimizer's states, the second reuses them."""

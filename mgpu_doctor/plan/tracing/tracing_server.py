@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_doctor.analysis.memory.memory_plan import Framework
-from mgpu_doctor.plan import wire
+from mgpu_doctor.plan import tracing_protocol
 from mgpu_doctor.plan.tracing import user_function
 
-Tracer = Callable[..., wire.Answer]
+Tracer = Callable[..., tracing_protocol.Answer]
 ROOM_FAKE = 2 << 30
 """Bytes that tracing may use beyond torch itself; a real step may use half of the free memory."""
 
@@ -61,7 +61,7 @@ def _answer(
     requests = connection.makefile("r", encoding="utf-8")
     function: Callable[[], Any] | None = None
     for line in requests:
-        settings, real = wire.read_request(line)
+        settings, real = tracing_protocol.read_request(line)
         if real:
             gc.collect()
         _bound(ROOM_FAKE if not real else _free() // 2)
@@ -70,12 +70,14 @@ def _answer(
             if isinstance(trace, user_function.TargetError):
                 raise trace
             function = function or user_function.find_function(target)
-            answer: wire.Answer | wire.Refusal = trace(function, settings, real=real)
+            answer: tracing_protocol.Answer | tracing_protocol.Refusal = trace(
+                function, settings, real=real
+            )
         except user_function.TargetError as error:
-            answer = wire.Refusal(str(error), True, framework=about)
+            answer = tracing_protocol.Refusal(str(error), True, framework=about)
         except user_function.StepError as error:
-            answer = wire.Refusal(str(error), False, error.parameters, about)
-        connection.sendall(wire.write_answer(answer).encode() + b"\n")
+            answer = tracing_protocol.Refusal(str(error), False, error.parameters, about)
+        connection.sendall(tracing_protocol.write_answer(answer).encode() + b"\n")
 
 
 def _tracer(about: Framework) -> Tracer:

@@ -1,4 +1,4 @@
-"""The sections of the HTML report. Every function returns markup; all text goes through `say`."""
+"""The sections of the HTML report. Every function returns markup, in which all text is escaped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from mgpu_doctor.report.last_minute import (
 from mgpu_doctor.report.rank_rows import Row, evidence_table, rows
 from mgpu_doctor.report.redaction.redact import Redactor, no_redaction
 from mgpu_doctor.report.stack_tree import tree_lines
-from mgpu_doctor.report.verdict import Tone, Verdict, cost, gains, job_line, name_culprits
+from mgpu_doctor.report.verdict import MARKS, Tone, Verdict, cost, gains, job_line, name_culprits
 
 RANK_ROWS = 64
 LONGEST = 4000
@@ -39,14 +39,6 @@ LONGEST = 4000
 TREE_WIDTH, TREE_HEIGHT = 200, 64
 HEAT_HEIGHT = 360
 """Pixels of the highest picture; a row has between 2 and 18 of them."""
-
-MARKS = {
-    Tone.CRITICAL: "✗",
-    Tone.WARNING: "!",
-    Tone.INFO: "i",
-    Tone.GOOD: "✓",
-    Tone.UNKNOWN: "?",
-}
 
 
 def escape_line(message: str) -> str:

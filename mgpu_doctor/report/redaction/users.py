@@ -1,6 +1,6 @@
-"""Words that are not redacted although hosts and users have such names.
+"""Finds names of users in untrusted text: owners of home folders in paths, and logins.
 
-Names of users in untrusted text: owners of home folders in paths, and logins.
+Also lists the words that are never redacted although some hosts and users have such names.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from mgpu_doctor.case.process_metadata import Call
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules.advice import LARGER_BATCH
-from mgpu_doctor.rules.blame import WARNING_COST, severity_of_cost
 from mgpu_doctor.rules.communication.ddp_settings import how_to_accumulate
 from mgpu_doctor.rules.communication.excess_synchronization import RULES as SYNCHRONIZATION
 from mgpu_doctor.rules.communication.excess_synchronization import is_own, measure_cost, places
@@ -21,6 +20,7 @@ from mgpu_doctor.rules.communication.exposed_communication import (
     needless,
     overlap_gain,
 )
+from mgpu_doctor.rules.culprits import WARNING_COST, severity_of_cost
 from mgpu_doctor.rules.framework_advice import uses_deepspeed
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.settings import DEFAULTS
@@ -237,7 +237,7 @@ RULES = (
                 0.20,
                 "fraction",
                 "exposed communication as a share of the step; from 20 % on, accumulation over "
-                "four batches saves at least 15 %",
+                "four batches saves at least 15 %.",
             ),
         ),
         unverified="on GPUs and between hosts",

@@ -10,7 +10,6 @@ from mgpu_doctor.analysis.steps.host_bound import cost_of_host_time
 from mgpu_doctor.case.process_metadata import Ddp
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
-from mgpu_doctor.rules.blame import WARNING_COST, severity_of_cost
 from mgpu_doctor.rules.communication.exposed_communication import (
     DEFAULT_CAP_MIB,
     HALF,
@@ -22,6 +21,7 @@ from mgpu_doctor.rules.communication.exposed_communication import (
     needless,
     overlap_gain,
 )
+from mgpu_doctor.rules.culprits import WARNING_COST, severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.traces import trace_time
 
@@ -40,8 +40,9 @@ def how_to_accumulate(batches: int) -> str:
         "        optimizer.step()\n"
         "        optimizer.zero_grad()\n"
         f"In Lightning: Trainer(accumulate_grad_batches={batches}). In Accelerate: "
-        f"Accelerator(gradient_accumulation_steps={batches}) and `with accelerator.accumulate"
-        f"(model):` around the body. In transformers: gradient_accumulation_steps={batches}."
+        f"Accelerator(gradient_accumulation_steps={batches}) and `with "
+        "accelerator.accumulate(model):` around the body. In transformers: "
+        f"gradient_accumulation_steps={batches}."
     )
 
 
@@ -67,9 +68,9 @@ def _accumulation(measures: Measures, _: Limits) -> Iterable[Finding]:
         predicted = Predicted(
             1 - saved,
             None,
-            f"formula: {format_share(often.needless)} of the exposed communication, and of the "
-            "CPU time for the overlapped part if no core is free; within a fifth, and probably "
-            "more, as ranks would also wait for each other less often",
+            f"formula: {format_share(often.needless)} of the exposed communication, and of the CPU "
+            "time for the overlapped part if no core is free; accurate to about 20 %, and probably "
+            "too low, as ranks would also wait for each other less often",
         )
     yield Finding(
         code="accumulation-syncs",
@@ -183,9 +184,9 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
         severity=severity_of_cost(saved or 0.0),
         confidence=0.95 if sure else 0.7,
         title=f"The search for unused parameters {_spent(least, saved)} and finds none",
-        cause=f"{_hidden(least, saved)}find_unused_parameters=True makes "
-        "DistributedDataParallel walk the whole autograd graph before each backward pass, and "
-        "keeps it from ordering its buckets as gradients become ready. Every parameter was used "
+        cause=f"{_hidden(least, saved)}find_unused_parameters=True makes DistributedDataParallel "
+        "walk the whole autograd graph before each backward pass, and keeps it from ordering its "
+        "buckets as gradients become ready. Every parameter was used "
         + ("in every pass so far." if sure else "in every pass that was checked."),
         evidence=(
             *(
@@ -287,7 +288,7 @@ RULES = (
                 "gain",
                 WARNING_COST,
                 "fraction",
-                "predicted share of the step time that smaller buckets save; a warning needs 5 %",
+                "predicted share of the step time that smaller buckets save; a warning needs 5 %.",
             ),
         ),
         unverified="on GPUs",
@@ -299,8 +300,8 @@ RULES = (
         "all are used.",
         measured="The flag, the result of the search (torch's own log, and whether the set ever "
         "changed), and the search time. The cost is the time on the rank where it is shortest, as "
-        "all ranks search at once. On a rank with a GPU it is known only if the run-ahead is: "
-        "all of that time if the host is not ahead of the GPU, none if it is.",
+        "all ranks search at once. On a rank with a GPU it is known only if the run-ahead is: all "
+        "of that time if the host is not ahead of the GPU, none if it is.",
         thresholds="No unused parameter on any rank, in any pass that torch reports. Warning from "
         "5 % of the step time, info below.",
         fixes="Set `find_unused_parameters=False`.",

@@ -12,7 +12,7 @@ from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.user_code import is_user_code
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds
-from mgpu_doctor.rules.blame import severity_of_cost
+from mgpu_doctor.rules.culprits import severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 
@@ -288,14 +288,15 @@ RULES = (
                 "least",
                 0.9,
                 "calls",
-                "a line that is called less than about once per step is not part of every step",
+                "calls per step: a line that is called less than about once per step is not part "
+                "of every step.",
             ),
             Limit(
                 "most",
                 4.0,
                 "calls",
-                "more calls per step from one line belong to a layer (SyncBatchNorm) or a loop "
-                "over parameters",
+                "calls per step: more from one line belong to a layer (SyncBatchNorm) or a loop "
+                "over parameters.",
             ),
         ),
         unverified="on GPUs",

@@ -24,7 +24,7 @@ def _hangup(measures: Measures, _: Limits) -> Iterable[Finding]:
             code="failed-hangup",
             severity=Severity.CRITICAL,
             confidence=0.97,
-            title="The job was hung up: its terminal or connection closed",
+            title="The job received SIGHUP: its terminal or connection closed",
             cause=f"{_HANGUP} No rank caused this.",
             evidence=(_signal(signal.SIGHUP),),
             fixes=_keep_it_running(case),
@@ -60,7 +60,7 @@ def _interrupted(measures: Measures, _: Limits) -> Iterable[Finding]:
                 Fix(
                     "resume",
                     "Start it again where it stopped",
-                    "Load the newest whole checkpoint. An interrupted save is incomplete: write "
+                    "Load the newest complete checkpoint. An interrupted save is incomplete: write "
                     "checkpoints to a temporary name and rename them.",
                 ),
             ),
@@ -88,9 +88,8 @@ def _keep_it_running(case: Case) -> tuple[Fix, ...]:
         Fix(
             "keep-running",
             "Start it so that it outlives the terminal",
-            "In `tmux` or `screen`, or as "
-            f"`nohup {failure_text.command_of(case.job)} > train.log 2>&1 &`."
-            f"{torchrun if case.job.launcher == 'torchrun' else ''}",
+            f"In `tmux` or `screen`, or as `nohup {failure_text.command_of(case.job)} > train.log "
+            f"2>&1 &`.{torchrun if case.job.launcher == 'torchrun' else ''}",
         ),
     )
 
@@ -100,9 +99,9 @@ RULES: tuple[Rule, ...] = (
         code="failed-hangup",
         family="failed",
         summary="The terminal or connection from which the job was started closed, and ended it.",
-        measured="`run` or the launcher reported SIGHUP for the whole job, or SIGHUP ended "
-        "the rank that failed first.",
-        thresholds="No threshold: what the system itself says decides.",
+        measured="`run` or the launcher reported SIGHUP for the whole job, or SIGHUP ended the "
+        "rank that failed first.",
+        thresholds="No threshold: the system's own report decides.",
         fixes="Start it in tmux or with `setsid nohup`, or submit it to a scheduler.",
         examine=_hangup,
         alternatives=(log_detector("failed-hangup"), XIDS_OF_ENDS),
@@ -113,8 +112,8 @@ RULES: tuple[Rule, ...] = (
         family="failed",
         summary="The job was interrupted (Ctrl-C). For information only: nothing is wrong.",
         measured="`run` or the launcher reported SIGINT for the whole job.",
-        thresholds="No threshold: what the system itself says decides.",
-        fixes="Resume from the newest whole checkpoint.",
+        thresholds="No threshold: the system's own report decides.",
+        fixes="Resume from the newest complete checkpoint.",
         examine=_interrupted,
         alternatives=(log_detector("failed-interrupted"), XIDS_OF_ENDS),
     ),

@@ -77,8 +77,8 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
         code="failed-rendezvous",
         severity=Severity.CRITICAL,
         confidence=SEEN if all_known else GUESSED,
-        title=f"{who.capitalize()} never joined the process group; "
-        f"{format_ranks(victims)} timed out waiting",
+        title=f"{who.capitalize()} never joined the process group; {format_ranks(victims)} timed "
+        "out waiting",
         cause="The process was started but never called init_process_group in time: what it did "
         "instead was not measured."
         if all_known
@@ -113,8 +113,8 @@ RULES: tuple[Rule, ...] = (
         family="failed",
         summary="Ranks never joined the process group, and the others timed out waiting for them.",
         measured="A rank's own exception says that others did not join in time, no rank failed for "
-        "another reason, and some ranks have no black box: a rank opens its box when "
-        "it enters init_process_group.",
+        "another reason, and some ranks have no black box: a rank opens its box when it enters "
+        "init_process_group.",
         thresholds=f"Confidence {SEEN} if the launcher printed the missing rank's pid, else "
         f"{GUESSED}: it may never have been started.",
         fixes="Look at what the missing rank does before init_process_group; check WORLD_SIZE, "
@@ -127,8 +127,7 @@ RULES: tuple[Rule, ...] = (
         family="failed",
         summary="The process group expects more ranks than were started.",
         measured="As for `failed-rendezvous`, but the launcher on the only host started all the "
-        "processes it was asked for (LOCAL_WORLD_SIZE), fewer than the process group has "
-        "ranks.",
+        "processes it was asked for (LOCAL_WORLD_SIZE), fewer than the process group has ranks.",
         thresholds=f"No threshold: numbers are compared. Confidence {SEEN}.",
         fixes="Let the launcher set WORLD_SIZE; do not override it in the script.",
         examine=_world_size,

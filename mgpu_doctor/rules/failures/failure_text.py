@@ -33,8 +33,8 @@ _FRAME = re.compile(r'^[ \t]*File "([^"]+)", line (\d+),? in (\S+)', re.MULTILIN
 COMMAND_WIDTH = 400
 
 MEANINGS = {
-    signal.SIGSEGV: "it accessed invalid memory: usually a bug in a native extension, "
-    "a binary built for another torch or CUDA version, or a stack overflow",
+    signal.SIGSEGV: "it accessed invalid memory: usually a bug in a native extension, a binary "
+    "built for another torch or CUDA version, or a stack overflow",
     signal.SIGBUS: "mapped memory was not available: usually /dev/shm is full (data-loader "
     "workers), or a mapped file was truncated",
     signal.SIGABRT: "it aborted itself: a failed check in native code, such as a CUDA assertion, "
@@ -48,8 +48,8 @@ MEANINGS = {
 }
 """What a signal usually means: signal(7), and the reports behind torch's own hints."""
 _ON_THE_WAY_OUT = (
-    "The process aborted at exit (SIGABRT), which happens occasionally if threads of a "
-    "process group still run (measured with gloo and torch 2.13; PyTorch issue 190489)."
+    "The process aborted at exit (SIGABRT), which happens occasionally if threads of a process "
+    "group still run (measured with gloo and torch 2.13; PyTorch issue 190489)."
 )
 
 
@@ -102,7 +102,7 @@ def death(failure: RankFailure) -> str:
         by = "" if failure.error is None else _by_exit(failure.error)
         return f"ended itself with exit code {failure.exit_code}{step}{by}"
     if failure.kind is FailureKind.VANISHED:
-        return f"ended without saying why{step}"
+        return f"ended for an unknown reason{step}"
     if failure.kind is FailureKind.SIGNAL and failure.signal is not None:
         leaving = " at exit" if failure.aborted_leaving else ""
         return f"crashed with {format_signal(failure.signal)}{leaving}{step}"
@@ -232,8 +232,8 @@ def _of_kill(failure: RankFailure, case: Case) -> str:
         return f"The kernel's OOM killer killed it: {describe_full_memory(failure.memory)}."
     if failure.kind is FailureKind.VANISHED:
         return (
-            "Its process is gone, without an exit code or exception: it was "
-            f"killed by SIGKILL or ended by `os._exit`.{_memory_hint(failure, case)}"
+            "Its process is gone, without an exit code or exception: it was killed by SIGKILL or "
+            f"ended by `os._exit`.{_memory_hint(failure, case)}"
         )
     name = format_signal(failure.signal) if failure.signal is not None else "a signal"
     if failure.signal != signal.SIGKILL:
@@ -245,8 +245,8 @@ def _of_kill(failure: RankFailure, case: Case) -> str:
             f"scheduler or a person did.{_memory_hint(failure, case)}"
         )
     return (
-        "SIGKILL came from outside this process; the usual senders are the kernel's OOM killer, "
-        f"a scheduler or a person.{_memory_hint(failure, case)}"
+        "SIGKILL came from outside this process; the usual senders are the kernel's OOM killer, a "
+        f"scheduler or a person.{_memory_hint(failure, case)}"
     )
 
 
@@ -269,7 +269,10 @@ def _memory_hint(failure: RankFailure, case: Case) -> str:
     memory = fullest_memory(case.host_samples, failure.at or case.observed)
     if memory is None or memory < FULL_MEMORY:
         return ""
-    return f" Host memory was {format_share(memory)} full just before, which points to the first."
+    return (
+        f" Host memory was {format_share(memory)} full just before, which suggests that memory "
+        "was the reason."
+    )
 
 
 def _known(number: int) -> bool:

@@ -17,7 +17,7 @@ from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailu
 from mgpu_doctor.case.ending_records import Place
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Evidence, Fix
-from mgpu_doctor.formatting import format_bytes
+from mgpu_doctor.formatting import format_bytes, format_share
 from mgpu_doctor.rules.failures import failure_text
 from mgpu_doctor.rules.failures.specific_failures import ERRNO, Reason, process_of, rule
 from mgpu_doctor.rules.rule import Rule
@@ -61,8 +61,8 @@ def _shm_reason(confidence: float, what: str, room: Place | None, state: str) ->
         confidence,
         f"{what}: /dev/shm{known} {state}",
         "Data-loader workers, NCCL and `share_memory_()` pass tensors through files in /dev/shm. "
-        "When it is full, the kernel cannot provide a mapped page and sends SIGBUS to "
-        "the process that accesses it.",
+        "When it is full, the kernel cannot provide a mapped page and sends SIGBUS to the process "
+        "that accesses it.",
         (
             Fix(
                 "more-shm",
@@ -147,8 +147,8 @@ def _disk_reason(
             Fix(
                 "make-room",
                 "Free space, or write elsewhere",
-                f"{command} shows what is left; delete old checkpoints and logs, or keep only "
-                "the newest (`save_total_limit`, `save_top_k`).",
+                f"{command} shows what is left; delete old checkpoints and logs, or keep only the "
+                "newest (`save_total_limit`, `save_top_k`).",
             ),
             Fix(
                 "safe-checkpoints",
@@ -210,8 +210,9 @@ RULES: tuple[Rule, ...] = (
         measured="SIGBUS of a rank or of its data-loader worker while /dev/shm (as the job sees "
         "it) was nearly full in a sample or is no larger than Docker's default; or the system's "
         "error 28 for a file of shared memory. SIGBUS with room in /dev/shm is `failed-signal`.",
-        thresholds=f"Nearly full: at most {NEARLY_FULL:.0%} left. Small: {TINY_SHM >> 20} MiB, "
-        "Docker's default. A worker's SIGBUS if the size of /dev/shm is unknown: confidence 0.75.",
+        thresholds=f"Nearly full: at most {format_share(NEARLY_FULL)} left. Small: "
+        f"{TINY_SHM >> 20} MiB, Docker's default. A worker's SIGBUS if the size of /dev/shm is "
+        "unknown: confidence 0.75.",
         fixes="`--shm-size=16g` or `--ipc=host`; fewer workers, less prefetched.",
     ),
     rule(
@@ -222,8 +223,8 @@ RULES: tuple[Rule, ...] = (
         measured=ERRNO + "28 (no space), 122 (quota) or 27 (file too large), or SIGXFSZ; or "
         "torch.save's writer failed while a file system that the job writes to had no space or no "
         "inode left.",
-        thresholds=f"No room: at most {NEARLY_FULL:.0%} and 1 GiB free in a sample; counts only "
-        "together with a write that failed.",
+        thresholds=f"No room: at most {format_share(NEARLY_FULL)} and 1 GiB free in a sample; "
+        "counts only together with a write that failed.",
         fixes="Free space or write elsewhere; discard the checkpoint that was being written.",
     ),
 )

@@ -11,6 +11,7 @@ from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailu
 from mgpu_doctor.analysis.postmortem.unexplained_failures import SOON_AFTER
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Finding, Severity
+from mgpu_doctor.formatting import format_share
 from mgpu_doctor.rules.failures import failure_fixes, failure_text
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.failures.unexplained_failure import (
@@ -92,15 +93,15 @@ _FIRST = (
 _CONFIDENCE = (
     "Confidence by source: the rank's own record 0.99, its exit status 0.97, the console alone "
     "0.8, an exception without a traceback at the end of a log 0.6, a process that vanished "
-    "without any of them 0.6. "
+    "without any of them 0.6."
 )
 
 RULES: tuple[Rule, ...] = (
     Rule(
         code="failed-exception",
         family="failed",
-        summary="A rank raised an uncaught exception, or exited with a code "
-        "other than 0, and the job failed.",
+        summary="A rank raised an uncaught exception, or exited with a code other than 0, and the "
+        "job failed.",
         measured=_FIRST,
         thresholds=_CONFIDENCE,
         fixes="Fix the line it names; the ranks that lost their connection need no change.",
@@ -114,9 +115,9 @@ RULES: tuple[Rule, ...] = (
         measured=_FIRST + " A rank that vanished without exit code and exception counts as killed. "
         "If ranks failed only because of others, a process of the job that is not a rank and was "
         f"killed or crashed in the {SOON_AFTER:.0f} s before is reported.",
-        thresholds=_CONFIDENCE + f"Host memory at or above {failure_text.FULL_MEMORY:.0%} in the "
-        f"{failure_text.BEFORE_DEATH:.0f} s before points to the OOM killer (earlyoom and "
-        "systemd-oomd act at 90 to 95 %).",
+        thresholds=f"{_CONFIDENCE} Host memory at or above "
+        f"{format_share(failure_text.FULL_MEMORY)} in the {failure_text.BEFORE_DEATH:.0f} s before "
+        "points to the OOM killer (earlyoom and systemd-oomd act at 90 to 95 %).",
         fixes="Find out who sent the signal (`dmesg -T`, the scheduler's log); use less memory.",
         examine=_examine("failed-killed"),
         alternatives=(log_detector("failed-killed"), XIDS_OF_ENDS),

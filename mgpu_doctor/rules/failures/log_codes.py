@@ -52,6 +52,8 @@ SUMMARIES = {
     "pcie-degraded": "A device's connection to the host has errors or runs below its rated speed.",
     "topology-slow": "GPUs communicate over a slower path than the machine has.",
 }
+GROUP = re.compile(r"\{([a-z_]\w*)\}")
+"""Where a signature's text names a group of its pattern."""
 FAMILIES = (
     (re.compile(r"failed-"), "failed"),
     (re.compile(r"hang-"), "hang"),
@@ -73,4 +75,4 @@ def summary_of(code: str, signatures: Sequence[Signature]) -> str:
 
 def general(text: str) -> str:
     """A signature's text without the values that its groups capture."""
-    return re.sub(r"\{[a-z_]\w*\}", "…", text)
+    return GROUP.sub("…", text)

@@ -19,7 +19,7 @@ from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.rules.failures import failure_text
-from mgpu_doctor.rules.failures.log_codes import general, summary_of
+from mgpu_doctor.rules.failures.log_codes import GROUP, general, summary_of
 from mgpu_doctor.rules.rule import Addition
 from mgpu_doctor.signatures.signature import Role, Signature
 
@@ -31,7 +31,6 @@ LEAST_TITLE, LEAST_SUMMARY = 30, 8
 """Least characters before a colon that make a title: `XID 79:` is too short."""
 UNKNOWN = "(unknown)"
 _WORKER = re.compile(r"\bworker (\d+) \(", re.ASCII)
-_GROUP = re.compile(r"\{([a-z_]\w*)\}")
 _MILLISECONDS = re.compile(r"\b(\d{1,12}) ms\b", re.ASCII)
 _SENTENCE = re.compile(r"(?<=[a-z0-9)`'\]])[.:;] ")
 
@@ -156,7 +155,7 @@ def fix(cause: LogCause) -> Fix:
 
 def filled(text: str, signature: Signature, sign: LogMatch) -> str:
     """The signature's text with the values that its groups captured."""
-    if sign.form is Form.HEAD and _GROUP.search(text):
+    if sign.form is Form.HEAD and GROUP.search(text):
         is_meaning = text == signature.meaning
         return summary_of(signature.code, (signature,)) if is_meaning else general(text)
     groups = re.compile(signature.pattern).groupindex
@@ -165,7 +164,7 @@ def filled(text: str, signature: Signature, sign: LogMatch) -> str:
         name = match[1]
         return sign.values.get(name, UNKNOWN) if name in groups else match[0]
 
-    return _MILLISECONDS.sub(_long, _GROUP.sub(value, text))
+    return _MILLISECONDS.sub(_long, GROUP.sub(value, text))
 
 
 def _long(match: re.Match[str]) -> str:

@@ -8,6 +8,7 @@ instead. Adding a signature of a known code needs no rule; one of a new code nee
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
@@ -19,7 +20,7 @@ from mgpu_doctor.analysis.postmortem.log_verdict import (
 )
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.rules.failures import log_findings
-from mgpu_doctor.rules.failures.log_codes import family_of, general, summary_of
+from mgpu_doctor.rules.failures.log_codes import GROUP, family_of, general, summary_of
 from mgpu_doctor.rules.gpu.xid_evidence import XIDS_OF_ENDS
 from mgpu_doctor.rules.rule import Add, Addition, Detector, Examine, Limits, Rule
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
@@ -27,17 +28,18 @@ from mgpu_doctor.signatures.signature import Role, Signature
 
 MOST_TEXTS = 12
 MOST_FIXES = 3
+_SENTENCES = re.compile(r"(?<=\.) (?=[A-Z`])")
 _HOW = (
     "Lines of the console (a log, standard input, a recording's capture) are searched for the "
     "texts of known failures. The cause that was printed first counts if it matches the rank that "
     "failed first; a symptom counts only if no cause is known. Errors that were caught and "
-    "retried, or after which training continued, do not count. "
+    "retried, or after which training continued, do not count. Texts: "
 )
 _ALSO = "The console is searched, too: "
 _THRESHOLDS = (
-    "The confidence depends on how specific the line is; "
-    f"× {UNCONFIRMED_SHARE:g} if it is not part of the failed rank's own exception, "
-    f"× {SYMPTOM_SHARE:g} for a symptom, unless the black boxes show which rank others waited for."
+    f"The confidence depends on how specific the line is; × {UNCONFIRMED_SHARE:g} if it is not "
+    f"part of the failed rank's own exception, × {SYMPTOM_SHARE:g} for a symptom, unless the black "
+    "boxes show which rank others waited for."
 )
 
 
@@ -56,18 +58,26 @@ def make_log_rules(codes: Collection[str]) -> tuple[Rule, ...]:
 
 def _log_rule(code: str) -> Rule:
     signatures, family = _SIGNATURES_OF[code], family_of(code)
-    fixes = dict.fromkeys(general(signature.fix) for signature in signatures)
     return Rule(
         code=code,
         family=family,
         summary=summary_of(code, signatures),
         measured=_HOW + _texts(signatures),
         thresholds=_THRESHOLDS,
-        fixes=" ".join(list(fixes)[:MOST_FIXES]),
+        fixes=_fixes(signatures),
         examine=_detect(code),
         alternatives=(XIDS_OF_ENDS,) if family == "failed" else (),
         replaces=tuple(sorted(GENERIC_CODES - {code})),
     )
+
+
+def _fixes(signatures: Sequence[Signature]) -> str:
+    """What the most specific signatures advise. Fixes that name a value of the message are left out
+    if there are others; no sentence is repeated."""
+    complete = [signature.fix for signature in signatures if not GROUP.search(signature.fix)]
+    fixes = complete or [general(signature.fix) for signature in signatures]
+    chosen = list(dict.fromkeys(fixes))[:MOST_FIXES]
+    return " ".join(dict.fromkeys(part for fix in chosen for part in _SENTENCES.split(fix)))
 
 
 def _detect(code: str) -> Examine:

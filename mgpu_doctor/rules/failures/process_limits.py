@@ -9,6 +9,7 @@ from mgpu_doctor.analysis.postmortem.exception_texts import parse_system_error
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Evidence, Fix
+from mgpu_doctor.formatting import format_share
 from mgpu_doctor.rules.failures import failure_text
 from mgpu_doctor.rules.failures.specific_failures import (
     ERRNO,
@@ -129,7 +130,7 @@ RULES: tuple[Rule, ...] = (
         _open_files,
         summary="A rank or one of its workers had too many files open.",
         measured=ERRNO + "24 or 23, or multiprocessing's `received 0 items of ancdata`.",
-        thresholds="No threshold: what the system itself says decides.",
+        thresholds="No threshold: the system's own report decides.",
         fixes="`ulimit -n 65536`; `set_sharing_strategy('file_system')`.",
     ),
     rule(
@@ -138,8 +139,8 @@ RULES: tuple[Rule, ...] = (
         summary="A rank used up its CPU time limit.",
         measured="SIGXCPU; or SIGKILL when the last sample before shows CPU time near its hard "
         "limit.",
-        thresholds=f"Near: {SPENT:.0%} of the hard limit, at which the kernel sends SIGKILL "
-        "(setrlimit(2)).",
+        thresholds=f"Near: {format_share(SPENT)} of the hard limit, at which the kernel sends "
+        "SIGKILL (setrlimit(2)).",
         fixes="`ulimit -t unlimited`; submit the job to the scheduler.",
     ),
     rule(
@@ -147,7 +148,7 @@ RULES: tuple[Rule, ...] = (
         _permission,
         summary="A rank was not permitted to read, write or use something.",
         measured=ERRNO + "13, 1 or 30, or it is a PermissionError.",
-        thresholds="No threshold: what the system itself says decides.",
+        thresholds="No threshold: the system's own report decides.",
         fixes="Give the job's user access, or use another place.",
     ),
 )

@@ -81,9 +81,9 @@ def _early_exits(postmortem: PostMortem, case: Case) -> Finding:
         severity=Severity.CRITICAL,
         confidence=0.8,
         title=f"{who.capitalize()} ended normally while {format_ranks(others)} still waited for it",
-        cause=f"{who.capitalize()} exited normally{steps}, before any other rank failed. "
-        "The other ranks then lost their connection to it. The ranks had unequal numbers "
-        "of batches, or one skipped a step or left the loop early.",
+        cause=f"{who.capitalize()} exited normally{steps}, before any other rank failed. The other "
+        "ranks then lost their connection to it. The ranks had unequal numbers of batches, or one "
+        "skipped a step or left the loop early.",
         culprits=tuple(Culprit(rank.rank, rank.host, rank.device, rank.pid) for rank in gone),
         victims=others,
         evidence=tuple(
@@ -128,9 +128,8 @@ def find_killed_helper(measures: Measures) -> Iterable[Finding]:
         severity=Severity.CRITICAL,
         confidence=0.8,
         title=f"A process of the job that is not a rank was ended by {name}, and the ranks failed",
-        cause=f"{name} ended process {end.pid}; then the ranks lost a connection, or the "
-        "launcher ended them. Parameter servers, stores and launchers' helpers are such "
-        "processes.",
+        cause=f"{name} ended process {end.pid}; then the ranks lost a connection, or the launcher "
+        "ended them. Parameter servers, stores and launchers' helpers are such processes.",
         culprits=(Culprit(None, host=host, pid=end.pid),),
         victims=tuple(sorted(failure.rank for failure in failures if failure.rank is not None)),
         evidence=(
@@ -145,8 +144,8 @@ def find_killed_helper(measures: Measures) -> Iterable[Finding]:
                 "who-killed",
                 "Find out what that process was, and who sent the signal",
                 "`dmesg -T | grep -iE 'out of memory|killed process'` (or `journalctl -k`) names "
-                "the OOM killer's victims with their pids; the launcher's output may show what "
-                "it was.",
+                "the OOM killer's victims with their pids; the launcher's output may show what it "
+                "was.",
             ),
         ),
     )
@@ -164,8 +163,8 @@ def _unseen(echoes: Sequence[RankFailure], case: Case) -> Finding:
         severity=Severity.CRITICAL,
         confidence=0.4,
         title="The ranks lost their connection to each other, and none shows why",
-        cause="Every rank that failed reports a lost connection or was asked to end: a "
-        "network failure, or a rank on a host that was not recorded ended first.",
+        cause="Every rank that failed reports a lost connection or was asked to end: a network "
+        "failure, or a rank on a host that was not recorded ended first.",
         victims=tuple(sorted(failure.rank for failure in echoes if failure.rank is not None)),
         evidence=tuple(
             e for failure in echoes[:2] for e in failure_text.evidence_of(failure, case)[:2]
@@ -174,8 +173,8 @@ def _unseen(echoes: Sequence[RankFailure], case: Case) -> Finding:
             Fix(
                 "record-all-hosts",
                 "Look at the hosts that are not in this recording",
-                "Run every node's launcher under `mgpu-doctor run` and examine the "
-                "recordings together: the first failure is on a rank that is not here.",
+                "Run every node's launcher under `mgpu-doctor run` and examine the recordings "
+                "together: the first failure is on a rank that is not here.",
             ),
         ),
     )
@@ -189,8 +188,8 @@ def _several(own: Sequence[RankFailure], case: Case) -> Finding:
         severity=Severity.CRITICAL,
         confidence=0.5,
         title=f"{who} failed in different ways, and it is unknown which failed first",
-        cause="The logs have no timestamps, so any of these may have come first and caused "
-        "the others: "
+        cause="The logs have no timestamps, so any of these may have come first and caused the "
+        "others: "
         + "; ".join(f"{failure_text.who((f,), case)} {failure_text.death(f)}" for f in own[:3]),
         evidence=tuple(
             e for failure in own[:3] for e in failure_text.evidence_of(failure, case)[:1]

@@ -113,8 +113,8 @@ def _corrected(measures: Measures, gpu: Gpu, state: _State, limits: Limits) -> F
         confidence=SURE,
         title=f"The memory of {named(gpu)} had {state.corrected} errors, all corrected, in "
         f"{format_seconds(state.seconds)}",
-        cause="ECC corrected all of them, so no data was lost. Many in a short time may come "
-        "before errors that it cannot correct.",
+        cause="ECC corrected all of them, so no data was lost. Many corrected errors in a short "
+        "time can precede errors that it cannot correct.",
         culprits=culprits(measures, (gpu,)),
         evidence=(
             Evidence(
@@ -130,8 +130,8 @@ def _corrected(measures: Measures, gpu: Gpu, state: _State, limits: Limits) -> F
             Fix(
                 "watch-ecc",
                 "Monitor the error count",
-                f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}; no action is needed as "
-                "long as all are corrected.",
+                f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}; no action is needed as long as "
+                "all are corrected.",
             ),
         ),
     )
@@ -184,9 +184,8 @@ RULES = (
         measured="NVML's ECC counters since the driver was loaded, remapped rows (retired pages "
         "before Ampere), and XIDs 48, 63, 64, 94 and 95, assigned to the rank on the device.",
         thresholds="Any uncorrected error since the driver was loaded, a pending or a failed "
-        "replacement, in the two newest readings. Corrected errors and earlier replacements "
-        "are not defects. Critical if an XID ended a rank, or if no step has finished "
-        "since.",
+        "replacement, in the two newest readings. Corrected errors and earlier replacements are "
+        "not defects. Critical if an XID ended a rank, or if no step has finished since.",
         fixes="Reset the GPU (`nvidia-smi --gpu-reset`), have it replaced if the replacement of "
         "rows failed or errors return; start from a checkpoint before the error.",
         examine=_examine,

@@ -11,7 +11,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.device_samples import Device
 from mgpu_doctor.findings import Culprit
 from mgpu_doctor.formatting import format_ranks
-from mgpu_doctor.rules.blame import culprit_of
+from mgpu_doctor.rules.culprits import culprit_of
 
 SURE = 0.9
 """Confidence if the driver reports the same fact about a device twice."""

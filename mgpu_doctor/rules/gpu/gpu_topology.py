@@ -102,8 +102,8 @@ def _barred(measures: Measures, ways: Wiring, used: list[Gpu]) -> Iterable[Findi
                 "allow-peers",
                 "Enable peer access between the GPUs",
                 "`nvidia-smi topo -p2p r` shows it. Start the fabric manager on NVSwitch hosts; "
-                "remove driver options that disable peer access; in a virtual machine or "
-                "with an IOMMU, allow it there (ACS off).",
+                "remove driver options that disable peer access; in a virtual machine or with an "
+                "IOMMU, allow it there (ACS off).",
             ),
         ),
     )
@@ -125,8 +125,8 @@ def _choice(
         confidence=0.8,
         title=f"The ranks use GPUs {now}, whose traffic crosses {slowest}; GPUs {then} are joined "
         f"by {way}",
-        cause="The devices were chosen without regard to their links: data between these "
-        "ranks goes through the CPU, although enough GPUs with a closer connection are free.",
+        cause="The devices were chosen without regard to their links: data between these ranks "
+        "goes through the CPU, although enough GPUs with a closer connection are free.",
         culprits=culprits(measures, used),
         evidence=(
             Evidence("slowest path between the ranks' GPUs", slowest, "way", way, SOURCE),
@@ -153,7 +153,8 @@ def _outside(
         code=CODE,
         severity=_severity(measures, limits),
         confidence=0.7,
-        title=f"GPU {listed} of {ranks} has no NVLink to the other ranks' GPUs, which have",
+        title=f"GPU {listed} of {ranks} has no NVLink to the other ranks' GPUs, which are linked "
+        "to each other",
         cause="A ring of all ranks is as slow as its slowest link.",
         culprits=culprits(measures, far),
         evidence=(

@@ -11,7 +11,7 @@ from mgpu_doctor.case.device_times import BoundBy, clock_of
 from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_share
-from mgpu_doctor.rules.blame import severity_of_cost
+from mgpu_doctor.rules.culprits import severity_of_cost
 from mgpu_doctor.rules.gpu.gpu_use import (
     PRETEND,
     held_up,
@@ -128,8 +128,7 @@ def _launch(measures: Measures, limits: Limits) -> Iterable[Finding]:
         if all(measures.bound_by.get(rank) is BoundBy.HOST for rank in held)
         else 0.6,
         title=f"The GPUs run kernels {format_share(most)} of the time at most: the host cannot "
-        "start "
-        "them fast enough",
+        "start them fast enough",
         cause="The host computes in forward, backward and optimizer nearly all the time: many "
         "small kernels, each launched from Python. Their number was not measured.",
         victims=tuple(sorted(held)),
@@ -281,13 +280,13 @@ RULES = (
         family="slow",
         summary="The GPUs are idle between many small kernels: the host cannot launch them fast "
         "enough.",
-        measured=f"NVML's utilization of every rank's GPU is low while every host is busy (CPU "
-        "time of the main thread, and the backward pass, which autograd runs in its own "
-        "thread) inside forward, backward and optimizer, and no rank waits for data or for other "
-        f"ranks. {SPINS} Kernels and the gaps between them are not counted. If devices timed "
-        "steps, only ranks whose host is not well ahead of its device are judged, and the "
-        "confidence is higher if all of them are host-bound.",
-        thresholds="All limits hold on every judged rank. Silent if the GPU of any rank is "
+        measured="NVML's utilization of every rank's GPU is low while every host is busy (CPU time "
+        "of the main thread, and the backward pass, which autograd runs in its own thread) inside "
+        f"forward, backward and optimizer, and no rank waits for data or for other ranks. {SPINS} "
+        "Kernels and the gaps between them are not counted. If devices timed steps, only ranks "
+        "whose host is not well ahead of its device are judged, and the confidence is higher if "
+        "all of them are host-bound.",
+        thresholds="All limits hold on every judged rank. Not reported if the GPU of any rank is "
         "uncertain.",
         fixes='torch.compile(mode="reduce-overhead"), CUDA graphs, fused optimizers, a larger '
         "batch.",
@@ -302,12 +301,12 @@ RULES = (
         family="slow",
         summary="The GPUs are idle much of the time, although no rank waits for data or for other "
         "ranks.",
-        measured=f"NVML's utilization of every rank's GPU, sampled while it trained. {SPINS} Only "
-        "if launch-bound does not apply. If the run-ahead is known, a host's work counts "
-        "only if the host is not ahead of its GPU.",
-        thresholds="Silent if the GPU of any rank is uncertain.",
-        fixes="A larger batch if memory is free (with its learning rate), less host work "
-        "between steps, or fewer GPUs.",
+        measured=f"NVML's utilization of every rank's GPU, sampled while it trained. {SPINS} "
+        "Reported only if `launch-bound` does not apply. If the run-ahead is known, a host's work "
+        "counts only if the host is not ahead of its GPU.",
+        thresholds="Not reported if the GPU of any rank is uncertain.",
+        fixes="A larger batch if memory is free (with its learning rate), less host work between "
+        "steps, or fewer GPUs.",
         examine=_low,
         alternatives=(trace_time.LOW_UTILIZATION,),
         needs=("devices",),

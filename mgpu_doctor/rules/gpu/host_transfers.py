@@ -15,7 +15,7 @@ from mgpu_doctor.case.rank_device import accelerator
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules import advice
-from mgpu_doctor.rules.blame import severity_of_cost
+from mgpu_doctor.rules.culprits import severity_of_cost
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND, first_loader
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
@@ -110,9 +110,9 @@ RULES = (
         code="transfer-bound",
         family="slow",
         summary="Every rank waits for copies from host to device in every step.",
-        measured="The transfer phase as a share of the step on the rank with the least, timed "
-        "on the device. Not judged if phases were stamped on the host: before a copy from "
-        "pageable memory CUDA waits for all earlier work of the stream (CUDA Runtime API, API "
+        measured="The transfer phase as a share of the step on the rank with the least, timed on "
+        "the device. Not judged if phases were stamped on the host: before a copy from pageable "
+        "memory CUDA waits for all earlier work of the stream (CUDA Runtime API, API "
         "synchronization behavior), so the host's clock would count that work as copying. What the "
         "script does between a batch's arrival and the call of a wrapped module counts with it if "
         "the module gets a tensor of the batch's shape and type; without a wrapped module, only "

@@ -29,9 +29,9 @@ _LOST = re.compile(r"\b(?:is lost|out of reach|reset|fallen off)\b", re.IGNORECA
 FIX = Fix(
     "reboot-host",
     "Move the job off this host and reboot it",
-    "Look for `NVRM: Xid` in `dmesg` first. `nvidia-smi --gpu-reset` rarely recovers a lost "
-    "GPU. If it is lost again, check power, cables, seating, cooling and the PCIe slot, then have "
-    "the GPU replaced.",
+    "Look for `NVRM: Xid` in `dmesg` first. `nvidia-smi --gpu-reset` rarely recovers a lost GPU. "
+    "If it is lost again, check power, cables, seating, cooling and the PCIe slot, then have the "
+    "GPU replaced.",
 )
 
 

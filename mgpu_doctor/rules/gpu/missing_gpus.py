@@ -10,7 +10,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.rank_device import accelerator
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
-from mgpu_doctor.rules.blame import culprit_of
+from mgpu_doctor.rules.culprits import culprit_of
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND
 from mgpu_doctor.rules.rule import Limits, Rule
@@ -59,9 +59,9 @@ def _misused(measures: Measures) -> Iterable[Finding]:
                 Fix(
                     "fix-list",
                     f"Fix {VARIABLE}",
-                    f"`echo ${VARIABLE}` where the job is started, `nvidia-smi -L` for the "
-                    "GPUs of the host; list each device once, from 0 on, or unset it. With Slurm "
-                    "leave it to --gpus.",
+                    f"`echo ${VARIABLE}` where the job is started, `nvidia-smi -L` for the GPUs of "
+                    "the host; list each device once, from 0 on, or unset it. With Slurm leave it "
+                    "to --gpus.",
                 ),
             ),
         )
@@ -156,11 +156,11 @@ RULES = (
         "idle.",
         measured="CUDA_VISIBLE_DEVICES as the ranks had it, against the GPUs that NVML shows on "
         "the host; and the ranks on each GPU, by UUID, pid or index.",
-        thresholds="On one host, and only if the GPU of each rank is known. An invalid entry: "
-        "CUDA hides it and all after it (CUDA C++ Programming Guide, environment "
-        "variables); or a device named twice. Ranks that share a "
-        "device are blamed only if a device of the same model that they may use is idle "
-        "in the three newest samples, and not if all devices have equally many ranks.",
+        thresholds="On one host, and only if the GPU of each rank is known. An invalid entry: CUDA "
+        "hides it and all after it (CUDA C++ Programming Guide, environment variables); or a "
+        "device named twice. Ranks that share a device are blamed only if a device of the same "
+        "model that they may use is idle in the three newest samples, and not if all devices have "
+        "equally many ranks.",
         fixes="Fix CUDA_VISIBLE_DEVICES; torch.cuda.set_device(local_rank).",
         examine=_examine,
         alternatives=(log_detector(CODE),),

@@ -9,7 +9,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.host_samples import parse_cores
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_cores, format_ranks
-from mgpu_doctor.rules.blame import culprit_of
+from mgpu_doctor.rules.culprits import culprit_of
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND
 from mgpu_doctor.rules.rule import Limits, Rule
 
@@ -39,8 +39,8 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
         title=f"{format_ranks(numbers).capitalize()} may not run on any core near "
         f"{'its GPU' if len(far) == 1 else 'their GPUs'}",
         cause="The cores that the process may use belong to another NUMA node than its GPU, so "
-        "every copy and kernel launch crosses the link between the CPUs. The cost "
-        "was not measured.",
+        "every copy and kernel launch crosses the link between the CPUs. The cost was not "
+        "measured.",
         culprits=tuple(culprit_of(measures, number) for number in numbers),
         evidence=tuple(
             Evidence(

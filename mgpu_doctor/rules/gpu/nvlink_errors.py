@@ -152,8 +152,8 @@ def _finding(measures: Measures, gpu: Gpu, state: _State) -> Finding:
         confidence=SURE,
         title=f"{named(gpu)}: {' and '.join(parts)}",
         cause=" ".join(xid.meaning for xid in own)
-        or "A link's cable, bridge or baseboard, or a GPU at its end, is faulty. NCCL uses "
-        "other links or resends data, so collectives of all ranks become slower.",
+        or "A link's cable, bridge or baseboard, or a GPU at its end, is faulty. NCCL uses other "
+        "links or resends data, so collectives of all ranks become slower.",
         culprits=culprits(measures, (gpu,)),
         evidence=(
             *_evidence(gpu, state),
@@ -197,10 +197,10 @@ RULES = (
         summary="A link between GPUs is down or has errors.",
         measured="State and error counters of every NVLink by NVML, and XID 74, assigned to the "
         "rank on the device.",
-        thresholds="A device is reported if fewer of its links are up, in the two newest "
-        "readings, than earlier while it was watched, or than on the lower median of the other "
-        "GPUs of its model. A device with no link up is compared with others only if these "
-        "are on NVSwitches: bridges may join only some pairs.",
+        thresholds="A device is reported if fewer of its links are up, in the two newest readings, "
+        "than earlier while it was watched, or than on the lower median of the other GPUs of its "
+        "model. A device with no link up is compared with others only if these are on NVSwitches: "
+        "bridges may join only some pairs.",
         fixes="`nvidia-smi nvlink -s` and `-e`; reset all GPUs of the host, restart the fabric "
         "manager, have the bridge or baseboard checked.",
         examine=_examine,

@@ -115,7 +115,7 @@ def _finding(
         )
         evidence.append(
             Evidence(
-                "share of samples in which it was so",
+                "share of samples in which this was the case",
                 slow.share,
                 "fraction",
                 limits["share"],
@@ -149,9 +149,9 @@ def _finding(
                 "check-link",
                 f"Check the slot, riser and BIOS setting of GPU {gpu.index}",
                 f"`nvidia-smi -q -i {gpu.index}` (PCI, GPU Link Info) and `sudo lspci -vv -s "
-                f"{gpu.device.bus_id or 'ADDRESS'}` (LnkCap, LnkSta) show both; reseat the "
-                "card, change the riser or the slot, set the slot's speed in the BIOS. Until then "
-                "give the GPU work with few copies.",
+                f"{gpu.device.bus_id or 'ADDRESS'}` (LnkCap, LnkSta) show both; reseat the card, "
+                "change the riser or the slot, set the slot's speed in the BIOS. Until then give "
+                "the GPU work with few copies.",
             ),
         ),
     )
@@ -164,8 +164,8 @@ RULES = (
         summary="A GPU's connection to the host runs below its rated width or speed, or repeats "
         "packets.",
         measured="Current and maximum PCIe generation and lanes of each GPU (of device and slot "
-        "together), in the samples in which it is busy at least half of the time: an idle "
-        "link drops to generation 1. Replays by their counter.",
+        "together), in the samples in which it is busy at least half of the time: an idle link "
+        "drops to generation 1. Replays by their counter.",
         thresholds="Info if all GPUs of the same model on the host have such a link: then the "
         "slots support no more.",
         fixes="Seating, riser, slot, BIOS setting.",
@@ -183,8 +183,8 @@ RULES = (
                 "replays",
                 8,
                 "1/min",
-                "replays per minute that are still normal (NVIDIA DCGM, health watch of PCIe: 8 a "
-                "minute is the most that the driver's makers recommend).",
+                "replays per minute that are still normal (NVIDIA DCGM, health watch of PCIe: at "
+                "most 8 per minute are recommended).",
             ),
             Limit(
                 "seconds",

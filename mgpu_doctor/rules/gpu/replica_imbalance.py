@@ -20,7 +20,7 @@ from mgpu_doctor.case.rank_device import accelerator, phase_clock
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules import advice
-from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
+from mgpu_doctor.rules.culprits import culprit_of, severity_of_cost
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND, middle
 from mgpu_doctor.rules.rule import Detector, Limit, Limits, Rule
 
@@ -70,7 +70,7 @@ def _finding(
     if more is not None and more >= limits["memory"]:
         sentences.append(f"holds {format_share(more)} more memory than the others")
     if waits and idle is not None:
-        sentences.append(f"is busy while the others are idle {format_share(idle)} more of the time")
+        sentences.append(f"is busy for {format_share(idle)} more of the time than the others")
     count = len(others) + 1
     where = f"rank {rank.rank}, GPU {first.index}" if rank.rank is not None else None
     return Finding(
@@ -135,11 +135,11 @@ def _replica(measures: Measures, limits: Limits) -> Iterable[Finding]:
             severity=severity_of_cost(saved),
             confidence=0.85,
             title=f"Replica {slow.index} ({device}) finishes its gradients "
-            f"{format_seconds(slow.excess)} "
-            "later per step than the other replicas, which wait for it",
+            f"{format_seconds(slow.excess)} later per step than the other replicas, which wait for "
+            "it",
             cause="The replicas of a strategy step together: they sum their gradients when the "
-            "last one is ready. This one has more work (a longer part of the batch, or work "
-            "that only it does), or its device is slower.",
+            "last one is ready. This one has more work (a longer part of the batch, or work that "
+            "only it does), or its device is slower.",
             culprits=(Culprit(rank.rank, host=rank.host, device=device, pid=rank.pid),),
             evidence=(
                 Evidence(
@@ -161,8 +161,8 @@ def _replica(measures: Measures, limits: Limits) -> Iterable[Finding]:
                     "ds.batch(global_batch, drop_remainder=True), with a global batch that "
                     "strategy.num_replicas_in_sync divides, and samples of similar length in each "
                     "part; no work by "
-                    "`tf.distribute.get_replica_context().replica_id_in_sync_group`; leave "
-                    "out a slower device: tf.distribute.MirroredStrategy(devices=[...]).",
+                    "`tf.distribute.get_replica_context().replica_id_in_sync_group`; leave out a "
+                    "slower device: tf.distribute.MirroredStrategy(devices=[...]).",
                     Predicted(
                         1 - saved,
                         None,
@@ -184,11 +184,9 @@ RULES = (
         "if the process reports that DataParallel spreads its batches over several. Not judged in "
         "containers with their own process numbers.",
         thresholds="A warning if the others are idle because of it, or if its memory is nearly "
-        "full. "
-        f"Of a replica: a median {format_share(EXCESS)} above that of the others, by {SURE:g} "
-        "standard "
-        f"errors beyond the next, over {LEAST} steps; {format_share(TOGETHER)} where replicas are "
-        "virtual CPUs, which share cores.",
+        f"full. For a replica: a median {format_share(EXCESS)} above that of the others, by "
+        f"{SURE:g} standard errors beyond the next, over {LEAST} steps; {format_share(TOGETHER)} "
+        "where replicas are virtual CPUs, which share cores.",
         fixes="DistributedDataParallel: one process per GPU, each with its own gradients.",
         examine=_imbalance,
         needs=("devices",),
@@ -198,8 +196,8 @@ RULES = (
                 "memory",
                 0.20,
                 "fraction",
-                "memory on the first device beyond the median of the others; the usual value "
-                "was not measured: gradients and gathered outputs take far more.",
+                "memory on the first device beyond the median of the others; the usual value was "
+                "not measured: gradients and gathered outputs take far more.",
             ),
             Limit(
                 "idle",
@@ -212,8 +210,8 @@ RULES = (
                 "late",
                 0.05,
                 "fraction",
-                "least delay of a replica's gradients, as a share of the step: replicas that share "
-                "cores differ by less.",
+                "minimum delay of a replica's gradients, as a share of the step: replicas that "
+                "share cores differ by less.",
             ),
             Limit("full", 0.90, "fraction", "share of the first device's memory that is in use."),
         ),

@@ -169,7 +169,8 @@ RULES = (
         "rank slows down the others because of it, `straggler-throttled` is reported instead.",
         thresholds="Heat, a power brake and hardware slowdown are a warning if they lower the "
         "clock or if the clock is unknown, otherwise info. Reaching the power cap is normal under "
-        "full load: info if this GPU's cap and clock are lower than the others', otherwise silent.",
+        "full load: info if this GPU's cap and clock are lower than the others', otherwise not "
+        "reported.",
         fixes="Cooling; power supply and cables; the power limit (`nvidia-smi -pl`).",
         examine=_examine,
         limits=(

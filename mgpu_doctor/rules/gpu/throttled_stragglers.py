@@ -153,8 +153,8 @@ def _fixes(slowed: _Slowed) -> list[Fix]:
         fix = Fix(
             "raise-power-limit",
             f"Give GPU {gpu} the power limit of the others",
-            f"As root: nvidia-smi -i {gpu} -pl {usual:.0f} (it is {own:.0f} W now). If it was "
-            "set on purpose, set all GPUs to the same limit.",
+            f"As root: nvidia-smi -i {gpu} -pl {usual:.0f} (it is {own:.0f} W now). If it was set "
+            "on purpose, set all GPUs to the same limit.",
         )
     elif first == "clocks_setting":
         fix = Fix(
@@ -181,17 +181,17 @@ RULES = (
         "for it.",
         measured=MEASURED.format(
             phases="If work other than input is slower on a rank, the median SM clock of its GPU "
-            "and NVML's clock event reasons, sampled in the compared steps, are "
-            "compared with those of the other ranks' GPUs of the same model."
+            "and NVML's clock event reasons, sampled in the compared steps, are compared with "
+            "those of the other ranks' GPUs of the same model."
         ),
-        thresholds=f"{THRESHOLDS} The lower clock must be able to explain half of the "
-        "excess, if work took longer in proportion. If clocks are unknown, a thermal, power "
-        "brake or hardware slowdown that the other GPUs do not have decides (NVML: a hardware "
-        "slowdown halves the clock at least). A power cap alone does not: it is normal under full "
-        "load. Ranks that share a GPU are not judged, nor ranks whose phases were stamped on the "
-        "host while the GPU ran on, nor a host-bound rank, whose GPU waits for its host.",
-        fixes="Cooling; the power limit (`nvidia-smi -pl`); a clock setting; otherwise the "
-        "power supply or the card.",
+        thresholds=f"{THRESHOLDS} The lower clock must be able to explain half of the excess, if "
+        "work took longer in proportion. If clocks are unknown, a thermal, power brake or hardware "
+        "slowdown that the other GPUs do not have decides (NVML: a hardware slowdown halves the "
+        "clock at least). A power cap alone does not: it is normal under full load. Ranks that "
+        "share a GPU are not judged, nor ranks whose phases were stamped on the host while the GPU "
+        "ran on, nor a host-bound rank, whose GPU waits for its host.",
+        fixes="Cooling; the power limit (`nvidia-smi -pl`); a clock setting; otherwise the power "
+        "supply or the card.",
         examine=_throttled,
         needs=("stragglers", "devices"),
         replaces=(

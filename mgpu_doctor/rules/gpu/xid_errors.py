@@ -49,15 +49,15 @@ RULES = (
         summary="The driver reported an XID for a GPU: a numbered error of a program, the driver "
         "or the hardware.",
         measured="NVML reports the driver's XID events while the job runs, and the driver's lines "
-        "in the kernel log are read if permitted. Both are assigned to the rank on "
-        "the device by PCI address, UUID, pid or index, and each counts once. "
-        "XIDs that identify the damage are reported as `gpu-lost` (79), `gpu-ecc` (48, "
-        "63, 64, 94, 95) and `nvlink-down` (74). 13, 31, 43 and 45 are usually the program's own "
-        "fault: if one ended a rank, it is evidence of the finding about that failure.",
+        "in the kernel log are read if permitted. Both are assigned to the rank on the device by "
+        "PCI address, UUID, pid or index, and each counts once. XIDs that identify the damage are "
+        "reported as `gpu-lost` (79), `gpu-ecc` (48, 63, 64, 94, 95) and `nvlink-down` (74). 13, "
+        "31, 43 and 45 are usually the program's own fault: if one ended a rank, it is evidence of "
+        "the finding about that failure.",
         thresholds=f"An XID is linked to a rank's failure up to {BEFORE:.0f} s later or "
-        f"{AFTER:.0f} s earlier. Critical if the rank failed or has finished no step since; "
-        "info for 13, 31, 43 and 45 if no rank failed; otherwise a warning. Meaning of the "
-        "numbers: NVIDIA's XID catalogue, https://docs.nvidia.com/deploy/xid-errors/.",
+        f"{AFTER:.0f} s earlier. Critical if the rank failed or has finished no step since; info "
+        "for 13, 31, 43 and 45 if no rank failed; otherwise a warning. Meaning of the numbers: "
+        "NVIDIA's XID catalogue, https://docs.nvidia.com/deploy/xid-errors/.",
         fixes="By the number: find the kernel (13, 31), look at earlier errors (43, 45), reset "
         "the GPU or update the driver (119, 120), reboot (61, 62).",
         examine=_examine,

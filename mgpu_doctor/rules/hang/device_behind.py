@@ -112,11 +112,11 @@ def _fix(pid: int) -> Fix:
 
 DEVICE_BEHIND = Detector(
     _find_device_behind,
-    measured="If every host waits, so that stacks do not show who is behind, the devices may: "
-    "under `mgpu-doctor run` each rank notes the newest mark of a step that its device has passed. "
-    "If all devices but one wait for other ranks, and that one is still in work before the "
-    "collective in which they wait, its rank is named. No device may have passed a mark for "
-    f"{stall.LEAST_SECONDS:.0f} s and {stall.LEAST_STEPS:.0f} median steps, or for "
+    measured="If every host waits for its own device, stacks do not show which rank is behind, but "
+    "the devices may: under `mgpu-doctor run` each rank notes the newest mark of a step that its "
+    "device has passed. If all devices but one wait for other ranks, and that one is still in work "
+    "before the collective in which they wait, its rank is named. No device may have passed a mark "
+    f"for {stall.LEAST_SECONDS:.0f} s and {stall.LEAST_STEPS:.0f} median steps, or for "
     f"{LONG_WITHOUT_STEPS:.0f} s if no steps were recorded. This needs every rank, in a step that "
     "the devices time. It has not been seen on a GPU.",
     needs=("hang",),

@@ -186,9 +186,9 @@ SPLIT_WAIT = Detector(
 
 FAILED_WAIT = Detector(
     _find_failed_wait,
-    measured="If a collective fails before stacks could be taken, the black boxes show it, on "
-    f"CPU ranks: an exception ended a wait of at least {LEAST_SECONDS:g} s and ten median steps, "
-    "and the other ranks did one thing outside of any collective all that time. No rank is named "
-    "if a rank failed by itself or a rank's box is missing.",
+    measured="If a collective fails before stacks could be taken, the black boxes show it, on CPU "
+    f"ranks: an exception ended a wait of at least {LEAST_SECONDS:g} s and ten median steps, and "
+    "the other ranks did one thing outside of any collective all that time. No rank is named if a "
+    "rank failed by itself or a rank's box is missing.",
 )
 """For a job that ended before anybody looked at it."""

@@ -14,7 +14,7 @@ from mgpu_doctor.case.flight_records import Collective
 from mgpu_doctor.case.model import State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Severity
 from mgpu_doctor.formatting import format_ranks
-from mgpu_doctor.rules.blame import culprit_of
+from mgpu_doctor.rules.culprits import culprit_of
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.hang.failed_wait import SPLIT_WAIT
 from mgpu_doctor.rules.hang.mismatch_text import (
@@ -205,12 +205,11 @@ RULES: tuple[Rule, ...] = (
         thresholds="A different operation, type or number of elements under one sequence number is "
         "a fault if torch requires them to be equal; a different call site alone is not. A rank is "
         "blamed if more than half of the group agree against it, or if the call that it skipped "
-        "had always been there before. A delay counts from "
-        f"{LEAST_WAIT:.0f} s and {GAPS:.0f} times the longest usual pause on, or 15 s later if "
-        "call stacks were dumped, because torch needs that long to look up their names. By stacks, "
-        f"a single rank is blamed against at least {MAJORITY} that agree ({MAJORITY_BY_PLACE} if "
-        "only the places differ), in a job without smaller groups; otherwise both places are "
-        "reported.",
+        f"had always been there before. A delay counts from {LEAST_WAIT:.0f} s and {GAPS:.0f} "
+        "times the longest usual pause on, or 15 s later if call stacks were dumped, because torch "
+        "needs that long to look up their names. By stacks, a single rank is blamed against at "
+        f"least {MAJORITY} that agree ({MAJORITY_BY_PLACE} if only the places differ), in a job "
+        "without smaller groups; otherwise both places are reported.",
         fixes="Call each collective on all ranks of its group, in the same order and with equal "
         "sizes: decide on one rank, broadcast the decision, then branch.",
         examine=_find_mismatch,

@@ -17,6 +17,7 @@ from mgpu_doctor.analysis.stacks.hang_analysis import (
 from mgpu_doctor.analysis.stacks.progress import RankProgress
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.findings import Finding, Fix, Severity
+from mgpu_doctor.formatting import format_share
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.hang import blocked_rank, mismatch
 from mgpu_doctor.rules.hang.blocked_rank import WaitAssessment
@@ -176,14 +177,15 @@ RULES: tuple[Rule, ...] = (
         "snapshot on. If all ranks wait at the same place, no one is blamed. torch's flight "
         "recorder also shows it: ranks that never called a collective in which the others wait.",
         thresholds=f"Every process of the job must be blocked for {LEAST_SECONDS:g} s; a rank that "
-        f"polls with sleep at one line may use {NAPS:.0%} of a core if the ranks that wait for it "
-        "use none. A rank that cannot go on by itself (stopped, deadlocked, holding the GIL while "
-        "it waits) is critical at once. A rank that sleeps, reads or loops is a warning until it "
-        f"has lasted for {stall.LEAST_SECONDS:.0f} s and {stall.LEAST_STEPS:.0f} median steps, or "
-        f"for {LONG_WITHOUT_STEPS:.0f} s if no steps were recorded. The scheduler says how long a "
-        "thread has not run (/proc/PID/sched). Saving, compiling and importing are reported only "
-        f"after that time. A rank that computes in one call of the user's is a warning if no other "
-        f"rank has run for {LONG_WAIT:g} s in a collective in which the host sleeps.",
+        f"polls with sleep at one line may use {format_share(NAPS)} of a core if the ranks that "
+        "wait for it use none. A rank that cannot go on by itself (stopped, deadlocked, holding "
+        "the GIL while it waits) is critical at once. A rank that sleeps, reads or loops is a "
+        f"warning until it has lasted for {stall.LEAST_SECONDS:.0f} s and {stall.LEAST_STEPS:.0f} "
+        f"median steps, or for {LONG_WITHOUT_STEPS:.0f} s if no steps were recorded. The scheduler "
+        "says how long a thread has not run (/proc/PID/sched). Saving, compiling and importing are "
+        "reported only after that time. A rank that computes in one call of the user's is a "
+        f"warning if no other rank has run for {LONG_WAIT:g} s in a collective in which the host "
+        "sleeps.",
         fixes="Depends on what the rank is doing: release the lock, set a timeout, fix the "
         "dataset, `kill -CONT`.",
         examine=_find_rank_behind,

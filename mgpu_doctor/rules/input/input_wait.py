@@ -11,7 +11,7 @@ from mgpu_doctor.analysis.stacks.stack_sampling import Work
 from mgpu_doctor.case.device_times import BoundBy
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
-from mgpu_doctor.rules.blame import severity_of_cost
+from mgpu_doctor.rules.culprits import severity_of_cost
 from mgpu_doctor.rules.input.loader_bottleneck import (
     COMPUTES,
     MOSTLY,
@@ -73,8 +73,7 @@ def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
             what="its wait for data",
             phases=("input",),
             cause=f"Fetching batches explains {format_share(min(share, 1.0))} of this rank's gap: "
-            "its "
-            f"data, its storage or its loader is slower than the other ranks'.{now}",
+            f"its data, its storage or its loader is slower than the other ranks'.{now}",
             fixes=[
                 Fix(
                     "load-in-background",
@@ -115,8 +114,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
         severity=Severity.INFO if keeps_up or hard_to_gain else severity_of_cost(saved),
         confidence=0.95 if strong else 0.8,
         title=f"{'All ranks wait' if len(shares) > 1 else 'The training waits'} for data: "
-        f"{format_share(middle)} of every step "
-        f"({format_seconds(middle * measures.step_seconds)})",
+        f"{format_share(middle)} of every step ({format_seconds(middle * measures.step_seconds)})",
         cause=explain_wait(fed, limits),
         victims=tuple(sorted(shares)),
         evidence=tuple(_evidence(share, middle, fed, limits)),
@@ -202,23 +200,23 @@ RULES = (
         family="slow",
         summary="All ranks wait for data in every step.",
         measured=(
-            "The input phase, from requesting a batch to having it, as a share of the step, "
-            "on the rank that waits least. The cost is a what-if over the same steps. The "
-            "cause comes from the loader's settings and from the scheduler's counters: "
-            "whether its workers (without workers: the main thread) ran, waited for a core or "
-            "slept. A GPU that still has queued work when the forward pass begins waited for no "
-            "data: what it did while its host fetched the batch was work (not yet seen on a GPU)."
+            "The input phase, from requesting a batch to having it, as a share of the step, on the "
+            "rank that waits least. The cost is a what-if over the same steps. The cause comes "
+            "from the loader's settings and from the scheduler's counters: whether its workers "
+            "(without workers: the main thread) ran, waited for a core or slept. A GPU that still "
+            "has queued work when the forward pass begins waited for no data: what it did while "
+            "its host fetched the batch was work (not yet seen on a GPU)."
         ),
         thresholds=(
-            "Warning if steps without the wait would be 5 % shorter. Info if batches are "
-            "ready when requested and only receiving them takes that long, or if no core is left "
-            "for workers and the share is below `strong`. A disk is named if the process that "
-            "makes the batches was in uninterruptible sleep in 20 % of the samples."
+            "Warning if steps without the wait would be 5 % shorter. Info if batches are ready "
+            "when requested and only receiving them takes that long, or if no core is left for "
+            "workers and the share is below `strong`. A disk is named if the process that makes "
+            "the batches was in uninterruptible sleep in 20 % of the samples."
         ),
         fixes=(
-            "Use persistent loader workers (`num_workers`, `persistent_workers`) and "
-            "prefetching; cache or decode samples in advance. If the cores are busy: more "
-            "cores, or less work per sample."
+            "Use persistent loader workers (`num_workers`, `persistent_workers`) and prefetching; "
+            "cache or decode samples in advance. If the cores are busy: more cores, or less work "
+            "per sample."
         ),
         examine=_bound,
         needs=("input_shares",),

@@ -212,11 +212,10 @@ def _number(rank: Rank) -> int:
 
 HOW = {
     Why.STARTS: "DataLoader(..., persistent_workers=True): the workers then stay from epoch to "
-    "epoch, with their copies of the dataset. (A DistributedSampler needs set_epoch as "
-    "before.)",
+    "epoch, with their copies of the dataset. (A DistributedSampler needs set_epoch as before.)",
     Why.HANDED_OVER: "Put fewer and larger tensors into a batch (`collate_fn`): each is sent from "
-    "the worker separately. With a GPU, pin_memory=True receives them in a separate thread. "
-    "If making a batch takes no longer than receiving it, num_workers=0 is faster.",
+    "the worker separately. With a GPU, pin_memory=True receives them in a separate thread. If "
+    "making a batch takes no longer than receiving it, num_workers=0 is faster.",
     Why.DIVIDED: "Larger batches, if memory and convergence allow; or fewer replicas.",
 }
 """Advice that does not depend on the loader's settings."""
@@ -240,8 +239,8 @@ def how_to_load_faster(fed: Feeding, limits: Limits) -> str:
         )
     if lacks_cores:
         return (
-            f"{_capital(full)}, so more workers would not help: do less in "
-            "`__getitem__` (decode and resize once, beforehand), or give the job more cores."
+            f"{_capital(full)}, so more workers would not help: do less in `__getitem__` (decode "
+            "and resize once, beforehand), or give the job more cores."
         )
     if loader.workers is not None:
         more = max(4, 2 * loader.workers)
@@ -250,7 +249,7 @@ def how_to_load_faster(fed: Feeding, limits: Limits) -> str:
         rest = {
             Why.WAITS: "They sleep most of the time, so more of them cost no core. Better still: "
             "files on a local disk, fewer and larger files, a cache of decoded samples.",
-            Why.COMPUTES: f"They compute all the time and cores are left. If that does not help, "
+            Why.COMPUTES: "They compute all the time, and cores are free. If that does not help, "
             f"{less}.",
             Why.UNKNOWN: "If that does not help, profile the dataset's `__getitem__` and its "
             "storage.",
@@ -295,8 +294,7 @@ def explain_wait(fed: Feeding, limits: Limits) -> str:
         Why.WAITS: f"Making a batch does not overlap with training, and mostly waits for {disk}.",
         Why.COMPUTES: "Making a batch takes CPU time and does not overlap with training.",
         Why.UNKNOWN: "Making a batch does not overlap with training. The reason for its duration "
-        "was not "
-        "measured.",
+        "was not measured.",
     }[fed.why]
 
 

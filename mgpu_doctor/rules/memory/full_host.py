@@ -17,15 +17,15 @@ FULL = Limit(
     "full",
     0.95,
     "fraction",
-    "of the host's memory, or of the control group's limit, in use without page cache in 80 % of "
-    "the samples of a minute. Post-mortems use the same share.",
+    "share of the host's memory, or of the control group's limit, in use without page cache in "
+    "80 % of the samples of a minute. Post-mortems use the same share.",
 )
 PRESSED = Limit(
     "pressed",
     0.01,
     "fraction",
-    "of the time in which tasks were stalled on memory (the kernel's PSI, `some`), from which on "
-    "it is a warning. With enough memory there are no such stalls.",
+    "share of the time in which tasks were stalled on memory (the kernel's PSI, `some`), from "
+    "which on it is a warning. With enough memory there are no such stalls.",
 )
 SHARE_OF_JOB = 0.5
 """Least share of the used memory that belongs to the job; otherwise others fill the host."""

@@ -12,7 +12,7 @@ from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_share
-from mgpu_doctor.rules.blame import culprit_of
+from mgpu_doctor.rules.culprits import culprit_of
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND, larger_batch, memory_share, uses
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
@@ -21,28 +21,28 @@ HALF = Limit(
     "used",
     0.5,
     "fraction",
-    "highest use of memory on every rank's GPU. Below it, twice the batch may fit, because part of "
-    "the memory does not grow with the batch.",
+    "memory use that no rank's GPU exceeds. Below it, twice the batch may fit, because part of the "
+    "memory does not grow with the batch.",
 )
 BEYOND = Limit(
     "beyond",
     0.2,
     "fraction",
-    "by which a rank's peak exceeds the median of the others. Allocators differ by a few per cent "
+    "how far a rank's peak exceeds the median of the others. Allocators differ by a few per cent "
     "(rounding, and the order of requests).",
 )
 LEAST = Limit(
     "least",
     float(1 << 30),
     "bytes",
-    "by which it must exceed them; contexts and library workspaces are smaller.",
+    "the same in bytes; contexts and library workspaces are smaller.",
 )
 WHOLE = Limit(
     "whole",
     0.85,
     "fraction",
-    "of the GPU's memory in use from the first sample to the last. TensorFlow takes all but a few "
-    "hundred MiB unless memory growth is enabled.",
+    "share of the GPU's memory in use from the first sample to the last. TensorFlow takes all but "
+    "a few hundred MiB unless memory growth is enabled.",
 )
 STILL = 0.01
 """Share of the memory by which its use may vary and still count as preallocated."""
@@ -207,8 +207,7 @@ def _find_preallocation(measures: Measures, limits: Limits) -> Iterable[Finding]
                 "Enable memory growth",
                 "Before anything else: for gpu in tf.config.list_physical_devices('GPU'): "
                 "tf.config.experimental.set_memory_growth(gpu, True); or "
-                "TF_FORCE_GPU_ALLOW_GROWTH=true in the environment. Memory may fragment more "
-                "then.",
+                "TF_FORCE_GPU_ALLOW_GROWTH=true in the environment. Memory may fragment more then.",
             ),
         ),
     )
@@ -233,7 +232,7 @@ RULES: tuple[Rule, ...] = (
         summary="No GPU ever uses more than half of its memory.",
         measured="The highest memory use on each rank's GPU during training, by NVML. It includes "
         "caches and other processes, so the job needs less than that.",
-        thresholds="Silent if the GPU of a rank is not known for sure.",
+        thresholds="Not reported if the GPU of any rank is uncertain.",
         fixes="Use a larger batch; `mgpu-doctor plan` finds the largest that fits.",
         examine=_find_headroom,
         needs=("devices",),
@@ -247,8 +246,8 @@ RULES: tuple[Rule, ...] = (
         measured="Each rank's peak by torch's allocator, else the most that NVML shows for its "
         "process. Ranks of a pipeline do different work and are not compared; nor is a rank whose "
         "largest step has so many more samples or tokens that they explain half of the difference.",
-        thresholds=f"A warning if the fullest rank uses {FULL:.0%} of its GPU's memory, otherwise "
-        "info.",
+        thresholds=f"A warning if the fullest rank uses {format_share(FULL)} of its GPU's memory, "
+        "otherwise info.",
         fixes="Do not keep more on one rank than on the others.",
         examine=_find_imbalance,
         limits=(BEYOND, LEAST),
@@ -260,7 +259,7 @@ RULES: tuple[Rule, ...] = (
         summary="TensorFlow takes all memory of a GPU at the start.",
         measured="The GPU of a TensorFlow rank is nearly full from the first sample to the last, "
         "and its use does not vary.",
-        thresholds=f"Its use varies by {STILL:.0%} of the memory at most.",
+        thresholds=f"Its use varies by {format_share(STILL)} of the memory at most.",
         fixes="`set_memory_growth(gpu, True)` for every GPU before it is used, or "
         "TF_FORCE_GPU_ALLOW_GROWTH=true.",
         examine=_find_preallocation,

@@ -21,7 +21,7 @@ from mgpu_doctor.case.rank_device import accelerator
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_count, format_ranks, format_share
 from mgpu_doctor.rules import advice
-from mgpu_doctor.rules.blame import culprit_of
+from mgpu_doctor.rules.culprits import culprit_of
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
@@ -30,13 +30,14 @@ LASTING = Limit(
     "lasting",
     0.5,
     "fraction",
-    "least share of the samples in which it is there; a process that comes and goes does no harm.",
+    "minimum share of the samples in which the process is there; a process that comes and goes "
+    "does no harm.",
 )
 SHARE = Limit(
     "share",
     0.05,
     "fraction",
-    "least share of the GPU's memory that other processes hold; a context alone takes 0.4 GiB.",
+    "minimum share of the GPU's memory that other processes hold; a context alone takes 0.4 GiB.",
 )
 FULL = 0.9
 """Share of a GPU's memory in use from which on other processes are a warning."""
@@ -157,8 +158,8 @@ def _find_foreign_processes(measures: Measures, limits: Limits) -> Iterable[Find
             code="oom-foreign-process",
             severity=Severity.WARNING if full else Severity.INFO,
             confidence=0.9,
-            title=f"{_name_processes(len(there))} {format_bytes(taken)} of GPU "
-            f"{gpu.index} ({format_share(taken / total)})",
+            title=f"{_name_processes(len(there))} {format_bytes(taken)} of GPU {gpu.index} "
+            f"({format_share(taken / total)})",
             cause="They were there in most samples. That memory is unavailable to the job"
             + ("; the GPU is nearly full." if full else "."),
             victims=gpu.ranks,
@@ -221,7 +222,8 @@ RULES: tuple[Rule, ...] = (
         summary="A process of another job holds memory on a rank's GPU.",
         measured="NVML's processes on the devices of the ranks, except the job's own. Only if "
         "every rank is found among them, because NVML's pids differ in a container.",
-        thresholds=f"A warning if {FULL:.0%} of the GPU's memory are in use, otherwise info.",
+        thresholds=f"A warning if {format_share(FULL)} of the GPU's memory is in use, otherwise "
+        "info.",
         fixes="Find the other process with `nvidia-smi`; wait for it or use another GPU.",
         examine=_find_foreign_processes,
         alternatives=(log_detector("oom-foreign-process"),),

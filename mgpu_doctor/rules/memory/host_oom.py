@@ -24,7 +24,7 @@ from mgpu_doctor.analysis.postmortem.rank_failures import (
 )
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Finding, Fix, Predicted, Severity
-from mgpu_doctor.formatting import format_bytes
+from mgpu_doctor.formatting import format_bytes, format_share
 from mgpu_doctor.rules.failures import failure_text
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.memory import leaks, memory_users
@@ -81,9 +81,8 @@ def _by_leak(finding: Finding, growing: Sequence[MemoryGrowth]) -> Finding:
     return replace(
         finding,
         cause=f"It leaked: the memory of rank {most.rank.rank} grew by "
-        f"{format_bytes(most.growth.slope)} a "
-        f"step, to {format_bytes(most.growth.last)} in {most.growth.places:,.0f} steps. "
-        f"{finding.cause}",
+        f"{format_bytes(most.growth.slope)} per step, to {format_bytes(most.growth.last)} in "
+        f"{most.growth.places:,.0f} steps. {finding.cause}",
         evidence=(*leaks.growth_rows(leaking), *finding.evidence),
         fixes=(leaks.ON_HOST, *(fix for fix in finding.fixes if fix.id == "more-memory")),
         replaces=(*finding.replaces, "leak-host"),
@@ -114,8 +113,8 @@ def _cause(failure: RankFailure, memory: OutOfMemory, use: Sequence[User], limit
     if own is not None and use[0].total >= limits["more"] * own.total:
         sentences.append(
             f"Rank {use[0].rank} used more: {format_bytes(use[0].total)} against "
-            f"{format_bytes(own.total)} with "
-            "their workers; the OOM killer does not always choose the largest."
+            f"{format_bytes(own.total)} with their workers; the OOM killer does not always choose "
+            "the largest."
         )
     everything, of_workers = sum(user.total for user in use), sum(user.of_workers for user in use)
     if everything and of_workers >= everything / 2:
@@ -154,7 +153,7 @@ def fewer_workers(use: Sequence[User] = ()) -> Fix:
         "fewer-workers",
         "Reduce the memory of the data loaders",
         "Halve `num_workers` and `prefetch_factor` of the DataLoader; keep samples in NumPy arrays "
-        "or Arrow tables instead of lists of Python objects: every worker copies those bit by bit "
+        "or Arrow tables instead of lists of Python objects: every worker gradually copies those, "
         "as their reference counts change.",
         predicted,
     )
@@ -180,15 +179,13 @@ RULES: tuple[Rule, ...] = (
         measured="The rank (or a child of it, such as a data-loader worker) ended by SIGKILL, and "
         "the kernel's log names its pid as killed for lack of memory, or `oom_kill` of its control "
         "group (version 1 or 2) or, where the log cannot be read, of the machine rose meanwhile. "
-        "If the log was read and does not name it, another process sent SIGKILL: "
-        "`failed-killed`. Also a MemoryError, or an allocator's error that host memory ran out. "
-        "Memory use is from the last host sample before the failure; leaks are detected "
-        "as for leak-host.",
-        thresholds=f"Confidence: kernel log {BY_LOG}, the group's own counter "
-        f"{BY_GROUP}, the machine's {BY_MACHINE}, a group that was "
-        f"{FULL:.0%} full in the last sample while nothing could be counted "
-        f"{BY_FULL}. `memory.events` and `memory.oom_control` count a kill in the "
-        "group of the killed process (the kernel's mm/memcontrol.c).",
+        "If the log was read and does not name it, another process sent SIGKILL: `failed-killed`. "
+        "Also a MemoryError, or an allocator's error that host memory ran out. Memory use is from "
+        "the last host sample before the failure; leaks are detected as for leak-host.",
+        thresholds=f"Confidence: kernel log {BY_LOG}, the group's own counter {BY_GROUP}, the "
+        f"machine's {BY_MACHINE}, a group that was {format_share(FULL)} full in the last sample "
+        f"while nothing could be counted {BY_FULL}. `memory.events` and `memory.oom_control` count "
+        "a kill in the group of the killed process (the kernel's mm/memcontrol.c).",
         fixes="Raise the limit, use fewer or lighter data-loader workers, hold one copy of the "
         "data.",
         examine=_oom_host,
@@ -205,8 +202,9 @@ RULES: tuple[Rule, ...] = (
                 "more",
                 1.25,
                 "ratio",
-                "least memory of another rank, as a multiple of the killed rank's, to report that "
-                "it used more; ranks of one job are within some per cent of each other",
+                "memory of another rank, as a multiple of the killed rank's, from which it is "
+                "reported that it used more; ranks of one job are within a few per cent of each "
+                "other.",
             ),
         ),
     ),

@@ -17,7 +17,7 @@ from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_ranks, format_seconds
-from mgpu_doctor.rules.blame import culprits_among, severity_of_cost
+from mgpu_doctor.rules.culprits import culprits_among, severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.slow.host_contention import find_host_cause
 
@@ -25,7 +25,7 @@ GROWN = Limit(
     "grown",
     64 * 1024 * 1024,
     "bytes",
-    "least growth, by the lower bound of the slope. Allocators and caches of healthy jobs stay "
+    "minimum growth, by the lower bound of the slope. Allocators and caches of healthy jobs stay "
     "below it (200 simulated healthy series of each kind).",
 )
 FAR_AHEAD = 3 * 86_400.0
@@ -238,8 +238,7 @@ RULES: tuple[Rule, ...] = (
         family="memory",
         summary="The host memory of a rank grows step after step.",
         measured="Resident memory of the rank's process after warm-up, read by the process itself "
-        "at the end of steps (older recordings: from host samples), at least 30 times. "
-        f"{_TEST}",
+        f"at the end of steps (older recordings: from host samples), at least 30 times. {_TEST}",
         thresholds=_THRESHOLDS,
         fixes="Find what keeps objects from step to step.",
         examine=_find_host_leak,

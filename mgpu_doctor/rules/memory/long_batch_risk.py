@@ -11,7 +11,7 @@ from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_bytes, format_ranks, format_seconds
 from mgpu_doctor.rules.advice import PLAN_MEMORY
-from mgpu_doctor.rules.blame import culprits_among
+from mgpu_doctor.rules.culprits import culprits_among
 from mgpu_doctor.rules.rule import Limit, Limits
 
 AHEAD = Limit(

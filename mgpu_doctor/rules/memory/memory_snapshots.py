@@ -32,8 +32,8 @@ def _find_out_of_memory(measures: Measures, _: Limits) -> Iterable[Finding]:
             code="oom-device",
             severity=Severity.CRITICAL,
             confidence=0.8 if snapshot.moved else 0.95,
-            title=f"A device ran out of memory: allocating {format_bytes(refused.wanted)} failed"
-            f"{_place(refused)}{held}",
+            title=f"A device ran out of memory: allocating {format_bytes(refused.wanted)} "
+            f"failed{_place(refused)}{held}",
             cause=_cause(snapshot, refused),
             evidence=tuple(_evidence(snapshot, refused)),
             fixes=(PLAN_MEMORY,),

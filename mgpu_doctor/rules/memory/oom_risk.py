@@ -14,7 +14,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_ranks, format_seconds
 from mgpu_doctor.rules import advice
-from mgpu_doctor.rules.blame import culprit_from, culprits_among
+from mgpu_doctor.rules.culprits import culprit_from, culprits_among
 from mgpu_doctor.rules.memory import full_host, long_batch_risk
 from mgpu_doctor.rules.memory.leaks import (
     FIRST_EPOCH,
@@ -35,15 +35,15 @@ SOON = Limit(
     "soon",
     900.0,
     "s",
-    "until memory is full, from which on it is critical: a quarter of an hour is short for a "
+    "time until memory is full, below which it is critical: a quarter of an hour is short for a "
     "checkpoint and an inspection of the job.",
 )
 RETRIES = Limit(
     "retries",
     5,
     "times",
-    "that torch flushed its allocator cache to serve a request. The goal is none (torchtune's pull "
-    "request 1360); a few can come from one odd batch.",
+    "how often torch flushed its allocator cache to serve a request, from which it is reported. "
+    "The goal is none (torchtune's pull request 1360); a few can come from one odd batch.",
 )
 OWN_LIMIT = " The process reaches its own limit (`ulimit -v` or `-d`) before the host is full."
 MOST_RANKS = 8
@@ -91,9 +91,8 @@ def _report(
             Fix(
                 "save-now",
                 "Save a checkpoint before it is full",
-                "Save one now and at least every "
-                f"{max(1, int(earliest / 2)):,} steps, and restart from it: a restart frees what "
-                "leaked.",
+                f"Save one now and at least every {max(1, int(earliest / 2)):,} steps, and restart "
+                "from it: a restart frees what leaked.",
             ),
         ),
     )
@@ -122,9 +121,8 @@ def _find_cache_flushes(measures: Measures, limits: Limits) -> Iterable[Finding]
         confidence=0.8,
         title=f"No headroom left on the device of {ranks}: torch flushed its allocator cache "
         f"{flushing[0][0]} times",
-        cause="A request did not fit, so torch returned its cached memory to the device, which "
-        "waits for the device, and asked again. This costs time each time, and one larger batch "
-        "ends the job.",
+        cause="A request did not fit, so torch waited for the device, returned its cached memory "
+        "and tried again. Every flush costs time, and one larger batch ends the job.",
         culprits=tuple(culprit_from(rank) for _, rank in flushing),
         evidence=tuple(
             Evidence(

@@ -16,7 +16,7 @@ from mgpu_doctor.case.device_times import BoundBy
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_count, format_share
 from mgpu_doctor.rules.advice import environment
-from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
+from mgpu_doctor.rules.culprits import culprit_of, severity_of_cost
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.slow.straggler_finding import cause_named, decides
@@ -188,8 +188,7 @@ def _fixes(measures: Measures, cpu_demand: CpuDemand, saved: float | None) -> tu
             1 - saved,
             None,
             "measured what-if: the same steps without the time in which main threads waited for a "
-            "core; "
-            "threads that spin while they wait cost more",
+            "core; threads that spin while they wait cost more",
         )
     fitting = max(1, int(cores // count))
     fixes = []
@@ -210,8 +209,7 @@ def _fixes(measures: Measures, cpu_demand: CpuDemand, saved: float | None) -> tu
                 "fewer-workers",
                 "Leave cores for the loader's workers",
                 "Use fewer workers (`num_workers`), or less work per sample (decode and resize "
-                "once, in "
-                "advance).",
+                "once, in advance).",
             )
         )
     if cpu_demand.most_threads == 1:
@@ -234,26 +232,26 @@ RULE = Rule(
     code="cpu-oversubscribed",
     family="slow",
     summary=(
-        "The ranks have more computing threads (and busy loader workers) than their host "
-        "has cores or CPU quota."
+        "The ranks have more computing threads (and busy loader workers) than their host has cores "
+        "or CPU quota."
     ),
     measured=(
-        "Threads that torch computes with, of all ranks of a host, plus loader workers by "
-        "the CPU time that they use, compared with the cores of their affinity or the "
-        "quota of their control groups. The effect is the share of time in which a rank's "
-        "main thread waited for a core (schedstat, sampled once per second). The cost is "
-        "a what-if over the same steps without that time. On GPUs it is known only if the "
-        "run-ahead is: a host that is ahead of its GPU costs nothing (not yet seen on a GPU)."
+        "Threads that torch computes with, of all ranks of a host, plus loader workers by the CPU "
+        "time that they use, compared with the cores of their affinity or the quota of their "
+        "control groups. The effect is the share of time in which a rank's main thread waited for "
+        "a core (schedstat, sampled once per second). The cost is a what-if over the same steps "
+        "without that time. On GPUs it is known only if the run-ahead is: a host that is ahead of "
+        "its GPU costs nothing (not yet seen on a GPU)."
     ),
     thresholds=(
-        "More threads than cores, and main threads that wait for a core. Warning if steps "
-        "without the wait would be 5 % shorter; only info if each rank has one thread, as "
-        "no thread setting helps then. Measured with two ranks of two threads each on two "
-        "cores: the predicted saving was a third, one thread per rank saved half."
+        "More threads than cores, and main threads that wait for a core. Warning if steps without "
+        "the wait would be 5 % shorter; only info if each rank has one thread, as no thread "
+        "setting helps then. Measured with two ranks of two threads each on two cores: the "
+        "predicted saving was a third, one thread per rank saved half."
     ),
     fixes=(
-        "Use one computing thread per rank (`OMP_NUM_THREADS`) or cores divided by ranks, "
-        "fewer busy loader workers, or more cores."
+        "Use one computing thread per rank (`OMP_NUM_THREADS`) or cores divided by ranks, fewer "
+        "busy loader workers, or more cores."
     ),
     examine=_oversubscribed,
     alternatives=(log_detector("cpu-oversubscribed"),),
@@ -270,8 +268,7 @@ RULE = Rule(
             QUEUEING,
             "fraction",
             "minimum share of time in which a main thread waits for a core (5 % of the time is "
-            "what "
-            "makes a finding about speed a warning).",
+            "what makes a finding about speed a warning).",
         ),
     ),
 )

@@ -15,7 +15,7 @@ from mgpu_doctor.analysis.structure.load_imbalance import (
 )
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
-from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
+from mgpu_doctor.rules.culprits import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.slow.stall_finding import COST
 
@@ -23,13 +23,6 @@ SURE, SURE_BY_WORK = 0.95, 0.8
 STAGES = (
     " Each stage is compared with its usual share of the step's work, so stages that are always "
     "larger do not count here."
-)
-BUCKETS = (
-    "Group samples of similar length: with Hugging Face, "
-    "`TrainingArguments(group_by_length=True)`; "
-    "with your own loader, a batch sampler that sorts some hundred samples by length, cuts them "
-    "into batches and gives the ranks batches of the same place in that order. Or fill each batch "
-    "up to a number of tokens instead of samples."
 )
 
 
@@ -59,12 +52,10 @@ def _uneven_data(measures: Measures, uneven: Uneven) -> Finding:
         severity=severity_of_cost(uneven.saved),
         confidence=SURE,
         title=f"{format_ranks(uneven.ranks).capitalize()} {'have' if several else 'has'} "
-        f"{format_share(uneven.load / uneven.load_of_others - 1)} more {uneven.unit} in every "
-        "step than the "
-        "other ranks, which wait",
+        f"{format_share(uneven.load / uneven.load_of_others - 1)} more {uneven.unit} in every step "
+        "than the other ranks, which wait",
         cause=f"More data is more work. It explains {format_share(uneven.explained)} of the extra "
-        f"time of "
-        f"{'these ranks' if several else 'this rank'}."
+        f"time of {'these ranks' if several else 'this rank'}."
         f"{_settings(measures, uneven.ranks[0], victims)}",
         culprits=tuple(culprit_of(measures, rank) for rank in uneven.ranks),
         victims=victims,
@@ -149,10 +140,8 @@ def _varying_data(measures: Measures, varying: Varying) -> Finding:
         code="imbalance-data",
         severity=severity_of_cost(varying.saved),
         confidence=SURE,
-        title=f"Uneven {varying.unit} cost {format_seconds(varying.seconds)} per step: in "
-        "each step the "
-        f"ranks "
-        "wait for the one with the most",
+        title=f"Uneven {varying.unit} cost {format_seconds(varying.seconds)} per step: in each "
+        "step the ranks wait for the one with the most",
         cause=f"The {varying.unit} per step differ between the ranks (sequences or samples of "
         "different size), and so does their work. No rank is slower by itself.",
         victims=compared,
@@ -183,18 +172,8 @@ def _varying_data(measures: Measures, varying: Varying) -> Finding:
         since_step=0,
         cost=Cost(varying.saved, varying.seconds),
         fixes=(
-            Fix(
-                "bucket-by-length",
-                "Give all ranks batches of similar size in each step",
-                BUCKETS,
-                Predicted(
-                    1 - varying.saved,
-                    None,
-                    f"measured what-if: the same steps with equal {varying.unit} on all "
-                    "ranks; less "
-                    f"padding "
-                    "saves more",
-                ),
+            _batches_of_similar_size(
+                varying.saved, f"equal {varying.unit} on all ranks; less padding saves more"
             ),
         ),
     )
@@ -243,22 +222,24 @@ def _varying_work(measures: Measures, work: VaryingWork, severity: Severity) -> 
         since_step=0,
         cost=Cost(work.saved, work.seconds),
         fixes=(
-            Fix(
-                "bucket-by-length",
-                "Give all ranks batches of similar size in each step",
-                BUCKETS,
-                Predicted(
-                    1 - work.saved,
-                    None,
-                    "measured what-if: the same steps with "
-                    + (
-                        "even work in all pipelines"
-                        if work.in_stages
-                        else "equal work on all ranks"
-                    ),
-                ),
+            _batches_of_similar_size(
+                work.saved,
+                "even work in all pipelines" if work.in_stages else "equal work on all ranks",
             ),
         ),
+    )
+
+
+def _batches_of_similar_size(saved: float, even: str) -> Fix:
+    """`saved`: the share of the step time that it saves; `even`: what the what-if assumes."""
+    return Fix(
+        "bucket-by-length",
+        "Give all ranks batches of similar size in each step",
+        "Group samples of similar length: with Hugging Face, "
+        "`TrainingArguments(group_by_length=True)`; with your own loader, a batch sampler that "
+        "sorts a few hundred samples by length, cuts them into batches, and gives the ranks "
+        "neighbouring batches. Or fill each batch up to a number of tokens instead of samples.",
+        Predicted(1 - saved, None, f"measured what-if: the same steps with {even}"),
     )
 
 
@@ -266,16 +247,16 @@ SPREAD = Limit(
     "spread",
     0.05,
     "fraction",
-    "least share of the step time that even work would save, if nothing counts the data. A choice: "
-    "what a machine does to healthy ranks costs as much of short steps",
+    "minimum share of the step time that even work would save, if nothing counts the data. A "
+    "choice: on short steps, what a machine does to healthy ranks costs as much.",
 )
 
 WARNED = Limit(
     "warned",
     0.10,
     "fraction",
-    "the same, from which it is a warning. Neighbours on a shared machine made both passes of "
-    "healthy ranks longer, and their CPU time, at 7 % of a step of 23 ms (benchmarks.blame)",
+    "the same, from which it is a warning. Neighbours on a shared machine lengthened both passes "
+    "of healthy ranks, and their CPU time, by 7 % of a step of 23 ms (benchmarks.blame).",
 )
 
 RULES = (
@@ -283,25 +264,24 @@ RULES = (
         code="imbalance-data",
         family="slow",
         summary=(
-            "Ranks have different amounts of data in a step, and those with less wait for "
-            "those with more: always the same rank, or a different one in each step."
+            "Ranks have different amounts of data in a step, and those with less wait for those "
+            "with more: always the same rank, or a different one in each step."
         ),
         measured=(
-            "Samples and tokens of every step, counted at the loader. For a straggler: "
-            "whether it has at least 5 % more, and whether work in proportion to that "
-            "explains at least half of its excess. For a rank that changes from step to step: "
-            "how own work follows the load over all steps and ranks (each minus its mean), "
-            "and what equal loads would save. Where nothing counts the load, work itself shows "
-            "it; in pipelines, a rank's work is compared with its usual share of the step's."
+            "Samples and tokens of every step, counted at the loader. For a straggler: whether it "
+            "has at least 5 % more, and whether work in proportion to that explains at least half "
+            "of its excess. For a rank that changes from step to step: how own work follows the "
+            "load over all steps and ranks (each minus its mean), and what equal loads would save. "
+            "Where nothing counts the load, work itself shows it; in pipelines, a rank's work is "
+            "compared with its usual share of the step's."
         ),
         thresholds=(
-            "A straggler must pass the straggler test (`explain straggler-compute`). "
-            "Otherwise: a correlation of at least 0.3 with t of at least 6, loads that differ "
-            "by 2 % or more (standard deviation), and no more seconds per sample than in the "
-            "mean step. By work alone: a correlation of the two passes of at least "
-            f"{BOTH_PASSES:g} with t of at least 6, on CPUs of at least {COMPUTED:g} with the "
-            "thread's CPU time, "
-            "and none with the step before."
+            "A straggler must pass the straggler test (`explain straggler-compute`). Otherwise: a "
+            "correlation of at least 0.3 with t of at least 6, loads that differ by 2 % or more "
+            "(standard deviation), and no more seconds per sample than in the mean step. By work "
+            f"alone: a correlation of the two passes of at least {BOTH_PASSES:g} with t of at "
+            f"least 6, on CPUs of at least {COMPUTED:g} with the thread's CPU time, and none with "
+            "the step before."
         ),
         fixes=(
             "Use equal batch sizes and shards (`drop_last`), group batches by length, or use "

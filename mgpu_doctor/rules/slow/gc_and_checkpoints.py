@@ -47,8 +47,8 @@ def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 Fix(
                     "gc-freeze",
                     "Exclude long-lived objects from garbage collection",
-                    "Before the training loop, once models and data sets exist, call "
-                    "`import gc; gc.collect(); gc.freeze()`.",
+                    "Before the training loop, once models and data sets exist, call `import gc; "
+                    "gc.collect(); gc.freeze()`.",
                     without(stalls, "collections, an upper bound: young objects are still scanned"),
                 ),
                 Fix(
@@ -118,8 +118,8 @@ def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
             code="checkpoint-stall",
             title=f"Saving a checkpoint {who} stops the training {when(measures, stalls)}, "
             f"{each_lasts(stalls)}",
-            cause=f"The training loop is blocked until the checkpoint is written{waits}."
-            f"{busy(stalls)}",
+            cause="The training loop is blocked until the checkpoint is "
+            f"written{waits}.{busy(stalls)}",
             fixes=tuple(fixes),
             replaces=reported_by(measures, stalls),
         )

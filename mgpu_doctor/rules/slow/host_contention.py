@@ -129,8 +129,7 @@ def _describe_surroundings(place: _Place) -> str:
     if place.cause.name == "host-paging":
         sentences.append(
             "glibc's malloc returns large freed blocks to the kernel. Whether this happens in "
-            "every "
-            "step depends on the heap of each process."
+            "every step depends on the heap of each process."
         )
     if place.cause.name == "host-contended":
         if own.outside is not None and own.outside >= OUTSIDE:
@@ -204,8 +203,7 @@ def _fixes(measures: Measures, place: _Place) -> list[Fix]:
                 "move-rank",
                 f"Let rank {number} use more cores",
                 f"taskset -acp {cores} {pid}  moves it at once. To make it permanent, start it "
-                f"with "
-                f"numactl --physcpubind={cores} COMMAND, or look for `sched_setaffinity`, "
+                f"with numactl --physcpubind={cores} COMMAND, or look for `sched_setaffinity`, "
                 "`--cpu-bind` (Slurm), `--cpuset-cpus` (docker) or `--numa-binding` (torchrun) "
                 "that gives it fewer cores.",
             )
@@ -230,8 +228,8 @@ def clear_cores(own: Surroundings) -> Fix:
     return Fix(
         "clear-cores",
         "Find the other processes on these cores, and stop or move them",
-        "ps -eLo psr,pcpu,pid,comm --sort=-pcpu | head -30  shows what runs on which core "
-        f"(first column; the rank's: {core}).\n"
+        "ps -eLo psr,pcpu,pid,comm --sort=-pcpu | head -30  shows what runs on which core (first "
+        f"column; the rank's: {core}).\n"
         "taskset -acp OTHER_CORES OTHER_PID  moves it; nice -n 19 lowers its priority.",
     )
 
@@ -294,14 +292,14 @@ RULES = (
         ),
         thresholds=THRESHOLDS
         + (
-            " The host must explain half of the excess, and more than the rank's batches, "
-            "garbage collection and checkpoints do. If the job's own threads fill the cores, "
-            "the finding is `cpu-oversubscribed`."
+            " The host must explain half of the excess, and more than the rank's batches, garbage "
+            "collection and checkpoints do. If the job's own threads fill the cores, the finding "
+            "is `cpu-oversubscribed`."
         ),
         fixes=(
             "Use other cores (`taskset`, `numactl`), raise the quota (docker, Kubernetes, "
-            "systemd), use no more threads than cores (`OMP_NUM_THREADS`), or an allocator "
-            "that keeps freed memory (`MALLOC_TRIM_THRESHOLD_`, jemalloc)."
+            "systemd), use no more threads than cores (`OMP_NUM_THREADS`), or an allocator that "
+            "keeps freed memory (`MALLOC_TRIM_THRESHOLD_`, jemalloc)."
         ),
         examine=_straggler,
         needs=("stragglers",),

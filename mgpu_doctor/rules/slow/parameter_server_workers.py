@@ -19,7 +19,7 @@ from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.process_metadata import Pace
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_count, format_seconds, format_share
-from mgpu_doctor.rules.blame import severity_of_cost
+from mgpu_doctor.rules.culprits import severity_of_cost
 from mgpu_doctor.rules.failures import failure_fixes, failure_text
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.gpu.xid_evidence import XIDS_OF_ENDS
@@ -56,7 +56,7 @@ def _slow_task(slow: SlowPace, saved: float, measures: Measures) -> Finding:
             slow.middle,
             "s",
             slow.of_others,
-            f"its newest {format_count(slow.times, 'closure')}, as the chief sees them",
+            f"its newest {format_count(slow.times, 'closure')}, as measured by the chief",
             task,
         ),
         how=f"On this worker's host (its address is in TF_CONFIG, `cluster.worker[{slow.index}]`), "
@@ -82,9 +82,9 @@ def _slow_rank(slow: SlowPace, saved: float, measures: Measures) -> Finding:
             slow.of_others,
             f"its newest {format_count(slow.times, 'step')}, without waiting and communication",
         ),
-        how=f"Look in the list of ranks for the phase that is longer than on the others. Check"
-        f"{on} with `top` for other processes on its cores, its clocks, and the storage of its "
-        "part of the data.",
+        how=f"Look in the list of ranks for the phase that is longer than on the others. Check{on} "
+        "with `top` for other processes on its cores, its clocks, and the storage of its part of "
+        "the data.",
     )
 
 
@@ -103,8 +103,8 @@ def _finding(
         confidence=0.9,
         title=f"{title}, the others {format_seconds(slow.of_others)}: {format_share(saved)} of "
         "the throughput is lost",
-        cause="Workers of a parameter server do not wait for each other, so the job loses only "
-        "what this worker does less. Its gradients are computed from older weights than the "
+        cause="Workers of a parameter server do not wait for each other, so the job loses only the "
+        "work that this worker does not do. Its gradients are computed from older weights than the "
         "others'. All workers run the same function, so its host or its part of the data is slow.",
         culprits=(worker,),
         evidence=(seen,),

@@ -14,16 +14,16 @@ from mgpu_doctor.analysis.stacks.stack_sampling import (
 )
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix
 from mgpu_doctor.formatting import format_ranks, format_share
-from mgpu_doctor.rules.blame import severity_of_cost
+from mgpu_doctor.rules.culprits import severity_of_cost
 from mgpu_doctor.rules.rule import Detector, Limits
 
 CONFIDENCE = 0.8
 """Limited, because samples do not show step times."""
 MEASURED = (
     f"In a job without the probe, at least {LEAST_SNAPSHOTS} stack samples of all ranks: one rank "
-    f"is in its own code in {LEAST_EXCESS:.0%} of them more often than every other rank, while the "
-    f"others wait in a collective or the backward pass (Fisher's exact test, {FALSE_ALARMS:g} "
-    "false alarms for all ranks together), and several steps have passed."
+    f"is in its own code in {format_share(LEAST_EXCESS)} of them more often than every other rank, "
+    "while the others wait in a collective or the backward pass (Fisher's exact test, "
+    f"{FALSE_ALARMS:g} false alarms for all ranks together), and several steps have passed."
 )
 
 
@@ -50,12 +50,11 @@ def _finding(straggler: SampledStraggler, measures: Measures) -> Finding:
         severity=severity_of_cost(excess),
         confidence=CONFIDENCE,
         title=f"Rank {straggler.rank} is slowing down the other ranks: it is in "
-        f"{straggler.function}() at {at} "
-        f"in {format_share(straggler.share)} of {straggler.snapshots} samples",
-        cause=f"It was in its own code in {format_share(straggler.own)} of the samples, no "
-        "other rank in "
-        f"more than {format_share(straggler.others)}. Meanwhile {who} waited"
-        f"{f' in {straggler.operation}' if straggler.operation else ''}.",
+        f"{straggler.function}() at {at} in {format_share(straggler.share)} of "
+        f"{straggler.snapshots} samples",
+        cause=f"It was in its own code in {format_share(straggler.own)} of the samples, no other "
+        f"rank in more than {format_share(straggler.others)}. Meanwhile {who} "
+        f"waited{f' in {straggler.operation}' if straggler.operation else ''}.",
         culprits=(
             Culprit(
                 straggler.rank,

@@ -9,7 +9,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.structure.pipeline_stages import Stages
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
-from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
+from mgpu_doctor.rules.culprits import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 MODEL = "pipeline model (sum of the stages + (m - 1) x the slowest) / m on the measured stages"
@@ -167,8 +167,8 @@ RULES = (
                 0.15,
                 "fraction",
                 "how much more work than the mean the slowest stage has; equal stages of two "
-                "layers differ by 9 %, as the first needs no gradient of its input, and noise "
-                "adds to that",
+                "layers differ by 9 %, as the first needs no gradient of its input, and noise adds "
+                "to that.",
             ),
             Limit(
                 "alike",
@@ -176,13 +176,13 @@ RULES = (
                 "fraction",
                 "the same for a stage that is no larger than the others, for a warning: of two "
                 "equal stages on a shared machine, one was 16 % above the mean throughout a job of "
-                "5 s because its core was slower (1 of 9 runs)",
+                "5 s because its core was slower (1 of 9 runs).",
             ),
             Limit(
                 "cost",
                 0.01,
                 "fraction",
-                "least share of the step time that equal stages would save",
+                "minimum share of the step time that equal stages would save.",
             ),
         ),
         unverified="On GPUs, where host clocks do not show a stage's work.",

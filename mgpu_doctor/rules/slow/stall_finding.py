@@ -13,8 +13,8 @@ from mgpu_doctor.analysis.stalls.few_stalls import (
 )
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
-from mgpu_doctor.formatting import format_ranks, format_seconds
-from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
+from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
+from mgpu_doctor.rules.culprits import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit
 
 SEEN = ("checkpoint", "evaluation")
@@ -24,20 +24,20 @@ MUCH = 0.1
 
 RECURS = (
     "At least 3 stalls. Each counts with at most 4 times the duration of the third longest, so "
-    "that one or two long stalls are not taken for a recurring one. One or two count by "
-    f"themselves if they are of one rank, each takes at least {LEAST_SECONDS:g} s and "
-    f"{LEAST_STEPS:g} median steps, all other ranks wait for it, and together they take at least "
-    f"{LEAST_COST:.0%} of the time; and if the rank saved or evaluated, was on a CPU for "
-    f"{COMPUTED:.0%} of the time, or was idle and did not wait for a core. They are a warning from "
-    f"{MUCH:.0%} on, unless the rank was idle."
+    "that one or two long stalls are not taken for a recurring one. One or two count by themselves "
+    f"if they are of one rank, each takes at least {LEAST_SECONDS:g} s and {LEAST_STEPS:g} median "
+    "steps, all other ranks wait for it, and together they take at least "
+    f"{format_share(LEAST_COST)} of the time; and if the rank saved or evaluated, was on a CPU for "
+    f"{format_share(COMPUTED)} of the time, or was idle and did not wait for a core. They are a "
+    f"warning from {format_share(MUCH)} on, unless the rank was idle."
 )
 
 COST = Limit(
     "cost",
     0.01,
     "fraction",
-    "least share of the total time that is saved without the stalls (of the mean step, so that a "
-    "rare stall counts in full); warning from 5 %",
+    "minimum share of the total time that would be saved without the stalls (of the mean step, so "
+    "that a rare stall counts in full); warning from 5 %.",
 )
 LEAST_RECURRENCE = 3
 """Fewer stalls may be chance."""

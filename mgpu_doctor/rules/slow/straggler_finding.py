@@ -11,7 +11,7 @@ from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES, HOST, Cause
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, PhaseExcess, Predicted
 from mgpu_doctor.formatting import format_ranks, format_seconds
-from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
+from mgpu_doctor.rules.culprits import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits
 
 FAMILIES = {
@@ -34,19 +34,14 @@ COST = Limit(
 
 THRESHOLDS = (
     "All of these must hold. At least 20 steps are compared. Own work exceeds the median of the "
-    "other "
-    "ranks, paired by step, by at least 2 % of the step (3 % with two ranks) in at least 70 % of "
-    "the "
-    "steps. Both halves of the steps agree. The excess is statistically significant (Yuen's "
-    "trimmed "
-    "mean with an error that accounts for autocorrelation; the limit grows with the number of "
-    "ranks "
-    "and the length of the job, benchmarks/detection.py). The other ranks wait longer than the "
-    "culprit by at least half the excess. The excess is at least 1.5 times the usual difference "
-    "among the others, or more if they are few. From 32 ranks on, the statistics of all ranks are "
-    "used, and five slow steps can be enough: the limit is that of a likelihood-ratio scan "
-    "evaluated "
-    "after every step (Siegmund & Venkatraman 1995)."
+    "other ranks, paired by step, by at least 2 % of the step (3 % with two ranks) in at least 70 "
+    "% of the steps. Both halves of the steps agree. The excess is statistically significant "
+    "(Yuen's trimmed mean with an error that accounts for autocorrelation; the limit grows with "
+    "the number of ranks and the length of the job, benchmarks/detection.py). The other ranks wait "
+    "longer than the culprit by at least half the excess. The excess is at least 1.5 times the "
+    "usual difference among the others, or more if they are few. From 32 ranks on, the statistics "
+    "of all ranks are used, and five slow steps can be enough: the limit is that of a "
+    "likelihood-ratio scan evaluated after every step (Siegmund & Venkatraman 1995)."
 )
 MEASURED = (
     "Steps of all ranks are joined by collective sequence number. Own work is the step without the "
@@ -189,8 +184,8 @@ def reference_of(measures: Measures, straggler: Straggler) -> Reference:
         return Reference(
             "on the other ranks of its pipeline stage",
             "the median of the other ranks of its pipeline stage",
-            f"on {format_ranks(equals - {straggler.rank})}, which hold the same pipeline "
-            f"stage {stage}",
+            f"on {format_ranks(equals - {straggler.rank})}, which hold the same pipeline stage "
+            f"{stage}",
         )
     if equals and straggler.since is not None:
         return Reference("before", "what it was before", "it was before")

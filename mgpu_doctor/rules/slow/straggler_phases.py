@@ -42,15 +42,14 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
         if known is not None and known.metadata.hands_samples_on:
             how = (
                 "Count the tokens that all_to_all sends to each rank: a router that prefers this "
-                "rank's "
-                "experts gives it more work. A load-balancing loss or a capacity factor fixes that."
+                "rank's experts gives it more work. A load-balancing loss or a capacity factor "
+                "fixes that."
             )
         elif both:
             how = (
                 "Both passes are slow, so suspect hardware or data before code: compare clocks, "
-                "load "
-                "and temperature of this rank's device and host with the others', and its batches "
-                "(samples, sequence length)."
+                "load and temperature of this rank's device and host with the others', and its "
+                "batches (samples, sequence length)."
             )
         how += f"\n{_compare_stacks(measures, straggler)}"
         what = f"its {phase} pass" if phase != "transfer" else "its host-to-device transfer"
@@ -92,8 +91,7 @@ def _optimizer(measures: Measures, limits: Limits) -> Iterable[Finding]:
             phases=FAMILIES["optimizer"],
             cause="The optimizer step of this rank takes longer than "
             f"{reference_of(measures, straggler).ranks}: work that only this rank does in "
-            "`step()`, its "
-            "hooks or gradient clipping, or a larger share of a sharded optimizer.",
+            "`step()`, its hooks or gradient clipping, or a larger share of a sharded optimizer.",
             fixes=[
                 Fix(
                     "fix-optimizer",

@@ -9,7 +9,7 @@ from mgpu_doctor.analysis.stalls.recompilation import Recompilation, find_recomp
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.rules import advice
-from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
+from mgpu_doctor.rules.culprits import culprit_of, severity_of_cost
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
@@ -169,20 +169,20 @@ RULES: tuple[Rule, ...] = (
                 "warm_up",
                 10,
                 "steps",
-                "first steps, in which compiling is part of the start",
+                "number of first steps, in which compiling is part of the start.",
             ),
             Limit(
                 "steps",
                 3,
                 "steps",
-                "most steps with a compilation after warm-up that are normal: a first validation, "
-                "its last batch, the last batch of an epoch",
+                "how many steps with a compilation after warm-up are normal: a first validation, "
+                "its last batch, the last batch of an epoch.",
             ),
             Limit(
                 "cost",
                 0.01,
                 "fraction",
-                "least share of the time after warm-up spent compiling; warning from 5 %",
+                "minimum share of the time after warm-up spent compiling; warning from 5 %.",
             ),
         ),
         unverified="on a GPU, where compiling takes longer",

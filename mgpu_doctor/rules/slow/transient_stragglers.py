@@ -101,8 +101,8 @@ def _lone_evaluation(measures: Measures, stalls: Stalls) -> tuple[str, str, Fix]
             f"Divide the evaluation among all {count} ranks",
             "Use `DataLoader(validation, sampler=DistributedSampler(validation, shuffle=False))` "
             "on every rank, without `if rank == 0`, and sum losses and hits with "
-            "`dist.all_reduce`. The sampler repeats a few samples if the data set does not "
-            "divide evenly.",
+            "`dist.all_reduce`. The sampler repeats a few samples if the data set does not divide "
+            "evenly.",
             Predicted(
                 1 - stalls.saved * (1 - 1 / count),
                 None,
@@ -181,8 +181,8 @@ DOES = {
     "forward": "its forward pass takes longer",
     "backward": "its backward pass takes longer",
     "optimizer": "its optimizer step takes longer",
-    "other": "it spends time outside every phase (logging, metrics, saving by hand, "
-    "or other Python code around the model)",
+    "other": "it spends time outside every phase (logging, metrics, saving by hand, or other "
+    "Python code around the model)",
 }
 
 
@@ -206,11 +206,10 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
             stalls,
             code="straggler-transient",
             title=f"{format_ranks(stalls.ranks).capitalize()} "
-            f"{'stall' if several else 'stalls'}{turns} "
-            f"{when(measures, stalls)}, {each_lasts(stalls)}",
-            cause=f"In {which}, {DOES[stalls.phase]}. Ruled out: garbage collection, "
-            "checkpoints and "
-            f"evaluation.{busy(stalls) if ready is None else _without_core(ready)}",
+            f"{'stall' if several else 'stalls'}{turns} {when(measures, stalls)}, "
+            f"{each_lasts(stalls)}",
+            cause=f"In {which}, {DOES[stalls.phase]}. Ruled out: garbage collection, checkpoints "
+            f"and evaluation.{busy(stalls) if ready is None else _without_core(ready)}",
             fixes=(
                 replace(
                     fix, predicted=Predicted(1 - stalls.saved, None, f"{WHAT_IF} these stalls")

@@ -8,8 +8,8 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.traces.late_rank import FLOOR, LEAST_UNITS, Late
 from mgpu_doctor.analysis.traces.trace_summary import TraceSummary
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
-from mgpu_doctor.formatting import format_seconds
-from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
+from mgpu_doctor.formatting import format_seconds, format_share
+from mgpu_doctor.rules.culprits import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Detector, Limits
 
 MOSTLY = 0.5
@@ -33,8 +33,8 @@ WORDS = {
 MEASURED = (
     "In profiler traces: collectives of all ranks are joined by group and number; the rank that "
     f"spends the least time in them is named if the others spend longer, in {LEAST_UNITS} steps or "
-    f"more, by {FLOOR:.0%} of the step and beyond chance (the same test, on few steps). Kernels, "
-    "copies, loader, forward, backward and optimizer show what takes longer there."
+    f"more, by {format_share(FLOOR)} of the step and beyond chance (the same test, on few steps). "
+    "Kernels, copies, loader, forward, backward and optimizer show what takes longer there."
 )
 
 

@@ -9,7 +9,7 @@ from mgpu_doctor.analysis.traces.time_split import Split, by_name
 from mgpu_doctor.analysis.traces.trace_summary import TraceSummary
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_count, format_ranks, format_seconds, format_share
-from mgpu_doctor.rules.blame import severity_of_cost
+from mgpu_doctor.rules.culprits import severity_of_cost
 from mgpu_doctor.rules.rule import Detector, Examine, Limits, Rule
 
 OVERLAP_EXPOSED = 0.10
@@ -95,8 +95,7 @@ def _find_poor_overlap(measures: Measures, _: Limits) -> Iterable[Finding]:
         severity=severity_of_cost(saved),
         confidence=0.75,
         title=f"Computing hides only {format_share(hidden)} of the communication: "
-        f"{format_share(share)} of "
-        "the time is spent on moving data alone",
+        f"{format_share(share)} of the time is spent on moving data alone",
         cause=f"Kernels compute for {format_seconds(least.compute)} and data moves for "
         f"{format_seconds(least.communication)}, mostly one after the other.",
         evidence=tuple(_moving(summary, share)),
@@ -125,8 +124,8 @@ def _find_input_wait(measures: Measures, limits: Limits) -> Iterable[Finding]:
         severity=severity_of_cost(share),
         confidence=0.8,
         title=f"{who} for data: {format_share(share)} of the time",
-        cause="The loop waits in its DataLoader while nothing runs. Traces do not show why: "
-        "the workers are separate processes."
+        cause="The loop waits in its DataLoader while nothing runs. Traces do not show why: the "
+        "workers are separate processes."
         if measures.case.job.framework == "torch"
         else "The loop waits in its iterator while nothing runs.",
         victims=_ranks(summary),
@@ -255,8 +254,7 @@ def _split(measures: Measures, _: Limits) -> Iterable[Finding]:
         severity=Severity.INFO,
         confidence=1.0,
         title=f"{format_share(compute)} of the time is computation, {format_share(exposed)} is "
-        "exposed communication, "
-        f"{format_share(idle)} is idle ({_name_ranks(summary)})",
+        f"exposed communication, {format_share(idle)} is idle ({_name_ranks(summary)})",
         cause="Means over ranks, between the first and the last event "
         + (
             "on each device."

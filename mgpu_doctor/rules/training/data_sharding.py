@@ -221,9 +221,9 @@ RULES = (
         measured="Each rank records digests of the first 8 batches of its first 3 epochs (some "
         "elements of their first tensors, in host memory; of the inputs of the wrapped module if "
         "there is no loader). Ranks have the same data if all digests at the same positions are "
-        "equal. Silent for constant data, for jobs with pipeline stages or groups smaller than the "
-        "job, in which ranks may share a batch on purpose, and if each rank trains on its part of "
-        "a common batch.",
+        "equal. Not reported for constant data, for jobs with pipeline stages or groups smaller "
+        "than the job, in which ranks may share a batch on purpose, and if each rank trains on its "
+        "part of a common batch.",
         thresholds="All of at least 4 compared batches are equal, and a rank had at least 3 "
         "different ones: a digest of 48 bits does not repeat by chance. A missing `set_epoch` "
         "alone is info: each rank still gets its own samples, and shuffling once converges nearly "

@@ -14,7 +14,7 @@ from mgpu_doctor.case.device_times import with_device_losses
 from mgpu_doctor.case.model import Case, Outcome, Rank
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
-from mgpu_doctor.rules.blame import culprit_of
+from mgpu_doctor.rules.culprits import culprit_of
 from mgpu_doctor.rules.failures import failure_text
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
@@ -200,15 +200,15 @@ def _cause(
         )
     if not begin.updates:
         return (
-            f"It was so in the first step recorded, {begin.step}, before any update: the initial "
-            "or loaded weights, the batch or the loss function itself cause it."
+            f"It already was in step {begin.step}, the first one recorded and before any update: "
+            "the initial or loaded weights, the batch or the loss function itself cause it."
         )
     if alone:
         return "NaN weights give NaN outputs: the model learns nothing after this step."
     return (
-        "It began on several ranks in one step, after an update: a gradient that was too large "
-        "or NaN, on any rank, went into all ranks' weights. The losses do not show "
-        "which rank it was. The model learns nothing after this step."
+        "It began on several ranks in one step, after an update: a gradient that was too large or "
+        "NaN, on any rank, went into all ranks' weights. The losses do not show which rank it was. "
+        "The model learns nothing after this step."
     )
 
 
@@ -249,12 +249,12 @@ RULES: tuple[Rule, ...] = (
         code="loss-nan",
         family="training",
         summary="The loss is NaN or infinite and stays so: the model no longer learns.",
-        measured="The value on which each backward pass is called, if it is in host memory. A "
-        "loss on a device is copied without waiting, in the steps that the device times. "
-        "Also the exception or last message of a script that stopped because of it.",
-        thresholds="NaN weights do not recover, so only a loss that stays NaN or infinite to "
-        "the end counts. A rank is named if it alone was first, in a step in which every other "
-        "rank's loss was finite, or if it raised the exception.",
+        measured="The value on which each backward pass is called, if it is in host memory. A loss "
+        "on a device is copied without waiting, in the steps that the device times. Also the "
+        "exception or last message of a script that stopped because of it.",
+        thresholds="NaN weights do not recover, so only a loss that stays NaN or infinite to the "
+        "end counts. A rank is named if it alone was first, in a step in which every other rank's "
+        "loss was finite, or if it raised the exception.",
         fixes="Anomaly detection for the steps before; clipping, a lower learning rate, a check of "
         "the batch; an earlier checkpoint.",
         examine=_examine,
@@ -265,9 +265,9 @@ RULES: tuple[Rule, ...] = (
                 "steps",
                 5,
                 "steps",
-                f"in a row at the end of a running job; {WHEN_OVER} if it is over. A gradient "
-                "scaler may skip a few in a row while it looks for its scale (torch.amp halves it "
-                "at each)",
+                f"NaN or infinite losses in a row at the end of a running job; {WHEN_OVER} if it "
+                "is over. A gradient scaler may skip a few in a row while it looks for its scale "
+                "(torch.amp halves it at each).",
             ),
         ),
     ),

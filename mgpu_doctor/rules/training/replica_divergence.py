@@ -10,7 +10,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.structure.replica_checks import Replicas
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
-from mgpu_doctor.rules.blame import culprit_of
+from mgpu_doctor.rules.culprits import culprit_of
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.training.replication import (
     held_as_replicas,
@@ -149,8 +149,8 @@ def _explain(
     if by_hand:
         return (
             f"{who} started with different weights, or the gradient of a parameter is never "
-            "reduced: the script reduces gradients itself, and nothing else keeps the "
-            "replicas equal.",
+            "reduced: the script reduces gradients itself, and nothing else keeps the replicas "
+            "equal.",
             "for p in model.parameters(): dist.broadcast(p.data, src=0) before training; then "
             "dist.all_reduce(p.grad) for every parameter in every step. Or wrap the model in "
             "DistributedDataParallel, which does both.",
@@ -170,9 +170,9 @@ RULES: tuple[Rule, ...] = (
         family="training",
         summary="The weights of ranks that should be replicas differ.",
         measured="At steps 5, 10, 20, … 640, then every 500 steps, and when it ends, each rank "
-        "records a digest of some elements of up to 64 parameters. Only digests of the same "
-        "step, collective and number of updates are compared. Weights on a device are not read, "
-        "because that would wait for the device; nor are sharded weights. Silent for pipeline "
+        "records a digest of some elements of up to 64 parameters. Only digests of the same step, "
+        "collective and number of updates are compared. Weights on a device are not read, because "
+        "that would wait for the device; nor are sharded weights. Not reported for pipeline "
         "stages, groups smaller than the job, all-to-all exchanges (experts), communication hooks, "
         "averaging optimizers and ranks that do not communicate in most steps (local SGD).",
         thresholds="The sums of the sampled weights differ by more than 1e-5: float32 resolves "
@@ -187,10 +187,11 @@ RULES: tuple[Rule, ...] = (
                 "moments",
                 2,
                 "moments",
-                "compared steps, up to the last one, at which weights differ; a single one may "
-                "be weights that were loaded at the end. One is enough if all were equal to the "
-                "last bit before, and ranks other than rank 0 alone left the rest, which still "
-                "are; or, without a warning, if there are only two ranks",
+                "compared steps, up to the last one, at which weights differ; a single one may be "
+                "weights that were loaded at the end. One is enough if all weights were equal to "
+                "the last bit before, most ranks still agree, and not rank 0 alone differs (it may "
+                "have loaded weights to save or evaluate them); or, without a warning, if there "
+                "are only two ranks.",
             ),
         ),
     ),

@@ -223,8 +223,8 @@ RULES = (
                 "samples",
                 512,
                 "samples",
-                "per update over all ranks: twice the batch of 256 for which Goyal et al. state "
-                "their learning rate",
+                "samples per update over all ranks: twice the batch of 256 for which Goyal et al. "
+                "state their learning rate.",
             ),
         ),
     ),

@@ -32,7 +32,7 @@ workers 30 s after SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class TargetProcess:
     """One process. `start_ticks`: clock ticks since boot at its start; detects a reused pid."""
 
     pid: int
@@ -49,8 +49,8 @@ class Aim:
     processes that SIGKILL ends with their descendants."""
 
     name: str
-    asked: tuple[Who, ...]
-    roots: tuple[Who, ...]
+    asked: tuple[TargetProcess, ...]
+    roots: tuple[TargetProcess, ...]
 
     @property
     def alive(self) -> bool:
@@ -75,7 +75,7 @@ def aim_at_recording(recording: Path) -> Aim | str:
         return "the job has ended."
     doctor = processes.read_process(parent) if (parent := _parent(job.pid)) else None
     observed = doctor is not None and doctor.pid == info.get("doctor_pid")
-    asked = (Who(doctor.pid, doctor.start_ticks),) if doctor and observed else (job,)
+    asked = (TargetProcess(doctor.pid, doctor.start_ticks),) if doctor and observed else (job,)
     return _ours(Aim(recording.name, asked, (job,)))
 
 
@@ -86,10 +86,10 @@ def aim_at_process(pid: int) -> Aim | str:
         return f"{jobs.unseen(pid)}."
     ranks = [rank for rank in job.ranks if rank.state not in "ZX"]
     first = [process for process in job.processes if process.pid == job.launcher_pid] or ranks
-    asked = tuple(Who(job_process.pid, job_process.start_ticks) for job_process in first)
+    asked = tuple(TargetProcess(job_process.pid, job_process.start_ticks) for job_process in first)
     if not asked:
         return "no process of the job is left."
-    rest = tuple(Who(rank.pid, rank.start_ticks) for rank in ranks if rank not in first)
+    rest = tuple(TargetProcess(rank.pid, rank.start_ticks) for rank in ranks if rank not in first)
     return _ours(Aim(f"process {pid}", asked, (*asked, *rest)))
 
 
@@ -105,7 +105,7 @@ def send(aim: Aim, number: signal.Signals) -> str | None:
     return None
 
 
-def _send(who: Who, number: signal.Signals) -> None:
+def _send(who: TargetProcess, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(who.pid)
         try:
@@ -115,13 +115,13 @@ def _send(who: Who, number: signal.Signals) -> None:
             os.close(descriptor)
 
 
-def _families(roots: Iterable[Who]) -> list[Who]:
+def _families(roots: Iterable[TargetProcess]) -> list[TargetProcess]:
     families = {}
     for root in roots:
         if root.alive:
             families[root.pid] = root
             for child in processes.list_descendants(root.pid):
-                families[child.pid] = Who(child.pid, child.start_ticks)
+                families[child.pid] = TargetProcess(child.pid, child.start_ticks)
     return list(families.values())
 
 
@@ -136,10 +136,10 @@ def _ours(aim: Aim) -> Aim | str:
     return aim
 
 
-def _who(pid: object, ticks: object) -> Who | None:
+def _who(pid: object, ticks: object) -> TargetProcess | None:
     if not isinstance(pid, int) or pid <= 0 or not isinstance(ticks, int):
         return None
-    return Who(pid, ticks) if processes.is_alive(pid, ticks) else None
+    return TargetProcess(pid, ticks) if processes.is_alive(pid, ticks) else None
 
 
 def _parent(pid: int) -> int | None:

@@ -15,9 +15,8 @@ from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
 from mgpu_doctor.live.finding_history import select_recent
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
-from mgpu_doctor.report.verdict import Tone, cost, gain, name_culprits
+from mgpu_doctor.report.verdict import MARKS, STYLES, Tone, cost, gain, name_culprits
 from mgpu_doctor.tui.filter.matching import kept
-from mgpu_doctor.tui.panels.job_summary import TONE_MARKS
 from mgpu_doctor.tui.panels.table_cells import DIM, ends
 from mgpu_doctor.tui.view import View
 
@@ -40,7 +39,8 @@ def finding_lines(frame: Frame, width: int, view: View) -> list[Text]:
 
 
 def _line(finding: Finding, width: int, selected: bool) -> Text:
-    mark, style = TONE_MARKS[Tone(finding.severity.value)]
+    tone = Tone(finding.severity.value)
+    mark, style = MARKS[tone], STYLES[tone]
     shown = Text.assemble(
         ("> " if selected else "  ", "bold"),
         (f"{mark} ", style),
@@ -53,7 +53,7 @@ def _line(finding: Finding, width: int, selected: bool) -> Text:
 
 def _gone(followed: Followed, now: float, width: int) -> Text:
     """Returns the line of a resolved finding."""
-    mark, style = TONE_MARKS[Tone.GOOD]
+    mark, style = MARKS[Tone.GOOD], STYLES[Tone.GOOD]
     shown = Text.assemble(
         (f"  {mark} ", style),
         (f"{followed.finding.code}  {text.line(followed.finding.title)}", DIM),
@@ -111,7 +111,8 @@ def _lines(finding: Finding, step_seconds: float | None, width: int) -> list[Tex
 
 
 def _head(finding: Finding, width: int) -> Iterator[Text]:
-    mark, style = TONE_MARKS[Tone(finding.severity.value)]
+    tone = Tone(finding.severity.value)
+    mark, style = MARKS[tone], STYLES[tone]
     yield from hanging(Text(f"{mark} ", style=style), Text(text.line(finding.title)), width, style)
     since = f", from step {finding.since_step}" if finding.since_step else ""
     sure = format_share(finding.confidence)
@@ -148,7 +149,7 @@ def _evidence(
 ) -> Iterator[Text]:
     """Returns the lines of evidence: numbers first, in a column. A source shared by all is named
     once, below."""
-    facts = [_fact(item) for item in evidence]
+    facts = [text.compared(item) for item in evidence]
     longest = min(LONGEST_FACT, width // 2)
     column = max((len(fact) for fact in facts if len(fact) <= longest), default=0)
     obvious = {f"rank {culprit.rank}" for culprit in culprits}
@@ -166,15 +167,6 @@ def _evidence(
             yield from hanging(Text("  "), Text(fact), width, "bold")
     if len(sources) == 1:
         yield from hanging(Text(), Text(f"({sources[0]})"), width, DIM)
-
-
-def _fact(evidence: Evidence) -> str:
-    value = text.quantity(evidence.value, evidence.unit)
-    return (
-        value
-        if evidence.baseline is None
-        else f"{value} vs {text.quantity(evidence.baseline, evidence.unit)}"
-    )
 
 
 def _labelled(label: str, content: str, width: int, style: str = "") -> Iterator[Text]:

@@ -22,7 +22,7 @@ from mgpu_doctor.formatting import (
 )
 from mgpu_doctor.live.frame import Frame, Progress
 from mgpu_doctor.report import text
-from mgpu_doctor.report.verdict import Tone, outcome, verdict
+from mgpu_doctor.report.verdict import MARKS, STYLES, outcome, verdict
 from mgpu_doctor.tui.filter.matching import kept
 from mgpu_doctor.tui.panels.table_cells import DIM, Column, ends, fitting
 
@@ -193,17 +193,8 @@ def describe_strategy(diagnosis: Diagnosis) -> str:
     return " × ".join(names) + over
 
 
-TONE_MARKS = {
-    Tone.CRITICAL: ("✗", "bold red"),
-    Tone.WARNING: ("!", "bold yellow"),
-    Tone.INFO: ("i", "bold cyan"),
-    Tone.GOOD: ("✓", "bold green"),
-    Tone.UNKNOWN: ("?", "bold magenta"),
-}
-
-
 @kept
 def verdict_line(diagnosis: Diagnosis, width: int) -> Text:
     judged = verdict(diagnosis)
-    mark, style = TONE_MARKS[judged.tone]
+    mark, style = MARKS[judged.tone], STYLES[judged.tone]
     return ends(Text.assemble((f"{mark} ", style), (judged.sentence, "bold")), Text(""), width)

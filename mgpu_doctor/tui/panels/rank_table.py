@@ -21,7 +21,7 @@ from mgpu_doctor.report.verdict import leading
 from mgpu_doctor.tui.filter.matching import format_left, kept, kept_by, shown, used
 from mgpu_doctor.tui.panels.table_cells import DIM, NOTE, Column, Rows, cell, fitting
 from mgpu_doctor.tui.rank_order import Memory, memory_of, ordered
-from mgpu_doctor.tui.view import Order, View, Who
+from mgpu_doctor.tui.view import Order, RankKey, View
 
 HOST = Column("host", 12, rank=6)
 AHEAD = Column("host ahead", 10, right=True, rank=3)
@@ -110,11 +110,11 @@ def listed_ranks(frame: Frame, view: View) -> list[RankSummary]:
     return ordered(shown(frame, view.filter).ranks, view, memory)
 
 
-def row_of_rank(who: Who | None, ranks: Sequence[RankSummary]) -> int | None:
+def row_of_rank(who: RankKey | None, ranks: Sequence[RankSummary]) -> int | None:
     """Returns the row of a rank; None if it is not listed."""
     if who is None:
         return None
-    return next((place for place, rank in enumerate(ranks) if Who.of(rank) == who), None)
+    return next((place for place, rank in enumerate(ranks) if RankKey.of(rank) == who), None)
 
 
 def row_of_culprit(diagnosis: Diagnosis, ranks: Sequence[RankSummary]) -> int | None:

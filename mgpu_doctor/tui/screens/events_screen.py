@@ -21,7 +21,7 @@ from mgpu_doctor.formatting import UNKNOWN, format_count
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report.event_timeline import MOST_EVENTS, Timeline, events_of
 from mgpu_doctor.report.job_events import Kind, TimelineEvent
-from mgpu_doctor.tui.panels.job_summary import TONE_MARKS
+from mgpu_doctor.report.verdict import MARKS, STYLES
 from mgpu_doctor.tui.panels.table_cells import DIM, Column, cell, ends
 from mgpu_doctor.tui.screens.base import DrawnLines, FollowingScreen
 
@@ -132,7 +132,7 @@ def _kinds(known: Timeline, choice: Choice, width: int) -> Text:
 
 
 def _lines(event: TimelineEvent, at: float, who: Column, width: int) -> list[Text]:
-    mark, style = TONE_MARKS[event.tone]
+    mark, style = MARKS[event.tone], STYLES[event.tone]
     made = Text.assemble(
         (f"{_clock(event.at, at):>{CLOCK}} {_ago(event.at, at):>{AGO}} ", DIM), (f"{mark} ", style)
     )

@@ -21,12 +21,11 @@ from mgpu_doctor.findings import Culprit, Finding, RankSummary
 from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_count
 from mgpu_doctor.live.frame import Frame, GpuKey, HostGpu
 from mgpu_doctor.report import text
-from mgpu_doctor.report.verdict import Tone
+from mgpu_doctor.report.verdict import MARKS, STYLES, Tone
 from mgpu_doctor.tui.filter.matching import gpus, pids
 from mgpu_doctor.tui.panels import gpu_columns
 from mgpu_doctor.tui.panels.finding_list import hanging
 from mgpu_doctor.tui.panels.gpu_table import ranks_on, waiting_shares
-from mgpu_doctor.tui.panels.job_summary import TONE_MARKS
 from mgpu_doctor.tui.panels.table_cells import DIM, Column, cell, ends, gauge
 from mgpu_doctor.tui.view import View
 
@@ -45,7 +44,8 @@ def gpu_page_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     place = Text(f"{among.index(gpu.which) + 1} of {len(among)}", style=DIM)
     made = [ends(_who(gpu, several=several), place, width)]
     for finding in _findings(frame, gpu, several=several):
-        mark, style = TONE_MARKS[Tone(finding.severity.value)]
+        tone = Tone(finding.severity.value)
+        mark, style = MARKS[tone], STYLES[tone]
         words = Text.assemble((f"{finding.code}  ", "bold"), text.line(finding.title))
         made += hanging(Text(f"{mark} ", style=style), words, width)
     for row in _facts(frame, gpu):

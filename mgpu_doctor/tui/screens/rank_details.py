@@ -18,13 +18,12 @@ from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import phase_bars, text
 from mgpu_doctor.report.device_timing import describe_busy_waiting, describe_timing
 from mgpu_doctor.report.rank_rows import state
-from mgpu_doctor.report.verdict import Tone
+from mgpu_doctor.report.verdict import MARKS, STYLES, Tone
 from mgpu_doctor.tui.filter.matching import gpus, used
 from mgpu_doctor.tui.panels.finding_list import hanging
-from mgpu_doctor.tui.panels.job_summary import TONE_MARKS
 from mgpu_doctor.tui.panels.table_cells import DIM, ends
 from mgpu_doctor.tui.screens.rank_memory import forecast_lines, memory_lines, peak_lines
-from mgpu_doctor.tui.view import View, Who
+from mgpu_doctor.tui.view import RankKey, View
 
 MOST_GROUPS = 4
 
@@ -60,10 +59,10 @@ def rank_page_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
 def rank_of(frame: Frame | None, view: View) -> RankSummary | None:
     """The rank that is selected; None where the frame does not have it."""
     ranks = frame.diagnosis.ranks if frame is not None and frame.diagnosis is not None else ()
-    return next((rank for rank in ranks if Who.of(rank) == view.rank), None)
+    return next((rank for rank in ranks if RankKey.of(rank) == view.rank), None)
 
 
-def name(who: Who | None) -> str:
+def name(who: RankKey | None) -> str:
     if who is None:
         return "No rank"
     return f"rank {who.rank}" if who.rank is not None else f"process {who.pid}"
@@ -79,7 +78,7 @@ def _who(frame: Frame, rank: RankSummary) -> Text:
         parts.append(f"started {format_count(known.attempt + 1, 'time')}")
     gpus = _gpus(frame, rank)
     parts += [gpus or text.line(rank.device or "")] if gpus or rank.device else []
-    return Text.assemble((name(Who.of(rank)), "bold"), ("  " + "  ".join(parts), ""))
+    return Text.assemble((name(RankKey.of(rank)), "bold"), ("  " + "  ".join(parts), ""))
 
 
 def _facts(frame: Frame, rank: RankSummary) -> Rank | None:
@@ -140,7 +139,8 @@ def _blames(finding: Finding, rank: RankSummary) -> bool:
 
 def _finding_in_full(finding: Finding, width: int) -> Iterator[Text]:
     """Code and title of a finding that blames the rank, over as many lines as they need."""
-    mark, style = TONE_MARKS[Tone(finding.severity.value)]
+    tone = Tone(finding.severity.value)
+    mark, style = MARKS[tone], STYLES[tone]
     words = Text.assemble((f"{finding.code}  ", "bold"), text.line(finding.title))
     return hanging(Text(f"{mark} ", style=style), words, width)
 

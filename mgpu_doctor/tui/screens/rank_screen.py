@@ -28,7 +28,7 @@ from mgpu_doctor.tui.panels.rank_table import listed_ranks, row_of_rank
 from mgpu_doctor.tui.screens import rank_console, rank_details
 from mgpu_doctor.tui.screens.base import TURNING, SubjectScreen
 from mgpu_doctor.tui.screens.rank_console import Tail
-from mgpu_doctor.tui.view import View, Who
+from mgpu_doctor.tui.view import RankKey, View
 
 KEYS = (
     ("s", "read the rank's stack, and those of its data-loader workers; nothing is paused"),
@@ -83,7 +83,7 @@ class RankScreen(SubjectScreen):
     ]
 
     class Printed(Message):
-        def __init__(self, who: Who, output: Output) -> None:
+        def __init__(self, who: RankKey, output: Output) -> None:
             super().__init__()
             self.who, self.output = who, output
 
@@ -91,7 +91,7 @@ class RankScreen(SubjectScreen):
         """Stacks or a progress message. `who`: the rank; None: all ranks. `done`: whether these are
         the stacks."""
 
-        def __init__(self, who: Who | None, page: Page, done: bool) -> None:
+        def __init__(self, who: RankKey | None, page: Page, done: bool) -> None:
             super().__init__()
             self.who, self.page, self.done = who, page, done
 
@@ -148,7 +148,7 @@ class RankScreen(SubjectScreen):
             output = self._output_reader(diagnosis.case, rank, replayed)
         except Exception as error:  # shown, never fatal: the dashboard goes on
             output = Output(reason=f"It cannot be read ({type(error).__name__}: {error}).")
-        self.post_message(self.Printed(Who.of(rank), output))
+        self.post_message(self.Printed(RankKey.of(rank), output))
 
     def on_rank_screen_printed(self, message: Printed) -> None:
         self._reading = False
@@ -168,7 +168,7 @@ class RankScreen(SubjectScreen):
 
     @work(thread=True, name="stacks", exit_on_error=False)
     def _sample_stacks(self, frame: Frame, rank: RankSummary, alone: bool) -> None:
-        who = Who.of(rank) if alone else None
+        who = RankKey.of(rank) if alone else None
         tell = partial(self._report_progress, who)
         tell(f"reading the stack{'' if alone else 's of all ranks'}…")
         try:
@@ -177,7 +177,7 @@ class RankScreen(SubjectScreen):
             page = f"The stacks cannot be read ({type(error).__name__}: {error})."
         self.post_message(self.StacksRead(who, page, done=True))
 
-    def _report_progress(self, who: Who | None, sentence: str) -> None:
+    def _report_progress(self, who: RankKey | None, sentence: str) -> None:
         self.post_message(self.StacksRead(who, sentence, done=False))
 
     def on_rank_screen_stacks_read(self, message: StacksRead) -> None:
@@ -194,7 +194,7 @@ class RankScreen(SubjectScreen):
         if not ranks:
             return
         following = ranks[0 if place is None else (place + by) % len(ranks)]
-        self.view = self.view._replace(rank=Who.of(following))
+        self.view = self.view._replace(rank=RankKey.of(following))
         if not (isinstance(self._page, RankStacks) and self._page.pid is None):
             self._page = None
         self._output = READING

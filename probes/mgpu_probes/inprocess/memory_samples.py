@@ -22,7 +22,7 @@ PeakEntry = tuple[int, int, int, int]
 
 
 class PeakMemoryHistory:
-    """The history of the peaks of one kind of memory. It is told the peaks; it reads nothing."""
+    """The history of the peaks of one kind of memory. Callers pass the peaks; it reads nothing."""
 
     def __init__(self) -> None:
         self.peaks: list[PeakEntry] = []

@@ -99,7 +99,7 @@ def test_a_short_wait_is_no_hang(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["deadlock", "deadlock-json"])
-def test_a_ring_over_groups_is_told_with_who_left_the_usual_order(kind: str) -> None:
+def test_a_ring_over_groups_is_reported_with_who_left_the_usual_order(kind: str) -> None:
     """Ranks 1 and 2 began with their second pair, as they never did before."""
     divergence = find_divergence(recorded(kind, LATE))
     assert divergence.kind is Kind.DEADLOCK
@@ -166,7 +166,7 @@ def test_a_lost_beginning_changes_no_verdict() -> None:
     assert (divergence.kind, divergence.culprits, divergence.sequence) == (Kind.SKIPPED, (2,), 25)
 
 
-def test_why_nothing_can_be_said() -> None:
+def test_why_nothing_can_be_reported() -> None:
     flights = recorded("healthy")
     assert doubt(()) is None
     assert doubt(recorded("healthy", -14.0)) is None
@@ -210,7 +210,7 @@ def steps(count: int, skipped: int | None = None, at: int = 12) -> list[Call]:
 
 @pytest.mark.parametrize("nccl", [False, True])
 @pytest.mark.parametrize("skipped", [0, 1, 2])
-def test_a_call_left_out_long_ago_is_told_where_it_was(skipped: int, nccl: bool) -> None:
+def test_a_call_left_out_long_ago_is_reported_where_it_was(skipped: int, nccl: bool) -> None:
     """All went on for a hundred calls with wrong partners; what stands is the end of the loop."""
     programs = {rank: steps(50, skipped if rank == 2 else None) for rank in range(4)}
     flights = simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 400.0, nccl=nccl)
@@ -228,7 +228,7 @@ def test_between_two_ranks_the_routine_tells_who_left_out_a_call(skipped: int) -
     assert divergence.culprits in ((1,), ())
 
 
-def test_other_sizes_are_told_with_both() -> None:
+def test_other_sizes_are_reported_with_both() -> None:
     programs = {
         rank: [*steps(5), Call("0", size=9 if rank == 1 else 8, line=40)] for rank in range(3)
     }

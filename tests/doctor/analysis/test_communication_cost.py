@@ -43,7 +43,7 @@ def test_a_rare_stall_of_the_network_is_not_what_moving_usually_takes() -> None:
     assert found.seconds == pytest.approx(0.010, rel=0.05)
 
 
-def test_nothing_is_said_where_a_device_runs_behind_the_host_or_steps_are_few() -> None:
+def test_nothing_is_reported_where_a_device_runs_behind_the_host_or_steps_are_few() -> None:
     behind = Synthetic(birth={"clock": "host"}, device="cuda:0")
     assert measure(synthetic_case(behind)).moving is None
     assert measure(synthetic_case(Synthetic(steps=20))).moving is None
@@ -77,7 +77,7 @@ def test_cpu_time_of_other_threads_is_the_movers_where_none_of_them_computes() -
     assert pooled.moving is None
 
 
-def test_threads_of_a_pool_compute_too_so_nothing_is_told_of_movers() -> None:
+def test_threads_of_a_pool_compute_too_so_nothing_is_mentioned_movers() -> None:
     one = Surroundings(running=0.6, main_running=0.05, queueing=0.05, all_queueing=0.9, pooled=True)
     contention = measure_core_contention(
         two_on_a_host(**ON_TWO_CORES, threads=1), {0: one, 1: one}, share=0.3

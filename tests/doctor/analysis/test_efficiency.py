@@ -92,7 +92,7 @@ def test_steps_that_were_not_measured_count_nothing() -> None:
         (Synthetic(steps=0), "no rank recorded a training step"),
     ],
 )
-def test_where_it_cannot_be_told_it_says_why(job: Synthetic, reason: str) -> None:
+def test_where_it_cannot_be_known_it_says_why(job: Synthetic, reason: str) -> None:
     diagnosis = diagnose(synthetic_case(job))
     assert diagnosis.parallel_efficiency is None
     assert diagnosis.load_balance is None

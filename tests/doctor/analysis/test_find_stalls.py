@@ -105,7 +105,7 @@ def test_one_rank_after_the_other_at_a_regular_distance() -> None:
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("make", [Synthetic, oversubscribed])
 @pytest.mark.parametrize("every", [2, 3, 4])
-def test_frequent_stalls_are_told_once_and_not_lost(
+def test_frequent_stalls_are_reported_once_and_not_lost(
     every: int, make: type[Synthetic], ranks: int
 ) -> None:
     """Between what is persistent and what comes now and then there is no gap and no overlap."""
@@ -129,7 +129,7 @@ def test_a_stall_that_takes_two_steps_is_one() -> None:
 
 @pytest.mark.parametrize("phase", ["checkpoint", "evaluation"])
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_what_the_probe_saw_itself_is_told_by_its_name(phase: str, ranks: int) -> None:
+def test_what_the_probe_saw_itself_is_reported_by_its_name(phase: str, ranks: int) -> None:
     work = healthy(Synthetic(ranks=ranks, steps=160))
     work[phase] = np.zeros((160, ranks))
     work[phase][20::20, 0] = 0.3
@@ -137,7 +137,7 @@ def test_what_the_probe_saw_itself_is_told_by_its_name(phase: str, ranks: int) -
     assert (stall.ranks, stall.phase, stall.count, stall.period) == ((0,), phase, 7, 20.0)
 
 
-def test_the_tail_of_a_checkpoint_is_told_with_it() -> None:
+def test_the_tail_of_a_checkpoint_is_reported_with_it() -> None:
     """The file is opened and closed around what the probe sees of saving."""
     work = healthy(Synthetic(ranks=4, steps=160))
     work["checkpoint"] = np.zeros((160, 4))
@@ -147,7 +147,7 @@ def test_the_tail_of_a_checkpoint_is_told_with_it() -> None:
     assert (stall.ranks, stall.phase) == ((0,), "checkpoint")
 
 
-def test_another_stall_beside_checkpoints_is_told_as_well() -> None:
+def test_another_stall_beside_checkpoints_is_reported_as_well() -> None:
     work = healthy(Synthetic(ranks=4, steps=160))
     work["checkpoint"] = np.zeros((160, 4))
     work["checkpoint"][20::20, 0] = 0.3
@@ -285,12 +285,12 @@ def test_who_saves_half_as_long_is_a_culprit_too(share: float, culprits: tuple[i
     assert (stall.phase, stall.ranks) == ("checkpoint", culprits)
 
 
-@pytest.mark.parametrize(("share", "told"), [(2.1, True), (1.9, False)])
+@pytest.mark.parametrize(("share", "reported"), [(2.1, True), (1.9, False)])
 def test_a_rank_evaluates_alone_if_it_takes_twice_as_long_as_the_others(
-    share: float, told: bool
+    share: float, reported: bool
 ) -> None:
     case = stalled("evaluation", {0: 0.2 * share, 1: 0.2, 2: 0.2, 3: 0.2})
-    assert ("evaluation" in [stall.phase for stall in stalls(case)]) is told
+    assert ("evaluation" in [stall.phase for stall in stalls(case)]) is reported
 
 
 @pytest.mark.parametrize("others", [0.0, 0.05])
@@ -300,19 +300,19 @@ def test_how_long_the_other_ranks_evaluate_meanwhile_is_known(others: float) -> 
     assert found.shared == pytest.approx(others / 0.4, rel=0.01)
 
 
-@pytest.mark.parametrize(("count", "told"), [(3, True), (2, False)])
-def test_what_happened_three_times_recurs(count: int, told: bool) -> None:
+@pytest.mark.parametrize(("count", "reported"), [(3, True), (2, False)])
+def test_what_happened_three_times_recurs(count: int, reported: bool) -> None:
     case = stalled("checkpoint", {0: 0.4}, steps=26 + 20 * count)
-    assert ([stall.count for stall in stalls(case)] == [count]) is told
+    assert ([stall.count for stall in stalls(case)] == [count]) is reported
 
 
-@pytest.mark.parametrize(("share", "told"), [(0.0055, True), (0.0045, False)])
-def test_what_costs_half_a_percent_is_worth_telling(share: float, told: bool) -> None:
+@pytest.mark.parametrize(("share", "reported"), [(0.0055, True), (0.0045, False)])
+def test_what_costs_half_a_percent_is_worth_telling(share: float, reported: bool) -> None:
     work = healthy(Synthetic(steps=206, noise=0, spikes=0, asymmetry=0))
     whole = (sum(seconds[:, 0].sum() for seconds in work.values()) + 206 * 0.002) * 201 / 206
     work["checkpoint"] = np.zeros((206, 4))
     work["checkpoint"][26::20, 0] = share * whole / 9
-    assert bool(stalls(case_of_seconds(work))) is told
+    assert bool(stalls(case_of_seconds(work))) is reported
 
 
 @pytest.mark.parametrize(("start", "since"), [(34, None), (37, 37)])

@@ -150,18 +150,18 @@ def test_a_late_onset_is_dated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("milliseconds", "steps", "told"),
+    ("milliseconds", "steps", "reported"),
     [(3, 140, False), (3, 260, True), (12, 140, True)],
     ids=["a tenth for a second", "it lasts", "it is large"],
 )
 def test_a_core_that_is_weak_for_a_second_is_nobodys_fault(
-    milliseconds: float, steps: int, *, told: bool
+    milliseconds: float, steps: int, *, reported: bool
 ) -> None:
     """Steps of some 20 ms; slow from step 100 on."""
     fault = Fault(1, "backward", milliseconds, start=100)
     quick = {"input": 0.001, "forward": 0.006, "backward": 0.009, "optimizer": 0.002}
     found = stragglers(Synthetic(ranks=2, steps=steps, base=quick, faults=[fault]))
-    assert [one.rank for one in found] == ([1] if told else [])
+    assert [one.rank for one in found] == ([1] if reported else [])
 
 
 def test_a_fault_that_is_over_is_not_blamed() -> None:

@@ -24,7 +24,9 @@ SEEDS = range(70_000, 70_002)
 NOISE = 0.03
 
 
-def named(fleet: Fleet, steps: int, seed: int, slow: Slow | None = None) -> list[Straggler]:
+def find_named_ranks(
+    fleet: Fleet, steps: int, seed: int, slow: Slow | None = None
+) -> list[Straggler]:
     """Who is named at the end; asserts that it is nobody but the slow one."""
     simulated, culprit = simulate(fleet, steps, seed, slow)
     joined = join(case_of(simulated).ranks)
@@ -85,7 +87,7 @@ def test_a_slow_rank_is_named_soon(
     ranks: int, start: int, by: float, within: int, seeds: range
 ) -> None:
     for seed in seeds:
-        (found,) = named(Fleet(ranks, NOISE), start + within, seed, Slow(by, start))
+        (found,) = find_named_ranks(Fleet(ranks, NOISE), start + within, seed, Slow(by, start))
         assert found.excess == pytest.approx(0.1 * by, rel=0.5)
         if start:
             assert found.since is not None
@@ -96,7 +98,7 @@ def test_a_slow_rank_is_named_soon(
 
 def test_few_steps_decide_where_the_fault_is_plain() -> None:
     for seed in SEEDS:
-        (found,) = named(Fleet(64, NOISE), 100 + SHORTEST + 1, seed, Slow(0.2, 100))
+        (found,) = find_named_ranks(Fleet(64, NOISE), 100 + SHORTEST + 1, seed, Slow(0.2, 100))
         assert found.since is not None
         assert abs(found.since - 100) <= 2
 
@@ -139,10 +141,10 @@ def test_a_rank_that_is_noisier_than_the_others_is_not_slow(seeds: range) -> Non
             assert find_stragglers(joined.between(0, seen), attribution.between(0, seen)) == ()
 
 
-def test_a_fault_that_is_over_is_not_told() -> None:
+def test_a_fault_that_is_over_is_not_reported() -> None:
     for seed in SEEDS:
-        assert named(Fleet(64, NOISE), 300, seed, Slow(0.1, 100, 270)) == []
-        assert named(Fleet(64, NOISE), 300, seed, Slow(0.3, 100, 290)) == []
+        assert find_named_ranks(Fleet(64, NOISE), 300, seed, Slow(0.1, 100, 270)) == []
+        assert find_named_ranks(Fleet(64, NOISE), 300, seed, Slow(0.3, 100, 290)) == []
 
 
 def test_more_than_half_of_the_ranks_are_nobody() -> None:

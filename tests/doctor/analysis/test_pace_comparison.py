@@ -43,6 +43,6 @@ def test_two_slow_ones_are_no_one() -> None:
     assert find_slow_pace(job([1.0, 1.0, 1.0, 2.0, 2.0], 1, spread=0.2)) is None
 
 
-def test_of_few_times_nothing_is_said() -> None:
+def test_of_few_times_nothing_is_reported() -> None:
     assert find_slow_pace(job([1.0, 3.0], 1, spread=0.1, count=20)) is None
     assert find_slow_pace(job([3.0], 1, spread=0.1)) is None

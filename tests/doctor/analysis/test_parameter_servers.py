@@ -79,7 +79,7 @@ def asynchronous(slow: float) -> Case:
     return case
 
 
-def test_a_worker_that_nobody_waits_for_is_told_by_its_own_work() -> None:
+def test_a_worker_that_nobody_waits_for_is_reported_by_its_own_work() -> None:
     diagnosis = diagnose(asynchronous(slow=3.0))
     (slow,) = (finding for finding in diagnosis.findings if finding.code == "straggler-worker")
     assert [culprit.rank for culprit in slow.culprits] == [2]

@@ -113,7 +113,7 @@ def test_neighbours_on_one_device_are_named() -> None:
     assert found[2].beside == ()
 
 
-def test_a_lost_device_keeps_what_it_told_before() -> None:
+def test_a_lost_device_keeps_what_it_reported_before() -> None:
     case = on_gpus(JOB, gpus(4))
     half = len(case.device_samples) // 2
     lost = gpus(4, of={1: {"utilization": None, "clock_reasons": None, "trouble": "GPU is lost"}})
@@ -138,7 +138,7 @@ def test_a_lost_device_keeps_what_it_told_before() -> None:
         (sampled(on_gpus(JOB, []), gpus(4), every=1.0), "fewer than 10 samples"),
     ],
 )
-def test_what_is_not_known_is_said(case: Case, why: str) -> None:
+def test_what_is_not_known_is_reported(case: Case, why: str) -> None:
     measures = measure(case)
     assert measures.devices is None
     assert why in measures.missing["devices"].reason

@@ -67,7 +67,7 @@ def test_once_or_twice_in_the_whole_run_is_no_pattern(every: int) -> None:
     assert stalls(long_run("checkpoint", (0,), every=every, seconds=9)) == ()
 
 
-def test_what_takes_a_thousandth_of_the_time_is_not_told() -> None:
+def test_what_takes_a_thousandth_of_the_time_is_not_reported() -> None:
     assert stalls(long_run("checkpoint", (0,), seconds=0.1)) == ()
 
 

@@ -46,7 +46,7 @@ def test_a_rank_without_steps_is_no_trouble() -> None:
     assert lengths(recent(case)) == [STEPS, 0]
 
 
-def test_a_fault_that_went_away_is_soon_no_longer_told() -> None:
+def test_a_fault_that_went_away_is_soon_no_longer_reported() -> None:
     job = Synthetic(steps=900, base={"forward": 1.0}, faults=[Fault(1, "input", 100, stop=600)])
     told = []
     for seen in range(500, 900, 10):
@@ -87,7 +87,7 @@ def looked_at(*moments: float) -> Case:
     )
 
 
-def test_what_the_job_has_outlived_is_told_no_more() -> None:
+def test_what_the_job_has_outlived_is_reported_no_more() -> None:
     case = looked_at(-3.0, -1.0, 5.0, 6.0)
     left = unmoved(case)
     assert left.job_snapshots == case.job_snapshots[2:]

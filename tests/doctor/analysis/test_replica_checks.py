@@ -49,7 +49,7 @@ def test_the_same_batches_in_another_order_are_not() -> None:
     assert found.alike == ()
 
 
-def test_pairs_that_share_are_told_apart() -> None:
+def test_pairs_that_share_are_distinguished() -> None:
     one, other = fed(*"abcd"), fed(*"wxyz")
     found = compared("batches", one, other, one, other, fed(*"klmn"))
     assert found.alike == ((0, 2), (1, 3))
@@ -102,7 +102,7 @@ def test_weights_that_agree_again_have_not_diverged() -> None:
     assert (found.diverged_at, found.compared_weights) == (None, 4)
 
 
-def test_the_minority_is_told_apart() -> None:
+def test_the_minority_is_distinguished() -> None:
     odd = held(*"xyz", total="9")
     found = compared("weights", held(*"abc"), held(*"abc"), odd, held(*"abc"))
     assert found.factions == ((0, 1, 3), (2,))
@@ -141,7 +141,7 @@ def test_what_cannot_be_compared_is_not(other: Rows) -> None:
     assert compared("weights", held(*"abc"), other).diverged_at is None
 
 
-def test_steps_that_were_told_at_once_are_one_moment() -> None:
+def test_steps_that_were_reported_at_once_are_one_moment() -> None:
     late = [[20, 90, 30, "s.a.1"], [40, 90, 30, "s.a.1"]]
     apart = [[20, 90, 30, "s.b.2"], [40, 90, 30, "s.b.2"]]
     assert compared("weights", late, apart).diverged_moments == 1

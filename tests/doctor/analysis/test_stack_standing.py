@@ -33,7 +33,7 @@ from tests.support.job_snapshots import (
 from tests.support.seeds import at_most
 
 
-def named(hang: Hang | None) -> tuple[Kind, list[int | None]] | None:
+def kind_and_culprits(hang: Hang | None) -> tuple[Kind, list[int | None]] | None:
     if hang is None:
         return None
     return hang.kind, [culprit.state.rank for culprit in hang.culprits]
@@ -41,14 +41,14 @@ def named(hang: Hang | None) -> tuple[Kind, list[int | None]] | None:
 
 def test_who_stands_outside_of_the_collective_is_behind() -> None:
     hang = analyse_hang(snapshot_series({1: LOCKED}).snapshots())
-    assert named(hang) == (Kind.BEHIND, [1])
+    assert kind_and_culprits(hang) == (Kind.BEHIND, [1])
     assert hang is not None
     assert [one.rank for one in hang.waiting] == [0, 2, 3]
     assert (hang.seconds, hang.snapshots, hang.complete) == (2.0, 3, True)
 
 
 def test_between_two_ranks_and_in_a_pipeline_the_minority_is_not_blamed() -> None:
-    assert named(analyse_hang(snapshot_series({0: LOCKED}, ranks=2).snapshots())) == (
+    assert kind_and_culprits(analyse_hang(snapshot_series({0: LOCKED}, ranks=2).snapshots())) == (
         Kind.BEHIND,
         [0],
     )
@@ -58,9 +58,9 @@ def test_between_two_ranks_and_in_a_pipeline_the_minority_is_not_blamed() -> Non
         2: [ProcessState(collective("recv", 52))],
         3: [ProcessState(collective("recv", 52))],
     }
-    assert named(analyse_hang(SnapshotSeries(stages).snapshots())) == (Kind.BEHIND, [1])
+    assert kind_and_culprits(analyse_hang(SnapshotSeries(stages).snapshots())) == (Kind.BEHIND, [1])
     most_stand = SnapshotSeries({0: WAITING_IN_COLLECTIVE, 1: LOCKED, 2: LOCKED, 3: LOCKED})
-    assert named(analyse_hang(most_stand.snapshots())) == (Kind.BEHIND, [1, 2, 3])
+    assert kind_and_culprits(analyse_hang(most_stand.snapshots())) == (Kind.BEHIND, [1, 2, 3])
 
 
 def test_one_look_shows_no_motion_and_decides_nothing() -> None:
@@ -92,7 +92,7 @@ def test_a_job_that_moves_or_cannot_be_seen_does_not_stand(name: str) -> None:
     assert analyse_hang(job.snapshots()) is None
 
 
-def test_what_stood_only_before_is_not_told() -> None:
+def test_what_stood_only_before_is_not_reported() -> None:
     released = [*LOCKED, *LOCKED, ProcessState(collective())]
     assert analyse_hang(snapshot_series({1: released}).snapshots()) is None
 
@@ -101,7 +101,7 @@ def test_one_look_suffices_where_the_scheduler_tells_that_nobody_has_run() -> No
     waits = [ProcessState(collective(), rested=300.0)]
     late = blocked_process("f util.py:3", syscall="clock_nanosleep", rested=90.0)
     hang = analyse_hang(snapshot_series({1: late}, others=waits).snapshots()[:1])
-    assert named(hang) == (Kind.BEHIND, [1])
+    assert kind_and_culprits(hang) == (Kind.BEHIND, [1])
     assert hang is not None
     assert hang.seconds == 90.0
     just = blocked_process("f util.py:3", rested=0.01)
@@ -111,7 +111,7 @@ def test_one_look_suffices_where_the_scheduler_tells_that_nobody_has_run() -> No
 def test_who_sleeps_again_and_again_is_waited_for_while_the_others_do_not_run() -> None:
     polls = busy_process((*LOOP, "f util.py:3"), 3, step=0.01, syscall="clock_nanosleep")
     hang = analyse_hang(snapshot_series({1: polls}).snapshots())
-    assert named(hang) == (Kind.BEHIND, [1])
+    assert kind_and_culprits(hang) == (Kind.BEHIND, [1])
     assert hang is not None
     assert hang.seconds == 2.0
     run = busy_process(collective(), 3, step=0.01)
@@ -128,27 +128,27 @@ def test_who_spins_in_its_wait_does_not_shorten_what_the_scheduler_tells() -> No
     spins = busy_process((*LOOP, "barrier " + job_snapshots.C10D + ":9"), 3, step=1.0, active=True)
     late = blocked_process("f util.py:3", syscall="clock_nanosleep", rested=90.0)
     hang = analyse_hang(snapshot_series({1: late}, others=spins).snapshots())
-    assert named(hang) == (Kind.BEHIND, [1])
+    assert kind_and_culprits(hang) == (Kind.BEHIND, [1])
     assert hang is not None
     assert hang.seconds == 90.0
 
 
-def test_a_stopped_rank_is_told_at_the_first_look_a_traced_one_when_it_lasts() -> None:
+def test_a_stopped_rank_is_reported_at_the_first_look_a_traced_one_when_it_lasts() -> None:
     job = snapshot_series({1: [ProcessState(collective(), state="T")]})
-    assert named(analyse_hang(job.snapshots()[:1])) == (Kind.BEHIND, [1])
+    assert kind_and_culprits(analyse_hang(job.snapshots()[:1])) == (Kind.BEHIND, [1])
     traced = snapshot_series({1: [ProcessState(collective(), state="t")]})
     assert analyse_hang(traced.snapshots()[:1]) is None
-    assert named(analyse_hang(traced.snapshots())) == (Kind.BEHIND, [1])
+    assert kind_and_culprits(analyse_hang(traced.snapshots())) == (Kind.BEHIND, [1])
 
 
-def test_a_dead_rank_is_told_at_the_first_look_if_a_collective_waits_for_it() -> None:
+def test_a_dead_rank_is_reported_at_the_first_look_if_a_collective_waits_for_it() -> None:
     dead = snapshot_series({1: [ProcessState(state="Z")]})
-    assert named(analyse_hang(dead.snapshots()[:1])) == (Kind.ABSENT, [1])
+    assert kind_and_culprits(analyse_hang(dead.snapshots()[:1])) == (Kind.ABSENT, [1])
     between_two = snapshot_series(
         {1: [ProcessState(state="Z")]}, others=[ProcessState(collective("recv"))]
     )
     assert analyse_hang(between_two.snapshots()[:1]) is None
-    assert named(analyse_hang(between_two.snapshots())) == (Kind.ABSENT, [1])
+    assert kind_and_culprits(analyse_hang(between_two.snapshots())) == (Kind.ABSENT, [1])
 
 
 def test_ranks_that_end_one_after_the_other_are_not_missed() -> None:
@@ -174,7 +174,7 @@ def test_a_rank_without_a_process_is_missed_once_the_others_stand() -> None:
     job = SnapshotSeries(dict.fromkeys((0, 1, 3), WAITING_IN_COLLECTIVE), missing=(2,))
     assert analyse_hang(job.snapshots()[:1]) is None
     hang = analyse_hang(job.snapshots())
-    assert named(hang) == (Kind.ABSENT, [])
+    assert kind_and_culprits(hang) == (Kind.ABSENT, [])
     assert hang is not None
     assert hang.missing == (2,)
 
@@ -182,9 +182,9 @@ def test_a_rank_without_a_process_is_missed_once_the_others_stand() -> None:
 def test_who_waits_for_others_to_join_is_a_victim() -> None:
     joins = [ProcessState(job_snapshots.JOINING)]
     late = snapshot_series({1: [ProcessState((*job_snapshots.ROOT, "f util.py:4"))]}, others=joins)
-    assert named(analyse_hang(late.snapshots())) == (Kind.JOINING, [1])
+    assert kind_and_culprits(analyse_hang(late.snapshots())) == (Kind.JOINING, [1])
     absent = analyse_hang(SnapshotSeries({0: joins, 1: joins}, missing=(2,)).snapshots())
-    assert named(absent) == (Kind.JOINING, [])
+    assert kind_and_culprits(absent) == (Kind.JOINING, [])
     imports = snapshot_series(
         {1: busy_process(job_snapshots.IMPORTING, 3, active=True)}, others=joins
     )
@@ -193,7 +193,7 @@ def test_who_waits_for_others_to_join_is_a_victim() -> None:
 
 def test_all_in_one_place_blames_nobody_and_says_so() -> None:
     hang = analyse_hang(snapshot_series({}).snapshots())
-    assert named(hang) == (Kind.TOGETHER, [])
+    assert kind_and_culprits(hang) == (Kind.TOGETHER, [])
     assert "all_reduce at train.py:65" in (explain_inconclusive(hang) or "")
     assert explain_inconclusive(analyse_hang(snapshot_series({1: LOCKED}).snapshots())) is None
     assert explain_inconclusive(None) is None
@@ -201,22 +201,27 @@ def test_all_in_one_place_blames_nobody_and_says_so() -> None:
 
 def test_of_different_collectives_one_is_wrong_only_against_two_that_agree() -> None:
     other = [ProcessState(collective("broadcast", 70))]
-    assert named(analyse_hang(snapshot_series({1: other}, ranks=4).snapshots())) == (
+    assert kind_and_culprits(analyse_hang(snapshot_series({1: other}, ranks=4).snapshots())) == (
         Kind.APART,
         [1],
     )
-    assert named(analyse_hang(snapshot_series({1: other}, ranks=3).snapshots())) == (
+    assert kind_and_culprits(analyse_hang(snapshot_series({1: other}, ranks=3).snapshots())) == (
         Kind.APART,
         [1],
     )
     elsewhere = [ProcessState(collective("all_reduce", 70))]
-    assert named(analyse_hang(snapshot_series({1: elsewhere}, ranks=3).snapshots())) == (
+    assert kind_and_culprits(
+        analyse_hang(snapshot_series({1: elsewhere}, ranks=3).snapshots())
+    ) == (
         Kind.APART,
         [],
     )
-    assert named(analyse_hang(snapshot_series({1: other}, ranks=2).snapshots())) == (Kind.APART, [])
+    assert kind_and_culprits(analyse_hang(snapshot_series({1: other}, ranks=2).snapshots())) == (
+        Kind.APART,
+        [],
+    )
     two = snapshot_series({1: other, 2: other}, ranks=8)
-    assert named(analyse_hang(two.snapshots())) == (Kind.APART, [])
+    assert kind_and_culprits(analyse_hang(two.snapshots())) == (Kind.APART, [])
 
 
 TRAINING, EVALUATING, AROUND_BOTH = (
@@ -254,7 +259,7 @@ def test_a_rank_that_has_left_the_loop_of_the_others_is_waited_for(
         dict.fromkeys(left, behind), ranks=ranks, others=[ProcessState(job_snapshots.BACKWARD)]
     )
     found = analyse_hang([replace(each, loops=tuple(loops)) for each in snapshots.snapshots()])
-    assert named(found) == (Kind.APART, culprits)
+    assert kind_and_culprits(found) == (Kind.APART, culprits)
     assert found is not None
     assert found.left_loop == (TRAINING if culprits else None)
 
@@ -270,12 +275,17 @@ def test_where_there_are_several_groups_nobody_is_wrong_by_being_alone() -> None
         )
     ]
     other = [ProcessState(collective("broadcast", 70))]
-    assert named(analyse_hang(snapshot_series({1: other}, others=fsdp).snapshots())) == (
+    assert kind_and_culprits(
+        analyse_hang(snapshot_series({1: other}, others=fsdp).snapshots())
+    ) == (
         Kind.APART,
         [],
     )
     received = [ProcessState(collective("recv", 70))]
-    assert named(analyse_hang(snapshot_series({1: received}).snapshots())) == (Kind.APART, [])
+    assert kind_and_culprits(analyse_hang(snapshot_series({1: received}).snapshots())) == (
+        Kind.APART,
+        [],
+    )
 
 
 @pytest.mark.parametrize("call", ["all_gather_single", "reduce_scatter_single"])
@@ -286,38 +296,48 @@ def test_the_newer_names_of_collectives_are_waited_in_too(call: str) -> None:
             (*LOOP, "unshard torch/distributed/fsdp/x.py:3", f"{call} {job_snapshots.C10D}:9")
         )
     ]
-    assert named(analyse_hang(snapshot_series({1: LOCKED}, others=sharded).snapshots())) == (
+    assert kind_and_culprits(
+        analyse_hang(snapshot_series({1: LOCKED}, others=sharded).snapshots())
+    ) == (
         Kind.BEHIND,
         [1],
     )
     different = snapshot_series(
         {1: [ProcessState(collective("all_reduce", 70))]}, others=sharded, ranks=2
     )
-    assert named(analyse_hang(different.snapshots())) == (Kind.APART, [])
+    assert kind_and_culprits(analyse_hang(different.snapshots())) == (Kind.APART, [])
 
 
 def test_if_all_receive_nobody_sends() -> None:
     receives = [ProcessState(collective("recv", 52))]
-    assert named(analyse_hang(snapshot_series({}, others=receives).snapshots())) == (Kind.APART, [])
+    assert kind_and_culprits(analyse_hang(snapshot_series({}, others=receives).snapshots())) == (
+        Kind.APART,
+        [],
+    )
     elsewhere = snapshot_series({}, others=receives)
     elsewhere.world_size = 8
-    assert named(analyse_hang(elsewhere.snapshots())) == (Kind.TOGETHER, [])
+    assert kind_and_culprits(analyse_hang(elsewhere.snapshots())) == (Kind.TOGETHER, [])
 
 
 def test_a_wait_for_a_gpu_decides_nothing() -> None:
     device = [ProcessState((*LOOP, "synchronize torch/cuda/__init__.py:800"))]
     hang = analyse_hang(snapshot_series({1: device}).snapshots())
-    assert named(hang) == (Kind.APART, [])
+    assert kind_and_culprits(hang) == (Kind.APART, [])
     assert "GPU" in (explain_inconclusive(hang) or "")
     item = busy_process(
         (*LOOP, "log train.py:77"), 3, step=1.0, active=True, gil=False, syscall=None
     )
-    assert named(analyse_hang(snapshot_series({1: item}).snapshots())) == (Kind.APART, [])
+    assert kind_and_culprits(analyse_hang(snapshot_series({1: item}).snapshots())) == (
+        Kind.APART,
+        [],
+    )
 
 
 def test_ranks_under_ddp_wait_in_the_backward_pass() -> None:
     backward = [ProcessState(job_snapshots.BACKWARD)]
-    assert named(analyse_hang(snapshot_series({2: LOCKED}, others=backward).snapshots())) == (
+    assert kind_and_culprits(
+        analyse_hang(snapshot_series({2: LOCKED}, others=backward).snapshots())
+    ) == (
         Kind.BEHIND,
         [2],
     )
@@ -337,7 +357,7 @@ def test_a_loop_that_does_not_end_is_where_it_began() -> None:
     job = snapshot_series({3: lines})
     job.count = 4
     hang = analyse_hang(job.snapshots())
-    assert named(hang) == (Kind.BEHIND, [3])
+    assert kind_and_culprits(hang) == (Kind.BEHIND, [3])
     assert hang is not None
     assert hang.culprits[0].looping
     assert hang.seconds == 3.0
@@ -357,7 +377,7 @@ def test_a_rank_that_works_while_no_other_has_run_for_long_is_behind(ranks: int,
     waits = [ProcessState(collective(), rested=12.0)]
     job = snapshot_series({1: working(*IN_A_LIBRARY, gil=gil)}, others=waits, ranks=ranks)
     hang = analyse_hang(job.snapshots())
-    assert named(hang) == (Kind.BEHIND, [1])
+    assert kind_and_culprits(hang) == (Kind.BEHIND, [1])
     assert hang is not None
     assert hang.culprits[0].computing
     assert hang.seconds == 12.0
@@ -413,7 +433,7 @@ def test_a_wait_for_an_asynchronous_collective_beside_a_rank_that_works(ranks: i
     for native, culprits in (("c10d::Work::wait", [1]), ("PyThread_acquire_lock_timed", None)):
         last = ProcessState(ASYNCHRONOUS, rested=0.1, native=(native,))
         hang = analyse_hang(snapshot_series(works, others=[*before, last], ranks=ranks).snapshots())
-        finding = named(hang)
+        finding = kind_and_culprits(hang)
         assert (None if finding is None else finding[1]) == culprits
     recent = snapshot_series(works, others=[ProcessState(ASYNCHRONOUS, rested=5.0)], ranks=ranks)
     assert list_unclear_processes(recent.snapshots()) == ()
@@ -433,7 +453,7 @@ def test_not_every_look_reads_the_workers_stacks() -> None:
     calls = (*job_snapshots.FETCHING, "get data.py:9", "take util.py:31")
     job.workers = {1: [ProcessState(calls, unread=True), ProcessState(calls)]}
     hang = analyse_hang(job.snapshots())
-    assert named(hang) == (Kind.BEHIND, [1])
+    assert kind_and_culprits(hang) == (Kind.BEHIND, [1])
     assert hang is not None
     assert hang.culprits[0].state.point.pid == 5001
     assert hang.seconds == 2.0
@@ -442,12 +462,16 @@ def test_not_every_look_reads_the_workers_stacks() -> None:
 def test_a_wait_that_leaves_no_frame_of_torchs_is_one_where_another_is_seen_elsewhere() -> None:
     waits = [ProcessState((*LOOP, "exchange train.py:66"))]
     sleeps = blocked_process("f util.py:3", syscall="clock_nanosleep")
-    assert named(analyse_hang(snapshot_series({1: sleeps}, others=waits).snapshots())) == (
+    assert kind_and_culprits(
+        analyse_hang(snapshot_series({1: sleeps}, others=waits).snapshots())
+    ) == (
         Kind.BEHIND,
         [1],
     )
     locks = blocked_process("f util.py:3", native=("PyThread_acquire_lock_timed",))
-    assert named(analyse_hang(snapshot_series({1: locks}, others=waits).snapshots())) == (
+    assert kind_and_culprits(
+        analyse_hang(snapshot_series({1: locks}, others=waits).snapshots())
+    ) == (
         Kind.BEHIND,
         [1],
     )
@@ -464,14 +488,17 @@ def test_native_frames_of_the_last_look_explain_the_earlier_ones() -> None:
         ProcessState(calls),
         ProcessState(calls, native=("c10d::Work::wait",)),
     ]
-    assert named(analyse_hang(snapshot_series({1: waits}).snapshots())) == (Kind.APART, [])
+    assert kind_and_culprits(analyse_hang(snapshot_series({1: waits}).snapshots())) == (
+        Kind.APART,
+        [],
+    )
     locks = [
         ProcessState(calls),
         ProcessState(calls),
         ProcessState(calls, native=("PyThread_acquire_lock_timed",)),
     ]
     hang = analyse_hang(snapshot_series({1: locks}).snapshots())
-    assert named(hang) == (Kind.BEHIND, [1])
+    assert kind_and_culprits(hang) == (Kind.BEHIND, [1])
     assert hang is not None
     assert hang.culprits[0].state.certain
 
@@ -505,7 +532,7 @@ def test_whoever_stands_and_does_not_wait_is_named(
         {r: [seen] if r in culprits else [ProcessState(where[r])] for r in range(ranks)}
     )
     hang = analyse_hang(job.snapshots())
-    assert named(hang) == (Kind.BEHIND, sorted(culprits))
+    assert kind_and_culprits(hang) == (Kind.BEHIND, sorted(culprits))
     assert hang is not None
     assert {culprit.state.doing for culprit in hang.culprits} == {doing}
 
@@ -539,4 +566,4 @@ def test_a_job_of_which_every_rank_uses_time_is_never_said_to_stand(
 
 def test_a_thousand_ranks() -> None:
     hang = analyse_hang(snapshot_series({417: LOCKED}, ranks=1000).snapshots())
-    assert named(hang) == (Kind.BEHIND, [417])
+    assert kind_and_culprits(hang) == (Kind.BEHIND, [417])

@@ -91,7 +91,7 @@ def test_a_page_fault_takes_so_long_at_most() -> None:
     assert share(case, "host-paging") == pytest.approx(2_000 * 10e-6 * STEP / EXCESS, rel=0.1)
 
 
-def test_a_quota_is_told_from_contention() -> None:
+def test_a_quota_is_distinguished_from_contention() -> None:
     """The time without quota is part of that in which the main thread stands ready."""
     held_up = ProcessLoad(queued=EXCESS / STEP, throttled=0.9, quota=0.5)
     case = sampled(slow(), {1: held_up})
@@ -209,10 +209,10 @@ def test_a_thousand_page_faults_a_second_more_than_the_peers_are_paging(
     assert (share(case, "host-paging") > 0) is paging
 
 
-@pytest.mark.parametrize(("known", "told"), [(0.55, True), (0.45, False)])
-def test_loads_must_be_known_in_half_of_the_steps(known: float, told: bool) -> None:
+@pytest.mark.parametrize(("known", "reported"), [(0.55, True), (0.45, False)])
+def test_loads_must_be_known_in_half_of_the_steps(known: float, reported: bool) -> None:
     case = slow()
     for rank in case.ranks:
         count = int(known * len(rank.steps))
         rank.steps["samples"][-count:] = 64 if rank.rank == 1 else 32
-    assert (causes(case)["data"].share is not None) is told
+    assert (causes(case)["data"].share is not None) is reported

@@ -154,7 +154,7 @@ def test_a_topology() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "expected",
     [
         [],
         {},
@@ -165,8 +165,8 @@ def test_a_topology() -> None:
     ],
     ids=["list", "empty", "half", "not-square", "unequal", "huge"],
 )
-def test_no_topology(told: Any) -> None:
-    (sample,) = read({"at": 1.0, "topology": told})
+def test_no_topology(expected: Any) -> None:
+    (sample,) = read({"at": 1.0, "topology": expected})
     assert sample.topology is None
 
 

@@ -36,7 +36,7 @@ def test_samples_of_several_hosts_know_theirs(tmp_path: Path) -> None:
     assert gap.reason.startswith(DENIED)
 
 
-def test_a_log_that_was_read_or_is_told_of_already_is_not_told_of() -> None:
+def test_a_log_that_was_read_or_is_reported_already_is_not_mentioned() -> None:
     denied = sample(kernel_log_trouble=DENIED)
     assert unread_log([sample()], ()) == []
     assert unread_log([denied, sample()], ()) == [], "it can be read now"
@@ -44,7 +44,7 @@ def test_a_log_that_was_read_or_is_told_of_already_is_not_told_of() -> None:
     assert unread_log([DeviceSample(1.0, (), kernel_log_trouble=DENIED)], ()) == []
 
 
-def test_of_all_hosts_it_is_told_once_with_what_is_known_instead() -> None:
+def test_of_all_hosts_it_is_reported_once_with_what_is_known_instead() -> None:
     (heard,) = unread_log([sample(h, kernel_log_trouble=DENIED) for h in "ab"], ())
     assert heard.reason.endswith("only those the driver reports (NVML)")
     deaf = sample(kernel_log_trouble=DENIED, events_trouble="XIDs cannot be received: no support")

@@ -50,7 +50,7 @@ def test_what_the_probe_wrote_is_read_as_it_was(tmp_path: Path) -> None:
     assert all(place.in_use for place in told.places)
 
 
-def test_a_log_that_could_not_be_read_is_told_with_a_remedy(tmp_path: Path) -> None:
+def test_a_log_that_could_not_be_read_is_reported_with_a_remedy(tmp_path: Path) -> None:
     content = {"kernel_log": {"trouble": "/dev/kmsg cannot be read: Operation not permitted"}}
     (told,), (unread,) = read_endings([host(tmp_path, content)], root=tmp_path)
     assert told.log_trouble is not None
@@ -58,9 +58,9 @@ def test_a_log_that_could_not_be_read_is_told_with_a_remedy(tmp_path: Path) -> N
     assert "dmesg_restrict" in unread.remedy
 
 
-@pytest.mark.parametrize(("exit_code", "told"), [(0, []), (1, ["kernel log"])])
+@pytest.mark.parametrize(("exit_code", "expected"), [(0, []), (1, ["kernel log"])])
 def test_only_where_a_job_failed_is_a_log_missed(
-    exit_code: int, told: list[str], tmp_path: Path
+    exit_code: int, expected: list[str], tmp_path: Path
 ) -> None:
     made = recording(tmp_path / "recording", [HEALTHY, HEALTHY], steps=30)
     end = json.loads((made / layout.END).read_text())
@@ -69,14 +69,14 @@ def test_only_where_a_job_failed_is_a_log_missed(
     host(made / layout.HOSTS, content, os.uname().nodename)
     case = load_recording(made)
     assert len(case.endings) == 1
-    assert [gap.probe for gap in case.unexamined if gap.probe == "kernel log"] == told
+    assert [gap.probe for gap in case.unexamined if gap.probe == "kernel log"] == expected
 
 
 def test_an_older_recording_has_no_such_file(tmp_path: Path) -> None:
     assert read_endings([tmp_path / "node"], root=tmp_path) == ((), ())
 
 
-def test_a_broken_file_is_told_and_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_a_broken_file_is_reported_and_a_link_is_not_followed(tmp_path: Path) -> None:
     found, (unread,) = read_endings([host(tmp_path, '{"half')], root=tmp_path)
     assert found == ()
     assert unread.probe == layout.ENDING

@@ -23,7 +23,7 @@ def test_another_kind_is_never_equal() -> None:
     assert Pcie(1) != make_dataclass("Pcie", ["generation"])(1)
 
 
-def test_told_as_a_dataclass_is() -> None:
+def test_reported_as_a_dataclass_is() -> None:
     like = make_dataclass("Topology", ["levels", "peer"])
     assert repr(Topology((("SELF",),), ())) == repr(like((("SELF",),), ()))
 

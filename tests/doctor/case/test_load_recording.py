@@ -147,7 +147,7 @@ def test_how_ray_ends_its_workers_is_not_how_the_training_ended(recorder: Record
     assert (unwanted.state, unwanted.exit_code) == (State.DEAD, None)
 
 
-def test_a_probe_that_switched_itself_off_is_told_with_its_reason(recorder: Recorder) -> None:
+def test_a_probe_that_switched_itself_off_is_reported_with_its_reason(recorder: Recorder) -> None:
     recorder.info()
     recorder.end(exit_code=0)
     recorder.rank(0, how="off")
@@ -371,7 +371,7 @@ def _set_clock(path: Path, realtime_ns: int, monotonic_ns: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["absent", "file", "empty", "broken info"])
-def test_what_is_no_recording_is_told_in_one_sentence(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_recording_is_reported_in_one_sentence(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x"
     if kind == "file":
         path.write_text("")
@@ -420,7 +420,9 @@ def test_hostile_lines_are_counted_and_skipped(recorder: Recorder) -> None:
     assert told[HOST_SAMPLES] == "4 of its lines cannot be read", "the last one is still written"
 
 
-def test_hostile_boxes_and_files_are_told_not_followed(recorder: Recorder, tmp_path: Path) -> None:
+def test_hostile_boxes_and_files_are_reported_not_followed(
+    recorder: Recorder, tmp_path: Path
+) -> None:
     secret = tmp_path / "secret"
     secret.write_text("root:hash")
     recorder.info(id="\x1b[31mx", command=["a\x00\x1b]0;t\x07b", 7, None], job_pid="x", boxes=3)

@@ -108,7 +108,7 @@ def test_the_stack_of_a_process_is_really_read() -> None:
     assert "ms" in found.message
 
 
-def test_without_py_spy_it_is_told_how_to_get_it(
+def test_without_py_spy_it_is_reported_how_to_get_it(
     bare: CheckedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: None)
@@ -161,7 +161,7 @@ def test_whose_stacks_may_be_read(bare: CheckedMachine) -> None:
         ("rw,hidepid=0", Level.PASS),
     ],
 )
-def test_hidden_processes_are_told(bare: CheckedMachine, options: str, level: Level) -> None:
+def test_hidden_processes_are_reported(bare: CheckedMachine, options: str, level: Level) -> None:
     (bare.root / "proc/self/ns").mkdir()
     (bare.root / "proc/self/ns/pid").symlink_to("pid:[4026531836]")
     lines = "21 1 0:5 / /sys rw - sysfs sysfs rw,hidepid=2\n22 1 0:6 / /proc rw - proc proc "

@@ -53,7 +53,7 @@ def test_a_folder_of_recordings_and_ids_are_taken(runs: Path, home: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("limit", "second", "code", "told"),
+    ("limit", "second", "code", "expected"),
     [
         ("5%", "slow", 1, "B slower than A by more than 5 %"),
         ("100%", "slow", 0, "no run is certainly slower than A by more than 100 %"),
@@ -65,13 +65,13 @@ def test_a_folder_of_recordings_and_ids_are_taken(runs: Path, home: Path) -> Non
     ],
 )
 def test_a_regression_fails(
-    runs: Path, tmp_path: Path, *, limit: str, second: str, code: int, told: str
+    runs: Path, tmp_path: Path, *, limit: str, second: str, code: int, expected: str
 ) -> None:
     other = runs / second if second != "empty" else recording(tmp_path / "empty", [])
     options = [str(runs / "before"), str(other), "--fail-on-regression", limit]
     done = run.invoke(app, ["compare", *options])
     assert done.exit_code == code, done.output
-    assert told in done.stderr
+    assert expected in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -18,7 +18,7 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("resnet", "--gpu", "A100"), "is not a trainer or a model"),
         (("resnet50", "--gpu", "C64"), "--gpu must be a size"),
@@ -32,15 +32,15 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
         (("torch-pp",), "cannot be planned yet"),
     ],
 )
-def test_what_makes_no_sense_is_refused_at_once(arguments: tuple[str, ...], said: str) -> None:
+def test_what_makes_no_sense_is_refused_at_once(arguments: tuple[str, ...], message: str) -> None:
     code, printed, error = invoke(*arguments)
     assert code == 2
     assert not printed
-    assert said in error
+    assert message in error
 
 
 @pytest.mark.slow
-def test_what_fits_is_told_with_its_parts_and_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fits_is_reported_with_its_parts_and_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     trace_here(monkeypatch)
     monkeypatch.setenv("COLUMNS", "80")
     command = ("torch-ddp", "--model", "cnn-nano", "--batch", "64", "--gpu", "4GiB")

@@ -66,7 +66,7 @@ def test_a_strange_name_stays_on_its_line(shown: Shown) -> None:
     assert last == ""
 
 
-def test_nothing_is_said_into_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_reported_into_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_line() as tell:
         tell("reading")
     assert capsys.readouterr().err == ""

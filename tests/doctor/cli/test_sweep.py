@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from mgpu_doctor.cli import app, sweep
-from mgpu_doctor.launch.observe import Turns
+from mgpu_doctor.launch.observe import JobSequence
 from tests.support.recordings import HEALTHY, WAITING, recording
 
 Started = list[list[str]]
@@ -30,14 +30,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     """The words after `train` of each run."""
     calls: Started = []
 
-    def pretend(_turns: Turns, command: Sequence[str]) -> int:
+    def pretend(_sequence: JobSequence, command: Sequence[str]) -> int:
         words = list(command)[4:]
         calls.append(words)
         ranks = int(words[words.index("--ranks") + 1]) if "--ranks" in words else 1
         recording(Path(words[-1]), [HEALTHY if ranks == 1 else WAITING] * ranks)
         return 0
 
-    monkeypatch.setattr(Turns, "run", pretend)
+    monkeypatch.setattr(JobSequence, "run", pretend)
     return calls
 
 
@@ -102,7 +102,7 @@ def test_any_option_can_be_swept(started: Started) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sweeps", "told"),
+    ("name", "sweeps", "expected"),
     [
         ("torch-ddp", ("ranks",), "ranks=1,2,4"),
         ("torch-ddp", ("ranks=",), "ranks=1,2,4"),
@@ -124,11 +124,11 @@ def test_nonsense_is_refused_before_anything_starts(
     capsys: pytest.CaptureFixture[str],
     name: str | None,
     sweeps: tuple[str, ...],
-    told: str,
+    expected: str,
 ) -> None:
     assert swept(name, *sweeps) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert expected in error
     assert error.count("\n") == 1
     assert not started
 
@@ -148,20 +148,20 @@ def test_an_occupied_folder_is_refused(started: Started, tmp_path: Path) -> None
     assert not started
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, act: Callable[[Turns, int], int]) -> None:
+def failing(monkeypatch: pytest.MonkeyPatch, act: Callable[[JobSequence, int], int]) -> None:
     """Every run leaves a recording; `act` says how the n-th one ends."""
     count = 0
 
-    def pretend(turns: Turns, command: Sequence[str]) -> int:
+    def pretend(sequence: JobSequence, command: Sequence[str]) -> int:
         nonlocal count
         count += 1
         recording(Path(command[-1]), [HEALTHY])
-        return act(turns, count)
+        return act(sequence, count)
 
-    monkeypatch.setattr(Turns, "run", pretend)
+    monkeypatch.setattr(JobSequence, "run", pretend)
 
 
-def test_a_run_that_fails_is_told_and_the_others_go_on(
+def test_a_run_that_fails_is_reported_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing(monkeypatch, lambda _, count: 7 if count == 1 else 0)
@@ -174,10 +174,10 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(
 def test_ctrl_c_ends_the_sweep_and_shows_what_there_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(turns: Turns, count: int) -> int:
+    def interrupted(sequence: JobSequence, count: int) -> int:
         if count == 2:
             signal.raise_signal(signal.SIGINT)
-            assert turns.asked is signal.SIGINT
+            assert sequence.asked is signal.SIGINT
             return 1
         return 0
 

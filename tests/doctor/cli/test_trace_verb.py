@@ -80,7 +80,9 @@ def test_a_folder_with_something_in_it_is_left_alone(
     refused(ran("1", "-o", "full"), "full is not empty", code=2)
 
 
-def test_ranks_that_refuse_are_told_once_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_refuse_are_reported_once_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from mgpu_probes.outside.traces.trace_requests import TakenTrace
 
     from mgpu_doctor.examine import trace_targets

@@ -52,7 +52,7 @@ def test_the_help_of_a_trainer_tells_its_own_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ((), "--list"),
         (("nobody",), "torch-ddp"),
@@ -67,11 +67,11 @@ def test_the_help_of_a_trainer_tells_its_own_options() -> None:
     ],
 )
 def test_wrong_usage_is_one_sentence(
-    started: list[dict[str, Any]], arguments: tuple[str, ...], told: str
+    started: list[dict[str, Any]], arguments: tuple[str, ...], expected: str
 ) -> None:
     code, output, error = invoke(*arguments)
     assert (code, output) == (WRONG_USAGE, "")
-    assert told in error
+    assert expected in error
     assert error.count("\n") == 1
     assert not started
 

@@ -80,7 +80,7 @@ def test_two_processes_of_a_job_are_one_case(ranks: list[int]) -> None:
     assert [finding for finding in diagnose(case).findings if finding.severity == "critical"] == []
 
 
-def test_progress_is_told_while_it_looks(ranks: list[int]) -> None:
+def test_progress_is_reported_while_it_looks(ranks: list[int]) -> None:
     said: list[str] = []
     case_sources.load_cases([str(ranks[0])], said.append)
     assert said
@@ -147,7 +147,7 @@ def test_evidence_for_two_jobs_is_nobodys(tmp_path: Path) -> None:
     assert len(load_cases(one, other)) == 2
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported(tmp_path: Path) -> None:
     broken = tmp_path / "trace_0"
     broken.write_bytes(b"\x80\x04garbage, entries")
     assert "trace_0 is not a flight-recorder dump" in refused(broken)

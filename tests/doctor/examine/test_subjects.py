@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def named(path: Path) -> Subject:
+def recognize_path(path: Path) -> Subject:
     return recognize(str(path))
 
 
@@ -47,11 +47,11 @@ def test_a_number_that_is_a_file_is_that(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_recordings(tmp_path: Path, home: Path) -> None:
     folder = recording(tmp_path / "one", [HEALTHY] * 2)
-    assert named(folder) == Recording(folder)
+    assert recognize_path(folder) == Recording(folder)
     boxes = tmp_path / "boxes-alone"
     boxes.mkdir()
     finished(boxes)
-    assert named(boxes) == Recording(boxes)
+    assert recognize_path(boxes) == Recording(boxes)
     kept = recording(home / "runs" / "some-id", [HEALTHY] * 2)
     assert recognize("some-id") == recognize("latest") == Recording(kept)
 
@@ -62,19 +62,19 @@ def test_dumps_of_the_flight_recorder(tmp_path: Path, kind: str) -> None:
     (tmp_path / "dumps").mkdir()
     path = tmp_path / "dumps" / "trace_3"
     path.write_bytes(gzip.compress(raw) if kind == "gzip" else raw)
-    assert named(path) == Flights(path)
-    assert named(path.parent) == Flights(path.parent)
+    assert recognize_path(path) == Flights(path)
+    assert recognize_path(path.parent) == Flights(path.parent)
 
 
 def test_console_text(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "train.log"
     log.parent.mkdir()
     log.write_text("step 1\n")
-    assert named(log) == Log(str(log))
-    assert named(log.parent) == Log(str(log.parent))
+    assert recognize_path(log) == Log(str(log))
+    assert recognize_path(log.parent) == Log(str(log.parent))
     packed = tmp_path / "train.log.gz"
     packed.write_bytes(gzip.compress(b"step 1\n"))
-    assert named(packed) == Log(str(packed))
+    assert recognize_path(packed) == Log(str(packed))
     assert recognize("-") == Log("-")
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_examined(tmp_path: Path, made: str, says: str) -> None:
     elif made == "cut":
         path.write_bytes(pickle.dumps(FLIGHT)[:6])
     with pytest.raises(UnknownSubject, match=says):
-        named(path)
+        recognize_path(path)
 
 
 def test_latest_where_there_is_none() -> None:
@@ -112,4 +112,4 @@ def test_latest_where_there_is_none() -> None:
 
 def test_a_pipe_is_not_read_to_tell_what_it_is(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert named(tmp_path / "pipe") == Log(str(tmp_path / "pipe"))
+    assert recognize_path(tmp_path / "pipe") == Log(str(tmp_path / "pipe"))

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.model import State
+from mgpu_doctor.case.placeholders import blank_rank
 from mgpu_doctor.cli import app
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.export import step_table

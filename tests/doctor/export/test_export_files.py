@@ -183,7 +183,7 @@ def test_files_are_private_whole_and_packed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         ([], 2, "choose a format"),
         (["--serve", "--csv", "x.csv"], 2, "choose a format"),
@@ -192,8 +192,8 @@ def test_files_are_private_whole_and_packed(tmp_path: Path) -> None:
         (["nowhere", "--timeline", "x.json"], 3, "does not exist"),
     ],
 )
-def test_wrong_usage(words: list[str], code: int, said: str) -> None:
+def test_wrong_usage(words: list[str], code: int, message: str) -> None:
     done = CliRunner().invoke(app, ["export", *words])
     assert done.exit_code == code
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1

@@ -233,7 +233,7 @@ def test_what_is_unknown_has_no_series() -> None:
     ],
     ids=["lost", "reset", "mute", "unclear"],
 )
-def test_lost_is_said_only_where_the_driver_says_it(trouble: str, lost: list[float]) -> None:
+def test_lost_is_reported_only_where_the_driver_says_it(trouble: str, lost: list[float]) -> None:
     made = written(
         frames.frame(None, devices=DeviceSample(frames.AT, (Device(3, trouble=trouble),)))
     )
@@ -314,7 +314,7 @@ def test_xids_are_counted_from_sample_to_sample() -> None:
     assert written(frames.frame(None, devices=deaf)).of("mgpu_gpu_xids_heard") == [0]
 
 
-def test_when_the_job_is_over_the_next_one_is_told_of() -> None:
+def test_when_the_job_is_over_the_next_one_is_mentioned() -> None:
     over = frames.frame(diagnoses.healthy(), others=1)
     source = OneByOne(over, frames.HEALTHY)
     made = watched(source)

@@ -89,7 +89,7 @@ def test_a_driver_that_hangs_keeps_nobody() -> None:
     assert patient.get().text == b"1"
 
 
-def test_a_failure_is_told_and_the_next_sample_may_succeed(
+def test_a_failure_is_reported_and_the_next_sample_may_succeed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fail() -> None:

@@ -89,7 +89,7 @@ def test_a_long_page_is_compressed_for_who_can_read_it() -> None:
     ],
     ids=["none", "empty", "no-token", "blank", "longer", "shorter", "basic", "bare", "bytes"],
 )
-def test_without_the_token_nothing_is_told(authorization: str | None) -> None:
+def test_without_the_token_nothing_is_reported(authorization: str | None) -> None:
     with running() as server:
         headers = {} if authorization is None else {"Authorization": authorization}
         reply = ask(server.port, **headers)

@@ -139,7 +139,7 @@ def test_gpus_that_tell_nothing_have_no_values(nvml: PretendNvml, tmp_path: Path
         assert told == {"mgpu_gpu_readable", "mgpu_gpu_lost", "mgpu_gpu_xids_heard"}
 
 
-def test_the_token_is_told_once_and_kept(home: Path) -> None:
+def test_the_token_is_reported_once_and_kept(home: Path) -> None:
     with exporter() as serving:
         kept = home / FILE
         token = kept.read_text().strip()

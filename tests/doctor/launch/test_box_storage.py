@@ -14,7 +14,7 @@ from mgpu_doctor.launch.box_storage import (
     boxes_place,
     can_map_boxes,
 )
-from mgpu_doctor.launch.notebook import Notebook
+from mgpu_doctor.launch.run_recording import RunRecording
 from mgpu_doctor.recording.live_recordings import KEY_FILE, belongs, make_outside
 
 
@@ -52,9 +52,9 @@ def test_without_any_local_folder_there_are_no_boxes_and_the_job_runs(
     monkeypatch.setattr(box_storage, "can_map_boxes", lambda _: False)
     with pytest.raises(NoLocalStorageError):
         boxes_place(unsafe / "r", "host")
-    notebook = Notebook.begin(unsafe / "q", {})
-    assert notebook.folder == unsafe / "q"
-    assert notebook.boxes is None
+    recording = RunRecording.begin(unsafe / "q", {})
+    assert recording.folder == unsafe / "q"
+    assert recording.boxes is None
     assert "Set TMPDIR to a folder on a local disk" in capsys.readouterr().err
     assert tmp_path.exists()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.launch.observe import Turns
+from mgpu_doctor.launch.observe import JobSequence
 from tests.support.launching import eventually, python
 
 WAITS = """
@@ -25,8 +25,8 @@ while True:
     ("program", "code"), [("pass", 0), ("exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137)]
 )
 def test_the_code_is_the_command_s(program: str, code: int) -> None:
-    with Turns() as turns:
-        assert turns.run(python(program)) == code
+    with JobSequence() as sequence:
+        assert sequence.run(python(program)) == code
 
 
 def test_what_asks_us_to_end_is_passed_on(tmp_path: Path) -> None:
@@ -36,16 +36,18 @@ def test_what_asks_us_to_end_is_passed_on(tmp_path: Path) -> None:
         eventually("the command", ready.exists)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    with Turns() as turns:
+    with JobSequence() as sequence:
         asking = threading.Thread(target=ask)
         asking.start()
-        assert turns.run(python(WAITS.format(ready=str(ready)))) == 9
+        assert sequence.run(python(WAITS.format(ready=str(ready)))) == 9
         asking.join()
-        assert turns.asked is signal.SIGTERM
-        assert turns.run(python(WAITS.format(ready=str(ready)))) in (9, 128 + signal.SIGTERM)
+        assert sequence.asked is signal.SIGTERM
+        assert sequence.run(python(WAITS.format(ready=str(ready)))) in (9, 128 + signal.SIGTERM)
 
 
 def test_it_prints_nothing_here(capfd: pytest.CaptureFixture[str]) -> None:
-    with Turns() as turns:
-        turns.run(python("import sys; print(1); print(2, file=sys.stderr); sys.exit(bool(input))"))
+    with JobSequence() as sequence:
+        sequence.run(
+            python("import sys; print(1); print(2, file=sys.stderr); sys.exit(bool(input))")
+        )
     assert capfd.readouterr() == ("", "")

@@ -14,7 +14,7 @@ import pytest
 from mgpu_doctor.case.ending_gaps import read_endings
 from mgpu_doctor.launch import exit_watch as module
 from mgpu_doctor.launch.exit_watch import ExitWatch
-from mgpu_doctor.launch.notebook import Notebook
+from mgpu_doctor.launch.run_recording import RunRecording
 from mgpu_doctor.recording import layout
 from tests.support.launching import doctor, eventually, python, read_json
 
@@ -88,7 +88,7 @@ def test_a_file_system_that_does_not_answer_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ExitEvidence", Held)
-    watch = ExitWatch(Notebook(tmp_path), tmp_path / "ending.json", list, lambda _: 1.0)
+    watch = ExitWatch(RunRecording(tmp_path), tmp_path / "ending.json", list, lambda _: 1.0)
     watch.start()
     HELD_ASKED.wait()
     watch.someone_ended()
@@ -98,9 +98,9 @@ def test_a_file_system_that_does_not_answer_holds_nobody_up(
 
 
 def test_a_full_disk_is_remembered_and_ends_nothing(tmp_path: Path) -> None:
-    book = Notebook(tmp_path)
-    watch = ExitWatch(book, tmp_path / "missing" / "ending.json", list, lambda _: 1.0)
+    recording = RunRecording(tmp_path)
+    watch = ExitWatch(recording, tmp_path / "missing" / "ending.json", list, lambda _: 1.0)
     watch.start()
     watch.finish(60.0)
-    assert book._trouble is not None
-    assert isinstance(book._trouble, FileNotFoundError)
+    assert recording._trouble is not None
+    assert isinstance(recording._trouble, FileNotFoundError)

@@ -10,8 +10,8 @@ import pytest
 from mgpu_probes.inprocess.blackbox import Writer
 
 from mgpu_doctor.launch import hang_evidence, hang_watchdog
-from mgpu_doctor.launch.hang_watchdog import Alarm, Stillness
-from mgpu_doctor.launch.notebook import Notebook
+from mgpu_doctor.launch.hang_watchdog import Alarm, HangWatchdog
+from mgpu_doctor.launch.run_recording import RunRecording
 from tests.support.boxes import write_steps
 from tests.support.jobs import until
 
@@ -32,13 +32,13 @@ class Watched:
         for name, value in FAST.items():
             monkeypatch.setattr(hang_watchdog, name, value)
         monkeypatch.setattr(hang_evidence, "keep", self.keep)
-        book = Notebook(None)
-        book.boxes = folder
+        recording = RunRecording(None)
+        recording.boxes = folder
         self.over = threading.Event()
         alarm = Alarm(self.hung, lambda _: self.told.append("lasts"))
-        self.start = Stillness(book, 1, self.over, alarm).start
+        self.start = HangWatchdog(recording, 1, self.over, alarm).start
 
-    def keep(self, _: Notebook, __: int, ___: Callable[[], bool]) -> bool:
+    def keep(self, _: RunRecording, __: int, ___: Callable[[], bool]) -> bool:
         self.looks += 1
         return self.hangs
 
@@ -54,7 +54,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
     one.over.set()
 
 
-def test_a_hang_is_told_once_and_once_more_when_it_lasts(watched: Watched) -> None:
+def test_a_hang_is_reported_once_and_once_more_when_it_lasts(watched: Watched) -> None:
     watched.start()
     until(lambda: watched.told == ["hung", "lasts"])
     assert watched.looks == 2

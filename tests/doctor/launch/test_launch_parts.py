@@ -13,11 +13,11 @@ import pytest
 from mgpu_probes.outside import processes
 
 from mgpu_doctor.launch import box_storage, exit_watch, job_command
-from mgpu_doctor.launch.conduit import CHUNK, KEEP, RING, Copy, Shared
 from mgpu_doctor.launch.job_command import inject_folder, job_environment
 from mgpu_doctor.launch.job_console import Console
+from mgpu_doctor.launch.output_forwarding import CHUNK, KEEP, RING, Copy, Shared
 from mgpu_doctor.launch.process_watch import SLOWEST, Family, interval
-from mgpu_doctor.launch.signal_forwarding import Attendant, Canary, Inbox
+from mgpu_doctor.launch.signal_forwarding import Inbox, SignalForwarder, SignalGroupProbe
 from tests.support.launching import eventually, state
 
 
@@ -122,7 +122,7 @@ def test_a_family_holds_children_and_grandchildren_alone() -> None:
     stranger.communicate()
 
 
-def test_a_zombie_that_was_told_is_not_taken_in_again() -> None:
+def test_a_zombie_that_was_reported_is_not_taken_in_again() -> None:
     parent = (
         "import os, sys\n"
         "child = os.fork()\n"
@@ -155,13 +155,13 @@ def test_samples_become_rarer_as_a_run_grows_old() -> None:
 def test_the_canary_hears_the_group_and_not_us() -> None:
     listening = (
         "import os, signal, sys\n"
-        "from mgpu_doctor.launch.signal_forwarding import Canary\n"
+        "from mgpu_doctor.launch.signal_forwarding import SignalGroupProbe\n"
         "signal.signal(signal.SIGTERM, lambda *_: None)\n"
-        "canary = Canary()\n"
+        "group_probe = SignalGroupProbe()\n"
         "for kill in (os.kill, os.killpg, os.kill, os.killpg):\n"
         "    kill(os.getpid(), signal.SIGTERM)\n"
-        "    print(canary.sang(signal.SIGTERM))\n"
-        "canary.close()\n"
+        "    print(group_probe.was_sent_to_group(signal.SIGTERM))\n"
+        "group_probe.close()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", listening],
@@ -177,15 +177,15 @@ def test_two_signals_of_the_group_in_quick_succession_are_both_the_jobs() -> Non
     """As `timeout` sends them: to its child, and then to its whole group."""
     listening = (
         "import os, signal\n"
-        "from mgpu_doctor.launch.signal_forwarding import Canary\n"
+        "from mgpu_doctor.launch.signal_forwarding import SignalGroupProbe\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
-        "canary = Canary()\n"
+        "group_probe = SignalGroupProbe()\n"
         "for kill in (os.kill, os.killpg):\n"
         "    kill(os.getpid(), signal.SIGTERM)\n"
         "    signal.sigwait({signal.SIGTERM})\n"
         "    os.killpg(os.getpid(), signal.SIGTERM)\n"
-        "    print(canary.sang(signal.SIGTERM), len(signal.sigpending()))\n"
-        "canary.close()\n"
+        "    print(group_probe.was_sent_to_group(signal.SIGTERM), len(signal.sigpending()))\n"
+        "group_probe.close()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", listening],
@@ -200,39 +200,39 @@ def test_two_signals_of_the_group_in_quick_succession_are_both_the_jobs() -> Non
 def test_what_asked_a_job_to_end_is_known_though_it_ended_before_we_looked() -> None:
     """A busy machine may let the job hear of it, and end, before us."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
-    inbox, canary = Inbox(), Canary()
+    inbox, group_probe = Inbox(), SignalGroupProbe()
     child = subprocess.Popen(["true"])
     try:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # no other thread gets it
-        attendant = Attendant(child.pid, inbox, Console(), canary)
-        assert attendant.wait(lambda _: False) == 0
-        assert attendant.asked == "SIGINT"
-        assert attendant.patient()
+        forwarder = SignalForwarder(child.pid, inbox, Console(), group_probe)
+        assert forwarder.wait(lambda _: False) == 0
+        assert forwarder.asked == "SIGINT"
+        assert forwarder.patient()
     finally:
         child.wait()
-        canary.close()
+        group_probe.close()
         inbox.close()
         signal.signal(signal.SIGINT, before)
 
 
 def test_without_a_canary_every_signal_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mgpu_doctor.launch.signal_forwarding.PROGRAM", "/absent")
-    canary = Canary()
-    assert not canary.sang(signal.SIGTERM)
-    canary.close()
+    group_probe = SignalGroupProbe()
+    assert not group_probe.was_sent_to_group(signal.SIGTERM)
+    group_probe.close()
 
 
 def pour(shared: Shared, data: bytes) -> None:
     """As a pump does, but for the descriptors."""
-    from mgpu_doctor.launch import conduit
+    from mgpu_doctor.launch import output_forwarding
 
     for start in range(0, len(data), CHUNK):
         chunk = data[start : start + CHUNK]
-        shared[conduit.BEGUN] = shared[conduit.TAKEN]
+        shared[output_forwarding.BEGUN] = shared[output_forwarding.TAKEN]
         shared._body[: len(chunk)] = chunk
-        shared[conduit.TAKEN] += len(chunk)
-        shared[conduit.GIVEN] += len(chunk)
+        shared[output_forwarding.TAKEN] += len(chunk)
+        shared[output_forwarding.GIVEN] += len(chunk)
         shared.keep()
 
 

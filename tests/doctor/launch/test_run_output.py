@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.launch import conduit, job_console
+from mgpu_doctor.launch import job_console, output_forwarding
 from tests.support.launching import doctor, eventually, python, read_json, terminal
 
 MIXED = python(
@@ -92,13 +92,13 @@ def test_what_goes_into_a_file_is_copied_while_the_job_runs(tmp_path: Path) -> N
     assert process.returncode == 0
     kept = [path.read_bytes() for path in sorted(copy.iterdir())]
     assert kept[-1].endswith(b"bbb\n")
-    assert all(len(part) <= 2 * conduit.KEEP for part in kept)
+    assert all(len(part) <= 2 * output_forwarding.KEEP for part in kept)
 
 
 def test_of_a_lot_that_went_into_a_file_the_end_is_copied(tmp_path: Path) -> None:
     with open(tmp_path / "out", "wb+") as out:
         copies = job_console.FileCopy(out.fileno(), tmp_path / "copy")
-        out.write(b"a" * (conduit.KEEP + 10) + b"end")
+        out.write(b"a" * (output_forwarding.KEEP + 10) + b"end")
         out.flush()
         copies.catch_up()
         copies.catch_up()

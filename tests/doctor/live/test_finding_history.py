@@ -35,7 +35,7 @@ def test_one_that_comes_back_has_appeared_anew_and_its_past_is_kept() -> None:
     assert update_history(seen, (), 60.0) == (Followed(SLOW, 50.0, 60.0), *gone)
 
 
-def test_each_is_told_once_as_it_was_last() -> None:
+def test_each_is_reported_once_as_it_was_last() -> None:
     seen = (Followed(SLOW, 50.0, 60.0), Followed(OTHER, 5.0, 40.0), Followed(SLOW, 10.0, 30.0))
     assert select_recent(seen) == seen[:2]
 

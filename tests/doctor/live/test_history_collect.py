@@ -107,7 +107,7 @@ def test_pressure_is_the_share_of_time_between_two_looks_at_its_counter() -> Non
     assert (told.end - BEGAN).tolist() == [1, 11]
 
 
-def test_measures_a_gpu_never_told_are_unknown() -> None:
+def test_measures_a_gpu_never_reported_are_unknown() -> None:
     collector = Collector()
     collector.add_devices(DeviceSample(BEGAN, (gpu(0, power_watts=None, memory_total=None),)))
     past = collector.history(ENDED)
@@ -150,7 +150,7 @@ def windows(ends: list[float], wall: float, steps: int) -> Records:
     return made
 
 
-def test_what_the_ring_has_forgotten_is_told_by_the_boxs_coarse_history() -> None:
+def test_what_the_ring_has_forgotten_is_reported_by_the_boxs_coarse_history() -> None:
     steps = records(Synthetic(ranks=1, steps=50))[0]
     first = float(steps["end_ns"][0] - steps["wall_ns"][0]) * 1e-9
     old = windows([first - 30, first - 10, first + 5], 10.0, 200)

@@ -81,7 +81,7 @@ def test_columns_hold_exactly_what_was_measured_there(
         assert cut.high[place] in made.high
 
 
-def test_gaps_are_told_from_when_to_when() -> None:
+def test_gaps_are_reported_from_when_to_when() -> None:
     made = spans((0, 10, 1), (15, 20, 1), (20.5, 25, 1))
     assert gaps(made, START, START + 30, 1) == [(START + 10, START + 15), (START + 25, START + 30)]
     assert gaps(made, START + 12, START + 25, 1) == [(START + 12, START + 15)]

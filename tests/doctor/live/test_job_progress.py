@@ -74,7 +74,7 @@ def test_a_batch_that_several_ranks_work_on_counts_once() -> None:
     assert measure_progress(case_of(strategy="fsdp+tensor")).samples is None
 
 
-def test_a_loss_that_is_no_number_is_told_until_one_is_again() -> None:
+def test_a_loss_that_is_no_number_is_reported_until_one_is_again() -> None:
     case = case_of()
     case.ranks[1].steps["loss"][-2] = np.inf
     assert measure_progress(case).loss == 2.0

@@ -93,7 +93,7 @@ def test_gpus_are_asked_as_often_as_their_number_allows(
     assert not read
 
 
-def test_how_long_ago_gpus_were_asked_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_long_ago_gpus_were_asked_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def sample(_: Devices) -> dict[str, Any]:
         cost.now += 0.003
         return {"at": 0.0, "devices": [{"index": 0}]}

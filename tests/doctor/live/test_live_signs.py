@@ -21,11 +21,11 @@ STEP = "step 100 loss 2.31\n"
 def printing(folder: Path, text: str) -> Path:
     made = recording(folder, (HEALTHY, HEALTHY), live=True)
     (made / CONSOLE).mkdir()
-    say(made, text)
+    append_to_console(made, text)
     return made
 
 
-def say(made: Path, text: str) -> None:
+def append_to_console(made: Path, text: str) -> None:
     with (made / CONSOLE / "console.log").open("a") as file:
         file.write(text)
 
@@ -36,11 +36,11 @@ def test_what_appears_while_it_is_watched_has_a_moment(tmp_path: Path) -> None:
     signs = ConsoleSigns(made, lambda: now[0])
     signs.poll()
     assert not signs.known
-    say(made, RAN_OUT)
+    append_to_console(made, RAN_OUT)
     signs.poll()
     assert [(one.rank, one.at, one.count) for one in signs.known] == [(1, 100.0, 1)]
     now[0] = 130.0
-    say(made, RAN_OUT)
+    append_to_console(made, RAN_OUT)
     signs.poll()
     assert [(one.rank, one.at, one.count) for one in signs.known] == [(1, 100.0, 2)]
 
@@ -55,10 +55,12 @@ def test_what_has_left_the_end_is_remembered_and_all_is_bounded(tmp_path: Path) 
     made = printing(tmp_path / "job", RAN_OUT)
     signs = ConsoleSigns(made)
     signs.poll()
-    say(made, STEP * (2 * MOST_BYTES // len(STEP)))
+    append_to_console(made, STEP * (2 * MOST_BYTES // len(STEP)))
     signs.poll()
     assert [one.rank for one in signs.known] == [1]
-    say(made, "".join(RAN_OUT.replace("1", str(rank), 1) for rank in range(2 * MOST_SIGNS)))
+    append_to_console(
+        made, "".join(RAN_OUT.replace("1", str(rank), 1) for rank in range(2 * MOST_SIGNS))
+    )
     signs.poll()
     assert len(signs.known) == MOST_SIGNS
 

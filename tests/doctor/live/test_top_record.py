@@ -110,7 +110,7 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_a_disk_in_trouble_costs_the_recording_alone_and_is_told(
+def test_a_disk_in_trouble_costs_the_recording_alone_and_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path / "home"))

@@ -52,7 +52,7 @@ def test_no_job() -> None:
     assert frame.devices is not None
 
 
-def test_no_job_but_an_old_recording_is_told_of() -> None:
+def test_no_job_but_an_old_recording_is_mentioned() -> None:
     recording(runs() / "20260101-000000-old", JOB)
     frame = LiveJobs().frame(0)
     assert frame.diagnosis is None
@@ -216,7 +216,7 @@ def test_a_job_is_still_watched_if_the_post_mortem_crashes(monkeypatch: pytest.M
     assert "analysis of failures" in {gap.probe for gap in diagnosis.unexamined}
 
 
-def test_how_long_ago_the_boxes_were_read_is_told() -> None:
+def test_how_long_ago_the_boxes_were_read_is_reported() -> None:
     folder = recording(runs() / "job", JOB, live=True)
     clock, cost = Clock(), Clock(0.0)
 

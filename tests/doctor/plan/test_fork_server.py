@@ -15,7 +15,7 @@ import pytest
 from mgpu_doctor.analysis.memory.memory_plan import Settings
 from mgpu_doctor.analysis.memory.stream import Allocated, Freed, Kind, Phase, Stream
 from mgpu_doctor.plan.fork_server import ForkServer, Worker
-from mgpu_doctor.plan.wire import Answer, Refusal, WireError, read_answer, write_answer
+from mgpu_doctor.plan.tracing_protocol import Answer, Refusal, WireError, read_answer, write_answer
 from tests.support.jobs import gone, until
 
 STREAM = Stream(
@@ -74,7 +74,7 @@ def _program(text: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("text", "limit", "said"),
+    ("text", "limit", "message"),
     [
         ("asked.recv(9999), asked.recv(9999)", 1, "more than 1 s"),
         ("asked.recv(9999), asked.sendall(b'[]\\n')", 60, "did not answer with a trace"),
@@ -84,18 +84,20 @@ def _program(text: str) -> tuple[str, ...]:
     ],
 )
 @pytest.mark.slow
-def test_a_process_that_does_not_answer_is_no_trouble(text: str, limit: float, said: str) -> None:
+def test_a_process_that_does_not_answer_is_no_trouble(
+    text: str, limit: float, message: str
+) -> None:
     server = ForkServer("", program=_program(text))
     with closing(server), closing(Worker(server, limit)) as worker:
         refusals = [worker.trace(Settings(1)) for _ in range(2)]
     for refusal in refusals:
         assert isinstance(refusal, Refusal)
-        assert said in refusal.why
+        assert message in refusal.why
         assert not refusal.target
 
 
 @pytest.mark.parametrize(
-    ("text", "limit", "said"),
+    ("text", "limit", "message"),
     [
         ("import sys; sys.stdin.readline()", 1, "more than 1 s"),
         ("import sys; sys.exit('no torch to be had')", 60, "exit code 1 (no torch to be had)"),
@@ -103,11 +105,13 @@ def test_a_process_that_does_not_answer_is_no_trouble(text: str, limit: float, s
     ],
 )
 @pytest.mark.slow
-def test_a_server_that_never_has_children_is_no_trouble(text: str, limit: float, said: str) -> None:
+def test_a_server_that_never_has_children_is_no_trouble(
+    text: str, limit: float, message: str
+) -> None:
     with closing(ForkServer("", program=(sys.executable, "-c", text))) as server:
         refusal = Worker(server, limit).trace(Settings(1))
     assert isinstance(refusal, Refusal)
-    assert said in refusal.why
+    assert message in refusal.why
 
 
 def test_a_child_can_be_ended_as_soon_as_it_is_known() -> None:

@@ -25,7 +25,7 @@ from mgpu_doctor.analysis.memory.stream import Allocated, Freed, Kind, Phase, St
 from mgpu_doctor.analysis.memory.stream_edits import interpolate_batch
 from mgpu_doctor.plan.tracing.graph_step import OWN, trace
 from mgpu_doctor.plan.tracing.user_function import StepError, TargetError
-from mgpu_doctor.plan.wire import Answer
+from mgpu_doctor.plan.tracing_protocol import Answer
 
 pytestmark = pytest.mark.slow
 
@@ -214,7 +214,7 @@ def test_where_the_graph_does_not_tell_the_run_is_left_to_decide() -> None:
 
 
 @pytest.mark.parametrize(
-    ("returned", "settings", "said"),
+    ("returned", "settings", "message"),
     [
         (lambda: 3, Settings(2), "returned (int)"),
         (lambda: (matrices(), batch), Settings(2), "not compiled"),
@@ -231,9 +231,9 @@ def test_where_the_graph_does_not_tell_the_run_is_left_to_decide() -> None:
     ],
 )
 def test_what_describes_no_step_is_refused_with_a_sentence(
-    returned: Any, settings: Settings, said: str
+    returned: Any, settings: Settings, message: str
 ) -> None:
     with pytest.raises(TargetError) as caught:
         traced(returned, settings)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1

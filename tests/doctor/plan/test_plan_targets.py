@@ -50,7 +50,7 @@ def test_a_function_of_a_module_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "import argparse\np = argparse.ArgumentParser()\np.add_argument('d')\np.parse_args()",
@@ -63,10 +63,12 @@ def test_a_function_of_a_module_is_found() -> None:
         ("plan = 3", "no function 'plan'"),
     ],
 )
-def test_what_cannot_be_used_is_said_with_what_to_do(tmp_path: Path, text: str, said: str) -> None:
+def test_what_cannot_be_used_is_reported_with_what_to_do(
+    tmp_path: Path, text: str, message: str
+) -> None:
     with pytest.raises(TargetError) as caught:
         find_function(_script(tmp_path, text))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "docs/plan.md" in str(caught.value)
 
 
@@ -86,7 +88,7 @@ def test_a_script_that_starts_a_process_group_is_refused(
 
 
 @pytest.mark.parametrize("target", ["no_such_module_of_mine:plan", "no/such/file.py"])
-def test_what_is_not_there_is_said(target: str) -> None:
+def test_what_is_not_there_is_reported(target: str) -> None:
     with pytest.raises(TargetError, match=r"no module no_such_module_of_mine|there is no file"):
         find_function(target)
 
@@ -145,7 +147,7 @@ def test_a_model_or_a_function_leaves_the_strategy_open() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "said"),
+    ("name", "model", "message"),
     [
         ("torch-pp", None, "cannot be planned yet"),
         ("tf-ps", None, "on CPUs only, .*; tf-single plans its models"),
@@ -155,8 +157,8 @@ def test_a_model_or_a_function_leaves_the_strategy_open() -> None:
         ("torch_ddp", None, "module:function"),
     ],
 )
-def test_what_names_nothing_is_refused(name: str, model: str | None, said: str) -> None:
-    with pytest.raises(SubjectError, match=said):
+def test_what_names_nothing_is_refused(name: str, model: str | None, message: str) -> None:
+    with pytest.raises(SubjectError, match=message):
         find_subject(name, model)
 
 

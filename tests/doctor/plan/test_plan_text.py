@@ -45,7 +45,7 @@ def test_no_line_is_wider_than_the_terminal_but_what_cannot_be_broken(width: int
     assert all(line.isascii() for line in lines)
 
 
-def test_what_will_not_fit_is_told_with_fixes_and_their_set() -> None:
+def test_what_will_not_fit_is_reported_with_fixes_and_their_set() -> None:
     printed = render(_planned(16 << 30), width=80, colour=False, unicode=True)
     assert printed.splitlines()[1].startswith("✗ will not fit GPU: it needs ")
     assert "not even 1 fits" in printed
@@ -53,7 +53,7 @@ def test_what_will_not_fit_is_told_with_fixes_and_their_set() -> None:
     assert "\x1b" not in printed
 
 
-def test_of_a_lower_bound_it_is_said_that_it_is_one() -> None:
+def test_of_a_lower_bound_it_is_reported_that_it_is_one() -> None:
     printed = render(_planned(16 << 30, Method.FORMULA), width=80, colour=False, unicode=True)
     assert "it needs at least" in printed
     assert "largest batch" not in printed

@@ -114,7 +114,7 @@ def test_what_is_no_model_cannot_be_planned() -> None:
         _follow("nowhere.py")
 
 
-def test_a_function_that_fails_by_itself_is_told_once() -> None:
+def test_a_function_that_fails_by_itself_is_reported_once() -> None:
     with pytest.raises(CannotPlanError) as caught:
         _follow("broken")
     told = "the function or the step fails by itself: ValueError: no such config: base.yaml."

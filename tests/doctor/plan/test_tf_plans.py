@@ -16,7 +16,7 @@ from mgpu_doctor.analysis.memory.prediction import LIVENESS
 from mgpu_doctor.cli import app
 from mgpu_doctor.plan.fork_server import ForkServer, Worker
 from mgpu_doctor.plan.step_tracer import Method, StepTracer
-from mgpu_doctor.plan.wire import Answer
+from mgpu_doctor.plan.tracing_protocol import Answer
 from tests.support.jobs import alone
 
 TENSORFLOW = Framework.TENSORFLOW

@@ -84,7 +84,7 @@ def test_a_fake_step_takes_and_frees_what_a_real_one_does(
     fake = trace(function, settings, real=False)
     real = trace(function, settings, real=True)
     assert replay(fake.stream).peak_allocated == replay(real.stream).peak_allocated
-    assert _told(fake.stream) == _told(real.stream)
+    assert _contents_of(fake.stream) == _contents_of(real.stream)
     assert fake.flops == real.flops
 
 
@@ -109,7 +109,7 @@ def test_without_its_states_and_its_update_adamw_is_sgd() -> None:
     )
 
 
-def _told(stream: Stream) -> list[Any]:
+def _contents_of(stream: Stream) -> list[Any]:
     return [*stream.events, tuple(stream.steps), stream.samples, stream.parameters]
 
 
@@ -122,7 +122,7 @@ def test_a_step_at_any_batch_follows_from_two(function: Any) -> None:
     for first, second in ((two, four), (four, two)):
         found = interpolate_batch(first, second, 7)
         assert found is not None
-        assert _told(found) == _told(seven)
+        assert _contents_of(found) == _contents_of(seven)
 
 
 def _linear(loss: Any = None) -> Any:
@@ -202,7 +202,7 @@ def test_a_step_that_asks_for_autocast_on_cuda_itself_is_traced_in_it() -> None:
     assert _taken(own.stream) != _taken(trace(_linear, Settings(SAMPLES), real=False).stream)
 
 
-def test_a_number_that_the_step_reads_is_made_up_and_said() -> None:
+def test_a_number_that_the_step_reads_is_made_up_and_reported() -> None:
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         made = _squares(model, batch)
         assert made.item() == 1.0
@@ -211,7 +211,7 @@ def test_a_number_that_the_step_reads_is_made_up_and_said() -> None:
     assert trace(lambda: _linear(loss), Settings(2), real=False).values_read == 2
 
 
-def test_what_an_lstm_keeps_is_not_seen_and_that_is_said() -> None:
+def test_what_an_lstm_keeps_is_not_seen_and_that_is_reported() -> None:
     def recurrent() -> Any:
         model = nn.LSTM(8, 8)
         return model, lambda samples: torch.ones(4, samples, 8), lambda m, b: m(b)[0].sum()
@@ -249,11 +249,11 @@ def test_a_model_in_another_type_keeps_the_weights_that_it_shares() -> None:
         return model.to("cpu").bfloat16(), batch, loss
 
     fake, real = (trace(plan, Settings(3), real=real).stream for real in (False, True))
-    assert _told(fake) == _told(real)
+    assert _contents_of(fake) == _contents_of(real)
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "message"),
     [
         (lambda: nn.Linear(2, 2), "returned (Linear)"),
         (lambda: (nn.Linear(2, 2), torch.ones(2)), "must be functions"),
@@ -265,10 +265,10 @@ def test_a_model_in_another_type_keeps_the_weights_that_it_shares() -> None:
         (lambda: _linear(lambda _, batch: batch.sum()), "does not depend on a trained parameter"),
     ],
 )
-def test_what_describes_no_step_is_refused_with_a_sentence(returned: Any, said: str) -> None:
+def test_what_describes_no_step_is_refused_with_a_sentence(returned: Any, message: str) -> None:
     with pytest.raises(TargetError) as caught:
         trace(returned, Settings(2), real=False)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_checkpointing_needs_something_repeated() -> None:

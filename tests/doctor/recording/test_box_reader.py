@@ -73,7 +73,7 @@ def test_steps_handed_out_do_not_change(box: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "still being created or empty"),
         (bytes(8192), "still being created or empty"),
@@ -82,10 +82,12 @@ def test_steps_handed_out_do_not_change(box: Path) -> None:
         (layout.MAGIC[:3], "its header is truncated"),
     ],
 )
-def test_what_is_no_box_is_told_in_a_sentence(tmp_path: Path, content: bytes, said: str) -> None:
+def test_what_is_no_box_is_reported_in_a_sentence(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     path = tmp_path / "x.box"
     path.write_bytes(content)
-    with pytest.raises(BadBox, match=said):
+    with pytest.raises(BadBox, match=message):
         read_box(path)
 
 
@@ -104,18 +106,18 @@ def test_a_link_a_pipe_and_a_folder_are_no_boxes(box: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "raw", "said"),
+    ("offset", "raw", "message"),
     [
         (8, struct.pack("=H", layout.VERSION_MAJOR + 1), "newer version .* upgrade"),
         (8, struct.pack("=H", 0), "no longer read"),
         (12, b"\x01\x02\x03\x04", "another byte order"),
     ],
 )
-def test_boxes_of_others(box: Path, offset: int, raw: bytes, said: str) -> None:
+def test_boxes_of_others(box: Path, offset: int, raw: bytes, message: str) -> None:
     if sys.byteorder == "big":
         raw = raw[::-1] if len(raw) == 4 else raw
     overwrite(box, offset, raw)
-    with pytest.raises(BadBox, match=said):
+    with pytest.raises(BadBox, match=message):
         read_box(box)
 
 
@@ -180,7 +182,7 @@ def test_a_death_while_the_rank_changed_leaves_it_unknown(box: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("header", 64, "header"),
         ("step_capacity", 0, "0 steps"),
@@ -194,9 +196,9 @@ def test_a_death_while_the_rank_changed_leaves_it_unknown(box: Path) -> None:
         ("birth_slot", 32 * 1024, "overlap"),
     ],
 )
-def test_hostile_sizes_are_refused(box: Path, name: str, value: int, said: str) -> None:
+def test_hostile_sizes_are_refused(box: Path, name: str, value: int, message: str) -> None:
     set_geometry(box, name, value)
-    with pytest.raises(BadBox, match=said):
+    with pytest.raises(BadBox, match=message):
         read_box(box)
 
 
@@ -218,7 +220,7 @@ def test_a_box_of_version_1_2_has_no_device_times(box: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "value", "said"),
+    ("offset", "value", "message"),
     [
         (layout.DEVICE_AREA, 64, "overlap"),
         (layout.DEVICE_AREA, AT["steps"], "overlap"),
@@ -229,10 +231,10 @@ def test_a_box_of_version_1_2_has_no_device_times(box: Path) -> None:
     ],
 )
 def test_hostile_places_of_device_times_are_refused(
-    box: Path, offset: int, value: int, said: str
+    box: Path, offset: int, value: int, message: str
 ) -> None:
     set_word(box, offset, value)
-    with pytest.raises(BadBox, match=said):
+    with pytest.raises(BadBox, match=message):
         read_box(box)
 
 

@@ -166,7 +166,7 @@ def test_no_child_outlives_an_interruption(
     assert children() == []
 
 
-def test_an_interruption_of_both_is_told_by_one(
+def test_an_interruption_of_both_is_reported_by_one(
     files: list[BoxFile], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ready, tell = os.pipe()

@@ -155,7 +155,7 @@ def test_what_is_half_gone_is_no_recording_and_goes_the_next_time(
     assert not half.exists()
 
 
-def test_what_cannot_be_removed_is_told(make: Make) -> None:
+def test_what_cannot_be_removed_is_reported(make: Make) -> None:
     one = one_kept(make("gone"))
     assert one is not None
     gone, left = remove([replace(one, folder=one.folder.with_name("never"))])
@@ -174,11 +174,11 @@ def test_hostile_files_are_only_unknown(tmp_path: Path, make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "bytes_"),
+    ("expected", "bytes_"),
     [("20GiB", 20 << 30), ("500 MB", 500 << 20), ("4096", 4096), ("1.5k", 1536), ("x", None)],
 )
-def test_sizes(told: str, bytes_: int | None) -> None:
-    assert size_of(told) == bytes_
+def test_sizes(expected: str, bytes_: int | None) -> None:
+    assert size_of(expected) == bytes_
 
 
 def test_ages_and_bounds() -> None:

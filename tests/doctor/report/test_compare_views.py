@@ -63,7 +63,7 @@ def strategies() -> Comparison:
         ([{"program": "mgpu_trainers.pytorch.ddp"}, {"program": "mgpu_trainers.pytorch.tp"}], ()),
     ],
 )
-def test_different_work_is_said_first(
+def test_different_work_is_reported_first(
     settings: list[dict[str, str]], differs: tuple[str, ...]
 ) -> None:
     series = [step_times(200, 1), 2 * step_times(200, 2)]
@@ -96,7 +96,7 @@ def unknown() -> Comparison:
 ALL = {"counts": counts, "strategies": strategies, "unknown": unknown}
 
 
-def test_ranks_that_were_fed_alike_are_told_as_their_samples_count_once() -> None:
+def test_ranks_that_were_fed_alike_are_reported_as_their_samples_count_once() -> None:
     runs = [run(name, step_times(200, seed), ranks=2, samples=32) for seed, name in enumerate("ab")]
     told = list(comparison_text.notes(compared([runs[0], replace(runs[1], echoing=1)])))
     sentence = "1 of 2 ranks sees the same batches as another one: such samples count once"
@@ -152,7 +152,7 @@ def test_of_two_runs_the_first_line_is_their_difference() -> None:
     )
 
 
-def test_where_scaling_is_lost_is_told() -> None:
+def test_where_scaling_is_lost_is_reported() -> None:
     joined = " ".join(comparison_text.costs(counts()))
     assert "C (4 ranks) reaches 4" in joined
     assert "own work" in joined
@@ -189,7 +189,7 @@ def test_where_no_run_is_shown_to_be_better_none_is_praised() -> None:
     )
 
 
-def test_what_holds_for_several_runs_is_said_once() -> None:
+def test_what_holds_for_several_runs_is_reported_once() -> None:
     runs = [
         replace(run(name, step_times(200, 1)), shared=(Shared("node", 4, 4, 2.0),))
         for name in ("one", "other")

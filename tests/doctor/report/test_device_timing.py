@@ -19,7 +19,7 @@ from mgpu_doctor.rules.gpu.busy_waiting import find_busy_waiting
 from mgpu_doctor.rules.settings import Settings
 from mgpu_doctor.tui.once import render
 from mgpu_doctor.tui.screens.rank_details import rank_page_lines
-from mgpu_doctor.tui.view import View, Who
+from mgpu_doctor.tui.view import RankKey, View
 from tests.support.frames import frame
 from tests.support.gpus import busy_waiting, gpus, on_gpus
 from tests.support.metadata import with_metadata
@@ -45,11 +45,11 @@ def test_of_a_busy_gpu_the_time_beyond_its_idle_time_was_waiting(utilization: fl
         assert known.waiting == pytest.approx(1 - (1 - WAIT) / utilization, abs=0.01)
 
 
-def test_nothing_is_said_of_gpus_that_idle_while_their_ranks_wait() -> None:
+def test_nothing_is_reported_of_gpus_that_idle_while_their_ranks_wait() -> None:
     assert waiting(busy_waiting(1 - WAIT)) == [None] * 4
 
 
-def test_nothing_is_said_of_gpus_that_others_may_keep_busy() -> None:
+def test_nothing_is_reported_of_gpus_that_others_may_keep_busy() -> None:
     assert waiting(busy_waiting(pids=(1000, 1001, 1002, 1003, 7))) == [None] * 4
 
 
@@ -102,7 +102,7 @@ def test_json_names_the_clock_and_holds_the_run_ahead() -> None:
 
 def views(diagnosis: Diagnosis) -> dict[str, str]:
     shown = frame(diagnosis)
-    page = rank_page_lines(shown, 120, View(rank=Who.of(diagnosis.ranks[0])))
+    page = rank_page_lines(shown, 120, View(rank=RankKey.of(diagnosis.ranks[0])))
     return {
         "terminal": " ".join(terminal.render(diagnosis, width=120, colour=False).split()),
         "markdown": markdown.render(diagnosis),
@@ -126,7 +126,7 @@ def test_every_view_says_who_is_waited_for_and_how_far_hosts_are_ahead() -> None
         assert "timed by the GPUs' own clocks" in on_gpus[name].replace("&#x27;", "'"), name
 
 
-def test_ranks_of_different_clocks_are_told_apart() -> None:
+def test_ranks_of_different_clocks_are_distinguished() -> None:
     ranks = diagnose(busy_waiting()).ranks
     mixed = [replace(ranks[0], clock=PhaseClock.HOST), *ranks[1:]]
     assert name_clocks(mixed).endswith("by the GPUs' own clocks on ranks 1-3")

@@ -75,7 +75,7 @@ def test_names_are_only_names() -> None:
     assert "&lt;script" in markup
 
 
-def test_what_happened_is_told_in_order_and_findings_are_not_told_again() -> None:
+def test_what_happened_is_reported_in_order_and_findings_are_not_reported_again() -> None:
     markup = event_section(diagnoses.failed())
     assert "was started" in markup
     assert markup.index("was started") < markup.index("ended")
@@ -83,7 +83,7 @@ def test_what_happened_is_told_in_order_and_findings_are_not_told_again() -> Non
     assert "<script" not in markup
 
 
-def test_of_very_many_events_the_newest_are_told() -> None:
+def test_of_very_many_events_the_newest_are_reported() -> None:
     job = synthetic_case(JOB)
     notes = tuple(
         Told("note", START + number, number, 0.0, 0.0, f"note {number}")

@@ -22,7 +22,7 @@ def born(birth: dict[str, Json]) -> Diagnosis:
     return replace(made, case=replace(made.case, ranks=ranks))
 
 
-def test_versions_devices_and_settings_are_told() -> None:
+def test_versions_devices_and_settings_are_reported() -> None:
     birth: dict[str, Json] = {
         "framework_version": "2.13.0", "python": "3.11.7", "backend": "nccl",
         "device_name": "NVIDIA H200", "precision": "bfloat16", "threads": 1, "affinity": 8,
@@ -47,12 +47,12 @@ def test_a_birth_of_other_kinds_is_left_out() -> None:
     assert told["devices"] == "4 × cuda"
 
 
-def test_hosts_are_hidden_in_what_ranks_told_too() -> None:
+def test_hosts_are_hidden_in_what_ranks_reported_too() -> None:
     made = born({"device_name": "GPU of node-a"})
     assert facts(made, make_redactor(made))["devices"] == "4 × GPU of host-1"
 
 
-def test_what_the_run_would_have_taken_is_told_when_it_is_over() -> None:
+def test_what_the_run_would_have_taken_is_reported_when_it_is_over() -> None:
     made = diagnoses.straggler()
     steps = (made.furthest_step or 0) + 1
     made = replace(made, step_seconds=2.0)
@@ -91,7 +91,7 @@ def test_a_run_that_counts_on_took_only_its_own_steps() -> None:
     assert f"; {steps} steps, " in told([replace(rank, lost_records=300) for rank in late])[0]
 
 
-def test_what_two_fixes_gain_alike_is_told_once() -> None:
+def test_what_two_fixes_gain_alike_is_reported_once() -> None:
     made = diagnoses.straggler()
     first, other = made.findings[0].fixes
     alike = replace(other, predicted=first.predicted)

@@ -11,9 +11,9 @@ import pytest
 
 from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures, find_latest_end
 from mgpu_doctor.analysis.postmortem.rank_failures import find_rank_failures
-from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case, Console, Error, Job, Now, Outcome, Rank, State, Subject
+from mgpu_doctor.case.placeholders import blank_rank
 from mgpu_doctor.findings import Diagnosis, Finding, FirstFailure, RankSummary, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report import html, markdown
@@ -96,7 +96,7 @@ def test_who_fell_first_comes_first() -> None:
     assert describe_first_stop(known) == "Rank 2 failed first (SIGSEGV), 41 s before the end."
 
 
-def test_no_end_is_told_after_what_came_of_it() -> None:
+def test_no_end_is_reported_after_what_came_of_it() -> None:
     """That a killed process is gone is seen when its memory is taken down; others lose their
     connection before."""
     lost = Error("RuntimeError", "Connection closed by peer", "c.py", 3, None, "", END - 3)
@@ -123,7 +123,7 @@ def test_what_is_dead_and_still_listed_holds_nothing() -> None:
     assert {stop.rank: stop.resident for stop in known.stops}[0] == 2 << 30
 
 
-def test_a_rank_that_left_with_a_code_is_told_so() -> None:
+def test_a_rank_that_left_with_a_code_is_reported_so() -> None:
     known = find_last_minute(diagnosis(rank(0, 1.0, exit_code=3), printed=()))
     assert known is not None
     assert describe_first_stop(known) == "Rank 0 failed first (exit code 3), 1 s before the end."
@@ -144,7 +144,7 @@ def test_what_is_known_of_a_rank() -> None:
     assert cells(known.stops[2], several=False)[5] == "3 GiB on the device"
 
 
-def test_of_a_hang_the_first_to_stand_is_told_and_not_blamed() -> None:
+def test_of_a_hang_the_first_to_stand_is_reported_and_not_blamed() -> None:
     known = find_last_minute(HUNG)
     assert known is not None
     assert [one.rank for one in known.first] == [1]

@@ -177,7 +177,7 @@ def test_between_backticks_is_code_where_that_is_safe(words: str, written: str) 
     assert markdown.prose(words) == written
 
 
-def test_what_ran_is_told_and_redacted() -> None:
+def test_what_ran_is_reported_and_redacted() -> None:
     made = diagnoses.straggler()
     rendered = markdown.render(made)
     assert "| command | torchrun --nproc-per-node 4 train.py |" in rendered

@@ -15,7 +15,7 @@ from mgpu_doctor.report import phase_bars, text
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (None, "?"),
         (float("nan"), "?"),
@@ -35,27 +35,28 @@ from mgpu_doctor.report import phase_bars, text
         (-0.031, "-31 ms"),
     ],
 )
-def test_seconds(value: float | None, said: str) -> None:
-    assert format_seconds(value) == said
+def test_seconds(value: float | None, message: str) -> None:
+    assert format_seconds(value) == message
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [(None, "?"), (0, "0 B"), (512, "512 B"), (1536, "1.5 KiB"), (3 << 40, "3 TiB")],
 )
-def test_size(value: float | None, said: str) -> None:
-    assert format_bytes(value) == said
+def test_size(value: float | None, message: str) -> None:
+    assert format_bytes(value) == message
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(None, "?"), (0.0, "0 %"), (0.0432, "4.3 %"), (0.454, "45 %"), (1, "100 %")]
+    ("value", "message"),
+    [(None, "?"), (0.0, "0 %"), (0.0432, "4.3 %"), (0.454, "45 %"), (1, "100 %")],
 )
-def test_percent(value: float | None, said: str) -> None:
-    assert format_share(value) == said
+def test_percent(value: float | None, message: str) -> None:
+    assert format_share(value) == message
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "said"),
+    ("value", "unit", "message"),
     [
         (None, "s", "?"),
         (0.031, "s", "31 ms"),
@@ -66,8 +67,8 @@ def test_percent(value: float | None, said: str) -> None:
         (float("inf"), "steps", "? steps"),
     ],
 )
-def test_quantity(value: float | str | None, unit: str, said: str) -> None:
-    assert text.quantity(value, unit) == said
+def test_quantity(value: float | str | None, unit: str, message: str) -> None:
+    assert text.quantity(value, unit) == message
 
 
 def test_ranks() -> None:

@@ -17,7 +17,7 @@ def job(command: str, launcher: str | None = None, **changes: Any) -> Measures:
 
 
 @pytest.mark.parametrize(
-    ("command", "told", "launcher"),
+    ("command", "expected", "launcher"),
     [
         ("torchrun --nproc-per-node 4 train.py", None, "torchrun"),
         ("/opt/env/bin/python3.11 -m torch.distributed.run train.py", None, "torchrun"),
@@ -34,13 +34,13 @@ def job(command: str, launcher: str | None = None, **changes: Any) -> Measures:
     ],
 )
 def test_the_launcher_is_the_outermost_one(
-    command: str, told: str | None, launcher: str | None
+    command: str, expected: str | None, launcher: str | None
 ) -> None:
-    assert advice.launcher(job(command, told)) == launcher
+    assert advice.launcher(job(command, expected)) == launcher
 
 
 @pytest.mark.parametrize(
-    ("command", "told", "how"),
+    ("command", "expected", "how"),
     [
         ("torchrun train.py", "torchrun", "A=1 torchrun train.py"),
         (
@@ -73,8 +73,8 @@ def test_the_launcher_is_the_outermost_one(
         ("", None, "A=1 COMMAND"),
     ],
 )
-def test_variables_reach_the_ranks(command: str, told: str | None, how: str) -> None:
-    assert advice.environment(job(command, told), A=1) == how
+def test_variables_reach_the_ranks(command: str, expected: str | None, how: str) -> None:
+    assert advice.environment(job(command, expected), A=1) == how
 
 
 def test_values_are_quoted() -> None:
@@ -88,7 +88,7 @@ def test_an_option_of_accelerate_overrides_the_threads() -> None:
     assert "overrides" not in advice.environment(job("accelerate launch a.py"), OMP_NUM_THREADS=4)
 
 
-def test_several_hosts_are_told_of() -> None:
+def test_several_hosts_are_mentioned() -> None:
     assert advice.environment(job("torchrun a.py", hosts=("a", "b")), A=1).endswith(
         "(on every node)"
     )
@@ -113,7 +113,7 @@ def test_float16_needs_its_gradients_scaled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "expected"),
     [
         ("python -u train.py --lr 0.1", "train.py --lr 0.1"),
         ("/usr/bin/python3 -m pack.train", "-m pack.train"),
@@ -123,9 +123,9 @@ def test_float16_needs_its_gradients_scaled() -> None:
         ("", "SCRIPT …"),
     ],
 )
-def test_a_program_of_one_process_under_torchrun(command: str, told: str) -> None:
+def test_a_program_of_one_process_under_torchrun(command: str, expected: str) -> None:
     assert advice.under_torchrun(job(command), 4) == (
-        f"torchrun --standalone --nproc-per-node=4 {told}"
+        f"torchrun --standalone --nproc-per-node=4 {expected}"
     )
 
 

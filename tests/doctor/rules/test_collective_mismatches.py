@@ -33,7 +33,7 @@ def examined(flights: tuple[Flight, ...]) -> Diagnosis:
     return diagnose(case(flights))
 
 
-def the_only(flights: tuple[Flight, ...]) -> Finding:
+def single_finding(flights: tuple[Flight, ...]) -> Finding:
     (finding,) = examined(flights).findings
     return finding
 
@@ -51,7 +51,7 @@ TITLES = {
 
 @pytest.mark.parametrize("kind", TITLES)
 def test_both_places_and_the_culprit_are_reported(kind: str) -> None:
-    finding = the_only(recorded(kind, LATE))
+    finding = single_finding(recorded(kind, LATE))
     assert finding.code == "hang-collective-mismatch"
     assert finding.severity is (Severity.WARNING if kind == "dtype" else Severity.CRITICAL)
     assert re.match(TITLES[kind], finding.title)
@@ -64,14 +64,14 @@ def test_both_places_and_the_culprit_are_reported(kind: str) -> None:
 
 
 def test_the_types_are_in_the_evidence() -> None:
-    said = {item.measure: item.value for item in the_only(recorded("dtype", LATE)).evidence}
+    said = {item.measure: item.value for item in single_finding(recorded("dtype", LATE)).evidence}
     assert said["rank 2"] == "all_reduce [1] Int"
     assert said["ranks 0, 1 and 3"] == "all_reduce [1] Float"
 
 
 @pytest.mark.parametrize("kind", ["asleep", "asleep-json"])
 def test_a_rank_that_never_comes_is_behind(kind: str) -> None:
-    finding = the_only(recorded(kind, LATE))
+    finding = single_finding(recorded(kind, LATE))
     assert finding.code == "hang-rank-behind"
     assert finding.severity is Severity.CRITICAL
     assert [culprit.rank for culprit in finding.culprits] == [2]
@@ -84,7 +84,7 @@ def test_a_blocked_job_is_hung() -> None:
 
 
 def test_a_delay_of_unknown_length_is_info() -> None:
-    finding = the_only(recorded("asleep", 90_000.0))
+    finding = single_finding(recorded("asleep", 90_000.0))
     assert finding.severity is Severity.INFO
     assert finding.confidence <= 0.5
 
@@ -134,7 +134,7 @@ def test_two_calls_in_one_helper_are_reported_with_their_callers() -> None:
     calls = flights[1].collectives
     last = replace(calls[-1], frames=(calls[-1].frames[0], ("/home/me/train.py", 55, "evaluate")))
     flights = (flights[0], replace(flights[1], collectives=(*calls[:-1], last)), flights[2])
-    finding = the_only(flights)
+    finding = single_finding(flights)
     assert "train.py:55" in finding.title
     assert "train.py:900" in finding.title
 
@@ -144,7 +144,7 @@ def test_two_against_two_names_both_sides_and_blames_no_one() -> None:
         rank: [Call("0", line=1) for _ in range(5)] + [Call("0", size=8 + rank // 2, line=40)]
         for rank in range(4)
     }
-    finding = the_only(simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 60.0))
+    finding = single_finding(simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 60.0))
     assert finding.culprits == ()
     assert finding.victims == (0, 1, 2, 3)
     assert "ranks 0 and 1" in finding.title.lower()
@@ -157,7 +157,7 @@ def test_the_fix_depends_on_whether_one_line_made_both_calls(line: int, fix: str
     before = [Call("0", line=1) for _ in range(5)]
     programs = {rank: [*before, Call("0", line=40)] for rank in range(4)}
     programs[2][-1] = Call("0", size=1, line=line)
-    finding = the_only(simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 60.0))
+    finding = single_finding(simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 60.0))
     assert [culprit.rank for culprit in finding.culprits] == [2]
     assert [proposed.id for proposed in finding.fixes] == [fix, "debug-detail"]
 
@@ -167,7 +167,7 @@ def test_stacks_decide_which_rank_is_behind_at_a_new_call() -> None:
     programs = {rank: [Call("0", line=1) for _ in range(5)] for rank in range(2)}
     programs[0].append(Call("0", line=40))
     flights = simulated(programs, {"0": (0, 1)}, lambda _: 60.0)
-    finding = the_only(flights)
+    finding = single_finding(flights)
     assert (finding.code, finding.culprits) == ("hang-collective-mismatch", ())
     assert finding.victims == ()
     asleep = job_snapshots.snapshot_series(
@@ -199,7 +199,7 @@ def test_a_ring_in_the_first_step_names_all_and_blames_no_one() -> None:
     groups = {"0": (0, 1, 2), "1": (0, 1), "2": (1, 2), "3": (0, 2)}
     orders = {0: "13", 1: "21", 2: "32"}
     programs = {rank: [Call(group, line=9) for group in order] for rank, order in orders.items()}
-    finding = the_only(simulated(programs, groups, lambda _: 60.0))
+    finding = single_finding(simulated(programs, groups, lambda _: 60.0))
     assert finding.culprits == ()
     assert finding.victims == (0, 1, 2)
     assert finding.title.startswith("Ranks 0-2 wait for each other")
@@ -225,7 +225,7 @@ def test_damaged_dumps_give_sensible_findings() -> None:
 
 def damage(flight: Flight, chance: random.Random) -> Flight:
     calls = [
-        wrong(collective, chance) for collective in flight.collectives if chance.random() > 0.05
+        corrupted(collective, chance) for collective in flight.collectives if chance.random() > 0.05
     ]
     if chance.random() < 0.1:
         chance.shuffle(calls)
@@ -240,7 +240,7 @@ def damage(flight: Flight, chance: random.Random) -> Flight:
     )
 
 
-def wrong(one: Collective, chance: random.Random) -> Collective:
+def corrupted(one: Collective, chance: random.Random) -> Collective:
     if chance.random() > 0.05:
         return one
     return replace(

@@ -399,7 +399,7 @@ def from_package(file: str, *names: str, seconds: float = 0.36) -> dict[str, Any
         ("transformers/trainer_pt_utils.py", "transformers", "logging_steps=50"),
     ],
 )
-def test_what_a_framework_calls_is_told_by_the_setting_that_asks_for_it(
+def test_what_a_framework_calls_is_reported_by_the_setting_that_asks_for_it(
     file: str, framework: str, typed: str
 ) -> None:
     finding = only(case(ddp={}, birth=from_package(file, "barrier", "all_reduce")))
@@ -423,7 +423,7 @@ def test_nobody_is_blamed_for_calls_of_a_package(file: str, name: str) -> None:
     assert codes(case(ddp={}, birth=from_package(file, name))) == []
 
 
-def test_the_users_own_lines_are_told_beside_those_of_a_framework() -> None:
+def test_the_users_own_lines_are_reported_beside_those_of_a_framework() -> None:
     calls = from_package("torchmetrics/utilities/distributed.py", "barrier")["calls"]
     both = {"calls": calls + calling("barrier")["calls"]}
     findings = diagnose(case(ddp={}, birth=both)).findings
@@ -470,33 +470,33 @@ def test_what_equals_a_limit_of_communication_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mebibytes", "crowded", "told"),
+    ("mebibytes", "crowded", "reported"),
     [(25, True, False), (26, True, True), (25, False, True), (None, True, True)],
 )
-def test_on_busy_cores_only_larger_buckets_than_usual_are_told(
-    mebibytes: int | None, crowded: bool, told: bool
+def test_on_busy_cores_only_larger_buckets_than_usual_are_reported(
+    mebibytes: int | None, crowded: bool, reported: bool
 ) -> None:
     birth = {"clock": "cpu", "affinity": 2 if crowded else 16, "backend": "gloo"}
     cap = {"bucket_cap_bytes": None if mebibytes is None else mebibytes * MIB}
     made = case(ddp={**ONE_BUCKET, "buckets": [25 * MIB], **cap}, birth=birth, communication=0.012)
-    assert ("overlap-poor" in codes(made)) is told
+    assert ("overlap-poor" in codes(made)) is reported
 
 
-@pytest.mark.parametrize(("elements", "told"), [(1024, True), (1025, False)])
-def test_a_thousand_numbers_are_for_a_log(elements: int, told: bool) -> None:
+@pytest.mark.parametrize(("elements", "reported"), [(1024, True), (1025, False)])
+def test_a_thousand_numbers_are_for_a_log(elements: int, reported: bool) -> None:
     made = case(ddp={}, birth=calling("all_reduce", elements=elements))
-    assert ("sync-excess" in codes(made)) is told
+    assert ("sync-excess" in codes(made)) is reported
 
 
 @pytest.mark.parametrize(
-    ("steps", "count", "told"),
+    ("steps", "count", "reported"),
     [(20, 20, True), (19, 19, False), (120, 108, True), (120, 107, False), (120, 481, False)],
 )
 def test_a_barrier_counts_if_it_comes_in_nearly_every_step(
-    steps: int, count: int, told: bool
+    steps: int, count: int, reported: bool
 ) -> None:
     made = case(birth={**calling("barrier", count=count), "steps": steps})
-    assert ("sync-excess" in codes(made)) is told
+    assert ("sync-excess" in codes(made)) is reported
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

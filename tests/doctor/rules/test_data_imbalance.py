@@ -25,16 +25,16 @@ def case_of(load: Seconds, unit: str, **more: Any) -> Case:
     return case_of_seconds(work, fields={unit: load}, **more)
 
 
-def loud(case: Case) -> list[Finding]:
+def diagnose_warnings(case: Case) -> list[Finding]:
     return [finding for finding in diagnose(case).findings if finding.severity is not Severity.INFO]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("unit", ["samples", "tokens"])
-def test_the_rank_with_more_is_named_and_nothing_else_said_of_it(unit: str, ranks: int) -> None:
+def test_the_rank_with_more_is_named_and_nothing_else_reported_of_it(unit: str, ranks: int) -> None:
     load = np.full((120, ranks), 32.0)
     load[:, 1] = 64
-    (finding,) = loud(case_of(load, unit))
+    (finding,) = diagnose_warnings(case_of(load, unit))
     assert (finding.code, [culprit.rank for culprit in finding.culprits]) == ("imbalance-data", [1])
     assert finding.victims == tuple(rank for rank in range(ranks) if rank != 1)
     assert f"100 % more {unit}" in finding.title
@@ -51,14 +51,14 @@ def test_the_loaders_say_why() -> None:
     load = np.full((120, 2), 32.0)
     load[:, 1] = 64
     births = {rank: {"loaders": [{"batch_size": 32 * (rank + 1)}]} for rank in (0, 1)}
-    (finding,) = loud(case_of(load, "samples", births=births))
+    (finding,) = diagnose_warnings(case_of(load, "samples", births=births))
     assert "batch_size=64, the others' have batch_size=32" in finding.cause
 
 
 def test_two_ranks_with_more() -> None:
     load = np.full((120, 8), 32.0)
     load[:, [2, 5]] = 64
-    (finding,) = loud(case_of(load, "samples"))
+    (finding,) = diagnose_warnings(case_of(load, "samples"))
     assert finding.code == "imbalance-data"
     assert sorted(culprit.rank or 0 for culprit in finding.culprits) == [2, 5]
     assert finding.victims == (0, 1, 3, 4, 6, 7)
@@ -67,7 +67,7 @@ def test_two_ranks_with_more() -> None:
 
 def test_by_turns_nobody_is_to_blame() -> None:
     load = np.random.default_rng(1).integers(200, 1000, (150, 4)).astype(float)
-    (finding,) = loud(case_of(load, "tokens"))
+    (finding,) = diagnose_warnings(case_of(load, "tokens"))
     assert (finding.code, finding.culprits, finding.victims) == ("imbalance-data", (), (0, 1, 2, 3))
     assert "tokens" in finding.title
     assert "group_by_length" in finding.fixes[0].how
@@ -75,7 +75,7 @@ def test_by_turns_nobody_is_to_blame() -> None:
 
 
 def test_equal_loads_are_well() -> None:
-    assert loud(case_of(np.full((120, 4), 32.0), "samples")) == []
+    assert diagnose_warnings(case_of(np.full((120, 4), 32.0), "samples")) == []
 
 
 def uncounted(load: Seconds, phases: tuple[str, ...] = ("forward", "backward")) -> Case:
@@ -94,12 +94,12 @@ def uneven(ranks: int = 4) -> Seconds:
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_work_alone_shows_uneven_data(ranks: int) -> None:
     load = uneven(ranks)
-    (finding,) = loud(uncounted(load))
+    (finding,) = diagnose_warnings(uncounted(load))
     assert (finding.code, finding.culprits) == ("imbalance-data", ())
     assert finding.victims == tuple(range(ranks))
     assert finding.confidence == 0.8
     assert float(finding.evidence[1].value or 0) > 0.95
-    even = loud(uncounted(np.repeat(load.mean(axis=1, keepdims=True), ranks, axis=1)))
+    even = diagnose_warnings(uncounted(np.repeat(load.mean(axis=1, keepdims=True), ranks, axis=1)))
     assert even == []
     passes, other = 0.022, 0.0067
     longest = load.max(axis=1)
@@ -125,7 +125,7 @@ def test_work_that_no_data_makes_uneven() -> None:
     for rank in waited.ranks:
         rank.steps["cpu_s"][:] = 0.02
     for case in (by_phase, lasting, waited):
-        assert [found.code for found in loud(case)] == []
+        assert [found.code for found in diagnose_warnings(case)] == []
 
 
 def test_what_ranks_compile_now_and_then_is_no_uneven_data() -> None:
@@ -140,7 +140,7 @@ def test_what_ranks_compile_now_and_then_is_no_uneven_data() -> None:
         assert (loads.work is not None) is is_uneven
 
 
-def test_unequal_data_that_cost_as_much_as_the_limit_are_told() -> None:
+def test_unequal_data_that_cost_as_much_as_the_limit_are_reported() -> None:
     load = np.full((120, 4), 32.0)
     load[:, 1] = 64
     lengths = np.random.default_rng(1).integers(200, 1000, (150, 4)).astype(float)
@@ -150,6 +150,6 @@ def test_unequal_data_that_cost_as_much_as_the_limit_are_told() -> None:
         (uncounted(uneven()), "spread"),
         (uncounted(uneven()), "warned"),
     ):
-        (finding,) = loud(case)
+        (finding,) = diagnose_warnings(case)
         cost = finding.cost.step_fraction
         assert equal_counts_as(case, "imbalance-data", limit, cost) == "more"

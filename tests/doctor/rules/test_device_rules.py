@@ -504,7 +504,7 @@ def test_what_equals_a_limit_of_replicas_counts(
 
 
 @pytest.mark.parametrize(
-    ("capability", "tf32", "told"),
+    ("capability", "tf32", "reported"),
     [
         ([8, 0], False, True),
         ([8, 0], None, False),
@@ -514,10 +514,10 @@ def test_what_equals_a_limit_of_replicas_counts(
     ],
 )
 def test_which_shorter_types_a_device_has(
-    capability: list[int], tf32: bool | None, told: bool
+    capability: list[int], tf32: bool | None, reported: bool
 ) -> None:
     case = precise(device_capability=capability, tf32=tf32)
-    assert ("precision-full" in codes(case)) is told
+    assert ("precision-full" in codes(case)) is reported
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def crashed(signal: int) -> Case:
     return failed_job([secondary_failure(0), dead(1, signal=signal), terminated(2)])
 
 
-def the_only(case: Case) -> Finding:
+def single_finding(case: Case) -> Finding:
     (finding,) = failure_findings(case)
     return finding
 
@@ -64,7 +64,7 @@ def shm(size: int, free: int) -> tuple[object, ...]:
 def test_a_bus_error_of_a_worker_with_little_shared_memory(
     size: int, free: int, confidence: float
 ) -> None:
-    finding = the_only(
+    finding = single_finding(
         with_ending_record(raised("RuntimeError", BUS_ERROR), places=shm(size, free))
     )
     assert finding.code == "shm-exhausted"
@@ -77,11 +77,11 @@ def test_a_bus_error_of_a_worker_with_little_shared_memory(
 def test_the_workers_exit_tells_where_its_rank_says_less() -> None:
     message = f"DataLoader worker (pid(s) {WORKER}) exited unexpectedly"
     case = with_end(raised("RuntimeError", message), WORKER, 7)
-    assert the_only(with_ending_record(case, places=shm(GIB, MIB))).code == "shm-exhausted"
+    assert single_finding(with_ending_record(case, places=shm(GIB, MIB))).code == "shm-exhausted"
 
 
 def test_a_bus_error_of_a_rank_itself() -> None:
-    finding = the_only(with_ending_record(crashed(7), places=shm(GIB, 0)))
+    finding = single_finding(with_ending_record(crashed(7), places=shm(GIB, 0)))
     assert finding.code == "shm-exhausted"
     assert "crashed with SIGBUS: /dev/shm (1 GiB) was full" in finding.title
 
@@ -89,16 +89,16 @@ def test_a_bus_error_of_a_rank_itself() -> None:
 def test_a_bus_error_with_room_in_shared_memory_is_a_crash() -> None:
     """A mapped data file that was cut short."""
     assert (
-        the_only(with_ending_record(crashed(7), places=shm(16 * GIB, 15 * GIB))).code
+        single_finding(with_ending_record(crashed(7), places=shm(16 * GIB, 15 * GIB))).code
         == "failed-signal"
     )
     case = with_ending_record(raised("RuntimeError", BUS_ERROR), places=shm(16 * GIB, 15 * GIB))
-    assert the_only(case).code == "failed-exception"
+    assert single_finding(case).code == "failed-exception"
 
 
 def test_a_bus_error_with_nothing_known_of_shared_memory() -> None:
-    assert the_only(crashed(7)).code == "failed-signal"
-    finding = the_only(raised("RuntimeError", BUS_ERROR))
+    assert single_finding(crashed(7)).code == "failed-signal"
+    finding = single_finding(raised("RuntimeError", BUS_ERROR))
     assert finding.code == "shm-exhausted"
     assert finding.confidence == pytest.approx(0.75)
 
@@ -108,19 +108,19 @@ def test_no_space_for_shared_memory_is_no_full_disk() -> None:
         "unable to allocate shared memory(shm) for file </torch_2171_404431513_0>: "
         "No space left on device (28)"
     )
-    finding = the_only(
+    finding = single_finding(
         with_ending_record(raised("RuntimeError", message), places=shm(64 * MIB, 64 * MIB))
     )
     assert finding.code == "shm-exhausted"
     assert "could not share a tensor: /dev/shm (64 MiB) had no room left" in finding.title
 
 
-def test_a_full_disk_is_told_with_the_file_and_the_file_system() -> None:
+def test_a_full_disk_is_reported_with_the_file_and_the_file_system() -> None:
     places = (
         place("/", "tmp", 100 * GIB, 0),
         place("/scratch", "mount", GIB, 0, before=GIB),
     )
-    finding = the_only(with_ending_record(raised("OSError", NO_ROOM), places=places))
+    finding = single_finding(with_ending_record(raised("OSError", NO_ROOM), places=places))
     assert finding.code == "failed-disk-full"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert finding.victims == (0, 2)
@@ -133,14 +133,14 @@ def test_a_full_disk_is_told_with_the_file_and_the_file_system() -> None:
 
 def test_a_disk_that_used_up_its_inodes() -> None:
     places = (place("/scratch", "written", 100 * GIB, 90 * GIB, inodes=0),)
-    finding = the_only(with_ending_record(raised("OSError", NO_ROOM), places=places))
+    finding = single_finding(with_ending_record(raised("OSError", NO_ROOM), places=places))
     assert "no inode was free" in finding.cause
     assert "df -i" in finding.fixes[0].how
 
 
 def test_a_quota_is_no_full_disk() -> None:
     message = "[Errno 122] Disk quota exceeded: '/home/u/checkpoint.pt'"
-    finding = the_only(raised("OSError", message))
+    finding = single_finding(raised("OSError", message))
     assert finding.code == "failed-disk-full"
     assert "used up its disk quota" in finding.title
     assert "quota -s" in finding.fixes[0].how
@@ -152,23 +152,23 @@ def test_a_quota_is_no_full_disk() -> None:
 def test_a_failed_checkpoint_writer_counts_only_beside_a_full_file_system(message: str) -> None:
     case = raised("RuntimeError", message)
     full = (place("/scratch", "mount", GIB, 0),)
-    finding = the_only(with_ending_record(case, places=full))
+    finding = single_finding(with_ending_record(case, places=full))
     assert finding.code == "failed-disk-full"
     assert "/scratch" in finding.cause
     roomy = (place("/scratch", "written", 100 * GIB, 50 * GIB),)
-    assert the_only(with_ending_record(case, places=roomy)).code == "failed-exception"
-    assert the_only(case).code == "failed-exception"
+    assert single_finding(with_ending_record(case, places=roomy)).code == "failed-exception"
+    assert single_finding(case).code == "failed-exception"
 
 
 def test_a_file_system_that_was_full_all_along_and_unused_is_not_blamed() -> None:
     """A full mount that has nothing to do with the job."""
     places = (place("/backup", "mount", GIB, 0, before=0),)
-    assert the_only(
+    assert single_finding(
         with_ending_record(raised("RuntimeError", SHORT_WRITE), places=places)
     ).code == ("failed-exception")
-    assert the_only(with_ending_record(raised("ValueError", "bad sample"), places=places)).code == (
-        "failed-exception"
-    )
+    assert single_finding(
+        with_ending_record(raised("ValueError", "bad sample"), places=places)
+    ).code == ("failed-exception")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_file_system_that_was_full_all_along_and_unused_is_not_blamed() -> Non
 )
 def test_a_file_beyond_its_size_limit(case: Case) -> None:
     limited = process(1, limits={"file_size": (MIB, MIB)})
-    finding = the_only(with_ending_record(case, processes={limited.pid: limited}))
+    finding = single_finding(with_ending_record(case, processes={limited.pid: limited}))
     assert finding.code == "failed-disk-full"
     assert "here to 1 MiB" in finding.cause
     assert "ulimit -f unlimited" in finding.fixes[0].how
@@ -196,7 +196,9 @@ def test_a_file_beyond_its_size_limit(case: Case) -> None:
 )
 def test_too_many_open_files(kind: str, message: str) -> None:
     limited = process(1, limits={"files": (1024, 4096)}, most_files=1001)
-    finding = the_only(with_ending_record(raised(kind, message), processes={limited.pid: limited}))
+    finding = single_finding(
+        with_ending_record(raised(kind, message), processes={limited.pid: limited})
+    )
     assert finding.code == "failed-open-files"
     assert "(the limit is 1024)" in finding.title
     assert {(e.value, e.baseline) for e in finding.evidence} >= {(1024, None), (1001, 1024)}
@@ -205,13 +207,13 @@ def test_too_many_open_files(kind: str, message: str) -> None:
 def test_a_sample_far_from_the_limit_is_no_evidence() -> None:
     limited = process(1, limits={"files": (1024, 4096)}, most_files=12)
     case = raised("OSError", "[Errno 24] Too many open files: '/data/shard-0.bin'")
-    finding = the_only(with_ending_record(case, processes={limited.pid: limited}))
+    finding = single_finding(with_ending_record(case, processes={limited.pid: limited}))
     assert 12 not in {e.value for e in finding.evidence}
 
 
 def test_the_limit_of_cpu_time() -> None:
     limited = process(1, limits={"cpu_seconds": (3600, 7200)})
-    finding = the_only(with_ending_record(crashed(24), processes={limited.pid: limited}))
+    finding = single_finding(with_ending_record(crashed(24), processes={limited.pid: limited}))
     assert finding.code == "failed-time-limit"
     assert "used up its CPU time limit of 3600 s" in finding.title
 
@@ -220,7 +222,7 @@ def test_the_limit_of_cpu_time() -> None:
 def test_sigkill_at_the_hard_limit_of_cpu_time(cpu: float, code: str) -> None:
     limited = process(1, limits={"cpu_seconds": (7200, 7200)})
     case = with_ending_record(crashed(9), processes={limited.pid: limited})
-    assert the_only(sampled(case, {pid_of(1): GIB}, cpu=cpu)).code == code
+    assert single_finding(sampled(case, {pid_of(1): GIB}, cpu=cpu)).code == code
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ def test_sigkill_at_the_hard_limit_of_cpu_time(cpu: float, code: str) -> None:
     ],
 )
 def test_what_is_not_permitted(kind: str, message: str, words: str) -> None:
-    finding = the_only(raised(kind, message))
+    finding = single_finding(raised(kind, message))
     assert finding.code == "failed-permission"
     assert words in finding.title
     assert "/data/x" in finding.title
@@ -246,17 +248,19 @@ def test_a_semaphore_that_found_no_room_is_about_shared_memory() -> None:
         (replace(plain, message="[Errno 28] inotify watch limit reached"), "failed-exception"),
     ):
         assert (
-            the_only(failed_job([secondary_failure(0), dead(1, exit_code=1, error=raised_)])).code
+            single_finding(
+                failed_job([secondary_failure(0), dead(1, exit_code=1, error=raised_)])
+            ).code
             == code
         )
 
 
 def test_an_address_in_use_is_none_of_these() -> None:
     case = raised("OSError", "[Errno 98] Address already in use")
-    assert the_only(case).code == "failed-exception"
+    assert single_finding(case).code == "failed-exception"
 
 
-def test_what_a_worker_was_refused_is_told_of_its_rank() -> None:
+def test_what_a_worker_was_refused_is_mentioned_its_rank() -> None:
     message = (
         "Caught OSError in DataLoader worker process 3.\n"
         "Original Traceback (most recent call last):\n"
@@ -265,7 +269,7 @@ def test_what_a_worker_was_refused_is_told_of_its_rank() -> None:
         '  File "/home/u/data.py", line 12, in __getitem__\n    open(name)\n'
         "OSError: [Errno 24] Too many open files: '/data/shard-0.bin'\n"
     )
-    finding = the_only(raised("OSError", message))
+    finding = single_finding(raised("OSError", message))
     assert finding.code == "failed-open-files"
     assert "data.py:12" in finding.title
 
@@ -273,7 +277,7 @@ def test_what_a_worker_was_refused_is_told_of_its_rank() -> None:
 def test_a_terminal_that_closed_blames_no_rank() -> None:
     ranks = [dead(n, AT + n / 100, signal=15) for n in range(2)]
     case = failed_job(ranks, outcome=Outcome.KILLED, asked="SIGHUP", exit_code=1)
-    finding = the_only(case)
+    finding = single_finding(case)
     assert finding.code == "failed-hangup"
     assert finding.culprits == ()
     assert "tmux" in finding.fixes[0].how
@@ -282,7 +286,7 @@ def test_a_terminal_that_closed_blames_no_rank() -> None:
 
 def test_one_rank_that_was_hung_up_is_named() -> None:
     case = failed_job([secondary_failure(0, AT - 0.01), dead(1, AT, signal=1), terminated(2)])
-    finding = the_only(case)
+    finding = single_finding(case)
     assert finding.code == "failed-hangup"
     assert [culprit.rank for culprit in finding.culprits] == [1]
 

@@ -39,7 +39,7 @@ def test_the_killed_rank_is_named_not_the_one_that_the_launcher_blames() -> None
     assert "SIGKILL" in finding.title
 
 
-def test_an_exception_is_told_with_its_place_and_message() -> None:
+def test_an_exception_is_reported_with_its_place_and_message() -> None:
     (finding,) = find(
         failed_job([secondary_failure(0), dead(1), dead(2, exit_code=1, error=error())])
     )
@@ -69,7 +69,7 @@ def test_the_same_exception_on_every_rank_has_all_of_them_as_culprits() -> None:
 
 
 @pytest.mark.parametrize(("number", "name"), [(11, "SIGSEGV"), (7, "SIGBUS"), (6, "SIGABRT")])
-def test_a_crash_is_told_with_what_it_usually_means(number: int, name: str) -> None:
+def test_a_crash_is_reported_with_what_it_usually_means(number: int, name: str) -> None:
     (finding,) = find(
         failed_job([secondary_failure(0), secondary_failure(1), dead(2, signal=number)])
     )
@@ -108,7 +108,7 @@ def test_sys_exit_with_a_code_is_a_failure(changes: dict[str, int]) -> None:
     assert "exit code 3" in finding.title
 
 
-def test_the_sentence_of_sys_exit_is_told_with_its_place() -> None:
+def test_the_sentence_of_sys_exit_is_reported_with_its_place() -> None:
     said = replace(error("SystemExit", "no such data set: numbers"), traceback="")
     (finding,) = find(failed_job([secondary_failure(0), dead(1, exit_code=1, error=said)]))
     assert "ended itself with exit code 1" in finding.title
@@ -118,7 +118,7 @@ def test_the_sentence_of_sys_exit_is_told_with_its_place() -> None:
     assert [fix.id for fix in finding.fixes] == ["fix-the-line"]
 
 
-def test_who_ends_without_a_word_is_told_with_what_was_printed_before_others_failed() -> None:
+def test_who_ends_without_a_word_is_reported_with_what_was_printed_before_others_failed() -> None:
     tail = ("step 41", "no such data set: numbers", "[rank0]: Traceback", "[rank0]: RuntimeError")
     case = failed_job([secondary_failure(0), dead(1, exit_code=1)], console=Console(tail=tail))
     (finding,) = find(replace(case, job=replace(case.job, launcher="torchrun")))
@@ -127,7 +127,7 @@ def test_who_ends_without_a_word_is_told_with_what_was_printed_before_others_fai
     assert "@record" not in finding.fixes[0].how  # an exception would be known
 
 
-def test_a_command_that_ends_before_any_rank_is_told_with_its_last_words() -> None:
+def test_a_command_that_ends_before_any_rank_is_reported_with_its_last_words() -> None:
     console = Console(tail=("loading", "tf-tpu needs a TPU: none is here"))
     (finding,) = find(failed_job([], console=console))
     assert finding.title.endswith("before any rank existed")
@@ -144,7 +144,7 @@ def test_a_command_that_ends_before_any_rank_is_told_with_its_last_words() -> No
         (9, 900.0, "failed-exception"),  # long before: no connection was lost by it
     ],
 )
-def test_a_server_that_is_no_rank_and_was_killed_before_the_ranks_fell_is_told(
+def test_a_server_that_is_no_rank_and_was_killed_before_the_ranks_fell_is_reported(
     number: int, before: float, code: str
 ) -> None:
     case = failed_job([secondary_failure(0), secondary_failure(1)])
@@ -186,12 +186,12 @@ def _memory(at: float, share: float) -> HostSample:
     return HostSample(at, None, None, None, int(share * total), total)
 
 
-def test_a_rank_that_vanished_is_told_with_little_confidence() -> None:
+def test_a_rank_that_vanished_is_reported_with_little_confidence() -> None:
     (finding,) = find(failed_job([secondary_failure(0), dead(1, None)]))
     assert finding.code == "failed-killed"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert finding.confidence <= 0.6
-    assert "without saying why" in finding.title
+    assert "for an unknown reason" in finding.title
 
 
 def test_a_vanished_rank_of_a_live_job_is_not_yet_judged() -> None:
@@ -251,7 +251,7 @@ def test_a_printed_traceback_of_a_healthy_rank_blames_nobody() -> None:
     assert finding.code == "failed-killed"
 
 
-def test_a_command_that_ends_before_any_rank_is_told() -> None:
+def test_a_command_that_ends_before_any_rank_is_reported() -> None:
     console = Console(tail=("bash: torchrunn: command not found",))
     (finding,) = find(failed_job([], exit_code=127, console=console))
     assert finding.culprits == ()
@@ -379,9 +379,9 @@ def test_a_long_message_is_seen_to_be_cut() -> None:
     assert not headline(error("RuntimeError", "x" * 160)).endswith("…")
 
 
-@pytest.mark.parametrize(("ago", "told"), [(59.0, True), (61.0, False), (-1.0, False)])
+@pytest.mark.parametrize(("ago", "reported"), [(59.0, True), (61.0, False), (-1.0, False)])
 def test_a_helper_was_killed_within_a_minute_before_the_first_rank_failed(
-    ago: float, told: bool
+    ago: float, reported: bool
 ) -> None:
     """Ranks notice it at AT and at AT + 5."""
     case = failed_job([secondary_failure(0, AT), secondary_failure(1, AT + 5)])
@@ -394,4 +394,4 @@ def test_a_helper_was_killed_within_a_minute_before_the_first_rank_failed(
     )
     case = replace(case, ends=(*case.ends, ProcessEnd(4321, None, 9, AT - ago)))
     (finding,) = find(case)
-    assert [culprit.pid for culprit in finding.culprits] == [4321] * told
+    assert [culprit.pid for culprit in finding.culprits] == [4321] * reported

@@ -9,8 +9,8 @@ import pytest
 
 from mgpu_doctor.case.model import Now, Outcome, Rank, Wait
 from mgpu_doctor.diagnose import diagnose
-from tests.support.examining import loud
 from tests.support.failure_cases import AT, dead, error, failed_job, lost_peer, step_records
+from tests.support.observed_jobs import list_warnings
 
 SECONDS = 6.0
 BEHIND, MISMATCH = "hang-rank-behind", "hang-collective-mismatch"
@@ -39,18 +39,20 @@ def rank(number: int, **changes: Any) -> Rank:
     return dead(number, AT + 0.5, **{"birth": {"clock": "cpu"}, **changes})
 
 
-def blamed(*ranks: Rank, **job: Any) -> list[tuple[list[int | None], tuple[int, ...]]]:
+def culprits_and_victims(
+    *ranks: Rank, **job: Any
+) -> list[tuple[list[int | None], tuple[int, ...]]]:
     """Culprits and victims of the findings that name a rank behind."""
     case = failed_job(ranks, **job)
     return [
         ([culprit.rank for culprit in finding.culprits], finding.victims)
-        for finding in loud(diagnose(case))
+        for finding in list_warnings(diagnose(case))
         if finding.code == BEHIND
     ]
 
 
 def test_the_rank_that_never_came_is_named_with_its_phase() -> None:
-    (finding,) = loud(diagnose(failed_job([timed_out(0), elsewhere(1), still_waiting(2)])))
+    (finding,) = list_warnings(diagnose(failed_job([timed_out(0), elsewhere(1), still_waiting(2)])))
     assert finding.code == BEHIND
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert finding.victims == (0, 2)
@@ -61,12 +63,14 @@ def test_the_rank_that_never_came_is_named_with_its_phase() -> None:
 
 @pytest.mark.parametrize("phase", ["other", "forward", "optimizer", "checkpoint", "evaluation"])
 def test_several_ranks_may_be_behind(phase: str) -> None:
-    assert blamed(timed_out(0), elsewhere(1), elsewhere(2, phase)) == [([1, 2], (0,))]
+    assert culprits_and_victims(timed_out(0), elsewhere(1), elsewhere(2, phase)) == [([1, 2], (0,))]
 
 
 def test_a_backward_pass_counts_if_all_other_ranks_waited() -> None:
-    assert blamed(timed_out(0), elsewhere(1, "backward"), timed_out(2)) == [([1], (0, 2))]
-    assert blamed(timed_out(0), elsewhere(1, "backward"), elsewhere(2)) == []
+    assert culprits_and_victims(timed_out(0), elsewhere(1, "backward"), timed_out(2)) == [
+        ([1], (0, 2))
+    ]
+    assert culprits_and_victims(timed_out(0), elsewhere(1, "backward"), elsewhere(2)) == []
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,7 @@ def test_a_backward_pass_counts_if_all_other_ranks_waited() -> None:
     ],
 )
 def test_nobody_is_named(ranks: tuple[Rank, ...]) -> None:
-    assert blamed(*ranks) == []
+    assert culprits_and_victims(*ranks) == []
 
 
 def waiting_in(number: int, site: str | None) -> Rank:
@@ -105,11 +109,11 @@ def waiting_in(number: int, site: str | None) -> Rank:
 
 def test_ranks_that_waited_in_different_collectives_are_a_mismatch() -> None:
     here, there = "all_reduce /home/u/train.py:22", "barrier /home/u/train.py:40"
-    (finding,) = loud(diagnose(failed_job([waiting_in(0, here), waiting_in(1, there)])))
+    (finding,) = list_warnings(diagnose(failed_job([waiting_in(0, here), waiting_in(1, there)])))
     assert (finding.code, finding.culprits, finding.victims) == (MISMATCH, (), (0, 1))
     assert {row.where for row in finding.evidence} == {here, there, None}
     ranks = [waiting_in(0, None), waiting_in(1, there), waiting_in(2, None)]
-    (finding,) = loud(diagnose(failed_job(ranks)))
+    (finding,) = list_warnings(diagnose(failed_job(ranks)))
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert (finding.confidence, finding.victims) == (0.6, (0, 2))
 
@@ -148,7 +152,7 @@ def calling(number: int, site: str, **counts: int) -> Rank:
 def test_of_two_the_one_whose_call_is_new_is_named(ranks: list[Rank], culprits: list[int]) -> None:
     """All made the other call equally often, at least three times before. Of three, most are
     right."""
-    (finding,) = loud(diagnose(failed_job(ranks)))
+    (finding,) = list_warnings(diagnose(failed_job(ranks)))
     assert (finding.code, finding.confidence) == (MISMATCH, 0.6)
     assert [culprit.rank for culprit in finding.culprits] == culprits
 
@@ -156,7 +160,7 @@ def test_of_two_the_one_whose_call_is_new_is_named(ranks: list[Rank], culprits: 
 def test_a_branch_of_one_rank_may_call_the_same_collective() -> None:
     here, there = "broadcast /home/u/train.py:22", "broadcast /home/u/train.py:24"
     case = failed_job([waiting_in(0, there), waiting_in(1, here), waiting_in(2, here)])
-    (finding,) = loud(diagnose(case))
+    (finding,) = list_warnings(diagnose(case))
     assert (finding.code, finding.culprits, finding.victims) == (MISMATCH, (), (1, 2, 0))
     assert finding.confidence < 0.5
 
@@ -168,5 +172,5 @@ def test_stages_may_wait_in_different_places() -> None:
 
 
 def test_nobody_is_named_while_a_rank_is_missing_or_the_job_was_ended_by_hand() -> None:
-    assert blamed(timed_out(0), elsewhere(1), world_size=3) == []
-    assert blamed(timed_out(0), elsewhere(1), outcome=Outcome.KILLED) == []
+    assert culprits_and_victims(timed_out(0), elsewhere(1), world_size=3) == []
+    assert culprits_and_victims(timed_out(0), elsewhere(1), outcome=Outcome.KILLED) == []

@@ -43,7 +43,7 @@ from tests.support.failure_cases import (
 UNREADABLE: dict[str, Any] = {"log_trouble": "/dev/kmsg cannot be read: Operation not permitted"}
 
 
-def named(case: Case) -> list[tuple[str, list[int | None]]]:
+def codes_and_culprits(case: Case) -> list[tuple[str, list[int | None]]]:
     """Code and culprits of what the rules of failures find."""
     return [
         (finding.code, [culprit.rank for culprit in finding.culprits])
@@ -63,7 +63,7 @@ def killed() -> Case:
 @pytest.mark.parametrize(("later", "culprits"), [(0.99, [1, 2]), (1.01, [1])])
 def test_the_same_signal_within_a_second_is_one_event(later: float, culprits: list[int]) -> None:
     ranks = [secondary_failure(0, AT + 2), dead(1, AT, signal=9), dead(2, AT + later, signal=9)]
-    assert named(failed_job(ranks)) == [("failed-killed", culprits)]
+    assert codes_and_culprits(failed_job(ranks)) == [("failed-killed", culprits)]
 
 
 @pytest.mark.parametrize(("gap", "culprits"), [(0.06, [1]), (0.04, [])])
@@ -71,7 +71,7 @@ def test_among_echoes_a_signal_that_came_clearly_before_all_was_first(
     gap: float, culprits: list[int]
 ) -> None:
     case = failed_job([secondary_failure(0, AT + gap), dead(1, AT, signal=15)])
-    assert [who for _, who in named(case) if who] == ([culprits] if culprits else [])
+    assert [who for _, who in codes_and_culprits(case) if who] == ([culprits] if culprits else [])
 
 
 def test_of_failures_without_a_time_the_one_that_the_launcher_noticed_first_counts() -> None:
@@ -178,7 +178,7 @@ def test_how_long_ranks_waited_for_one_that_did_not_come(
     ],
 )
 def test_a_counter_that_rose_within_ten_seconds_tells(facts: Mapping[str, Any], code: str) -> None:
-    assert named(with_ending_record(killed(), **UNREADABLE, **facts)) == [(code, [2])]
+    assert codes_and_culprits(with_ending_record(killed(), **UNREADABLE, **facts)) == [(code, [2])]
 
 
 @pytest.mark.parametrize(
@@ -196,14 +196,16 @@ def test_memory_that_was_full_in_the_last_minute_is_a_hint(
     case = with_ending_record(killed(), **UNREADABLE, groups=(group(None),), machine_kills=None)
     case = sampled(case, {pid_of(2): GIB}, used=used * GIB, total=100 * GIB)
     (sample,) = case.host_samples
-    assert named(replace(case, host_samples=(replace(sample, at=AT - ago),))) == [(code, [2])]
+    assert codes_and_culprits(replace(case, host_samples=(replace(sample, at=AT - ago),))) == [
+        (code, [2])
+    ]
 
 
 @pytest.mark.parametrize(("early", "code"), [(59.0, "oom-host"), (61.0, "failed-killed")])
 def test_a_kill_before_the_job_began_was_another_process(early: float, code: str) -> None:
     """The kernel's clock may be a minute behind; the job began at 1000."""
     old = replace(kill(pid_of(2)), at=1000.0 - early)
-    assert named(with_ending_record(killed(), kills=(old,))) == [(code, [2])]
+    assert codes_and_culprits(with_ending_record(killed(), kills=(old,))) == [(code, [2])]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def raised(kind: str, message: str) -> Case:
 def test_shared_memory_of_which_a_tenth_is_free_is_nearly_full(free: int, code: str) -> None:
     case = failed_job([secondary_failure(0), dead(1, signal=7), terminated(2)])
     shm = (file_system("/dev/shm", "shm", 100 * GIB, free * GIB),)
-    assert named(with_ending_record(case, places=shm)) == [(code, [1])]
+    assert codes_and_culprits(with_ending_record(case, places=shm)) == [(code, [1])]
 
 
 @pytest.mark.parametrize(("cpu", "code"), [(6500, "failed-time-limit"), (6460, "failed-killed")])
@@ -250,7 +252,7 @@ def test_nine_tenths_of_the_cpu_time_are_spent(cpu: float, code: str) -> None:
     limited = process(1, limits={"cpu_seconds": (7200, 7200)})
     case = failed_job([secondary_failure(0), dead(1, signal=9), terminated(2)])
     case = with_ending_record(case, processes={limited.pid: limited})
-    assert named(sampled(case, {pid_of(1): GIB}, cpu=cpu)) == [(code, [1])]
+    assert codes_and_culprits(sampled(case, {pid_of(1): GIB}, cpu=cpu)) == [(code, [1])]
 
 
 def test_the_evidence_of_a_full_file_system_has_its_room_and_its_inodes() -> None:
@@ -267,7 +269,9 @@ def test_the_evidence_of_a_full_file_system_has_its_room_and_its_inodes() -> Non
 @pytest.mark.parametrize(
     ("function", "inside"), [("main", True), ("<module>", False), (None, False)]
 )
-def test_the_function_that_ended_the_process_is_told(function: str | None, inside: bool) -> None:
+def test_the_function_that_ended_the_process_is_reported(
+    function: str | None, inside: bool
+) -> None:
     for kind, code in (("SystemExit", 3), ("ValueError", 1)):
         raised_ = replace(error(kind, "3"), function=function, at=AT)
         case = failed_job([secondary_failure(0), dead(1, exit_code=code, error=raised_)])

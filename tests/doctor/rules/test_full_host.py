@@ -73,7 +73,7 @@ def test_where_tasks_wait_for_memory_it_is_a_warning() -> None:
     ],
     ids=["room", "cache", "unknown cache", "unknown", "others", "now and then"],
 )
-def test_what_is_no_risk_of_this_jobs_is_not_told(changes: dict[str, Any]) -> None:
+def test_what_is_no_risk_of_this_jobs_is_not_reported(changes: dict[str, Any]) -> None:
     assert memory_risks(job(**changes)) == []
 
 

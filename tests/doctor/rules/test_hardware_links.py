@@ -46,13 +46,13 @@ def test_a_link_that_is_slow_now_and_then_only_wakes() -> None:
     assert hardware(changed(case, 0, asleep)) == []
 
 
-@pytest.mark.parametrize(("each", "told"), [(0.1, False), (5, True)])
-def test_replays_count_by_their_rate(each: float, *, told: bool) -> None:
+@pytest.mark.parametrize(("each", "reported"), [(0.1, False), (5, True)])
+def test_replays_count_by_their_rate(each: float, *, reported: bool) -> None:
     at = {
         place: {"pcie": replace(WIDE, replays=40 + int(each * place))} for place in range(SAMPLES)
     }
     case = job(devices=[gpu(index, pcie=WIDE) for index in range(4)], every=2.0)
-    assert accused(changed(case, 3, at)) == ({("pcie-degraded", 3)} if told else set())
+    assert accused(changed(case, 3, at)) == ({("pcie-degraded", 3)} if reported else set())
 
 
 # --- nvlink-down ----------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_bridges_between_some_pairs_are_no_defect() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "each", "told"),
+    ("kind", "each", "reported"),
     [
         ("replay", 1, True),
         ("recovery", 1, True),
@@ -87,13 +87,13 @@ def test_bridges_between_some_pairs_are_no_defect() -> None:
         ("crc_flit", 500, True),
     ],
 )
-def test_errors_of_a_link(kind: str, each: int, *, told: bool) -> None:
+def test_errors_of_a_link(kind: str, each: int, *, reported: bool) -> None:
     def counted(place: int) -> tuple[NvLink, ...]:
         return (replace(links(1)[0], errors=((kind, 900 + each * place),)), *links(4)[1:])
 
     case = job(devices=[gpu(index, nvlinks=links(4)) for index in range(4)])
     found = changed(case, 0, {place: {"nvlinks": counted(place)} for place in range(SAMPLES)})
-    assert accused(found) == ({("nvlink-down", 0)} if told else set())
+    assert accused(found) == ({("nvlink-down", 0)} if reported else set())
 
 
 def test_what_equals_a_limit_of_a_link_counts() -> None:
@@ -125,10 +125,10 @@ def test_what_equals_a_limit_of_a_link_counts() -> None:
     assert equal_counts_as(replays, "pcie-degraded", "seconds", 2.0 * (SAMPLES - 1)) == "more"
 
 
-@pytest.mark.parametrize(("places", "told"), [((10,), False), ((10, 11), True)])
+@pytest.mark.parametrize(("places", "reported"), [((10,), False), ((10, 11), True)])
 def test_a_link_that_was_up_in_one_sample_alone_is_not_down_since(
-    places: tuple[int, ...], told: bool
+    places: tuple[int, ...], reported: bool
 ) -> None:
     case = job(1, devices=[gpu(0, nvlinks=links(3))])
     case = changed(case, 0, {place: {"nvlinks": links(4)} for place in places})
-    assert accused(case) == ({("nvlink-down", 0)} if told else set())
+    assert accused(case) == ({("nvlink-down", 0)} if reported else set())

@@ -111,7 +111,7 @@ def test_cores_far_from_the_gpu(cores: Mapping[int, frozenset[int]], ranks: list
 
 
 @pytest.mark.parametrize(
-    ("listed", "said"),
+    ("listed", "message"),
     [
         ("0,1,2,7", "names device 7, but the host has 4"),
         ("0,1,1,2", "names device 1 twice"),
@@ -122,10 +122,10 @@ def test_cores_far_from_the_gpu(cores: Mapping[int, frozenset[int]], ranks: list
         ("", None),
     ],
 )
-def test_lists_of_devices(listed: str, said: str | None) -> None:
+def test_lists_of_devices(listed: str, message: str | None) -> None:
     findings = hardware(job(visible_devices=listed))
-    assert [one.code for one in findings] == ([] if said is None else ["gpu-missing"])
-    assert all(said in one.title for one in findings if said)
+    assert [one.code for one in findings] == ([] if message is None else ["gpu-missing"])
+    assert all(message in one.title for one in findings if message)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_moving_that_takes_as_long_as_the_limit_makes_a_far_gpu_a_warning() -> N
 
 
 @pytest.mark.parametrize(
-    ("other", "visible", "told"),
+    ("other", "visible", "reported"),
     [
         ({}, None, True),
         ({}, "0,1,2,3", True),
@@ -166,7 +166,7 @@ def test_moving_that_takes_as_long_as_the_limit_makes_a_far_gpu_a_warning() -> N
     ],
 )
 def test_a_free_gpu_is_one_that_a_rank_could_use(
-    other: Mapping[str, Any], visible: str | None, told: bool
+    other: Mapping[str, Any], visible: str | None, reported: bool
 ) -> None:
     """Ranks 1 and 2 share GPU 1, and GPU 2 is left."""
     shown = [
@@ -181,7 +181,7 @@ def test_a_free_gpu_is_one_that_a_rank_could_use(
         visible_devices=visible,
     )
     findings = [finding for finding in hardware(case) if finding.code == "gpu-missing"]
-    assert [one.evidence[1].value for one in findings] == [1] * told
+    assert [one.evidence[1].value for one in findings] == [1] * reported
 
 
 def test_one_rank_alone_is_far_from_nobody() -> None:

@@ -37,7 +37,7 @@ LOST: dict[str, Any] = {
 }
 
 
-def fell(case: Case, number: int, message: str, **changes: Any) -> Case:
+def failed_by_exception(case: Case, number: int, message: str, **changes: Any) -> Case:
     """The job failed by this rank's exception, when its newest sample was taken."""
     ended = case.device_samples[-1].at
     error = Error("RuntimeError", message, "train.py", 9, "main", "", ended)
@@ -47,7 +47,7 @@ def fell(case: Case, number: int, message: str, **changes: Any) -> Case:
     return replace(case, ranks=tuple(ranks), job=failed)
 
 
-def standing(case: Case, seconds: float) -> Case:
+def without_steps_for(case: Case, seconds: float) -> Case:
     """The ranks finished no step in the last seconds before the newest sample."""
     earlier = (replace(rank, clock_offset=rank.clock_offset - seconds) for rank in case.ranks)
     return replace(case, ranks=tuple(earlier))
@@ -145,14 +145,14 @@ def test_a_host_that_is_sampled_no_more_has_lost_no_gpu() -> None:
         assert [(culprit.host, culprit.device) for culprit in finding.culprits] == [("b", "GPU 3")]
 
 
-def test_the_end_of_a_rank_whose_gpu_was_lost_is_told_once() -> None:
-    case = fell(lost_at_last(), 2, "CUDA error: unspecified launch failure")
+def test_the_end_of_a_rank_whose_gpu_was_lost_is_reported_once() -> None:
+    case = failed_by_exception(lost_at_last(), 2, "CUDA error: unspecified launch failure")
     (finding,) = [found for found in diagnose(case).findings if found.severity is Severity.CRITICAL]
     assert finding.code == "gpu-lost"
     assert any("unspecified launch failure" in str(piece.value) for piece in finding.evidence)
 
 
-def test_a_gpu_that_answers_again_is_told_by_its_xid() -> None:
+def test_a_gpu_that_answers_again_is_reported_by_its_xid() -> None:
     finding = only(job(events=[(8.0, 1, 79)]))
     assert (finding.code, finding.severity) == ("gpu-lost", Severity.WARNING)
     assert "answers again" in finding.title
@@ -172,8 +172,8 @@ def test_a_gpu_that_answers_again_is_told_by_its_xid() -> None:
         (48, "gpu-ecc", Severity.WARNING, "hardware's fault"),
         (63, "gpu-ecc", Severity.WARNING, "hardware's fault"),
         (64, "gpu-ecc", Severity.WARNING, "hardware's fault"),
-        (74, "nvlink-down", Severity.WARNING, "Mostly the hardware"),
-        (79, "gpu-lost", Severity.WARNING, "Mostly the hardware"),
+        (74, "nvlink-down", Severity.WARNING, "Usually the hardware"),
+        (79, "gpu-lost", Severity.WARNING, "Usually the hardware"),
         (94, "gpu-ecc", Severity.WARNING, "hardware's fault"),
         (95, "gpu-ecc", Severity.WARNING, "hardware's fault"),
         (119, "gpu-xid", Severity.WARNING, "driver's firmware"),
@@ -190,7 +190,7 @@ def test_whose_fault_an_xid_usually_is(
     assert "{" not in finding.cause + finding.fixes[0].how
 
 
-def test_an_xid_says_who_told_it() -> None:
+def test_an_xid_says_who_reported_it() -> None:
     case = job(events=[(5.0, 2, 119)])
     last = case.device_samples[-1]
     logged = replace(last, events=tuple(replace(event, logged=True) for event in last.events))
@@ -201,13 +201,13 @@ def test_an_xid_says_who_told_it() -> None:
 def test_an_xid_after_which_no_step_ends_stops_the_job() -> None:
     case = job(events=[(15.0, 1, 119)])
     assert only(case).severity is Severity.WARNING
-    assert only(standing(case, 14.0)).severity is Severity.CRITICAL
+    assert only(without_steps_for(case, 14.0)).severity is Severity.CRITICAL
 
 
 @pytest.mark.parametrize("number", [13, 31])
 def test_the_finding_of_an_end_carries_the_xid_of_a_program(number: int) -> None:
     message = "CUDA error: an illegal memory access was encountered"
-    case = fell(job(events=[(3.0, 2, number)]), 2, message)
+    case = failed_by_exception(job(events=[(3.0, 2, number)]), 2, message)
     findings = [
         finding for finding in diagnose(case).findings if finding.code.startswith(("failed", "gpu"))
     ]
@@ -218,7 +218,9 @@ def test_the_finding_of_an_end_carries_the_xid_of_a_program(number: int) -> None
 
 
 def test_a_broken_gpu_explains_the_end_of_its_rank() -> None:
-    case = fell(job(events=[(3.0, 2, 95)]), 2, "CUDA error: uncorrectable ECC error encountered")
+    case = failed_by_exception(
+        job(events=[(3.0, 2, 95)]), 2, "CUDA error: uncorrectable ECC error encountered"
+    )
     grave = [
         finding for finding in diagnose(case).findings if finding.severity is Severity.CRITICAL
     ]
@@ -230,7 +232,7 @@ def test_a_broken_gpu_explains_the_end_of_its_rank() -> None:
     ("ago", "index"), [(500.0, 2), (3.0, 1)], ids=["long before", "another rank's GPU"]
 )
 def test_an_xid_of_another_time_or_gpu_ended_nobody(ago: float, index: int) -> None:
-    case = fell(job(events=[(ago, index, 119)]), 2, "something else")
+    case = failed_by_exception(job(events=[(ago, index, 119)]), 2, "something else")
     grave = [
         finding.code for finding in diagnose(case).findings if finding.severity is Severity.CRITICAL
     ]
@@ -241,7 +243,7 @@ def test_an_xid_of_another_time_or_gpu_ended_nobody(ago: float, index: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("ecc", "said", "fix"),
+    ("ecc", "message", "fix"),
     [
         (Ecc(uncorrected=2), "2 errors that ECC could not correct", "reset-gpu"),
         (Ecc(uncorrected=0, pending=True), "pending until a reset", "reset-gpu"),
@@ -249,25 +251,25 @@ def test_an_xid_of_another_time_or_gpu_ended_nobody(ago: float, index: int) -> N
     ],
     ids=["uncorrected", "pending", "failed"],
 )
-def test_memory_errors_name_the_rank(ecc: Ecc, said: str, fix: str) -> None:
+def test_memory_errors_name_the_rank(ecc: Ecc, message: str, fix: str) -> None:
     finding = only(job(of={3: {"ecc": ecc}}))
     assert (finding.code, finding.severity) == ("gpu-ecc", Severity.WARNING)
     assert [culprit.rank for culprit in finding.culprits] == [3]
-    assert said in finding.title
+    assert message in finding.title
     assert finding.fixes[0].id == fix
 
 
-@pytest.mark.parametrize(("each", "told"), [(1, False), (50, True)])
-def test_corrected_errors_are_worth_knowing_at_most(each: int, *, told: bool) -> None:
+@pytest.mark.parametrize(("each", "reported"), [(1, False), (50, True)])
+def test_corrected_errors_are_worth_knowing_at_most(each: int, *, reported: bool) -> None:
     at = {place: {"ecc": Ecc(corrected=7000 + each * place)} for place in range(SAMPLES)}
     findings = hardware(changed(job(), 1, at))
-    assert [one.severity for one in findings] == ([Severity.INFO] if told else [])
+    assert [one.severity for one in findings] == ([Severity.INFO] if reported else [])
 
 
 # --- gpu-throttled --------------------------------------------------------------------------
 
 
-def test_heat_that_costs_nobody_a_step_is_told_of_the_gpu() -> None:
+def test_heat_that_costs_nobody_a_step_is_mentioned_the_gpu() -> None:
     hot = {"clock_reasons": ("sw_thermal",), "sm_clock_mhz": 1400.0, "temperature": 89.0}
     finding = only(job(of={1: hot}))
     assert (finding.code, finding.severity) == ("gpu-throttled", Severity.WARNING)
@@ -331,13 +333,13 @@ def test_a_gpu_without_a_rank_can_be_shown() -> None:
     assert all("GPU 2 of node" in text for text in shown)
 
 
-@pytest.mark.parametrize(("samples", "told"), [(1, False), (2, True)])
-def test_a_gpu_is_lost_from_the_second_sample_on(samples: int, *, told: bool) -> None:
+@pytest.mark.parametrize(("samples", "reported"), [(1, False), (2, True)])
+def test_a_gpu_is_lost_from_the_second_sample_on(samples: int, *, reported: bool) -> None:
     case = lost_at_last(samples)
-    assert [finding.code for finding in hardware(case)] == ["gpu-lost"] * told
+    assert [finding.code for finding in hardware(case)] == ["gpu-lost"] * reported
 
 
-def test_as_many_corrected_errors_as_the_limit_are_told() -> None:
+def test_as_many_corrected_errors_as_the_limit_are_reported() -> None:
     at = {place: {"ecc": Ecc(corrected=7000 + 50 * place)} for place in range(SAMPLES)}
     errors = 50 * (SAMPLES - 1)
     assert equal_counts_as(changed(job(), 1, at), "gpu-ecc", "corrected", errors) == "more"
@@ -359,7 +361,7 @@ def test_a_rank_that_failed_within_a_minute_before_was_ended_by_the_loss(
     case = lost_at_last()
     message = "CUDA error: unspecified launch failure"
     since = case.device_samples[-4].at
-    case = fell(case, 2, message, ended=since - before)
+    case = failed_by_exception(case, 2, message, ended=since - before)
     error = next(rank.error for rank in case.ranks if rank.rank == 2)
     assert error is not None
     ranks = [
@@ -376,7 +378,7 @@ def test_a_rank_that_failed_within_a_minute_before_was_ended_by_the_loss(
 
 def ended_at(case: Case, at: float) -> list[str]:
     """What stops the job whose rank 2 failed then."""
-    failed = fell(case, 2, "something else", ended=at)
+    failed = failed_by_exception(case, 2, "something else", ended=at)
     ranks = tuple(
         rank if rank.error is None else replace(rank, error=replace(rank.error, at=at))
         for rank in failed.ranks
@@ -413,7 +415,7 @@ def test_an_xid_ended_a_rank_from_a_minute_before_to_ten_seconds_after_it(
 def test_an_xid_stops_a_rank_that_ends_no_step_in_ten_seconds(
     ago: float, stands: float, severity: Severity
 ) -> None:
-    assert only(standing(job(events=[(ago, 1, 119)]), stands)).severity is severity
+    assert only(without_steps_for(job(events=[(ago, 1, 119)]), stands)).severity is severity
 
 
 def test_two_samples_tell_how_often_a_gpu_is_listed() -> None:

@@ -150,7 +150,7 @@ def test_what_the_host_does_not_explain_stays_what_it_was() -> None:
     assert "contention for its cores" in finding.cause
 
 
-def test_a_rank_that_sleeps_is_told_so() -> None:
+def test_a_rank_that_sleeps_is_reported_so() -> None:
     finding = only(sampled(computing(slow(), {1: 0.020}), {}))
     assert finding.code == "straggler-compute"
     assert "was idle for all of it" in finding.cause
@@ -228,7 +228,7 @@ def test_one_rank_alone_can_have_too_many_threads() -> None:
     assert finding.cost.step_fraction == pytest.approx(0.3)
 
 
-def test_ranks_that_outnumber_the_cores_are_told_but_no_setting_helps() -> None:
+def test_ranks_that_outnumber_the_cores_are_reported_but_no_setting_helps() -> None:
     finding = only(crowded(0.5, 4, healthy(4, threads=1)))
     assert finding.code == "cpu-oversubscribed"
     assert finding.severity is Severity.INFO
@@ -285,12 +285,14 @@ def test_what_equals_a_limit_of_the_host_counts() -> None:
     assert equal_counts_as(crowded(0.25), "cpu-oversubscribed", "queueing", 0.25) == "more"
 
 
-@pytest.mark.parametrize(("kernel", "told"), [(0.05 + LOST, True), (0.05 + 0.3 * LOST, False)])
-def test_a_wait_for_cores_that_was_not_measured_explains_nothing(kernel: float, told: bool) -> None:
+@pytest.mark.parametrize(("kernel", "reported"), [(0.05 + LOST, True), (0.05 + 0.3 * LOST, False)])
+def test_a_wait_for_cores_that_was_not_measured_explains_nothing(
+    kernel: float, reported: bool
+) -> None:
     doing = {rank: ProcessLoad(queued=None) for rank in range(4)}
     doing[1] = ProcessLoad(queued=None, faults=50_000, kernel=kernel)
     case = sampled(slow("optimizer"), doing)
-    assert ("straggler-host" in [finding.code for finding in findings_of(case)]) is told
+    assert ("straggler-host" in [finding.code for finding in findings_of(case)]) is reported
 
 
 @pytest.mark.parametrize(("outside", "own"), [(0.24, True), (0.26, False)])

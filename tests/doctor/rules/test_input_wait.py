@@ -58,25 +58,25 @@ def test_a_slow_fetch_that_a_gpu_fills_with_work_is_no_idle_time() -> None:
         assert ("work on the GPU" in finding.cause) is fills
 
 
-@pytest.mark.parametrize(("milliseconds", "told"), [(0.5, False), (4.0, True)])
-def test_of_tensorflow_the_call_alone_is_no_wait(milliseconds: float, told: bool) -> None:
+@pytest.mark.parametrize(("milliseconds", "reported"), [(0.5, False), (4.0, True)])
+def test_of_tensorflow_the_call_alone_is_no_wait(milliseconds: float, reported: bool) -> None:
     base = {name: seconds / 10 for name, seconds in BASE.items()}
     job = Synthetic(ranks=1, base={**base, "input": milliseconds / 1e3})
     case = synthetic_case(job)
     case = replace(case, job=replace(case.job, framework="tensorflow"))
-    assert ("input-bound" in {finding.code for finding in diagnose(case).findings}) is told
+    assert ("input-bound" in {finding.code for finding in diagnose(case).findings}) is reported
 
 
-@pytest.mark.parametrize(("workers", "told"), [(0, False), (None, True), (2, True)])
+@pytest.mark.parametrize(("workers", "reported"), [(0, False), (None, True), (2, True)])
 def test_a_batch_that_takes_no_longer_than_a_workers_is_no_wait(
-    workers: int | None, told: bool
+    workers: int | None, reported: bool
 ) -> None:
     base = {name: seconds / 20 for name, seconds in BASE.items()}
     birth = {"loaders": [{} if workers is None else {"workers": workers}]}
     job = Synthetic(ranks=2, base={**base, "input": 0.9e-3}, birth=birth)
     assert (
         "input-bound" in {finding.code for finding in diagnose(synthetic_case(job)).findings}
-    ) is told
+    ) is reported
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def bound(case: Case, settings: Settings = DEFAULTS) -> Finding:
     )
 
 
-def test_without_workers_sleep_and_computation_are_told_apart() -> None:
+def test_without_workers_sleep_and_computation_are_distinguished() -> None:
     asleep = bound(sampled_job(ProcessLoad(), idle=0.009, workers=0))
     assert "waiting for storage, a network, a lock or a sleep" in asleep.cause
     computes = bound(sampled_job(ProcessLoad(), workers=0))
@@ -212,7 +212,7 @@ def test_busy_cores_matter_to_what_computes_only() -> None:
     [
         (ProcessLoad(running=0.05), "sleeps most of the time, waiting for storage", "cost no core"),
         (ProcessLoad(running=0.05, state="D"), "waiting for a disk", "cost no core"),
-        (ProcessLoad(running=0.8, queued=0.1), "computes all the time", "cores are left"),
+        (ProcessLoad(running=0.8, queued=0.1), "computes all the time", "cores are free"),
         (ProcessLoad(running=0.5), "too few, or the dataset", "profile"),
     ],
 )

@@ -62,14 +62,14 @@ def unsampled(case: Case) -> Case:
     return replace(case, host_samples=tuple(samples))
 
 
-def test_one_cause_is_told_once_where_page_faults_were_not_sampled() -> None:
+def test_one_cause_is_reported_once_where_page_faults_were_not_sampled() -> None:
     (finding,) = diagnose(unsampled(leaking(64, outcome=Outcome.COMPLETED))).findings
     assert (finding.code, finding.victims) == ("leak-host", (0, 2, 3))
     assert "19.9 ms" in finding.cause
     assert "24.6 ms at 1.5 µs" in finding.cause
 
 
-def test_a_leak_too_small_for_the_slowness_is_told_beside_it() -> None:
+def test_a_leak_too_small_for_the_slowness_is_reported_beside_it() -> None:
     codes = [
         finding.code
         for finding in diagnose(unsampled(leaking(8, outcome=Outcome.COMPLETED))).findings

@@ -58,7 +58,7 @@ def raised(last: str, label: str = "", line: int = 12) -> list[str]:
     return [f"{label}{text}" for text in lines]
 
 
-def test_ranks_whose_collectives_differ_are_told_with_the_calls_they_were_in() -> None:
+def test_ranks_whose_collectives_differ_are_reported_with_the_calls_they_were_in() -> None:
     text = "enforce fail at /x/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. "
     said = f"  what():  [{text}1004 vs 4. Received data size doesn't match expected size."
     sign = LogMatch("gloo-size-mismatch", None, "console", 5, said, None, values=SIZES)
@@ -78,7 +78,7 @@ def findings(lines: Sequence[str], tmp_path: Path) -> list[Finding]:
     return list(diagnose(load_logs([str(write(tmp_path / "x.log", lines))])).findings)
 
 
-def grave(found: Sequence[Finding]) -> list[tuple[str, list[int | None]]]:
+def warnings_and_culprits(found: Sequence[Finding]) -> list[tuple[str, list[int | None]]]:
     return [
         (one.code, [culprit.rank for culprit in one.culprits])
         for one in found
@@ -134,22 +134,22 @@ def test_the_cause_is_named_and_those_that_lost_their_peer_are_victims(tmp_path:
 
 def test_the_exception_that_came_first_counts(tmp_path: Path) -> None:
     lines = raised(SHAPES, "[rank3]: ") + raised(FULL, "[rank1]: ") + raised(GLOO, "[rank0]: ")
-    assert grave(findings(lines, tmp_path)) == [("failed-shape-mismatch", [3])]
+    assert warnings_and_culprits(findings(lines, tmp_path)) == [("failed-shape-mismatch", [3])]
     lines = raised(FULL, "[rank1]: ") + raised(SHAPES, "[rank3]: ") + raised(GLOO, "[rank0]: ")
-    assert grave(findings(lines, tmp_path)) == [("shm-exhausted", [1])]
+    assert warnings_and_culprits(findings(lines, tmp_path)) == [("shm-exhausted", [1])]
 
 
 def test_an_exception_without_a_signature_that_came_first_is_not_passed_over(
     tmp_path: Path,
 ) -> None:
     lines = raised("KeyError: 'labels'", "[rank1]: ") + raised(SHAPES, "[rank3]: ")
-    assert grave(findings(lines, tmp_path)) == [("failed-exception", [1])]
+    assert warnings_and_culprits(findings(lines, tmp_path)) == [("failed-exception", [1])]
 
 
 def test_ranks_that_show_the_same_share_the_blame(tmp_path: Path) -> None:
     others = [line for n in (0, 1, 4, 5) for line in raised(GLOO, f"[rank{n}]: ")]
     lines = [line for n in (2, 3) for line in raised(FULL, f"[rank{n}]: ")] + others
-    assert grave(findings(lines, tmp_path)) == [("shm-exhausted", [2, 3])]
+    assert warnings_and_culprits(findings(lines, tmp_path)) == [("shm-exhausted", [2, 3])]
 
 
 def test_what_every_rank_shows_is_everybodys(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_what_every_rank_shows_is_everybodys(tmp_path: Path) -> None:
 )
 def test_who_tells_of_a_disagreement_is_not_to_blame(signature: Signature, tmp_path: Path) -> None:
     lines = raised(signature.example.split("\n")[0], label="[rank1]: ")
-    (found,) = grave(findings([*progress(30), *lines], tmp_path))
+    (found,) = warnings_and_culprits(findings([*progress(30), *lines], tmp_path))
     assert found == (signature.code, [])
 
 
@@ -182,17 +182,17 @@ def test_symptoms_alone_say_that_they_are_symptoms(tmp_path: Path) -> None:
 def test_a_symptom_beside_a_known_death_is_silent(tmp_path: Path) -> None:
     report = (RECORDED / "console/torchrun-kill.txt").read_text(encoding="utf-8").split("\n")
     lines = [*raised(GLOO, "[rank0]: "), *report]
-    assert grave(findings(lines, tmp_path)) == [("failed-killed", [2])]
+    assert warnings_and_culprits(findings(lines, tmp_path)) == [("failed-killed", [2])]
 
 
-def test_who_killed_is_told_by_the_scheduler(tmp_path: Path) -> None:
+def test_who_killed_is_reported_by_the_scheduler(tmp_path: Path) -> None:
     report = (RECORDED / "console/torchrun-kill.txt").read_text(encoding="utf-8").split("\n")
-    assert grave(findings([*report, SLURM_OOM], tmp_path)) == [("oom-host", [2])]
+    assert warnings_and_culprits(findings([*report, SLURM_OOM], tmp_path)) == [("oom-host", [2])]
 
 
 def test_what_does_not_explain_a_kill_is_not_blamed_for_it(tmp_path: Path) -> None:
     report = (RECORDED / "console/torchrun-kill.txt").read_text(encoding="utf-8").split("\n")
-    assert grave(findings([SHAPES, *report], tmp_path)) == [("failed-killed", [2])]
+    assert warnings_and_culprits(findings([SHAPES, *report], tmp_path)) == [("failed-killed", [2])]
 
 
 def test_an_exception_without_a_rank(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_an_exception_without_a_rank(tmp_path: Path) -> None:
 
 def test_buffered_progress_after_the_end_excuses_nothing(tmp_path: Path) -> None:
     lines = [*progress(30), *raised(SHAPES), *progress(150, first=30)]
-    assert grave(findings(lines, tmp_path)) == [("failed-shape-mismatch", [None])]
+    assert warnings_and_culprits(findings(lines, tmp_path)) == [("failed-shape-mismatch", [None])]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_the_order_of_several_logs_needs_stamps(tmp_path: Path) -> None:
             write(tmp_path / f"{stamped}/rank_{number}.log", lines)
         return list(diagnose(load_logs([str(tmp_path / str(stamped))])).findings)
 
-    assert grave(written(stamped=True)) == [("shm-exhausted", [1])]
+    assert warnings_and_culprits(written(stamped=True)) == [("shm-exhausted", [1])]
     (unknown,) = [one for one in written(stamped=False) if one.severity is Severity.CRITICAL]
     assert unknown.confidence < 0.7
     assert unknown.culprits == ()
@@ -246,7 +246,7 @@ def test_different_exceptions_in_logs_without_stamps_blame_nobody(tmp_path: Path
             write(tmp_path / f"{stamped}/rank_{number}.log", lines)
         return list(diagnose(load_logs([str(tmp_path / str(stamped))])).findings)
 
-    assert grave(written(stamped=True)) == [("failed-exception", [1])]
+    assert warnings_and_culprits(written(stamped=True)) == [("failed-exception", [1])]
     (found,) = written(stamped=False)
     assert found.culprits == ()
     assert (
@@ -287,12 +287,14 @@ tells of symptoms, or of ranks that do not agree."""
 @pytest.mark.parametrize("name", RECORDED_FAILURES)
 def test_jobs_that_really_failed(name: str) -> None:
     case = load_logs([str(RECORDED / f"console/failed/{name}.log")])
-    assert grave(list(diagnose(case).findings)) == [RECORDED_FAILURES[name]]
+    assert warnings_and_culprits(list(diagnose(case).findings)) == [RECORDED_FAILURES[name]]
 
 
 def test_a_missing_rank_is_named_by_the_one_that_waited(tmp_path: Path) -> None:
     last = "RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 2000 ms"
-    assert grave(findings(raised(last, "[rank0]: "), tmp_path)) == [("hang-rank-behind", [1])]
+    assert warnings_and_culprits(findings(raised(last, "[rank0]: "), tmp_path)) == [
+        ("hang-rank-behind", [1])
+    ]
 
 
 @pytest.mark.parametrize(
@@ -309,7 +311,7 @@ def test_a_worker_that_never_came_is_the_only_rank_that_left_no_sign(
     told = "tf-multiworker: worker 1 (10.0.0.2:2222) did not come within 60 s"
     found, *_ = recorded(failed_job(ranks), [told])
     assert found.code == "failed-tf-worker-missing"
-    assert found.title.startswith("Worker 1 never came")
+    assert found.title.startswith("Worker 1 never joined")
     assert [culprit.rank for culprit in found.culprits] == named
 
 
@@ -321,7 +323,7 @@ def test_a_loss_that_stays_nan_is_a_defect_and_once_is_none(tmp_path: Path) -> N
     assert findings([*steps[:34], *progress(300)], tmp_path) == []
 
 
-def test_a_defect_is_told_beside_the_cause(tmp_path: Path) -> None:
+def test_a_defect_is_reported_beside_the_cause(tmp_path: Path) -> None:
     remapped = "NVRM: Xid (PCI:0000:52:00): 63, pid='<unknown>', Row Remapper: New row (0x1) mapped"
     found = findings([*progress(20), remapped, *progress(300), *raised(SHAPES)], tmp_path)
     assert [(one.code, one.severity) for one in found] == [
@@ -334,40 +336,40 @@ def recorded(case: Case, lines: Sequence[str]) -> list[Finding]:
     return list(diagnose(replace(case, signs=signs_of({"stderr": lines}))).findings)
 
 
-def test_in_a_recording_the_rank_that_fell_first_is_told_why() -> None:
+def test_in_a_recording_the_rank_that_fell_first_is_reported_why() -> None:
     fallen = dead(2, exit_code=1, error=error("RuntimeError", SHAPES.partition(": ")[2]))
     case = failed_job([rank(0), rank(1), fallen, secondary_failure(3)])
     found = recorded(case, raised(SHAPES))
-    assert grave(found) == [("failed-shape-mismatch", [2])]
+    assert warnings_and_culprits(found) == [("failed-shape-mismatch", [2])]
     assert 3 in found[0].victims
 
 
 def test_in_a_recording_a_sign_of_another_rank_is_not_the_cause() -> None:
     case = failed_job([rank(0), dead(1, AT + 1, exit_code=1), dead(2, signal=11), terminated(3)])
     found = recorded(case, raised(SHAPES, "[rank1]: "))
-    assert grave(found) == [("failed-signal", [2])]
+    assert warnings_and_culprits(found) == [("failed-signal", [2])]
 
 
 def test_the_kernels_pid_is_a_rank() -> None:
     case = failed_job([rank(0, pid=100), dead(1, signal=9, pid=101), terminated(2), terminated(3)])
     line = "Out of memory: Killed process 101 (python) total-vm:58217544kB, anon-rss:503316kB"
-    assert grave(recorded(case, [line])) == [("oom-host", [1])]
+    assert warnings_and_culprits(recorded(case, [line])) == [("oom-host", [1])]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.RUNNING, Outcome.KILLED])
 def test_a_job_that_did_not_fail_has_no_cause_of_failure(outcome: Outcome) -> None:
     case = failed_job([rank(0), rank(1)])
     case = replace(case, job=replace(case.job, outcome=outcome))
-    assert grave(recorded(case, [*raised(SHAPES), *raised(GLOO)])) == []
+    assert warnings_and_culprits(recorded(case, [*raised(SHAPES), *raised(GLOO)])) == []
 
 
-def test_a_job_that_was_asked_to_end_may_be_told_by_whom() -> None:
+def test_a_job_that_was_asked_to_end_may_be_reported_by_whom() -> None:
     case = failed_job([rank(0), rank(1)])
     case = replace(case, job=replace(case.job, outcome=Outcome.KILLED, asked="SIGTERM"))
     line = (
         "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2022-04-14T16:20:46 DUE TO TIME LIMIT ***"
     )
-    assert grave(recorded(case, [line])) == [("failed-time-limit", [])]
+    assert warnings_and_culprits(recorded(case, [line])) == [("failed-time-limit", [])]
 
 
 def test_another_familys_finding_gets_the_lines_as_evidence() -> None:
@@ -470,7 +472,7 @@ def test_watchdogs_alone_name_nobody_but_tell_who_was_silent(tmp_path: Path) -> 
 def test_an_abort_with_a_cause_of_its_own_is_no_echo(tmp_path: Path) -> None:
     own = ["[rank1]: terminate called after throwing an instance of 'std::bad_alloc'"]
     ends = summary([(1, -6), (0, -15)])
-    assert grave(findings([*own, *ends], tmp_path)) == [("oom-host", [1])]
+    assert warnings_and_culprits(findings([*own, *ends], tmp_path)) == [("oom-host", [1])]
 
 
 def test_a_message_that_goes_on_below_belongs_to_the_exception(tmp_path: Path) -> None:
@@ -480,26 +482,30 @@ def test_a_message_that_goes_on_below_belongs_to_the_exception(tmp_path: Path) -
         "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc"
     )
     found = findings([*raised(last), "", more], tmp_path)
-    assert grave(found) == [("failed-tf-resource-exhausted", [None])]
+    assert warnings_and_culprits(found) == [("failed-tf-resource-exhausted", [None])]
 
 
 def test_sruns_tasks_are_ranks_where_it_starts_them(tmp_path: Path) -> None:
     lines = [f"{number % 4}: step {number}" for number in range(40)]
     lines += [SLURM_OOM, "srun: error: node3: task 2: Out Of Memory"]
-    assert grave(findings(lines, tmp_path)) == [("oom-host", [2])]
+    assert warnings_and_culprits(findings(lines, tmp_path)) == [("oom-host", [2])]
 
 
 def test_sruns_last_words_are_no_progress(tmp_path: Path) -> None:
     words = [f"srun: Terminating job step 4711.{step}" for step in range(4)]
     crash = "srun: error: node3: task 0: Segmentation fault"
-    assert grave(findings([*progress(30), crash, *words], tmp_path)) == [("failed-signal", [0])]
+    assert warnings_and_culprits(findings([*progress(30), crash, *words], tmp_path)) == [
+        ("failed-signal", [0])
+    ]
 
 
 def test_a_launchers_line_that_was_cut_names_the_rank(tmp_path: Path) -> None:
     line = (
         "torch.distributed.elastic.multiprocessing.api:failed (exitcode: -7) local_rank: 2 (pid: 7)"
     )
-    assert grave(findings([f"ERROR:{line} (pid: 4711)"], tmp_path)) == [("failed-signal", [2])]
+    assert warnings_and_culprits(findings([f"ERROR:{line} (pid: 4711)"], tmp_path)) == [
+        ("failed-signal", [2])
+    ]
 
 
 @pytest.mark.parametrize(("name", "code"), [("RuntimeError", "nccl-init"), ("KeyError", "excep")])
@@ -519,5 +525,5 @@ def test_a_signal_that_the_launcher_did_not_send_names_its_rank(tmp_path: Path) 
     path = RECORDED / "console/torchrun-one-sigterm.txt"
     report = path.read_text(encoding="utf-8").split("\n")
     (finding,) = findings(report, tmp_path)
-    assert grave([finding]) == [("failed-killed", [1])]
+    assert warnings_and_culprits([finding]) == [("failed-killed", [1])]
     assert finding.victims == (0, 2)

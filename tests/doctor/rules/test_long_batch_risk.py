@@ -116,7 +116,7 @@ def test_a_certificate_is_input_from_somebody_else(peaks: object) -> None:
     assert memory_risks(on_devices(44, memory_peaks=peaks)) == []
 
 
-def test_memory_that_grows_by_itself_is_told_as_that() -> None:
+def test_memory_that_grows_by_itself_is_reported_as_that() -> None:
     case = on_devices(44)
     for rank in case.ranks:
         rank.steps["device_bytes"] = WEIGHTS + rank.steps["step"].astype(np.int64) * MIB

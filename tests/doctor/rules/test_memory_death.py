@@ -138,7 +138,7 @@ def test_a_machine_without_memory_left_has_no_limit_to_raise() -> None:
     assert "more memory" in finding.fixes[0].how
 
 
-def test_who_used_how_much_is_told_and_who_used_more() -> None:
+def test_who_used_how_much_is_reported_and_who_used_more() -> None:
     case = with_ending_record(killed(), kills=(kill(pid_of(2)),))
     resident = {pid_of(0): 30 * GIB, pid_of(2): 4 * GIB, WORKER: 6 * GIB}
     (finding,) = failure_findings(sampled(case, resident, {WORKER: pid_of(2)}))
@@ -148,7 +148,7 @@ def test_who_used_how_much_is_told_and_who_used_more() -> None:
     assert values["resident memory of its worker processes (1)"] == 6 * GIB
 
 
-def test_workers_that_hold_most_of_it_are_told_with_what_fewer_of_them_save() -> None:
+def test_workers_that_hold_most_of_it_are_reported_with_what_fewer_of_them_save() -> None:
     case = with_ending_record(killed(), kills=(kill(pid_of(2)),))
     resident = {pid_of(2): 2 * GIB, WORKER: 6 * GIB, WORKER + 1: 6 * GIB}
     parents = {WORKER: pid_of(2), WORKER + 1: pid_of(2)}
@@ -197,7 +197,7 @@ def test_a_worker_that_somebody_else_killed_is_no_want_of_memory() -> None:
     assert finding.code == "failed-exception"
 
 
-def test_memory_that_the_kernel_refused_is_told_with_its_limit() -> None:
+def test_memory_that_the_kernel_refused_is_reported_with_its_limit() -> None:
     ranks = [
         secondary_failure(0),
         dead(1, exit_code=1, error=replace(error("MemoryError", ""), at=AT)),
@@ -227,7 +227,7 @@ def test_a_leak_that_filled_the_memory_is_why_it_ran_out(mebibytes: int, held: i
     found = {finding.code: finding for finding in failure_findings(failed_job(ranks))}
     died = found["oom-host"]
     filled = bool(mebibytes) and held == GIB
-    assert ("It leaked: the memory of rank 1 grew by 16 MiB a step" in died.cause) is filled
+    assert ("It leaked: the memory of rank 1 grew by 16 MiB per step" in died.cause) is filled
     assert (died.fixes[0].id == "let-go") is filled
     assert ("leak-host" in died.replaces) is filled
 
@@ -330,7 +330,7 @@ def test_a_leak_that_is_half_of_the_memory_is_why_it_ran_out(grown: float, fille
 
 
 @pytest.mark.parametrize(("other", "told_more"), [(12.5, True), (12.4, False)])
-def test_a_rank_that_used_a_quarter_more_is_told(other: float, told_more: bool) -> None:
+def test_a_rank_that_used_a_quarter_more_is_reported(other: float, told_more: bool) -> None:
     case = with_ending_record(killed(), kills=(kill(pid_of(2)),))
     resident = {pid_of(0): int(other * GIB), pid_of(2): 10 * GIB}
     (finding,) = failure_findings(sampled(case, resident))

@@ -109,7 +109,7 @@ def test_an_unlabelled_message_goes_on_while_it_is_indented() -> None:
     )
 
 
-def test_the_backward_pass_is_told_apart_from_its_line() -> None:
+def test_the_backward_pass_is_distinguished_from_its_line() -> None:
     trace = f"{BACKWARD}RuntimeError: {IN_PLACE}"
     finding = only(replace(error("RuntimeError", IN_PLACE), at=AT, traceback=trace))
     assert finding.code == "failed-exception"

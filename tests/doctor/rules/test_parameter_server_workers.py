@@ -129,7 +129,7 @@ def test_a_job_that_went_on_without_a_rank_did_not_fail(
     assert outcome_of(end, ranks, launcher_alive=None) is outcome
 
 
-def test_who_was_lost_is_told() -> None:
+def test_who_was_lost_is_reported() -> None:
     case = make_case([ended(0, 20, exit_code=0), killed(5.5)], outcome=Outcome.COMPLETED)
     (lost,) = [finding for finding in diagnose(case).findings if finding.code == "worker-lost"]
     assert lost.severity is Severity.WARNING
@@ -137,7 +137,7 @@ def test_who_was_lost_is_told() -> None:
     assert lost.title == "Rank 1 was killed by SIGKILL after step 4; the job continued without it"
 
 
-def test_a_worker_and_a_replica_that_cost_as_much_as_the_limit_are_told() -> None:
+def test_a_worker_and_a_replica_that_cost_as_much_as_the_limit_are_reported() -> None:
     workers = job(closures=worker_paces("worker", [0.02, 0.05, 0.02]))
     (slow,) = findings_of(workers, "straggler-worker")
     cost = slow.cost.step_fraction

@@ -50,7 +50,7 @@ def test_what_is_not_set_keeps_its_default() -> None:
         ({"some-code": {"share": float("nan")}}, "must be a number"),
     ],
 )
-def test_what_is_wrong_is_told(table: dict[str, object], words: str) -> None:
+def test_what_is_wrong_is_reported(table: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         settings_from(table, [RULE])
 

@@ -515,14 +515,14 @@ def test_the_tree_marks_the_culprits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "told"),
+    ("number", "code", "expected"),
     [(None, 3, "a zombie, exit code 3"), (9, None, "a zombie, signal 9"), (None, None, "a zombie")],
 )
 def test_how_a_rank_that_is_gone_ended_is_evidence(
-    number: int | None, code: int | None, told: str
+    number: int | None, code: int | None, expected: str
 ) -> None:
     case = job_snapshots.case(snapshot_series({1: [ProcessState(state="Z")]}).snapshots())
     end = ProcessEnd(1001, code, number, job_snapshots.START)
     (finding,) = diagnose(replace(case, ends=(end,))).findings
     assert (finding.code, [culprit.rank for culprit in finding.culprits]) == ("hang-rank-dead", [1])
-    assert told in [item.value for item in finding.evidence]
+    assert expected in [item.value for item in finding.evidence]

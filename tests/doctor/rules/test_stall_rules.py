@@ -21,7 +21,7 @@ from tests.support.synthetic import Fault, Synthetic, synthetic_case
 STEPS = 160
 
 
-def loud(case: Case) -> list[Finding]:
+def diagnose_warnings(case: Case) -> list[Finding]:
     return [finding for finding in diagnose(case).findings if finding.severity is not Severity.INFO]
 
 
@@ -60,7 +60,7 @@ def now_and_then(ranks: int, who: int) -> np.ndarray[Any, Any]:
     ],
 )
 def test_place_and_rank_decide_the_code(phase: str, rank: int, code: str) -> None:
-    (finding,) = loud(stalled(phase, rank))
+    (finding,) = diagnose_warnings(stalled(phase, rank))
     assert (finding.code, [culprit.rank for culprit in finding.culprits]) == (code, [rank])
     assert finding.victims == tuple(other for other in range(4) if other != rank)
     assert "every 20 steps" in finding.title
@@ -72,7 +72,7 @@ def test_place_and_rank_decide_the_code(phase: str, rank: int, code: str) -> Non
 
 def test_stalls_that_began_late_say_when() -> None:
     fault = Fault(1, "other", milliseconds=300, start=100, every=20)
-    (finding,) = loud(synthetic_case(Synthetic(steps=240, faults=[fault])))
+    (finding,) = diagnose_warnings(synthetic_case(Synthetic(steps=240, faults=[fault])))
     assert finding.since_step == 100
 
 
@@ -93,13 +93,13 @@ def test_rank_zero_without_a_period_merely_stalls() -> None:
     random = np.random.default_rng(5)
     work = healthy(Synthetic(steps=300))
     work["other"][30 + random.choice(260, 16, replace=False), 0] += 0.2
-    (finding,) = loud(case_of_seconds(work))
+    (finding,) = diagnose_warnings(case_of_seconds(work))
     assert finding.code == "straggler-transient"
     assert f"16 times in {300 - 5} steps" in finding.title
 
 
 def test_collections_of_one_rank() -> None:
-    (finding,) = loud(collected(now_and_then(4, 1)))
+    (finding,) = diagnose_warnings(collected(now_and_then(4, 1)))
     assert (finding.code, [culprit.rank for culprit in finding.culprits]) == ("gc-pauses", [1])
     assert finding.victims == (0, 2, 3)
     assert "gc.freeze()" in finding.fixes[0].how
@@ -114,7 +114,7 @@ def test_collections_that_are_asked_for_by_name() -> None:
     case = collected(now_and_then(2, 0))
     full = Event("gc", 1000.0, 20, 0.15, 2.0, "")
     ranks = (replace(case.ranks[0], events=(full,) * 6), case.ranks[1])
-    (finding,) = loud(replace(case, ranks=ranks))
+    (finding,) = diagnose_warnings(replace(case, ranks=ranks))
     assert "6 of 6 recorded pauses were full collections" in finding.cause
     assert "gc.collect()" in finding.cause
 
@@ -122,13 +122,13 @@ def test_collections_that_are_asked_for_by_name() -> None:
 def test_collections_in_every_step_replace_the_straggler_that_they_make() -> None:
     seconds = np.zeros((STEPS, 4))
     seconds[:, 2] = 0.02
-    (finding,) = loud(collected(seconds))
+    (finding,) = diagnose_warnings(collected(seconds))
     assert (finding.code, [culprit.rank for culprit in finding.culprits]) == ("gc-pauses", [2])
     assert "every step" in finding.title
 
 
 @pytest.mark.parametrize("seldom", ["checkpoint", "other", "gc"])
-def test_a_straggler_that_also_stalls_is_told_for_both(seldom: str) -> None:
+def test_a_straggler_that_also_stalls_is_reported_for_both(seldom: str) -> None:
     """Two causes, two findings: the stalls do not explain the slow steps between them."""
     work = healthy(Synthetic(steps=200))
     work["backward"][:, 1] += 0.02
@@ -137,13 +137,13 @@ def test_a_straggler_that_also_stalls_is_told_for_both(seldom: str) -> None:
     phase = "other" if seldom == "gc" else seldom
     work[phase] = work.get(phase, 0) + stalls
     fields = {"gc_s": stalls} if seldom == "gc" else {}
-    codes = {finding.code for finding in loud(case_of_seconds(work, fields=fields))}
+    codes = {finding.code for finding in diagnose_warnings(case_of_seconds(work, fields=fields))}
     assert "straggler-compute" in codes
     assert len(codes) == 2
 
 
 def test_each_fix_of_a_checkpoint_has_its_figure() -> None:
-    (finding,) = loud(stalled("checkpoint", 0))
+    (finding,) = diagnose_warnings(stalled("checkpoint", 0))
     background, seldom, sharded = finding.fixes
     assert "async_save" in background.how
     assert seldom.summary == "Save every 1100 steps instead of every 20"
@@ -158,7 +158,7 @@ def test_each_fix_of_a_checkpoint_has_its_figure() -> None:
 
 def test_saving_on_all_ranks_has_no_victims() -> None:
     faults = [Fault(rank, "checkpoint", milliseconds=300, start=10, every=20) for rank in range(4)]
-    (finding,) = loud(synthetic_case(Synthetic(steps=STEPS, faults=faults)))
+    (finding,) = diagnose_warnings(synthetic_case(Synthetic(steps=STEPS, faults=faults)))
     assert finding.code == "checkpoint-stall"
     assert sorted(culprit.rank for culprit in finding.culprits if culprit.rank is not None) == [
         0,
@@ -174,7 +174,7 @@ def test_the_end_of_an_epoch_is_called_so() -> None:
     case = stalled("evaluation", 0)
     birth = {"loaders": [{"batches": 20}]}
     ranks = tuple(with_metadata(rank, **birth) for rank in case.ranks)
-    (finding,) = loud(replace(case, ranks=ranks))
+    (finding,) = diagnose_warnings(replace(case, ranks=ranks))
     assert "at every epoch (20 steps)" in finding.title
     assert "DistributedSampler" in finding.fixes[0].how
 
@@ -186,7 +186,7 @@ def test_a_longer_evaluation_than_the_others_is_not_a_lone_one(share: float, fix
     work = healthy(Synthetic(steps=STEPS))
     work["evaluation"] = np.zeros((STEPS, 4))
     work["evaluation"][10::20] = np.array([1.0, share, share, share]) * 0.3
-    (found,) = loud(case_of_seconds(work))
+    (found,) = diagnose_warnings(case_of_seconds(work))
     assert (found.code, [one.rank for one in found.culprits]) == ("rank0-only-work", [0])
     assert found.fixes[0].id == fix
 
@@ -197,7 +197,7 @@ def test_the_clock_of_the_thread_tells_work_from_waiting(share: float, says: str
     work["other"][10::20, 1] += 0.3
     ran = np.full((STEPS, 4), 0.02)
     ran[10::20, 1] += share * 0.3
-    (finding,) = loud(case_of_seconds(work, fields={"cpu_s": ran}))
+    (finding,) = diagnose_warnings(case_of_seconds(work, fields={"cpu_s": ran}))
     assert says in finding.cause
 
 
@@ -208,7 +208,7 @@ def test_healthy_jobs(ranks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("queued", "fix", "told"),
+    ("queued", "fix", "expected"),
     [
         (0.2, "clear-cores", "core for 20 % of the time (on the other ranks: 1 %)"),
         (0.18, "clear-cores", "core for 18 % of the time"),
@@ -216,14 +216,14 @@ def test_healthy_jobs(ranks: int) -> None:
         (0.02, "find-stall", "Ruled out: garbage collection, checkpoints and evaluation"),
     ],
 )
-def test_stalls_of_a_rank_whose_core_others_have(queued: float, fix: str, told: str) -> None:
+def test_stalls_of_a_rank_whose_core_others_have(queued: float, fix: str, expected: str) -> None:
     around = {rank: ProcessLoad(queued=queued if rank == 3 else 0.01) for rank in range(4)}
-    (finding,) = loud(sampled(on_host(stalled("backward", 3)), around))
+    (finding,) = diagnose_warnings(sampled(on_host(stalled("backward", 3)), around))
     assert (finding.code, [culprit.rank for culprit in finding.culprits]) == (
         "straggler-transient",
         [3],
     )
-    assert told in finding.cause
+    assert expected in finding.cause
     (advised,) = finding.fixes
     assert advised.id == fix
     assert advised.predicted is not None
@@ -248,7 +248,7 @@ def few(
 
 @pytest.mark.parametrize("phase", ["other", "forward", "input"])
 def test_two_stalls_count_if_they_take_much_of_the_time(phase: str) -> None:
-    (finding,) = loud(few((50, 2, 3.0), (110, 2, 2.0), phase=phase))
+    (finding,) = diagnose_warnings(few((50, 2, 3.0), (110, 2, 2.0), phase=phase))
     assert finding.code == "straggler-transient"
     assert [culprit.rank for culprit in finding.culprits] == [2]
     assert finding.victims == (0, 1)
@@ -272,7 +272,7 @@ def test_two_stalls_count_if_they_take_much_of_the_time(phase: str) -> None:
     ],
 )
 def test_few_stalls_that_name_nobody(case: Case) -> None:
-    assert [found.culprits for found in loud(case)] == []
+    assert [found.culprits for found in diagnose_warnings(case)] == []
 
 
 @pytest.mark.parametrize(
@@ -283,25 +283,27 @@ def test_few_stalls_that_name_nobody(case: Case) -> None:
         ("forward", 1, "straggler-transient"),
     ],
 )
-def test_a_stall_that_costs_as_much_as_the_limit_is_told(phase: str, rank: int, code: str) -> None:
+def test_a_stall_that_costs_as_much_as_the_limit_is_reported(
+    phase: str, rank: int, code: str
+) -> None:
     case = stalled(phase, rank)
-    (finding,) = loud(case)
+    (finding,) = diagnose_warnings(case)
     assert equal_counts_as(case, code, "cost", finding.cost.step_fraction) == "more"
 
 
-def test_collections_that_cost_as_much_as_the_limit_are_told() -> None:
+def test_collections_that_cost_as_much_as_the_limit_are_reported() -> None:
     case = collected(now_and_then(4, 1))
-    (finding,) = loud(case)
+    (finding,) = diagnose_warnings(case)
     assert equal_counts_as(case, "gc-pauses", "cost", finding.cost.step_fraction) == "more"
 
 
-def beside(other: float) -> Case:
+def with_second_rank(other: float) -> Case:
     """Rank 1 works, too, while rank 2 stalls."""
     return few(*((step, 2, 3.0) for step in (50, 110)), *((step, 1, other) for step in (50, 110)))
 
 
 @pytest.mark.parametrize(
-    ("case", "told"),
+    ("case", "reported"),
     [
         pytest.param(few((50, 2, 1.02), (110, 2, 1.02)), True, id="a second"),
         pytest.param(few((50, 2, 0.95), (110, 2, 0.95)), False, id="less than a second"),
@@ -309,13 +311,13 @@ def beside(other: float) -> Case:
         pytest.param(few((50, 2, 3.0), (110, 2, 3.0), computed=0.75), False, id="too little"),
         pytest.param(few((50, 2, 1.1), (110, 2, 1.1), steps=620), True, id="a tenth of the time"),
         pytest.param(few((50, 2, 1.1), (110, 2, 1.1), steps=760), False, id="less of it"),
-        pytest.param(beside(0.5), True, id="the others wait for most of it"),
-        pytest.param(beside(0.7), False, id="another works as well"),
+        pytest.param(with_second_rank(0.5), True, id="the others wait for most of it"),
+        pytest.param(with_second_rank(0.7), False, id="another works as well"),
     ],
 )
-def test_both_sides_of_the_limits_of_few_stalls(case: Case, told: bool) -> None:
-    culprits = [[culprit.rank for culprit in found.culprits] for found in loud(case)]
-    assert culprits == [[2]] * told
+def test_both_sides_of_the_limits_of_few_stalls(case: Case, reported: bool) -> None:
+    culprits = [[culprit.rank for culprit in found.culprits] for found in diagnose_warnings(case)]
+    assert culprits == [[2]] * reported
 
 
 @pytest.mark.parametrize(
@@ -330,7 +332,7 @@ def test_both_sides_of_the_limits_of_few_stalls(case: Case, told: bool) -> None:
 def test_a_single_stall_counts_if_it_takes_much_of_the_time(
     step: int, phase: str, rank: int, code: str
 ) -> None:
-    (finding,) = loud(few((step, rank, 2.0), phase=phase))
+    (finding,) = diagnose_warnings(few((step, rank, 2.0), phase=phase))
     assert (finding.code, [culprit.rank for culprit in finding.culprits]) == (code, [rank])
     assert finding.confidence == 0.6
     assert [row.value for row in finding.evidence[:2]] == [1, pytest.approx(2.0, abs=0.05)]
@@ -351,7 +353,7 @@ def after_the_collectives(step: int, rank: int, seconds: float) -> Case:
 
 @pytest.mark.parametrize("step", [7, 12, 60])
 def test_the_wait_for_an_early_stall_in_the_next_step_is_no_warm_up(step: int) -> None:
-    (finding,) = loud(after_the_collectives(step, 1, 2.5))
+    (finding,) = diagnose_warnings(after_the_collectives(step, 1, 2.5))
     assert (finding.code, [culprit.rank for culprit in finding.culprits]) == (
         "straggler-transient",
         [1],
@@ -377,7 +379,7 @@ def idle(queued: float) -> Case:
 def test_a_single_stall_that_may_be_anything_or_costs_little_is_no_warning(
     case: Case, reported: bool
 ) -> None:
-    assert loud(case) == []
+    assert diagnose_warnings(case) == []
     culprits = [who.rank for found in diagnose(case).findings for who in found.culprits]
     assert culprits == [2] * reported
 
@@ -389,7 +391,7 @@ def test_long_stalls_beside_others_that_recur_are_two_findings() -> None:
     work["checkpoint"][25::20, 0] = 0.2
     work["other"][52, 1] += 3.0
     running[52, 1] += 3.0
-    findings = loud(case_of_seconds(work, fields={"cpu_s": running}))
+    findings = diagnose_warnings(case_of_seconds(work, fields={"cpu_s": running}))
     assert {(one.code, *(who.rank for who in one.culprits)) for one in findings} == {
         ("checkpoint-stall", 0),
         ("straggler-transient", 1),
@@ -401,13 +403,13 @@ def test_a_rank_short_of_cores_that_stalls_in_another_phase_has_two_findings() -
     work["backward"][:, 1] += 0.02
     work["other"][10::20, 1] += 0.3
     around = {0: ProcessLoad(queued=0.01), 1: ProcessLoad(queued=0.4)}
-    findings = loud(sampled(on_host(case_of_seconds(work)), around))
+    findings = diagnose_warnings(sampled(on_host(case_of_seconds(work)), around))
     assert {one.code for one in findings} == {"straggler-host", "straggler-transient"}
     assert {who.rank for one in findings for who in one.culprits} == {1}
 
 
 def test_two_ranks_are_enough_for_few_stalls() -> None:
-    (finding,) = loud(few((50, 1, 3.0), (110, 1, 2.0), ranks=2))
+    (finding,) = diagnose_warnings(few((50, 1, 3.0), (110, 1, 2.0), ranks=2))
     assert (finding.code, [culprit.rank for culprit in finding.culprits]) == (
         "straggler-transient",
         [1],

@@ -36,7 +36,7 @@ def measured(**shares: float | None) -> Measures:
     return Measures(case, stragglers=(STRAGGLER,), causes={1: causes})
 
 
-def test_nothing_looked_at_nothing_said() -> None:
+def test_nothing_looked_at_nothing_reported() -> None:
     assert describe_causes(measured(), 1) == ""
     assert describe_causes(measured(gc=1.0), 0) == ""
 

@@ -84,14 +84,16 @@ def test_five_percent_divides_warning_from_info() -> None:
     assert finding.severity is Severity.INFO
 
 
-@pytest.mark.parametrize(("worst", "told"), [(1.5, [1, 2]), (60.0, [1])])
-def test_in_the_wake_of_a_large_one_a_small_one_is_not_told(worst: float, told: list[int]) -> None:
+@pytest.mark.parametrize(("worst", "expected"), [(1.5, [1, 2]), (60.0, [1])])
+def test_in_the_wake_of_a_large_one_a_small_one_is_not_reported(
+    worst: float, expected: list[int]
+) -> None:
     faults = [Fault(1, "forward", milliseconds=2.0 + worst), Fault(2, "forward", milliseconds=2.0)]
     named = [finding.culprits[0].rank for finding in findings(Synthetic(ranks=4, faults=faults))]
-    assert named == told
+    assert named == expected
 
 
-def test_an_onset_is_told() -> None:
+def test_an_onset_is_reported() -> None:
     (found,) = findings(Synthetic(steps=300, faults=[Fault(3, "forward", 15, start=200)]))
     assert found.since_step is not None
     assert abs(found.since_step - 200) <= 3
@@ -105,7 +107,7 @@ def test_healthy_jobs_are_silent(make: type[Synthetic], ranks: int) -> None:
         assert findings(make(ranks=ranks, seed=seed)) == ()
 
 
-def test_a_loop_that_shows_no_forward_is_told_so() -> None:
+def test_a_loop_that_shows_no_forward_is_reported_so() -> None:
     fault = [Fault(1, "forward", milliseconds=20)]
     (bare,) = findings(Synthetic(birth={"step_sign": "backward"}, faults=fault))
     (usual,) = findings(Synthetic(birth={"step_sign": "optimizer"}, faults=fault))
@@ -134,7 +136,7 @@ def test_what_a_rank_was_handed_is_not_counted() -> None:
         ("other", "straggler-other"),
     ],
 )
-def test_a_straggler_that_costs_as_much_as_the_limit_is_told(phase: str, code: str) -> None:
+def test_a_straggler_that_costs_as_much_as_the_limit_is_reported(phase: str, code: str) -> None:
     job = Synthetic(faults=[Fault(1, phase, milliseconds=20)])
     found = next(finding for finding in findings(job) if finding.code == code)
     assert equal_counts_as(synthetic_case(job), code, "cost", found.cost.step_fraction) == "more"

@@ -98,7 +98,7 @@ def test_what_is_compiled_once_is_no_habit(at: dict[int, list[int]]) -> None:
     assert findings_of(compiling(at, 0.5)) == []
 
 
-def test_what_costs_next_to_nothing_is_not_told() -> None:
+def test_what_costs_next_to_nothing_is_not_reported() -> None:
     assert findings_of(compiling({0: list(range(20, 60, 8))}, 0.001)) == []
 
 
@@ -127,9 +127,11 @@ def test_data_parallel_with_nothing_to_divide(devices: int, says: str) -> None:
     assert says in one.title
 
 
-@pytest.mark.parametrize("told", [{}, {"data_parallel": {"devices": None}}, {"data_parallel": 4}])
-def test_no_data_parallel_no_word(told: dict[str, Any]) -> None:
-    assert in_parallel({"strategy": "ddp", **told}) == []
+@pytest.mark.parametrize(
+    "expected", [{}, {"data_parallel": {"devices": None}}, {"data_parallel": 4}]
+)
+def test_no_data_parallel_no_word(expected: dict[str, Any]) -> None:
+    assert in_parallel({"strategy": "ddp", **expected}) == []
 
 
 def test_what_equals_a_limit_of_recompiling_counts() -> None:

@@ -99,7 +99,7 @@ def test_a_missing_rank_does_not_keep_the_others_from_being_compared(tmp_path: P
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_broken_tail_is_told_and_the_rest_is_read(tmp_path: Path, packed: bool) -> None:
+def test_a_broken_tail_is_reported_and_the_rest_is_read(tmp_path: Path, packed: bool) -> None:
     folder = written(tmp_path, replace(BOUND, slow={2: 3.0}), packed=packed)
     broken = next(iter(sorted(folder.iterdir())))
     broken.write_bytes(broken.read_bytes()[: broken.stat().st_size // 2])

@@ -235,7 +235,7 @@ def test_two_replicas_that_differ_name_nobody() -> None:
     assert finding.since_step == 20
 
 
-def parting(*ends: str, before: str = "a") -> list[Finding]:
+def find_divergence(*ends: str, before: str = "a") -> list[Finding]:
     """What is found if ranks were equal at one moment and hold these weights when they end."""
     births = []
     for number, end in enumerate(ends):
@@ -246,9 +246,9 @@ def parting(*ends: str, before: str = "a") -> list[Finding]:
 
 
 def test_two_replicas_that_part_late_are_reported_and_neither_is_blamed() -> None:
-    (one,) = parting("b", "c")
+    (one,) = find_divergence("b", "c")
     assert (one.severity, one.culprits, one.since_step) == (Severity.INFO, (), 40)
-    assert parting("c", "c") == []
+    assert find_divergence("c", "c") == []
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_of_several_that_part_late_the_one_that_left_is_named(
     ends: str, named: list[int] | None
 ) -> None:
     """Not rank 0 alone: it may have loaded weights on purpose."""
-    reported = [[who.rank for who in one.culprits] for one in parting(*ends)]
+    reported = [[who.rank for who in one.culprits] for one in find_divergence(*ends)]
     assert reported == ([] if named is None else [named])
 
 
@@ -427,7 +427,7 @@ def test_one_rank_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("begin", "outcome", "told"),
+    ("begin", "outcome", "reported"),
     [
         (56, Outcome.RUNNING, False),
         (55, Outcome.RUNNING, True),
@@ -435,9 +435,9 @@ def test_one_rank_alone() -> None:
         (58, Outcome.COMPLETED, True),
     ],
 )
-def test_only_what_lasts_to_the_end_counts(begin: int, outcome: Outcome, told: bool) -> None:
+def test_only_what_lasts_to_the_end_counts(begin: int, outcome: Outcome, reported: bool) -> None:
     case = job({}, {}, loss=losses(begin, begin), outcome=outcome)
-    assert bool(findings_of(case)) is told
+    assert bool(findings_of(case)) is reported
 
 
 def test_a_loss_lost_before_any_update_is_due_to_how_training_starts() -> None:
@@ -485,17 +485,17 @@ def test_other_exceptions_are_not(message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("message", "code"),
     [
         ("Loss is nan, stopping training", "loss-nan"),
         ("step 4 loss nan", "failed-exception"),
         ("stopping training", "failed-exception"),
     ],
 )
-def test_an_exit_is_explained_by_what_the_script_printed(said: str, code: str) -> None:
+def test_an_exit_is_explained_by_what_the_script_printed(message: str, code: str) -> None:
     case = failed_job([secondary_failure(0), dead(1, exit_code=1)])
     others = [f"[rank0]: line {number}" for number in range(9)]
-    assert [one.code for one in ended(replace(case, console=Console(tail=(said, *others))))] == [
+    assert [one.code for one in ended(replace(case, console=Console(tail=(message, *others))))] == [
         code
     ]
 

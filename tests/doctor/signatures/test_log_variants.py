@@ -26,7 +26,7 @@ SAMPLED = 12
 """Every so many signatures is tried here; `benchmarks.log_verdicts` tries all."""
 
 
-def rights(texts: Sequence[FaultyText], variant: str, folder: Path) -> float:
+def share_of_right_verdicts(texts: Sequence[FaultyText], variant: str, folder: Path) -> float:
     """The share of texts whose first verdict is right."""
     verdicts = [
         first_code(text, folder) == one.code
@@ -41,14 +41,14 @@ def rights(texts: Sequence[FaultyText], variant: str, folder: Path) -> float:
     ("variant", "least"), [(ORIGINAL, 1.0), *((name, 0.9) for name in CHANGES), ("head cut", 0.95)]
 )
 def test_failed_jobs_are_recognised(variant: str, least: float, tmp_path: Path) -> None:
-    assert rights(recorded_failures(), variant, tmp_path) >= least
+    assert share_of_right_verdicts(recorded_failures(), variant, tmp_path) >= least
 
 
 @pytest.mark.parametrize(
     ("variant", "least"), [(ORIGINAL, 1.0), *((name, 0.95) for name in CHANGES)]
 )
 def test_messages_alone_are_recognised(variant: str, least: float, tmp_path: Path) -> None:
-    assert rights(examples()[::SAMPLED], variant, tmp_path) >= least
+    assert share_of_right_verdicts(examples()[::SAMPLED], variant, tmp_path) >= least
 
 
 def test_healthy_logs_raise_no_alarm(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def finding(*evidence: Evidence) -> Finding:
     return replace(STRAGGLER.diagnosis.findings[0], evidence=evidence)
 
 
-def test_numbers_stand_in_a_column_and_what_all_share_is_said_once() -> None:
+def test_numbers_stand_in_a_column_and_what_all_share_is_reported_once() -> None:
     own = Evidence("own work a step", 0.119, "s", 0.0827, SOURCE, "rank 2")
     share = Evidence("steps in which it was slower", 0.93, "fraction", 0.5, SOURCE, "rank 3")
     lines = drawn(finding(own, share), 60)
@@ -54,7 +54,7 @@ def test_every_finding_fits_any_width(width: int) -> None:
             assert len(labelled) == bool(finding.cause)
 
 
-def test_a_gain_that_fixes_share_is_told_once() -> None:
+def test_a_gain_that_fixes_share_is_reported_once() -> None:
     (fix, *_) = finding().fixes
     lines = drawn(replace(finding(), fixes=(fix, replace(fix, summary="another way"))), 110)
     assert "or        another way" in lines

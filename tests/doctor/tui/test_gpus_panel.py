@@ -138,13 +138,13 @@ def test_waiting_is_shown_only_where_it_is_known() -> None:
     assert not waits(on_devices(diagnoses.healthy(Outcome.RUNNING)))
 
 
-@pytest.mark.parametrize(("since", "told"), [(60.0, True), (1.0, False)])
-def test_who_stands_in_a_collective_works_not_at_all(since: float, told: bool) -> None:
+@pytest.mark.parametrize(("since", "reported"), [(60.0, True), (1.0, False)])
+def test_who_stands_in_a_collective_works_not_at_all(since: float, reported: bool) -> None:
     hang = diagnoses.hang()
     standing = Now("wait", AT - since, 119, "all_reduce train.py:87", 119)
     made = on_devices(hang, clock="host", now=standing, state=State.WAITING)
     row = drawn(frame(made, gpu(0)), 120)[1]
-    assert ("wwwwwww 100%" in row) is told
+    assert ("wwwwwww 100%" in row) is reported
     dead = drawn(frame(made, gpu(3)), 120)[1]
     assert "wwwwwww" not in dead
 
@@ -156,7 +156,7 @@ def test_no_device_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_what_troubles_all_is_told_once(silent: bool) -> None:
+def test_what_troubles_all_is_reported_once(silent: bool) -> None:
     why = "no answer for 30 s or longer: fan"
 
     def troubled(index: int, trouble: str = why) -> Device:
@@ -175,7 +175,7 @@ def test_what_troubles_all_is_told_once(silent: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"trouble": "not supported: fan, power"}, "not supported …"),
         ({"trouble": "not supported: fan", "pids": (4194304,)}, ""),
@@ -188,11 +188,11 @@ def test_what_troubles_all_is_told_once(silent: bool) -> None:
     ],
 )
 def test_at_80_columns_a_row_ends_in_words_that_can_be_read(
-    changes: dict[str, Any], told: str
+    changes: dict[str, Any], expected: str
 ) -> None:
     pids = changes.pop("pids", (71,) if "ecc" in changes else ())
     (_, row) = drawn(frame(None, gpu(0, **changes, pids=pids)), 80)
-    assert row.partition("°C ")[2].partition("  ")[2] == told
+    assert row.partition("°C ")[2].partition("  ")[2] == expected
 
 
 def test_a_warning_that_has_no_room_leaves_its_mark() -> None:
@@ -209,7 +209,7 @@ def test_who_uses_a_device_is_unknown_where_its_processes_cannot_be_read() -> No
 
 
 @pytest.mark.parametrize(("other", "title"), [("a", "GPUs"), ("[red]b", "GPUs of [red]b")])
-async def test_whose_gpus_they_are_is_said_where_there_are_several_hosts(
+async def test_whose_gpus_they_are_is_reported_where_there_are_several_hosts(
     other: str, title: str
 ) -> None:
     hosts = ("a", other, "a", other)

@@ -53,7 +53,7 @@ def test_a_job_that_stands_or_diverges_says_so_first() -> None:
     )
 
 
-def test_a_probe_that_switched_itself_off_is_told_with_its_reason() -> None:
+def test_a_probe_that_switched_itself_off_is_reported_with_its_reason() -> None:
     off = Unexamined(
         "in-process probe", "it switched itself off on 1 ranks: disk full", "", Gap.PROCESS_PROBE
     )
@@ -65,7 +65,7 @@ def test_a_probe_that_switched_itself_off_is_told_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
-def test_where_a_replay_stands_is_told_on_narrow_screens_too(width: int) -> None:
+def test_where_a_replay_stands_is_reported_on_narrow_screens_too(width: int) -> None:
     replay = Position(0.0, 125.0, 62.5, 1.0, paused=True)
     frame = replace(HEALTHY, source="20261123-000610-torch_ddp-d5eb", replay=replay)
     first = header_text(frame, width).splitlines()[0]

@@ -10,7 +10,7 @@ from mgpu_doctor.live.step_heatmap import Heatmap
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.panels import heatmap
 from mgpu_doctor.tui.panels.table_cells import Rows
-from mgpu_doctor.tui.view import Order, View, Who
+from mgpu_doctor.tui.view import Order, RankKey, View
 from tests.support.frames import STRAGGLER
 from tests.support.screens import Still, screen_text, shown, until
 
@@ -36,7 +36,11 @@ def test_a_rank_that_was_not_compared_has_an_empty_row() -> None:
 
 
 def test_the_selected_rank_is_brought_into_view_else_the_blamed_one() -> None:
-    for view, row in ((View(), 2), (View(rank=Who(3, "node-a")), 3), (View(rank=Who(9, "")), 2)):
+    for view, row in (
+        (View(), 2),
+        (View(rank=RankKey(3, "node-a")), 3),
+        (View(rank=RankKey(9, "")), 2),
+    ):
         lines = heatmap.heatmap_lines(STRAGGLER, 80, view)
         assert isinstance(lines, Rows)
         assert lines.marked == row
@@ -50,7 +54,7 @@ def test_the_legend_is_whole_or_left_out(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [20, 60, 300])
-def test_why_there_is_no_map_is_told_to_its_end(width: int) -> None:
+def test_why_there_is_no_map_is_reported_to_its_end(width: int) -> None:
     why = "steps are not seen: this job was not started under observation (d: look at it)"
     lines = [
         line.plain for line in heatmap.heatmap_lines(replace(STRAGGLER, heat=why), width, View())

@@ -100,7 +100,7 @@ def test_filters_know_the_host_of_a_gpu(typed: str, left: list[tuple[str, int]])
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
-def test_hosts_are_told_apart_however_narrow(width: int) -> None:
+def test_hosts_are_distinguished_however_narrow(width: int) -> None:
     for names in (
         ("a.cluster.local", "b.cluster.local"),
         ("gpu.one.example.org", "gpu.two.example.org"),

@@ -98,14 +98,14 @@ def test_every_frame_is_valid(name: str, typed: str | None) -> None:
         ("topology", Topology),
     ],
 )
-def test_every_fact_of_a_gpu_is_told(definition: str, kind: type) -> None:
+def test_every_fact_of_a_gpu_is_reported(definition: str, kind: type) -> None:
     assert kind.__module__ == facts.__name__
     names = [field.name for field in fields(kind)]
     assert SCHEMA["$defs"][definition]["required"] == names
     assert list(SCHEMA["$defs"][definition]["properties"]) == names
 
 
-def test_what_is_known_is_told_and_the_rest_is_null() -> None:
+def test_what_is_known_is_reported_and_the_rest_is_null() -> None:
     found = frame_json(FRAMES["full"])
     first, bare, broken = found["devices"]["devices"]
     assert first["pcie"]["sent"] == 1e9
@@ -121,7 +121,7 @@ def test_what_is_known_is_told_and_the_rest_is_null() -> None:
     assert (found["only"], found["left_out"]) == (None, {"devices": 0, "ranks": 0})
 
 
-def test_how_the_job_goes_is_told_beside_its_rate() -> None:
+def test_how_the_job_goes_is_reported_beside_its_rate() -> None:
     found = frame_json(EIGHT_GPUS)
     assert found["steps_per_second"] == pytest.approx(15.1)
     assert found["going"]["samples_per_second"] == 483.4

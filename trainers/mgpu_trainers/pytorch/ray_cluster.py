@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_trainers import catalogue
-from mgpu_trainers.lifeline import AskedToEnd, end_with_parent, ignore, raise_when_asked
+from mgpu_trainers.process_lifetime import AskedToEnd, end_with_parent, ignore, raise_when_asked
 from mgpu_trainers.pytorch import ray_worker
 
 SETTINGS = {

@@ -1,6 +1,6 @@
-"""What a worker of Ray does for us: it prints where the one prints who started it, and trains.
+"""A worker of Ray: trains, and prints directly to the output of the process that started the job.
 
-Ray would gather what workers print, put their names before it and bring it some seconds later.
+Ray itself would collect what workers print, prefix it with their names and deliver it later.
 """
 
 import importlib

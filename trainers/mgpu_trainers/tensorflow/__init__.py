@@ -1,4 +1,4 @@
-"""Trainers of TensorFlow 2 with Keras 3, one file a strategy."""
+"""Trainers of TensorFlow 2 with Keras 3, one file per strategy."""
 
 import os
 

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from mgpu_trainers import cluster
 from mgpu_trainers.cluster import Task
-from mgpu_trainers.lifeline import end_with_parent
+from mgpu_trainers.process_lifetime import end_with_parent
 
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals that ask a job to end."""

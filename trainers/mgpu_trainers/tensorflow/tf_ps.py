@@ -22,11 +22,11 @@ from mgpu_trainers.cluster import Cluster, Task
 from mgpu_trainers.failure_faults import Kill
 from mgpu_trainers.fault_spec import ALL
 from mgpu_trainers.slow_faults import Slow
-from mgpu_trainers.tensorflow.common import learning
+from mgpu_trainers.tensorflow.common import training_job
 from mgpu_trainers.tensorflow.common.graph_faults import PlantedInGraph, add_scalar
-from mgpu_trainers.tensorflow.common.learning import Job, Learner
 from mgpu_trainers.tensorflow.common.tf_loop import report_results
 from mgpu_trainers.tensorflow.common.tf_strategy import Strategy
+from mgpu_trainers.tensorflow.common.training_job import Job, Learner
 
 
 class Ps(Strategy):
@@ -104,7 +104,7 @@ def main() -> None:
     strategy = Ps(args)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        job = learning.make_job(strategy)
+        job = training_job.make_job(strategy)
         if job.done:
             print(schedule.describe_resumed(job.done, args.steps), flush=True)
         train(job, tf_cluster)

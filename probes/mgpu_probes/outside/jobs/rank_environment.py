@@ -65,75 +65,75 @@ def is_loopback(address: str) -> bool:
 
 def _torch(environment: Mapping[str, str]) -> Place | None:
     """torchrun and all that speak its language: accelerate, deepspeed, ranks started by hand."""
-    rank, world = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
-    if rank is None or world is None or rank >= world:
-        return None
     address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
-    run = environment.get("TORCHELASTIC_RUN_ID", "")
-    local_world = _number(environment, "LOCAL_WORLD_SIZE")
-    if local_world is None:
-        local_world = _number(environment, "LOCAL_SIZE")  # DeepSpeed's word for it
-    return Place(
-        source="environment",
-        rank=rank,
-        local_rank=_number(environment, "LOCAL_RANK"),
-        world_size=world,
-        local_world_size=local_world,
+    run, world = environment.get("TORCHELASTIC_RUN_ID", ""), _number(environment, "WORLD_SIZE")
+    return _numbered(
+        environment,
+        "environment",
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("LOCAL_WORLD_SIZE", "LOCAL_SIZE"),  # the latter is DeepSpeed's
         rendezvous=("torch", run, address, port, str(world)) if port else (),
-        one_host=is_loopback(address) or local_world == world,
+        address=address,
     )
 
 
 def _horovod(environment: Mapping[str, str]) -> Place | None:
-    rank, world = _number(environment, "HOROVOD_RANK"), _number(environment, "HOROVOD_SIZE")
-    if rank is None or world is None or rank >= world:
-        return None
     address = environment.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
     port = environment.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")
-    local_world = _number(environment, "HOROVOD_LOCAL_SIZE")
-    return Place(
-        source="horovod",
-        rank=rank,
-        local_rank=_number(environment, "HOROVOD_LOCAL_RANK"),
-        world_size=world,
-        local_world_size=local_world,
+    return _numbered(
+        environment,
+        "horovod",
+        ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
+        ("HOROVOD_LOCAL_SIZE",),
         rendezvous=("horovod", address, port) if port else (),
-        one_host=is_loopback(address) or local_world == world,
+        address=address,
     )
 
 
 def _mpi(environment: Mapping[str, str]) -> Place | None:
-    rank = _number(environment, "OMPI_COMM_WORLD_RANK")
-    world = _number(environment, "OMPI_COMM_WORLD_SIZE")
-    if rank is None or world is None or rank >= world:
-        return None
-    local_world = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE")
     job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid", "")
-    return Place(
-        source="mpi",
-        rank=rank,
-        local_rank=_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK"),
-        world_size=world,
-        local_world_size=local_world,
+    return _numbered(
+        environment,
+        "mpi",
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE",),
         rendezvous=("mpi", job) if job else (),
-        one_host=local_world == world,
     )
 
 
 def _hydra(environment: Mapping[str, str]) -> Place | None:
     """MPICH, Intel MPI and MVAPICH. srun sets PMI_RANK too, but not the local variables."""
-    rank, world = _number(environment, "PMI_RANK"), _number(environment, "PMI_SIZE")
-    if rank is None or world is None or rank >= world or "SLURM_PROCID" in environment:
+    if "SLURM_PROCID" in environment:
         return None
-    local_world = _number(environment, "MPI_LOCALNRANKS")
+    names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
+    return _numbered(environment, "mpi", names, ("MPI_LOCALNRANKS",))
+
+
+def _numbered(
+    environment: Mapping[str, str],
+    source: str,
+    names: tuple[str, str, str],
+    local_sizes: tuple[str, ...],
+    *,
+    rendezvous: tuple[str, ...] = (),
+    address: str = "",
+) -> Place | None:
+    """The place by the variables of rank, world size and local rank (`names`); None without a valid
+    rank and world size. `local_sizes`: variables of the ranks per host, of which the first valid
+    one counts. `address`: that of the rendezvous."""
+    rank, world, local_rank = (_number(environment, name) for name in names)
+    if rank is None or world is None or rank >= world:
+        return None
+    sizes = (_number(environment, name) for name in local_sizes)
+    local_world = next((size for size in sizes if size is not None), None)
     return Place(
-        source="mpi",
+        source=source,
         rank=rank,
-        local_rank=_number(environment, "MPI_LOCALRANKID"),
+        local_rank=local_rank,
         world_size=world,
         local_world_size=local_world,
-        rendezvous=(),
-        one_host=local_world == world,
+        rendezvous=rendezvous,
+        one_host=is_loopback(address) or local_world == world,
     )
 
 

@@ -69,7 +69,7 @@ def test_what_the_first_rungs_hide_is_left_out() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["exponential", "uniform", "normal"]))
-def test_a_rare_batch_is_not_told_to_be_common(seed: int, kind: str) -> None:
+def test_a_rare_batch_is_not_reported_to_be_common(seed: int, kind: str) -> None:
     random = np.random.default_rng(seed)
     draws: dict[str, Callable[[int], Floats]] = {
         "exponential": lambda count: random.exponential(500, count),
@@ -83,7 +83,7 @@ def test_a_rare_batch_is_not_told_to_be_common(seed: int, kind: str) -> None:
     assert chance < 0.02
 
 
-def test_exponential_sizes_are_foretold_within_a_factor() -> None:
+def test_exponential_sizes_are_predicted_within_a_factor() -> None:
     random = np.random.default_rng(3)
     chance = chance_beyond(random.exponential(500, 2000), 500 * np.log(10_000))
     assert chance == pytest.approx(1e-4, rel=0.9)

@@ -47,7 +47,7 @@ def test_healthy_series_do_not_grow(kind: str) -> None:
     assert [one for one in found if one is not None and one.sure > 64 * MIB] == []
 
 
-def test_a_small_walk_is_below_what_is_told() -> None:
+def test_a_small_walk_is_below_what_is_reported() -> None:
     found = [fit_growth(AT, noise(seed, "walk")) for seed in range(200)]
     assert all(one is None or one.sure < 64 * MIB for one in found)
 

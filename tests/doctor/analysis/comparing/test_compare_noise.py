@@ -26,7 +26,7 @@ def change(first: np.ndarray, second: np.ndarray) -> Change:
 
 
 @pytest.mark.slow
-def test_equal_runs_differ_at_most_as_often_as_is_said() -> None:
+def test_equal_runs_differ_at_most_as_often_as_is_reported() -> None:
     settings = [(40, 0.3), (100, 0.5), (200, 0.0), (200, 0.6), (400, 0.7)]
     wrong = 0
     for seed in range(PAIRS):

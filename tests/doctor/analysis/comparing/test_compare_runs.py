@@ -40,7 +40,7 @@ def test_the_phases_add_up_to_the_mean_step() -> None:
     assert found.steps == 115, "without the first five"
 
 
-def test_wait_and_data_that_moves_are_told_apart() -> None:
+def test_wait_and_data_that_moves_are_distinguished() -> None:
     slow = Fault(2, "forward", milliseconds=10)
     found = run_of(fed_case(Synthetic(ranks=4, communication=0.002, faults=(slow,)), 8))
     assert found.phases["communication"] == pytest.approx(0.002, rel=0.1)
@@ -99,7 +99,7 @@ def test_on_a_host_clock_waiting_is_not_known() -> None:
     assert found.phases["wait"] is None
 
 
-def test_ranks_that_share_cores_are_told() -> None:
+def test_ranks_that_share_cores_are_reported() -> None:
     case = fed_case(Synthetic(ranks=4), 8, affinity=2, clock="cpu")
     (shared,) = run_of(case).shared
     assert (shared.ranks, shared.threads, shared.cores) == (4, 4, 2)

@@ -43,7 +43,7 @@ def test_strong_scaling_divides_the_work() -> None:
     assert found.runs[0].efficiency == pytest.approx(0.75)
 
 
-def test_without_the_samples_of_a_step_no_speed_up_is_told() -> None:
+def test_without_the_samples_of_a_step_no_speed_up_is_reported() -> None:
     runs = [run("a", steady(0.04), samples=None), run("b", steady(0.04), ranks=2, samples=None)]
     found = compared(runs)
     assert found.unit == "steps"
@@ -104,19 +104,19 @@ def test_a_count_that_was_run_twice_counts_with_its_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runs", "growth", "told"),
+    ("runs", "growth", "expected"),
     [
         ([weak(1, 0.04), weak(2, 0.04)], Growth.WEAK, "3 rank counts"),
         ([weak(1, 0.04), weak(2, 0.04), weak(4, 0.04)], Growth.MIXED, "equally many samples"),
     ],
 )
-def test_where_there_is_no_law_it_says_why(runs: list[Run], growth: Growth, told: str) -> None:
+def test_where_there_is_no_law_it_says_why(runs: list[Run], growth: Growth, expected: str) -> None:
     law = law_of(runs, growth)
     assert isinstance(law, str)
-    assert told in law
+    assert expected in law
 
 
-def test_growth_is_told_from_the_work_of_a_step() -> None:
+def test_growth_is_distinguished_from_the_work_of_a_step() -> None:
     odd = run("odd", steady(0.04), ranks=2, samples=20)
     assert growth_of([weak(1, 0.04), odd], "samples") is Growth.MIXED
     assert growth_of([weak(2, 0.04), weak(2, 0.05)], "samples") is Growth.UNKNOWN

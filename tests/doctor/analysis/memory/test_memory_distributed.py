@@ -93,7 +93,7 @@ def test_a_model_without_repeated_layers_is_one_group() -> None:
     assert find_layers(()) == Layers(0, 0, 0)
 
 
-def test_layers_are_told_by_their_sizes() -> None:
+def test_layers_are_reported_by_their_sizes() -> None:
     assert find_layers((100, 7, *(3, 4) * 6, 2)) == Layers(6, 7, 109)
     assert find_layers((100, 30, 30, *(9, 1, 9, 4) * 3, 2)) == Layers(3, 23, 162)
     assert find_layers((100, *(3, 4) * 6, *(30, 40, 41) * 2)) == Layers(2, 111, 142)

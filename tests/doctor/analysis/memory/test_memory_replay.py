@@ -117,7 +117,7 @@ def test_the_smallest_capacity_survives_and_a_granule_less_does_not(
         assert less.shortage.allocated <= less.shortage.reserved <= capacity - GRANULE
 
 
-def test_where_memory_runs_out_is_told() -> None:
+def test_where_memory_runs_out_is_reported() -> None:
     stream = stream_of((0, 30 * MIB), (1, 30 * MIB), 0, (2, 12 * MIB), (3, 50 * MIB))
     failed = replay(stream, 80 * MIB)
     assert failed.shortage is not None

@@ -50,7 +50,7 @@ def lines_of(found: Output) -> list[tuple[str, bool]]:
     return [(line.text, line.own) for stream in found.streams for line in stream.lines]
 
 
-def test_labels_tell_a_ranks_lines_and_what_nobody_can_be_told_of_is_kept(tmp_path: Path) -> None:
+def test_labels_tell_a_ranks_lines_and_what_nobody_can_be_mentioned_is_kept(tmp_path: Path) -> None:
     case = case_of(tmp_path / "r")
     assert lines_of(output_of(case, summaries(case)[1])) == [
         ("torchrun sets OMP_NUM_THREADS to 1", False),
@@ -122,7 +122,7 @@ def test_a_ranks_own_file_is_read_though_nobody_recorded_the_job(
     assert lines_of(output_of(case, rank)) == [("one", True), ("two", True)]
 
 
-def test_a_file_that_ranks_share_is_told_apart_by_its_labels(tmp_path: Path) -> None:
+def test_a_file_that_ranks_share_is_distinguished_by_its_labels(tmp_path: Path) -> None:
     shared = tmp_path / "shared.txt"
     shared.write_text(TEXT)
     with open(shared, "ab") as file:
@@ -154,7 +154,7 @@ def test_of_a_job_that_is_over_no_process_is_asked(printer: subprocess.Popen[byt
     assert output_of(over, rank).reason == f"Its output was not recorded; {rank_output.BY_RUN}."
 
 
-def test_of_a_pipe_it_is_said_that_nobody_can_read_it_again() -> None:
+def test_of_a_pipe_it_is_reported_that_nobody_can_read_it_again() -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen(["cat"], stdin=pipe, stdout=pipe, stderr=pipe) as process:
         case, rank = _from_outside([process.pid])

@@ -10,7 +10,7 @@ import pytest
 from mgpu_probes.outside import jobs
 from mgpu_probes.outside.jobs.running_jobs import JobProcess, RunningJob
 
-from mgpu_doctor.case.blank import blank_rank
+from mgpu_doctor.case.placeholders import blank_rank
 from mgpu_doctor.case.this_machine import this_host
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live import rank_stacks

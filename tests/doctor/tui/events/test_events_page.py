@@ -61,7 +61,7 @@ def test_any_size_can_be_drawn(size: tuple[int, int]) -> None:
             text(known, AT, choice, *size)
 
 
-def test_what_is_left_out_is_told() -> None:
+def test_what_is_left_out_is_reported() -> None:
     assert "7 older ones left out" in text(MANY, AT, Choice(), 80, 24)
 
 

@@ -85,7 +85,7 @@ def test_saves_are_one_line_and_a_slow_one_another() -> None:
     ]
 
 
-def test_evaluations_are_told_by_the_steps_in_which_they_were_counted() -> None:
+def test_evaluations_are_reported_by_the_steps_in_which_they_were_counted() -> None:
     records = steps(0, 1200)
     records["phases"][:, EVALUATION] = np.nan
     records["phases"][300::300, EVALUATION] = 12.0
@@ -101,7 +101,7 @@ def test_evaluations_are_told_by_the_steps_in_which_they_were_counted() -> None:
     assert "evaluated at least 3 times" in events_of(frame(case(lost)), Kind.SAVING)[0][1]
 
 
-def test_ranks_that_save_together_are_told_together() -> None:
+def test_ranks_that_save_together_are_reported_together() -> None:
     ranks = [rank(number, events=saves(slow=None)) for number in range(256)]
     ranks[7] = replace(ranks[7], events=saves(3, slow=None))
     made = events_of(frame(case(ranks)), Kind.SAVING)
@@ -120,7 +120,7 @@ def test_of_a_full_ring_the_number_is_a_least_one() -> None:
     )
 
 
-def test_only_long_pauses_are_told() -> None:
+def test_only_long_pauses_are_reported() -> None:
     assert events_of(EVENTFUL, Kind.PAUSES) == [
         (
             "rank 1",
@@ -130,7 +130,7 @@ def test_only_long_pauses_are_told() -> None:
     ]
 
 
-def test_compilations_are_told_by_function_with_the_last_reason() -> None:
+def test_compilations_are_reported_by_function_with_the_last_reason() -> None:
     assert events_of(EVENTFUL, Kind.COMPILING) == [
         (
             "rank 3",
@@ -167,7 +167,7 @@ def test_findings_come_and_go() -> None:
         ("its memory grows", None, ""),
     ],
 )
-def test_since_when_a_finding_holds_is_told_once(
+def test_since_when_a_finding_holds_is_reported_once(
     title: str, since: int | None, suffix: str
 ) -> None:
     made = frame(case([rank(3, steps=steps(0, 2000))]), [finding("some", title, since, 3)])
@@ -204,7 +204,7 @@ def test_a_gpu_that_is_not_listed_any_more_is_lost_once() -> None:
     assert made == ["was lost: it is not listed any more", "answers again"]
 
 
-def test_gpus_of_several_hosts_are_told_apart() -> None:
+def test_gpus_of_several_hosts_are_distinguished() -> None:
     whole, less = replace(devices(AT - 30), host="a"), replace(devices(AT - 20, True), host="b")
     broken = XidEvent(AT - 21.0, 1, 79, "0000:1c:00", logged=True)
     samples = (whole, replace(devices(AT - 10), host="a"), replace(less, events=(broken,)))
@@ -220,7 +220,7 @@ def test_an_xid_of_the_kernel_s_log_names_a_gpu_that_nobody_lists() -> None:
     assert event_.sentence.startswith("XID 79: the GPU at 0000:9a:00 has fallen")
 
 
-def test_an_xid_stays_told_after_its_sample_and_once_if_the_recording_has_it() -> None:
+def test_an_xid_stays_reported_after_its_sample_and_once_if_the_recording_has_it() -> None:
     xid = XidEvent(AT - 50.0, 1, 79)
     quiet = Frame(AT, "live", devices=devices(AT), xids=(xid,))
     assert len(events_of(quiet, Kind.GPUS)) == 1
@@ -236,7 +236,7 @@ def test_samples_of_another_host_are_another_machine() -> None:
     assert not events_of(made, Kind.GPUS)
 
 
-def test_without_a_job_gpus_are_told_of() -> None:
+def test_without_a_job_gpus_are_mentioned() -> None:
     made = Frame(AT, "live", devices=devices(AT, True, XidEvent(AT, None, 9999)))
     assert sorted(events_of(made, Kind.GPUS)) == [
         ("GPU 1", "is lost: GPU is lost"),
@@ -272,7 +272,7 @@ def test_words_of_others_are_only_text() -> None:
         assert "\u202e" not in timeline_event.sentence
 
 
-def test_an_exception_that_the_console_printed_too_is_told_once() -> None:
+def test_an_exception_that_the_console_printed_too_is_reported_once() -> None:
     error = Error("ValueError", "bad", None, None, None, "", AT - 21)
     fallen = rank(1, state=State.DEAD, ended=AT - 20, error=error)
     lines = [("python", "ValueError: bad", 1), ("python", "ValueError: worse", 1)]

@@ -236,7 +236,7 @@ def test_several_filters_hold_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "expected"),
     [
         ("RANKS=0-3,6 and Util<5", "rank:0-3,6 & util<5"),
         ("a b|c", "a & b | c"),
@@ -250,9 +250,9 @@ def test_several_filters_hold_together() -> None:
         ("host:'?'", 'host:"?"'),
     ],
 )
-def test_it_is_told_in_one_way(typed: str, told: str) -> None:
-    assert str(parse(typed)) == told
-    assert parse(told) == parse(typed)
+def test_it_is_reported_in_one_way(typed: str, expected: str) -> None:
+    assert str(parse(typed)) == expected
+    assert parse(expected) == parse(typed)
 
 
 def test_the_documentation_names_every_field() -> None:

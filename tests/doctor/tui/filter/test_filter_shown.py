@@ -24,7 +24,7 @@ from tests.support.gpus import busy_waiting
 from tests.support.metadata import with_metadata
 
 
-def left(made: Frame, typed: str) -> tuple[list[int | None], list[int]]:
+def shown_numbers(made: Frame, typed: str) -> tuple[list[int | None], list[int]]:
     """The numbers of the ranks and of the GPUs that are shown."""
     found = shown(made, parse(typed))
     return [rank.rank for rank in found.ranks], [gpu.device.index for gpu in found.gpus]
@@ -57,7 +57,7 @@ def machine(*devices: Device, **changes: Any) -> Frame:
 def test_a_filter_leaves_the_rows_that_it_speaks_of(
     typed: str, expected: tuple[list[int], list[int]]
 ) -> None:
-    assert left(EIGHT_GPUS, typed) == expected
+    assert shown_numbers(EIGHT_GPUS, typed) == expected
 
 
 def test_the_same_filter_is_asked_anew_of_each_frame() -> None:
@@ -78,12 +78,12 @@ def test_without_a_filter_everything_is_left() -> None:
 
 def test_ranks_that_share_a_gpu_and_a_rank_on_several() -> None:
     made = machine(gpu(0, pids=(4000, 4001, 7)), gpu(1, pids=(4002,)), gpu(2, pids=(4002,)))
-    assert left(made, "rank:1") == ([1], [0])
-    assert left(made, "gpu:2") == ([2], [2])
-    assert left(made, "rank:2") == ([2], [1, 2])
-    assert left(made, "pid:7") == ([0, 1], [0])
-    assert left(made, "pid:4000") == ([0], [0])
-    assert left(made, "!rank:0,1") == ([2, 3], [1, 2])
+    assert shown_numbers(made, "rank:1") == ([1], [0])
+    assert shown_numbers(made, "gpu:2") == ([2], [2])
+    assert shown_numbers(made, "rank:2") == ([2], [1, 2])
+    assert shown_numbers(made, "pid:7") == ([0, 1], [0])
+    assert shown_numbers(made, "pid:4000") == ([0], [0])
+    assert shown_numbers(made, "!rank:0,1") == ([2, 3], [1, 2])
 
 
 def test_processes_count_wherever_the_device_lists_them() -> None:
@@ -94,14 +94,14 @@ def test_processes_count_wherever_the_device_lists_them() -> None:
         instances=(MigInstance(pids=(4002,)),),
     )
     assert pids(device) == (1, 4001, 4002)
-    assert left(machine(device), "gpu:0") == ([1, 2], [0])
+    assert shown_numbers(machine(device), "gpu:0") == ([1, 2], [0])
 
 
 def test_pids_of_another_host_mean_nothing_here() -> None:
     here = HostSample(AT, None, None, None, None, None, host="node-b")
     made = machine(gpu(0, pids=(4001,)), host=here)
     assert used(made) == {}
-    assert left(made, "host:node-b") == ([], [0])
+    assert shown_numbers(made, "host:node-b") == ([], [0])
     assert used(replace(made, host=replace(here, host="node-a"))) == {1: (0,)}
 
 
@@ -115,7 +115,7 @@ def test_a_rank_that_names_its_gpu_is_found_without_its_pid() -> None:
     assert {rank.rank for rank in cases} == {0, 1, 2, 3}
     made = machine(*(gpu(index, pids=(90 + index,)) for index in range(4)))
     made = replace(made, diagnosis=replace(diagnosis, case=replace(case, ranks=cases)))
-    assert left(made, "gpu:2") == ([2], [2])
+    assert shown_numbers(made, "gpu:2") == ([2], [2])
     assert "rank 2, pid 92" in "\n".join(
         line.plain for line in gpu_table.gpu_lines(made, 120, View())
     )
@@ -129,21 +129,21 @@ def test_the_user_is_known_from_the_last_look() -> None:
     )
     snapshot = JobSnapshot(AT, None, None, (process,), ())
     made = frame(replace(diagnosis, case=replace(diagnosis.case, job_snapshots=(snapshot,))))
-    assert left(made, "user:ann") == ([2], [])
-    assert left(made, "user=?") == ([0, 1, 3], [])
+    assert shown_numbers(made, "user:ann") == ([2], [])
+    assert shown_numbers(made, "user=?") == ([0, 1, 3], [])
 
 
 def test_ranks_are_found_by_what_they_are_bound_by_and_their_run_ahead() -> None:
     on_gpus = frame(diagnose(busy_waiting()))
     for typed, ranks in (("bound:host", [2]), ("bound=device", [0, 1, 3]), ("ahead<10ms", [2])):
-        assert left(on_gpus, typed)[0] == ranks
-    assert left(STRAGGLER, "bound=?")[0] == [0, 1, 2, 3]
+        assert shown_numbers(on_gpus, typed)[0] == ranks
+    assert shown_numbers(STRAGGLER, "bound=?")[0] == [0, 1, 2, 3]
 
 
 def test_frames_without_a_job_or_a_gpu() -> None:
-    assert left(ALL["nothing"], "rank:0") == ([], [])
-    assert left(replace(STRAGGLER, devices=None), "rank:0") == ([0], [])
-    assert left(replace(STRAGGLER, devices=NO_GPU), "gpu:0") == ([], [])
+    assert shown_numbers(ALL["nothing"], "rank:0") == ([], [])
+    assert shown_numbers(replace(STRAGGLER, devices=None), "rank:0") == ([0], [])
+    assert shown_numbers(replace(STRAGGLER, devices=NO_GPU), "gpu:0") == ([], [])
 
 
 def test_panels_say_how_many_are_shown() -> None:

@@ -104,7 +104,7 @@ async def test_of_filtered_gpus_the_next_one_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "told"),
+    ("device", "expected"),
     [
         (Device(0, name="X", trouble="GPU is lost"), "GPU is lost"),
         (Device(0), "memory         ???????? ?/? GiB"),
@@ -115,10 +115,10 @@ async def test_of_filtered_gpus_the_next_one_is_shown() -> None:
         ),
     ],
 )
-async def test_what_is_not_known_is_told(device: Device, told: str) -> None:
+async def test_what_is_not_known_is_reported(device: Device, expected: str) -> None:
     app = Host(replace(STRAGGLER, devices=DeviceSample(AT, (device,))), 0)
     async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: told in screen_text(app), told)
+        await until(pilot, lambda: expected in screen_text(app), expected)
 
 
 async def test_a_gpu_that_goes_is_missed() -> None:
@@ -163,7 +163,7 @@ def test_outside_of_containers_there_is_none() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_why_something_is_not_known_is_told_in_full(width: int) -> None:
+def test_why_something_is_not_known_is_reported_in_full(width: int) -> None:
     why = "not supported: utilization, power, temperature, clocks, clock event reasons, memory"
     silent = Device(0, name="NVIDIA Thing", trouble=why)
     shown_of = replace(STRAGGLER, devices=DeviceSample(AT, (silent,)))

@@ -55,7 +55,7 @@ def test_any_size_and_any_choice_can_be_drawn(size: tuple[int, int]) -> None:
                 text(past, Choice(Window(base), subject, measure), *size)
 
 
-def test_why_something_was_never_sampled_is_told_without_markup() -> None:
+def test_why_something_was_never_sampled_is_reported_without_markup() -> None:
     told = text(history(), Choice(subject=Subject(Kind.GPU, 0)), 120, 40, gpu0="no\x1b[31m [b]fan")
     assert "never sampled: no [b]fan" in told
 

@@ -15,7 +15,7 @@ from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.rank_output import Output
 from mgpu_doctor.tui.screens.rank_memory import forecast_lines, peak_lines
 from mgpu_doctor.tui.screens.rank_screen import RankScreen
-from mgpu_doctor.tui.view import View, Who
+from mgpu_doctor.tui.view import RankKey, View
 from tests.support import diagnoses
 from tests.support.frames import GIB, STRAGGLER, eight_gpus
 from tests.support.memory_makeup import BIRTH, PARTS, on_a_gpu
@@ -52,7 +52,7 @@ def test_the_bar_is_as_long_as_its_parts_and_the_legend_fits(width: int) -> None
     assert "· unused cache 4 GiB" in legend[-1].plain
 
 
-def test_what_is_foretold_of_all_ranks_and_the_batch_that_fits() -> None:
+def test_what_is_predicted_of_all_ranks_and_the_batch_that_fits() -> None:
     case = synthetic_case(Synthetic(ranks=1, steps=400))
     (rank,) = case.ranks
     rank.steps["tokens"] = 100 + rank.steps["step"].astype(int) * 7 % 900
@@ -90,7 +90,7 @@ def with_parts() -> Frame:
 async def test_screen() -> None:
     class Host(App[None]):
         def on_mount(self) -> None:
-            view = View(rank=Who(2, "node-a"))
+            view = View(rank=RankKey(2, "node-a"))
             self.push_screen(
                 RankScreen(with_parts(), view, read_output=lambda *_: Output(reason="nothing more"))
             )

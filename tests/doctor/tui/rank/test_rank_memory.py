@@ -52,7 +52,7 @@ def test_the_host_of_a_job_without_gpus() -> None:
     assert line == "memory 32 GiB of 128 GiB of its host  ████▒▒··········  38 % in use by all"
 
 
-def test_where_nothing_is_known_nothing_is_said() -> None:
+def test_where_nothing_is_known_nothing_is_reported() -> None:
     assert first_rank_lines(replace(STRAGGLER, devices=None, host=None)) == []
     assert (
         first_rank_lines(replace(STRAGGLER, devices=None, host=replace(HOST, host="elsewhere")))

@@ -15,13 +15,13 @@ from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.rank_output import Output, Printed, Stream
 from mgpu_doctor.live.rank_stacks import RankStacks, merged
 from mgpu_doctor.tui.screens.rank_screen import RankScreen, ReadOutput
-from mgpu_doctor.tui.view import View, Who
+from mgpu_doctor.tui.view import RankKey, View
 from tests.support import diagnoses, job_snapshots
 from tests.support.frames import HOSTILE, STRAGGLER, eight_gpus
 from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 
 SEEN = job_snapshots.snapshot_series({2: job_snapshots.LOCKED}).snapshots()[0]
-CULPRIT = Who(2, "node-a")
+CULPRIT = RankKey(2, "node-a")
 FRAME = replace(STRAGGLER, devices=replace(eight_gpus(), devices=eight_gpus().devices[:3]))
 
 
@@ -54,7 +54,7 @@ class Host(App[None]):
     """Nothing but the page. Its rank is the one that is blamed."""
 
     def __init__(
-        self, frame: Frame = FRAME, who: Who = CULPRIT, read: ReadOutput = printed
+        self, frame: Frame = FRAME, who: RankKey = CULPRIT, read: ReadOutput = printed
     ) -> None:
         super().__init__()
         self.page = RankScreen(frame, View(rank=who), read_output=read, read_stacks=looked)
@@ -75,7 +75,7 @@ async def test_screen(key: str) -> None:
 
 async def test_hostile_words_are_only_words() -> None:
     hostile = Output((Stream(diagnoses.HOSTILE, (Printed(diagnoses.HOSTILE, True),)),))
-    app = Host(HOSTILE, Who(1, "node-a"), lambda *_: hostile)
+    app = Host(HOSTILE, RankKey(1, "node-a"), lambda *_: hostile)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "<script>" in screen_text(app), "what it printed")
         text = screen_text(app)
@@ -132,7 +132,7 @@ async def test_a_rank_that_goes_is_missed_and_comes_back() -> None:
         await until(pilot, lambda: "pid 4002" in screen_text(app), "the rank")
 
 
-async def test_why_a_stack_cannot_be_read_is_said_and_the_page_goes_on() -> None:
+async def test_why_a_stack_cannot_be_read_is_reported_and_the_page_goes_on() -> None:
     def refused(*_: object) -> RankStacks | str:
         raise PermissionError(1, "no")
 

@@ -15,7 +15,7 @@ from mgpu_doctor.tui.filter.language import Filter, parse
 from mgpu_doctor.tui.panels import heatmap, rank_table
 from mgpu_doctor.tui.panels.table_cells import Rows
 from mgpu_doctor.tui.selectable_panels import RanksPanel
-from mgpu_doctor.tui.view import Order, View, Who
+from mgpu_doctor.tui.view import Order, RankKey, View
 from tests.support import diagnoses
 from tests.support.frames import MANY_RANKS, NOTHING, STRAGGLER, frame
 from tests.support.frames import heat as map_of
@@ -35,7 +35,7 @@ class Host(App[None]):
         super().__init__()
         self.shown = shown
         self.view = View()
-        self.opened: list[Who] = []
+        self.opened: list[RankKey] = []
 
     def compose(self) -> ComposeResult:
         yield RanksPanel(rank_table.rank_lines, "Ranks", id="ranks")
@@ -90,7 +90,7 @@ async def test_keys_select_and_enter_opens() -> None:
         await select(pilot, 1, "down", "1")
         assert not app.opened
         await pilot.press("enter")
-        await until(pilot, lambda: app.opened == [Who(1, "node-a")], "it is opened")
+        await until(pilot, lambda: app.opened == [RankKey(1, "node-a")], "it is opened")
 
 
 async def test_a_click_selects_and_a_double_click_opens() -> None:
@@ -102,7 +102,7 @@ async def test_a_click_selects_and_a_double_click_opens() -> None:
         await pilot.click(RanksPanel, offset=(5, 1 + HEAD + 9))
         await select(pilot, 3)
         await pilot.click(RanksPanel, offset=(5, 1 + HEAD), times=2)
-        await until(pilot, lambda: app.opened == [Who(0, "node-a")], "it is opened")
+        await until(pilot, lambda: app.opened == [RankKey(0, "node-a")], "it is opened")
 
 
 async def test_what_is_blamed_or_selected_is_in_view_below_the_head() -> None:

@@ -9,7 +9,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, PhaseExcess
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.screens.rank_details import peers, rank_page_lines
-from mgpu_doctor.tui.view import View, Who
+from mgpu_doctor.tui.view import RankKey, View
 from tests.support.frames import frame
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
@@ -20,7 +20,7 @@ def slow_input_diagnosis(ranks: int, start: int = 0) -> Diagnosis:
 
 
 def page(diagnosis: Diagnosis, rank: int) -> list[str]:
-    who = Who.of(next(one for one in diagnosis.ranks if one.rank == rank))
+    who = RankKey.of(next(one for one in diagnosis.ranks if one.rank == rank))
     return [line.plain for line in rank_page_lines(frame(diagnosis), 100, View(rank=who))]
 
 
@@ -43,7 +43,7 @@ def test_of_two_ranks_the_page_and_the_finding_tell_one_number() -> None:
     assert f"-{excess_of_finding(diagnosis)}" in row(page(diagnosis, 0), "input")
 
 
-def test_what_began_later_is_told_since_then() -> None:
+def test_what_began_later_is_reported_since_then() -> None:
     diagnosis = slow_input_diagnosis(4, start=100)
     shown = page(diagnosis, 1)
     assert f"+{excess_of_finding(diagnosis)}" in row(shown, "input")

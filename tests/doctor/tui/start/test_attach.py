@@ -68,7 +68,7 @@ async def test_attach_screen() -> None:
         await check_sizes(pilot, "attach")
 
 
-async def test_enter_gives_the_job_and_what_cannot_be_seen_is_told() -> None:
+async def test_enter_gives_the_job_and_what_cannot_be_seen_is_reported() -> None:
     app = ScreenApp(AttachScreen(lambda: ALL))
     async with app.run_test(size=(120, 40)) as pilot:
         await listed(pilot)
@@ -239,7 +239,7 @@ def test_a_view_from_outside_tells_what_the_kernel_tells() -> None:
     assert "still running" not in verdict(over).sentence
 
 
-def test_what_a_rank_uses_is_told_between_two_looks() -> None:
+def test_what_a_rank_uses_is_reported_between_two_looks() -> None:
     own = process(os.getpid(), "rank", 0, start_ticks=processes.find_start_ticks(os.getpid()))
     source = Outside(own.pid, find=lambda _pid: RunningJob(None, None, 1, (own,)))
     source.frame(0)

@@ -34,7 +34,7 @@ def test_it_names_the_gpus() -> None:
     assert "7 x NVIDIA H100 80GB HBM3, NVIDIA Thing" in text
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_what_is_not_there_is_reported() -> None:
     bare = replace(NOTHING, devices=None, host=None)
     text = "\n".join(line.plain for line in Greeting((), None).lines(bare, 100, View()))
     assert "not checked yet" in text
@@ -50,7 +50,7 @@ def test_no_line_is_too_wide_whatever_it_holds() -> None:
         assert not any("\x1b" in line.plain or "\n" in line.plain for line in lines)
 
 
-def test_this_machine_is_told_without_importing_a_framework() -> None:
+def test_this_machine_is_reported_without_importing_a_framework() -> None:
     program = (
         "import sys\nfrom mgpu_doctor.tui.jobs.greeting import Greeting\n"
         "found = Greeting.of_this_machine()\n"

@@ -63,7 +63,7 @@ def test_what_is_typed_is_a_command(form: Filled, command: str) -> None:
     ],
     ids=lambda value: None if isinstance(value, Filled) else value[:24],
 )
-def test_what_is_wrong_is_told_in_the_words_of_the_catalogue(
+def test_what_is_wrong_is_reported_in_the_words_of_the_catalogue(
     form: Filled, place: str, sentence: str
 ) -> None:
     refused = check(form)

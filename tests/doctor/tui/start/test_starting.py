@@ -90,7 +90,7 @@ def test_the_doctor_apart_is_known_as_the_doctor() -> None:
     )
 
 
-def test_its_output_is_in_the_recording_and_its_end_is_told() -> None:
+def test_its_output_is_in_the_recording_and_its_end_is_reported() -> None:
     one = start(run_words(python(TALKS)))
     eventually("its end", lambda: ended(one))
     assert sorted(console(one).splitlines()) == ["to one", "to the other"]
@@ -99,7 +99,7 @@ def test_its_output_is_in_the_recording_and_its_end_is_told() -> None:
     assert aim_at_recording(one.recording) == "the job has ended."
 
 
-def test_how_it_failed_is_told() -> None:
+def test_how_it_failed_is_reported() -> None:
     one = start(run_words(python("import sys; sys.exit(7)")))
     eventually("its end", lambda: ended(one))
     assert "has ended with exit code 7" in farewell(one)
@@ -143,7 +143,7 @@ def test_who_refuses_is_quoted(words: tuple[str, ...], sentence: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_a_missing_framework_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_framework_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
@@ -213,7 +213,7 @@ def test_a_process_that_took_the_pid_is_left_alone() -> None:
     with subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.DEVNULL) as other:
         ticks = processes.find_start_ticks(other.pid)
         assert ticks is not None
-        dead = stopping.Who(other.pid, ticks - 1)
+        dead = stopping.TargetProcess(other.pid, ticks - 1)
         assert stopping.send(Aim("x", (dead,), (dead,)), signal.SIGKILL) is None
         assert other.poll() is None
         other.kill()

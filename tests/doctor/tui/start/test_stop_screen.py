@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 
-from mgpu_doctor.tui.jobs.stopping import Aim, StopScreen, Who
+from mgpu_doctor.tui.jobs.stopping import Aim, StopScreen, TargetProcess
 from tests.support.screen_app import ScreenApp
 from tests.support.screens import check_screen, screen_text, until
 
-ALIVE = Who(1, 0)
+ALIVE = TargetProcess(1, 0)
 """The first process of this machine: it is alive, and nothing is sent to it."""
 RUNS, OVER = Aim("20260917-101500-train-4711", (ALIVE,), (ALIVE,)), Aim("over", (), ())
 
@@ -45,7 +45,7 @@ async def test_a_job_that_ends_closes_the_screen() -> None:
     assert sender.sent == ["SIGINT"]
 
 
-async def test_the_wait_is_told_and_leaving_sends_no_more() -> None:
+async def test_the_wait_is_reported_and_leaving_sends_no_more() -> None:
     sender = Sender()
     app = ScreenApp(StopScreen(RUNS, after=3600.0, sender=sender))
     async with app.run_test(size=(80, 24)) as pilot:
@@ -75,7 +75,7 @@ async def test_sigkill_is_asked_for_twice() -> None:
         await until(pilot, lambda: sender.sent[2:] == ["SIGKILL"], "SIGKILL")
 
 
-async def test_a_signal_that_cannot_be_sent_is_told() -> None:
+async def test_a_signal_that_cannot_be_sent_is_reported() -> None:
     app = ScreenApp(StopScreen(RUNS, sender=Sender("SIGINT cannot be sent (not permitted).")))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("y")

@@ -1,4 +1,4 @@
-"""Where this process is among the others, and on what it computes."""
+"""Joins the process group: this process's rank, world size and device."""
 
 import gc
 import os
@@ -12,7 +12,7 @@ import torch
 import torch._dynamo  # before the process group: see `joined`
 import torch.distributed as dist
 
-from mgpu_trainers.lifeline import end_with
+from mgpu_trainers.process_lifetime import end_with
 from mgpu_trainers.pytorch import LAUNCHER
 
 

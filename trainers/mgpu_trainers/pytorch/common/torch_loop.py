@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from mgpu_trainers import catalogue, faults, schedule
-from mgpu_trainers.lifeline import end_with
 from mgpu_trainers.options import BATCH
 from mgpu_trainers.planting import Planted
+from mgpu_trainers.process_lifetime import end_with
 from mgpu_trainers.pytorch import LAUNCHER
 from mgpu_trainers.pytorch.common import torch_data, torch_models
 from mgpu_trainers.pytorch.common.passes import (

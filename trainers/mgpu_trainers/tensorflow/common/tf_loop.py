@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from mgpu_trainers import catalogue, schedule
-from mgpu_trainers.tensorflow.common import learning
-from mgpu_trainers.tensorflow.common.learning import Job, Learner
+from mgpu_trainers.tensorflow.common import training_job
 from mgpu_trainers.tensorflow.common.tf_data import Arrays
 from mgpu_trainers.tensorflow.common.tf_strategy import Strategy
+from mgpu_trainers.tensorflow.common.training_job import Job, Learner
 
 
 def main(kind: type[Strategy]) -> None:
@@ -28,7 +28,7 @@ def main(kind: type[Strategy]) -> None:
     reports = strategy.rank == 0
     if reports and (note := strategy.note()):
         print(f"{strategy.name}: {note}", file=sys.stderr)
-    job = learning.make_job(strategy)
+    job = training_job.make_job(strategy)
     if job.done and reports:
         print(schedule.describe_resumed(job.done, args.steps), flush=True)
     if getattr(args, "api", "loop") == "fit":

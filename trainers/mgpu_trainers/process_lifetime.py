@@ -1,4 +1,4 @@
-"""Ends processes with the ones that started them, and launchers by the signal that asked them to.
+"""Ends ranks when their launcher ends, and launchers by the signal that asked them to end.
 
 Imports no framework.
 """

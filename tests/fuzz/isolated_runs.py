@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.fuzz.deeds import Deeds
+from tests.fuzz.forbidden_actions import Deeds
 
 CPU_SECONDS = 10.0
 HUNG_SECONDS = 90.0

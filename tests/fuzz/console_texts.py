@@ -10,10 +10,10 @@ from itertools import chain, islice, repeat
 from mgpu_probes.outside.logs.log_blocks import WINDOW
 
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
-from tests.fuzz.packed import packed
-from tests.fuzz.raw import damaged
-from tests.fuzz.scene import Scene
-from tests.fuzz.values import WHOLE, Hostile
+from tests.fuzz.byte_damage import damaged
+from tests.fuzz.compressed_files import packed
+from tests.fuzz.hostile_values import WHOLE, Hostile
+from tests.fuzz.mutation_context import Scene
 from tests.support.hostile_lines import hostile_lines
 from tests.support.patterns import variants
 

@@ -1,4 +1,4 @@
-"""Writes the recording of a running job, part by part.
+"""The recording of a running job: begins it, places its black boxes, notes facts, finishes it.
 
 A failing disk never ends the job: what can be written is written, and the first error is reported
 at the end.
@@ -17,7 +17,7 @@ from mgpu_doctor.recording import home, layout
 from mgpu_doctor.recording.write import OccupiedError, create, private_folder, write_json
 
 
-class Notebook:
+class RunRecording:
     """Writes a recording. `folder` and `boxes` are None if there is none."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -29,41 +29,41 @@ class Notebook:
         self._trouble: OSError | None = None
 
     @classmethod
-    def begin(cls, folder: Path, info: Mapping[str, object]) -> Notebook:
+    def begin(cls, folder: Path, info: Mapping[str, object]) -> RunRecording:
         """Starts a recording in `folder`. Raises `write.OccupiedError`. If it cannot be written,
-        prints a message and returns a notebook that writes nothing."""
+        prints a message and returns a recording that writes nothing."""
         folder = Path(os.path.abspath(folder))
-        book = cls(folder)
-        book._info.update(info)
+        recording = cls(folder)
+        recording._info.update(info)
         try:
             create(folder)
             private_folder(folder / layout.CONSOLE)
-            book._place_boxes(folder)
-            write_json(folder / layout.INFO, book._info)
+            recording._place_boxes(folder)
+            write_json(folder / layout.INFO, recording._info)
         except OSError as error:
-            book._discard(folder)
+            recording._discard(folder)
             return cls.nowhere(folder, error)
-        return book
+        return recording
 
     @classmethod
     def begin_at_home(
         cls, name: str, started: float, info: Mapping[str, object], environment: Mapping[str, str]
-    ) -> Notebook:
+    ) -> RunRecording:
         """Starts a recording with a new id in the doctor's home. If it cannot be written, prints a
-        message and returns a notebook that writes nothing: the job starts anyway."""
+        message and returns a recording that writes nothing: the job starts anyway."""
         try:
             folder = home.new_recording(name, started, environment)
-            book = cls.begin(folder, {"id": folder.name, **info})
+            recording = cls.begin(folder, {"id": folder.name, **info})
         except (OSError, OccupiedError) as error:
             return cls.nowhere(home.runs(environment), error)
-        if book.folder is None:
+        if recording.folder is None:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-        return book
+        return recording
 
     @classmethod
-    def nowhere(cls, folder: Path, error: Exception) -> Notebook:
-        """Prints why, and returns a notebook that writes nothing."""
+    def nowhere(cls, folder: Path, error: Exception) -> RunRecording:
+        """Prints why, and returns a recording that writes nothing."""
         why = error.strerror if isinstance(error, OSError) else error
         print_message(
             f"the recording cannot be written to {folder} ({why}); the job runs "
@@ -110,7 +110,7 @@ class Notebook:
         except OSError as error:
             self._trouble = self._trouble or error
 
-    def tell_trouble(self) -> None:
+    def report_trouble(self) -> None:
         """Prints the first disk error, once the job prints no more."""
         if self._trouble is not None:
             reason = self._trouble.strerror or self._trouble

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.canary import TOKEN
-from tests.fuzz.trial import CPU_SECONDS, HUNG_SECONDS, Ended
-from tests.fuzz.values import MARKUP
-from tests.fuzz.views import View
+from tests.fuzz.hostile_values import MARKUP
+from tests.fuzz.isolated_runs import CPU_SECONDS, HUNG_SECONDS, Ended
+from tests.fuzz.reading_commands import View
 
 MOST_MEMORY = 256 << 20
 """Bytes above what the same command takes for an honest input."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mgpu_doctor.analysis.collectives.collective_mismatch import Clash, clash
+from mgpu_doctor.analysis.collectives.collective_mismatch import Mismatch, compare_slots
 from mgpu_doctor.case.flight_records import Collective
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -78,12 +78,12 @@ ONE = {
     ),
 }
 NOT_ONE = {
-    Clash.OPERATION: (call("all_reduce", ((8,),)), call("all_gather", ((8,),))),
-    Clash.DTYPE: (
+    Mismatch.OPERATION: (call("all_reduce", ((8,),)), call("all_gather", ((8,),))),
+    Mismatch.DTYPE: (
         call("all_reduce", ((8,),), ((8,),), ("Float", "Float")),
         call("all_reduce", ((8,),), ((8,),), ("Int", "Int")),
     ),
-    Clash.SHAPE: (
+    Mismatch.SHAPE: (
         call("_all_gather_base", ((4,),), ((8,),)),
         call("_all_gather_base", ((5,),), ((10,),)),
     ),
@@ -93,22 +93,22 @@ NOT_ONE = {
 @pytest.mark.parametrize("name", ONE)
 def test_these_may_be_one_collective(name: str) -> None:
     one, other = ONE[name]
-    assert clash(one, other) is None
-    assert clash(other, one) is None
+    assert compare_slots(one, other) is None
+    assert compare_slots(other, one) is None
 
 
 @pytest.mark.parametrize("kind", NOT_ONE)
-def test_these_cannot_be(kind: Clash) -> None:
+def test_these_cannot_be(kind: Mismatch) -> None:
     one, other = NOT_ONE[kind]
-    assert clash(one, other) is kind
-    assert clash(other, one) is kind
+    assert compare_slots(one, other) is kind
+    assert compare_slots(other, one) is kind
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "broadcast", "reduce", "_reduce_scatter_base"])
 def test_where_all_must_bring_as_much(operation: str) -> None:
-    assert clash(call(operation, ((8,),)), call(operation, ((9,),))) is Clash.SHAPE
+    assert compare_slots(call(operation, ((8,),)), call(operation, ((9,),))) is Mismatch.SHAPE
 
 
 def test_the_second_of_coalesced_ones_counts_too() -> None:
     first = call("all_reduce", ((8,),), ((8,),))
-    assert clash(first + call("all_reduce", ((1,),)), first + call("all_reduce", ((2,),)))
+    assert compare_slots(first + call("all_reduce", ((1,),)), first + call("all_reduce", ((2,),)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.fuzz.raw import damaged
-from tests.fuzz.scene import Scene
-from tests.fuzz.values import Hostile
+from tests.fuzz.byte_damage import damaged
+from tests.fuzz.hostile_values import Hostile
+from tests.fuzz.mutation_context import Scene
 from tests.support.xplane import varint
 
 Fields = list[tuple[int, int, int | bytes]]

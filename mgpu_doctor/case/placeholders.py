@@ -1,4 +1,4 @@
-"""A rank or job with few known facts: it left no black box, or only a dump."""
+"""Placeholders for ranks and jobs of which few facts are known: no black box, or only a dump."""
 
 from __future__ import annotations
 

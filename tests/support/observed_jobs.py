@@ -20,7 +20,7 @@ from tests.support.disturbed_runs import repeat_disturbed
 from tests.support.jobs import Ended, Launcher, forked, plain, run
 
 
-def run_calmly(command: Sequence[str], recording: Path) -> Ended:
+def run_undisturbed(command: Sequence[str], recording: Path) -> Ended:
     """Runs a command that writes a recording; again if other processes disturbed it."""
 
     def once() -> Ended:
@@ -30,7 +30,7 @@ def run_calmly(command: Sequence[str], recording: Path) -> Ended:
     return repeat_disturbed(once)
 
 
-def recorded(
+def record_job(
     folder: Path,
     script: str,
     *options: str,
@@ -43,12 +43,12 @@ def recorded(
     command = launcher(f"{script}.py", *options, ranks=ranks)
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
     given = [f"{name}={value}" for name, value in (environment or {}).items()]
-    ended = run_calmly(["env", *given, *doctor, *command], recording)
+    ended = run_undisturbed(["env", *given, *doctor, *command], recording)
     assert ended.code == 0, ended.err
     return load_recording(recording)
 
 
-def examined(
+def diagnose_job(
     folder: Path,
     script: str,
     *options: str,
@@ -56,7 +56,7 @@ def examined(
     launcher: Launcher = plain,
 ) -> Diagnosis:
     """Runs a script of `tests/jobs` under the doctor and returns its diagnosis."""
-    return diagnose(recorded(folder, script, *options, ranks=ranks, launcher=launcher))
+    return diagnose(record_job(folder, script, *options, ranks=ranks, launcher=launcher))
 
 
 class Observed:
@@ -70,7 +70,7 @@ class Observed:
         job: tuple[str | int, ...] = (script, *options, ranks)
         if job not in self._cases:
             folder = self._folders.mktemp(script)
-            self._cases[job] = recorded(folder, script, *options, ranks=ranks, launcher=forked)
+            self._cases[job] = record_job(folder, script, *options, ranks=ranks, launcher=forked)
         return self._cases[job]
 
     def diagnosis(self, script: str, *options: str, ranks: int = 2) -> Diagnosis:
@@ -83,16 +83,22 @@ def median_phases(rank: Rank) -> dict[str, float]:
     return dict(zip(PHASES, seconds.tolist(), strict=True))
 
 
-def loud(diagnosis: Diagnosis) -> list[Finding]:
+def list_warnings(diagnosis: Diagnosis) -> list[Finding]:
     """The findings of at least warning severity."""
     return [finding for finding in diagnosis.findings if finding.severity is not Severity.INFO]
 
 
-def other_work(diagnosis: Diagnosis) -> float:
+def single_warning(diagnosis: Diagnosis) -> Finding:
+    """The only finding of at least warning severity; fails if there is not exactly one."""
+    (finding,) = list_warnings(diagnosis)
+    return finding
+
+
+def cores_of_other_processes(diagnosis: Diagnosis) -> float:
     """Cores that other processes used during the job, on the worst host."""
     return max(each.outside or 0.0 for each in surroundings(diagnosis.case).values())
 
 
-def named(diagnosis: Diagnosis, code: str) -> Finding | None:
+def find_finding(diagnosis: Diagnosis, code: str) -> Finding | None:
     """The finding with this code; None if there is none."""
     return next((finding for finding in diagnosis.findings if finding.code == code), None)

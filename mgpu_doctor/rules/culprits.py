@@ -1,4 +1,4 @@
-"""What every rule needs to write a finding: who the culprit is and how severe a cost is."""
+"""Ranks as the culprits of findings, and the severity of what they cost."""
 
 from __future__ import annotations
 

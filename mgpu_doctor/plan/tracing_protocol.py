@@ -1,4 +1,4 @@
-"""What travels between the doctor and the subprocess that traces: lines of JSON.
+"""Requests and answers between the doctor and the subprocess that traces steps: lines of JSON.
 
 The other side runs the user's own code, so everything it sends is validated.
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from tests.fuzz.canary import Canary
-from tests.fuzz.values import Hostile
+from tests.fuzz.hostile_values import Hostile
 
 MOST_BYTES = 64 << 20
 

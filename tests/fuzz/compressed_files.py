@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable
 from random import Random
 
-from tests.fuzz.raw import damaged
-from tests.fuzz.scene import Scene
+from tests.fuzz.byte_damage import damaged
+from tests.fuzz.mutation_context import Scene
 
 BOMB = 256 << 20
 """Bytes that a bomb of gzip unpacks to; it takes 260 kB on disk."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.fuzz.raw import damaged
-from tests.fuzz.values import Hostile, dumps, is_small
+from tests.fuzz.byte_damage import damaged
+from tests.fuzz.hostile_values import Hostile, dumps, is_small
 
 READERS = ("case", "recording", "analysis", "live", "report")
 """Rooms of the doctor that read what JSON says."""

@@ -1,4 +1,4 @@
-"""What a job trains, made once for every way of training, and what one batch does to it."""
+"""Model, data, optimizer and checkpoint of a TensorFlow job, and what one batch does to them."""
 
 from dataclasses import dataclass
 from typing import Any
