@@ -284,6 +284,19 @@ class ReplicaPace(Pace, frozen=True):
     index: Count = msgspec.field(name="replica")
 
 
+class Treated(msgspec.Struct, frozen=True):
+    """What a requested treatment changed in a rank."""
+
+    name: Name | None = None
+    changed: Count = 0
+    """Number of calls or objects that were changed."""
+    sites: Annotated[tuple[Site, ...], Several] = ()
+    """The script's lines that made these calls, as `file:line`."""
+    refused: Name | None = None
+    """Why a call was not changed, a code; the latest one."""
+    details: Site | None = None
+
+
 class ProcessMetadata(msgspec.Struct, frozen=True):
     """The metadata; fields have the names of the box's keys. None: unknown."""
 
@@ -354,6 +367,7 @@ class ProcessMetadata(msgspec.Struct, frozen=True):
     pipelines: Annotated[tuple[TfPipeline, ...], Several] = ()
     jit: bool | None = None
     eager: bool | None = None
+    treatments: Annotated[tuple[Treated, ...], Several] = ()
 
     @property
     def loader(self) -> Loader:

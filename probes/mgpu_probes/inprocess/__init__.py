@@ -2,3 +2,6 @@
 
 BOXES_VARIABLE = "MGPU_DOCTOR_BOXES"
 """The environment variable that names the folder of black boxes; without it there is no probe."""
+TREATMENTS_VARIABLE = "MGPU_DOCTOR_TREATMENTS"
+"""The environment variable that names the treatments of this job and their values, a JSON object;
+without it nothing is changed."""

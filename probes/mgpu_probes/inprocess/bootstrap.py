@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import BOXES_VARIABLE
+from . import BOXES_VARIABLE, TREATMENTS_VARIABLE
 from .framework_adapters import load_adapters
 from .import_watch import Watch
 
@@ -27,7 +27,13 @@ def install() -> bool:
     or is watched already."""
     if _watches or not os.environ.get(BOXES_VARIABLE):
         return False
-    watched = {name: adapter for adapter in load_adapters() for name in adapter.modules}
+    watched = {name: [adapter] for adapter in load_adapters() for name in adapter.modules}
+    if os.environ.get(TREATMENTS_VARIABLE):
+        from .treatments.treatment_adapter import load_treatments
+
+        treatments = load_treatments(os.environ[TREATMENTS_VARIABLE])
+        for name in treatments.modules:
+            watched.setdefault(name, []).append(treatments)
     watch = Watch(watched.keys(), _Patch(watched), _fail)
     _watches.append(watch)
     sys.meta_path.insert(0, watch)
@@ -46,18 +52,18 @@ def install() -> bool:
 
 
 class _Patch:
-    """Hands a module that has just been imported to its adapter."""
+    """Hands a module that has just been imported to its adapters."""
 
-    def __init__(self, adapters: dict[str, FrameworkAdapter]) -> None:
+    def __init__(self, adapters: dict[str, list[FrameworkAdapter]]) -> None:
         self._adapters = adapters
 
     def __call__(self, name: str, module: ModuleType) -> None:
         from . import probe_start
 
-        adapter = self._adapters[name]
         context = probe_start.start()
-        context.add_adapter(adapter)
-        adapter.attach(context, name, module)
+        for adapter in self._adapters[name]:
+            context.add_adapter(adapter)
+            adapter.attach(context, name, module)
 
 
 def _fail(trouble: Exception) -> None:

@@ -101,7 +101,7 @@ class ExitRecorder:
                 return
         self._recorded.append(1)
         frames = traceback.extract_tb(trace)
-        user_frames = [frame for frame in frames if not _is_library_code(frame.filename)] or frames
+        user_frames = [frame for frame in frames if not is_library_code(frame.filename)] or frames
         where = user_frames[-1] if user_frames else None
         text = "".join(traceback.format_exception(type(error), error, trace, limit=-_MOST_FRAMES))
         facts: dict[str, Any] = {
@@ -173,7 +173,7 @@ def _is_launched_rank() -> bool:
     return not inherited
 
 
-def _is_library_code(file: str) -> bool:
+def is_library_code(file: str) -> bool:
     """Whether the file belongs to an installed package, the standard library or generated code."""
     return (
         file.startswith("<")

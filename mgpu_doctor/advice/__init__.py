@@ -1,0 +1,1 @@
+"""Treatments: changes that can be tried on a job, declared by name."""

@@ -1,0 +1,74 @@
+"""What one short run of a trial measured, over the same steps as all other runs. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from mgpu_doctor.analysis.comparing.compared_run import Memory, memory_of
+from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
+from mgpu_doctor.analysis.steps.step_alignment import Floats
+from mgpu_doctor.case.model import Case, Rank
+
+
+class Shortfall(str, Enum):
+    """Why a run measured nothing."""
+
+    NO_STEPS = "no-steps"
+    """No rank recorded a step."""
+    TOO_SHORT = "too-short"
+    """Fewer steps than a trial needs, `LEAST_STEPS` after the warm-up."""
+    UNEVEN = "uneven"
+    """Ranks have no steps in common."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrialRun:
+    """A run's steps from `first` on."""
+
+    first: int
+    seconds: Floats
+    """Duration of each step, the mean of the ranks."""
+    losses: Floats | None
+    """Loss of each step, the mean of the ranks that report it in every step; None: none does."""
+    memory_bytes: int | None
+    """Peak memory of the rank with the most; None: unknown."""
+
+
+def measure_run(case: Case, first: int, most: int) -> TrialRun | Shortfall:
+    """The steps from number `first` on, `most` at most, that all ranks recorded without a gap.
+
+    Durations run from the end of one step to the end of the next, so that nothing between steps is
+    lost.
+    """
+    ranks = [rank for rank in case.ranks if len(rank.steps)]
+    if not ranks:
+        return Shortfall.NO_STEPS
+    if any(rank.steps["step"][-1] < first + LEAST_STEPS - 1 for rank in ranks):
+        return Shortfall.TOO_SHORT
+    runs = [_steps_of(rank, first, most) for rank in ranks]
+    count = min(len(seconds) for seconds, _ in runs)
+    if count < LEAST_STEPS:
+        return Shortfall.UNEVEN
+    reported = [losses[:count] for _, losses in runs if np.isfinite(losses[:count]).any()]
+    memory = memory_of(case)
+    return TrialRun(
+        first=first,
+        seconds=np.mean([seconds[:count] for seconds, _ in runs], axis=0),
+        losses=np.mean(reported, axis=0) if reported else None,
+        memory_bytes=memory.most if isinstance(memory, Memory) else None,
+    )
+
+
+def _steps_of(rank: Rank, first: int, most: int) -> tuple[Floats, Floats]:
+    """Durations and losses of a rank's steps from `first` on, up to the first gap; the step before
+    `first` must be on record, because it ends where the first one begins."""
+    numbers = rank.steps["step"].astype(np.int64)
+    wanted = (numbers >= first - 1) & (numbers < first + most)
+    ends, losses = rank.steps["end_ns"][wanted], rank.steps["loss"][wanted]
+    whole = np.flatnonzero(numbers[wanted] != first - 1 + np.arange(len(ends)))
+    count = int(whole[0]) if len(whole) else len(ends)
+    seconds = np.diff(ends[:count].astype(np.int64)) * 1e-9
+    return seconds, losses[1:count].astype(np.float64)

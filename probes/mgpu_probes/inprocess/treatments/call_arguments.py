@@ -1,0 +1,169 @@
+"""Treatments that change an argument of a call: data loaders, DistributedDataParallel, optimizers.
+
+A call that has set an argument itself keeps it where the treatment would be no improvement; each
+function below says when.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..wrap import hidden
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from ..probe_context import ProbeContext
+    from .treatment_adapter import Change
+
+    Apply = Callable[[Change, ProbeContext, ModuleType], None]
+    Arguments = dict[str, Any]
+    Edit = Callable[[Arguments], str | None]
+    """Changes the arguments of a call. None: it has; else why the call stays as it is."""
+
+ALREADY_SET, NO_ARGUMENT, HAS_ERROR = "already-set", "no-argument", "error"
+ITERABLE_DATASET, NO_WORKERS = "iterable-dataset", "no-workers"
+
+
+def edit_call(owner: Any, name: str, change: Change, edit: Edit) -> None:
+    """Replaces `owner.name` by a function that edits its arguments first. An error in editing
+    leaves the call as it is."""
+    original = getattr(owner, name)
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+            reason = edit(bound.arguments)
+            if reason is None:
+                args, kwargs = bound.args, bound.kwargs
+                change.note(sys._getframe(1))
+            else:
+                change.refuse(reason)
+        except Exception as trouble:
+            change.refuse(HAS_ERROR, f"{type(trouble).__name__}: {trouble}")
+        return original(*args, **kwargs)
+
+    setattr(owner, name, hidden(call))
+
+
+def _load_in_background(change: Change, _: ProbeContext, dataloader: ModuleType) -> None:
+    """Gives loaders without workers so many. Not those of iterable datasets: without a change to
+    the dataset, each worker would load the same samples."""
+
+    def edit(arguments: Arguments) -> str | None:
+        if arguments.get("num_workers"):
+            return ALREADY_SET
+        if isinstance(arguments.get("dataset"), dataloader.IterableDataset):
+            return ITERABLE_DATASET
+        arguments.update(num_workers=change.value, persistent_workers=True)
+        return None
+
+    edit_call(dataloader.DataLoader, "__init__", change, edit)
+
+
+def _keep_workers(change: Change, _: ProbeContext, dataloader: ModuleType) -> None:
+    """Keeps the workers of loaders alive between epochs."""
+
+    def edit(arguments: Arguments) -> str | None:
+        if not arguments.get("num_workers"):
+            return NO_WORKERS
+        if arguments.get("persistent_workers"):
+            return ALREADY_SET
+        arguments["persistent_workers"] = True
+        return None
+
+    edit_call(dataloader.DataLoader, "__init__", change, edit)
+
+
+def _prefetch_more(change: Change, _: ProbeContext, dataloader: ModuleType) -> None:
+    """Lets each worker of a loader prepare so many batches in advance."""
+
+    def edit(arguments: Arguments) -> str | None:
+        if not arguments.get("num_workers"):
+            return NO_WORKERS
+        if arguments.get("prefetch_factor") == change.value:
+            return ALREADY_SET
+        arguments["prefetch_factor"] = change.value
+        return None
+
+    edit_call(dataloader.DataLoader, "__init__", change, edit)
+
+
+def _set_in_ddp(argument: str, value: bool | None = None) -> Apply:
+    """Sets an argument of DistributedDataParallel to `value`; None: to the treatment's value."""
+
+    def apply(change: Change, _: ProbeContext, distributed: ModuleType) -> None:
+        ddp, wanted = distributed.DistributedDataParallel, change.value if value is None else value
+        edit_call(ddp, "__init__", change, _setting(ddp.__init__, argument, wanted))
+
+    return apply
+
+
+def _set_in_optimizer(kind: str, argument: str, excluded: str) -> Apply:
+    """Sets an argument of the optimizer of this class, and unsets the one that excludes it."""
+
+    def apply(change: Change, _: ProbeContext, module: ModuleType) -> None:
+        optimizer = getattr(module, kind)
+        if argument not in inspect.signature(optimizer.__init__).parameters:
+            change.refuse(NO_ARGUMENT, f"{kind} of this torch")
+            return
+        setting = _setting(optimizer.__init__, argument, True)
+
+        def edit(arguments: Arguments) -> str | None:
+            reason = setting(arguments)
+            if reason is None and arguments.get(excluded):
+                arguments[excluded] = None
+            return reason
+
+        edit_call(optimizer, "__init__", change, edit)
+
+    return apply
+
+
+def _drop_gradients(change: Change, _: ProbeContext, module: ModuleType) -> None:
+    """Drops gradients in `zero_grad` calls that ask for zeros instead."""
+    zero_grad = module.Optimizer.zero_grad
+    edit_call(module.Optimizer, "zero_grad", change, _setting(zero_grad, "set_to_none", True))
+
+
+def _setting(function: Callable[..., Any], argument: str, value: Any) -> Edit:
+    """Sets an argument, unless it has this value already."""
+    default = inspect.signature(function).parameters[argument].default
+
+    def edit(arguments: Arguments) -> str | None:
+        if arguments.get(argument, default) == value:
+            return ALREADY_SET
+        arguments[argument] = value
+        return None
+
+    return edit
+
+
+_OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad"}
+"""Those with a fused implementation for the CPU too."""
+_LOADER, _DDP = "torch.utils.data.dataloader", "torch.nn.parallel.distributed"
+APPLICATIONS: dict[str, dict[str, Apply]] = {
+    "loader-workers": {_LOADER: _load_in_background},
+    "loader-persistent": {_LOADER: _keep_workers},
+    "loader-prefetch": {_LOADER: _prefetch_more},
+    "ddp-no-search": {_DDP: _set_in_ddp("find_unused_parameters", False)},
+    "ddp-bucket-view": {_DDP: _set_in_ddp("gradient_as_bucket_view", True)},
+    "ddp-static-graph": {_DDP: _set_in_ddp("static_graph", True)},
+    "ddp-bucket-size": {_DDP: _set_in_ddp("bucket_cap_mb")},
+    "optimizer-fused": {
+        f"torch.optim.{module}": _set_in_optimizer(kind, "fused", "foreach")
+        for module, kind in _OPTIMIZERS.items()
+    },
+    "optimizer-foreach": {
+        f"torch.optim.{module}": _set_in_optimizer(kind, "foreach", "fused")
+        for module, kind in _OPTIMIZERS.items()
+    },
+    "drop-gradients": {"torch.optim.optimizer": _drop_gradients},
+}
+"""For each treatment, the modules that it changes, and the function that changes each."""

@@ -1,0 +1,160 @@
+"""Treatments that change what happens in the training loop: garbage collection, precision, and
+when gradients are exchanged."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .. import wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from ..probe_context import ProbeContext
+    from .treatment_adapter import Change
+
+    Apply = Callable[[Change, ProbeContext, ModuleType], None]
+
+SEVERAL_MODULES = "several-modules"
+
+
+def _freeze_garbage(change: Change, context: ProbeContext, _: ModuleType) -> None:
+    """Excludes the objects that exist after the first steps from garbage collection."""
+
+    def freeze() -> None:
+        if not change.changed:
+            gc.collect()
+            gc.freeze()
+            change.note()
+
+    context.on_step.append(freeze)
+
+
+def _collect_together(change: Change, _: ProbeContext, optimizer: ModuleType) -> None:
+    """Collects garbage only every so many updates, in the same update on all ranks."""
+    updates = 0
+
+    def collect(*_: Any) -> None:
+        nonlocal updates
+        updates += 1
+        if updates == 1:
+            gc.disable()
+            change.note()
+        elif updates % change.value == 0:
+            gc.collect(1)
+
+    optimizer.register_optimizer_step_post_hook(collect)
+
+
+def _autocast_forward(change: Change, _: ProbeContext, distributed: ModuleType) -> None:
+    """Computes the forward pass of DistributedDataParallel in bfloat16. Its outputs are float32
+    again, so that the loss is computed as before."""
+    torch = sys.modules["torch"]
+    ddp = distributed.DistributedDataParallel
+    original = ddp.forward
+    known: set[int] = set()
+
+    @functools.wraps(original)
+    def forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
+        if wrap.compiling():
+            return original(module, *inputs, **kwargs)
+        if id(module) not in known:
+            known.add(id(module))
+            change.note(sys._getframe(1))
+        with torch.autocast(getattr(module, "device_type", "cpu"), torch.bfloat16):
+            outputs = original(module, *inputs, **kwargs)
+        return _widen(outputs, torch)
+
+    ddp.forward = wrap.hidden(forward)
+
+
+def _widen(outputs: Any, torch: ModuleType) -> Any:
+    """The outputs with bfloat16 tensors as float32, in plain containers too."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs.float() if outputs.dtype is torch.bfloat16 else outputs
+    if type(outputs) in (list, tuple):
+        return type(outputs)(_widen(value, torch) for value in outputs)
+    if hasattr(outputs, "items") and hasattr(outputs, "__setitem__"):
+        for key, value in list(outputs.items()):
+            outputs[key] = _widen(value, torch)
+    return outputs
+
+
+class _Accumulation:
+    """Exchanges the gradients of a DistributedDataParallel only in the last of the micro-batches
+    that are accumulated for an update."""
+
+    def __init__(self, change: Change) -> None:
+        self._change = change
+        self._module: Any = None
+        self._passes = 0
+        """Training forward passes since the last update."""
+        self._synced = False
+        """Whether the gradients of all of them will be or are exchanged."""
+
+    def forward_begins(self, module: Any) -> None:
+        """Before a training forward pass: decides whether its gradients are exchanged."""
+        if self._module is None:
+            self._module = module
+            self._change.note(sys._getframe(2))
+        if module is not self._module:
+            self._change.refuse(SEVERAL_MODULES)
+            return
+        self._passes += 1
+        self._synced = self._passes % self._change.value == 0
+        module.require_backward_grad_sync = self._synced
+
+    def update_begins(self, *_: Any) -> None:
+        """Before an update: exchanges gradients that were accumulated in fewer passes, as in the
+        last group of an epoch."""
+        module = self._module
+        if module is None or not self._passes:
+            return
+        if not self._synced:
+            distributed, group = sys.modules["torch.distributed"], module.process_group
+            size = distributed.get_world_size(group)
+            for parameter in module.parameters():
+                if parameter.grad is not None:
+                    distributed.all_reduce(parameter.grad, group=group)
+                    parameter.grad.div_(size)
+        self._passes, self._synced = 0, False
+        module.require_backward_grad_sync = True
+
+
+_accumulations: dict[int, _Accumulation] = {}
+"""By the id of the treatment: two modules of torch are changed for it."""
+
+
+def _skip_exchanges(change: Change, _: ProbeContext, distributed: ModuleType) -> None:
+    """See `_Accumulation`."""
+    torch = sys.modules["torch"]
+    ddp = distributed.DistributedDataParallel
+    original = ddp.forward
+    accumulation = _accumulations.setdefault(id(change), _Accumulation(change))
+
+    @functools.wraps(original)
+    def forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and not wrap.compiling():
+            accumulation.forward_begins(module)
+        return original(module, *inputs, **kwargs)
+
+    ddp.forward = wrap.hidden(forward)
+
+
+def _finish_exchanges(change: Change, _: ProbeContext, optimizer: ModuleType) -> None:
+    accumulation = _accumulations.setdefault(id(change), _Accumulation(change))
+    optimizer.register_optimizer_step_pre_hook(accumulation.update_begins)
+
+
+_DDP, _OPTIMIZER = "torch.nn.parallel.distributed", "torch.optim.optimizer"
+APPLICATIONS: dict[str, dict[str, Apply]] = {
+    "gc-freeze": {"torch": _freeze_garbage},
+    "gc-together": {_OPTIMIZER: _collect_together},
+    "autocast-bf16": {_DDP: _autocast_forward},
+    "ddp-no-sync": {_DDP: _skip_exchanges, _OPTIMIZER: _finish_exchanges},
+}
+"""For each treatment, the modules that it changes, and the function that changes each."""

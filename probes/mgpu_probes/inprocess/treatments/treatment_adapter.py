@@ -1,0 +1,125 @@
+"""Applies the requested treatments when the modules that they change have been imported.
+
+The adapter has the protocol of a framework's adapter. It is loaded only in a process whose
+environment requests treatments. An error in applying one is recorded, and leaves the job as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from ..exits import is_library_code
+from . import call_arguments, loop_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from types import FrameType, ModuleType
+
+    from ..probe_context import ProbeContext
+    from .call_arguments import Apply
+
+_MOST_SITES = 8
+"""Lines of the script whose calls were changed that are recorded for each treatment."""
+_MOST_CHARACTERS = 200
+_FRAMES_CLIMBED = 64
+UNKNOWN_NAME, ALREADY_SET, HAS_ERROR = "unknown-name", "already-set", "error"
+"""Why a treatment changed nothing, besides the reasons of the single treatments."""
+
+
+class Change:
+    """A requested treatment, and what it changed in this process."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name = name
+        self.value = value
+        self.changed = 0
+        """Number of calls or objects that were changed."""
+        self.sites: list[str] = []
+        """The script's lines that made these calls, as `file:line`."""
+        self.refused: str | None = None
+        """Why nothing was changed, the latest reason; None: none is known."""
+        self.details = ""
+        """The text of an error."""
+
+    def note(self, caller: FrameType | None = None) -> None:
+        """Counts a change; `caller`: the frame that made the changed call."""
+        self.changed += 1
+        site = _find_user_line(caller)
+        if site is not None and site not in self.sites and len(self.sites) < _MOST_SITES:
+            self.sites.append(site)
+
+    def refuse(self, reason: str, details: str = "") -> None:
+        """Records why a call stays as it is."""
+        self.refused, self.details = reason, details[:_MOST_CHARACTERS]
+
+    def describe(self) -> dict[str, Any]:
+        """The facts for the process metadata."""
+        return {
+            "name": self.name[:_MOST_CHARACTERS],
+            "value": self.value,
+            "changed": self.changed,
+            "sites": self.sites,
+            "refused": self.refused,
+            "details": self.details,
+        }
+
+
+APPLICATIONS: Mapping[str, Mapping[str, Apply]] = {
+    **call_arguments.APPLICATIONS,
+    **loop_changes.APPLICATIONS,
+}
+"""For each treatment, the modules that it changes, and the function that changes each."""
+
+
+class TreatmentAdapter:
+    """The requested treatments, as an adapter of the probe."""
+
+    name = "treatments"
+
+    def __init__(self, changes: Collection[Change]) -> None:
+        self.changes = changes
+        self.modules = {
+            module for change in changes for module in APPLICATIONS.get(change.name, ())
+        }
+
+    def attach(self, context: ProbeContext, name: str, module: ModuleType) -> None:
+        """Applies the treatments that change this module."""
+        for change in self.changes:
+            apply = APPLICATIONS.get(change.name, {}).get(name)
+            if apply is not None:
+                try:
+                    apply(change, context, module)
+                except Exception as trouble:
+                    change.refuse(HAS_ERROR, f"{type(trouble).__name__}: {trouble}")
+
+    def describe(self, _: ProbeContext) -> dict[str, Any]:
+        """What each treatment changed in this process so far."""
+        return {"treatments": [change.describe() for change in self.changes]}
+
+
+def load_treatments(requested: str) -> TreatmentAdapter:
+    """The adapter for a JSON object of names and values; one without treatments for other text."""
+    try:
+        values = json.loads(requested)
+    except ValueError:
+        values = None
+    changes = (
+        [Change(name, value) for name, value in values.items()] if type(values) is dict else []
+    )
+    for change in changes:
+        if change.name not in APPLICATIONS:
+            change.refuse(UNKNOWN_NAME)
+    return TreatmentAdapter(changes)
+
+
+def _find_user_line(frame: FrameType | None) -> str | None:
+    """The innermost line outside of libraries, from `frame` outwards; None: there is none."""
+    for _ in range(_FRAMES_CLIMBED):
+        if frame is None:
+            return None
+        file = frame.f_code.co_filename
+        if not is_library_code(file):
+            return f"{file[-_MOST_CHARACTERS:]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None

@@ -1,0 +1,133 @@
+"""The catalogue of treatments: every one can be applied, and is proposed only where it fits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mgpu_probes.inprocess.treatments.treatment_adapter import APPLICATIONS
+
+from mgpu_doctor.advice.treatment import Effect, Situation, Way
+from mgpu_doctor.advice.treatment_catalogue import (
+    TREATMENTS,
+    check_values,
+    find_by_fix,
+    split_by_way,
+)
+from mgpu_doctor.case.process_metadata import process_metadata
+
+RULES = Path(__file__).parents[3] / "mgpu_doctor" / "rules"
+
+
+def situation(**facts: Any) -> Situation:
+    """A job with DistributedDataParallel on two cores per rank."""
+    given = {"cores": 2.0, "micro_batches": 1, "garbage_share": 0.0}
+    given |= {name: facts.pop(name) for name in given if name in facts}
+    return Situation("torch", frozenset({"ddp"}), process_metadata(facts), **given)
+
+
+def test_every_patch_can_be_applied_and_every_variable_set() -> None:
+    patches = {name for name, each in TREATMENTS.items() if each.way is Way.PATCH}
+    assert patches == APPLICATIONS.keys()
+    variables = [each.variable for each in TREATMENTS.values() if each.way is Way.ENVIRONMENT]
+    assert all(variables)
+    assert not any(each.variable for each in TREATMENTS.values() if each.way is Way.PATCH)
+
+
+def test_fixes_that_treatments_apply_are_those_of_rules() -> None:
+    ids = set()
+    for file in RULES.rglob("*.py"):
+        ids |= set(re.findall(r'Fix\(\s*"([a-z0-9-]+)"', file.read_text(encoding="utf-8")))
+    assert {fix for each in TREATMENTS.values() for fix in each.fixes} <= ids
+    found = find_by_fix("load-in-background")
+    assert found is not None
+    assert found.name == "loader-workers"
+    assert find_by_fix("check-shard") is None
+
+
+LOADER = {"workers": 0, "dataset_length": 100}
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "value"),
+    [
+        ("loader-workers", {"loaders": [LOADER]}, 2),
+        ("loader-workers", {"loaders": [LOADER], "cores": 32.0}, 4),
+        ("loader-workers", {"loaders": [LOADER], "cores": 0.5}, 1),
+        ("loader-workers", {"loaders": [LOADER | {"workers": 3}]}, None),
+        ("loader-workers", {"loaders": [{"workers": 0}]}, None),
+        ("loader-workers", {}, None),
+        ("loader-prefetch", {"loaders": [{"workers": 2, "prefetch_factor": 2}]}, 4),
+        ("loader-prefetch", {"loaders": [LOADER]}, None),
+        ("loader-persistent", {"loaders": [{"workers": 2, "persistent_workers": False}]}, True),
+        ("loader-persistent", {"loaders": [{"workers": 2, "persistent_workers": True}]}, None),
+        ("ddp-no-search", {"ddp": {"find_unused_parameters": True, "unused_bytes": 0}}, True),
+        ("ddp-no-search", {"ddp": {"find_unused_parameters": True, "unused_bytes": 8}}, None),
+        ("ddp-no-search", {"ddp": {"find_unused_parameters": False}}, None),
+        ("ddp-static-graph", {"ddp": {"graph_varies": True}}, None),
+        ("ddp-bucket-size", {"ddp": {"parameter_bytes": 1 << 20, "bucket_cap_bytes": 25 << 20}},
+         None),
+        ("ddp-bucket-size", {"ddp": {"parameter_bytes": 1 << 30, "bucket_cap_bytes": 25 << 20}},
+         100),
+        ("ddp-bucket-size", {"ddp": {"parameter_bytes": 1 << 30, "bucket_cap_bytes": 1 << 30}}, 25),
+        ("ddp-no-sync", {"micro_batches": 4, "ddp": {"forwards": 40, "synced": 40}}, 4),
+        ("ddp-no-sync", {"micro_batches": 4, "ddp": {"forwards": 40, "synced": 10}}, None),
+        ("ddp-no-sync", {"micro_batches": 1, "ddp": {"forwards": 40, "synced": 40}}, None),
+        ("optimizer-fused", {"optimizers": [{"class": "AdamW"}]}, True),
+        ("optimizer-fused", {"optimizers": [{"class": "Lion"}]}, None),
+        ("optimizer-foreach", {"optimizers": [{"class": "SGD"}], "device": "cuda:0"}, None),
+        ("gc-freeze", {"garbage_share": 0.02}, True),
+        ("gc-together", {"garbage_share": 0.02}, 500),
+        ("gc-freeze", {"garbage_share": 0.001}, None),
+        ("gc-freeze", {"garbage_share": None}, None),
+        ("autocast-bf16", {"precision": "float32+bfloat16+autocast"}, None),
+        ("threads", {"threads": 1, "cores": 4.0}, 4),
+        ("threads", {"threads": 8, "cores": 0.5}, 1),
+        ("threads", {"threads": 2}, None),
+    ],
+)  # fmt: skip
+def test_a_value_is_proposed_where_the_treatment_fits(
+    name: str, facts: dict[str, Any], value: object
+) -> None:
+    found = TREATMENTS[name].find_value(situation(**facts))
+    assert isinstance(found, str) if value is None else found == value
+
+
+def test_treatments_of_another_framework_or_strategy_do_not_fit() -> None:
+    other = Situation("tensorflow", frozenset({"mirrored"}), process_metadata({}), 2.0, 1, 0.5)
+    fitting = {name for name, each in TREATMENTS.items() if each.find_value(other) is True}
+    assert fitting == {"gc-freeze"}
+    single = Situation("torch", frozenset({"single"}), process_metadata({}), 2.0, 1, 0.0)
+    assert isinstance(TREATMENTS["ddp-bucket-view"].find_value(single), str)
+
+
+def test_what_may_change_convergence_is_tried_only_by_name() -> None:
+    for treatment in TREATMENTS.values():
+        assert treatment.waits_to_be_named or treatment.effect is not Effect.CONVERGENCE
+
+
+def test_values_of_users_and_files_are_checked() -> None:
+    workers, freeze = TREATMENTS["loader-workers"], TREATMENTS["gc-freeze"]
+    assert workers.parse_value("8") == 8
+    assert freeze.parse_value("") is True
+    for text in ("0", "65", "-1", "1.5", "many", "", "٣", "9" * 30):
+        with pytest.raises(ValueError, match="whole number from 1 to 64"):
+            workers.parse_value(text)
+    with pytest.raises(ValueError, match="no value"):
+        freeze.parse_value("2")
+    assert check_values([("loader-workers", 8), ("gc-freeze", True)]) == {
+        "loader-workers": 8,
+        "gc-freeze": True,
+    }
+    for wrong in (("loader-workers", True), ("loader-workers", "8"), ("gc-freeze", 1), ("x", 1)):
+        with pytest.raises(ValueError, match=r"\w"):
+            check_values([wrong])
+
+
+def test_patches_go_to_the_probe_and_variables_to_the_environment() -> None:
+    assert split_by_way({"threads": 2, "gc-freeze": True}) == (
+        {"gc-freeze": True},
+        {"OMP_NUM_THREADS": "2"},
+    )

@@ -1,0 +1,179 @@
+"""Treatments change what they name in an unchanged script, say where, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.recording.box import read_box
+
+pytestmark = pytest.mark.slow  # it starts processes that load a framework
+
+INJECT = Path(__file__).parents[2] / "probes" / "mgpu_probes" / "inject"
+SCRIPT = """
+import gc, json, os, sys, tempfile, threading
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+accumulate = 4
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo", init_method=sys.argv[1], rank=rank, world_size=world)
+torch.manual_seed(rank)
+seen = []
+class Model(torch.nn.Linear):
+    def forward(self, inputs):
+        outputs = super().forward(inputs)
+        seen.append(str(outputs.dtype))
+        return outputs
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(4))
+data = TensorDataset(torch.randn(72, 8), torch.randn(72, 1))
+loader = DataLoader(data, 4)
+stream = DataLoader(Stream(), 2)
+torch.manual_seed(0)
+model = DistributedDataParallel(Model(8, 1), find_unused_parameters=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+dtypes = set()
+for number, (inputs, targets) in enumerate(loader):
+    outputs = model(inputs)
+    dtypes.add(str(outputs.dtype))
+    ((outputs - targets).square().mean() / accumulate).backward()
+    if (number + 1) % accumulate == 0 or number + 1 == len(loader):  # 18 batches: a short group
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+gradients = {str(parameter.grad) for parameter in model.parameters()}
+if rank == 0:
+    print(json.dumps({
+        "workers": loader.num_workers, "kept": loader.persistent_workers, "batches": number + 1,
+        "stream": stream.num_workers, "search": model.find_unused_parameters,
+        "view": model.gradient_as_bucket_view, "static": model.static_graph,
+        "cap": model.bucket_bytes_cap, "fused": optimizer.param_groups[0]["fused"],
+        "foreach": optimizer.param_groups[0]["foreach"], "zeros": gradients != {"None"},
+        "inside": sorted(set(seen)), "outside": sorted(dtypes), "frozen": gc.get_freeze_count() > 0,
+        "collects": gc.isenabled(),
+        "weights": [round(float(w), 6) for p in model.parameters() for w in p.detach().flatten()],
+    }))
+dist.destroy_process_group()
+"""
+
+
+def train(folder: Path, treatments: dict[str, Any], ranks: int = 1) -> tuple[Any, Any]:
+    """What the script saw, and what rank 0's box holds, for a run with these treatments."""
+    boxes = folder / f"boxes-{'-'.join(treatments)}"
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    meeting = f"file://{folder}/meeting-{'-'.join(treatments)}"
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(script), meeting],
+            env={
+                "PYTHONPATH": str(INJECT),
+                "MGPU_DOCTOR_BOXES": str(boxes),
+                "MGPU_DOCTOR_TREATMENTS": json.dumps(treatments),
+                "RANK": str(rank),
+                "WORLD_SIZE": str(ranks),
+                "OMP_NUM_THREADS": "1",
+                "PATH": "",
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    printed = [process.communicate()[0] for process in started]
+    assert [process.returncode for process in started] == [0] * ranks
+    metadata = [read_box(path) for path in sorted(boxes.glob("*.box"))]
+    rank_0 = next(box for box in metadata if box.identity.rank == 0)
+    return json.loads(printed[0]), rank_0
+
+
+UNTREATED = {
+    "workers": 0,
+    "kept": False,
+    "batches": 18,
+    "stream": 0,
+    "search": True,
+    "view": False,
+    "static": False,
+    "cap": 25 << 20,
+    "fused": None,
+    "foreach": None,
+    "zeros": True,
+    "inside": ["torch.float32"],
+    "outside": ["torch.float32"],
+    "frozen": False,
+    "collects": True,
+}
+
+
+def test_each_treatment_changes_its_setting_alone(tmp_path: Path) -> None:
+    untreated, _ = train(tmp_path, {})
+    weights = untreated.pop("weights")
+    assert untreated == UNTREATED
+    everything = {
+        "loader-workers": 2,
+        "ddp-no-search": True,
+        "ddp-bucket-view": True,
+        "ddp-bucket-size": 1,
+        "optimizer-foreach": True,
+        "gc-freeze": True,
+        "gc-together": 100,
+    }
+    treated, box = train(tmp_path, everything)
+    assert treated.pop("weights") == pytest.approx(weights, abs=1e-5)
+    assert treated == UNTREATED | {
+        "workers": 2,
+        "kept": True,
+        "search": False,
+        "view": True,
+        "cap": 1 << 20,
+        "foreach": True,
+        "frozen": True,
+        "collects": False,
+    }
+    described = {each["name"]: each for each in box.birth["treatments"]}
+    assert described.keys() == everything.keys()
+    assert all(each["changed"] == 1 for each in described.values())
+    line = SCRIPT.splitlines().index("loader = DataLoader(data, 4)") + 1
+    assert described["loader-workers"]["sites"] == [f"{tmp_path}/script.py:{line}"]
+    assert described["loader-workers"]["refused"] == "iterable-dataset"
+
+
+def test_what_does_not_fit_or_is_unknown_is_recorded_and_leaves_the_job_alone(
+    tmp_path: Path,
+) -> None:
+    treated, box = train(tmp_path, {"loader-prefetch": 4, "loader-persistent": True, "magic": 1})
+    treated.pop("weights")
+    assert treated == UNTREATED
+    described = {
+        each["name"]: (each["changed"], each["refused"]) for each in box.birth["treatments"]
+    }
+    assert described == {
+        "loader-prefetch": (0, "no-workers"),
+        "loader-persistent": (0, "no-workers"),
+        "magic": (0, "unknown-name"),
+    }
+
+
+def test_precision_changes_inside_the_model_only(tmp_path: Path) -> None:
+    treated, _ = train(
+        tmp_path, {"autocast-bf16": True, "optimizer-fused": True, "drop-gradients": True}
+    )
+    treated.pop("weights")
+    changed = {"inside": ["torch.bfloat16"], "fused": True, "zeros": False}
+    assert treated == UNTREATED | changed
+
+
+def test_exchanging_gradients_once_per_update_trains_the_same_weights(tmp_path: Path) -> None:
+    """Also where the last group of micro-batches is shorter than the others."""
+    untreated, _ = train(tmp_path, {}, ranks=2)
+    treated, box = train(tmp_path, {"ddp-no-sync": 4}, ranks=2)
+    assert treated["weights"] == pytest.approx(untreated["weights"], abs=1e-5)
+    assert (box.birth["ddp"]["forwards"], box.birth["ddp"]["synced"]) == (18, 4)
