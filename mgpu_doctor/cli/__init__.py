@@ -22,6 +22,7 @@ VERBS = (
     "trace",
     "report",
     "compare",
+    "treat",
     "export",
     "explain",
     "plan",

@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -56,8 +56,10 @@ def run_observed(
     capture: bool = True,
     name: str | None = None,
     on_hang: OnHang = OnHang.tell,
+    environment: Mapping[str, str] | None = None,
 ) -> NoReturn:
-    """Run `command` under observation and exit with its exit code, or 128 + the signal number."""
+    """Run `command` under observation and exit with its exit code, or 128 + the signal number.
+    `environment`: the job's; None: this process's."""
     from mgpu_doctor.launch.job_command import CannotStartError
     from mgpu_doctor.launch.observe import OccupiedError, observe
 
@@ -74,6 +76,7 @@ def run_observed(
             capture=capture,
             meanwhile=partial(_prepare_and_tidy, removed, silent=silent),
             alarm=partial(_make_alarm, on_hang, quiet),
+            environment=environment,
         )
     except OccupiedError as occupied:
         refuse(f"{occupied} Name a new or empty folder with --dir.")

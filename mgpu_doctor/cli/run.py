@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
-from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, OnHang, run_observed
-from mgpu_doctor.cli.options import Argument, Verb
+from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, OnHang, refuse, run_observed
+from mgpu_doctor.cli.options import FILE, Argument, Verb
 
 
 @click.command(cls=Verb, context_settings={"allow_interspersed_args": False})
@@ -34,6 +35,13 @@ from mgpu_doctor.cli.options import Argument, Verb
     help="When the job hangs: tell (report it and keep watching) or stop (report it, and send "
     "SIGTERM after 30 s).",
 )
+@click.option(
+    "--treat",
+    "treatments",
+    type=FILE,
+    metavar="FILE",
+    help="Apply the treatments in FILE, which `mgpu-doctor treat -o FILE` wrote.",
+)
 def run(
     command: tuple[str, ...],
     *,
@@ -42,6 +50,7 @@ def run(
     quiet: bool,
     no_capture: bool,
     on_hang: OnHang,
+    treatments: Path | None,
 ) -> None:
     """Run any training command under observation, without changes to it.
 
@@ -53,7 +62,9 @@ def run(
       mgpu-doctor run -- torchrun --nproc-per-node 4 train.py
       mgpu-doctor run --dir runs/today -- python train.py --epochs 3
       mgpu-doctor run --json-out diagnosis.json -- torchrun train.py 2> log.txt
+      mgpu-doctor run --treat treatment.toml -- torchrun train.py
     """
+    environment = None if treatments is None else _treat_environment(treatments)
     run_observed(
         command,
         kind="run",
@@ -62,4 +73,20 @@ def run(
         quiet=quiet,
         capture=not no_capture,
         on_hang=on_hang,
+        environment=environment,
     )
+
+
+def _treat_environment(file: Path) -> dict[str, str]:
+    """The environment in which the job gets the treatments of a file; exits with code 2 if it
+    cannot be used."""
+    from mgpu_doctor.treat.treatment_file import (
+        TreatmentFileError,
+        read_treatments,
+        treated_environment,
+    )
+
+    try:
+        return treated_environment(os.environ, read_treatments(file))
+    except TreatmentFileError as error:
+        refuse(str(error))

@@ -58,6 +58,7 @@ def observe(
     meanwhile: Callable[[], None] | None = None,
     environment: Mapping[str, str] | None = None,
     alarm: Callable[[Path, int], Alarm] | None = None,
+    starter: Sequence[str] = (),
 ) -> Observed:
     """Runs `command` as it would run alone, records it, and waits for its end.
 
@@ -66,8 +67,9 @@ def observe(
     output.
     `meanwhile`: called once, in a thread of lowest priority, when the job has run for some seconds.
     `environment`: the job's, without our additions. `alarm`: given the recording and the pid of the
-    job's first process, returns the callbacks for a hang, which run in a thread of their own. Call
-    this from the main thread.
+    job's first process, returns the callbacks for a hang, which run in a thread of their own.
+    `starter`: a program and its arguments that become `command`; the recording does not name them.
+    Call this from the main thread.
 
     Raises `OccupiedError` if `directory` must not be written to, and
     `job_command.CannotStartError`. Any other failure of the recording is reported on standard error
@@ -75,6 +77,9 @@ def observe(
     """
     environment = dict(os.environ if environment is None else environment)
     path = job_command.find_program(command[0], environment)
+    words = [*starter, *command]
+    if starter:
+        path = job_command.find_program(starter[0], environment)
     stand_in_for_closed()
     started = time.time()
     name = name or home.job_name(command)
@@ -101,7 +106,7 @@ def observe(
         with remembered(outside, identity, environment):
             pid = job_command.start_program(
                 path,
-                command,
+                words,
                 job_environment(environment, recording.boxes),
                 streams=console.streams,
                 signal_mask=inbox.before,

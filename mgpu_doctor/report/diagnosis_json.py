@@ -10,6 +10,7 @@ from typing import Any
 
 from mgpu_probes.inprocess.layout import PHASES
 
+from mgpu_doctor.advice.treatment_catalogue import find_by_fix
 from mgpu_doctor.case.model import Job
 from mgpu_doctor.findings import Branch, Diagnosis, Evidence, Finding, Fix, RankSummary
 
@@ -138,10 +139,12 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
 
 def _fix(fix: Fix) -> dict[str, Any]:
     predicted = fix.predicted
+    treatment = find_by_fix(fix.id)
     return {
         "id": fix.id,
         "summary": fix.summary,
         "how": fix.how,
+        "treatment": treatment.name if treatment is not None else None,
         "predicted": None
         if predicted is None
         else {

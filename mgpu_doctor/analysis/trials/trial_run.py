@@ -70,5 +70,5 @@ def _steps_of(rank: Rank, first: int, most: int) -> tuple[Floats, Floats]:
     ends, losses = rank.steps["end_ns"][wanted], rank.steps["loss"][wanted]
     whole = np.flatnonzero(numbers[wanted] != first - 1 + np.arange(len(ends)))
     count = int(whole[0]) if len(whole) else len(ends)
-    seconds = np.diff(ends[:count].astype(np.int64)) * 1e-9
+    seconds = np.diff(ends[:count].astype(np.int64)).astype(np.float64) * 1e-9
     return seconds, losses[1:count].astype(np.float64)

@@ -23,7 +23,7 @@ RULES = Path(__file__).parents[3] / "mgpu_doctor" / "rules"
 
 def situation(**facts: Any) -> Situation:
     """A job with DistributedDataParallel on two cores per rank."""
-    given = {"cores": 2.0, "micro_batches": 1, "garbage_share": 0.0}
+    given: dict[str, Any] = {"cores": 2.0, "micro_batches": 1, "garbage_share": 0.0}
     given |= {name: facts.pop(name) for name in given if name in facts}
     return Situation("torch", frozenset({"ddp"}), process_metadata(facts), **given)
 

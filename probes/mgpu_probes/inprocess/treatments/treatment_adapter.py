@@ -79,7 +79,7 @@ class TreatmentAdapter:
 
     def __init__(self, changes: Collection[Change]) -> None:
         self.changes = changes
-        self.modules = {
+        self.modules: Collection[str] = {
             module for change in changes for module in APPLICATIONS.get(change.name, ())
         }
 

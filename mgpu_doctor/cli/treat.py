@@ -1,0 +1,280 @@
+"""`mgpu-doctor treat -- COMMAND`: tries fixes on the unchanged job and says which of them help."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from mgpu_doctor.cli.options import FILE, Argument, Dashed, words_after_dashes
+from mgpu_doctor.cli.terminal_output import (
+    NOTHING_EXAMINED,
+    WRONG_USAGE,
+    display_of,
+    exit_with,
+    print_text,
+    progress_line,
+    save_text,
+)
+from mgpu_doctor.launch.messages import print_message
+
+if TYPE_CHECKING:
+    from mgpu_doctor.advice.treatment import Value
+    from mgpu_doctor.treat.job_treatment import JobTreatment
+    from mgpu_doctor.treat.trial_report import TrialReport
+
+NOTHING_HELPS = 1
+LEAST_BUDGET = 30.0
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+@click.command(cls=Dashed)
+@click.argument(
+    "reference",
+    cls=Argument,
+    required=False,
+    metavar="[RECORDING]",
+    help_text="Take the command and the working folder of a recording, such as `latest`, instead "
+    "of COMMAND.",
+)
+@click.option("--list", "lists", is_flag=True, help="List the treatments and exit.")
+@click.option("--only", multiple=True, metavar="NAME", help="Try this treatment; several: these.")
+@click.option(
+    "--try",
+    "tries",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Try this treatment with this value, even if it does not seem to fit; several: these.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(20, 2000),
+    show_default="at least 60, and 4 seconds of them",
+    help="Measured steps of each run, after 10 for warm-up.",
+)
+@click.option(
+    "--budget", default="10m", metavar="TIME", help="Time for all runs, such as 90s, 10m or 1h."
+)
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Run the trials in the open: they write what the job writes, and use the network.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--output", "-o", type=FILE, metavar="FILE", help="Write what helps for `run --treat FILE`."
+)
+@click.pass_context
+def treat(
+    context: click.Context,
+    *,
+    reference: str | None,
+    lists: bool,
+    only: tuple[str, ...],
+    tries: tuple[str, ...],
+    steps: int | None,
+    budget: str,
+    yes: bool,
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Try fixes on the unchanged training job, and measure what they gain.
+
+    The job runs for some steps as it is and with each treatment that fits, in turns. Its script is
+    not changed, and what the trials write is discarded. Exit code: 0 something helps, 1 nothing is
+    shown to help, 2 wrong usage, 3 nothing could be tried.
+
+    \b
+    Examples:
+      mgpu-doctor treat -- torchrun --nproc-per-node 4 train.py
+      mgpu-doctor treat latest --budget 5m -o treatment.toml
+      mgpu-doctor treat --try loader-workers=8 -- python train.py
+      mgpu-doctor run --treat treatment.toml -- torchrun --nproc-per-node 4 train.py
+    """
+    if lists:
+        from mgpu_doctor.treat.trial_table import render_list
+
+        print_text(render_list())
+        return
+    wanted = _parse_treatments(only, tries)
+    seconds = _parse_budget(budget)
+    if output is not None and not output.absolute().parent.is_dir():
+        exit_with(WRONG_USAGE, f"{output} cannot be written: there is no such folder.")
+    command = _find_command(words_after_dashes(context), reference)
+
+    from mgpu_doctor.treat.job_treatment import JobTreatment
+
+    treatment = JobTreatment(command, only, wanted, private=not yes)
+    stopped = _run_trials(treatment, seconds, steps)
+    report = treatment.read_report()
+    if report is None:
+        raise click.exceptions.Exit(128 + stopped if stopped else NOTHING_EXAMINED)
+    _show(report, as_json=as_json)
+    if output is not None and report.kept:
+        save_text(output, _format_file(report), "what helps")
+    if stopped:
+        raise click.exceptions.Exit(128 + stopped)
+    _exit(report)
+
+
+def _parse_treatments(only: Sequence[str], tries: Sequence[str]) -> dict[str, Value]:
+    """The values of --try; exits with code 2 for a wrong one or an unknown name."""
+    from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
+
+    wanted: dict[str, Value] = {}
+    for text in (*only, *tries):
+        name, given, value = text.partition("=")
+        if name not in TREATMENTS or (given and text in only):
+            import difflib
+
+            near = difflib.get_close_matches(name, TREATMENTS, n=1)
+            hint = f" Did you mean {near[0]}?" if near and near[0] != name else ""
+            exit_with(
+                WRONG_USAGE,
+                f"there is no treatment {text!r}: see `mgpu-doctor treat --list`.{hint}",
+            )
+        if text in tries:
+            try:
+                wanted[name] = TREATMENTS[name].parse_value(value)
+            except ValueError as error:
+                exit_with(WRONG_USAGE, str(error))
+    return wanted
+
+
+def _parse_budget(text: str) -> float:
+    """Seconds; exits with code 2 for anything else."""
+    parsed = re.fullmatch(r"\s*(\d{1,6}(?:\.\d{1,3})?)\s*([a-z]{0,3})\s*", text, re.ASCII)
+    seconds = float(parsed[1]) * _UNITS.get(parsed[2], 0.0) if parsed else 0.0
+    if seconds < LEAST_BUDGET:
+        exit_with(
+            WRONG_USAGE, f"--budget takes a time of 30s or more, such as 90s or 10m, not {text!r}."
+        )
+    return seconds
+
+
+def _find_command(words: Sequence[str] | None, reference: str | None) -> list[str]:
+    """The command to treat; exits with code 2 if there is none that can be started."""
+    from mgpu_doctor.launch.job_command import CannotStartError, find_program
+
+    if (not words) == (reference is None):
+        exit_with(
+            WRONG_USAGE,
+            "name the command to treat: mgpu-doctor treat -- COMMAND, or mgpu-doctor treat latest.",
+        )
+    command = list(words or ()) or _read_command(str(reference))
+    try:
+        find_program(command[0], os.environ)
+    except CannotStartError as error:
+        exit_with(WRONG_USAGE, str(error))
+    return command
+
+
+def _read_command(reference: str) -> list[str]:
+    """The command of a recording; changes to its working folder."""
+    from mgpu_doctor.cli.diagnose import find_recording
+    from mgpu_doctor.recording.layout import INFO
+
+    folder = find_recording(reference)
+    try:
+        info = json.loads((folder / INFO).read_text(encoding="utf-8"))
+        command = [str(word) for word in info["command"]]
+        os.chdir(info["cwd"])
+    except (OSError, ValueError, KeyError, TypeError):
+        exit_with(NOTHING_EXAMINED, f"{folder} names no command that can be run again here.")
+    if not command:
+        exit_with(NOTHING_EXAMINED, f"{folder} names no command that can be run again here.")
+    return command
+
+
+def _run_trials(treatment: JobTreatment, budget: float, steps: int | None) -> int:
+    """Runs all trials; returns the signal that stopped them, 0 for none. Exits with code 3 if
+    nothing can be tried."""
+    from mgpu_doctor.formatting import format_seconds
+    from mgpu_doctor.treat.job_treatment import trial_folder, why_not_private
+    from mgpu_doctor.treat.trial_session import BaselineError
+
+    asked: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        asked.append(number)
+        if len(asked) == 1:  # a second one must not interrupt the ending of a trial
+            raise KeyboardInterrupt
+
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in handled}
+    began = time.monotonic()
+    try:
+        with trial_folder() as folder, progress_line() as show:
+            why = why_not_private(folder) if treatment.private else None
+            if why is not None:
+                exit_with(NOTHING_EXAMINED, _explain_open_trials(why))
+
+            def report(action: str, left: float) -> None:
+                show(f"trying {action}, {format_seconds(max(0.0, round(left)))} left")
+
+            treatment.run(
+                folder, budget=budget - time.monotonic() + began, steps=steps, report=report
+            )
+    except BaselineError as error:
+        exit_with(NOTHING_EXAMINED, str(error))
+    except OSError as error:
+        exit_with(NOTHING_EXAMINED, f"the trials cannot be run ({error.strerror or error}).")
+    except KeyboardInterrupt:
+        print_message("stopped; what was measured so far follows.")
+    finally:
+        for number, handler in before.items():
+            with suppress(TypeError):
+                signal.signal(number, handler)
+    return asked[0] if asked else 0
+
+
+def _explain_open_trials(why: str) -> str:
+    return (
+        f"trials cannot be kept from writing files here: {why}. In the open, each would write what "
+        "the job writes in its first steps (checkpoints, logs, trackers) over what is there. Add "
+        "--yes to run them all the same."
+    )
+
+
+def _show(report: TrialReport, *, as_json: bool) -> None:
+    if as_json:
+        from mgpu_doctor.treat.trial_report import render_json
+
+        print_text(render_json(report))
+        return
+    from mgpu_doctor.treat.trial_table import render_report
+
+    display = display_of(sys.stdout)
+    print_text(render_report(report, width=display["width"], unicode=display["unicode"]))
+
+
+def _format_file(report: TrialReport) -> str:
+    from mgpu_doctor.formatting import format_share
+    from mgpu_doctor.treat.treatment_file import format_treatments
+
+    remarks = {
+        name: f"saves {format_share(outcome.saved.share)} of the step time "
+        f"({format_share(outcome.saved.low)} to {format_share(outcome.saved.high)})"
+        for outcome in report.outcomes
+        if len(outcome.values) == 1 and outcome.saved is not None
+        for name in outcome.values
+    }
+    return format_treatments(report.kept, remarks)
+
+
+def _exit(report: TrialReport) -> NoReturn:
+    from mgpu_doctor.treat.job_treatment import is_shown_to_help, was_tried
+
+    if is_shown_to_help(report):
+        raise click.exceptions.Exit(0)
+    raise click.exceptions.Exit(NOTHING_HELPS if was_tried(report) else NOTHING_EXAMINED)

@@ -1,0 +1,117 @@
+"""Treats one job: measures and diagnoses it, tries the treatments that fit, combines what helps."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mgpu_doctor.advice.treatment import Value, find_situation
+from mgpu_doctor.analysis.trials.trial_verdict import Verdict
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding
+from mgpu_doctor.launch.private_view import why_impossible
+from mgpu_doctor.recording.home import home
+from mgpu_doctor.recording.write import private_folder
+from mgpu_doctor.treat.treatment_plan import Candidate, Unfit, plan_treatments
+from mgpu_doctor.treat.trial_report import TrialReport, choose_treatments
+from mgpu_doctor.treat.trial_runner import TrialRunner
+from mgpu_doctor.treat.trial_session import Session
+
+Report = Callable[[str, float], None]
+"""Takes what is being done, and the seconds of the budget that are left."""
+
+
+@dataclass(slots=True)
+class JobTreatment:
+    """The treatment of one command. What was measured so far can be read at any time."""
+
+    command: Sequence[str]
+    only: Collection[str] = ()
+    wanted: Mapping[str, Value] = field(default_factory=dict)
+    private: bool = True
+    session: Session | None = None
+    findings: tuple[Finding, ...] = ()
+    candidates: list[Candidate] = field(default_factory=list)
+    unfit: list[Unfit] = field(default_factory=list)
+    complete: bool = False
+
+    def run(self, folder: Path, *, budget: float, steps: int | None, report: Report) -> None:
+        """Tries everything. Raises `BaselineError` if the job cannot be measured as it is."""
+        runner = TrialRunner(self.command, folder, private=self.private)
+        session = Session(
+            runner.run, budget=budget, steps=steps, clock=time.monotonic, report=report
+        )
+        self.session = session
+        case = session.measure_baseline()
+        if case is not None:
+            self._plan(case)
+        for candidate in self.candidates:
+            session.try_values({candidate.name: candidate.value})
+        combined = session.combine(session.outcomes())
+        if len(combined) > 1:
+            session.try_values(combined)
+        self.complete = True
+
+    def read_report(self) -> TrialReport | None:
+        """What was found so far; None: the job as it is was not measured."""
+        session = self.session
+        if session is None or not session.plain or session.steps is None:
+            return None
+        outcomes = session.outcomes()
+        memory = [run.memory_bytes for run in session.plain if run.memory_bytes is not None]
+        return TrialReport(
+            command=self.command,
+            private=self.private,
+            baseline=session.baseline,
+            runs=len(session.plain),
+            steps=session.steps,
+            memory_bytes=max(memory, default=None),
+            codes=tuple(dict.fromkeys(finding.code for finding in self.findings)),
+            candidates=self.candidates,
+            outcomes=outcomes,
+            unfit=self.unfit,
+            kept=choose_treatments(outcomes),
+            complete=self.complete,
+        )
+
+    def _plan(self, case: Case) -> None:
+        self.findings = diagnose(case).findings
+        self.candidates, self.unfit = plan_treatments(
+            find_situation(case), self.findings, only=self.only, wanted=self.wanted
+        )
+
+
+@contextmanager
+def trial_folder() -> Iterator[Path]:
+    """A private folder for the trials of a session, which is removed afterwards. Raises
+    OSError."""
+    folder = Path(tempfile.mkdtemp(prefix="trials-", dir=private_folder(home())))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def why_not_private(folder: Path) -> str | None:
+    """Why trials cannot be kept from writing on this machine, a clause; None: they can."""
+    scratch, kept = folder / "scratch", folder / "kept"
+    scratch.mkdir()
+    kept.mkdir()
+    return why_impossible(scratch, kept)
+
+
+def is_shown_to_help(report: TrialReport) -> bool:
+    """Whether any treatment helps."""
+    return any(outcome.verdict is Verdict.HELPS for outcome in report.outcomes)
+
+
+def was_tried(report: TrialReport) -> bool:
+    """Whether any treatment was tried."""
+    nothing = (Verdict.UNTRIED, Verdict.DOES_NOT_FIT)
+    return any(outcome.verdict not in nothing for outcome in report.outcomes)

@@ -1,0 +1,116 @@
+"""What a session of trials found, and its JSON (docs/treat.schema.json)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mgpu_doctor.advice.treatment import Value
+from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
+from mgpu_doctor.analysis.comparing.step_time_noise import Level
+from mgpu_doctor.analysis.trials.paired_effect import TimeSaved
+from mgpu_doctor.analysis.trials.trial_verdict import LossChange, Verdict
+from mgpu_doctor.report.diagnosis_json import plain
+from mgpu_doctor.treat.treatment_plan import Candidate, Unfit
+from mgpu_doctor.treat.trial_session import Outcome
+
+SCHEMA = "mgpu-doctor/treat/1"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialReport:
+    """The result of a session, complete or not."""
+
+    command: Sequence[str]
+    private: bool
+    """Whether what the trials wrote was kept apart."""
+    baseline: Level
+    """The mean step of the job as it is."""
+    runs: int
+    """Runs of the job as it is."""
+    steps: int
+    """Measured steps of each run."""
+    memory_bytes: int | None
+    """Peak memory of the rank with the most, without treatments."""
+    codes: tuple[str, ...]
+    """Codes of the findings about the job as it is."""
+    candidates: Sequence[Candidate]
+    outcomes: Sequence[Outcome]
+    unfit: Sequence[Unfit]
+    kept: Mapping[str, Value]
+    """The treatments to apply; empty: none is shown to help."""
+    complete: bool
+    """Whether everything that was planned was tried or the budget was used up, not interrupted."""
+
+    def find_candidate(self, outcome: Outcome) -> Candidate | None:
+        """The candidate of an outcome; None if that is of several treatments together."""
+        if len(outcome.values) != 1:
+            return None
+        name = next(iter(outcome.values))
+        return next((each for each in self.candidates if each.name == name), None)
+
+
+def choose_treatments(outcomes: Sequence[Outcome]) -> dict[str, Value]:
+    """The treatments to apply: the combination, or the single one, that helps most."""
+    helping = [outcome for outcome in outcomes if outcome.verdict is Verdict.HELPS]
+    best = max(helping, key=lambda each: each.saved.share if each.saved else 0.0, default=None)
+    return dict(best.values) if best is not None else {}
+
+
+def render_json(report: TrialReport) -> str:
+    """The report as indented ASCII JSON that ends in a newline."""
+    content: dict[str, Any] = plain(
+        {
+            "schema": SCHEMA,
+            "command": list(report.command),
+            "private": report.private,
+            "complete": report.complete,
+            "baseline": {
+                "step_seconds": report.baseline.seconds,
+                "standard_error": report.baseline.error,
+                "runs": report.runs,
+                "steps": report.steps,
+                "memory_bytes": report.memory_bytes,
+                "findings": list(report.codes),
+            },
+            "treatments": [_outcome(report, outcome) for outcome in report.outcomes],
+            "not_tried": [{"name": each.name, "reason": each.reason} for each in report.unfit],
+            "kept": dict(report.kept),
+        }
+    )
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def _outcome(report: TrialReport, outcome: Outcome) -> dict[str, Any]:
+    candidate = report.find_candidate(outcome)
+    treatments = [TREATMENTS[name] for name in outcome.values]
+    return {
+        "values": dict(outcome.values),
+        "verdict": outcome.verdict,
+        "reason": outcome.reason,
+        "runs": outcome.runs,
+        "predicted_step_time_ratio": candidate.ratio if candidate is not None else None,
+        "findings": list(candidate.codes) if candidate is not None else [],
+        "saved": _saved(outcome.saved),
+        "loss": _loss(outcome.loss),
+        "memory_bytes": outcome.memory_bytes,
+        "may_change": [treatment.effect for treatment in treatments],
+        "lines": [
+            treatment.write_lines(outcome.values[treatment.name]) for treatment in treatments
+        ],
+        "sites": list(outcome.sites),
+    }
+
+
+def _saved(saved: TimeSaved | None) -> dict[str, float] | None:
+    if saved is None:
+        return None
+    return {"step_fraction": saved.share, "low": saved.low, "high": saved.high}
+
+
+def _loss(loss: LossChange | None) -> dict[str, float] | None:
+    if loss is None:
+        return None
+    return {"difference": loss.difference, "spread": loss.spread, "limit": loss.limit}

@@ -1,0 +1,265 @@
+"""Runs one trial after the other, ends each after its steps, and leaves no process behind."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import psutil
+
+from mgpu_doctor.advice.treatment import Value
+from mgpu_doctor.advice.treatment_catalogue import split_by_way
+from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS as LEAST_MEASURED
+from mgpu_doctor.analysis.trials.trial_run import Shortfall, TrialRun, measure_run
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.process_metadata import Treated
+from mgpu_doctor.case.recording_case import load_recording
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Severity
+from mgpu_doctor.recording import layout
+from mgpu_doctor.recording.rank_pulse import pulses
+from mgpu_doctor.treat.trial_process import TrialRequest
+
+FIRST_STEP = 10
+"""Steps before are warm-up: allocators, buckets and workers settle, and `gc-freeze` acts at 5."""
+LEAST_STEPS = 60
+LEAST_SECONDS = 4.0
+MOST_STEPS = 2000
+"""Unless the user names the steps, the first run decides: at least 60, and 4 seconds of them."""
+_POLL = 0.05
+_PATIENCE = 10.0
+"""Seconds in which the observer writes the end of the recording after the job was killed."""
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, prctl(2)
+
+
+class Problem(str, Enum):
+    """Why a trial measured nothing, besides `Shortfall`."""
+
+    CRASHED = "crashed"
+    TOO_SLOW = "too-slow"
+    """It did not reach its steps in time: it hangs, or is many times slower."""
+    NOT_APPLIED = "not-applied"
+    """The treatment changed nothing in any rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFailure:
+    """A trial that measured nothing."""
+
+    problem: Problem | Shortfall
+    reason: str
+    """A clause that says what happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A trial that ran. `case`: the job while it still ran, of a trial that asked for it."""
+
+    result: TrialRun | TrialFailure
+    seconds: float
+    """Wall time of the trial, start and end included."""
+    treated: tuple[Treated, ...] = ()
+    """What the treatments changed in the first rank that reported it."""
+    case: Case | None = None
+
+
+class TrialRunner:
+    """Runs trials of one command. `private`: whether in private views."""
+
+    def __init__(self, command: Sequence[str], folder: Path, *, private: bool) -> None:
+        self._command = list(command)
+        self._folder = folder
+        self._private = private
+        self._count = 0
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # orphans of a trial become our children
+
+    def run(
+        self,
+        values: Mapping[str, Value],
+        *,
+        steps: int | None,
+        limit: float,
+        keeps_case: bool = False,
+    ) -> Trial:
+        """Runs the job with these treatments until all ranks have made `steps` steps after the
+        warm-up (None: the first run, which decides), or for `limit` seconds. `keeps_case`: also
+        loads the case of the job while it still runs: afterwards it is one that was killed."""
+        began = time.monotonic()
+        folder = self._folder / f"{self._count:03d}"
+        self._count += 1
+        recording, scratch = folder / "recording", folder / "scratch"
+        recording.mkdir(parents=True, mode=0o700)
+        scratch.mkdir(mode=0o700)
+        request: TrialRequest = {
+            "command": self._command,
+            "recording": str(recording),
+            "scratch": str(scratch) if self._private else "",
+            "values": dict(values),
+        }
+        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mgpu_doctor.treat.trial_process", str(folder / "request.json")],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # else the terminal's Ctrl-C would reach the job too
+        )
+        case: Case | None = None
+        end = End.TIMED_OUT
+        try:
+            end = _await_end(process, recording, steps, began + limit)
+            if keeps_case and end is End.REACHED:
+                case = load_recording(recording)
+        finally:
+            _kill_job(process, recording)
+        result, treated = _measure(recording, steps, end, process.returncode)
+        if isinstance(result, TrialRun) and _changed_nothing(values, treated):
+            result = TrialFailure(Problem.NOT_APPLIED, _explain_refusal(treated))
+        shutil.rmtree(scratch, ignore_errors=True)
+        return Trial(result, time.monotonic() - began, treated, case)
+
+
+def _changed_nothing(values: Mapping[str, Value], treated: Sequence[Treated]) -> bool:
+    """Whether all treatments are the probe's, and none changed anything."""
+    patches, variables = split_by_way(values)
+    return bool(patches) and not variables and not any(each.changed for each in treated)
+
+
+class End(Enum):
+    """How the wait for a trial's steps ended."""
+
+    REACHED = "all ranks have made the steps"
+    OVER = "the job has ended by itself"
+    TIMED_OUT = "the time is over"
+
+
+def _await_end(
+    process: subprocess.Popen[bytes], recording: Path, steps: int | None, deadline: float
+) -> End:
+    """Waits until all ranks have made their steps, the job is over, or the time is."""
+    warm: float | None = None
+    while process.poll() is None:
+        now = time.monotonic()
+        if now > deadline:
+            return End.TIMED_OUT
+        made = _count_steps(recording)
+        if made >= FIRST_STEP and warm is None:
+            warm = now
+        if steps is not None:
+            if made >= FIRST_STEP + steps:
+                return End.REACHED
+        elif warm is not None and (
+            (made >= FIRST_STEP + LEAST_STEPS and now - warm >= LEAST_SECONDS)
+            or made >= FIRST_STEP + MOST_STEPS
+        ):
+            return End.REACHED
+        time.sleep(_POLL)
+    return End.OVER
+
+
+def _count_steps(recording: Path) -> int:
+    """The steps that every rank that trains has recorded."""
+    info = _read_info(recording)
+    outside = info.get("boxes")
+    host = str(info.get("host", ""))
+    folder = Path(outside) if isinstance(outside, str) else layout.boxes(recording, host)
+    counts = [pulse.steps for pulse in pulses(folder).values()]
+    return min((count for count in counts if count), default=0)
+
+
+def _read_info(recording: Path) -> dict[str, object]:
+    try:
+        info = json.loads((recording / layout.INFO).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+def _kill_job(process: subprocess.Popen[bytes], recording: Path) -> None:
+    """Kills the job's processes, those that its first one started before the others can start new
+    ones; its observer then ends the recording."""
+    pid = _read_info(recording).get("job_pid")
+    if process.poll() is None and isinstance(pid, int):
+        _kill_family(pid)
+    try:
+        process.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        _kill_family(process.pid)
+        process.wait()
+    for orphan in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            orphan.kill()
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _kill_family(pid: int) -> None:
+    with suppress(psutil.NoSuchProcess):
+        first = psutil.Process(pid)
+        for member in (first, *first.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+
+
+def _measure(
+    recording: Path, steps: int | None, end: End, code: int | None
+) -> tuple[TrialRun | TrialFailure, tuple[Treated, ...]]:
+    """What the trial measured, or why it measured nothing, and what its treatments changed."""
+    try:
+        case = load_recording(recording)
+    except (OSError, ValueError) as error:
+        return TrialFailure(Problem.CRASHED, f"nothing was recorded ({error})"), ()
+    reported = (rank.metadata.treatments for rank in case.ranks if rank.metadata.treatments)
+    treated = next(reported, ())
+    if end is End.OVER and code:
+        return TrialFailure(Problem.CRASHED, _explain_crash(case, code)), treated
+    if end is End.TIMED_OUT:
+        return TrialFailure(Problem.TOO_SLOW, "it did not make its steps in time"), treated
+    measured = measure_run(case, FIRST_STEP, steps or MOST_STEPS)
+    if isinstance(measured, TrialRun):
+        return measured, treated
+    return TrialFailure(measured, _SHORTFALLS[measured]), treated
+
+
+_SHORTFALLS = {
+    Shortfall.NO_STEPS: "no training step was seen",
+    Shortfall.TOO_SHORT: f"the job has fewer than {FIRST_STEP + LEAST_MEASURED} steps",
+    Shortfall.UNEVEN: "its ranks recorded too few steps in common",
+}
+_REFUSALS = {
+    "already-set": "it is set already",
+    "no-argument": "this version of torch has no such argument",
+    "iterable-dataset": "its dataset is iterable: each worker would load the same samples",
+    "no-workers": "its loader has no workers",
+    "several-modules": "several modules use DistributedDataParallel",
+}
+
+
+def _explain_crash(case: Case, code: int) -> str:
+    """The title of the finding that explains the failure, or the exit code."""
+    critical = (
+        finding.title
+        for finding in diagnose(case).findings
+        if finding.severity is Severity.CRITICAL
+    )
+    return next(critical, f"the job ended with exit code {code}")
+
+
+def _explain_refusal(treated: Sequence[Treated]) -> str:
+    reasons = [
+        f"{_REFUSALS.get(each.refused, each.refused)}{f' ({each.details})' if each.details else ''}"
+        for each in treated
+        if each.refused
+    ]
+    return reasons[0] if reasons else "the script makes no call that it changes"

@@ -1,0 +1,271 @@
+"""A session of trials: the job as it is, each treatment, then those that help together.
+
+Runs follow each other in the order A B B A C C A …: every treatment lies between two runs of the
+job as it is, and is run twice. A treatment that seems to matter but is not certain is run in a
+second such block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mgpu_doctor.advice.treatment import Effect, Value
+from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
+from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level
+from mgpu_doctor.analysis.trials.paired_effect import (
+    Block,
+    Noise,
+    TimeSaved,
+    estimate_saving,
+    pool_noise,
+)
+from mgpu_doctor.analysis.trials.trial_run import TrialRun
+from mgpu_doctor.analysis.trials.trial_verdict import (
+    LossChange,
+    Verdict,
+    compare_losses,
+    is_settled,
+    judge,
+)
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.treat.trial_runner import Problem, Trial, TrialFailure
+
+MOST_BLOCKS = 2
+"""Blocks per treatment, and looks at its result."""
+_RUNS_PER_BLOCK = 3
+_SLOWER, _MORE = 3.0, 30.0
+"""A trial is given up after this multiple of the first one's time, and these seconds."""
+
+
+class RunTrial(Protocol):
+    """Runs one trial, as `TrialRunner.run`."""
+
+    def __call__(
+        self,
+        values: Mapping[str, Value],
+        *,
+        steps: int | None,
+        limit: float,
+        keeps_case: bool = False,
+    ) -> Trial: ...
+
+
+class BaselineError(Exception):
+    """The job as it is could not be measured; the message is one clear sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What trials of a treatment, or of several together, showed."""
+
+    values: Mapping[str, Value]
+    verdict: Verdict
+    reason: str | None = None
+    """Why it could not be measured, a clause."""
+    saved: TimeSaved | None = None
+    loss: LossChange | None = None
+    """None: no loss was seen."""
+    memory_bytes: int | None = None
+    """Peak memory of the rank with the most; None: unknown."""
+    sites: tuple[str, ...] = ()
+    """The script's lines whose calls were changed, as `file:line`."""
+    runs: int = 0
+
+
+@dataclass(slots=True)
+class _Tried:
+    """The trials of one treatment so far."""
+
+    values: Mapping[str, Value]
+    blocks: list[tuple[TrialRun, TrialRun, TrialRun, TrialRun]] = field(default_factory=list)
+    failure: TrialFailure | None = None
+    sites: tuple[str, ...] = ()
+
+    @property
+    def treated(self) -> list[TrialRun]:
+        return [run for block in self.blocks for run in block[1:3]]
+
+
+class Session:
+    """Measures the job, then treatments. `report` is called with what is being done and the
+    seconds of the budget that are left."""
+
+    def __init__(
+        self,
+        run: RunTrial,
+        *,
+        budget: float,
+        steps: int | None,
+        clock: Callable[[], float],
+        report: Callable[[str, float], None],
+    ) -> None:
+        self._run = run
+        self._clock = clock
+        self._report = report
+        self._ends = clock() + budget
+        self.steps = steps
+        """Measured steps per run; None until the first run has decided."""
+        self.plain: list[TrialRun] = []
+        """Runs of the job as it is, in order."""
+        self._tried: list[_Tried] = []
+        self._longest = 0.0
+        self._levels: dict[int, Level] = {}
+        """By the id of the run; all runs are kept."""
+
+    def measure_baseline(self) -> Case | None:
+        """Runs the job twice as it is. Returns its case of the first run while it ran. Raises
+        `BaselineError`."""
+        self._report("the job as it is", self._left())
+        first = self._run({}, steps=self.steps, limit=self._left(), keeps_case=True)
+        if isinstance(first.result, TrialFailure):
+            raise BaselineError(f"the job cannot be tried: {first.result.reason}.")
+        self._longest = first.seconds
+        self.steps = len(first.result.seconds)
+        self.plain.append(first.result)
+        self._run_plain()
+        return first.case
+
+    def has_time(self) -> bool:
+        """Whether the budget lasts for another block."""
+        return self._left() >= _RUNS_PER_BLOCK * self._longest
+
+    def try_values(self, values: Mapping[str, Value]) -> Outcome:
+        """Tries treatments together, in as many blocks as needed and the budget allows."""
+        tried = _Tried(values)
+        self._tried.append(tried)
+        for _ in range(MOST_BLOCKS):
+            if not self.has_time() or not self._add_block(tried):
+                break
+            saved = self._estimate(tried)
+            if saved is None or is_settled(saved):
+                break
+        return self._judge(tried)
+
+    def outcomes(self) -> list[Outcome]:
+        """The outcomes so far, judged by the noise of all runs so far."""
+        return [self._judge(tried) for tried in self._tried]
+
+    def combine(self, outcomes: Sequence[Outcome]) -> dict[str, Value]:
+        """The values of all treatments that help, the best first; those that a better one excludes
+        are left out."""
+        combined: dict[str, Value] = {}
+        for outcome in sorted(outcomes, key=_share, reverse=True):
+            if outcome.verdict is Verdict.HELPS and not any(
+                TREATMENTS[name].excludes & combined.keys() for name in outcome.values
+            ):
+                combined |= outcome.values
+        return combined
+
+    @property
+    def noise(self) -> Noise | None:
+        """How much equal runs differ."""
+        pairs = [
+            (self._level(block[1]), self._level(block[2]))
+            for tried in self._tried
+            for block in tried.blocks
+        ]
+        return pool_noise([self._level(run) for run in self.plain], pairs)
+
+    @property
+    def baseline(self) -> Level:
+        """The mean step of the job as it is, of all runs."""
+        levels = [self._level(run) for run in self.plain]
+        mean = sum(level.seconds for level in levels) / len(levels)
+        noise = self.noise
+        error = None if noise is None else (noise.variance / len(levels)) ** 0.5
+        return Level(mean, error, noise.freedom if noise else 1.0)
+
+    def _level(self, run: TrialRun) -> Level:
+        known = self._levels.get(id(run))
+        if known is None:
+            known = self._levels[id(run)] = mean_level(run.seconds[: self.steps])
+        return known
+
+    def _left(self) -> float:
+        return self._ends - self._clock()
+
+    def _run_plain(self) -> TrialRun | None:
+        trial = self._run_once({})
+        if isinstance(trial.result, TrialFailure):
+            if len(self.plain) < 2:
+                raise BaselineError(
+                    f"the job ran once, and failed the second time: {trial.result.reason}."
+                )
+            return None
+        self.plain.append(trial.result)
+        return trial.result
+
+    def _run_once(self, values: Mapping[str, Value]) -> Trial:
+        limit = _SLOWER * self._longest + _MORE
+        trial = self._run(values, steps=self.steps, limit=limit)
+        if isinstance(trial.result, TrialRun):
+            self.steps = min(self.steps or len(trial.result.seconds), len(trial.result.seconds))
+            self._longest = max(self._longest, trial.seconds)
+        return trial
+
+    def _add_block(self, tried: _Tried) -> bool:
+        """Runs a block; False if it could not be completed."""
+        treated: list[TrialRun] = []
+        before = self.plain[-1]
+        for _ in range(2):
+            self._report(describe_values(tried.values), self._left())
+            trial = self._run_once(tried.values)
+            sites = (site for each in trial.treated for site in each.sites)
+            tried.sites = tried.sites or tuple(dict.fromkeys(sites))
+            if isinstance(trial.result, TrialFailure):
+                tried.failure = trial.result
+                return False
+            treated.append(trial.result)
+        self._report("the job as it is", self._left())
+        after = self._run_plain()
+        if after is None:
+            return False
+        tried.blocks.append((before, treated[0], treated[1], after))
+        return True
+
+    def _estimate(self, tried: _Tried) -> TimeSaved | None:
+        noise = self.noise
+        if noise is None or not tried.blocks:
+            return None
+        blocks = [Block(*(self._level(run) for run in block)) for block in tried.blocks]
+        return estimate_saving(blocks, noise, looks=MOST_BLOCKS)
+
+    def _judge(self, tried: _Tried) -> Outcome:
+        runs = 2 * len(tried.blocks)
+        if tried.failure is not None:
+            fits = tried.failure.problem is not Problem.NOT_APPLIED
+            verdict = Verdict.FAILS if fits else Verdict.DOES_NOT_FIT
+            return Outcome(
+                tried.values, verdict, tried.failure.reason, sites=tried.sites, runs=runs
+            )
+        saved = self._estimate(tried)
+        if saved is None:
+            return Outcome(tried.values, Verdict.UNTRIED, "the budget was used up")
+        loss = compare_losses(
+            [run.losses for run in self.plain if run.losses is not None],
+            [run.losses for run in tried.treated if run.losses is not None],
+            max((TREATMENTS[name].effect for name in tried.values), key=list(Effect).index),
+        )
+        memory = [run.memory_bytes for run in tried.treated if run.memory_bytes is not None]
+        return Outcome(
+            tried.values,
+            judge(saved, loss),
+            saved=saved,
+            loss=loss,
+            memory_bytes=max(memory, default=None),
+            sites=tried.sites,
+            runs=runs,
+        )
+
+
+def describe_values(values: Mapping[str, Value]) -> str:
+    """`gc-freeze`, `loader-workers=2`, several joined by ` + `."""
+    return " + ".join(
+        name if value is True else f"{name}={value}" for name, value in values.items()
+    )
+
+
+def _share(outcome: Outcome) -> float:
+    return outcome.saved.share if outcome.saved is not None else 0.0

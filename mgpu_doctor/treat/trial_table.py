@@ -1,0 +1,148 @@
+"""The result of a session of trials as text for a terminal."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from mgpu_doctor.advice.treatment import Effect, Treatment, Value, Way
+from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
+from mgpu_doctor.analysis.trials.trial_verdict import Verdict
+from mgpu_doctor.formatting import format_bytes, format_count, format_seconds, format_share
+from mgpu_doctor.report.text import line
+from mgpu_doctor.treat.trial_report import TrialReport
+from mgpu_doctor.treat.trial_session import Outcome, describe_values
+
+_VERDICTS = {
+    Verdict.HELPS: "helps",
+    Verdict.NO_DIFFERENCE: "no difference shown",
+    Verdict.WORSE: "worse",
+    Verdict.CHANGES_LOSS: "changes the loss",
+    Verdict.FAILS: "fails",
+    Verdict.DOES_NOT_FIT: "does not fit",
+    Verdict.UNTRIED: "not tried",
+}
+_INDENT = "  "
+_HEAD = ("treatment", "verdict", "step time", "95 % interval", "predicted", "memory", "loss")
+_EFFECTS = {
+    Effect.NOTHING: "does not change the result",
+    Effect.ROUNDING: "may change rounding",
+    Effect.CONVERGENCE: "may change convergence",
+}
+
+
+def render_report(report: TrialReport, *, width: int, unicode: bool) -> str:
+    """The table, the reasons, and what to write to keep what helps."""
+    between = "…" if unicode else ".."
+    rows = [_row(report, outcome, between) for outcome in report.outcomes]
+    parts = [_baseline(report)]
+    if rows:
+        parts += ["", *_align([_HEAD, *rows])]
+    reasons = [
+        f"{describe_values(outcome.values)}: {line(outcome.reason)}."
+        for outcome in report.outcomes
+        if outcome.reason
+    ]
+    parts += ["", *_wrap(reasons, width)] if reasons else []
+    unfit = [f"{each.name} ({line(each.reason)})" for each in report.unfit if not each.fits]
+    waiting = [each.name for each in report.unfit if each.fits]
+    if unfit:
+        parts += ["", *_wrap([f"Do not fit: {'; '.join(unfit)}."], width)]
+    if waiting:
+        parts += ["", *_wrap([f"Tried only with --only NAME: {', '.join(waiting)}."], width)]
+    parts += ["", *_kept(report, width)]
+    return "\n".join(parts) + "\n"
+
+
+def render_list() -> str:
+    """All treatments, with what they may change and what they need."""
+    lines = []
+    for treatment in TREATMENTS.values():
+        value = "" if treatment.is_switch else f"=N ({treatment.least} to {treatment.most})"
+        lines += [f"{treatment.name}{value}", f"    {treatment.summary}."]
+        lines.append(f"    {_describe(treatment)}")
+    return "\n".join(lines) + "\n"
+
+
+def _describe(treatment: Treatment) -> str:
+    how = "set in the environment" if treatment.way is Way.ENVIRONMENT else "set by the probe"
+    framework = treatment.framework or "any framework"
+    strategies = ", with DistributedDataParallel" if treatment.strategies else ""
+    named = "; tried only if you name it" if treatment.waits_to_be_named else ""
+    return f"{framework}{strategies}; {_EFFECTS[treatment.effect]}; {how}{named}. {treatment.needs}"
+
+
+def _baseline(report: TrialReport) -> str:
+    error = report.baseline.error
+    noise = "" if error is None else f", standard error {format_share(error)}"
+    findings = f"; findings: {', '.join(report.codes)}" if report.codes else ""
+    return (
+        f"As it is: {format_seconds(report.baseline.seconds)} per step{noise} "
+        f"({format_count(report.runs, 'run')} of {report.steps} steps){findings}"
+    )
+
+
+def _row(report: TrialReport, outcome: Outcome, between: str) -> tuple[str, ...]:
+    candidate = report.find_candidate(outcome)
+    saved, loss = outcome.saved, outcome.loss
+    predicted = candidate.ratio if candidate is not None else None
+    return (
+        describe_values(outcome.values),
+        _VERDICTS[outcome.verdict],
+        "" if saved is None else _change(-saved.share),
+        "" if saved is None else f"{_change(-saved.high)} {between} {_change(-saved.low)}",
+        "" if predicted is None else _change(predicted - 1),
+        "" if outcome.memory_bytes is None else format_bytes(outcome.memory_bytes),
+        ""
+        if loss is None
+        else f"{'differs by' if loss.is_change else 'within'} "
+        f"{format_share(loss.difference if loss.is_change else loss.limit)}",
+    )
+
+
+def _change(share: float) -> str:
+    """A signed percentage."""
+    text = format_share(abs(share))
+    return text if share == 0 else f"{'-' if share < 0 else '+'}{text}"
+
+
+def _align(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    used = [place for place in range(len(rows[0])) if any(row[place] for row in rows[1:])]
+    widths = {place: max(len(row[place]) for row in rows) for place in used}
+    for row in rows:
+        yield "  ".join(row[place].ljust(widths[place]) for place in used).rstrip()
+
+
+def _wrap(sentences: Sequence[str], width: int) -> Iterator[str]:
+    for sentence in sentences:
+        yield from textwrap.wrap(sentence, width, break_on_hyphens=False, subsequent_indent=_INDENT)
+
+
+def _kept(report: TrialReport, width: int) -> Iterator[str]:
+    if not report.kept:
+        yield "Nothing is shown to help." if report.outcomes else "Nothing was tried."
+        return
+    yield "To keep what helps:"
+    sites = {
+        name: outcome.sites
+        for outcome in report.outcomes
+        if len(outcome.values) == 1
+        for name in outcome.values
+    }
+    for name, value in report.kept.items():
+        yield from _wrap(
+            [f"{_INDENT}{_write(report, name, value)}{_where(sites.get(name, ()))}"], width
+        )
+
+
+def _write(report: TrialReport, name: str, value: Value) -> str:
+    treatment = TREATMENTS[name]
+    lines = treatment.write_lines(value)
+    if treatment.way is Way.ENVIRONMENT:
+        return f"{lines} {shlex.join(report.command)}"
+    return lines
+
+
+def _where(sites: Sequence[str]) -> str:
+    return f"  at {', '.join(map(line, sites))}" if sites else ""

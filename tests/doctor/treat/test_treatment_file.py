@@ -1,0 +1,58 @@
+"""The file between `treat -o` and `run --treat`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mgpu_probes.inprocess import TREATMENTS_VARIABLE
+
+from mgpu_doctor.treat.treatment_file import (
+    TreatmentFileError,
+    format_treatments,
+    read_treatments,
+    treated_environment,
+)
+
+VALUES = {"loader-workers": 2, "gc-freeze": True, "threads": 4}
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "treatment.toml"
+    file.write_text(format_treatments(VALUES, {"gc-freeze": "helps:\n35 %"}))
+    assert read_treatments(file) == VALUES
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[treatments]\nloader-workers = 2",
+        'schema = "mgpu-doctor/treatment/2"\n[treatments]\n',
+        'schema = "mgpu-doctor/treatment/1"\ntreatments = 3',
+        'schema = "mgpu-doctor/treatment/1"\n[treatments]\nloader-workers = 2000',
+        'schema = "mgpu-doctor/treatment/1"\n[treatments]\nLD_PRELOAD = "evil.so"',
+        "\xff\x00",
+        "a" * 100_000,
+    ],
+    ids=["empty", "no schema", "newer", "no table", "too many", "unknown", "binary", "long"],
+)
+def test_other_files_are_refused_in_one_sentence(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(TreatmentFileError) as refused:
+        read_treatments(file)
+    assert str(refused.value).startswith(str(file))
+    assert str(refused.value).endswith(".")
+    with pytest.raises(TreatmentFileError):
+        read_treatments(tmp_path / "missing.toml")
+
+
+def test_the_environment_holds_these_treatments_and_no_older_ones() -> None:
+    before = {TREATMENTS_VARIABLE: '{"gc-freeze": true}', "OMP_NUM_THREADS": "1", "HOME": "/h"}
+    assert treated_environment(before, VALUES) == {
+        TREATMENTS_VARIABLE: '{"loader-workers": 2, "gc-freeze": true}',
+        "OMP_NUM_THREADS": "4",
+        "HOME": "/h",
+    }
+    assert treated_environment(before, {"threads": 4}) == {"OMP_NUM_THREADS": "4", "HOME": "/h"}

@@ -1,0 +1,153 @@
+"""Sessions of trials on simulated jobs: verdicts, their order, the budget, and placebos."""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
+from mgpu_doctor.analysis.trials.paired_effect import FALSE_HELPS
+from mgpu_doctor.analysis.trials.trial_verdict import Verdict
+from mgpu_doctor.treat.trial_session import BaselineError, Outcome, Session
+from tests.support.simulated_trials import CRASH, NOT_APPLIED, SimulatedJob
+
+NAMES = tuple(islice(TREATMENTS, 10))
+
+
+def session(job: SimulatedJob, budget: float = 3600.0) -> Session:
+    made = Session(job.run, budget=budget, steps=60, clock=job.clock, report=lambda *_: None)
+    made.measure_baseline()
+    return made
+
+
+def try_all(job: SimulatedJob, names: tuple[str, ...], budget: float = 3600.0) -> list[Outcome]:
+    trials = session(job, budget)
+    for name in names:
+        trials.try_values({name: True})
+    return trials.outcomes()
+
+
+def allowed(placebos: int) -> float:
+    """False claims of so many placebos at the stated rate, and two standard errors more."""
+    expected = placebos * FALSE_HELPS
+    return expected + 2 * math.sqrt(expected)
+
+
+@pytest.mark.parametrize(
+    ("between", "within", "alike", "stalls"),
+    [
+        (0.01, 0.05, 0.5, 0.01),
+        (0.05, 0.05, 0.0, 0.0),
+        (0.0, 0.3, 0.8, 0.05),
+        (0.15, 0.1, 0.3, 0.02),
+    ],
+)
+def test_placebos_are_not_said_to_help_more_often_than_stated(
+    between: float, within: float, alike: float, stalls: float
+) -> None:
+    random = np.random.default_rng(11)
+    verdicts = []
+    for _ in range(20):
+        job = SimulatedJob(
+            random, between_runs=between, within_runs=within, alike=alike, stalls=stalls
+        )
+        verdicts += [outcome.verdict for outcome in try_all(job, NAMES)]
+    assert verdicts.count(Verdict.HELPS) <= allowed(len(verdicts))
+    assert verdicts.count(Verdict.WORSE) <= allowed(len(verdicts))
+
+
+def test_a_single_placebo_with_nothing_to_compare_the_noise_with() -> None:
+    random = np.random.default_rng(12)
+    verdicts = [
+        try_all(SimulatedJob(random, between_runs=0.05), ("gc-freeze",))[0].verdict
+        for _ in range(200)
+    ]
+    assert verdicts.count(Verdict.HELPS) <= allowed(len(verdicts))
+
+
+def test_what_helps_and_what_hurts_is_found_in_a_noisy_job_that_slows_down() -> None:
+    random = np.random.default_rng(13)
+    right = 0
+    for _ in range(20):
+        ratios = {"loader-workers": 0.8, "ddp-bucket-view": 0.88, "gc-freeze": 1.2}
+        job = SimulatedJob(random, ratios, drift=0.005)
+        outcomes = {next(iter(one.values)): one for one in try_all(job, (*NAMES, "gc-freeze"))}
+        saved = outcomes["loader-workers"].saved
+        assert saved is not None
+        assert saved.low < 0.2 + 0.02
+        assert saved.high > 0.2 - 0.02
+        right += (
+            outcomes["loader-workers"].verdict is Verdict.HELPS
+            and outcomes["ddp-bucket-view"].verdict is Verdict.HELPS
+            and outcomes["gc-freeze"].verdict is Verdict.WORSE
+        )
+    assert right >= 19
+
+
+def test_a_treatment_that_fails_does_not_fit_or_changes_the_loss() -> None:
+    job = SimulatedJob(
+        np.random.default_rng(14),
+        ratios={"ddp-bucket-view": 0.5},
+        failing={"ddp-no-search": CRASH, "loader-prefetch": NOT_APPLIED},
+        loss_change={"ddp-bucket-view": 0.1},
+    )
+    names = ("ddp-no-search", "loader-prefetch", "ddp-bucket-view", "gc-freeze")
+    failed, unfit, changed, same = try_all(job, names)
+    assert (failed.verdict, failed.reason, failed.runs) == (Verdict.FAILS, CRASH.reason, 0)
+    assert (unfit.verdict, unfit.reason) == (Verdict.DOES_NOT_FIT, NOT_APPLIED.reason)
+    assert changed.verdict is Verdict.CHANGES_LOSS
+    assert changed.loss is not None
+    assert changed.loss.difference == pytest.approx(0.1 / 1.5, rel=0.01)
+    assert same.verdict is Verdict.NO_DIFFERENCE
+
+
+def test_losses_of_a_job_without_a_seed_differ_by_themselves() -> None:
+    job = SimulatedJob(np.random.default_rng(15), seeded=False)
+    assert {one.verdict for one in try_all(job, NAMES)} == {Verdict.NO_DIFFERENCE}
+
+
+def test_runs_alternate_and_every_treatment_lies_between_two_runs_without_it() -> None:
+    job = SimulatedJob(np.random.default_rng(16), between_runs=0.001, within_runs=0.01, stalls=0.0)
+    try_all(job, ("gc-freeze", "ddp-bucket-view"))
+    ran = "".join("A" if not values else next(iter(values))[0] for values in job.ran)
+    assert ran == "AAggAddA"
+
+
+def test_the_budget_ends_the_trials_and_keeps_what_was_measured() -> None:
+    """Each run takes 10 s: two of the job, and three for the first treatment."""
+    job = SimulatedJob(np.random.default_rng(17), {"gc-freeze": 0.5}, stalls=0.0)
+    tried, untried = try_all(job, ("gc-freeze", "ddp-bucket-view"), budget=55.0)
+    assert tried.verdict is Verdict.HELPS
+    assert (untried.verdict, untried.runs) == (Verdict.UNTRIED, 0)
+    assert job.now == 50.0
+
+
+def test_a_job_that_fails_by_itself_is_not_tried() -> None:
+    job = SimulatedJob(np.random.default_rng(18))
+    trials = Session(
+        lambda values, **given: SimulatedJob(job.random, failing={"gc-freeze": CRASH}).run(
+            {"gc-freeze": True, **values}, **given
+        ),
+        budget=60.0,
+        steps=60,
+        clock=job.clock,
+        report=lambda *_: None,
+    )
+    with pytest.raises(BaselineError, match="rank 0 failed"):
+        trials.measure_baseline()
+
+
+def test_what_helps_is_combined_without_what_a_better_one_excludes() -> None:
+    ratios = {"optimizer-fused": 0.6, "optimizer-foreach": 0.8, "loader-workers": 0.7}
+    job = SimulatedJob(np.random.default_rng(19), ratios, stalls=0.0)
+    trials = session(job)
+    outcomes = [
+        trials.try_values({"optimizer-foreach": True}),
+        trials.try_values({"optimizer-fused": True}),
+        trials.try_values({"loader-workers": 2}),
+        trials.try_values({"gc-freeze": True}),
+    ]
+    assert trials.combine(outcomes) == {"optimizer-fused": True, "loader-workers": 2}

@@ -1,0 +1,125 @@
+"""`treat` finds what helps an unchanged script and leaves its folder as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mgpu_doctor.case.recording_case import load_recording
+from tests.support.jobs import Ended, run
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 4000
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.full((16,), index / 4000), torch.tensor([index / 4000])
+
+def main():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(16, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with open("log.txt", "a") as log:
+        for step, (inputs, targets) in enumerate(DataLoader(Slow(), 4)):
+            loss = (model(inputs) - targets).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            log.write(f"{step} {loss.item()}\\n")
+            if step % 10 == 0:
+                torch.save(model.state_dict(), "checkpoint.pt")
+            if step == int(sys.argv[1]):
+                sys.exit(int(sys.argv[2]))
+
+if __name__ == "__main__":
+    main()
+"""
+DOCTOR = [sys.executable, "-m", "mgpu_doctor"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The script's folder, with an older checkpoint in it."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "train.py").write_text(SCRIPT)
+    (work / "checkpoint.pt").write_bytes(b"from another day")
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return work
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def treat(*options: str, steps: int, code: int = 0) -> Ended:
+    job = [sys.executable, "train.py", str(steps), str(code)]
+    return run([*DOCTOR, "treat", "--budget", "4m", "--steps", "30", *options, "--", *job], 400)
+
+
+def test_workers_help_a_slow_loader_and_nothing_is_left_behind(folder: Path) -> None:
+    before = contents(folder)
+    file = folder.parent / "treatment.toml"
+    options = ("--only", "loader-workers", "--only", "loader-prefetch", "--json", "-o", str(file))
+    ended = treat(*options, steps=900)
+    assert ended.code == 0, ended.err
+    assert contents(folder) == before
+    assert not any((folder.parent / "home").glob("trials-*"))
+    others = [each for each in psutil.process_iter(["cwd"]) if each.pid != os.getpid()]
+    assert not [each for each in others if each.info["cwd"] == str(folder)]
+    report = json.loads(ended.out)
+    (workers,) = report["treatments"]
+    assert (workers["verdict"], workers["may_change"]) == ("helps", ["nothing"])
+    assert workers["saved"]["step_fraction"] > 0.3
+    assert workers["loss"]["difference"] < 1e-6
+    line = 1 + next(n for n, text in enumerate(SCRIPT.splitlines()) if "DataLoader(Slow" in text)
+    assert workers["sites"] == [f"{folder}/train.py:{line}"]
+    assert "input-bound" in report["baseline"]["findings"]
+    assert [each["name"] for each in report["not_tried"]] == ["loader-prefetch"]
+    assert report["kept"] == {"loader-workers": min(4, max(1, len(os.sched_getaffinity(0))))}
+
+    recording = folder.parent / "recording"
+    job = [sys.executable, "train.py", "40", "5"]
+    treated = ["run", "--treat", str(file), "--quiet", "--dir", str(recording), "--", *job]
+    assert run([*DOCTOR, *treated]).code == 5
+    metadata = load_recording(recording).ranks[0].metadata
+    assert metadata.loader.workers == report["kept"]["loader-workers"]
+    assert metadata.treatments[0].changed == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "code", "sentence"),
+    [
+        (3, 9, "exit code 9"),
+        (12, 0, "fewer than 30 steps"),
+        (-1, 0, ""),
+    ],
+    ids=["fails", "short", "no steps"],
+)
+def test_a_job_that_cannot_be_tried_is_explained_in_a_sentence(
+    steps: int, code: int, sentence: str, folder: Path
+) -> None:
+    if steps < 0:
+        (folder / "train.py").write_text("import torch; print('no step')")
+        sentence = "no training step was seen"
+    before = contents(folder)
+    ended = treat(steps=steps, code=code)
+    assert ended.code == 3
+    assert ended.out == ""
+    assert len(ended.err.splitlines()) == 1
+    assert sentence in ended.err
+    assert contents(folder) == before
