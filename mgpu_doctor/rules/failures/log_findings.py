@@ -1,4 +1,4 @@
-"""A cause found in the console in words: a finding, or an addition to another one."""
+"""Findings about a cause that the console shows, and additions to other findings."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from mgpu_doctor.rules.failures.log_codes import GROUP, general, summary_of
 from mgpu_doctor.rules.rule import Addition
 from mgpu_doctor.signatures.signature import Role, Signature
 
-PARTED = "hang-collective-mismatch"
-ABSENT = "tf-worker-absent"
+MISMATCH = "hang-collective-mismatch"
+WORKER_ABSENT = "tf-worker-absent"
 MOST_EVIDENCE = 4
 TITLE_WIDTH = 160
 LEAST_TITLE, LEAST_SUMMARY = 30, 8
-"""Least characters before a colon that make a title: `XID 79:` is too short."""
+"""Minimum of characters before a colon that make a title: `XID 79:` is too short."""
 UNKNOWN = "(unknown)"
 _WORKER = re.compile(r"\bworker (\d+) \(", re.ASCII)
 _MILLISECONDS = re.compile(r"\b(\d{1,12}) ms\b", re.ASCII)
@@ -38,7 +38,7 @@ _SENTENCE = re.compile(r"(?<=[a-z0-9)`'\]])[.:;] ")
 def make_finding(cause: LogCause, case: Case) -> Finding:
     """The cause as a finding of its own."""
     signature, best = cause.signature, cause.signs[0]
-    meaning = filled(signature.meaning, signature, best)
+    meaning = fill_groups(signature.meaning, signature, best)
     symptom = cause.role is Role.SYMPTOM
     late = cause.lagging_ranks
     first = cause.explained[0] if cause.explained else None
@@ -53,7 +53,7 @@ def make_finding(cause: LogCause, case: Case) -> Finding:
         evidence=(
             *((_late_evidence(late),) if late else ()),
             *evidence(cause),
-            *(_calls(case) if cause.code == PARTED else ()),
+            *(_calls(case) if cause.code == MISMATCH else ()),
             *(failure_text.evidence_of(first, case) if first else ()),
         ),
         since_step=first.last_step if first else late.last if late else None,
@@ -129,7 +129,7 @@ def make_addition(finding: Finding, cause: LogCause) -> Addition | None:
     """What the console adds to a finding of the same code; None if it adds nothing."""
     if fix(cause) in finding.fixes:
         return None
-    meaning = filled(cause.signature.meaning, cause.signature, cause.signs[0])
+    meaning = fill_groups(cause.signature.meaning, cause.signature, cause.signs[0])
     known = {piece.value for piece in finding.evidence}
     return Addition(
         cause="" if meaning in finding.cause else meaning,
@@ -146,14 +146,14 @@ def evidence(cause: LogCause) -> tuple[Evidence, ...]:
 
 
 def fix(cause: LogCause) -> Fix:
-    how = filled(cause.signature.fix, cause.signature, cause.signs[0])
+    how = fill_groups(cause.signature.fix, cause.signature, cause.signs[0])
     if cause.lagging_ranks is not None:
         return _late_fix(cause.lagging_ranks)
     first, rest = _divided(how, LEAST_SUMMARY)
     return Fix(cause.signature.id, first_sentence(how, LEAST_SUMMARY), rest or first)
 
 
-def filled(text: str, signature: Signature, sign: LogMatch) -> str:
+def fill_groups(text: str, signature: Signature, sign: LogMatch) -> str:
     """The signature's text with the values that its groups captured."""
     if sign.form is Form.HEAD and GROUP.search(text):
         is_meaning = text == signature.meaning
@@ -231,7 +231,7 @@ def _absent(cause: LogCause, case: Case) -> tuple[Culprit, ...]:
     cluster, worker numbers are not rank numbers."""
     named = {int(number) for number in _WORKER.findall(cause.signs[0].text)}
     missing = [rank for rank in case.ranks if rank.state is State.MISSING]
-    if cause.signature.id != ABSENT or {rank.rank for rank in missing} != named:
+    if cause.signature.id != WORKER_ABSENT or {rank.rank for rank in missing} != named:
         return ()
     return tuple(Culprit(rank.rank, rank.host) for rank in missing)
 

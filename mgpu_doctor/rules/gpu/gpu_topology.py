@@ -30,7 +30,7 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     ways, used = wiring(measures.watched), _used(measures)
     if ways is None or len(used) < 2:
         return
-    yield from _barred(measures, ways, used)
+    yield from _without_peer_access(measures, ways, used)
     indices = [gpu.index for gpu in used]
     slowest = ways.slowest(indices)
     if slowest is None:
@@ -39,9 +39,9 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     better = ways.better(indices, free)
     outside = ways.outsiders(indices)
     if better is not None and slowest in FAR:
-        yield _choice(measures, used, ways, better, limits)
+        yield _slow_choice(measures, used, ways, better, limits)
     elif outside:
-        yield _outside(measures, used, outside, limits)
+        yield _without_nvlink(measures, used, outside, limits)
 
 
 def _used(measures: Measures) -> list[Gpu]:
@@ -73,7 +73,7 @@ def _share(measures: Measures, limits: Limits) -> tuple[Evidence, ...]:
     return (Evidence(measure, share, "fraction", limits["share"], "black boxes"),)
 
 
-def _barred(measures: Measures, ways: Wiring, used: list[Gpu]) -> Iterable[Finding]:
+def _without_peer_access(measures: Measures, ways: Wiring, used: list[Gpu]) -> Iterable[Finding]:
     """GPUs that share an NVLink but cannot use peer access over it."""
     pairs = [
         (device, other)
@@ -109,7 +109,7 @@ def _barred(measures: Measures, ways: Wiring, used: list[Gpu]) -> Iterable[Findi
     )
 
 
-def _choice(
+def _slow_choice(
     measures: Measures,
     used: list[Gpu],
     ways: Wiring,
@@ -143,7 +143,7 @@ def _choice(
     )
 
 
-def _outside(
+def _without_nvlink(
     measures: Measures, used: list[Gpu], outside: tuple[int, ...], limits: Limits
 ) -> Finding:
     far = [gpu for gpu in used if gpu.index in outside]

@@ -15,7 +15,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.catalogue import OWN
 from mgpu_doctor.rules.failures.log_codes import FAMILIES, SUMMARIES, family_of
-from mgpu_doctor.rules.failures.log_findings import filled, first_sentence
+from mgpu_doctor.rules.failures.log_findings import fill_groups, first_sentence
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 from tests.support.failure_cases import (
@@ -101,7 +101,7 @@ def test_every_example_at_the_end_of_a_log_gives_its_finding(
     assert len(one.title) <= 200
     if signature.role is Role.CAUSE:
         assert any(piece.where for piece in one.evidence)
-    assert "{" not in filled(signature.meaning, signature, _empty(signature))
+    assert "{" not in fill_groups(signature.meaning, signature, _empty(signature))
 
 
 @over("signature", SIGNATURES, lambda signature: signature.id)

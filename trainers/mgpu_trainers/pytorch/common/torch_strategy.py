@@ -1,4 +1,4 @@
-"""What a PyTorch strategy may do differently from one process that trains alone.
+"""The base class of PyTorch strategies: the steps of training that a strategy may override.
 
 A strategy is a file with a subclass in the parent package; the loop calls its methods.
 """
