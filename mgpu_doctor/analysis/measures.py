@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from mgpu_probes.inprocess.layout import INPUT
-from mgpu_probes.inprocess.training_objects import UnseenWaits
 
 from mgpu_doctor.analysis.collectives.collective_durations import (
     CollectiveTimes,
@@ -46,7 +45,12 @@ from mgpu_doctor.analysis.steps.phase_shares import (
     step_seconds,
 )
 from mgpu_doctor.analysis.steps.step_alignment import Joined, UnjoinableError, join
-from mgpu_doctor.analysis.steps.work_and_wait import Attribution, UnattributableError, attribute
+from mgpu_doctor.analysis.steps.work_and_wait import (
+    Attribution,
+    UnattributableError,
+    attribute,
+    explain_unseen_waits,
+)
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.stragglers.pipeline_stragglers import find_stragglers_by_stage
 from mgpu_doctor.analysis.stragglers.straggler_causes import Cause, explain
@@ -322,8 +326,8 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
     try:
         attribution = attribute(joined)
     except UnattributableError as reason:
-        hidden = _unseen_waits(ranks)
-        remedy = TRACE_ALL if hidden else REMEDIES["attribution"]
+        hidden, remedy = explain_unseen_waits(ranks)
+        remedy = remedy or (TRACE_ALL if hidden else REMEDIES["attribution"])
         missing = _missing("attribution", f"{reason}{hidden}", remedy)
         return replace(seen, joined=joined, missing=missing)
     compared = replace(
@@ -440,20 +444,6 @@ def _reasons(ranks: Sequence[Rank]) -> str:
     return (
         f". Why the devices were not timed: {'; '.join(reasons[:MOST_REASONS])}" if reasons else ""
     )
-
-
-UNSEEN_WAITS = {
-    UnseenWaits.COMPILED_CODE: "code that torch.compile generated in C++ reduces over ranks",
-    UnseenWaits.CUDA_GRAPH: "a CUDA graph holds collectives",
-    UnseenWaits.SYMMETRIC_MEMORY: "kernels read the memory of other ranks (symmetric memory)",
-}
-"""Why a wait could not be measured, as a clause."""
-
-
-def _unseen_waits(ranks: Sequence[Rank]) -> str:
-    """Why these ranks' waits were not measured, as the end of a sentence; empty: unknown."""
-    reasons = {UNSEEN_WAITS[where] for rank in ranks if (where := rank.metadata.unseen_waits)}
-    return f": {'; '.join(sorted(reasons))}" if reasons else ""
 
 
 def _missing(name: str, reason: str, remedy: str | None = None) -> dict[str, Unexamined]:

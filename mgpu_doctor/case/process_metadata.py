@@ -324,7 +324,7 @@ class ProcessMetadata(msgspec.Struct, frozen=True):
     tf32: bool | None = None
     tf32_convolutions: bool | None = None
     step_sign: Name | None = None
-    """How steps were detected: by `optimizer`, `backward`, `loader` or `collective`."""
+    """How steps were detected: by `marked`, `optimizer`, `backward`, `loader` or `collective`."""
     steps: Count | None = None
     """Steps taken when this was written: what the counters in it refer to."""
     seed: Count | None = None

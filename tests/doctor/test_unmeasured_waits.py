@@ -9,7 +9,8 @@ import pytest
 from mgpu_probes.inprocess.layout import PHASES, WAIT
 from mgpu_probes.inprocess.training_objects import UnseenWaits
 
-from mgpu_doctor.analysis.measures import TRACE_ALL, UNSEEN_WAITS
+from mgpu_doctor.analysis.measures import TRACE_ALL
+from mgpu_doctor.analysis.steps.work_and_wait import MARK_WAITS, UNSEEN_WAITS
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
@@ -50,4 +51,4 @@ def test_nobody_is_named_and_the_reason_is_shown(where: UnseenWaits) -> None:
     diagnosis = diagnose(paired({"unseen_waits": where.value}, hidden_from=5))
     assert culprits(diagnosis) == set()
     (gap,) = (gap for gap in diagnosis.unexamined if UNSEEN_WAITS[where] in gap.reason)
-    assert gap.remedy == TRACE_ALL
+    assert gap.remedy == (MARK_WAITS if where is UnseenWaits.UNMARKED else TRACE_ALL)

@@ -2,11 +2,14 @@
 
 import json
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import _tf
 import tensorflow as tf
 from _tf import keras
+
+import mgpu_doctor
 
 
 def main() -> None:
@@ -14,6 +17,7 @@ def main() -> None:
     options.add_argument("--plain", action="store_true", help="without a strategy")
     options.add_argument("--by-hand", action="store_true", help="without an optimizer")
     options.add_argument("--eager", action="store_true", help="without tf.function")
+    options.add_argument("--marked", action="store_true", help="mark phases and steps itself")
     args = options.parse_args()
     _tf.few_threads()
     rank = int(json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0))
@@ -59,13 +63,16 @@ def main() -> None:
         data = strategy.experimental_distribute_dataset(data.with_options(options_))
     turns = 0
     first = last = 0.0
-    for images, labels in data:
+    phase, count = (mgpu_doctor.phase, mgpu_doctor.step) if args.marked else (nullcontext, int)
+    batches = iter(data)
+    while turns < args.steps:
+        with phase("input"):
+            images, labels = next(batches)
         last = float(run(images, labels))
         first = first or last
         turns += 1
         slow.here("between")
-        if turns == args.steps:
-            break
+        count()
     print(f"turns {turns} loss {first:.4f} -> {last:.4f}", flush=True)
 
 

@@ -12,6 +12,7 @@ from mgpu_probes.inprocess.phase_ledger import Ledger
 from mgpu_probes.inprocess.step_engine import DECIDING, Steps
 from mgpu_probes.inprocess.step_fast_path import StepFastPath
 from mgpu_probes.inprocess.step_marks import (
+    PHASE_BEGINS,
     Mark,
     backward_ended,
     evaluation_fetch_begins,
@@ -82,7 +83,29 @@ OPENS: list[Event] = [(loader_starts, ()), (loader_started, ())]
 SKIPPED: list[Event] = [(scaler_update_begins, ()), (scaler_update_ends, (101,))]
 SAVES: list[Event] = [(pause_begins, (layout.CHECKPOINT,)), (pause_ends, ())]
 
+
+def marked(phase: str, *inside: list[Event]) -> list[Event]:
+    """A phase that the program marks itself, around what hooks see."""
+    within = [event for events in inside for event in events]
+    return [(PHASE_BEGINS[phase], ()), *within, (Steps.phase_ends, ())]
+
+
+STEP: list[Event] = [(Steps.turn_ends, ())]
+
 TURNS: dict[str, list[Event]] = {
+    "marked by the program": [
+        *marked("input"),
+        *marked("forward"),
+        *marked("wait"),
+        *marked("optimizer"),
+        *STEP,
+    ],
+    "marked around hooks": [
+        *marked("input", fetch()),
+        *marked("backward", BACKWARD, call(1)),
+        *marked("optimizer", update()),
+    ],
+    "marked steps of hooks": [*fetch(), *FORWARD, *BACKWARD, *update(), *update(102), *STEP],
     "usual": [*fetch(), *FORWARD, *BACKWARD, *update()],
     "with a gradient's penalty": [*fetch(), *FORWARD, *PENALTY, *BACKWARD, *update()],
     "without a module": [*fetch(), *BACKWARD_ALONE, *update()],
@@ -107,6 +130,9 @@ TURNS: dict[str, list[Event]] = {
 }
 INTERRUPTIONS = (
     EVALUATED,
+    marked("evaluation", EVALUATED),
+    marked("checkpoint", SAVES),
+    STEP,
     [*AT_ITS_END, *OPENS],
     SKIPPED,
     SAVES,

@@ -9,11 +9,13 @@ follows "Understanding Stragglers in Large Model Training Using What-if Analysis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
+from mgpu_probes.inprocess.training_objects import UnseenWaits
 
 from mgpu_doctor.analysis.statistics.medians import (
     Middle,
@@ -24,6 +26,7 @@ from mgpu_doctor.analysis.statistics.medians import (
 )
 from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
+from mgpu_doctor.case.model import Rank
 
 __all__ = [
     "OWN_PHASES",
@@ -31,6 +34,7 @@ __all__ = [
     "Attribution",
     "UnattributableError",
     "attribute",
+    "explain_unseen_waits",
     "median_of_others",
     "phase_excess",
     "reference",
@@ -86,6 +90,27 @@ class Attribution:
 
 class UnattributableError(ValueError):
     """Own work and waiting cannot be separated; the message says why."""
+
+
+UNSEEN_WAITS = {
+    UnseenWaits.COMPILED_CODE: "code that torch.compile generated in C++ reduces over ranks",
+    UnseenWaits.CUDA_GRAPH: "a CUDA graph holds collectives",
+    UnseenWaits.SYMMETRIC_MEMORY: "kernels read the memory of other ranks (symmetric memory)",
+    UnseenWaits.UNMARKED: "no step of the loop holds a collective or a marked wait",
+}
+"""Why a wait could not be measured, as a clause."""
+MARK_WAITS = (
+    "if the ranks wait for each other, mark each call that waits: "
+    '`with mgpu_doctor.phase("wait"):` (docs/python.md)'
+)
+
+
+def explain_unseen_waits(ranks: Sequence[Rank]) -> tuple[str, str]:
+    """Why these ranks' waits were not measured, as the end of a sentence, and the remedy; empty:
+    unknown."""
+    unseen = {where for rank in ranks if (where := rank.metadata.unseen_waits) is not None}
+    reasons = "; ".join(sorted(UNSEEN_WAITS[where] for where in unseen))
+    return f": {reasons}" if reasons else "", MARK_WAITS if unseen == {UnseenWaits.UNMARKED} else ""
 
 
 def attribute(joined: Joined) -> Attribution:

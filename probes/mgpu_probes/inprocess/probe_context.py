@@ -375,7 +375,8 @@ class ProbeContext:
         start, end, phases, level, skipped, samples, tokens, loss, passes, calls, first, last = step
         seconds = [*map(_SECONDS, phases)]
         seconds[layout.COMMUNICATION] = nan
-        if self.device_clock != "cpu" or self.objects.unseen_waits is not None:
+        unseen = self.objects.unseen_waits and self.objects.hides_wait(phases[layout.WAIT])
+        if unseen or self.device_clock != "cpu":
             seconds[layout.TRANSFER] = seconds[layout.WAIT] = nan  # the host does not see them
         flags = 0 if number else layout.WARM_UP
         if skipped:

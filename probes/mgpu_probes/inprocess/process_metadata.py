@@ -13,7 +13,7 @@ from .probe_context import ProbeContext, number
 
 _BUILT_ON_DDP = frozenset({"zero1", "localsgd"})
 """Strategies that use DistributedDataParallel inside, so that `ddp` is not reported beside them."""
-_STEP_SIGNS = (None, "collective", "loader", "backward", "optimizer")
+_STEP_SIGNS = (None, "collective", "loader", "backward", "optimizer", "marked")
 
 
 def describe_process(context: ProbeContext) -> dict[str, Any]:
@@ -39,8 +39,8 @@ def describe_process(context: ProbeContext) -> dict[str, Any]:
         **context.memory.describe(),
         **objects.holdings(),
     }
-    if objects.unseen_waits is not None:
-        facts["unseen_waits"] = objects.unseen_waits.value
+    waits = objects.unseen_waits
+    facts["unseen_waits"] = None if waits is None else waits.value
     described: dict[str, Any] = {}
     for adapter in context.adapters:
         # If two adapters give the same key, the first by name wins: TensorFlow describes itself

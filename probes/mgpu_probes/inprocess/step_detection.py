@@ -17,6 +17,7 @@ from .step_segments import (
     BACKWARD,
     CALLS,
     FETCHED,
+    MARKED,
     UPDATE,
     Call,
     Facts,
@@ -109,6 +110,10 @@ class StepDetector:
         self._in_backward = self._in_update = 0
         self._waits = False
         self._updated_in_backward = self._stepped = self._looping = self._derived = False
+        self._marked_depth = -1
+        """How many phases were open when the program began one that it marks itself; -1: none."""
+        self._due: tuple[int, int] | tuple[()] = ()
+        """Level and sign of a turn that hooks saw within that phase."""
 
     def _loops(self) -> None:
         """Notes that the loop does more than collectives; the collectives before belong to no
@@ -141,9 +146,11 @@ class StepDetector:
         self._fetched |= piece.fetches > 0
         self._called_one |= piece.collectives > 0
         if len(self.pieces) > MOST_PIECES:
-            # Not a training loop (but hours of inference, say): no piece so far was a step.
+            # Not a training loop (but hours of inference, say): no piece so far was a step. A loop
+            # that marked its steps has ended.
             del self.pieces[: MOST_PIECES // 2]
             self._cuts = []
+            self.level = 0 if self.level == MARKED else self.level
 
     def _sign(self, now: int, level: int, sign: int) -> None:
         """Notes a sign of a turn: what follows may belong to the next turn."""
@@ -245,6 +252,23 @@ class StepDetector:
         held, self._held = self._held, []
         for turn in held:
             self._emit_turn(turn)
+
+    def _finish_marked(self, now: int) -> None:
+        """Finishes the turn that ends at `now` because the program says so. What went before the
+        first such turn belongs to it, except collectives alone, which are the script's setup."""
+        if self.level < MARKED:
+            if not self._looping:
+                self.begun = False
+            self.pieces = [piece for turn in (*self._held, self.pieces) for piece in turn]
+            self._held, self._cuts, self._unsure, self._pattern = [], [], [], []
+            self.level, self._looping, self._repeats = MARKED, True, 0
+        if self.begun:
+            self._close(now)
+            pieces = self.pieces
+            self._keep([])
+            step = joined(pieces, MARKED, self.training)
+            self.emit(step._replace(level=level_of(pieces) or CALLS))
+        self._open(now)
 
     def _emit_turn(self, pieces: list[Piece]) -> None:
         self.emit(joined(pieces, level_of(pieces) or CALLS, self.training))

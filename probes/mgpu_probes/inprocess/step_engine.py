@@ -19,6 +19,9 @@ from .phase_ledger import PENDING, Ledger
 from .step_detection import CALLS_TO_BELIEVE_AT_THE_END, IN_BACKWARD, StepDetector, no_facts
 from .step_segments import BACKWARD, CALLS, FETCHED, UPDATE, Call, Facts, Piece, Step
 
+_PAUSES = (layout.CHECKPOINT, layout.EVALUATION)
+_TRAINING = (layout.TRANSFER, layout.FORWARD, layout.BACKWARD, layout.OPTIMIZER)
+
 DECIDING = (
     "level",
     "optimizers_exist",
@@ -45,6 +48,8 @@ DECIDING = (
     "_stepped",
     "_looping",
     "_derived",
+    "_marked_depth",
+    "_due",
 )
 """Attributes of the engine that decide what a mark means; none of them is a time."""
 _DECIDING = attrgetter(*DECIDING)
@@ -57,7 +62,7 @@ class Steps(StepDetector):
         """The loop fetches a batch from a loader; `training`: gradients are enabled."""
         ledger = self.ledger
         if ledger.outer and not self._update_was_left(now):
-            ledger.enter(layout.INPUT, now)
+            ledger.enter(self._within(layout.INPUT), now)
             return
         self._loops()
         if self.begun:
@@ -95,7 +100,7 @@ class Steps(StepDetector):
         """A wrapped model is called by the loop; `training`: gradients are enabled."""
         ledger = self.ledger
         if ledger.outer:
-            ledger.enter(layout.FORWARD, now)
+            ledger.enter(self._within(layout.FORWARD), now)
             return
         ledger.explain(layout.OTHER, now)
         self._loops()
@@ -167,6 +172,10 @@ class Steps(StepDetector):
         if not isnan(loss):
             self.now.loss = loss
         if ledger.outer:
+            if self._in_marked_phase():
+                inside = self._updated_in_backward
+                self._updated_in_backward = False
+                self._due = (UPDATE, IN_BACKWARD) if inside else self._due or (BACKWARD, 0)
             return
         ledger.settle(PENDING, now)
         if self._updated_in_backward:
@@ -200,6 +209,9 @@ class Steps(StepDetector):
             return
         if self._in_backward:
             self._updated_in_backward = True
+        elif self._in_marked_phase():
+            self.now.skipped = not self._stepped
+            self._due = UPDATE, optimizer
         elif not ledger.outer:
             ledger.settle(PENDING, now)
             self.now.skipped = not self._stepped
@@ -216,7 +228,7 @@ class Steps(StepDetector):
     def computing_begins(self, now: int) -> None:
         """A function without gradients begins, such as augmentation or metrics; counts as
         forward."""
-        self.ledger.enter(layout.FORWARD, now)
+        self.ledger.enter(self._within(layout.FORWARD), now)
 
     def computing_ends(self, now: int) -> None:
         """The function has returned."""
@@ -246,7 +258,7 @@ class Steps(StepDetector):
         if call is None:
             return
         self.now.collectives += 1
-        if ledger.outer or self.level == UPDATE:
+        if ledger.outer or self.level >= UPDATE:
             return
         if self.now.tail:
             self._close(now)
@@ -287,12 +299,73 @@ class Steps(StepDetector):
 
     def _update_was_left(self, now: int) -> bool:
         """Leaves an update whose end was never marked, because the optimizer raised; True if so."""
-        if self._in_backward or self.ledger.phase != layout.OPTIMIZER:
+        if self._in_backward or self.ledger.phase != layout.OPTIMIZER or self._marked_depth >= 0:
             return False
         while self.ledger.outer:
             self.ledger.leave(now)
         self._in_update = 0
         return True
+
+    # --- set by the program itself (`manual_marks`) ---------------------------------------------
+
+    def phase_begins(self, phase: int, now: int) -> None:
+        """The program begins a phase that it marks itself. Hooks within it still set their marks;
+        a sign of a turn that they see counts when the phase ends."""
+        ledger = self.ledger
+        if self._marked_depth >= 0:
+            self.phase_ends(now)  # its end was lost
+        self._marked_depth = len(ledger.outer)
+        if phase == layout.INPUT:
+            self.fetch_begins(0, now)
+            return
+        if not ledger.outer and phase in _TRAINING:
+            ledger.explain(layout.FORWARD if phase == layout.BACKWARD else layout.OTHER, now)
+            self._loops()
+            if not self.begun:
+                self._open(now)
+            elif self.now.tail and phase == layout.BACKWARD:
+                self._candidate()
+                self.now.tail = False
+            elif self.now.tail and phase != layout.OPTIMIZER:
+                self._close(now)
+                self._open(now)
+                self._candidate()
+            self.training |= {self._last_loader, self.now.loader} - {0}
+        ledger.enter(phase, now)
+
+    def phase_ends(self, now: int) -> None:
+        """The phase ends, and everything within it."""
+        ledger, depth = self.ledger, self._marked_depth
+        if depth < 0:
+            return
+        self._marked_depth = -1
+        if ledger.phase == layout.INPUT and len(ledger.outer) == depth + 1:
+            self.fetch_ends(now)
+        while len(ledger.outer) > depth:
+            ledger.leave(now)
+        if self._due:
+            (level, sign), self._due = self._due, ()
+            if level == UPDATE or self.level < UPDATE:
+                ledger.settle(PENDING, now)
+                self._sign(now, level, sign)
+
+    def turn_ends(self, now: int) -> None:
+        """The program says that a turn of its loop has ended: the surest sign of all."""
+        ledger = self.ledger
+        if self._marked_depth >= 0:
+            self.phase_ends(now)
+        if ledger.outer and not self._update_was_left(now):
+            return  # within a call of the framework, which is no place between turns
+        ledger.settle(PENDING, now)
+        self._finish_marked(now)
+
+    def _in_marked_phase(self) -> bool:
+        """Whether nothing but a phase that the program marked is open."""
+        return self._marked_depth == 0 and len(self.ledger.outer) == 1
+
+    def _within(self, phase: int) -> int:
+        """The phase of what a hook sees: in a checkpoint or an evaluation it belongs to that."""
+        return self.ledger.phase if self.ledger.phase in _PAUSES else phase
 
     # --- for the fast path and the device timer -------------------------------------------------
 

@@ -88,6 +88,21 @@ def scaler_update_ends(steps: Steps, now: int, optimizer: int) -> None:
     steps.update_ends(now, optimizer, scaler=True)
 
 
+def _begins(phase: int) -> Mark:
+    def phase_begins(steps: Steps, now: int) -> None:
+        steps.phase_begins(phase, now)
+
+    return phase_begins
+
+
+PHASE_BEGINS: dict[str, Mark] = {
+    name: _begins(phase)
+    for phase, name in enumerate(layout.PHASES)
+    if phase not in (layout.COMMUNICATION, layout.OTHER)
+}
+"""By the name of a phase that a program marks itself: the mark of its beginning."""
+
+
 def pause_begins(steps: Steps, now: int, phase: int) -> None:
     """The loop begins to save a checkpoint or to evaluate (`phase`)."""
     steps.ledger.enter(phase, now)
@@ -110,5 +125,7 @@ APART: frozenset[Mark] = frozenset(
         scaler_update_ends,
         pause_begins,
         pause_ends,
+        PHASE_BEGINS["checkpoint"],
+        PHASE_BEGINS["evaluation"],
     }
 )

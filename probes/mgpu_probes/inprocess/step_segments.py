@@ -10,9 +10,10 @@ from typing import NamedTuple
 from . import layout
 from .phase_ledger import BUCKETS
 
-CALLS, FETCHED, BACKWARD, UPDATE = 1, 2, 3, 4
+CALLS, FETCHED, BACKWARD, UPDATE, MARKED = 1, 2, 3, 4, 5
 """Levels: by which sign a step is recognised, the surest last: a recurring collective, a batch
-fetch together with a collective, a backward pass, an optimizer's update."""
+fetch together with a collective, a backward pass, an optimizer's update, a mark of the program
+itself (`mgpu_doctor.step`)."""
 
 Facts = Sequence[int]
 """Counters at one moment: sequence number of the newest collective, CPU ns of the thread, ns in
@@ -120,7 +121,8 @@ def level_of(pieces: Iterable[Piece]) -> int:
 def joined(pieces: Sequence[Piece], level: int, training: Collection[int]) -> Step:
     """The step made of these pieces. `training`: the loaders known to feed backward passes."""
     evaluated: list[Piece] = []
-    if level >= BACKWARD:
+    # A turn that the program marks itself may train without a backward pass that hooks see.
+    if level >= BACKWARD and (level < MARKED or any(p.backwards or p.level for p in pieces)):
         evaluated = [piece for piece in pieces if piece.loader and piece.evaluates(training)]
     trained = [piece for piece in pieces if piece not in evaluated] if evaluated else pieces
     phases = list(map(sum, zip(*[piece.booked for piece in trained], strict=True)))

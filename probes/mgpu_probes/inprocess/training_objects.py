@@ -32,6 +32,8 @@ class UnseenWaits(str, Enum):
     """Collectives in a CUDA graph."""
     SYMMETRIC_MEMORY = "symmetric_memory"
     """Kernels that read the memory of other ranks."""
+    UNMARKED = "unmarked"
+    """Whatever a loop that marks its own steps does: no wait was seen or marked in any of them."""
 
 
 class Described:
@@ -237,6 +239,12 @@ class TrainingObjects:
     def note_unseen_waits(self, where: UnseenWaits) -> None:
         """Notes that waits of this kind are not seen: from now on a step's wait is unknown."""
         self.unseen_waits = self.unseen_waits or where
+
+    def hides_wait(self, waited: int) -> bool:
+        """Whether the wait in a step is unknown; `waited`: ns of it that were seen."""
+        if waited and self.unseen_waits is UnseenWaits.UNMARKED:
+            self.unseen_waits = None
+        return self.unseen_waits is not None
 
     def note_loader(self, loader: Any) -> tuple[int, int] | None:
         """Notes that a DataLoader begins an epoch. Returns its index among the loaders and the
