@@ -1,5 +1,5 @@
-"""An evolution strategy with torch: no module, loader, gradient or optimizer, only an all-reduce. It
-marks its phases and steps itself."""
+"""An evolution strategy with torch, which marks its phases and steps itself: there is no module,
+loader, gradient or optimizer, only an all-reduce."""
 
 import argparse
 

@@ -61,19 +61,17 @@ def main() -> None:
             tf.data.experimental.AutoShardPolicy.OFF
         )
         data = strategy.experimental_distribute_dataset(data.with_options(options_))
-    turns = 0
-    first = last = 0.0
     phase, count = (mgpu_doctor.phase, mgpu_doctor.step) if args.marked else (nullcontext, int)
+    first = last = 0.0
     batches = iter(data)
-    while turns < args.steps:
+    for _ in range(args.steps):
         with phase("input"):
             images, labels = next(batches)
         last = float(run(images, labels))
         first = first or last
-        turns += 1
         slow.here("between")
         count()
-    print(f"turns {turns} loss {first:.4f} -> {last:.4f}", flush=True)
+    print(f"turns {args.steps} loss {first:.4f} -> {last:.4f}", flush=True)
 
 
 if __name__ == "__main__":
