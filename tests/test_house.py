@@ -22,9 +22,11 @@ PACKAGES = {
 # Each room may import the rooms after it. What stands together on a line may not import each other.
 ROOMS = (
     ("cli",),
+    ("api",),
     ("export",),
     ("tui", "check"),
     ("live", "treat"),
+    ("settings_files",),
     ("launch", "report", "examine", "plan"),
     ("cluster",),
     ("diagnose",),
@@ -33,7 +35,7 @@ ROOMS = (
     ("advice",),
     ("case",),
     ("recording", "signatures"),
-    ("formatting",),
+    ("formatting", "errors", "loop_marks"),
 )
 ALLOWED_BESIDE = {("findings", "case"), ("rules", "findings"), ("plan", "report")}
 FOREIGN = {
@@ -239,6 +241,7 @@ SMALL_MODULES = {
     "mgpu_doctor.cli.host_options": LEAF,
     "mgpu_doctor.case.log_matches": "a type that crosses rooms",
     "mgpu_doctor.cli.explain": VERB,
+    "mgpu_doctor.errors": LEAF,
     "mgpu_doctor.launch.messages": LEAF,
     "mgpu_doctor.live.finding_history": "a state machine of its own",
     "mgpu_doctor.report.console": LEAF,

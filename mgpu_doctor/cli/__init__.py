@@ -12,7 +12,8 @@ import click
 
 from mgpu_doctor import __version__
 from mgpu_doctor.cli.terminal_output import guard_streams
-from mgpu_doctor.launch.messages import make_one_line
+from mgpu_doctor.errors import DoctorError
+from mgpu_doctor.launch.messages import make_one_line, print_message
 
 VERBS = (
     "top",
@@ -79,6 +80,9 @@ class Verbs(click.Group):
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
+        except DoctorError as error:
+            print_message(str(error))
+            raise click.exceptions.Exit(error.exit_code) from None
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mgpu_doctor.cli.diagnose import find_recording
 from mgpu_doctor.cli.options import FILE, Argument, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -25,59 +24,14 @@ from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
     from mgpu_doctor.analysis.comparing.comparison import Comparison, LeftOut
-    from mgpu_doctor.case.model import Case
-
-MAX_RECORDINGS = 64
-"""Recordings that can be compared at once."""
-
-
-def find_recordings_in(folder: Path) -> list[Path]:
-    """The recordings directly below a folder, sorted by name."""
-    from mgpu_doctor.recording.home import is_recording
-
-    try:
-        return sorted(path for path in folder.iterdir() if is_recording(path))
-    except OSError:
-        return []
 
 
 def compare_recordings(folders: Sequence[Path]) -> Comparison | tuple[LeftOut, ...]:
     """The comparison of these recordings, or why there is none."""
-    from mgpu_probes.outside.untrusted_files import within_budget
+    from mgpu_doctor.api import verb_requests
 
-    from mgpu_doctor.analysis.comparing.comparison import compare
-
-    def load(name: str, folder: Path) -> Case | str:
-        report_progress(f"reading {name}")
-        return _load_case(folder)
-
-    with progress_line() as report_progress, within_budget():
-        return compare(
-            (name, load(name, folder))
-            for name, folder in zip(shorten_names(folders), folders, strict=True)
-        )
-
-
-def _load_case(folder: Path) -> Case | str:
-    """The case of a recording, or why it cannot be read."""
-    from mgpu_doctor.case.recording_case import NotARecording, load_recording
-
-    try:
-        return load_recording(folder)
-    except NotARecording as error:
-        return str(error)
-    except OSError as error:
-        return f"it cannot be read ({error.strerror})"
-
-
-def shorten_names(folders: Sequence[Path]) -> list[str]:
-    """The names of folders, with as many parents as needed to make them different."""
-    resolved = [folder.resolve() for folder in folders]
-    for parts in (1, 2):
-        short = ["/".join(folder.parts[-parts:]) for folder in resolved]
-        if len(set(short)) == len(short):
-            return short
-    return [str(folder) for folder in resolved]
+    with progress_line() as report_progress:
+        return verb_requests.compare_recordings(folders, report_progress)
 
 
 def render_text(comparison: Comparison) -> str:
@@ -134,12 +88,12 @@ def compare(
       mgpu-doctor compare sweep/ --json
       mgpu-doctor compare baseline latest --fail-on-regression 5%
     """
+    from mgpu_doctor.api.verb_requests import find_recordings, require_comparison
+
     if output is not None and output.suffix.lower() not in ENDINGS:
         exit_with(WRONG_USAGE, f"{output} must end in .html, .md or .json.")
     limit = None if regression is None else _parse_share(regression)
-    comparison = compare_recordings(_find_folders(references))
-    if isinstance(comparison, tuple):
-        exit_with(NOTHING_EXAMINED, _explain_no_comparison(comparison))
+    comparison = require_comparison(compare_recordings(find_recordings(references)))
     print_text(_render(comparison, ".json") if as_json else render_text(comparison))
     if output is not None:
         save_text(output, _render(comparison, output.suffix.lower()), "the comparison")
@@ -154,36 +108,6 @@ def _parse_share(percent: str) -> float:
             WRONG_USAGE, f"--fail-on-regression takes a percentage such as 5%, not {percent}."
         )
     return float(number[1]) / 100
-
-
-def _find_folders(references: Sequence[str]) -> list[Path]:
-    from mgpu_doctor.recording.home import find, runs
-
-    folders: dict[Path, Path] = {}  # keys: resolved
-    for reference in references:
-        contained: list[Path] = []
-        if find(reference) is None:
-            folder_of_runs = Path(reference) if Path(reference).is_dir() else runs() / reference
-            contained = find_recordings_in(folder_of_runs)
-        for folder in contained or [find_recording(reference)]:
-            folders.setdefault(folder.resolve(), folder)
-    if len(folders) < 2:
-        exit_with(WRONG_USAGE, "name at least two recordings, or a folder that contains several.")
-    if len(folders) > MAX_RECORDINGS:
-        exit_with(
-            WRONG_USAGE, f"{len(folders)} recordings are too many: the limit is {MAX_RECORDINGS}."
-        )
-    return list(folders.values())
-
-
-def _explain_no_comparison(left_out: tuple[LeftOut, ...]) -> str:
-    from mgpu_doctor.report.text import line
-
-    reasons = "; ".join(
-        f"{line(unusable.name)}: {line(unusable.reason)}" for unusable in left_out[:3]
-    )
-    rest = f"; and {len(left_out) - 3} more" if left_out[3:] else ""
-    return f"fewer than two of the runs can be compared ({reasons.rstrip('.')}{rest})."
 
 
 def _render(comparison: Comparison, ending: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,14 +28,12 @@ if TYPE_CHECKING:
     from mgpu_doctor.case.model import Case
     from mgpu_doctor.findings import Diagnosis
 
-START_A_JOB = "start a job with `mgpu-doctor run -- COMMAND`"
-
 
 def diagnose_recording(recording: Path) -> Diagnosis:
     """The diagnosis of a recording; exits with code 3 if the folder cannot be read as one."""
     from mgpu_doctor.case.recording_case import NotARecording, load_recording
-    from mgpu_doctor.cli.settings_files import settings
     from mgpu_doctor.diagnose import diagnose
+    from mgpu_doctor.settings_files import settings
 
     chosen = settings()
     try:
@@ -48,34 +47,10 @@ def diagnose_recording(recording: Path) -> Diagnosis:
 
 
 def find_recording(reference: str) -> Path:
-    """The folder of the recording `reference`; exits with code 3 if it does not exist."""
-    from mgpu_doctor.recording.home import LATEST, find, home
+    """The folder of the recording `reference`. Raises DoctorError if it does not exist."""
+    from mgpu_doctor.api import verb_requests
 
-    folder = find(reference)
-    if folder is not None:
-        return folder
-    if reference == LATEST:
-        exit_with(NOTHING_EXAMINED, f"there are no recordings in {home()} yet: {START_A_JOB}.")
-    path = Path(reference)
-    if not path.is_dir():
-        exit_with(
-            NOTHING_EXAMINED,
-            f"{_explain_missing(path)}. Name a recording: its folder, its id, or `latest`.",
-        )
-    return path
-
-
-def _explain_missing(path: Path) -> str:
-    if path.exists():
-        return f"{path} is a file, not a recording: `mgpu-doctor diagnose {path}` examines it"
-    if path.name == str(path) and path.name.isdigit():
-        return f"{path} is a process, not a recording: `mgpu-doctor diagnose {path}` examines it"
-    if str(path) == "-":
-        return "standard input is not a recording: `mgpu-doctor diagnose -` reads a log from it"
-    return f"{path} does not exist"
-
-
-HAS_FINDINGS = 1
+    return verb_requests.find_recording(reference)
 
 
 @click.command(cls=Verb)
@@ -115,27 +90,15 @@ def diagnose(subjects: tuple[str, ...], *, as_json: bool, hosts: str | None) -> 
       mgpu-doctor diagnose
       mgpu-doctor diagnose --hosts node1,node2
     """
+    from mgpu_doctor.api.verb_requests import HAS_FINDINGS, diagnose_cases, find_exit_code
+
     if hosts is not None and subjects:
         exit_with(WRONG_USAGE, "name either --hosts or a subject, not both.")
-    diagnoses = _diagnose(subjects, hosts)
+    with progress_line() as report_progress:
+        diagnoses = diagnose_cases(partial(_load, subjects, hosts), report_progress)
     print_text(_render_json(diagnoses) if as_json else _render_text(diagnoses))
-    codes = {_exit_code(diagnosis) for diagnosis in diagnoses}
+    codes = {find_exit_code(diagnosis) for diagnosis in diagnoses}
     raise click.exceptions.Exit(HAS_FINDINGS if HAS_FINDINGS in codes else max(codes))
-
-
-def _diagnose(subjects: Sequence[str], hosts: str | None = None) -> list[Diagnosis]:
-    from mgpu_doctor.cli.settings_files import settings
-    from mgpu_doctor.diagnose import diagnose
-    from mgpu_doctor.examine.subjects import UnknownSubject
-
-    chosen = settings()
-    try:
-        with progress_line() as report_progress:
-            cases = _load(subjects, hosts, report_progress)
-            report_progress("diagnosing")
-            return [diagnose(case, chosen) for case in cases]
-    except UnknownSubject as error:
-        exit_with(NOTHING_EXAMINED, str(error))
 
 
 def _load(
@@ -164,13 +127,3 @@ def _render_text(diagnoses: Sequence[Diagnosis]) -> str:
         names = [make_one_line(diagnosis.case.job.id) for diagnosis in diagnoses]
         texts = [f"{name}\n{text}" for name, text in zip(names, texts, strict=True)]
     return "\n".join(texts)
-
-
-def _exit_code(diagnosis: Diagnosis) -> int:
-    from mgpu_doctor.findings import Severity
-
-    if any(finding.severity is not Severity.INFO for finding in diagnosis.findings):
-        return HAS_FINDINGS
-    case = diagnosis.case
-    examined = diagnosis.ranks or case.snapshots or case.subject.kind == "log"
-    return 0 if examined else NOTHING_EXAMINED

@@ -275,9 +275,9 @@ def _make_server(
             "the Prometheus client library is not installed: "
             f"{sys.executable} -m pip install 'prometheus-client>=0.23.1'",
         )
-    from mgpu_doctor.cli.settings_files import settings
     from mgpu_doctor.live.frame_source import FrameOptions
     from mgpu_doctor.live.live_jobs import LiveJobs
+    from mgpu_doctor.settings_files import settings
 
     host = os.uname().nodename
     live = LiveJobs(job, settings=settings(), wanted=FrameOptions(heat=False, history=False))

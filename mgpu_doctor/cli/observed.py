@@ -195,8 +195,8 @@ def _diagnose(recording: Path) -> Diagnosis | None:
 
 def _read_settings_or_defaults() -> Settings:
     """The user's settings, or the defaults if they are invalid: the job still gets a diagnosis."""
-    from mgpu_doctor.cli.settings_files import read_settings, working_folder
     from mgpu_doctor.rules.settings import DEFAULTS, SettingsError
+    from mgpu_doctor.settings_files import read_settings, working_folder
 
     try:
         return read_settings(working_folder())

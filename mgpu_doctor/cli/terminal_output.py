@@ -16,11 +16,11 @@ from typing import Any, NoReturn, TextIO, TypedDict
 import click
 from mgpu_probes.outside.terminal_text import harmless
 
+from mgpu_doctor import errors
 from mgpu_doctor.launch.messages import make_one_line, print_message
 
-WRONG_USAGE = 2
-NOTHING_EXAMINED = 3
-"""Exit codes that all verbs share."""
+WRONG_USAGE, NOTHING_EXAMINED = errors.WRONG_USAGE, errors.NOTHING_EXAMINED
+
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m)")
 """Colours and other styles of text (ECMA-48, Select Graphic Rendition)."""
 

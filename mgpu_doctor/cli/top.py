@@ -163,7 +163,7 @@ def _draw(
     recorder: Recorder | None = None,
 ) -> int:
     """Show a source until the user quits; the exit code."""
-    from mgpu_doctor.cli.settings_files import settings
+    from mgpu_doctor.settings_files import settings
     from mgpu_doctor.tui.app import TopApp
     from mgpu_doctor.tui.view import View
 
@@ -233,7 +233,7 @@ def _make_source(
     recorder: Recorder | None = None,
     wanted: FrameOptions | None = None,
 ) -> LiveJobs | Replay:
-    from mgpu_doctor.cli.settings_files import settings
+    from mgpu_doctor.settings_files import settings
 
     chosen = settings()
     if replay is None:
@@ -255,10 +255,10 @@ def _make_source(
 def _make_host_source(hosts: str, wanted: FrameOptions | None = None) -> HostJobs:
     """The jobs on these hosts. `wanted`: for one frame, which waits until the hosts have
     answered."""
-    from mgpu_doctor.cli.settings_files import settings
     from mgpu_doctor.cluster.host_fleet import Fleet
     from mgpu_doctor.live.frame_source import ALL_OPTIONS
     from mgpu_doctor.live.host_jobs import HostJobs
+    from mgpu_doctor.settings_files import settings
 
     fleet = Fleet(*parse_hosts(hosts))
     return HostJobs(fleet, settings(), wanted or ALL_OPTIONS, patient=wanted is not None)

@@ -220,9 +220,9 @@ def _report_failures(traces: Sequence[TakenTrace]) -> None:
 
 
 def _print_diagnosis(case: Case, *, as_json: bool) -> None:
-    from mgpu_doctor.cli.settings_files import settings
     from mgpu_doctor.diagnose import diagnose
     from mgpu_doctor.report import diagnosis_json, terminal
+    from mgpu_doctor.settings_files import settings
 
     diagnosis = diagnose(case, settings())
     if as_json:

@@ -14,10 +14,12 @@ SCHEMA = "mgpu-doctor/plan/1"
 
 
 def render(planned: Planned) -> str:
-    return json.dumps(_whole(planned), indent=2) + "\n"
+    """The object as indented JSON that ends in a newline."""
+    return json.dumps(document(planned), indent=2) + "\n"
 
 
-def _whole(planned: Planned) -> dict[str, Any]:
+def document(planned: Planned) -> dict[str, Any]:
+    """The object itself, of plain JSON types."""
     asked, device = planned.prediction.plan, planned.device
     advice = planned.advice
     cheapest = advice.cheapest if advice else None

@@ -151,7 +151,7 @@ def test_the_first_frame_without_a_job_loads_nothing_that_only_a_job_needs() -> 
     script = (
         "import sys\n"
         "import mgpu_doctor.tui.app\n"
-        "from mgpu_doctor.cli.settings_files import settings\n"
+        "from mgpu_doctor.settings_files import settings\n"
         "from mgpu_doctor.live.live_jobs import LiveJobs\n"
         "from mgpu_doctor.tui import once\n"
         "live = LiveJobs(settings=settings())\n"

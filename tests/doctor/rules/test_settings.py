@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from mgpu_doctor.cli import app
-from mgpu_doctor.cli.settings_files import read_settings
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.rules.catalogue import OWN
 from mgpu_doctor.rules.rule import Limit, Rule
 from mgpu_doctor.rules.settings import DEFAULTS, Settings, SettingsError, settings_from
+from mgpu_doctor.settings_files import read_settings
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
 RULE = Rule(

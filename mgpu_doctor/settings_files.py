@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from mgpu_doctor.cli.terminal_output import WRONG_USAGE, exit_with
+from mgpu_doctor.errors import WRONG_USAGE, DoctorError
 from mgpu_doctor.launch.messages import print_message
 from mgpu_doctor.rules.settings import DEFAULTS, Settings, SettingsError, settings_from
 
@@ -27,11 +27,11 @@ _MAY_SET = r"""(?m)^\s*\[?\s*["']?tool["']?\s*(\]|=|\.\s*["']?mgpu-doctor)"""
 
 
 def settings() -> Settings:
-    """The settings for the working folder; exits with code 2 if they are invalid."""
+    """The settings for the working folder. Raises DoctorError if they are invalid."""
     try:
         return read_settings(working_folder())
     except SettingsError as error:
-        exit_with(WRONG_USAGE, f"{error}.")
+        raise DoctorError(f"{error}.", WRONG_USAGE) from None
 
 
 def working_folder() -> Path | None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.cli import settings_files
-from mgpu_doctor.cli.settings_files import FILE, others_can_write, read_settings
+from mgpu_doctor import settings_files
 from mgpu_doctor.rules.settings import SettingsError
+from mgpu_doctor.settings_files import FILE, others_can_write, read_settings
 from tests.support.launching import doctor, eventually, python
 from tests.support.users import give_to_other_user
 
