@@ -20,6 +20,7 @@ from mgpu_doctor.rules.failures import (
     full_file_systems,
     job_failure,
     process_limits,
+    restart_cost,
 )
 from mgpu_doctor.rules.failures.log_rules import make_log_rules
 from mgpu_doctor.rules.gpu import (
@@ -75,6 +76,7 @@ _DECLARED: tuple[Rule, ...] = (
     *gpu_memory_use.RULES,
     *full_file_systems.RULES,
     *process_limits.RULES,
+    *restart_cost.RULES,
     *asked_to_end.RULES,
     *failed_rendezvous.RULES,
     *mismatch.RULES,

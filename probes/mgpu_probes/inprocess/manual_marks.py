@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 
-from . import probe_start
+from . import layout, probe_start
 from .probe_context import ProbeContext
 from .step_engine import Steps
 from .step_marks import PHASE_BEGINS
 from .training_objects import UnseenWaits
 
+_EVENTS = {"checkpoint": layout.SAVED, "evaluation": layout.EVALUATED}
+_WORTH_AN_EVENT_NS = 1_000_000
+"""As for hooks: a pause of 1 ms is an event, a shorter one only counts in its step."""
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel", "/dev/vfio/")
 """Device files of GPUs and other accelerators. NVML opens some too and computes nothing: even so
 the phases count as timed by a host whose device may work asynchronously."""
@@ -26,14 +29,17 @@ class ManualMarks:
         self._context = context
         self._in_phase = False
         self._stepped = False
+        self._phase = ""
+        self._began = 0
 
     def begin(self, phase: str) -> None:
         """The program begins this phase."""
         context = self._context
         try:
             if context.mine():
-                self._in_phase = True
-                context.mark(PHASE_BEGINS[phase], context.clock())
+                self._in_phase, self._phase = True, phase
+                self._began = now = context.clock()
+                context.mark(PHASE_BEGINS[phase], now)
         except Exception as trouble:
             context.fail(trouble)
 
@@ -43,7 +49,10 @@ class ManualMarks:
         try:
             if self._in_phase and context.mine():
                 self._in_phase = False
-                context.mark(Steps.phase_ends, context.clock())
+                now = context.clock()
+                context.mark(Steps.phase_ends, now)
+                if self._phase in _EVENTS and now - self._began >= _WORTH_AN_EVENT_NS:
+                    context.event(_EVENTS[self._phase], self._began, now - self._began)
         except Exception as trouble:
             context.fail(trouble)
 
