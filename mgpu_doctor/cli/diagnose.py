@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 def diagnose_recording(recording: Path) -> Diagnosis:
     """The diagnosis of a recording; exits with code 3 if the folder cannot be read as one."""
-    from mgpu_doctor.case.recording_case import NotARecording, load_recording
+    from mgpu_doctor.case.earlier_runs import load_with_earlier_runs
+    from mgpu_doctor.case.recording_case import NotARecording
     from mgpu_doctor.diagnose import diagnose
     from mgpu_doctor.settings_files import settings
 
@@ -39,7 +40,7 @@ def diagnose_recording(recording: Path) -> Diagnosis:
     try:
         with progress_line() as report_progress:
             report_progress(f"examining {recording.name}")
-            return diagnose(load_recording(recording), chosen)
+            return diagnose(load_with_earlier_runs(recording), chosen)
     except NotARecording as error:
         exit_with(NOTHING_EXAMINED, str(error))
     except OSError as error:

@@ -179,10 +179,10 @@ def _is_in_mid_line(recording: Path) -> bool:
 def _diagnose(recording: Path) -> Diagnosis | None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        from mgpu_doctor.case.recording_case import load_recording
+        from mgpu_doctor.case.earlier_runs import load_with_earlier_runs
         from mgpu_doctor.diagnose import diagnose
 
-        return diagnose(load_recording(recording), _read_settings_or_defaults())
+        return diagnose(load_with_earlier_runs(recording), _read_settings_or_defaults())
     except Exception as error:
         # A bug of the doctor must not change the exit code of the job. `mgpu-doctor diagnose`
         # on the recording shows the same error with its traceback.

@@ -19,6 +19,7 @@ from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang, list_unclear_processes, waits
 from mgpu_doctor.analysis.stacks.progress import measure_progress
+from mgpu_doctor.case.earlier_runs import load_with_earlier_runs
 from mgpu_doctor.case.ending_records import Ending, ending_of
 from mgpu_doctor.case.flight_records import flight_of
 from mgpu_doctor.case.job_snapshots import JobSnapshot, read_job_snapshot
@@ -91,7 +92,7 @@ def examine_target(target: Target, tell: Tell) -> Case:
     """The case of a job; if it is running, its stacks are sampled for a few seconds. `tell` is
     called with progress messages. Raises NotARecording, and JobEnded for a job without a
     recording."""
-    recorded = None if target.recording is None else load_recording(target.recording)
+    recorded = None if target.recording is None else load_with_earlier_runs(target.recording)
     if target.job is None:
         assert recorded is not None
         return recorded

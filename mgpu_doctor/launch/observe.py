@@ -31,6 +31,7 @@ from mgpu_doctor.launch.run_recording import RunRecording
 from mgpu_doctor.launch.signal_forwarding import ASKING, Inbox, SignalForwarder, SignalGroupProbe
 from mgpu_doctor.recording import home, layout
 from mgpu_doctor.recording.home import remembered
+from mgpu_doctor.recording.run_series import describe_series
 from mgpu_doctor.recording.write import OccupiedError
 
 __all__ = ["Observed", "OccupiedError", "observe"]
@@ -93,6 +94,7 @@ def observe(
         "doctor_pid": os.getpid(),
         "doctor_start_ticks": processes.find_start_ticks(os.getpid()),
         "doctor_version": __version__,
+        **describe_series(environment),
     }
     if directory is None:
         recording = RunRecording.begin_at_home(name, started, info, environment)

@@ -89,7 +89,7 @@ def all_kept(environment: Mapping[str, str] = os.environ) -> list[Kept]:
 
 def one_kept(folder: Path) -> Kept | None:
     """Returns the recording in a folder; None if it is not a recording."""
-    info, end = _object(folder, INFO), _object(folder, END)
+    info, end = read_object(folder, INFO), read_object(folder, END)
     if info is None:
         return None
     end = end or {}
@@ -146,7 +146,7 @@ def _files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
                 yield entry, status
 
 
-def _object(folder: Path, name: str) -> dict[str, Any] | None:
+def read_object(folder: Path, name: str) -> dict[str, Any] | None:
     """Returns the object in a file of a recording; empty if it is invalid; None if there is no such
     regular file. No link is followed."""
     try:
