@@ -330,7 +330,8 @@ class Steps(StepDetector):
                 self._close(now)
                 self._open(now)
                 self._candidate()
-            self.training |= {self._last_loader, self.now.loader} - {0}
+            if phase in (layout.BACKWARD, layout.OPTIMIZER):
+                self.training |= {self._last_loader, self.now.loader} - {0}
         ledger.enter(phase, now)
 
     def phase_ends(self, now: int) -> None:
