@@ -252,6 +252,51 @@ def test_importing_the_doctor_imports_next_to_nothing() -> None:
     assert ended.stdout.strip() == "['mgpu_doctor', 'mgpu_doctor.loop_marks']"
 
 
+def run_observed(program: str, boxes: Path) -> str:
+    """Runs a program as rank 1 of 2 under the probe, and returns what it printed."""
+    root = Path(mgpu_doctor.__file__).parents[1]
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{root / 'probes/mgpu_probes/inject'}{os.pathsep}{root}",
+            "MGPU_DOCTOR_BOXES": str(boxes),
+            "RANK": "1",
+            "WORLD_SIZE": "2",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ended.stdout
+
+
+FORKED = """
+import mgpu_doctor, os
+for _ in range(3):
+    with mgpu_doctor.phase("forward"):
+        pass
+    with mgpu_doctor.phase("wait"):
+        pass
+    mgpu_doctor.step()
+if os.fork() == 0:
+    for _ in range(3):
+        with mgpu_doctor.phase("forward"):
+            pass
+        mgpu_doctor.step()
+else:
+    os.wait()
+"""
+
+
+def test_a_forked_child_has_marks_of_its_own(tmp_path: Path) -> None:
+    run_observed(FORKED, tmp_path)
+    parent, child = sorted(map(read_box, tmp_path.glob("*.box")), key=lambda box: box.identity.pid)
+    assert (len(parent.steps), len(child.steps)) == (3, 3)
+    assert parent.birth["unseen_waits"] is None
+    assert child.birth["unseen_waits"] == "unmarked"
+
+
 MARKED = """
 import mgpu_doctor, sys, time
 for turn in range(12):
@@ -267,24 +312,8 @@ print("torch" in sys.modules)
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_marked_loop_writes_a_box(waits: bool, tmp_path: Path) -> None:
-    inject = Path(mgpu_doctor.__file__).parents[1] / "probes/mgpu_probes/inject"
-    boxes = tmp_path / "boxes"
-    boxes.mkdir()
-    ended = subprocess.run(
-        [sys.executable, "-c", MARKED.format(waits=waits)],
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{inject}{os.pathsep}{Path(mgpu_doctor.__file__).parents[1]}",
-            "MGPU_DOCTOR_BOXES": str(boxes),
-            "RANK": "1",
-            "WORLD_SIZE": "2",
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ended.stdout.strip() == "False"
-    (file,) = boxes.glob("*.box")
+    assert run_observed(MARKED.format(waits=waits), tmp_path) == "False\n"
+    (file,) = tmp_path.glob("*.box")
     box = read_box(file)
     assert (box.identity.rank, box.identity.world_size) == (1, 2)
     assert len(box.steps) == 12

@@ -67,13 +67,18 @@ class ManualMarks:
         except Exception as trouble:
             context.fail(trouble)
 
+    def forget(self) -> None:
+        """In a forked child: nothing was marked here so far."""
+        self._in_phase = self._stepped = False
+
     def _take_first_step(self) -> None:
         context = self._context
         self._stepped = context.trained = True
         if context.accelerator is None and context.device_timer is None:
             context.objects.note_unseen_waits(UnseenWaits.UNMARKED)
             self._find_clock()
-            context.on_step.append(self._find_clock)
+            if self._find_clock not in context.on_step:
+                context.on_step.append(self._find_clock)
 
     def _find_clock(self) -> None:
         """Notes that the host does the work itself, as long as no device was opened or used."""
@@ -103,4 +108,6 @@ def _has_open_device() -> bool:
 
 def connect() -> ManualMarks:
     """The marks of this process, whose probe it starts."""
-    return ManualMarks(probe_start.start())
+    marks = ManualMarks(probe_start.start())
+    os.register_at_fork(after_in_child=marks.forget)
+    return marks
