@@ -23,8 +23,11 @@ class Restart:
     """1: the first restart."""
     failed: float
     """When the attempt's first rank failed; if that is unknown, its last step."""
-    trains: float | None
-    """When a rank of the next attempt had completed a step; None: none has so far."""
+    until: float
+    """When a rank of the next attempt had completed a step; if none ever did, when that attempt
+    failed in turn, or the moment of the view."""
+    trains: bool
+    """Whether the next attempt has completed a step."""
     steps: int
     """Steps that the attempt completed."""
     saved: float | None
@@ -35,9 +38,9 @@ class Restart:
     """The type of the exception of the first rank that raised one."""
 
     @property
-    def down(self) -> float | None:
-        """Seconds from the failure to the next completed step; None: there is none yet."""
-        return None if self.trains is None else max(0.0, self.trains - self.failed)
+    def down(self) -> float:
+        """Seconds from the failure to the next completed step, or without one so far."""
+        return max(0.0, self.until - self.failed)
 
     @property
     def lost(self) -> float | None:
@@ -61,8 +64,8 @@ class Restarts:
 
     @property
     def down(self) -> float:
-        """Time without a step, of the restarts that have been completed."""
-        return sum(restart.down or 0.0 for restart in self.restarts)
+        """Time without a step."""
+        return sum(restart.down for restart in self.restarts)
 
     @property
     def lost(self) -> float | None:
@@ -87,7 +90,7 @@ def find_restarts(case: Case) -> Restarts | None:
         return None
     began = [rank.started for rank in ordered[0] if rank.started is not None]
     restarts = [
-        _make_restart(number, ended, following)
+        _make_restart(number, ended, following, case.observed)
         for number, (ended, following) in enumerate(pairwise(ordered), 1)
     ]
     known = tuple(restart for restart in restarts if restart is not None)
@@ -97,17 +100,21 @@ def find_restarts(case: Case) -> Restarts | None:
     return Restarts(known, min(began), case.observed, max(saves) if saves else None)
 
 
-def _make_restart(number: int, ended: Sequence[Rank], following: Sequence[Rank]) -> Restart | None:
+def _make_restart(
+    number: int, ended: Sequence[Rank], following: Sequence[Rank], observed: float
+) -> Restart | None:
     failed = _find_failure(ended)
     if failed is None:
         return None
     trains = [moment for rank in following if (moment := _first_step(rank)) is not None]
+    gave_up = None if trains else _find_failure(following)
     raised = [rank.error for rank in ended if rank.error is not None and rank.error.at is not None]
     saved, lost_steps = _find_lost_steps(ended)
     return Restart(
         number=number,
         failed=failed,
-        trains=min(trains) if trains else None,
+        until=min(trains) if trains else observed if gave_up is None else gave_up,
+        trains=bool(trains),
         steps=max((_count_steps(rank) for rank in ended), default=0),
         saved=saved,
         lost_steps=lost_steps,

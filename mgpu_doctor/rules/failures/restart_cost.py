@@ -45,7 +45,7 @@ def _describe(restarts: Restarts) -> str:
     parts = [f"{format_seconds(restarts.down)} without a step"]
     if lost:
         parts.append(f"{format_seconds(lost)} of work after the last checkpoint")
-    return f"{count} so far cost at least {' and '.join(parts)}"
+    return f"{count} cost at least {' and '.join(parts)}"
 
 
 def _explain(restarts: Restarts) -> str:
@@ -76,7 +76,8 @@ def _list_evidence(restarts: Restarts) -> Iterable[Evidence]:
 
 def _list_costs(restart: Restart) -> Iterable[Evidence]:
     name = f"restart {restart.number}"
-    yield Evidence(f"{name}: failure to the next step", restart.down, "s", None, SOURCE)
+    end = "the next step" if restart.trains else "now or the next failure, without a step"
+    yield Evidence(f"{name}: failure to {end}", restart.down, "s", None, SOURCE)
     if restart.lost_steps is not None:
         steps = "steps after the last checkpoint"
         yield Evidence(f"{name}: {steps}", restart.lost_steps, "steps", restart.steps, SOURCE)

@@ -120,9 +120,18 @@ def test_several_restarts_add_up_and_the_last_may_not_train_yet() -> None:
     second = fail(attempt(1, BEGAN + 20, 20, saved_at=18), BEGAN + 30)
     restarts = find_restarts(job([*first, *second], attempt(2, BEGAN + 40, 0), BEGAN + 50))
     assert restarts is not None
-    assert [restart.down for restart in restarts.restarts] == [pytest.approx(10.5), None]
+    assert [restart.down for restart in restarts.restarts] == pytest.approx([10.5, 20])
+    assert [restart.trains for restart in restarts.restarts] == [True, False]
     assert [restart.lost_steps for restart in restarts.restarts] == [10, 2]
     assert restarts.lost == pytest.approx(4)
+
+
+def test_an_attempt_that_fails_without_a_step_adds_to_the_time_without_one() -> None:
+    first = fail(attempt(0, BEGAN, 20), BEGAN + 10)
+    second = fail(attempt(1, BEGAN + 20, 0), BEGAN + 25)
+    restarts = find_restarts(job([*first, *second], attempt(2, BEGAN + 40, 20), BEGAN + 100))
+    assert restarts is not None
+    assert [restart.down for restart in restarts.restarts] == pytest.approx([15, 15.5])
 
 
 def test_a_node_that_vanished_failed_at_its_last_step() -> None:
