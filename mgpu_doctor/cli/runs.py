@@ -147,7 +147,7 @@ def _matches(recording: Kept, match: str | None, *, failed: bool) -> bool:
 
 
 def _explain_empty() -> str:
-    from mgpu_doctor.cli.diagnose import START_A_JOB
+    from mgpu_doctor.api.verb_requests import START_A_JOB
     from mgpu_doctor.recording.home import home
 
     return f"No recordings in {home()} yet: {START_A_JOB}."

@@ -37,11 +37,11 @@ class Loop:
     def idle(self, ms: int) -> None:
         self.now += ms * MS
 
-    def phase(self, name: str, ms: int, inside: Callable[[], None] | None = None) -> None:
+    def phase(self, name: str, ms: int, *inside: Callable[[], None]) -> None:
         PHASE_BEGINS[name](self.steps, self.now)
         self.idle(ms)
-        if inside is not None:
-            inside()
+        for act in inside:
+            act()
         self.steps.phase_ends(self.now)
 
     def step(self) -> None:
@@ -112,7 +112,7 @@ def test_a_hook_within_a_marked_phase_is_not_counted_twice() -> None:
     loop = Loop()
     for _ in range(8):
         loop.phase("input", 1, loop.fetch)
-        loop.phase("backward", 1, lambda: (loop.backward(), loop.call())[0])
+        loop.phase("backward", 1, loop.backward, loop.call)
         loop.phase("optimizer", 1, loop.update)
     steps = loop.end()
     assert len(steps) == 8
@@ -172,7 +172,7 @@ def test_within_a_marked_evaluation_only_waits_are_something_else() -> None:
         loop.fetch()
         loop.backward()
         loop.update()
-        loop.phase("evaluation", 5, lambda: (loop.fetch(2, VALIDATION), loop.call())[0])
+        loop.phase("evaluation", 5, lambda: loop.fetch(2, VALIDATION), loop.call)
         loop.step()
     assert times(loop.end()[1]) == {
         "input": 1,

@@ -109,7 +109,7 @@ def _list_fixes(restarts: Restarts) -> Iterable[Fix]:
             "restart-faster",
             "Shorten the time until the next step",
             "Keep the environment, the data and the newest checkpoint on local disks, and the "
-            "caches of compiled code (TORCHINDUCTOR_CACHE_DIR) between attempts.",
+            "caches of compiled code between attempts (of torch.compile: TORCHINDUCTOR_CACHE_DIR).",
         )
     yield Fix(
         "fix-failures",

@@ -70,7 +70,7 @@ def test_other_work_is_no_earlier_run(tmp_path: Path, other: dict[str, Any]) -> 
 
 def test_a_second_run_in_a_slurm_job_continues_only_an_earlier_requeue(tmp_path: Path) -> None:
     """Somebody who tries a script again and again in one allocation does not restart a job."""
-    slurm = {"series": "slurm west 77 "}
+    slurm: dict[str, Any] = {"series": "slurm west 77 "}
     run(tmp_path / "a", 0, requeue=0, **slurm)
     again = run(tmp_path / "b", 100, requeue=0, **slurm)
     requeued = run(tmp_path / "c", 200, requeue=1, **slurm)
