@@ -96,6 +96,9 @@ IN_TENSORFLOW: Mapping[str, str | Callable[[Case], str]] = {
     "ds.batch(..., drop_remainder=True).",
     "even-batches": "ds.repeat() and a fixed number of steps (`steps_per_epoch`), the same on "
     "every worker.",
+    "save-checkpoints": "`keras.callbacks.BackupAndRestore` in `fit`; in your own loop, "
+    "`tf.train.CheckpointManager(...).save()` every few minutes and `restore_or_initialize()`.",
+    "restart-faster": "Keep the environment, the data and the newest checkpoint on local disks.",
     "accumulate": "In your own loop: v.assign_add(gradient) into one variable per weight, and "
     "optimizer.apply_gradients, which does the all-reduce, in every K-th step. Keras' "
     "gradient_accumulation_steps=K works only without a strategy (keras#20582).",
