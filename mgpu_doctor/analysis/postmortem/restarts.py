@@ -56,7 +56,7 @@ class Restarts:
 
     restarts: tuple[Restart, ...]
     began: float
-    """When the first attempt began, since the epoch."""
+    """When the job or the first known attempt began, since the epoch."""
     until: float
     """The moment of the view, since the epoch."""
     save_seconds: float | None
@@ -88,7 +88,8 @@ def find_restarts(case: Case) -> Restarts | None:
     ordered = [attempts[number] for number in sorted(attempts)]
     if len(ordered) < 2 or not any(len(rank.steps) for ranks in ordered for rank in ranks):
         return None
-    began = [rank.started for rank in ordered[0] if rank.started is not None]
+    starts = [case.job.started, *(rank.started for rank in ordered[0])]
+    began = [moment for moment in starts if moment is not None]
     restarts = [
         _make_restart(number, ended, following, case.observed)
         for number, (ended, following) in enumerate(pairwise(ordered), 1)
@@ -141,7 +142,7 @@ def _find_lost_steps(ranks: Sequence[Rank]) -> tuple[float | None, int | None]:
     if not saves:
         return None, None
     saved, event, rank = max(saves, key=lambda save: save[0])
-    return saved, max(0, _count_steps(rank) - event.step)
+    return saved, max(0, _count_steps(rank) - event.step - 1)  # saved at the end of that step
 
 
 def _saves(rank: Rank) -> list[Event]:

@@ -54,10 +54,8 @@ def _explain(restarts: Restarts) -> str:
         "attempt, so it includes the launcher, imports, loading and warm-up."
     ]
     if any(restart.lost is None for restart in restarts.restarts):
-        sentences.append(
-            "No checkpoint was seen in some of the attempts, so it is unknown how much work they "
-            "lost."
-        )
+        where = "" if restarts.lost is None else " in some of the attempts"
+        sentences.append(f"No checkpoint was seen{where}, so it is unknown how much work was lost.")
     elif restarts.lost:
         sentences.append(
             "The steps after the last checkpoint have to be repeated, if the job resumes from it."

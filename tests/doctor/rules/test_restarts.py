@@ -22,15 +22,15 @@ STEP = 0.5
 def attempt(
     number: int, began: float, steps: int, *, saved_at: int | None = None, first: int = 0
 ) -> list[Rank]:
-    """Two ranks that step every 0.5 s from `began` on; rank 0 saves for 1 s after `saved_at`
-    steps."""
+    """Two ranks that step every 0.5 s from `began` on; rank 0 saves for 1 s at the end of step
+    number `saved_at`, counted from 1."""
     records = np.zeros(steps, dtype=STEP_DTYPE)
     records["step"] = first + np.arange(steps)
     records["seq"] = 1 + records["step"]
     records["wall_ns"] = STEP * 1e9
     records["end_ns"] = (began + STEP * (1 + np.arange(steps))) * 1e9
     records["phases"] = np.nan
-    saves = () if saved_at is None else (save(began + STEP * saved_at, saved_at),)
+    saves = () if saved_at is None else (save(began + STEP * saved_at, saved_at - 1),)
     return [
         make_rank(rank, records, attempt=number, started=began, events=saves if rank == 0 else ())
         for rank in range(2)
