@@ -13,8 +13,8 @@ from mgpu_probes.inprocess.layout import WAIT
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
-from tests.support.examining import loud, median_phases, recorded, run_calmly
 from tests.support.jobs import JOBS, forked
+from tests.support.observed_jobs import list_warnings, median_phases, record_job, run_undisturbed
 
 pytestmark = pytest.mark.slow
 
@@ -24,14 +24,14 @@ STEPS = 80
 def numpy_case(folder: Path, slow_rank: int, *options: str) -> Case:
     job = [sys.executable, str(JOBS / "marked_loop.py"), "2", str(slow_rank), str(STEPS), *options]
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(folder / "recording")]
-    ended = run_calmly([*doctor, "--", *job], folder / "recording")
+    ended = run_undisturbed([*doctor, "--", *job], folder / "recording")
     assert ended.code == 0, ended.err
     assert sorted(re.findall(r"rank (\d): (\d+) steps", ended.out)) == [("0", "80"), ("1", "80")]
     return load_recording(folder / "recording")
 
 
 def culprits(case: Case) -> list[tuple[str, list[int | None]]]:
-    found = loud(diagnose(case))
+    found = list_warnings(diagnose(case))
     return [(finding.code, [one.rank for one in finding.culprits]) for finding in found]
 
 
@@ -55,7 +55,7 @@ def test_without_a_framework_and_a_marked_wait_nobody_is_compared(tmp_path: Path
 
 def test_a_loop_of_torch_without_gradients_has_its_marked_phases(tmp_path: Path) -> None:
     slow = ("--fault", "forward", "--rank", "0", "--ms", "15")
-    case = recorded(tmp_path, "evolution", "--steps", str(STEPS), *slow, launcher=forked)
+    case = record_job(tmp_path, "evolution", "--steps", str(STEPS), *slow, launcher=forked)
     assert [len(rank.steps) for rank in case.ranks] == [STEPS, STEPS]
     assert culprits(case) == [("straggler-compute", [0])]
     phases = median_phases(case.ranks[0])
@@ -67,7 +67,7 @@ def test_marks_around_what_tensorflow_hooks_see_change_no_verdict(tmp_path: Path
     launcher = [sys.executable, str(JOBS / "tf_workers.py"), "--workers", "2", "tf_loop.py"]
     slow = ("--marked", "--steps", "45", "--fault", "between", "--rank", "1", "--ms", "80")
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(tmp_path / "r"), "--"]
-    ended = run_calmly([*doctor, *launcher, *slow], tmp_path / "r")
+    ended = run_undisturbed([*doctor, *launcher, *slow], tmp_path / "r")
     assert ended.code == 0, ended.err
     case = load_recording(tmp_path / "r")
     assert [len(rank.steps) for rank in case.ranks] == [45, 45]
