@@ -19,6 +19,7 @@ from mgpu_probes.outside.node.channel_frames import BadStream
 
 from mgpu_doctor import __version__
 from mgpu_doctor.cluster.agent_messages import FileName, JobFacts
+from mgpu_doctor.cluster.joint_snapshots import join_snapshots
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.home import job_name, new_recording
 from mgpu_doctor.recording.write import Lines, private_folder, write_json, write_whole
@@ -32,7 +33,6 @@ Json = dict[str, Any]
 class _Part:
     """What one host has of the job."""
 
-    facts: JobFacts | None = None
     over: bool = False
     end: Json | None = None
     """Its `end.json`."""
@@ -45,8 +45,8 @@ class GatheredJob:
         self.folder = new_recording(job_name(facts.command), time.time())
         self._parts: dict[str, _Part] = {}
         self._lines: dict[tuple[str, str], Lines] = {}
-        self.snapshots = 0
-        """Snapshots of its processes that have arrived."""
+        self.snapshots: dict[str, Json] = {}
+        """Host -> snapshot of its processes, of those asked for."""
         self._runs = True
         self._info: Json = {
             "schema": layout.SCHEMA,
@@ -75,15 +75,6 @@ class GatheredJob:
         return tuple(self._parts)
 
     @property
-    def has_one_host(self) -> bool:
-        """Whether all of its ranks are certainly on one host."""
-        facts = [part.facts for part in self._parts.values()]
-        return all(
-            one is not None and not one.rendezvous and one.world_size == len(one.ranks)
-            for one in facts
-        )
-
-    @property
     def over(self) -> bool:
         """Whether no host that was heard of has processes of it."""
         return all(part.over for part in self._parts.values())
@@ -93,8 +84,7 @@ class GatheredJob:
 
     def update(self, host: str, facts: JobFacts) -> None:
         """Takes note of what a host says about the job."""
-        part = self._parts[host]
-        part.facts, part.over = facts, facts.over
+        self._parts[host].over = facts.over
         self._settle()
 
     def leave(self, host: str) -> None:
@@ -133,10 +123,19 @@ class GatheredJob:
         lines.append(line)
 
     def add_snapshot(self, host: str, line: Json) -> None:
-        """Adds a snapshot of the processes on a host. One that is too long is left out."""
-        self.snapshots += 1
-        with suppress(OSError):
-            self.add_line(host, layout.LOOKS, line)
+        """Keeps a snapshot of the processes on a host until those of all hosts are there."""
+        self.snapshots[host] = line
+
+    def join_snapshots(self) -> bool:
+        """Adds the snapshots that have arrived to the recording, as one; whether it could."""
+        joint = join_snapshots(self.snapshots)
+        first = next(iter(self.snapshots), "")
+        self.snapshots = {}
+        if joint is not None:
+            with suppress(OSError):  # too long, or too many
+                self.add_line(first, layout.LOOKS, joint)
+                return True
+        return False
 
     def _learn(self, host: str, name: str, body: bytes) -> None:
         try:

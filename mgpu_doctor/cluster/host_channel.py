@@ -206,11 +206,13 @@ class HostChannel:
             self._ping_due = now + PING_EVERY
             self._outgoing += b"{}\n"
 
-    def ask_for_stacks(self, job: GatheredJob) -> None:
-        """Asks the agent for a snapshot of a job; nothing, if the host has none of it."""
+    def ask_for_stacks(self, job: GatheredJob) -> bool:
+        """Asks the agent for a snapshot of a job; whether it is there and has that job."""
         number = self.mirror.number_of(job)
-        if number is not None and self.child is not None:
-            self._outgoing += b'{"stacks":%d}\n' % number
+        if number is None or not self.mirror.synced:
+            return False
+        self._outgoing += b'{"stacks":%d}\n' % number
+        return True
 
     def hang_up(self) -> None:
         """Closes the child's input; the agent ends by itself."""

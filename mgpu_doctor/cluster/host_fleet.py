@@ -68,14 +68,14 @@ class Fleet:
             if Link.OPENING not in links:
                 return
 
-    def take_snapshot(self, job: GatheredJob, seconds: float) -> None:
-        """Takes a snapshot of a job's processes into its recording, stacks included. `seconds`: how
-        long to wait for it, at most."""
-        end, wanted = time.monotonic() + seconds, job.snapshots + len(job.hosts)
-        for channel in self._channels:
-            channel.ask_for_stacks(job)
-        while job.snapshots < wanted and time.monotonic() < end:
+    def take_snapshot(self, job: GatheredJob, seconds: float) -> bool:
+        """Takes a snapshot of a job's processes into its recording, stacks included; whether it
+        could. `seconds`: how long to wait for it, at most."""
+        end = time.monotonic() + seconds
+        asked = sum(channel.ask_for_stacks(job) for channel in self._channels)
+        while len(job.snapshots) < asked and time.monotonic() < end:
             self.poll(0.1)
+        return job.join_snapshots()
 
     def poll(self, seconds: float) -> None:
         """Takes in what arrives; waits at most so many seconds for it."""

@@ -44,9 +44,9 @@ def load_host_cases(hosts: Sequence[str], engine: Engine, tell: Tell) -> list[Ca
 
 
 def _load(job: GatheredJob, fleet: Fleet, tell: Tell) -> Case:
-    """The case of a job. If it runs on one host alone, its stacks are read, and read again while
-    they show a hang. Those of several hosts are not compared yet."""
-    if job.over or not job.has_one_host:
+    """The case of a job. If it runs, its stacks are read on all hosts, and again while they show a
+    hang."""
+    if job.over:
         tell(f"examining {job.folder.name}")
         return load_recording(job.folder)
     started = time.monotonic()
@@ -54,11 +54,20 @@ def _load(job: GatheredJob, fleet: Fleet, tell: Tell) -> Case:
         tell(f"reading the stacks of {job.folder.name}")
         while (left := started + seconds - time.monotonic()) > 0:
             fleet.poll(left)
-        fleet.take_snapshot(job, SECONDS_FOR_STACKS)
+        joined = fleet.take_snapshot(job, SECONDS_FOR_STACKS)
         case = load_recording(job.folder)
+        if not joined:
+            return replace(case, unexamined=(*case.unexamined, _UNREAD_STACKS))
         if seconds and analyse_hang(case.job_snapshots) is None:
             break
     return case
+
+
+_UNREAD_STACKS = Unexamined(
+    "stacks",
+    "they were not read in time, or processes of two hosts have one number",
+    "run `mgpu-doctor diagnose` on the hosts",
+)
 
 
 def list_host_gaps(states: Iterable[HostState]) -> tuple[Unexamined, ...]:

@@ -11,9 +11,11 @@ import stat
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from mgpu_probes.outside.jobs.rank_environment import VARIABLES
 
 from mgpu_doctor.launch import output_forwarding
 
@@ -213,7 +215,7 @@ def _start_conduit(source: int, out: int, control: int, copy: Path) -> None:
         starter = os.posix_spawn(
             python,
             [python, "-I", "-S", "-"],
-            {**os.environ, output_forwarding.COPY_VARIABLE: os.fspath(copy)},
+            {**_without_rank(os.environ), output_forwarding.COPY_VARIABLE: os.fspath(copy)},
             file_actions=[
                 *((os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in safe),
                 (os.POSIX_SPAWN_OPEN, 0, output_forwarding.__file__, os.O_RDONLY, 0),
@@ -224,6 +226,11 @@ def _start_conduit(source: int, out: int, control: int, copy: Path) -> None:
             os.close(ours)
     if os.waitpid(starter, 0)[1]:
         raise OSError(0, "the process that forwards the output did not start")
+
+
+def _without_rank(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the variables by which a process is found to be a rank."""
+    return {name: value for name, value in environment.items() if name not in VARIABLES}
 
 
 def _position(descriptor: int) -> int:

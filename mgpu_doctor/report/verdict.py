@@ -68,6 +68,10 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
     times = [diagnosis.step_seconds, *(rank.step_seconds_median for rank in diagnosis.ranks)]
     if all(time is None for time in times):
         return _without_steps(diagnosis)
+    return _blocked(diagnosis) or _with_steps(diagnosis)
+
+
+def _with_steps(diagnosis: Diagnosis) -> Verdict:
     praise = _nothing_wrong(diagnosis.case.job)
     note = next((finding for finding in diagnosis.findings if finding.culprits), None)
     if praise and note is not None:
@@ -92,12 +96,8 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
     case = diagnosis.case
     if not case.job_snapshots or case.job.outcome is not Outcome.RUNNING:
         return None
-    inconclusive = next(
-        (unexamined for unexamined in diagnosis.unexamined if unexamined.gap is Gap.BLOCKING_RANK),
-        None,
-    )
-    if inconclusive is not None:
-        return Verdict(Tone.UNKNOWN, "the job is blocked, and its stacks do not show why")
+    if (blocked := _blocked(diagnosis)) is not None:
+        return blocked
     snapshots = format_count(len(case.job_snapshots), "stack snapshot")
     still = [rank for rank in diagnosis.ranks if rank.still_seconds is not None]
     if len(case.job_snapshots) > 1 and len(still) < len(diagnosis.ranks):
@@ -114,6 +114,14 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
         Tone.UNKNOWN,
         f"no movement seen in {snapshots}: {name} has been{where} for {lasted}",
     )
+
+
+def _blocked(diagnosis: Diagnosis) -> Verdict | None:
+    """The verdict on a running job that is blocked for a reason that its stacks do not show."""
+    running = diagnosis.case.job.outcome is Outcome.RUNNING
+    if running and any(gap.gap is Gap.BLOCKING_RANK for gap in diagnosis.unexamined):
+        return Verdict(Tone.UNKNOWN, "the job is blocked, and its stacks do not show why")
+    return None
 
 
 def _by_traces(diagnosis: Diagnosis) -> Verdict:

@@ -20,7 +20,7 @@ from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.openssh import OpenSsh
 from mgpu_doctor.recording.box import Box, read_box
-from tests.support.jobs import JOBS, alone
+from tests.support.jobs import JOBS, alone, until
 from tests.support.ssh_hosts import SshHosts, can_have_namespaces, ssh_hosts
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,9 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
         patch.setenv("PATH", hosts.environment()["PATH"])
         patch.setenv("MGPU_DOCTOR_HOME", str(folder / "home"))
         for rank, name in enumerate(NAMES):
-            command = hosts.command(name, _start_rank(folder / name, rank, hosts.address("node-a")))
+            script = ("plain_ddp.py", "--steps", "1000000", *FAULT)
+            address = hosts.address("node-a")
+            command = hosts.command(name, _start_rank(folder / name, rank, address, *script))
             output = stack.enter_context((folder / f"{name}.out").open("wb"))
             stack.enter_context(subprocess.Popen(command, stdout=output, stderr=output))
         stack.callback(hosts.stop)  # the hosts first: the commands above end with them
@@ -54,14 +56,14 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
         yield hosts
 
 
-def _start_rank(recording: Path, rank: int, address: str) -> str:
-    """A command line for the shell of a host."""
+def _start_rank(recording: Path, rank: int, address: str, script: str, *options: str) -> str:
+    """A command line for the shell of a host: a rank of a script of tests/jobs."""
     facts = {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1}
     place = {"MASTER_ADDR": address, "MASTER_PORT": 29500, "GLOO_SOCKET_IFNAME": "eth0"}
     given = [f"{key}={value}" for key, value in (facts | place | {"OMP_NUM_THREADS": 1}).items()]
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
-    script = [sys.executable, str(JOBS / "plain_ddp.py"), "--steps", "1000000", *FAULT]
-    return f"cd {shlex.quote(str(ROOT))} && exec env {shlex.join([*given, *doctor, *script])}"
+    words = [*given, *doctor, sys.executable, str(JOBS / script), *options]
+    return f"cd {shlex.quote(str(ROOT))} && exec env {shlex.join(words)}"
 
 
 def polled(fleet: Fleet, condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -181,6 +183,32 @@ def test_a_killed_rank_is_dead_on_its_host(hosts: SshHosts) -> None:
         ranks = load_recording(job.folder).ranks
         assert [(rank.host, rank.signal) for rank in ranks if rank.rank == 1] == [("node-b", 9)]
         assert all(rank.state is State.DEAD for rank in ranks)
+
+
+def test_a_hang_is_explained_by_the_stacks_of_both_hosts(hosts: SshHosts, tmp_path: Path) -> None:
+    """Of a second job, after the first one has ended."""
+    address = hosts.address("node-a")
+    marks = [tmp_path / f"{name}.mark" for name in NAMES]
+    commands = [
+        hosts.command(name, _start_rank(tmp_path / name, rank, address, "hangs.py", *options))
+        for rank, name in enumerate(NAMES)
+        for options in [("sleep", "--mark", str(marks[rank]))]
+    ]
+    started = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in commands]
+    until(marks[1].exists, 90)
+    code, found = diagnose(*NAMES)
+    assert code == 1
+    first = found["findings"][0]
+    assert first["code"] == "hang-rank-behind"
+    assert [(one["rank"], one["host"]) for one in first["culprits"]] == [(1, "node-b")]
+    assert first["victims"] == [0]
+    assert "sleep_in_own_code" in first["title"]
+    _, half = diagnose("node-a")
+    assert half["findings"] == []
+    assert "which rank blocks the job" in {gap["probe"] for gap in half["unexamined"]}
+    hosts.stop()
+    for process in started:
+        process.wait()
 
 
 def state_of(fleet: Fleet, name: str) -> HostState:

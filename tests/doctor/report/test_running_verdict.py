@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from mgpu_doctor.case.model import Gap, Outcome, Unexamined
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report.verdict import Tone, verdict
+from tests.support import diagnoses
 from tests.support.job_snapshots import LOOP, ProcessState, SnapshotSeries, case
 from tests.support.synthetic import make_rank
 
@@ -47,3 +50,13 @@ def test_one_moving_rank_shows_that_the_job_moves() -> None:
     diagnosis = diagnosed(COMPUTES, MOVES)
     assert verdict(diagnosis).tone is Tone.GOOD
     assert [summary.still_seconds for summary in diagnosis.ranks] == [2.0, None]
+
+
+def test_a_blocked_job_with_steps_is_not_called_good() -> None:
+    healthy = diagnoses.healthy(Outcome.RUNNING)
+    assert verdict(healthy).tone is Tone.GOOD
+    gap = Unexamined(
+        "which rank blocks the job", "the stacks do not show it", "", Gap.BLOCKING_RANK
+    )
+    blocked = replace(healthy, unexamined=(*healthy.unexamined, gap))
+    assert verdict(blocked).tone is Tone.UNKNOWN
