@@ -203,9 +203,7 @@ def test_a_hang_is_explained_by_the_stacks_of_both_hosts(hosts: SshHosts, tmp_pa
     assert [(one["rank"], one["host"]) for one in first["culprits"]] == [(1, "node-b")]
     assert first["victims"] == [0]
     assert "sleep_in_own_code" in first["title"]
-    _, half = diagnose("node-a")
-    assert half["findings"] == []
-    assert "which rank blocks the job" in {gap["probe"] for gap in half["unexamined"]}
+    assert diagnose("node-a")[1]["findings"] == []  # the rank that it waits for is not seen
     hosts.stop()
     for process in started:
         process.wait()

@@ -13,6 +13,7 @@ import select
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from mgpu_probes.outside import processes
@@ -72,6 +73,7 @@ class Agent:
         self._jobs = NodeJobs({identity: KnownBox(*box) for identity, box in known.items()})
         self._streams: dict[int, FileStream] = {}
         self._described: dict[int, Json] = {}
+        self._boxes_sent: set[int] = set()
         self._exits_sent: set[tuple[int, int]] = set()
         self._usage = HostUsage(closely=True)
         self._host_due = 0.0
@@ -121,31 +123,34 @@ class Agent:
         self._jobs.scan()
         self._jobs.notice_exits()
         for job in self._jobs.jobs:
-            self._describe(job)
-            if not job.boxes:
-                continue
-            for box in job.boxes.values():
-                if box.ended:
-                    continue
+            if job.number not in self._described:
+                self._describe(job)
+            if job.boxes:
+                self._send_boxes(job)
+                self._send_files(job)
+                self._send_exits(job)
+            self._describe(job)  # last: whoever reads that it is over has all of it
+        self._send_host()
+
+    def _describe(self, job: NodeJob) -> None:
+        """Sends the facts of a job if they have changed."""
+        described = job.describe()
+        if self._described.get(job.number) != described:
+            self._described[job.number] = described
+            self._write(pack_frame("job", json.dumps(described).encode()))
+
+    def _send_boxes(self, job: NodeJob) -> None:
+        for box in job.boxes.values():
+            if box.number not in self._boxes_sent:
+                self._boxes_sent.add(box.number)
+                facts: Json = {"box": box.number, "job": job.number, "path": box.path}
+                facts["identity"] = box.stream.identity
+                self._write(pack_frame("box", box.stream.first_header, **facts))
+            if not box.ended:
                 box.ended = not processes.is_alive(*box.process)
                 self._write_all(box.stream.poll(box.number, over=box.ended))
                 if box.ended:
                     box.stream.close()
-            self._send_files(job)
-            self._send_exits(job)
-        self._send_host()
-
-    def _describe(self, job: NodeJob) -> None:
-        """Sends what changed of a job, and its new boxes."""
-        described = job.describe()
-        before = self._described.get(job.number)
-        if before != described:
-            self._described[job.number] = described
-            self._write(pack_frame("job", json.dumps(described).encode()))
-        for box in list(job.boxes.values())[before["boxes"] if before else 0 :]:
-            facts: Json = {"box": box.number, "job": job.number, "path": box.path}
-            facts["identity"] = box.stream.identity
-            self._write(pack_frame("box", box.stream.first_header, **facts))
 
     def _send_files(self, job: NodeJob) -> None:
         if job.recording is None:
@@ -177,7 +182,7 @@ class Agent:
     def _send(self, kind: str, **facts: Any) -> None:
         self._write(pack_frame(kind, **facts))
 
-    def _write_all(self, frames: Any) -> None:
+    def _write_all(self, frames: Iterable[bytes]) -> None:
         for frame in frames:
             self._write(frame)
 
