@@ -99,7 +99,7 @@ def test_what_one_rank_raised_is_reported_with_rank_and_line(how: str, tmp_path:
         ("cpu-limit", "failed-time-limit", "CPU time limit"),
         ("exit-aborting", "failed-exception", "exit code 3"),
         (
-            "expected",
+            "told",
             "failed-exception",
             f"at failing_training.py:{line_of('told')}: no such data set: numbers",
         ),

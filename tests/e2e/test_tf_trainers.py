@@ -91,7 +91,7 @@ def test_a_worker_that_never_comes_is_named_and_not_waited_for_without_an_end(
     assert ended.returncode == 1
     (found,) = list_warnings(diagnose(load_recording(tmp_path / "recording")))
     assert found.code == "failed-tf-worker-missing"
-    assert found.title.startswith("Worker 1 never came")
+    assert found.title.startswith("Worker 1 never joined")
 
 
 @pytest.mark.untimed
