@@ -35,9 +35,10 @@ def load_host_cases(hosts: Sequence[str], engine: Engine, tell: Tell) -> list[Ca
         states = fleet.states()
         gaps = (*list_host_gaps(states), *_list_unrecorded(fleet))
         try:
-            cases = [_load(job, fleet, tell) for job in fleet.jobs]
+            found = [_load(job, fleet, tell) for job in fleet.jobs]
         except (NotARecording, OSError) as error:
             raise UnknownSubject(f"what the hosts sent cannot be read: {error}") from None
+    cases = [case for case in found if case.ranks]  # else nothing of it could be written here
     if not cases:
         raise UnknownSubject(explain_nothing(states, gaps))
     return [replace(case, unexamined=(*case.unexamined, *gaps)) for case in cases]
@@ -79,7 +80,7 @@ def _list_gaps(state: HostState) -> Iterable[Unexamined]:
     if state.link is not Link.LIVE:
         trouble = state.trouble
         reason = trouble.reason if trouble else "it has not answered yet"
-        if state.age is not None:
+        if state.age is not None and state.age >= 1:
             reason += f"; last heard {format_seconds(state.age)} ago"
         yield Unexamined(f"host {state.name}", reason, trouble.remedy if trouble else "wait for it")
     if state.lost:
