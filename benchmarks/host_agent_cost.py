@@ -13,6 +13,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 from mgpu_probes.outside.node.channel_frames import RawFrame
 
@@ -48,8 +49,8 @@ def measure(ranks: int, rate: float, seconds: float, folder: Path) -> None:
         meter.take(frame)
         receive(mirror, frame)
 
-    HostMirror.receive = counted  # type: ignore[method-assign]
     with ExitStack() as stack:
+        stack.enter_context(patch.object(HostMirror, "receive", counted))
         training = [
             stack.enter_context(node_rank(folder / "boxes", rank, ranks)) for rank in range(ranks)
         ]
