@@ -15,7 +15,13 @@ from enum import Enum
 
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.device_positions import are_equally_far, find_device_behind
-from mgpu_doctor.analysis.stacks.progress import BUSY, JobProgress, RankProgress, measure_progress
+from mgpu_doctor.analysis.stacks.progress import (
+    BUSY,
+    NAPS,
+    JobProgress,
+    RankProgress,
+    measure_progress,
+)
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, OPERATIONS, WAITING, Doing
 from mgpu_doctor.case.job_snapshots import Frame, JobSnapshot, Loop
@@ -45,9 +51,6 @@ _SEVERAL_GROUPS = (
 )
 """Libraries that put ranks in several groups, so that a few may rightly wait elsewhere."""
 
-NAPS = 0.05
-"""Cores that a polling rank may use while the ranks that wait for it do not run at all: measured
-0.005 for sleeps of 10 ms, 0.02 for 1 ms."""
 _MAY_WORK = frozenset({Doing.BACKWARD, Doing.DEVICE})
 
 
@@ -116,7 +119,11 @@ def analyse_hang(
         return _make_hang(followed, Kind.BEHIND, halted, waiting)
     if dead and len(dead) == len(others):
         return _after_death(followed, dead, waiting)
-    still = [rank for rank in followed.ranks if _is_blocked(rank) or _is_polling(rank, waiting)]
+    still = [
+        rank
+        for rank in followed.ranks
+        if _is_blocked(rank) or _is_polling(rank, waiting, followed.at)
+    ]
     if len(still) < len(followed.ranks) or _span(followed) < LEAST_SECONDS:
         return None
     hang = _classify_blocked(followed, waiting, others)
@@ -234,12 +241,16 @@ def _is_blocked(progress: RankProgress) -> bool:
     return progress.idle or progress.looping or (waits(progress) and spins)
 
 
-def _is_polling(progress: RankProgress, waiting: Sequence[RankProgress]) -> bool:
-    """Whether the rank polls and sleeps on one line, while the ranks that wait for it do not run:
-    so no step has passed."""
-    rests = bool(waiting) and all(other.idle for other in waiting)
+def _is_polling(progress: RankProgress, waiting: Sequence[RankProgress], at: float) -> bool:
+    """Whether the rank polls and sleeps, while the ranks that wait for it do not run: so no step
+    has passed. Unless it sleeps at one line, they must have waited for long, because parts of a
+    step may look the same."""
+    if not waiting or not all(other.idle for other in waiting):
+        return False
+    if progress.napping:
+        return all(at - other.since >= LONG_WAIT for other in waiting)
     asleep = progress.state.doing is Doing.SLEEPING and progress.cores is not None
-    return rests and asleep and (progress.cores or 0.0) <= NAPS
+    return asleep and (progress.cores or 0.0) <= NAPS
 
 
 def _span(followed: JobProgress, those: Sequence[RankProgress] | None = None) -> float:

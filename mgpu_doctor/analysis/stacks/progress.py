@@ -23,8 +23,12 @@ LEAST_REST = 0.5
 does not run does not leave its line."""
 BUSY = 0.7
 """Cores from which a thread is busy, not waiting."""
+NAPS = 0.05
+"""Cores that a polling rank may use: measured 0.005 for sleeps of 10 ms, 0.02 for 1 ms."""
 RUNNABLE = "R"
 """The state of a process that runs or is ready to, as proc(5) has it."""
+_POLLS = frozenset({Doing.OWN, Doing.SLEEPING, Doing.IO, Doing.BLOCKED})
+"""What a polling rank is seen doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,10 @@ class RankProgress:
     computing: bool = False
     """Whether it keeps running within a single call of one of the user's functions or in libraries
     called from there."""
+    napping: bool = False
+    """Whether every snapshot shows it below the same call of one of the user's functions, where it
+    used hardly any CPU time (`NAPS`): it asks again and again, and sleeps. False if it sleeps at
+    the same line in every snapshot."""
     process_idle: bool = False
     """Whether no thread of its process used CPU time there."""
     process_cores: float | None = None
@@ -118,6 +126,12 @@ def _measure_rank(
     least = STILL if _is_always_ready(newest.pid, rounds) else BUSY
     if len(rounds) > 1 and began == rounds[0][0] and cores is not None and cores > least:
         return RankProgress(newest, began, cores, idle=False, computing=True)
+    began, start = _find_start(newest, rounds, _is_in_same_function)
+    cores = _main_thread_cores(start.process, newest.process, at - began)
+    sleeps_at_one_line = began == since and newest.doing is Doing.SLEEPING
+    always = len(rounds) > 1 and began == rounds[0][0] and not sleeps_at_one_line
+    if always and cores is not None and STILL < cores <= NAPS:
+        return RankProgress(newest, began, cores, idle=False, napping=True)
     seconds = at - since
     rested = newest.point.process.rested or 0.0
     started = at - rested
@@ -196,6 +210,12 @@ def _is_in_same_call(state: ThreadState, other: ThreadState) -> bool:
         return False
     calls = [_find_user_calls(each) for each in (state, other)]
     return bool(calls[0]) and calls[0] == calls[1]
+
+
+def _is_in_same_function(state: ThreadState, other: ThreadState) -> bool:
+    """The same, also while it sleeps or reads in between; not while it waits for other ranks."""
+    calls = [_find_user_calls(each) for each in (state, other)]
+    return {state.doing, other.doing} <= _POLLS and bool(calls[0]) and calls[0] == calls[1]
 
 
 def _find_user_calls(state: ThreadState) -> tuple[object, ...]:

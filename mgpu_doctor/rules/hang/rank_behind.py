@@ -10,11 +10,10 @@ from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.hang_analysis import (
     LEAST_SECONDS,
     LONG_WAIT,
-    NAPS,
     Hang,
     Kind,
 )
-from mgpu_doctor.analysis.stacks.progress import RankProgress
+from mgpu_doctor.analysis.stacks.progress import NAPS, RankProgress
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.findings import Finding, Fix, Severity
 from mgpu_doctor.formatting import format_share
@@ -177,10 +176,11 @@ RULES: tuple[Rule, ...] = (
         "snapshot on. If all ranks wait at the same place, no one is blamed. torch's flight "
         "recorder also shows it: ranks that never called a collective in which the others wait.",
         thresholds=f"Every process of the job must be blocked for {LEAST_SECONDS:g} s; a rank that "
-        f"polls with sleep at one line may use {format_share(NAPS)} of a core if the ranks that "
-        "wait for it use none. A rank that cannot go on by itself (stopped, deadlocked, holding "
-        "the GIL while it waits) is critical at once. A rank that sleeps, reads or loops is a "
-        f"warning until it has lasted for {stall.LEAST_SECONDS:.0f} s and {stall.LEAST_STEPS:.0f} "
+        f"polls and sleeps may use {format_share(NAPS)} of a core if the ranks that wait for it "
+        f"use none, for {LONG_WAIT:g} s unless it sleeps at one line. A rank that cannot go on by "
+        "itself (stopped, deadlocked, holding the GIL while it waits) is critical at once. A rank "
+        "that sleeps, reads or loops is a warning until it has lasted for"
+        f" {stall.LEAST_SECONDS:.0f} s and {stall.LEAST_STEPS:.0f} "
         f"median steps, or for {LONG_WITHOUT_STEPS:.0f} s if no steps were recorded. The scheduler "
         "says how long a thread has not run (/proc/PID/sched). Saving, compiling and importing are "
         "reported only after that time. A rank that computes in one call of the user's is a "

@@ -172,7 +172,7 @@ def duration_row(hang: Hang, case: Case) -> Evidence:
         measure = "time since the main threads last ran"
         return Evidence(measure, round(seconds, 1), "s", None, "scheduler")
     is_polling = any(state.doing is Doing.JOINING for state in hang.waiting)
-    is_looping = any(progress.looping for progress in hang.culprits)
-    how = "at the same place" if is_polling or is_looping else "without using CPU"
+    is_polling |= any(progress.looping or progress.napping for progress in hang.culprits)
+    how = "at the same place" if is_polling else "without using CPU"
     measure = f"blocked {how}, in {format_count(hang.snapshots, 'snapshot')}"
     return Evidence(measure, round(seconds, 3), "s", None, STACKS)
