@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
 
 from mgpu_probes.outside.console_errors import LAUNCHER_EXCEPTIONS
 from mgpu_probes.outside.logs.log_lines import Line, split_line
@@ -23,14 +24,15 @@ LAST_LINES = 12
 """Lines at the end of a log of which one must name the exception. A choice: launchers and native
 code print a few lines after it."""
 _LAUNCHERS = LAUNCHER_EXCEPTIONS | {"CalledProcessError"}
-_RAISED = re.compile(
-    r"(?:[Ee]rror: {1,4}|E {2,8})?(?P<type>(?:\w{1,60}\.){0,8}_?[A-Z]\w{0,60}?(?:Error|Exception))"
+RAISED = re.compile(
+    r"(?:[Ee]rror: {1,4}|E {2,8})?"
+    r"(?P<type>(?:\w{1,60}\.){0,8}(?:_?[A-Z]\w{0,60}?(?:Error|Exception)|Exception))"
     r"(?: \(see above for traceback\))?(?:: {0,3}(?P<message>.*))?$"
 )
 _MARKS = " \t*`"
 """What is left of bold text and code in a text that was copied from a web page."""
-_PROGRESS = re.compile(r"\b(?:epochs?|steps?|iter(?:ation)?s?|loss|it/s|s/it)\b", re.IGNORECASE)
-_HARMLESS = re.compile(
+PROGRESS = re.compile(r"\b(?:epochs?|steps?|iter(?:ation)?s?|loss|it/s|s/it)\b", re.IGNORECASE)
+HARMLESS = re.compile(
     r"\b(?:ignor(?:ed|ing)|fall(?:ing)? ?back|retry(?:ing)?|skipp(?:ed|ing)|warnings?)\b"
     r"|can only test a child process|module compiled against API version",
     re.IGNORECASE,
@@ -44,25 +46,26 @@ def find_last_exceptions(
 ) -> list[LoggedEnd]:
     """Of each log that ends with an exception, that exception. `caught`: source and line of
     exceptions that are known to have ended nothing."""
+    logs = list(logs)
     ends = []
     for log in logs:
         source = log.scanned.source
         past = {line.text for line in log.scanned.kept_lines if (source, line.number) in caught}
         if (end := _last_exception(log, past)) is not None:
             ends.append(end)
-    return ends
+    return ends if len(logs) == 1 else [replace(end, order=None) for end in ends]
 
 
 def _last_exception(log: LabelledLog, past: Container[str]) -> LoggedEnd | None:
     lines = [split_line(line) for line in log.scanned.tail]
     for at in range(len(lines) - 1, max(-1, len(lines) - 1 - LAST_LINES), -1):
         line = lines[at]
-        raised = _RAISED.match(line.text.strip(_MARKS))
-        if raised is None and _PROGRESS.search(line.text):
+        raised = RAISED.match(line.text.strip(_MARKS))
+        if raised is None and PROGRESS.search(line.text):
             return None
         if raised is None or raised["type"].rpartition(".")[2] in _LAUNCHERS:
             continue
-        if line.text in past or _HARMLESS.search(line.text) or _is_aside(lines, at):
+        if line.text in past or HARMLESS.search(line.text) or _is_aside(lines, at):
             return None
         message = clean((raised["message"] or "").strip(), MESSAGE_LIMIT)
         name = clean(raised["type"], 200)
@@ -74,6 +77,7 @@ def _last_exception(log: LabelledLog, past: Container[str]) -> LoggedEnd | None:
             first=False,
             error=Error(name, message, None, None, None, line.text, line.at),
             source=EXCERPT,
+            order=log.scanned.tail_numbers[at],
         )
     return None
 

@@ -20,7 +20,11 @@ from mgpu_doctor.case.log_job import FACTS, Fact, job_of_logs, ranks_of_logs, wo
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.log_sources import LabelledLog, log_files, ranks_seen, with_ranks
 from mgpu_doctor.case.model import Case, Console, Subject, Unexamined
+from mgpu_doctor.case.worded_errors import find_worded_errors
+from mgpu_doctor.signatures.error_endings import ENDINGS
+from mgpu_doctor.signatures.error_topics import TOPICS, WORDED_CAUSES
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
+from mgpu_doctor.signatures.signature import Role
 
 MOST_TAIL = 400
 LEAST_TAIL = 5
@@ -68,6 +72,17 @@ _OVERCOMING = tuple(
     for text in sorted({text for signature in SIGNATURES for text in signature.overcome_by})
 )
 _GRAVE = {signature.id for signature in SIGNATURES if signature.severity == "critical"}
+_CODES = {signature.id: signature.code for signature in (*SIGNATURES, *TOPICS, *ENDINGS)}
+_ENDINGS = frozenset({"failed-exception", "failed-killed", "failed-signal"})
+"""Codes of messages which may only say that a process ended."""
+_TELLING = {
+    signature.id
+    for signature in SIGNATURES
+    if signature.severity == "critical"
+    and not signature.wrapper
+    and not (signature.role is Role.SYMPTOM and signature.code in _ENDINGS)
+}
+"""Signatures that say why a job failed, or what its ranks waited for."""
 _OVERCOME_BY = {
     signature.id: {f"overcome: {text}" for text in signature.overcome_by}
     for signature in SIGNATURES
@@ -126,6 +141,8 @@ def _case(subjects: Sequence[str], found: _LogSources) -> Case:
     endings.ends = with_joined_messages(endings.ends, signs)
     if not endings.ends and not any(sign.signature in _GRAVE for sign in signs):
         endings.ends = find_last_exceptions(logs, endings.caught)
+    if not any(sign.signature in _TELLING for sign in signs):
+        signs = (*signs, *_worded(signs, find_worded_errors(logs, endings.ends, endings.caught)))
     job = job_of_logs(scanned, endings.ends, endings.asked, world_size)
     return Case(
         subject=Subject("log", _reference(subjects)),
@@ -151,6 +168,17 @@ def _signs(logs: Sequence[LabelledLog]) -> tuple[LogMatch, ...]:
     if all(sign.at is not None for sign in found):
         found.sort(key=lambda sign: sign.at or 0.0)  # stable: within a log, the order of its lines
     return tuple(found)
+
+
+def _worded(known: Sequence[LogMatch], worded: Iterable[LogMatch]) -> Iterable[LogMatch]:
+    """Of the errors without a known message, those that say more than the known endings."""
+    texts = {sign.text for sign in known}
+    codes = {_CODES[sign.signature] for sign in known}
+    has_ended = any(sign.signature in _GRAVE for sign in known)
+    for sign in worded:
+        is_known = sign.text in texts or _CODES[sign.signature] in codes
+        if not is_known and (sign.signature in WORDED_CAUSES or not has_ended):
+            yield sign
 
 
 def _was_overcome(hit: Hit, hits: Iterable[Hit]) -> bool:

@@ -42,8 +42,8 @@ def _ends_for_nan(spelling: str) -> Signature:
         code="loss-nan",
         role=Role.CAUSE,
         needle=spelling,
-        pattern=r"^(?!.{0,200}?, stopping training).{0,120}?\b(?i:loss)\b.{0,20}?"
-        rf"\b{spelling}\b"
+        pattern=r"(?:^|\W)(?i:loss)\b.{0,20}?"
+        rf"\b{spelling}\b(?!, stopping training)"
         r".{0,40}?\b(?i:exit|stop|abort|terminat|halt)\w{0,6}\b",
         meaning="The loss is not a number, and the script stopped.",
         fix=_NUMBERS,
@@ -252,6 +252,22 @@ SIGNATURES: tuple[Signature, ...] = (
         example="Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to "
         "5.877471754111438e-39",
         origin="recalled: apex/amp/handle.py of apex 0.1",
+        needle_tells=False,
+    ),
+    Signature(
+        id="apex-scale-below-one",
+        code="loss-nan",
+        role=Role.CAUSE,
+        needle="reducing loss scale to 0.",
+        pattern=r"Gradient overflow\. +Skipping step, loss scaler \d{1,3} reducing loss scale to "
+        r"(?P<scale>0\.\d{0,20}[1-9])(?!\d|e)",
+        meaning="Gradients overflowed at one step after the other, until the loss scale was "
+        "{scale}: they are not finite at any scale.",
+        fix=_NUMBERS,
+        example="Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 0.25",
+        origin="recalled: apex/amp/handle.py of apex 0.1",
+        severity="warning",
+        weight=0.7,
         needle_tells=False,
     ),
     Signature(

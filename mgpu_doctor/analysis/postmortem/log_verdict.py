@@ -25,10 +25,12 @@ from mgpu_doctor.analysis.postmortem.rank_failures import (
 from mgpu_doctor.analysis.postmortem.secondary_failures import reports_abort
 from mgpu_doctor.case.log_matches import LogMatch, went_on
 from mgpu_doctor.case.model import Case, Error, Outcome, Rank
+from mgpu_doctor.signatures.error_endings import ENDINGS
+from mgpu_doctor.signatures.error_topics import TOPICS
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 
-KNOWN = {signature.id: signature for signature in SIGNATURES}
+KNOWN = {signature.id: signature for signature in (*SIGNATURES, *TOPICS, *ENDINGS)}
 
 GENERIC_CODES = frozenset({"failed-exception", "failed-killed", "failed-signal"})
 """Codes that say how a rank ended, not why: any other code that fits says it better."""
@@ -68,7 +70,7 @@ SYMPTOM_SHARE = 0.6
 """Factor on a signature's weight: the failure is certain, its cause is not."""
 UNCONFIRMED_SHARE = 0.9
 STILL_MOVING_SHARE = 0.8
-FORM_SHARE = {Form.LINE: 1.0, Form.JOINED: 0.95, Form.HEAD: 0.7}
+FORM_SHARE = {Form.LINE: 1.0, Form.JOINED: 0.95, Form.HEAD: 0.7, Form.WORDS: 1.0}
 """Factor on a signature's weight, by how its message was recognised."""
 UNORDERED_SHARE = 0.7
 """Factor if several logs without timestamps show different causes: the order is unknown."""
@@ -77,6 +79,12 @@ _CAUGHT = re.compile(
     r"falling back|fall back|fallback|ignor(?:ed|ing)|caught|recover(?:ed|ing)|reducing)\b",
     re.IGNORECASE,
 )
+_LENIENT = re.compile(
+    r"do(?:es)? not match exactly|ignore_mismatched_sizes|strict=False|newly initialized"
+    r"|were not (?:used|initialized) (?:when|from)|partially loaded|load(?:ed|ing)? partially",
+    re.IGNORECASE,
+)
+"""What libraries print around the differences of a checkpoint that they load nevertheless."""
 _GOES_ON = re.compile(r"[\sa-z'\"),.;:]")
 _SAYS_SO_ITSELF = frozenset(
     signature.id for signature in SIGNATURES if _CAUGHT.search(signature.example)
@@ -167,9 +175,19 @@ def _past(sign: LogMatch, case: Case) -> bool:
         return True
     if sign.after > size_of(case) and not _ended(sign, case):
         return True
+    if KNOWN[sign.signature].code == "failed-checkpoint" and _is_lenient(case):
+        return True
     if sign.signature in _SAYS_SO_ITSELF or not _CAUGHT.search(f"{sign.text} {_rest_of(sign)}"):
         return False
     return bool(sign.after) or not _known_to_have_ended(case)
+
+
+def _is_lenient(case: Case) -> bool:
+    """Whether a log says that a checkpoint was loaded in spite of differences, and reports no
+    exception about one."""
+    if _known_to_have_ended(case) or any("Error" in sign.text for sign in case.signs):
+        return False
+    return any(_LENIENT.search(line) for line in case.console.tail)
 
 
 def _rest_of(sign: LogMatch) -> str:
@@ -225,7 +243,7 @@ def _find_fatal_cause(
         return _cause(chosen, failures, case)
     symptoms = [sign for sign in grave if KNOWN[sign.signature].role is Role.SYMPTOM]
     if failures:
-        symptoms = _reported_by(symptoms, failures)
+        symptoms = _reported_by(symptoms, failures, case)
     if not symptoms or not blames_symptoms:
         return None
     return _symptom(symptoms, failures, case, is_flat=is_flat)
@@ -249,18 +267,36 @@ def _is_consequence(sign: LogMatch, grave: Iterable[LogMatch], case: Case) -> bo
     return size_of(case) > 1 and len(waited - {None}) == size_of(case)
 
 
-def _reported_by(symptoms: Iterable[LogMatch], failures: tuple[RankFailure, ...]) -> list[LogMatch]:
-    """The symptoms, if the first exceptions, of unknown ranks, show nothing else."""
-    if any(
-        failure.rank is not None or failure.kind is not FailureKind.EXCEPTION
+def _reported_by(
+    symptoms: Iterable[LogMatch], failures: tuple[RankFailure, ...], case: Case
+) -> list[LogMatch]:
+    """The symptoms, if the first failures show nothing else: exceptions of unknown ranks that hold
+    them, or in a log exit codes of processes that may have printed them."""
+    in_log = case.subject.kind == "log"
+    if not all(
+        _only_exited(failure) if in_log and failure.error is None else _is_unlabelled(failure)
         for failure in failures
     ):
         return []
     return [
         sign
         for sign in symptoms
-        if any(in_error(sign, failure) or beside(sign, failure, sign.rank) for failure in failures)
+        if any(
+            sign.rank in (None, failure.rank)
+            if _only_exited(failure)
+            else in_error(sign, failure) or beside(sign, failure, sign.rank)
+            for failure in failures
+        )
     ]
+
+
+def _is_unlabelled(failure: RankFailure) -> bool:
+    return failure.rank is None and failure.kind is FailureKind.EXCEPTION
+
+
+def _only_exited(failure: RankFailure) -> bool:
+    """Whether it is known only that the process ended itself."""
+    return failure.kind is FailureKind.EXIT and failure.error is None
 
 
 def _cause(fitting: Sequence[LogMatch], failures: tuple[RankFailure, ...], case: Case) -> LogCause:

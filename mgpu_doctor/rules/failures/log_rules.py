@@ -23,6 +23,7 @@ from mgpu_doctor.rules.failures import log_findings
 from mgpu_doctor.rules.failures.log_codes import GROUP, family_of, general, summary_of
 from mgpu_doctor.rules.gpu.xid_evidence import XIDS_OF_ENDS
 from mgpu_doctor.rules.rule import Add, Addition, Detector, Examine, Limits, Rule
+from mgpu_doctor.signatures.error_endings import WAITING
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 
@@ -33,7 +34,8 @@ _HOW = (
     "Lines of the console (a log, standard input, a recording's capture) are searched for the "
     "texts of known failures. The cause that was printed first counts if it matches the rank that "
     "failed first; a symptom counts only if no cause is known. Errors that were caught and "
-    "retried, or after which training continued, do not count. Texts: "
+    "retried, or after which training continued, do not count. If a log holds none of these texts, "
+    "the words of its last errors count, at a confidence of at most 0.5. Texts: "
 )
 _ALSO = "The console is searched, too: "
 _THRESHOLDS = (
@@ -124,4 +126,4 @@ def _group_by_code(signatures: Iterable[Signature]) -> dict[str, tuple[Signature
     }
 
 
-_SIGNATURES_OF = _group_by_code(SIGNATURES)
+_SIGNATURES_OF = _group_by_code((*SIGNATURES, WAITING))

@@ -11,6 +11,7 @@ from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_count, format_ranks
+from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.hang.rank_behind import report_blocked_ranks
 from mgpu_doctor.rules.hang.stack_evidence import (
     LONG_WITHOUT_STEPS,
@@ -132,5 +133,6 @@ RULES: tuple[Rule, ...] = (
         f"{LONG_WITHOUT_STEPS:.0f} s if all missing ranks belong to other hosts.",
         fixes="Start the missing ranks; compare WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
         examine=_find_rendezvous_hang,
+        alternatives=(log_detector("hang-rendezvous"),),
     ),
 )

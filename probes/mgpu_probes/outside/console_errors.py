@@ -29,7 +29,7 @@ _CUT_ENTRY = re.compile(r"^  rank {6}: \d{1,7} \(local_rank: \d{1,5}\)\s*$")
 """The first line that names a rank, where a report's head was cut off."""
 _RULE = re.compile(r"^(={10,}|-{10,})\s*$")
 _SUMMARY_RANK = re.compile(r"^(\d{1,7}) \(local_rank: (\d{1,5})\)")
-_EXIT = re.compile(r"^(-?\d{1,6}) \(pid: (\d{1,10})\)")
+_EXIT = re.compile(r"^(-?\d{1,6})(?: \(pid: (\d{1,10})\)|$)")
 _LOGGED = re.compile(r"failed \(exitcode: (-?\d{1,6})\) local_rank: (\d{1,5}) \(pid: (\d{1,10})\)")
 _SPAWN_SIGNAL = re.compile(r"process (\d{1,7}) terminated with signal (\w{1,20})")
 _SPAWN_EXIT = re.compile(r"process (\d{1,7}) terminated with exit code (-?\d{1,6})")
@@ -201,7 +201,7 @@ class LauncherReport:
                 failure,
                 rank=int(rank[1]) if rank else None,
                 local_rank=int(rank[2]) if rank else None,
-                pid=int(code[2]) if code else None,
+                pid=int(code[2]) if code and code[2] else None,
                 host=entry.fields.get("host") or None,
                 first=entry.first,
                 source="torchrun summary",

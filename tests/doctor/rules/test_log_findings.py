@@ -16,6 +16,7 @@ from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.catalogue import OWN
 from mgpu_doctor.rules.failures.log_codes import FAMILIES, SUMMARIES, family_of
 from mgpu_doctor.rules.failures.log_findings import fill_groups, first_sentence
+from mgpu_doctor.signatures.error_endings import WAITING
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 from tests.support.failure_cases import (
@@ -387,7 +388,7 @@ def test_another_familys_finding_gets_the_lines_as_evidence() -> None:
 def test_every_code_has_one_rule_and_words_of_its_own() -> None:
     codes = [rule.code for rule in OWN]
     assert len(codes) == len(set(codes))
-    known = {signature.code for signature in SIGNATURES}
+    known = {signature.code for signature in (*SIGNATURES, WAITING)}
     assert known <= set(codes)
     others = {rule.code for rule in OWN if "The console is searched, too" in rule.how_measured}
     by_text = {rule.code for rule in OWN if "Lines of the console" in rule.how_measured}

@@ -118,6 +118,13 @@ class Line:
     """The year in the stamp."""
     text: str
 
+    @property
+    def labelled(self) -> str:
+        """The text with the label of its rank in torch's form."""
+        if self.rank is not None:
+            return f"[rank{self.rank}]: {self.text}"
+        return self.text if self.local_rank is None else f"[local{self.local_rank}]: {self.text}"
+
 
 def numbered_style(lines: Iterable[str]) -> str | None:
     """The key of `NUMBERED` that labels the lines of a log, by a sample; None if none does."""
@@ -132,8 +139,8 @@ def numbered_style(lines: Iterable[str]) -> str | None:
 
 
 def indentation_of(lines: Iterable[str]) -> int:
-    """The number of blanks with which all lines of an indented text begin."""
-    blanks = (len(text) - len(text.lstrip(" ")) for text in lines if text.strip())
+    """The number of blanks or tabs with which all lines of an indented text begin."""
+    blanks = (len(text) - len(text.lstrip(" \t")) for text in lines if text.strip())
     return min(blanks, default=0)
 
 

@@ -58,6 +58,8 @@ class Form(str, Enum):
     """By its pattern, in lines that were joined: the message is broken over them."""
     HEAD = "head"
     """By its head alone: the rest is cut off or has another wording. It has no values."""
+    WORDS = "words"
+    """By single words of an error that matches no known message. It has no values."""
 
 
 class Wanted(Protocol):
@@ -117,6 +119,9 @@ class Scanned:
     hits: tuple[Hit, ...]
     kept_lines: tuple[KeptLine, ...]
     tail: tuple[str, ...]
+    """The last lines that are not blank."""
+    tail_numbers: tuple[int, ...]
+    """The number of each of them."""
     ranks: frozenset[int]
     """Ranks that label its first and last lines."""
     local_ranks: frozenset[int]
@@ -156,7 +161,7 @@ class Engine:
 
 
 LEVEL_LIMIT = 200
-_MILD = re.compile(
+MILD = re.compile(
     rb"(?<!NCCL )\b(?:[A-Za-z]{0,40}Warning|WARN|WARNING|INFO|DEBUG)\b|(?:^|[\s\[])[WI](?: |\d{4} )"
 )
 """Log levels that report no failure: by word, or by letter as in glog, absl and torch."""
@@ -220,7 +225,8 @@ class _Scanner:
         last = [self._line(decoded(line)) for line in lines]
         self._seen += last
         joined = [*self._joined_hits(lines, last), *self._cut_hits(lines, last)]
-        tail = [clean_line(decoded(line), TAIL_LIMIT) for line in lines if line.strip()]
+        first = self._lines + 2 - len(lines)
+        tail = [(first + n, line) for n, line in enumerate(lines) if line.strip()][-TAIL_LINES:]
         stamps = [line.at for line in self._seen if line.at is not None]
         return Scanned(
             source=source,
@@ -231,7 +237,8 @@ class _Scanner:
                 *self._partial_hits(joined),
             ),
             kept_lines=tuple(self._kept_lines()),
-            tail=tuple(tail[-TAIL_LINES:]),
+            tail=tuple(clean_line(decoded(line), TAIL_LIMIT) for _, line in tail),
+            tail_numbers=tuple(number for number, _ in tail),
             ranks=frozenset(line.rank for line in self._seen if line.rank is not None),
             local_ranks=frozenset(
                 line.local_rank for line in self._seen if line.local_rank is not None
@@ -306,7 +313,7 @@ class _Scanner:
     def _cut_hits(self, pieces: Sequence[bytes], lines: Sequence[Line]) -> Iterator[Hit]:
         """Messages whose end is lost with the end of the log."""
         at = next((n for n in range(len(lines) - 1, -1, -1) if lines[n].text.strip()), None)
-        if at is None or _MILD.search(pieces[at][:LEVEL_LIMIT]):
+        if at is None or MILD.search(pieces[at][:LEVEL_LIMIT]):
             return
         line = lines[at]
         for wanted in find_cut_messages(line.text, self._engine.cut_heads):
@@ -343,7 +350,7 @@ class _Scanner:
                 if whole is not None:
                     yield whole
                 left, later = self._counted - counted, self._later(at)
-                whole = KeptLine(number, _labelled(line), left, later, at)
+                whole = KeptLine(number, line.labelled, left, later, at)
             lost = after
         if whole is not None:
             yield whole
@@ -367,24 +374,25 @@ class _Scanner:
         self._looked, self._stamped = 0, None
         for position, held in hot:
             piece = block.pieces[position]
+            raw, whole = "", False
             line: Line | None = None
-            whole = False
             for number in held:  # patterns before heads
                 if self._engine.sought[number] not in piece:
                     continue
-                if number < wanted:
-                    line = line or self._line(decoded(piece))
-                    whole |= self._try(number, block, position, line)
-                elif number < messages:
+                if number < messages and line is None:
+                    raw = decoded(piece)
+                    line = self._line(raw)
+                if number < wanted and line is not None:
+                    whole |= self._try(number, block, position, line, raw)
+                elif number < messages and line is not None:
                     if not whole:
-                        line = line or self._line(decoded(piece))
                         self._take_head(number, block, position, line)
                 elif not telling or telling[-1] != position:
                     telling.append(position)
         self._keep(block, telling)
 
-    def _try(self, number: int, block: Block, position: int, line: Line) -> bool:
-        """Searches one line for one signature; whether it is there."""
+    def _try(self, number: int, block: Block, position: int, line: Line, raw: str) -> bool:
+        """Searches one line for one signature; whether it is there. `raw`: with its prefixes."""
         piece = block.pieces[position]
         place = piece.find(self._engine.sought[number])
         key = (number, line.rank, line.local_rank)
@@ -392,7 +400,7 @@ class _Scanner:
         if known is not None and known.count >= EXACT:
             known.again(block.counted_until(position))
             return True
-        text, found = self._found(number, piece, place, line.text)
+        text, found = self._found(number, piece, place, line.text, raw)
         if found is None:
             return False
         if known is not None:
@@ -406,7 +414,7 @@ class _Scanner:
 
     def _take_head(self, number: int, block: Block, position: int, line: Line) -> None:
         """Counts a line that contains a head and matches no pattern, unless it is a warning."""
-        if _MILD.search(block.pieces[position][:LEVEL_LIMIT]):
+        if MILD.search(block.pieces[position][:LEVEL_LIMIT]):
             return
         wanted = self._engine.messages[number].wanted
         key = (wanted, line.rank, line.local_rank)
@@ -432,18 +440,15 @@ class _Scanner:
         )
 
     def _found(
-        self, number: int, piece: bytes, place: int, text: str
+        self, number: int, piece: bytes, place: int, text: str, raw: str
     ) -> tuple[str, re.Match[str] | None]:
         """The searched text and its match; of very long lines only the part near the needle."""
         pattern = self._engine.patterns[number]
         if place > WINDOW // 2:
             text = decoded(piece[place - WINDOW // 2 : place + WINDOW])
         found = pattern.search(text)
-        if (
-            found is None and place <= WINDOW // 2
-        ):  # some patterns match text that looks like a prefix
-            text = decoded(piece)
-            found = pattern.search(text)
+        if found is None and place <= WINDOW // 2 and raw != text:
+            text, found = raw, pattern.search(raw)  # some patterns match what looks like a prefix
         return text, found
 
     def _keep(self, block: Block, telling: Iterable[int]) -> None:
@@ -487,13 +492,6 @@ class _Scanner:
         if self._indentation and not text[: self._indentation].strip():
             text = text[self._indentation :]
         return split_line(text, self._style, self._year)
-
-
-def _labelled(line: Line) -> str:
-    label = f"[rank{line.rank}]: " if line.rank is not None else ""
-    if not label and line.local_rank is not None:
-        label = f"[local{line.local_rank}]: "
-    return label + line.text
 
 
 def _short(values: Mapping[str, str | None]) -> dict[str, str]:

@@ -99,7 +99,9 @@ class Shapes:
             self._counted |= fresh
             self._kept_counted += sum(map(len, fresh))
             example = dict(zip(shapes, pieces, strict=True))
-            self._counts_on |= {shape for shape in fresh if _counts_on(example[shape][:PIECE])}
+            self._counts_on |= {
+                shape for shape in fresh if reports_progress(example[shape][:PIECE])
+            }
         if self._counts_on.isdisjoint(shapes):
             return []
         return [at for at, shape in enumerate(shapes) if shape in self._counts_on]
@@ -143,7 +145,8 @@ def _telling(run: bytes) -> tuple[bool, int]:
     return (run not in _EVERYWHERE, len(run))
 
 
-def _counts_on(piece: bytes) -> bool:
+def reports_progress(piece: bytes) -> bool:
+    """Whether the line reports a step, epoch or loss with a number."""
     return bool(_PROGRESS.search(piece)) and not _NO_PROGRESS.search(piece)
 
 

@@ -1,0 +1,155 @@
+"""Errors whose message is not known: what they are about, by their words alone.
+
+They count only if a log shows no known failure. Exceptions that ended a process are read wherever
+they were printed; other errors only at the end of a log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cache
+
+from mgpu_probes.outside.logs.log_lines import Line
+from mgpu_probes.outside.logs.log_scanner import Form, Scanned
+
+from mgpu_doctor.case.error_lines import LastLine, LogEnd, read_log_end
+from mgpu_doctor.case.last_exceptions import RAISED
+from mgpu_doctor.case.log_matches import LogMatch
+from mgpu_doctor.case.log_sources import LabelledLog
+from mgpu_doctor.case.model import Error, LoggedEnd
+from mgpu_doctor.signatures.error_endings import (
+    ABORTED,
+    DIVERGED,
+    LOST_PEER,
+    STOPPED,
+    UNFINISHED,
+    UNMET,
+    WAITING,
+)
+from mgpu_doctor.signatures.error_topics import CONNECTIONS, HARD, TOPICS, WORDED_CAUSES
+from mgpu_doctor.signatures.signature import Signature
+
+MOST_SIGNS = 8
+MESSAGE_LINES = 3
+MESSAGE_WIDTH = 200
+_SETTINGS = re.compile(r"(?:\{ ?['\"]|\[ ?['\"]|\b\w{1,60}\(\w{1,60}=).*")
+"""The rest of a line from printed settings on: they name much that did not fail."""
+_PROGRAMMING = frozenset(
+    {"AttributeError", "ImportError", "IndentationError", "KeyError", "ModuleNotFoundError"}
+    | {"NameError", "NotImplementedError", "SyntaxError", "TypeError", "UnboundLocalError"}
+    | {"ZeroDivisionError"}
+)
+"""Exceptions that are mistakes of a script, whatever their message is about."""
+
+
+def find_worded_errors(
+    logs: Sequence[LabelledLog], ends: Collection[LoggedEnd], caught: Collection[tuple[str, int]]
+) -> tuple[LogMatch, ...]:
+    """Signs of the errors' topics, in the order of their lines. `ends`: the known endings;
+    `caught`: source and line of exceptions that ended nothing."""
+    errors = [end.error for end in ends if end.error is not None]
+    if signs := list(_of_exceptions(ends, logs)):
+        return tuple(signs[:MOST_SIGNS])
+    if any(_is_mistake(error) for error in errors):
+        return ()
+    has_ended = any(end.exit_code or end.signal for end in ends)
+    for log in logs:
+        found = _of_end(read_log_end(log.scanned, caught), has_ended=has_ended)
+        signs += [
+            _sign(topic, row.line, row.number, log)
+            for topic, row in found
+            if not errors or topic.id in WORDED_CAUSES
+        ]
+    return tuple(signs[:MOST_SIGNS])
+
+
+def _is_mistake(error: Error) -> bool:
+    return error.type.rpartition(".")[2] in _PROGRAMMING
+
+
+def _of_exceptions(ends: Iterable[LoggedEnd], logs: Sequence[LabelledLog]) -> Iterator[LogMatch]:
+    for end in ends:
+        error = end.error
+        if error is None or _is_mistake(error):
+            continue
+        lines = error.message.strip().split("\n")[:MESSAGE_LINES]
+        if (topic := _topic_of_exception(error.type, " ".join(lines))) is not None:
+            log, number = _place(error, logs)
+            first = f"{error.type}: {lines[0]}".rstrip()
+            yield _sign(topic, Line(end.rank, None, error.at, None, first), number, log)
+
+
+def _place(error: Error, logs: Sequence[LabelledLog]) -> tuple[LabelledLog, int]:
+    """The log that printed the exception, and the number of its line."""
+    raised = f"{error.type}: {error.message}".partition("\n")[0].rstrip()[:MESSAGE_WIDTH]
+    for log in logs:
+        for number, text in _numbered(log.scanned):
+            if raised in text:
+                return log, number
+    return logs[0], 1
+
+
+def _numbered(scanned: Scanned) -> Iterator[tuple[int, str]]:
+    yield from ((line.number, line.text) for line in scanned.kept_lines)
+    yield from zip(scanned.tail_numbers, scanned.tail, strict=True)
+
+
+def _of_end(end: LogEnd, *, has_ended: bool) -> list[tuple[Signature, LastLine]]:
+    """What the end of a log reports, with the lines; how a process ended only if nothing else."""
+    telling = [(topic, row) for row in end.reports if (topic := _of_line(row, end)) is not None]
+    for box in end.boxes:
+        text = " ".join(row.line.text.strip() for row in box)
+        telling.append((_topic_of(text) or STOPPED, box[0]))
+    if telling:
+        return telling
+    if end.waiting and end.is_still_waiting:
+        return [(WAITING, end.waiting[-1])]
+    if end.cut is not None:
+        return [(UNMET, end.waiting[-1])] if end.waiting else [(UNFINISHED, end.cut)]
+    if end.progress is not None and end.progress.shows_nan:
+        return [(DIVERGED, end.progress)]
+    stopped = next((row for row in end.reports if row.reports_end), None)
+    return [(STOPPED, stopped)] if stopped is not None and not has_ended else []
+
+
+def _of_line(row: LastLine, end: LogEnd) -> Signature | None:
+    if not row.reports_error:
+        return None
+    raised = RAISED.match(row.line.text.strip())
+    topic = (
+        _topic_of_exception(raised["type"], raised["message"] or "")
+        if raised is not None
+        else _topic_of(row.line.text)
+    )
+    if topic is not None and topic.id in CONNECTIONS and end.has_progressed:
+        topic = LOST_PEER
+    return ABORTED if row.is_fatal and topic in (None, LOST_PEER) else topic
+
+
+def _topic_of_exception(name: str, message: str) -> Signature | None:
+    topic = _topic_of(f"{name}: {message}")
+    if topic is None or topic.id in HARD:
+        return topic
+    return _topic_of(name)
+
+
+def _topic_of(text: str) -> Signature | None:
+    text = _SETTINGS.sub("", text)
+    return next((topic for topic, words in _words() if words.search(text)), None)
+
+
+@cache
+def _words() -> tuple[tuple[Signature, re.Pattern[str]], ...]:
+    return tuple((topic, re.compile(topic.pattern)) for topic in TOPICS)
+
+
+def _sign(topic: Signature, line: Line, number: int, log: LabelledLog) -> LogMatch:
+    return LogMatch(
+        signature=topic.id,
+        rank=log.of(line.rank, line.local_rank),
+        source=log.scanned.source,
+        number=number,
+        text=line.text.strip(),
+        at=line.at,
+        form=Form.WORDS,
+    )

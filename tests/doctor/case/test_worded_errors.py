@@ -1,0 +1,230 @@
+"""Errors that match no known message: their words decide, at a low confidence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.case.error_lines import LAST_LINES
+from mgpu_doctor.case.last_exceptions import RAISED
+from mgpu_doctor.case.log_case import load_logs
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding
+from mgpu_doctor.rules.catalogue import OWN
+from mgpu_doctor.signatures.error_endings import ENDINGS
+from mgpu_doctor.signatures.error_topics import HARD, TOPICS
+from mgpu_doctor.signatures.signature import Signature
+from tests.support.all_signatures import ALL_SIGNATURES, codes_of
+from tests.support.log_texts import first_code
+from tests.support.loops import over
+
+STEPS = [f"epoch 1 step {n} loss 0.5" for n in range(30)]
+FRAME = ['  File "/home/user/train.py", line 41, in <module>', "    batch = next(batches)"]
+HEADER = "Traceback (most recent call last):"
+ERROR = "PoolError: unable to allocate 3 GiB for the buffer"
+
+every_topic = over("topic", TOPICS, lambda topic: topic.id)
+
+
+def findings_of(lines: list[str], folder: Path) -> tuple[Finding, ...]:
+    path = folder / "train.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return diagnose(load_logs([str(path)])).findings
+
+
+@every_topic
+def test_the_words_of_an_unknown_error_decide(topic: Signature, tmp_path: Path) -> None:
+    assert codes_of(topic.example) == []
+    finding, *_ = findings_of([f"[ERROR] {topic.example}"], tmp_path)
+    assert finding.code == topic.code
+    assert finding.confidence <= topic.weight
+
+
+@every_topic
+def test_only_some_words_decide_what_an_exception_is_about(
+    topic: Signature, tmp_path: Path
+) -> None:
+    if (raised := RAISED.match(topic.example)) is None:
+        return
+    said = [*STEPS, HEADER, *FRAME, f"ValueError: {raised['message']}"]
+    finding, *_ = findings_of(said, tmp_path)
+    assert finding.code == (topic.code if topic.id in HARD else "failed-exception")
+
+
+def test_words_find_the_code_of_most_known_messages() -> None:
+    """How unknown messages of the same kinds fare: each known one is read as if it were unknown."""
+    patterns = [(topic.code, re.compile(topic.pattern)) for topic in TOPICS]
+    specific = [
+        signature
+        for signature in ALL_SIGNATURES
+        if signature.severity == "critical" and signature.code != "failed-exception"
+    ]
+    guesses = [
+        (signature.code, next((code for code, words in patterns if words.search(text)), None))
+        for signature in specific
+        for text in [signature.example]
+    ]
+    guessed = [pair for pair in guesses if pair[1] is not None]
+    right = sum(code == guess for code, guess in guessed)
+    assert len(guessed) > 0.75 * len(guesses)
+    assert right > 0.85 * len(guessed)
+
+
+@every_topic
+@pytest.mark.timeout(60)
+def test_no_line_keeps_a_topic_busy(topic: Signature) -> None:
+    words = re.findall(r"[a-zA-Z]{3,}", topic.example)
+    for line in (topic.example * 40, " ".join(words * 200), topic.example + " a" * 400):
+        re.search(topic.pattern, line[:500])
+
+
+def test_topics_are_declared_like_signatures() -> None:
+    codes = {rule.code for rule in OWN}
+    for topic in (*TOPICS, *ENDINGS):
+        assert topic.code in codes
+        assert 0 < topic.weight <= 0.5
+        assert topic.id not in {signature.id for signature in ALL_SIGNATURES}
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        (["F0102 03:04:05.6 47 pool.cc:7] Check failed: a == b "], "failed-signal"),
+        ([*STEPS, "F0102 03:04:05.6 47 rpc.cc:7] connection to 10.0.0.3 failed"], "failed-signal"),
+        ([*STEPS, "rpc client: connection to 10.0.0.3 failed"], "failed-exception"),
+        (["rpc client: connection to 10.0.0.3 failed"], "failed-rendezvous"),
+        ([HEADER, *FRAME], "failed-exception"),
+        (["train.py FAILED"], "failed-exception"),
+        ([*STEPS, "step 31 loss=nan"], "loss-nan"),
+        ([HEADER, *FRAME, "KeyError: 'the checkpoint'"], "failed-exception"),
+        ([HEADER, *FRAME, ERROR, "rpc client: connection to 10.0.0.3 failed"], "oom-host"),
+        ([ERROR, "RuntimeError: CUDA error: device-side assert triggered"], "failed-device-assert"),
+        (
+            [*STEPS, "ray.exceptions.RayTaskError(OutOfMemoryError): ray::Runner.run()"],
+            "oom-device",
+        ),
+    ],
+    ids=[
+        "fatal line",
+        "fatal line about a connection",
+        "lost connection",
+        "no connection",
+        "cut traceback",
+        "launcher",
+        "last loss",
+        "mistake of the script",
+        "cause before consequence",
+        "known message",
+        "type in parentheses",
+    ],
+)
+def test_what_an_unknown_failure_is(lines: list[str], code: str, tmp_path: Path) -> None:
+    finding, *_ = findings_of(lines, tmp_path)
+    assert finding.code == code
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [ERROR, *STEPS[:2]],
+        [f"worker.py:7: UserWarning: {ERROR}"],
+        [f"[W pool.cc:7] {ERROR}"],
+        [f"{ERROR}, retrying"],
+        [ERROR, *(f"saved {n}" for n in range(LAST_LINES))],
+        [
+            "-" * 40,
+            "unable to connect to the fabric",
+            "on this host. Another one will be used.",
+            "-" * 40,
+        ],
+        ["Exception ignored in: <function Pool.__del__ at 0x7f>", HEADER, *FRAME],
+        ["step 1 loss=nan", *STEPS],
+    ],
+    ids=["went on", "warning", "W", "retry", "long ago", "box", "finalizer", "finite again"],
+)
+def test_words_of_a_job_that_goes_on_mean_nothing(lines: list[str], tmp_path: Path) -> None:
+    assert first_code("\n".join(lines), tmp_path) is None
+
+
+CHECKPOINT = (
+    "size mismatch for head.weight: copying a param with shape torch.Size([9]) from checkpoint, "
+    "the shape in current model is torch.Size([5])."
+)
+
+
+def test_a_checkpoint_that_is_loaded_all_the_same_is_no_failure(tmp_path: Path) -> None:
+    lenient = "The model and loaded state dict do not match exactly"
+    assert first_code("\n".join([lenient, "", CHECKPOINT]), tmp_path) is None
+    assert first_code(CHECKPOINT, tmp_path) == "failed-checkpoint"
+
+
+WAITS = [f"Initializing distributed: GLOBAL_RANK: {n}, MEMBER: {n + 1}/4" for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        (WAITS, "hang-rendezvous"),
+        (["[rank: 2] Global seed set to 0", WAITS[1], WAITS[0]], "hang-rendezvous"),
+        ([*WAITS, HEADER, *FRAME], "failed-rendezvous"),
+        (WAITS[:1], None),
+        ([*WAITS, "distributed_backend=nccl"], None),
+        ([*WAITS, *STEPS], None),
+    ],
+    ids=["waits", "interleaved", "cut", "one", "began", "trains"],
+)
+def test_a_text_that_ends_while_ranks_wait(
+    lines: list[str], code: str | None, tmp_path: Path
+) -> None:
+    assert first_code("\n".join(lines), tmp_path) == code
+
+
+RULE = "-" * 60
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([RULE, "The call to the fabric failed in a way that", "is unrecoverable.", RULE], "exc"),
+        ([RULE, "Two processes of the job are unable to", "reach each other.", RULE], "rendezvous"),
+        (["node1:98:98 [0] proxy.cc:72 NCCL WARN wrong state 7"], "nccl-init"),
+        (["[node1:3]LookupError: no sample 7"], "exception"),
+        (["Exception: no sample 7"], "exception"),
+        (["trainer: error: argument --lr: bad value"], "exception"),
+        (["E0102 03:04:05.678901 47 pool.cc:7] the pool is gone"], "exception"),
+    ],
+    ids=["box", "box about a connection", "level", "label", "Exception", "arguments", "E"],
+)
+def test_how_an_error_is_printed(lines: list[str], code: str, tmp_path: Path) -> None:
+    finding, *_ = findings_of(lines, tmp_path)
+    assert code in finding.code
+    assert finding.confidence <= 0.6
+
+
+def test_a_telling_error_outranks_how_a_process_ended(tmp_path: Path) -> None:
+    ended = "train.sh: line 8:  9864 Aborted                 (core dumped) python train.py"
+    assert first_code("\n".join([ERROR, ended]), tmp_path) == "oom-host"
+    assert first_code(ended, tmp_path) == "failed-signal"
+
+
+def test_a_telling_error_outranks_an_exception_that_tells_nothing(tmp_path: Path) -> None:
+    raised = [HEADER, *FRAME, "ValueError: could not prepare batch 7"]
+    assert first_code("\n".join(raised), tmp_path) == "failed-exception"
+    assert (
+        first_code("\n".join(["pool.cc:7 ERROR disk is full", *raised]), tmp_path)
+        == "failed-disk-full"
+    )
+    mistake = [HEADER, *FRAME, "NameError: name 'batch' is not defined"]
+    assert (
+        first_code("\n".join(["pool.cc:7 ERROR disk is full", *mistake]), tmp_path)
+        == "failed-exception"
+    )
+
+
+def test_an_error_after_which_tensorflow_logs_more_ended_nothing(tmp_path: Path) -> None:
+    error = "2026-01-02 03:04:05.6: E tensorflow/core/pool.cc:7] failed to allocate the GPU pool"
+    more = "2026-01-02 03:04:06.6: I tensorflow/core/pool.cc:9] the pool is ready"
+    assert first_code(error, tmp_path) == "oom-device"
+    assert first_code(f"{error}\n{more}", tmp_path) is None
