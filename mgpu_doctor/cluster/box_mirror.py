@@ -23,13 +23,10 @@ _REALTIME_AT, _BOOT_AT, _BOOT_SIZE = 88, 104, 16
 class BoxMirror:
     """The copy of one box at `path`, which appears with its first header. `header`: of the box at
     some moment. `source`: its path on its host. `ahead`: seconds by which the clock of its host is
-    ahead of this machine's. Raises BadStream and OSError."""
+    ahead of this machine's. Raises BadBox and OSError; its methods raise BadStream."""
 
     def __init__(self, path: Path, source: str, header: bytes, ahead: float = 0.0) -> None:
-        try:
-            found = geometry(header)
-        except BadBox as error:
-            raise BadStream(f"it sends a black box that cannot be read: {error}") from None
+        found = geometry(header)
         self._rings = {
             "steps": (found.steps, found.step_capacity, layout.STEP_SIZE),
             "events": (found.events, found.event_capacity, layout.EVENT_SIZE),
@@ -37,7 +34,7 @@ class BoxMirror:
         }
         self._end = max(last for _, last in found.areas())
         if self._end > MOST_BYTES:
-            raise BadStream("it sends a black box that is larger than any box is")
+            raise BadBox("it claims to be larger than any box is")
         self.path = path
         self.source = source
         writer = identity(header, trusted=False)

@@ -47,7 +47,7 @@ class HostState:
     """A host as the user named it. `node`: its own name; None: it never answered. `age`: seconds
     since it was last heard; None: never. `trouble`: why the channel is broken. `lost`: records of
     boxes that were overwritten before they arrived. `ahead`: seconds by which its clock is ahead of
-    this machine's; 0 if that does not matter."""
+    this machine's; 0 if that does not matter. `refused`: why some of its boxes cannot be read."""
 
     name: str
     node: str | None
@@ -56,6 +56,7 @@ class HostState:
     trouble: Trouble | None
     lost: int
     ahead: float
+    refused: tuple[str, ...] = ()
 
 
 class HostChannel:
@@ -100,6 +101,7 @@ class HostChannel:
             trouble=self._trouble,
             lost=self.mirror.lost,
             ahead=self.mirror.ahead,
+            refused=tuple(self.mirror.refused.values()),
         )
 
     def open_if_due(self) -> None:

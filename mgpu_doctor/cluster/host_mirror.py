@@ -33,6 +33,7 @@ from mgpu_doctor.cluster.agent_messages import (
 from mgpu_doctor.cluster.box_mirror import BoxMirror
 from mgpu_doctor.cluster.engine import Trouble
 from mgpu_doctor.cluster.gathered_job import GatheredJob
+from mgpu_doctor.recording.boxheader import BadBox
 from mgpu_doctor.recording.layout import EXITS, HOST_SAMPLES
 
 MOST_JOBS, MOST_BOXES = 256, 4096
@@ -78,6 +79,9 @@ class HostMirror:
         self._facts: dict[int, JobFacts] = {}
         self._jobs: dict[int, GatheredJob] = {}
         self._boxes: dict[int, BoxMirror] = {}
+        self._ignored: set[int] = set()
+        self.refused: dict[str, str] = {}
+        """Identity of a box that cannot be read -> why."""
         self._known: dict[str, BoxMirror] = {}
         """Identity -> box, of all channels so far."""
         self._owners: dict[str, GatheredJob] = {}
@@ -104,6 +108,7 @@ class HostMirror:
         """The first line for a new agent: what has arrived already. `every`: seconds between
         polls."""
         self.synced = False
+        self._ignored.clear()
         for numbered in (self._facts, self._jobs, self._boxes, self._paths):
             numbered.clear()
         boxes = {
@@ -142,12 +147,8 @@ class HostMirror:
                 self._change(parse_job(body), host)
             case BoxFound():
                 self._open(message, body, host)
-            case NewRecords():
-                self._box(message.box).add_records(message.ring, message.first, body)
-            case NewChunk():
-                self._box(message.box).add_chunk(message.at, body)
-            case NewHeader():
-                self._box(message.box).add_header(body)
+            case NewRecords() | NewChunk() | NewHeader():
+                self._grow(message, body)
             case RecordingFound():
                 self._paths[message.job] = message.path
             case NewPart():
@@ -182,7 +183,12 @@ class HostMirror:
         box = self._known.get(message.identity)
         if box is None:
             path = self._jobs[message.job].boxes(host) / Path(message.path).name
-            box = BoxMirror(path, message.path, header, self.ahead)
+            try:
+                box = BoxMirror(path, message.path, header, self.ahead)
+            except BadBox as error:
+                self.refused[message.identity] = str(error)
+                self._ignored.add(message.box)
+                return
             self._known[message.identity] = box
             self._owners[message.identity] = self._jobs[message.job]
         self._boxes[message.box] = box
@@ -200,6 +206,21 @@ class HostMirror:
         for job in {id(job): job for job in self._owners.values()}.values():
             if job not in self._jobs.values():
                 job.leave(host)
+
+    def _grow(self, message: NewRecords | NewChunk | NewHeader, body: bytes) -> None:
+        """Writes what is new of a box, unless the box cannot be read anyway."""
+        if message.box in self._ignored:
+            return
+        box = self._boxes.get(message.box)
+        if box is None:
+            raise BadStream("it refers to a black box that it has not named")
+        match message:
+            case NewRecords():
+                box.add_records(message.ring, message.first, body)
+            case NewChunk():
+                box.add_chunk(message.at, body)
+            case NewHeader():
+                box.add_header(body)
 
     def _add_part(self, message: NewPart, body: bytes, host: str) -> None:
         files = self._files.setdefault(self._paths.get(message.job, ""), {})
@@ -231,9 +252,3 @@ class HostMirror:
         if job is None:
             raise BadStream("it refers to a job that it has not named")
         return job
-
-    def _box(self, number: int) -> BoxMirror:
-        box = self._boxes.get(number)
-        if box is None:
-            raise BadStream("it refers to a black box that it has not named")
-        return box

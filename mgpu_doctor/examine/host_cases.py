@@ -86,6 +86,10 @@ def _list_gaps(state: HostState) -> Iterable[Unexamined]:
     if state.lost:
         reason = f"{state.lost} records of black boxes were overwritten before they were read"
         yield Unexamined(f"host {state.name}", reason, "nothing: the others were examined")
+    if state.refused:
+        reason = f"{len(state.refused)} cannot be read: {state.refused[0]}"
+        remedy = "record the job again, or use one version of mgpu-doctor on all hosts"
+        yield Unexamined(f"black boxes of {state.name}", reason, remedy)
     if state.ahead:
         side = "ahead of" if state.ahead > 0 else "behind"
         yield Unexamined(

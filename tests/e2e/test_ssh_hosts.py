@@ -19,6 +19,7 @@ from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.openssh import OpenSsh
+from mgpu_doctor.diagnose import diagnose as examine
 from mgpu_doctor.recording.box import Box, read_box
 from tests.support.jobs import JOBS, alone, until
 from tests.support.ssh_hosts import SshHosts, can_have_namespaces, ssh_hosts
@@ -183,6 +184,9 @@ def test_a_killed_rank_is_dead_on_its_host(hosts: SshHosts) -> None:
         ranks = load_recording(job.folder).ranks
         assert [(rank.host, rank.signal) for rank in ranks if rank.rank == 1] == [("node-b", 9)]
         assert all(rank.state is State.DEAD for rank in ranks)
+    first = examine(load_recording(job.folder)).findings[0]
+    assert first.code == "failed-killed"
+    assert [(one.rank, one.host) for one in first.culprits] == [(1, "node-b")]
 
 
 def test_a_hang_is_explained_by_the_stacks_of_both_hosts(hosts: SshHosts, tmp_path: Path) -> None:

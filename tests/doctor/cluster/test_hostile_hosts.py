@@ -136,11 +136,19 @@ def test_a_small_frame_cannot_unpack_to_much(
     assert [path.stat().st_size for path in copies] == [layout.areas()["end"]]
 
 
-def test_a_header_that_claims_any_size_is_refused(mirror: HostMirror, header: bytes) -> None:
-    receive(mirror, HOST, job_frame())
+def test_a_header_that_claims_any_size_is_refused(
+    mirror: HostMirror, header: bytes, tmp_path: Path
+) -> None:
+    """And nothing else: the other boxes of its host are read."""
     at = 16 + 4 * 6  # the number of steps
-    with pytest.raises(BadStream):
-        receive(mirror, box_frame(header[:at] + b"\xff" * 4 + header[at + 4 :]))
+    bad = header[:at] + b"\xff" * 4 + header[at + 4 :]
+    receive(mirror, HOST, job_frame(), box_frame(bad))
+    receive(mirror, pack_frame("header", zlib.compress(bad), box=0))
+    assert list(mirror.refused.values()) == ["it says that it holds 4294967295 steps"]
+    receive(mirror, box_frame(header, number=1, name="b.7.0.box"))
+    receive(mirror, pack_frame("header", zlib.compress(header), box=1))
+    copies = [path.name for path in (tmp_path / "home").rglob("*.box")]
+    assert copies == ["b.7.0.box"]
 
 
 def test_a_box_names_no_process_of_its_reader(mirror: HostMirror, header: bytes) -> None:

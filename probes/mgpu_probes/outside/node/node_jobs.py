@@ -192,6 +192,8 @@ class NodeJobs:
         if path in job.boxes or path in job.refused or self._boxes >= MOST_BOXES:
             return path in job.boxes
         try:
+            if not path.isprintable():
+                raise NoBox("its path has characters that cannot be printed")
             stream = BoxStream(path)
         except (NoBox, OSError) as error:
             job.refused[path] = getattr(error, "strerror", None) or str(error)
