@@ -17,8 +17,8 @@ from mgpu_probes.outside.tracebacks import ASIDE, LINES_OF_FRAME
 from mgpu_doctor.case.last_exceptions import HARMLESS, PROGRESS, RAISED
 
 LAST_LINES = 40
-"""Lines at the end of a log that are read. A choice: what launchers and native code print after an
-error is seldom longer."""
+"""Lines at the end of a log that are read, calls of native stacks not counted. A choice: what
+launchers print after an error is seldom longer."""
 LATEST = 4
 """Lines at the very end, of which several show what ranks wait for."""
 LEAST_FRAMES = 2
@@ -74,13 +74,18 @@ labels."""
 _NAN = re.compile(r"(?i:loss)\w{0,20}['\"]?\s{0,6}[:=|]?\s{0,6}(?:tensor\()?-?0{0,8}nan\b")
 _BAR = re.compile(r"%\||it/s|s/it")
 """Progress bars show a loss before there is one."""
+_STACK = re.compile(
+    r"\s{0,8}(?:frame #\d|#\d{1,3} {1,4}\S|\[bt\] |@ {1,20}0x|\[0x[0-9a-f]{4,16}\])"
+)
+"""A call in a stack of native code."""
 _SUCCESS = re.compile(
     r"\bsuccessfully (?:finished|completed|trained)|\b(?:finished|completed) successfully"
     r"|\b[Tt]raining (?:is |was )?(?:complete|completed|finished|done)\b"
 )
 """What a job prints that came to its end."""
 _WAITS = re.compile(
-    r"\bWaiting in store based barrier\b|\bInitializing distributed: GLOBAL_RANK: \d"
+    r"\bWaiting in store based barrier\b|\bAdded key: store_based_barrier_key"
+    r"|\bInitializing distributed: GLOBAL_RANK: \d"
     r"|\b[Ww]aiting for (?:\w{1,20} ){0,4}(?:clients|nodes|peers|ranks|workers) to (?:join|connect)"
 )
 _FRAME = re.compile(r'^\s*File "[^"]{1,400}", line \d{1,9}(?:, in |\s*$)')
@@ -158,7 +163,8 @@ def read_log_end(scanned: Scanned, caught: Collection[tuple[str, int]]) -> LogEn
     """The end of a log. `caught`: source and line of exceptions that ended nothing."""
     rows = [LastLine(number, raw, split_line(raw)) for number, raw in _unwrapped(scanned)]
     last = max((at for at, row in enumerate(rows) if _shows_progress(row)), default=-1)
-    recent = max(0, len(rows) - LAST_LINES)
+    told = [at for at, row in enumerate(rows) if not _STACK.match(row.line.text)]
+    recent = told[-LAST_LINES] if len(told) > LAST_LINES else 0
     begin = max(recent, last + 1)
     boxes = _boxes(rows)
     boxed = {at for box in boxes for at in box}

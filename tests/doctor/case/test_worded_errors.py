@@ -170,10 +170,14 @@ WAITS = [f"Initializing distributed: GLOBAL_RANK: {n}, MEMBER: {n + 1}/4" for n 
         (["[rank: 2] Global seed set to 0", WAITS[1], WAITS[0]], "hang-rendezvous"),
         ([*WAITS, HEADER, *FRAME], "failed-rendezvous"),
         (WAITS[:1], None),
+        (
+            [f"Added key: store_based_barrier_key:1 to store for rank: {n}" for n in range(2)],
+            "hang-rendezvous",
+        ),
         ([*WAITS, "distributed_backend=nccl"], None),
         ([*WAITS, *STEPS], None),
     ],
-    ids=["waits", "interleaved", "cut", "one", "began", "trains"],
+    ids=["waits", "interleaved", "cut", "one", "store", "began", "trains"],
 )
 def test_a_text_that_ends_while_ranks_wait(
     lines: list[str], code: str | None, tmp_path: Path
@@ -201,6 +205,11 @@ def test_how_an_error_is_printed(lines: list[str], code: str, tmp_path: Path) ->
     finding, *_ = findings_of(lines, tmp_path)
     assert code in finding.code
     assert finding.confidence <= 0.6
+
+
+def test_native_stacks_may_follow_an_error(tmp_path: Path) -> None:
+    stack = [f"frame #{n}: c10::call{n}(int) + 0x{n:x} (0x7f5a in libc10.so)" for n in range(90)]
+    assert first_code("\n".join([*STEPS, ERROR, *stack]), tmp_path) == "oom-host"
 
 
 def test_a_telling_error_outranks_how_a_process_ended(tmp_path: Path) -> None:
