@@ -74,6 +74,8 @@ labels."""
 _NAN = re.compile(r"(?i:loss)\w{0,20}['\"]?\s{0,6}[:=|]?\s{0,6}(?:tensor\()?-?0{0,8}nan\b")
 _BAR = re.compile(r"%\||it/s|s/it")
 """Progress bars show a loss before there is one."""
+_FRAMED = re.compile(r"\s{0,8}[\u2502\u256d|]")
+"""A line of a traceback in a frame, as Rich prints them; without the frame's lower edge."""
 _STACK = re.compile(
     r"\s{0,8}(?:frame #\d|#\d{1,3} {1,4}\S|\[bt\] |@ {1,20}0x|\[0x[0-9a-f]{4,16}\])"
 )
@@ -265,6 +267,9 @@ def _fails(rows: Sequence[LastLine], box: range) -> bool:
 
 
 def _cut_traceback(rows: Sequence[LastLine]) -> LastLine | None:
+    framed = [row for row in rows if _FRAMED.match(row.line.text)]
+    if framed and framed[-1] is rows[-1] and any("Traceback (most" in row.raw for row in framed):
+        return rows[-1]
     frames = sum(bool(_FRAME.match(row.line.text)) for row in rows)
     if frames < LEAST_FRAMES and not any("Traceback (most" in row.line.text for row in rows):
         return None

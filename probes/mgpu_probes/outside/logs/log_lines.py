@@ -3,8 +3,8 @@
 These prefixes may precede the text, in any order: torch's `[rank2]:`, torchrun's
 `[default2]:` and `[trainer2]:`, mpirun's `[1,2]<stderr>:`, Horovod's `[2]<stdout>:`, srun's `2:
 `, Hydra's `[2] `, kubectl's `[pod/name/container]`, docker compose's `name-1  | `, the container
-runtime's `stderr F `, a mail's `> `, torchrun's `"message": "`, journalctl's `host unit[pid]: `,
-Ray's `(name pid=1, ip=…)`, and time stamps.
+runtime's `stderr F `, Accelerate's `stderr: `, a mail's `> `, torchrun's `"message": "`,
+journalctl's `host unit[pid]: `, Ray's `(name pid=1, ip=…)`, and time stamps.
 
 Time stamps: ISO 8601 and RFC 3339 (also Python's logging, absl, slurm, kubernetes, docker), glog
 and torch's C++ log (`I0102 03:04:05.678901`, no year), syslog and journalctl (`Jan  2 03:04:05`,
@@ -47,7 +47,7 @@ _MPI = re.compile(r"\[(?:[\w.@-]{0,200}[,@])?(\d{1,7})(?:,\d{1,7})?\]<std(?:out|
 _LOCAL = re.compile(r"\[[A-Za-z_][\w-]{0,40}?(\d{1,5})\]: ?")
 _NOBODYS = re.compile(
     r"\[pod/[^\]\s]{1,300}\] ?"
-    r"|std(?:out|err) [FP] "
+    r"|std(?:out|err) [FP] |std(?:out|err): "
     r"|[A-Za-z][\w.-]{0,80}-\d{1,5} {1,80}\| "
     r"|\((?:[A-Za-z_][^()]{0,80} )?pid=\d{1,10}(?:, ip=[\w.:]{1,60})?\) ?"
     r'| {0,16}"message": "(?=[A-Za-z_][\w.]{2,80}(?:Error|Exception): )'
