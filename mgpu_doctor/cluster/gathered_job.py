@@ -92,26 +92,23 @@ class GatheredJob:
         self._parts[host].over = True
         self._settle()
 
-    def add_part(self, host: str, name: FileName, at: int, body: bytes) -> None:
-        """Writes a part of a file of the host's own recording. Raises BadStream."""
+    def add_part(self, host: str, name: FileName, body: bytes, *, anew: bool) -> None:
+        """Appends a part of a file of the host's own recording. `anew`: it is the first one, of a
+        file that may have replaced another. Raises BadStream."""
         if name in ("recording.json", "end.json"):
             self._learn(host, name, body)
             return
         path = private_folder((self.folder / layout.HOSTS / host / name).parent) / Path(name).name
-        if at + len(body) > MOST_BYTES:
-            raise BadStream(f"it sends a {name} that is larger than any is")
         if name.endswith(".json"):
             write_whole(path, body)
             return
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o600)
-        try:
-            os.ftruncate(descriptor, at)  # 0 if the file was replaced
-            while body:
-                written = os.pwrite(descriptor, body, at)
-                body, at = body[written:], at + written
-        finally:
-            os.close(descriptor)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(path, flags, 0o600), "ab") as file:
+            if anew:
+                file.truncate(0)
+            if os.fstat(file.fileno()).st_size + len(body) > MOST_BYTES:
+                raise BadStream(f"it sends a {name} that is larger than any is")
+            file.write(body)
 
     def add_line(self, host: str, name: str, line: Json) -> None:
         """Appends a line to a file that the host itself does not write."""

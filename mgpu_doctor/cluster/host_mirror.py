@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 from mgpu_probes.outside.node.channel_frames import BadStream, RawFrame
+from mgpu_probes.outside.node.file_stream import CONSOLE
 
 from mgpu_doctor.case.job_snapshots import decode_job_snapshot
 from mgpu_doctor.cluster.agent_messages import (
@@ -40,6 +41,9 @@ MOST_JOBS, MOST_BOXES = 256, 4096
 CLOCK_MATTERS = 2.0
 """Seconds by which a host's clock must differ before its boxes are put on this machine's. A choice:
 above what a slow channel delays the first message by, and below what makes a hang of a wait."""
+_TIMES = ("at", "started", "ended")
+_WITHOUT_TIMES = frozenset(("ending.json", *CONSOLE))
+"""Files whose times stay those of their host."""
 JobKey = tuple[str, ...]
 """Equal for the parts of one job on several hosts."""
 
@@ -227,7 +231,8 @@ class HostMirror:
         mark, sent = files.get(message.name, ("", 0))
         if message.at not in (0, sent) or (message.at and message.mark != mark):
             raise BadStream(f"it sends parts of {message.name} in a wrong order")
-        self._job(message.job).add_part(host, message.name, message.at, body)
+        here = _shift_times(message.name, body, self.ahead)
+        self._job(message.job).add_part(host, message.name, here, anew=not message.at)
         files[message.name] = message.mark, message.at + len(body)
 
     def _add_sample(self, message: NewHostSample, body: bytes, host: str) -> None:
@@ -252,3 +257,28 @@ class HostMirror:
         if job is None:
             raise BadStream("it refers to a job that it has not named")
         return job
+
+
+def _shift_times(name: str, body: bytes, ahead: float) -> bytes:
+    """A part of a file, with times of a clock that is behind the one of its host by `ahead`
+    seconds. What cannot be read stays as it is."""
+    if not ahead or name in _WITHOUT_TIMES:
+        return body
+    if name.endswith(".json"):
+        return _shift_object(body, ahead)
+    return b"\n".join(_shift_object(line, ahead) for line in body.split(b"\n"))
+
+
+def _shift_object(text: bytes, ahead: float) -> bytes:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(content, dict):
+        return text
+    events = content.get("events")
+    for item in (content, *(events if isinstance(events, list) else ())):
+        for key in _TIMES if isinstance(item, dict) else ():
+            if type(item.get(key)) in (int, float):
+                item[key] -= ahead
+    return json.dumps(content, separators=(",", ":")).encode()

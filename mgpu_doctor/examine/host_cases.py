@@ -94,8 +94,8 @@ def _list_gaps(state: HostState) -> Iterable[Unexamined]:
         side = "ahead of" if state.ahead > 0 else "behind"
         yield Unexamined(
             f"clock of {state.name}",
-            f"it is {format_seconds(abs(state.ahead))} {side} this machine's; the times of its "
-            "black boxes were corrected, those of its own recording were not",
+            f"it is {format_seconds(abs(state.ahead))} {side} this machine's; its times were "
+            "corrected by that, to within the delay of its first message",
             "synchronise the clocks of the hosts (chrony, ntpd)",
         )
 

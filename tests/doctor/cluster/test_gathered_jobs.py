@@ -106,6 +106,20 @@ def test_the_clock_of_a_host_is_put_right(hosts: Hosts) -> None:
     assert (first or 0) - (second or 0) == pytest.approx(3600, abs=5)
 
 
+def test_the_times_that_a_host_recorded_are_put_right_too(hosts: Hosts) -> None:
+    info = json.dumps({"command": ["x"], "started": NOW + 3000}, indent=1).encode()
+    exit_ = b'{"pid":4711,"start_ticks":0,"exit_code":1,"signal":null,"at":1800003590.0}\n'
+    sample = b'{"at": 1800003600.0, "host": "node-b", "cores": 8}\nnot JSON\n'
+    recording = pack_frame("recording", job=0, path="/r")
+    parts = part("exits.jsonl", exit_), part("host.jsonl", sample), part("recording.json", info)
+    hosts.send(0)
+    hosts.send(1, recording, *parts, ahead=3600.0)
+    case = hosts.case
+    assert [end.at for end in case.ends] == [pytest.approx(NOW - 10, abs=1)]
+    assert [sample.at for sample in case.host_samples] == [pytest.approx(NOW, abs=1)]
+    assert case.job.started == pytest.approx(NOW - 600, abs=1)
+
+
 def test_a_little_difference_of_clocks_changes_nothing(hosts: Hosts) -> None:
     hosts.send(0, ahead=1.5)
     assert hosts.mirrors[0].ahead == 0.0
