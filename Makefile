@@ -7,7 +7,7 @@ SLOW := $(BIN)/python -m pytest --timeout=600
 # Of CI: `.ci/again` tries once more what failed.
 AGAIN ?=
 
-.PHONY: demo test test-slow test-browser test-gpu matrix coverage texts lint docs bench clean
+.PHONY: demo test test-slow test-browser test-gpu matrix zoo coverage texts lint docs bench clean
 .DEFAULT_GOAL := test
 
 # torch comes first: packages that depend on it would otherwise pull in another build.
@@ -64,6 +64,12 @@ test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(READY))
 MATRIX ?=
 matrix: $(READY)
 	$(BIN)/python -m tests.matrix $(MATRIX)
+
+# Scripts in the style of what people run, healthy and with faults: half an hour. `ZOO` takes names and
+# options: see `python -m tests.zoo --help`.
+ZOO ?=
+zoo: $(READY)
+	$(BIN)/python -m tests.zoo $(ZOO)
 
 # In one process: what child processes execute is not counted.
 coverage: $(READY)

@@ -13,7 +13,8 @@ from tests.matrix import checks, page
 from tests.matrix.__main__ import main
 from tests.matrix.checks import TENSORFLOW, TORCH, checks_of
 from tests.matrix.environments import ENVIRONMENTS, Framework, NotTriedError, build
-from tests.matrix.page import Result, load, merge, render, save
+from tests.matrix.page import ORDER, RESULTS, render
+from tests.matrix.results import Result, load, merge, save
 from tests.matrix.verdicts import (
     WORKS,
     Observation,
@@ -158,7 +159,7 @@ def test_results_are_kept_merged_and_shown(tmp_path: Path) -> None:
         second: merge(result, newer),
         first: Result("2026-01-05", reason="no Python 3.10 on the machine"),
     }
-    save(results, tmp_path / "results.json")
+    save(results, tmp_path / "results.json", ORDER)
     assert load(tmp_path / "results.json") == results
     assert load(tmp_path / "none.json") == {}
     text = render(results)
@@ -179,7 +180,7 @@ def cells_of(text: str) -> list[list[str]]:
 
 
 def test_the_page_shows_what_was_run() -> None:
-    assert page.PAGE.read_text(encoding="utf-8") == render(load())
+    assert page.PAGE.read_text(encoding="utf-8") == render(load(RESULTS))
 
 
 def test_each_trainer_is_checked_and_names_are_unique() -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 
-from tests.matrix.checks import Site, checks_of, examine
+from tests.matrix.checks import checks_of
 from tests.matrix.environments import (
     ENVIRONMENTS,
     Built,
@@ -27,7 +27,9 @@ from tests.matrix.environments import (
     NotTriedError,
     build,
 )
-from tests.matrix.page import PAGE, Result, load, merge, render, save
+from tests.matrix.page import ORDER, PAGE, RESULTS, render
+from tests.matrix.results import Result, load, merge, save
+from tests.matrix.sites import Site, examine
 from tests.matrix.verdicts import Outcome, Verdict
 
 
@@ -41,13 +43,13 @@ def main(words: Sequence[str]) -> int:
             names = ", ".join(check.name for check in checks_of(framework))
             print(f"checks of {framework.value}: {names}")
         return 0
-    results = load()
+    results = load(RESULTS)
     failed = False
     chosen = [] if options.page else options.names or [each.name for each in ENVIRONMENTS]
     for environment in (each for each in ENVIRONMENTS if each.name in chosen):
         for newer in examine_environment(environment, options):
             results[environment.name] = merge(results.get(environment.name), newer)
-            save(results)
+            save(results, RESULTS, ORDER)
             PAGE.write_text(render(results), encoding="utf-8")
             failed |= any(each.outcome is Outcome.FAILS for each in newer.verdicts.values())
     if options.page:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from itertools import count
-from pathlib import Path
-from typing import Any
 
 from mgpu_trainers import catalogue
 from mgpu_trainers.capabilities import Framework as Trains
 from mgpu_trainers.capabilities import Launcher
 
-from tests.matrix.environments import ROOT, Framework
+from tests.matrix.environments import Framework
+from tests.matrix.sites import LONGEST, Check, JobEndedError, Site, parse
 from tests.matrix.verdicts import (
     WORKS,
     Observation,
@@ -33,14 +26,9 @@ from tests.matrix.verdicts import (
     judge_reported,
     judge_trainer,
     last_error,
-    without_paths,
 )
-from tests.support.jobs import JOBS, Ended, run, started, until
+from tests.support.jobs import JOBS, run, started, until
 
-LONGEST = 300.0
-"""Seconds of a job."""
-LONGEST_QUESTION = 120.0
-"""Seconds of a question about a running job."""
 STEPS = 40
 TRAINER_STEPS = 12
 SLOW_MS = "100"
@@ -54,86 +42,6 @@ PLACES = {
 }
 """Where `tests/jobs/_slow.py` can be slow, and the finding that names it."""
 HANG = JOBS / "hangs.py"
-FEWER_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-
-
-class Site:
-    """An environment in which jobs run, with a folder for what they leave."""
-
-    def __init__(self, python: Path, folder: Path, variables: Mapping[str, str]) -> None:
-        self.python = str(python)
-        self.folder = folder
-        home = {"MGPU_DOCTOR_HOME": str(folder / "home")}
-        self.variables = {**FEWER_THREADS, **home, **variables}
-        self._numbers = count()
-
-    def command(self, *words: str) -> list[str]:
-        """A Python command of this environment, which sees nothing of the repository's own."""
-        given = [f"{name}={value}" for name, value in self.variables.items()]
-        return ["env", "-C", str(self.folder), "-u", "PYTHONPATH", *given, self.python, *words]
-
-    def doctor(self, *words: str) -> list[str]:
-        return self.command("-m", "mgpu_doctor", *words)
-
-    def plain(self, script: str, *options: str, ranks: int = 2) -> list[str]:
-        """A script of tests/jobs on several ranks, as a home-made launcher starts them."""
-        launcher = str(JOBS / "env_ranks.py")
-        return [self.python, launcher, "--ranks", str(ranks), script, *options]
-
-    def torchrun(self, script: str, *options: str, ranks: int = 2) -> list[str]:
-        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
-        return [self.python, *launcher, str(JOBS / script), *options]
-
-    def new_path(self, name: str) -> Path:
-        """That nothing has used yet."""
-        return self.folder / f"{name}-{next(self._numbers)}"
-
-    def observe(self, verb: Sequence[str], job: Sequence[str]) -> Observation:
-        """Runs a job to its end under `run` or `train NAME`."""
-        recording, file = self.new_path("recording"), self.new_path("diagnosis")
-        options = ["--quiet", "--dir", str(recording), "--json-out", str(file)]
-        ended = run(self.doctor(*verb, *options, *job), LONGEST)
-        diagnosis = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-        shutil.rmtree(recording, ignore_errors=True)
-        return Observation(ended, diagnosis)
-
-    def ask(self, *words: str) -> Ended:
-        """Runs the doctor beside a job that runs already."""
-        ended = subprocess.run(
-            self.doctor(*words),
-            capture_output=True,
-            text=True,
-            timeout=LONGEST_QUESTION,
-            check=False,
-        )
-        return Ended(ended.returncode, ended.stdout, ended.stderr)
-
-
-@dataclass(frozen=True)
-class Check:
-    """`name`: as the page shows it."""
-
-    name: str
-    examine: Callable[[Site], Verdict]
-
-
-class JobEndedError(Exception):
-    """A job ended before it could be examined; the message is its last error."""
-
-
-def examine(check: Check, site: Site) -> Verdict:
-    """The verdict, without this machine's paths; a job that does not end in time fails."""
-    for more in (True, False):  # a busy machine may disturb a job's timing
-        try:
-            verdict = check.examine(site)
-        except (subprocess.TimeoutExpired, TimeoutError):
-            verdict = fails("it did not end in time")
-        except JobEndedError as error:
-            verdict = fails(f"the job ended early: {error}")
-        if verdict.outcome is not Outcome.FAILS or not more:
-            break
-    own = (str(site.folder), str(ROOT), sys.base_prefix, str(Path.home()))
-    return Verdict(verdict.outcome, without_paths(verdict.detail, own))
 
 
 def checks_of(framework: Framework) -> tuple[Check, ...]:
@@ -177,7 +85,7 @@ def check_hang(site: Site) -> Verdict:
     place = f"{HANG.name}:{_line_of('with lock, lock:')}"
     with _hanging(site, [], "lock") as pid:
         ended = site.ask("diagnose", str(pid), "--json")
-    return judge_hang(_parsed(ended.out), ended.err, "hang-rank-behind", place=place)
+    return judge_hang(parse(ended.out), ended.err, "hang-rank-behind", place=place)
 
 
 def check_recorder(site: Site) -> Verdict:
@@ -185,7 +93,7 @@ def check_recorder(site: Site) -> Verdict:
     observer = site.doctor("run", "--quiet", "--dir", str(site.new_path("recording")), "--")
     with _hanging(site, observer, "other-op") as pid:
         ended = site.ask("diagnose", str(pid), "--json")
-    diagnosis, code = _parsed(ended.out), "hang-collective-mismatch"
+    diagnosis, code = parse(ended.out), "hang-collective-mismatch"
     return judge_hang(diagnosis, ended.err, code, asks="flight recorder")
 
 
@@ -214,7 +122,7 @@ def check_trace(site: Site) -> Verdict:
         else:
             return fails("the job ended before it could be traced")
         ended = site.ask("trace", str(recording), "--steps", "10", "-o", str(folder), "--json")
-    diagnosis = _parsed(ended.out)
+    diagnosis = parse(ended.out)
     if ended.code or diagnosis is None:
         return fails(f"exit code {ended.code}: {last_error(ended.err)}")
     if len(list(folder.iterdir())) != 2:
@@ -224,7 +132,7 @@ def check_trace(site: Site) -> Verdict:
 
 def check_plan(site: Site, *words: str) -> Verdict:
     ended = run(site.doctor("plan", *words, "--json"), LONGEST)
-    planned = _parsed(ended.out)
+    planned = parse(ended.out)
     if ended.code or planned is None:
         return fails(f"exit code {ended.code}: {last_error(ended.err)}")
     return WORKS if planned["prediction"] else fails("; ".join(planned["reasons"]))
@@ -261,14 +169,6 @@ def check_slow_data(site: Site) -> Verdict:
     fault = ("--plain", "--fault", "input", "--rank", "0", "--ms", "30")
     job = [site.python, str(JOBS / "tf_loop.py"), "--steps", str(STEPS), *fault]
     return judge_reported(site.observe(["run"], ["--", *job]), "input-bound")
-
-
-def _parsed(text: str) -> dict[str, Any] | None:
-    try:
-        parsed: dict[str, Any] = json.loads(text)
-    except ValueError:
-        return None
-    return parsed
 
 
 def _line_of(words: str) -> int:

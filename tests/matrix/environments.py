@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,19 +20,19 @@ _INSTALL = (
     *("-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"),
     *("install", "--no-cache-dir", "--no-compile"),  # Python compiles what is imported
 )
-_PACKAGES = ("torch", "tensorflow", "tensorflow-cpu", "keras", "tf-keras", "numpy")
-_VERSIONS = f"""
-import json, platform
+PACKAGES = ("torch", "tensorflow", "tensorflow-cpu", "keras", "tf-keras", "numpy")
+_VERSIONS = """
+import json, platform, sys
 from importlib import metadata
-found = {{"python": platform.python_version()}}
-for name in {_PACKAGES!r}:
+found = {"python": platform.python_version()}
+for name in sys.argv[1:]:
     try:
         found[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
         pass
 try:
     import torch
-    found["build"] = f"CUDA {{torch.version.cuda}}" if torch.version.cuda else "CPU"
+    found["build"] = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
 except ImportError:
     pass
 print(json.dumps(found))
@@ -119,13 +120,48 @@ def build(environment: Environment, folder: Path) -> Built:
         _run([interpreter, "-m", "venv", folder])
         # One call: what pip resolves together is what users get.
         _run([python, *_INSTALL, *environment.requirements, ROOT])
+    return _describe(python, folder, began, PACKAGES)
+
+
+def build_on_top(
+    requirements: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str],
+    packages: Sequence[str],
+) -> Built:
+    """Makes an environment that sees the packages of this one, the repository among them, and has
+    others of its own; nothing is done to one that was kept. `packages`: whose versions are read.
+    Raises NotTriedError."""
+    python = folder / "bin" / "python"
+    began = None if python.exists() else time.monotonic()
+    if began is not None:
+        _run([sys.executable, "-m", "venv", folder])
+        (own,) = folder.glob("lib/python*/site-packages")
+        seen = [ROOT, ROOT / "probes", ROOT / "trainers", *_find_site_packages()]
+        (own / "seen.pth").write_text("".join(f"{each}\n" for each in seen), encoding="utf-8")
+        _run([python, *_INSTALL, *requirements], variables)
+    return _describe(python, folder, began, packages)
+
+
+def read_versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
+    """Versions of those that are installed, of Python, and for what torch is built."""
+    versions: dict[str, str] = json.loads(_run([python, "-c", _VERSIONS, *packages]))
+    return versions
+
+
+def _describe(python: Path, folder: Path, began: float | None, packages: Sequence[str]) -> Built:
     seconds = None if began is None else round(time.monotonic() - began, 1)
-    versions: dict[str, str] = json.loads(_run([python, "-c", _VERSIONS]))
-    return Built(python, versions, seconds, _size_of(folder))
+    return Built(python, read_versions(python, packages), seconds, _size_of(folder))
 
 
-def _run(command: Sequence[str | Path]) -> str:
+def _find_site_packages() -> list[Path]:
+    """The folders of packages that this Python has, its own first."""
+    return [Path(folder) for folder in sys.path if folder.endswith("-packages")]
+
+
+def _run(command: Sequence[str | Path], variables: Mapping[str, str] | None = None) -> str:
     """Standard output. Raises NotTriedError with the last line of standard error."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     try:
         ended = subprocess.run(
             command,
@@ -133,7 +169,7 @@ def _run(command: Sequence[str | Path]) -> str:
             text=True,
             check=False,
             timeout=LONGEST_INSTALL,
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            env={**kept, **(variables or {})},
         )
     except subprocess.TimeoutExpired:
         raise NotTriedError(f"installing took longer than {LONGEST_INSTALL:.0f} s") from None

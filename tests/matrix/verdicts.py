@@ -55,23 +55,32 @@ class Observation:
     diagnosis: Json | None
 
 
-def judge_healthy(seen: Observation, steps: int) -> Verdict:
-    """A job that does well: no finding at warning or worse, and each of its steps counted."""
+def judge_healthy(
+    seen: Observation,
+    steps: int,
+    *,
+    servers: int = 0,
+    least_coverage: float | None = LEAST_COVERAGE,
+) -> Verdict:
+    """A job that does well: no finding at warning or worse, and each of its steps counted.
+
+    `servers`: ranks that take no steps; `least_coverage`: None where the phases are not judged."""
     if (broken := _find_broken(seen)) is not None:
         return broken
     diagnosis = seen.diagnosis or {}
     if loud := list_warnings(diagnosis):
         return fails(f"false alarm: {loud[0]['title']}")
     counted = [rank["last_step"] for rank in diagnosis["ranks"]]
-    if set(counted) != {steps - 1}:
+    idle = [rank["rank"] for rank in diagnosis["ranks"] if rank["last_step"] is None]
+    if len(idle) != servers or set(counted) - {None} != {steps - 1}:
         return fails(f"last steps {counted} of {steps} steps")
     coverage = diagnosis["coverage"]
-    if coverage is None or coverage < LEAST_COVERAGE:
+    if least_coverage is not None and (coverage is None or coverage < least_coverage):
         return fails(f"the phases explain {coverage} of the time")
     return _without(diagnosis, "probe of ")
 
 
-def judge_culprit(seen: Observation, code: str, rank: int) -> Verdict:
+def judge_culprit(seen: Observation, code: str, rank: int | None) -> Verdict:
     """A job whose first finding has this code and names this rank, alone."""
     return _find_broken(seen) or judge_finding(seen.diagnosis or {}, code, rank)
 
@@ -84,7 +93,7 @@ def judge_reported(seen: Observation, code: str) -> Verdict:
     return WORKS if code in codes else fails(f"found {', '.join(codes) or 'nothing'}")
 
 
-def judge_crash(seen: Observation, code: str, rank: int) -> Verdict:
+def judge_crash(seen: Observation, code: str, rank: int | None) -> Verdict:
     """A job that ended as it would have, with the rank that failed first."""
     if seen.ended.code == 0:
         return fails("the job's exit code is lost: 0")
@@ -93,14 +102,15 @@ def judge_crash(seen: Observation, code: str, rank: int) -> Verdict:
     return judge_finding(seen.diagnosis, code, rank)
 
 
-def judge_finding(diagnosis: Json, code: str, rank: int, place: str = "") -> Verdict:
-    """`place`: what the evidence must name as a place."""
+def judge_finding(diagnosis: Json, code: str, rank: int | None, place: str = "") -> Verdict:
+    """`rank`: None where no rank can be known; `place`: what the evidence must name as a place."""
     loud = list_warnings(diagnosis)
     if not loud:
         return fails("nothing was found")
     codes = [finding["code"] for finding in loud]
     accused = {culprit["rank"] for finding in loud for culprit in finding["culprits"]}
-    if codes[0] != code or accused != {rank}:
+    wanted = [set(), {None}] if rank is None else [{rank}]
+    if codes[0] != code or accused not in wanted:
         return fails(f"found {', '.join(codes)} of ranks {sorted(accused, key=str)}")
     places = [evidence["where"] or "" for evidence in loud[0]["evidence"]]
     if place and not any(place in where for where in places):
@@ -109,12 +119,19 @@ def judge_finding(diagnosis: Json, code: str, rank: int, place: str = "") -> Ver
 
 
 def judge_hang(
-    diagnosis: Json | None, error: str, code: str, *, place: str = "", asks: str = ""
+    diagnosis: Json | None,
+    error: str,
+    code: str,
+    *,
+    rank: int | None = 1,
+    place: str = "",
+    asks: str = "",
 ) -> Verdict:
-    """A hung job, of which rank 1 is the culprit. `asks`: a source that should have been read."""
+    """A hung job, of which this rank is the culprit. `asks`: a source that should have been
+    read."""
     if diagnosis is None:
         return fails(last_error(error))
-    verdict = judge_finding(diagnosis, code, 1, place)
+    verdict = judge_finding(diagnosis, code, rank, place)
     if not asks or verdict is not WORKS:
         return verdict
     if any(evidence["source"] == asks for evidence in list_warnings(diagnosis)[0]["evidence"]):

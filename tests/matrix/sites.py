@@ -1,0 +1,112 @@
+"""A place where jobs run for checks: a Python with its packages, and a folder. Checks and their
+examination."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from tests.matrix.environments import ROOT
+from tests.matrix.verdicts import Observation, Outcome, Verdict, fails, without_paths
+from tests.support.jobs import JOBS, Ended, run
+
+LONGEST = 300.0
+"""Seconds of a job."""
+LONGEST_QUESTION = 120.0
+"""Seconds of a question about a running job."""
+FEWER_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class Site:
+    """An environment in which jobs run, with a folder for what they leave."""
+
+    def __init__(self, python: Path, folder: Path, variables: Mapping[str, str]) -> None:
+        self.python = str(python)
+        self.folder = folder
+        home = {"MGPU_DOCTOR_HOME": str(folder / "home")}
+        self.variables = {**FEWER_THREADS, **home, **variables}
+        self._numbers = count()
+
+    def command(self, *words: str) -> list[str]:
+        """A Python command of this environment, which sees nothing of the repository's own."""
+        given = [f"{name}={value}" for name, value in self.variables.items()]
+        return ["env", "-C", str(self.folder), "-u", "PYTHONPATH", *given, self.python, *words]
+
+    def doctor(self, *words: str) -> list[str]:
+        return self.command("-m", "mgpu_doctor", *words)
+
+    def plain(self, script: str, *options: str, ranks: int = 2) -> list[str]:
+        """A script of tests/jobs on several ranks, as a home-made launcher starts them."""
+        launcher = str(JOBS / "env_ranks.py")
+        return [self.python, launcher, "--ranks", str(ranks), script, *options]
+
+    def torchrun(self, script: str, *options: str, ranks: int = 2) -> list[str]:
+        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+        return [self.python, *launcher, str(JOBS / script), *options]
+
+    def new_path(self, name: str) -> Path:
+        """That nothing has used yet."""
+        return self.folder / f"{name}-{next(self._numbers)}"
+
+    def observe(self, verb: Sequence[str], job: Sequence[str]) -> Observation:
+        """Runs a job to its end under `run` or `train NAME`."""
+        recording, file = self.new_path("recording"), self.new_path("diagnosis")
+        options = ["--quiet", "--dir", str(recording), "--json-out", str(file)]
+        ended = run(self.doctor(*verb, *options, *job), LONGEST)
+        diagnosis = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        shutil.rmtree(recording, ignore_errors=True)
+        return Observation(ended, diagnosis)
+
+    def ask(self, *words: str) -> Ended:
+        """Runs the doctor beside a job that runs already."""
+        ended = subprocess.run(
+            self.doctor(*words),
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_QUESTION,
+            check=False,
+        )
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+@dataclass(frozen=True)
+class Check:
+    """`name`: as the page shows it."""
+
+    name: str
+    examine: Callable[[Site], Verdict]
+
+
+class JobEndedError(Exception):
+    """A job ended before it could be examined; the message is its last error."""
+
+
+def examine(check: Check, site: Site) -> Verdict:
+    """The verdict, without this machine's paths; a job that does not end in time fails."""
+    for more in (True, False):  # a busy machine may disturb a job's timing
+        try:
+            verdict = check.examine(site)
+        except (subprocess.TimeoutExpired, TimeoutError):
+            verdict = fails("it did not end in time")
+        except JobEndedError as error:
+            verdict = fails(f"the job ended early: {error}")
+        if verdict.outcome is not Outcome.FAILS or not more:
+            break
+    own = (str(site.folder), str(ROOT), sys.base_prefix, str(Path.home()))
+    return Verdict(verdict.outcome, without_paths(verdict.detail, own))
+
+
+def parse(text: str) -> dict[str, Any] | None:
+    """The JSON object of a command's output; None: it printed something else."""
+    try:
+        parsed: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return None
+    return parsed

@@ -1,0 +1,166 @@
+"""The ways in which a script runs: healthy, with a slow rank, hung, crashed; and what its steps
+cost more under the doctor."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from enum import Enum
+
+from tests.matrix.sites import LONGEST, JobEndedError, Site, parse
+from tests.matrix.verdicts import (
+    Observation,
+    Outcome,
+    Verdict,
+    fails,
+    list_warnings,
+    judge_crash,
+    judge_culprit,
+    judge_hang,
+    judge_healthy,
+    last_error,
+)
+from tests.support.jobs import JOBS, Ended, run, started, until
+from tests.zoo.catalogue import HANGS_IN, SCRIPTS, Launcher, Script
+
+OWN_LINES = re.compile(r"(?:step \d+ loss|steps \d+|epoch \d+|held out) ?.*")
+STEPS_OF_PAIRS = 3
+"""How many times more steps a run has whose speed is compared."""
+
+
+class Way(Enum):
+    """How a script is run; the value heads a column of the page."""
+
+    HEALTHY = "healthy"
+    SLOW = "slow rank"
+    HANG = "hang, attached"
+    CRASH = "crash"
+
+
+def run_way(script: Script, way: Way, site: Site) -> Verdict:
+    """Runs the script and judges what came of it."""
+    if way is Way.HEALTHY:
+        return run_healthy(script, site)
+    if way is Way.SLOW:
+        return run_slow(script, site)
+    return run_hung(script, site) if way is Way.HANG else run_crash(script, site)
+
+
+def run_healthy(script: Script, site: Site) -> Verdict:
+    """Once without the doctor and once with it: both print the same, and the doctor is silent."""
+    job = make_command(script, site)
+    bare = run(site.command(*job[1:]), LONGEST)
+    if bare.code:
+        return fails(f"without mgpu-doctor: exit code {bare.code}: {last_error(bare.err)}")
+    return judge_unchanged(script, bare, site.observe(["run"], ["--", *job]))
+
+
+def judge_unchanged(script: Script, bare: Ended, seen: Observation) -> Verdict:
+    """`bare`: the job without the doctor, which ended well."""
+    if seen.ended.code or seen.diagnosis is None:
+        return fails(f"exit code {seen.ended.code}: {last_error(seen.ended.err)}")
+    expected, printed = find_lines(bare.out, script), find_lines(seen.ended.out, script)
+    if expected != printed:
+        pairs = zip([*expected, "nothing"], [*printed, "nothing"], strict=False)
+        differing = next((pair for pair in pairs if pair[0] != pair[1]), ("nothing", "more"))
+        return fails(f"it printed {differing[1]!r} instead of {differing[0]!r}")
+    if f"steps {script.steps}" not in printed:
+        return fails(f"it did not print that it took {script.steps} steps")
+    if not script.unseen:
+        return judge_healthy(
+            seen, script.steps, servers=script.servers, least_coverage=script.least_coverage
+        )
+    if loud := list_warnings(seen.diagnosis):
+        return fails(f"false alarm: {loud[0]['title']}")
+    return Verdict(Outcome.WITHOUT, script.unseen)
+
+
+def find_lines(text: str, script: Script) -> list[str]:
+    """What a script printed: everything, or its own lines, if its framework prints, too."""
+    lines = text.splitlines()
+    if not script.noisy:
+        return lines
+    return [found[0] for line in lines if (found := OWN_LINES.search(line)) is not None]
+
+
+def run_slow(script: Script, site: Site) -> Verdict:
+    """One rank is slower in every step."""
+    if script.slow is None:
+        return Verdict(Outcome.NOT_RUN, "one process: no rank is slower than another")
+    job = make_command(script, site, "slow")
+    seen = site.observe(["run"], ["--", *job])
+    return judge_culprit(seen, script.slow.code, script.slow.rank)
+
+
+def run_hung(script: Script, site: Site) -> Verdict:
+    """A job that nothing was prepared for, examined by the process id of what was started."""
+    mark = site.new_path("mark")
+    job = make_command(script, site, "hang", "--mark", str(mark))
+    with started(site.command(*job[1:])) as process:
+        until(lambda: process.poll() is not None or (mark.exists() and mark.read_text() != ""))
+        if process.poll() is not None:
+            raise JobEndedError(last_error(process.communicate()[1]))
+        ended = site.ask("diagnose", str(process.pid), "--json")
+    diagnosis, place = parse(ended.out), find_hanging_line()
+    if script.hang is None:
+        ranks = diagnosis["ranks"] if diagnosis is not None else []
+        still = [rank for rank in ranks if rank["still_seconds"] and place in str(rank["where"])]
+        return Verdict(Outcome.WORKS) if still else fails(f"no process is reported at {place}")
+    code, rank = script.hang.code, script.hang.rank
+    return judge_hang(diagnosis, ended.err, code, rank=rank, place=place)
+
+
+def run_crash(script: Script, site: Site) -> Verdict:
+    """One rank raises an exception."""
+    seen = site.observe(["run"], ["--", *make_command(script, site, "crash")])
+    return judge_crash(seen, script.crash.code, script.crash.rank)
+
+
+def find_hanging_line() -> str:
+    """`FILE:LINE` at which every script hangs."""
+    lines = (SCRIPTS / HANGS_IN).read_text(encoding="utf-8").splitlines()
+    (number,) = (number for number, text in enumerate(lines, 1) if "SimpleQueue" in text)
+    return f"{HANGS_IN}:{number}"
+
+
+def make_command(script: Script, site: Site, fault: str = "none", *options: str) -> list[str]:
+    """The command that starts the script; its first word is the environment's Python."""
+    given = ["--steps", str(script.steps), "--fault", fault, "--rank", str(script.faulty)]
+    path, words = str(script.path), [*given, *options]
+    if script.launcher is Launcher.TORCHRUN:
+        return site.torchrun(path, *words, ranks=script.ranks)
+    if script.launcher is Launcher.WORKERS:
+        workers = (str(JOBS / "tf_workers.py"), "--workers", str(script.ranks))
+        return [site.python, *workers, path, *words]
+    if script.launcher is Launcher.HOROVODRUN:
+        launcher = ("-m", "horovod.runner.launch", "-np", str(script.ranks), "--gloo")
+        return [site.python, *launcher, site.python, path, *words]
+    return [site.python, path, *words]
+
+
+def measure_overhead(script: Script, site: Site, pairs: int) -> str:
+    """What a step costs more under the doctor, from runs in turn: the median of the pairs, the
+    least and the most, in percent of the median step without it."""
+    ratios, steps = [], []
+    for number in range(pairs):
+        order: Sequence[bool] = (False, True) if number % 2 == 0 else (True, False)
+        seconds = {observed: _time_steps(script, site, observed=observed) for observed in order}
+        ratios.append(100 * (seconds[True] / seconds[False] - 1))
+        steps.append(seconds[False])
+    least, most, step = min(ratios), max(ratios), 1000 * statistics.median(steps)
+    percent = f"{statistics.median(ratios):+.1f} % [{least:+.1f} … {most:+.1f}]"
+    return f"{percent} of {step:.1f} ms, {pairs} pairs"
+
+
+def _time_steps(script: Script, site: Site, *, observed: bool) -> float:
+    """Median seconds of a step on the rank that reports."""
+    times = site.new_path("times")
+    more = ("--steps", str(STEPS_OF_PAIRS * script.steps), "--times", str(times))
+    job = make_command(script, site, "none", *more)
+    doctor = ("run", "--quiet", "--dir", str(site.new_path("recording")), "--")
+    command = site.doctor(*doctor, *job) if observed else site.command(*job[1:])
+    ended = run(command, LONGEST)
+    if ended.code:
+        raise JobEndedError(last_error(ended.err))
+    return float(times.read_text(encoding="utf-8"))
