@@ -44,6 +44,18 @@ JOINING = (
     "_env_rendezvous_handler torch/distributed/rendezvous.py:280",
     "_create_c10d_store torch/distributed/rendezvous.py:199",
 )
+REMOTE_CALL = (
+    *LOOP,
+    "_require_initialized.<locals>.wrapper torch/distributed/rpc/api.py:101",
+    "rpc_sync torch/distributed/rpc/api.py:842",
+)
+SERVING = (
+    *ROOT,
+    "_require_initialized.<locals>.wrapper torch/distributed/rpc/api.py:101",
+    "shutdown torch/distributed/rpc/api.py:386",
+    "_wait_all_workers torch/distributed/rpc/api.py:318",
+    "_all_gather torch/distributed/rpc/api.py:252",
+)
 LOADING = (
     *LOOP,
     "__next__ torch/utils/data/dataloader.py:700",

@@ -23,7 +23,13 @@ from mgpu_doctor.analysis.stacks.progress import (
     measure_progress,
 )
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState
-from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, OPERATIONS, WAITING, Doing
+from mgpu_doctor.analysis.stacks.wait_classifier import (
+    BETWEEN_TWO,
+    OPERATIONS,
+    REMOTE_CALLS,
+    WAITING,
+    Doing,
+)
 from mgpu_doctor.case.job_snapshots import Frame, JobSnapshot, Loop
 from mgpu_doctor.case.model import DevicePosition
 
@@ -423,6 +429,11 @@ def explain_inconclusive(hang: Hang | None) -> str | None:
         return (
             f"all observed ranks were blocked in {operation}{f' at {where}' if where else ''} for "
             f"{hang.seconds:.1f} s; {unknown}"
+        )
+    if hang.kind is Kind.APART and REMOTE_CALLS & {state.operation for state in everyone}:
+        return (
+            f"all observed ranks were blocked for {hang.seconds:.1f} s, some of them in remote "
+            "calls, which threads answer whose stacks are not compared"
         )
     if hang.kind is Kind.APART and not places <= {Doing.COLLECTIVE, Doing.BACKWARD}:
         return (

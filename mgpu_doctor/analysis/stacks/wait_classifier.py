@@ -64,9 +64,12 @@ class Classification:
 
 
 C10D = "torch/distributed/distributed_c10d.py"
-BETWEEN_TWO = frozenset(
-    ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
-)
+REMOTE_CALLS = frozenset(("rpc_sync", "rpc.remote", "rpc.shutdown", "a remote call"))
+"""Waits for what another process computes, through torch.distributed.rpc."""
+BETWEEN_TWO = REMOTE_CALLS | {
+    *("send", "recv", "isend", "irecv", "batch_isend_irecv"),
+    *("send_object_list", "recv_object_list"),
+}
 """Operations between two ranks."""
 OPERATIONS = BETWEEN_TWO | {
     *("all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "broadcast_object_list"),
@@ -86,6 +89,10 @@ _DDP = {
     "_sync_module_buffers": "broadcast of buffers",
     "_distributed_broadcast_coalesced": "broadcast of buffers",
 }
+_RPC = "torch/distributed/rpc/"
+_RPC_WRAPPER = "wrapper"
+"""Around each function of its interface."""
+_REMOTE = {"rpc_sync": "rpc_sync", "remote": "rpc.remote", "shutdown": "rpc.shutdown"}
 _STAGE = ("_wait_batch_p2p", "torch/distributed/pipelining/schedules.py")
 """The function in which a pipeline stage waits for its sends and receives."""
 _COMPILER = (
@@ -175,7 +182,7 @@ def classify_frames(trail: Sequence[Frame]) -> Classification | None:
     """What the innermost frames show; None if they are the user's own code or of a library that is
     not known here. `trail`: a stack as `frames.trail` returns it."""
     called = frames.called_frames(trail)
-    classifiers = (_joining, _ending, _collective, _by_library, _generic)
+    classifiers = (_joining, _ending, _remote_call, _collective, _by_library, _generic)
     results = (classifier(called) for classifier in classifiers)
     return next((result for result in results if result is not None), None)
 
@@ -195,6 +202,8 @@ def _joining(called: Sequence[Frame]) -> Classification | None:
             frames.function_name(frame) == "init_process_group" and frames.is_in(frame, C10D)
         ):
             return Classification(Doing.JOINING, "init_process_group")
+        if frames.function_name(frame) == "init_rpc" and frames.is_in(frame, _RPC):
+            return Classification(Doing.JOINING, "init_rpc")
         if frames.function_name(frame) == "ensure_initialized" and any(
             frames.is_in(other, "tensorflow/python/distribute/") for other in called
         ):
@@ -209,6 +218,15 @@ def _ending(called: Sequence[Frame]) -> Classification | None:
         for file, last in _EXIT_FUNCTIONS
     )
     return Classification(Doing.ENDING) if ends else None
+
+
+def _remote_call(called: Sequence[Frame]) -> Classification | None:
+    """The outermost function of torch.distributed.rpc on the stack."""
+    for frame in reversed(called):
+        function = frames.function_name(frame)
+        if frames.is_in(frame, _RPC) and function != _RPC_WRAPPER:
+            return Classification(Doing.COLLECTIVE, _REMOTE.get(function, "a remote call"))
+    return None
 
 
 def _collective(called: Sequence[Frame]) -> Classification | None:

@@ -8,7 +8,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.hang_analysis import Hang, Kind
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState
-from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, Doing
+from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, REMOTE_CALLS, Doing
 from mgpu_doctor.case.job_snapshots import Frame
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.advice import EVEN_BATCHES
@@ -43,6 +43,8 @@ def find_split_hang(measures: Measures, _: Limits) -> Iterable[Finding]:
         return
     everyone = [state for side in hang.sides for state in side]
     operations = {state.operation for state in everyone}
+    if operations & REMOTE_CALLS:
+        return  # another thread of a process may answer, which is not among the main threads
     point_to_point = operations & BETWEEN_TWO
     if point_to_point and (
         point_to_point != operations or len({_direction(name) for name in operations}) > 1

@@ -10,7 +10,14 @@ from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.job_snapshots import Frame
 from mgpu_doctor.case.user_code import is_user_code
 from tests.support import job_snapshots
-from tests.support.job_snapshots import C10D, LOOP, ProcessState, SnapshotSeries
+from tests.support.job_snapshots import (
+    C10D,
+    LOOP,
+    REMOTE_CALL,
+    SERVING,
+    ProcessState,
+    SnapshotSeries,
+)
 
 
 def state(seen: ProcessState, worker: ProcessState | None = None) -> ThreadState:
@@ -97,6 +104,13 @@ CASES = {
         ProcessState((*LOOP, "_wait_batch_p2p torch/distributed/pipelining/schedules.py:683")),
         Doing.COLLECTIVE,
         "batch_isend_irecv",
+    ),
+    "remote call": (ProcessState(REMOTE_CALL), Doing.COLLECTIVE, "rpc_sync"),
+    "server that waits for the end": (ProcessState(SERVING), Doing.COLLECTIVE, "rpc.shutdown"),
+    "joining by RPC": (
+        ProcessState((*LOOP, "init_rpc torch/distributed/rpc/__init__.py:203")),
+        Doing.JOINING,
+        "init_rpc",
     ),
     "wait for one begun before": (
         ProcessState((*LOOP, "__torch_dispatch__ torch/distributed/_functional_collectives.py:9")),

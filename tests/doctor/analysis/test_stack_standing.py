@@ -22,6 +22,8 @@ from tests.support import job_snapshots
 from tests.support.job_snapshots import (
     LOCKED,
     LOOP,
+    REMOTE_CALL,
+    SERVING,
     WAITING_IN_COLLECTIVE,
     ProcessState,
     SnapshotSeries,
@@ -61,6 +63,15 @@ def test_between_two_ranks_and_in_a_pipeline_the_minority_is_not_blamed() -> Non
     assert kind_and_culprits(analyse_hang(SnapshotSeries(stages).snapshots())) == (Kind.BEHIND, [1])
     most_stand = SnapshotSeries({0: WAITING_IN_COLLECTIVE, 1: LOCKED, 2: LOCKED, 3: LOCKED})
     assert kind_and_culprits(analyse_hang(most_stand.snapshots())) == (Kind.BEHIND, [1, 2, 3])
+
+
+def test_trainers_and_servers_wait_for_a_trainer_that_makes_no_remote_call() -> None:
+    processes = {0: [ProcessState(SERVING)], 1: [ProcessState(REMOTE_CALL)], 2: LOCKED}
+    assert named(analyse_hang(SnapshotSeries(processes).snapshots())) == (Kind.BEHIND, [2])
+    processes[2] = [ProcessState(REMOTE_CALL)]  # a thread of the server may be stuck
+    hang = analyse_hang(SnapshotSeries(processes).snapshots())
+    assert named(hang) == (Kind.APART, [])
+    assert "remote calls" in str(explain_inconclusive(hang))
 
 
 def test_one_look_shows_no_motion_and_decides_nothing() -> None:

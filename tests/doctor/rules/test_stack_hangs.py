@@ -21,6 +21,8 @@ from tests.support.failure_cases import error, lost_peer
 from tests.support.job_snapshots import (
     LOCKED,
     LOOP,
+    REMOTE_CALL,
+    SERVING,
     WAITING_IN_COLLECTIVE,
     ProcessState,
     SnapshotSeries,
@@ -345,6 +347,12 @@ def test_pipeline_stages_may_wait_in_different_places() -> None:
     finding = only(snapshot_series({}, others=[ProcessState(collective("recv", 52))]))
     assert finding.code == "hang-collective-mismatch"
     assert {item.value for item in finding.evidence[:1]} == {"in recv"}
+
+
+def test_main_threads_that_all_wait_for_remote_calls_may_be_answered_by_other_threads() -> None:
+    waits = [ProcessState(REMOTE_CALL)]
+    job = SnapshotSeries({0: [ProcessState(SERVING)], 1: waits, 2: waits})
+    assert not examined(job).findings
 
 
 def test_ranks_that_never_start_are_named() -> None:
