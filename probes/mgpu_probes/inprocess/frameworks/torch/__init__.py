@@ -23,6 +23,10 @@ ADAPTER = HookTable(
             "torch._inductor.codecache": "patch_regions",  # up to torch 2.5
             "torch._inductor.output_code": "patch_regions",
         },
+        "remote_calls": {
+            "torch.distributed.rpc.api": "patch",
+            "torch.distributed.rpc": "patch_joining",
+        },
         "data_loader": {
             "torch.utils.data.dataloader": "patch",
         },
