@@ -11,6 +11,7 @@ from _gpt import LENGTH, TOKENS, make_tokens
 from _planted import Planted, parser
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
 
 BATCH = 8
 Row = dict[str, torch.Tensor]
@@ -71,7 +72,7 @@ def train(args: argparse.Namespace, folder: str) -> None:
         eval_dataset=Rows(64, seed=1),
         callbacks=[Prints(planted)],
     )
-    trainer.remove_callback("PrinterCallback")
+    trainer.remove_callback(PrinterCallback)
     trainer.train()
     planted.finish()
 

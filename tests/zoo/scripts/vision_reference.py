@@ -73,7 +73,7 @@ def train_epoch(
         optimizer.step()
         schedule.step()
         if index % 4 == 0:
-            average.update_parameters(model)
+            average.update_parameters(model.module)
         meter.update(loss=loss.item())
         planted.log(loss.item())
     return meter
@@ -114,7 +114,8 @@ def train(args: argparse.Namespace, rank: int, folder: Path) -> None:
     test_loader = DataLoader(held_out, BATCH, sampler=DistributedSampler(held_out, shuffle=False))
     torch.manual_seed(0)
     model = DistributedDataParallel(make_model())
-    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    decay = get_ema_multi_avg_fn(0.9)
+    average = AveragedModel(model.module, multi_avg_fn=decay, use_buffers=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     warm_up = LinearLR(optimizer, 0.01, total_iters=5)
     schedule = SequentialLR(optimizer, [warm_up, CosineAnnealingLR(optimizer, args.steps)], [5])

@@ -67,8 +67,9 @@ def train(args: argparse.Namespace, folder: str) -> None:
         for _ in range(args.steps // EPOCHS):
             planted.turn()
             planted.log(float(step(batches)))
+        accuracy = float(seen.result())  # all workers: it sums over them
         if planted.reports:
-            print(f"epoch {epoch} accuracy {float(seen.result()):.3f}", flush=True)
+            print(f"epoch {epoch} accuracy {accuracy:.3f}", flush=True)
         model.save_weights(os.path.join(folder, f"{rank}.weights.h5"))
     planted.finish()
 
