@@ -59,7 +59,11 @@ def make_model() -> nn.Module:
 
 
 def train_epoch(
-    model: nn.Module, average: AveragedModel, loader: Any, learns: tuple[Any, Any], planted: Planted
+    model: DistributedDataParallel,
+    average: AveragedModel,
+    loader: Any,
+    learns: tuple[Any, Any],
+    planted: Planted,
 ) -> Meter:
     meter = Meter()
     optimizer, schedule = learns
