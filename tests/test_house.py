@@ -253,7 +253,6 @@ SMALL_MODULES = {
     "mgpu_probes.inject.sitecustomize": ENTRY,
     "mgpu_probes.inprocess.masked_threads": LEAF,
     "mgpu_probes.inprocess.probe_start": ENTRY,
-    "mgpu_probes.inprocess.frameworks.torch.remote_calls": HOOK,
     "mgpu_probes.inprocess.frameworks.torch.torch_checkpoints": HOOK,
     "mgpu_probes.outside.logs.cut_lines": LEAF,
     "mgpu_probes.outside.node.agent_loader": ENTRY,

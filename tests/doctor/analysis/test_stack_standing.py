@@ -67,10 +67,13 @@ def test_between_two_ranks_and_in_a_pipeline_the_minority_is_not_blamed() -> Non
 
 def test_trainers_and_servers_wait_for_a_trainer_that_makes_no_remote_call() -> None:
     processes = {0: [ProcessState(SERVING)], 1: [ProcessState(REMOTE_CALL)], 2: LOCKED}
-    assert named(analyse_hang(SnapshotSeries(processes).snapshots())) == (Kind.BEHIND, [2])
+    assert kind_and_culprits(analyse_hang(SnapshotSeries(processes).snapshots())) == (
+        Kind.BEHIND,
+        [2],
+    )
     processes[2] = [ProcessState(REMOTE_CALL)]  # a thread of the server may be stuck
     hang = analyse_hang(SnapshotSeries(processes).snapshots())
-    assert named(hang) == (Kind.APART, [])
+    assert kind_and_culprits(hang) == (Kind.APART, [])
     assert "remote calls" in str(explain_inconclusive(hang))
 
 

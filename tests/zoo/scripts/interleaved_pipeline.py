@@ -34,7 +34,7 @@ def train(args: argparse.Namespace, rank: int, world: int) -> None:
     torch.manual_seed(rank)
     own = [Part(planted, rank + world * turn) for turn in range(PARTS)]
     stages = [PipelineStage(part, part.number, parts, torch.device("cpu")) for part in own]
-    schedule = ScheduleInterleaved1F1B(stages, MICRO_BATCHES, loss_fn=nn.functional.mse_loss)
+    schedule = ScheduleInterleaved1F1B([*stages], MICRO_BATCHES, loss_fn=nn.functional.mse_loss)
     weights = [weight for part in own for weight in part.parameters()]
     optimizer = torch.optim.Adam(weights, lr=1e-3)
     data = torch.Generator().manual_seed(5)

@@ -53,7 +53,7 @@ def fetch() -> list[torch.Tensor]:
     return SERVERS[0].weights()
 
 
-@rpc.functions.async_execution
+@rpc.functions.async_execution  # type: ignore[untyped-decorator]
 def send(gradients: list[torch.Tensor]) -> Future[list[torch.Tensor]]:
     return SERVERS[0].add(gradients)
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from _distributed import end, start
 from _gpt import LENGTH, Gpt, make_tokens
 from _planted import Planted, parser
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, IterableDataset
@@ -99,7 +99,7 @@ def train(args: argparse.Namespace, rank: int, world: int) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 shared = [folder]
                 dist.broadcast_object_list(shared)
-                dcp.save({"model": weights, "optimizer": states}, checkpoint_id=shared[0])
+                save({"model": weights, "optimizer": states}, checkpoint_id=shared[0])
                 dist.barrier()
     planted.finish()
 

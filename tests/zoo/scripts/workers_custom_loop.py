@@ -48,7 +48,7 @@ def train(args: argparse.Namespace, folder: str) -> None:
     world = strategy.num_replicas_in_sync
     data = strategy.distribute_datasets_from_function(lambda context: make_data(planted, context))
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def step(batches: Any) -> Any:
         def replica(x: Any, y: Any) -> Any:
             with tf.GradientTape() as tape:

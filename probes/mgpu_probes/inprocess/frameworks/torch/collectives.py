@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -24,6 +24,12 @@ probe: ProbeContext
 
 _MOST_RANKS = 64
 """Peers per direction in the process metadata."""
+
+
+class NotesCalls(Protocol):
+    """Collects the other ranks of calls."""
+
+    def note_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
 
 
 class Peers:
@@ -43,6 +49,11 @@ class Peers:
             self._note_group_peer(kwargs.get("group"), kwargs.get(self._in_group))
         elif type(peer) is int and len(self._ranks) < _MOST_RANKS:
             self._ranks.add(peer)
+
+    def note_rank(self, rank: int) -> None:
+        """Notes this global rank."""
+        if len(self._ranks) < _MOST_RANKS:
+            self._ranks.add(rank)
 
     def _note_group_peer(self, group: Any, peer: Any) -> None:
         seen = (id(group), peer)
@@ -132,7 +143,7 @@ class Call:
         places: CallSites,
         *,
         sends: bool = False,
-        peers: Peers | None = None,
+        peers: NotesCalls | None = None,
         frames_up: int = 2,
     ) -> None:
         """`frames_up`: how many frames above `__call__` the caller of the wrapped function is."""

@@ -12,18 +12,39 @@ from typing import Any
 
 from ...probe_context import ProbeContext
 from .call_sites import CallSites
-from .collectives import Call, call_ends
+from .collectives import Call, call_ends, sends_to
 from .torch_support import wrap
 
 probe: ProbeContext
 
+_MOST = 64
+"""Callees that are looked up."""
 _RANK, _WORLD = 2, 3
 """Positions of the arguments of `init_rpc`."""
 
 
+class Callees:
+    """The ranks that are called, which count as those that messages are sent to: a server is known
+    by them. A callee is given by its name, its rank or both."""
+
+    def __init__(self, api: ModuleType) -> None:
+        self._api = api
+        self._seen: set[str | int] = set()
+
+    def note_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes the callee of a call with these arguments."""
+        callee = args[0] if args else kwargs.get("to")
+        known = callee if isinstance(callee, (str, int)) else getattr(callee, "id", None)
+        if known is None or known in self._seen or len(self._seen) >= _MOST:
+            return
+        self._seen.add(known)
+        sends_to.note_rank(self._api.get_worker_info(known).id if type(known) is str else known)
+
+
 def patch(api: ModuleType) -> None:
     """Wraps the call that waits for its answer."""
-    wrap(api, "rpc_sync", Call(CallSites("rpc_sync")), call_ends)
+    begins = Call(CallSites("rpc_sync"), peers=Callees(api))
+    wrap(api, "rpc_sync", begins, call_ends)
 
 
 def patch_joining(rpc: ModuleType) -> None:
