@@ -59,20 +59,18 @@ def judge_healthy(
     seen: Observation,
     steps: int,
     *,
-    servers: int = 0,
     least_coverage: float | None = LEAST_COVERAGE,
 ) -> Verdict:
     """A job that does well: no finding at warning or worse, and each of its steps counted.
 
-    `servers`: ranks that take no steps; `least_coverage`: None where the phases are not judged."""
+    `least_coverage`: None where the phases are not judged."""
     if (broken := _find_broken(seen)) is not None:
         return broken
     diagnosis = seen.diagnosis or {}
     if loud := list_warnings(diagnosis):
         return fails(f"false alarm: {loud[0]['title']}")
     counted = [rank["last_step"] for rank in diagnosis["ranks"]]
-    idle = [rank["rank"] for rank in diagnosis["ranks"] if rank["last_step"] is None]
-    if len(idle) != servers or set(counted) - {None} != {steps - 1}:
+    if set(counted) != {steps - 1}:
         return fails(f"last steps {counted} of {steps} steps")
     coverage = diagnosis["coverage"]
     if least_coverage is not None and (coverage is None or coverage < least_coverage):

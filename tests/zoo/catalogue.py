@@ -71,7 +71,7 @@ class Script:
     are. `shown`: packages whose versions the page shows.
 
     `slow`: None where no rank can be slower than another. `hang`: None where the place alone is
-    expected, in a process that no other one waits for. `servers`: ranks that take no steps.
+    expected, in a process that no other one waits for.
     `faulty`: the rank with the fault. `unseen`: what the doctor does not see of a healthy job,
     whose steps then are not judged. `least_coverage`: None where its phases are not."""
 
@@ -84,7 +84,6 @@ class Script:
     packages: Packages = DEVELOPMENT
     launcher: Launcher = Launcher.TORCHRUN
     ranks: int = 2
-    servers: int = 0
     steps: int = 40
     faulty: int = 1
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -205,7 +204,6 @@ CATALOGUE = (
         hang=Expected("hang-rank-behind", 2),
         crash=Expected("failed-exception", 2),
         ranks=3,
-        servers=1,
         faulty=2,
     ),
     Script(

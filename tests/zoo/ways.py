@@ -14,12 +14,12 @@ from tests.matrix.verdicts import (
     Outcome,
     Verdict,
     fails,
-    list_warnings,
     judge_crash,
     judge_culprit,
     judge_hang,
     judge_healthy,
     last_error,
+    list_warnings,
 )
 from tests.support.jobs import JOBS, Ended, run, started, until
 from tests.zoo.catalogue import HANGS_IN, SCRIPTS, Launcher, Script
@@ -68,9 +68,7 @@ def judge_unchanged(script: Script, bare: Ended, seen: Observation) -> Verdict:
     if f"steps {script.steps}" not in printed:
         return fails(f"it did not print that it took {script.steps} steps")
     if not script.unseen:
-        return judge_healthy(
-            seen, script.steps, servers=script.servers, least_coverage=script.least_coverage
-        )
+        return judge_healthy(seen, script.steps, least_coverage=script.least_coverage)
     if loud := list_warnings(seen.diagnosis):
         return fails(f"false alarm: {loud[0]['title']}")
     return Verdict(Outcome.WITHOUT, script.unseen)

@@ -183,11 +183,12 @@ def is_flat(ranks: Sequence[Rank], structure: Structure) -> bool:
 
 
 def servers(ranks: Sequence[Rank]) -> frozenset[int]:
-    """The ranks that only serve: they update in most of their steps, never run backward, and
-    exchange messages with ranks that do."""
+    """The ranks that only serve: they never run backward, and exchange messages with ranks that do.
+    They update in most of their steps, unless they only answer remote calls, in threads of which
+    one is watched."""
     if any(rank.metadata.pipeline is not None for rank in ranks):
         return frozenset()  # a schedule without bubbles runs no backward pass that counts as one
-    idle = [rank for rank in ranks if rank.rank is not None and _only_updates(rank)]
+    idle = [rank for rank in ranks if rank.rank is not None and _only_serves(rank)]
     if not idle:
         return frozenset()
     workers = [rank for rank in ranks if len(rank.steps) and backward_passes(rank) >= 1]
@@ -209,6 +210,12 @@ def without(ranks: Sequence[Rank], serving: frozenset[int]) -> tuple[Rank, ...]:
 def backward_passes(rank: Rank) -> float:
     """The median count per step."""
     return float(np.median(rank.steps["micro_batches"]))
+
+
+def _only_serves(rank: Rank) -> bool:
+    exchanges = rank.metadata.sends_to or rank.metadata.receives_from
+    answers_calls = not exchanges and not rank.steps["micro_batches"].any()
+    return answers_calls or _only_updates(rank)
 
 
 def _only_updates(rank: Rank) -> bool:

@@ -52,6 +52,18 @@ def test_a_server_is_neither_culprit_nor_victim() -> None:
     )
 
 
+def test_a_rank_that_only_answers_remote_calls_is_a_server() -> None:
+    case = serving(Synthetic(ranks=3, faults=[Fault(2, "forward", 30)]), updates=1, sends_to=[])
+    silent = case.ranks[0]
+    silent.steps["flags"] |= layout.NO_OPTIMIZER  # its threads take turns
+    workers = [with_metadata(rank, sends_to=[0]) for rank in case.ranks[1:]]
+    assert servers([silent, *workers]) == {0}
+    first = diagnose(replace(case, ranks=(silent, *workers))).findings[0]
+    assert [culprit.rank for culprit in first.culprits] == [2]
+    assert servers([with_metadata(silent, receives_from=[1]), *workers]) == frozenset()
+    assert servers([silent, *(with_metadata(rank, sends_to=[]) for rank in workers)]) == frozenset()
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_healthy_one_is_left_alone(ranks: int) -> None:
     diagnosis = diagnose(serving(Synthetic(ranks=ranks)))

@@ -74,8 +74,10 @@ def train(planted: Planted, steps: int) -> None:
         starts = torch.randint(len(tokens) - LENGTH - 1, (BATCH,), generator=drawn)
         rows = torch.stack([tokens[i : i + LENGTH + 1] for i in starts.tolist()])
         loss = model(rows[:, :-1], rows[:, 1:])
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
-        load(model, rpc.rpc_sync("server", send, args=(list(gradients),)))
+        model.zero_grad()
+        loss.backward()
+        gradients = [weight.grad for weight in model.parameters()]
+        load(model, rpc.rpc_sync("server", send, args=(gradients,)))
         planted.log(loss.item())
     planted.finish()
 

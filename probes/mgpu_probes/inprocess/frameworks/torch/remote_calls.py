@@ -38,7 +38,8 @@ class Callees:
         if known is None or known in self._seen or len(self._seen) >= _MOST:
             return
         self._seen.add(known)
-        sends_to.note_rank(self._api.get_worker_info(known).id if type(known) is str else known)
+        rank = known if isinstance(known, int) else self._api.get_worker_info(known).id
+        sends_to.note_rank(rank)
 
 
 def patch(api: ModuleType) -> None:
