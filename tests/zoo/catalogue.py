@@ -23,7 +23,7 @@ class Launcher(Enum):
     HOROVODRUN = "horovodrun"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Packages:
     """What is installed on top of the development environment. `words`: for pip, options among
     them; `variables`: while installing and of all jobs."""

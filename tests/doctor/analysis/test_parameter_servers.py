@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from mgpu_probes.inprocess import layout
 
+from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.structure.job_structure import servers
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.diagnose import diagnose
@@ -58,8 +59,11 @@ def test_a_rank_that_only_answers_remote_calls_is_a_server() -> None:
     silent.steps["flags"] |= layout.NO_OPTIMIZER  # its threads take turns
     workers = [with_metadata(rank, sends_to=[0]) for rank in case.ranks[1:]]
     assert servers([silent, *workers]) == {0}
-    first = diagnose(replace(case, ranks=(silent, *workers))).findings[0]
+    calling = replace(case, ranks=(silent, *workers))
+    first = diagnose(calling).findings[0]
     assert [culprit.rank for culprit in first.culprits] == [2]
+    assert measure(calling).moving is None  # the answer also takes the server's work
+    assert measure(replace(case, ranks=tuple(workers))).moving is not None
     assert servers([with_metadata(silent, receives_from=[1]), *workers]) == frozenset()
     assert servers([silent, *(with_metadata(rank, sends_to=[]) for rank in workers)]) == frozenset()
 
