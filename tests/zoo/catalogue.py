@@ -135,6 +135,7 @@ CATALOGUE = (
         "torchvision-like reference; `collate_fn` in a worker of the loader",
         ("torch",),
         slow=INPUT,
+        crash=Expected("failed-dataloader-worker"),
         steps=60,
     ),
     Script(
