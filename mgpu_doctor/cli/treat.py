@@ -59,7 +59,7 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 @click.option(
     "--steps",
     type=click.IntRange(20, 2000),
-    show_default="at least 60, and 4 seconds of them",
+    show_default="60 or more, for 4 seconds",
     help="Measured steps of each run, after 10 for warm-up.",
 )
 @click.option(
@@ -230,7 +230,9 @@ def _run_trials(treatment: JobTreatment, budget: float, steps: int | None) -> in
     except OSError as error:
         exit_with(NOTHING_EXAMINED, f"the trials cannot be run ({error.strerror or error}).")
     except KeyboardInterrupt:
-        print_message("stopped; what was measured so far follows.")
+        measured = treatment.read_report() is not None
+        follows = "what was measured so far follows" if measured else "nothing was measured yet"
+        print_message(f"stopped; {follows}.")
     finally:
         for number, handler in before.items():
             with suppress(TypeError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import tempfile
 import time
@@ -15,6 +17,7 @@ from mgpu_doctor.analysis.trials.trial_verdict import Verdict
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
+from mgpu_doctor.launch.box_storage import NoLocalStorageError, can_map_boxes, local_places
 from mgpu_doctor.launch.private_view import why_impossible
 from mgpu_doctor.recording.home import home
 from mgpu_doctor.recording.write import private_folder
@@ -89,9 +92,13 @@ class JobTreatment:
 
 @contextmanager
 def trial_folder() -> Iterator[Path]:
-    """A private folder for the trials of a session, which is removed afterwards. Raises
-    OSError."""
-    folder = Path(tempfile.mkdtemp(prefix="trials-", dir=private_folder(home())))
+    """A private folder for the trials of a session, which is removed afterwards. It is where black
+    boxes can be mapped, so that each trial keeps its own in its recording. Raises OSError."""
+    places = (private_folder(home()), *local_places(os.environ))
+    parent = next(filter(can_map_boxes, places), None)
+    if parent is None:
+        raise NoLocalStorageError(errno.EOPNOTSUPP, "no local file system for black boxes")
+    folder = Path(tempfile.mkdtemp(prefix="mgpu-doctor-trials-", dir=parent))
     try:
         yield folder
     finally:

@@ -118,7 +118,7 @@ class TrialRunner:
         end = End.TIMED_OUT
         try:
             end = _await_end(process, recording, steps, began + limit)
-            if keeps_case and end is End.REACHED:
+            if keeps_case and end is not End.TIMED_OUT:
                 case = load_recording(recording)
         finally:
             _kill_job(process, recording)
@@ -169,10 +169,7 @@ def _await_end(
 
 def _count_steps(recording: Path) -> int:
     """The steps that every rank that trains has recorded."""
-    info = _read_info(recording)
-    outside = info.get("boxes")
-    host = str(info.get("host", ""))
-    folder = Path(outside) if isinstance(outside, str) else layout.boxes(recording, host)
+    folder = layout.boxes(recording, str(_read_info(recording).get("host", "")))
     counts = [pulse.steps for pulse in pulses(folder).values()]
     return min((count for count in counts if count), default=0)
 

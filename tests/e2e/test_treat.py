@@ -78,7 +78,7 @@ def test_workers_help_a_slow_loader_and_nothing_is_left_behind(folder: Path) -> 
     ended = treat(*options, steps=900)
     assert ended.code == 0, ended.err
     assert contents(folder) == before
-    assert not any((folder.parent / "home").glob("trials-*"))
+    assert not any((folder.parent / "home").glob("mgpu-doctor-trials-*"))
     others = [each for each in psutil.process_iter(["cwd"]) if each.pid != os.getpid()]
     assert not [each for each in others if each.info["cwd"] == str(folder)]
     report = json.loads(ended.out)
@@ -99,6 +99,15 @@ def test_workers_help_a_slow_loader_and_nothing_is_left_behind(folder: Path) -> 
     metadata = load_recording(recording).ranks[0].metadata
     assert metadata.loader.workers == report["kept"]["loader-workers"]
     assert metadata.treatments[0].changed == 1
+
+
+def test_a_job_that_ends_before_the_trial_would_is_measured_as_far_as_it_goes(folder: Path) -> None:
+    ended = treat("--only", "loader-workers", "--steps", "100", "--json", steps=45)
+    assert ended.code == 0, ended.err
+    report = json.loads(ended.out)
+    assert 20 <= report["baseline"]["steps"] <= 36
+    assert [each["verdict"] for each in report["treatments"]] == ["helps"]
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.pt", "train.py"]
 
 
 @pytest.mark.parametrize(

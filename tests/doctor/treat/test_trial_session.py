@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from mgpu_doctor.analysis.trials.trial_verdict import Verdict
 from mgpu_doctor.treat.trial_session import BaselineError, Outcome, Session
 from tests.support.simulated_trials import CRASH, NOT_APPLIED, SimulatedJob
 
+RECORDED = Path(__file__).parents[2] / "recorded" / "treat"
 NAMES = tuple(islice(TREATMENTS, 10))
 
 
@@ -65,6 +68,19 @@ def test_a_single_placebo_with_nothing_to_compare_the_noise_with() -> None:
         try_all(SimulatedJob(random, between_runs=0.05), ("gc-freeze",))[0].verdict
         for _ in range(200)
     ]
+    assert verdicts.count(Verdict.HELPS) <= allowed(len(verdicts))
+
+
+def test_placebos_in_sessions_drawn_from_real_runs() -> None:
+    """Runs of a trainer with 2 ranks, on a machine that other jobs kept busy (benchmarks/treat.py):
+    the slowest takes three times as long as the fastest."""
+    recorded = json.loads((RECORDED / "plain_runs.json").read_text(encoding="utf-8"))["seconds"]
+    assert len(recorded) == 12
+    random = np.random.default_rng(20)
+    verdicts = []
+    for _ in range(60):
+        job = SimulatedJob(random, recorded=recorded)
+        verdicts += [outcome.verdict for outcome in try_all(job, NAMES[:4])]
     assert verdicts.count(Verdict.HELPS) <= allowed(len(verdicts))
 
 
