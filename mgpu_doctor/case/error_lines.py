@@ -14,7 +14,7 @@ from mgpu_probes.outside.logs.log_scanner import MILD, Scanned
 from mgpu_probes.outside.logs.log_shapes import reports_progress
 from mgpu_probes.outside.tracebacks import ASIDE, LINES_OF_FRAME
 
-from mgpu_doctor.case.last_exceptions import HARMLESS, PROGRESS, RAISED
+from mgpu_doctor.case.last_exceptions import HARMLESS, RAISED
 
 LAST_LINES = 40
 """Lines at the end of a log that are read, calls of native stacks not counted. A choice: what
@@ -25,6 +25,8 @@ LEAST_FRAMES = 2
 """Frames that make a traceback without a header."""
 WRAPPED_WIDTHS = range(60, 132)
 """Characters of a line from which a terminal or mail may have moved the rest to the next one."""
+LONGEST_WORD = 24
+"""Characters by which a line may be shorter because the next word did not fit. A choice."""
 _MILD = re.compile(MILD.pattern.decode())
 _LEVEL_WIDTH = 200
 _FATAL = re.compile(
@@ -36,7 +38,7 @@ _ERROR = re.compile(
     r"|\b(?:errors?|fatal|fail(?:ed|ure|s)?|failing|cannot|can't|could ?n[o']t|unable|aborted"
     r"|aborting|killed|terminated|refused|denied|timed out|exhausted|crash(?:ed)?|insufficient"
     r"|exceed(?:ed|s)|not (?:enough|found|available|supported)|corrupt(?:ed)?|unreachable|lost"
-    r"|preempted|evicted|cancell?ed"
+    r"|preempted|evicted|cancell?ed|(?:access|page) fault|invoked"
     r"|invalid|out of memory|mismatch|no such|exception)\b|[a-z]Error\b|[a-z]Exception\b",
     re.IGNORECASE,
 )
@@ -58,7 +60,9 @@ _LOGGED = re.compile(r"(?:^|\s)(?P<level>[EI])(?:\d{4} [\d:.]{8,18}| (?:tensorfl
 """Lines of TensorFlow's and absl's loggers. Errors are fatal only if nothing is logged later."""
 _REPORT = re.compile(
     r"\bChildFailedError\b|^Root Cause \(first observed failure\)|^\S{1,200} FAILED\s*$"
-    r"|returned non-zero exit status|\bexit(?:ed with|ed|s)?(?: code| status) ?[:=]? {0,8}[1-9]"
+    r"|returned non-zero exit status|\b(?:CalledProcess|ProcessExited)(?:Error|Exception)\b"
+    r"|^Exception: |\bMPI_ABORT\b"
+    r"|\bexit(?:ed with|ed|s)?(?: code| status) ?[:=]? {0,8}[1-9]"
     r"|(?:^|[\s\]:|>)(?:[A-Za-z_]\w*\.){0,8}_?[A-Z]\w{1,60}(?:Error|Exception):(?: |$)"
     r"|^(?:[\w./-]{1,60}\.py|srun|sbatch|salloc|mpirun|trainer): error: |^Error: "
     r"|\bError executing job with overrides|^Error (?:from server|in )|^\W{0,3}ABORT\b"
@@ -78,8 +82,9 @@ _FRAMED = re.compile(r"\s{0,8}[\u2502\u256d|]")
 """A line of a traceback in a frame, as Rich prints them; without the frame's lower edge."""
 _STACK = re.compile(
     r"\s{0,8}(?:frame #\d|#\d{1,3} {1,4}\S|\[bt\] |@ {1,20}0x|\[0x[0-9a-f]{4,16}\])"
+    r"|(?:\[ {0,8}\d{1,9}\.\d{6}\])? {1,3}(?:\? )?[\w.]{1,80}\+0x[0-9a-f]{1,6}/0x"
 )
-"""A call in a stack of native code."""
+"""A call in a stack of native code or of the kernel."""
 _SUCCESS = re.compile(
     r"\bsuccessfully (?:finished|completed|trained)|\b(?:finished|completed) successfully"
     r"|\b[Tt]raining (?:is |was )?(?:complete|completed|finished|done)\b"
@@ -216,12 +221,13 @@ def _is_raised(line: Line) -> bool:
 def _mild_rows(rows: Sequence[LastLine]) -> frozenset[int]:
     """Warnings and the like, also where their rest is in the next lines."""
     mild: set[int] = set()
+    widest = max((len(row.raw) for row in rows), default=0)
     for at, row in enumerate(rows):
         before = rows[at - 1] if at - 1 in mild else None
         if (
             _is_mild(row.raw)
             or _CALM.search(row.line.text)
-            or (before is not None and _continues(row, before))
+            or (before is not None and _continues(row, before, widest))
         ):
             mild.add(at)
     return frozenset(mild)
@@ -231,9 +237,11 @@ def _is_mild(raw: str) -> bool:
     return bool(_MILD.search(raw[:_LEVEL_WIDTH]) or HARMLESS.search(raw) or _CALM.search(raw))
 
 
-def _continues(row: LastLine, before: LastLine) -> bool:
-    """Whether the line may be the rest of the one before it."""
-    if len(before.raw) not in WRAPPED_WIDTHS or row.number != before.number + 1:
+def _continues(row: LastLine, before: LastLine, widest: int) -> bool:
+    """Whether the line may be the rest of the one before it: in a text that something broke, lines
+    are about as wide as the widest."""
+    is_broken = widest in WRAPPED_WIDTHS and len(before.raw) > widest - LONGEST_WORD
+    if not is_broken or row.number != before.number + 1:
         return False
     starts = row.line.at is not None or _is_raised(row.line) or _MARKED.search(row.raw)
     return not (starts or row.is_fatal)
@@ -241,9 +249,7 @@ def _continues(row: LastLine, before: LastLine) -> bool:
 
 def _shows_progress(row: LastLine) -> bool:
     text = row.line.text
-    if reports_progress(text.encode()) or _SUCCESS.search(text):
-        return True
-    return bool(PROGRESS.search(text)) and not (_ERROR.search(text) or _is_raised(row.line))
+    return reports_progress(text.encode()) or bool(_SUCCESS.search(text) or _NAN.search(text))
 
 
 def _boxes(rows: Sequence[LastLine]) -> list[range]:
@@ -276,5 +282,6 @@ def _cut_traceback(rows: Sequence[LastLine]) -> LastLine | None:
     for at in range(len(rows) - 1, max(-1, len(rows) - 1 - LINES_OF_FRAME), -1):
         if _FRAME.match(rows[at].line.text):
             is_aside = any(ASIDE.search(row.line.text) for row in rows[:at])
-            return None if is_aside else rows[-1]
+            is_whole = any(_is_raised(row.line) for row in rows[at:])
+            return None if is_aside or is_whole else rows[-1]
     return None

@@ -32,8 +32,8 @@ from mgpu_doctor.signatures.signature import Signature
 MOST_SIGNS = 8
 MESSAGE_LINES = 3
 MESSAGE_WIDTH = 200
-_SETTINGS = re.compile(r"(?:\{ ?['\"]|\[ ?['\"]|\b\w{1,60}\(\w{1,60}=).*")
-"""The rest of a line from printed settings on: they name much that did not fail."""
+_SETTINGS = re.compile(r"(?:\{ ?['\"]|\[ ?['\"]|\b\w{1,60}\(\w{1,60}=|(?<=core dumped\)) ).*")
+"""The rest of a line from printed settings or a command on: they name much that did not fail."""
 _PROGRAMMING = frozenset(
     {"AttributeError", "ImportError", "IndentationError", "KeyError", "ModuleNotFoundError"}
     | {"NameError", "NotImplementedError", "SyntaxError", "TypeError", "UnboundLocalError"}

@@ -249,7 +249,8 @@ _TOPICS = (
     _Topic(
         "failed-rendezvous",
         "processes that could not find each other",
-        r"rendezvous|store.based barrier|tcp_?store|init\w*_process_group|\betcd\b"
+        r"rendezvous|dist(?:store|network)error|store.based barrier|tcp_?store|\betcd\b"
+        r"|init\w*_process_group"
         r"|initializing (?:torch\.distributed|process group)|master_?(?:addr\w*|port)"
         r"|bootstrap (?:root|network)|clients joined",
         "StartError: rendezvous of 4 nodes did not complete",
@@ -425,13 +426,15 @@ _TOPICS = (
     _Topic(
         "failed-signal",
         "a crash",
-        r"segmentation fault|segfault|core dump|sig(?:segv|abrt|bus|fpe|ill)\b"
+        r"\bline \d{1,5}: {1,4}\d{1,9} (?:aborted|segmentation|bus error|floating|illegal)"
+        r"|segmentation fault|segfault|core dump|sig(?:segv|abrt|bus|fpe|ill)\b"
         rf"|signal:? ?(?:4|6|7|8|11)\b|{_CODE}(?:139|13[2456]|-11|-6|-7|-8|-4)\b"
         r"|\bbus error (?:\(|encountered)|^bus error$"
         r"|aborted \(|terminate called|stack smashing|double free|illegal instruction"
         r"|access violation|protection fault",
         "LaunchError: child ended with exit code -11",
         ENDING,
+        is_hard=True,
     ),
     _Topic(
         "failed-killed",
@@ -442,6 +445,7 @@ _TOPICS = (
         r"|executor ?lost|died unexpectedly|node fail(?:ed|ure)|cancelled at",
         "LaunchError: child ended with status -9",
         ENDING,
+        is_hard=True,
     ),
 )
 

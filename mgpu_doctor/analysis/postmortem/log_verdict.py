@@ -177,7 +177,8 @@ def _past(sign: LogMatch, case: Case) -> bool:
         return True
     if KNOWN[sign.signature].code == "failed-checkpoint" and _is_lenient(case):
         return True
-    if sign.signature in _SAYS_SO_ITSELF or not _CAUGHT.search(f"{sign.text} {_rest_of(sign)}"):
+    says_so_itself = sign.form is Form.WORDS or sign.signature in _SAYS_SO_ITSELF
+    if says_so_itself or not _CAUGHT.search(f"{sign.text} {_rest_of(sign)}"):
         return False
     return bool(sign.after) or not _known_to_have_ended(case)
 
