@@ -1,11 +1,12 @@
 """What the probe costs a rank: microseconds per step, in paired blocks.
 
-    python -m benchmarks.probe_cost [--blocks 40] [--steps 200]
+    python -m benchmarks.probe_cost [--blocks 20] [--steps 1000]
 
-Two processes run the same data-parallel loop (loader, forward, backward, optimizer) in turn, never
-at once: one bare, one under the probe. Each block of one is compared with the neighbouring block
-of the other, so that a machine that drifts slows both. The process group is torch's `fake` one of
-two ranks: all hooks of a distributed step run, without waiting for other ranks.
+Three processes run the same data-parallel loop (loader, forward, backward, optimizer) in turn,
+never at once: one bare, one under the probe, and one under the probe that times every step. Each
+block of one is compared with the neighbouring block of the others, so that a machine that drifts
+slows all. The process group is torch's `fake` one of two ranks: all hooks of a distributed step
+run, without waiting for other ranks.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ from typing import Any
 
 from benchmarks.support import machine
 
+WARM_UP = 1500
+"""Steps before the first block: the probe times all of the first 1000 (`step_sampling`)."""
 INJECT = Path(__file__).parents[1] / "probes/mgpu_probes/inject"
 
 
 class Loop:
     """A process that runs blocks of steps when asked."""
 
-    def __init__(self, boxes: str | None) -> None:
+    def __init__(self, boxes: str | None, *, times_all: bool = False) -> None:
         environment = dict(os.environ, OMP_NUM_THREADS="1", RANK="0", WORLD_SIZE="2")
         environment.pop("MGPU_DOCTOR_BOXES", None)
         if boxes is not None:
             environment |= {"MGPU_DOCTOR_BOXES": boxes, "PYTHONPATH": str(INJECT)}
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--loop"],
+            [sys.executable, __file__, "--loop", *(["--time-all"] if times_all else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -56,7 +59,7 @@ class Loop:
         self.process.wait()
 
 
-def loop() -> None:
+def loop(*, times_all: bool) -> None:
     """The inner process: an ordinary training loop, in blocks."""
     import torch
     import torch.distributed as dist
@@ -65,6 +68,10 @@ def loop() -> None:
     from torch.utils.data import DataLoader, TensorDataset
 
     torch.set_num_threads(1)
+    if times_all:
+        from mgpu_probes.inprocess import step_sampling
+
+        step_sampling.FIRST_STEPS = sys.maxsize
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     model = DistributedDataParallel(
         torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
@@ -97,31 +104,29 @@ def loop() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--blocks", type=int, default=40)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--loop", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--time-all", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.loop:
-        loop()
+        loop(times_all=args.time_all)
         return
     print(machine())
     with tempfile.TemporaryDirectory(prefix="mgpu-doctor-bench-") as boxes:
-        bare, probed = Loop(None), Loop(boxes)
-        for warmed in (bare, probed):
-            warmed.block(args.steps)
-        pairs = [(bare.block(args.steps), probed.block(args.steps)) for _ in range(args.blocks)]
-        bare.end()
-        probed.end()
+        loops = (Loop(None), Loop(f"{boxes}/probed"), Loop(f"{boxes}/all", times_all=True))
+        for warmed in loops:
+            warmed.block(WARM_UP)
+        rounds = [[each.block(args.steps) for each in loops] for _ in range(args.blocks)]
+        for each in loops:
+            each.end()
     for index, measure in enumerate(("wall", "CPU")):
-        base = [1e6 * times[index] for times, _ in pairs]
-        added = [
-            1e6 * (probed_times[index] - bare_times[index]) for bare_times, probed_times in pairs
-        ]
-        low, median, high = statistics.quantiles(added, n=4)
-        print(
-            f"{measure:4}  bare {statistics.median(base):.0f} µs a step; the probe adds "
-            f"{median:.1f} µs (quartiles {low:.1f} … {high:.1f})"
-        )
+        base = [1e6 * times[0][index] for times in rounds]
+        print(f"{measure:4}  bare {statistics.median(base):.0f} µs a step")
+        for place, name in enumerate(("the probe", "the probe, if it times all steps,"), 1):
+            added = [1e6 * (times[place][index] - times[0][index]) for times in rounds]
+            low, median, high = statistics.quantiles(added, n=4)
+            print(f"      {name} adds {median:.1f} µs (quartiles {low:.1f} … {high:.1f})")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from mgpu_doctor.analysis.postmortem.failure_order import find_latest_end
 from mgpu_doctor.analysis.postmortem.log_verdict import GENERIC_CODES
 from mgpu_doctor.analysis.stacks.progress import seconds_without_movement
 from mgpu_doctor.analysis.statistics.medians import known_medians
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.analysis.steps.phase_shares import all_after_warm_up
 from mgpu_doctor.analysis.steps.recent_steps import recent, unmoved
 from mgpu_doctor.analysis.steps.typical_step import phase_medians
 from mgpu_doctor.case.device_times import clock_of
@@ -220,7 +220,7 @@ def _once(items: Iterable[Unexamined]) -> tuple[Unexamined, ...]:
 
 
 def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummary:
-    records = after_warm_up(rank.steps)
+    records = all_after_warm_up(rank.steps)
     if not len(records):
         records = rank.steps
     traced = measures.traced.step_medians.get(rank.rank) if measures.traced else None
@@ -234,7 +234,7 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
         state=_state(rank, hung).value,
         exit_code=rank.exit_code,
         signal=rank.signal,
-        last_step=int(rank.steps["step"][-1]) if len(rank.steps) else None,
+        last_step=rank.last_step,
         step_seconds_median=_middle(records["wall_ns"]) * 1e-9 if len(records) else traced,
         phases={},
         where=None,

@@ -67,6 +67,7 @@ from mgpu_doctor.analysis.structure.replica_checks import Replicas, compare
 from mgpu_doctor.analysis.traces.trace_summary import TraceSummary, summarize_traces
 from mgpu_doctor.case.device_times import BoundBy, RunAhead, on_one_clock, untimed
 from mgpu_doctor.case.model import Case, Gap, Rank, Unexamined
+from mgpu_doctor.case.rank_device import is_host_stamped
 
 LEAST_RECORDS = LEAST_STEPS // 2
 """A rank with fewer records (it died early) is left out, so that the others can be compared."""
@@ -304,6 +305,7 @@ def _with_steps(seen: Measures) -> Measures:
     )
     if missing := untimed(ranks, LEAST_RECORDS):
         return replace(timed, missing=_not_device_timed(missing))
+    first = ranks[0]
     ranks = tuple(on_one_clock(rank) for rank in ranks)
     shares = phase_shares(ranks, INPUT)
     alone = replace(
@@ -313,8 +315,13 @@ def _with_steps(seen: Measures) -> Measures:
     )
     if len(ranks) < 2 and (case.job.world_size or 1) - len(serving) < 2:
         saved = max(shares.values()) if shares else None
-        return replace(alone, input_saved=saved, long_steps=long_steps_of(ranks[0]))
+        return replace(alone, input_saved=saved, long_steps=long_steps_of(_whole(first)))
     return _compared(alone, ranks)
+
+
+def _whole(rank: Rank) -> Rank:
+    """The rank with all of its steps, if its host timed them."""
+    return on_one_clock(rank) if is_host_stamped(rank) else rank
 
 
 def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
@@ -412,7 +419,7 @@ MOST_REASONS = 3
 """How many reasons for untimed devices are listed."""
 ONE_IN_MANY = Unexamined(
     "stalls in single steps",
-    "the devices timed one step in several, so steps in between are not known",
+    "one step in several was timed, so the phases of the steps in between are not known",
     TRACE_ALL,
 )
 

@@ -2,11 +2,13 @@
 
 A box holds a step record with the host's times for every step, and device times of some of them
 (docs/black-box.md). Ranks are compared by the latter alone; wall time, progress and throughput
-follow from the former.
+follow from the former. On a CPU, only some steps of a loop with short steps are timed: the records
+of the others hold no phases.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -14,10 +16,12 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from mgpu_probes.inprocess.layout import UNTIMED
 
 from mgpu_doctor.case.model import Rank, Records
 from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.case.rank_device import is_host_stamped, record_clock
+from mgpu_doctor.recording.columns import Columns
 from mgpu_doctor.recording.records import DEVICE_DTYPE
 
 DEVICE_TIMED = 1 << 31
@@ -53,12 +57,25 @@ def clock_of(rank: Rank) -> PhaseClock:
 
 
 def on_one_clock(rank: Rank) -> Rank:
-    """The rank with only those steps whose phases say what it did: all steps of a rank that
-    computes on the CPU; those that its device timed, with the device's wall time and phases, of one
-    that computes on a device."""
+    """The rank with only those steps whose phases say what it did: the timed steps of a rank that
+    computes on the CPU, mostly all; those that its device timed, with the device's wall time and
+    phases, of one that computes on a device."""
     if not is_host_stamped(rank):
-        return rank
+        steps = timed(rank.steps)
+        if steps is rank.steps:
+            return rank
+        return replace(rank, steps=steps, history=timed(rank.history))
     return replace(rank, steps=_device_timed(rank), history=rank.history[:0])
+
+
+def timed(records: Records) -> Records:
+    """The records without those of steps (or windows with steps) of which only the wall time is
+    known."""
+    if isinstance(records, Columns) and (same := records.same("flags")) is not None:
+        is_untimed = int.from_bytes(same, sys.byteorder) & UNTIMED != 0
+        return records[:0] if is_untimed else records
+    untimed_steps = records["flags"] & UNTIMED != 0
+    return records[~untimed_steps] if untimed_steps.any() else records
 
 
 def with_device_losses(rank: Rank) -> Records:

@@ -195,6 +195,15 @@ class Rank:
     device_position: DevicePosition | NoPosition = NoPosition.NO_BOX
     """How far its device got while the host was blocked, or why that is unknown."""
 
+    @property
+    def last_step(self) -> int | None:
+        """The last step that the rank finished, as it counts them; None: no step is recorded. Its
+        record may be missing, because those of untimed steps are written some steps later."""
+        if not len(self.steps):
+            return None
+        recorded = int(self.steps["step"][-1])
+        return recorded if self.now is None else max(recorded, self.now.step - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from mgpu_probes.inprocess.layout import PHASES, WARM_UP
+from mgpu_probes.inprocess.layout import PHASES, UNTIMED, WARM_UP
 
 from mgpu_doctor.case.device_times import device_times
 from mgpu_doctor.case.model import Case, Rank, Records
@@ -41,6 +41,8 @@ def rows(rank: Rank) -> Iterator[dict[str, Any]]:
         pairs = zip(some.copy().tolist(), some["phases"].tolist(), strict=True)
         for place, (record, phases) in enumerate(pairs, begin):
             row = dict(zip(names, record, strict=True))
+            if row["flags"] & UNTIMED:
+                row |= dict.fromkeys(COUNTED)
             if place in timed:
                 seconds, lead = timed[place]
                 yield {**row, "phases": seconds, "clock": DEVICE, "run_ahead": lead}
@@ -85,10 +87,12 @@ def steps_as_columns(steps: Records, clock_offset: float, clock: str) -> dict[st
     table["loss"] = np.ma.masked_invalid(steps["loss"])
     for name, field in SECONDS.items():
         table[name] = np.ma.masked_invalid(steps[field])
+    is_untimed = steps["flags"] & UNTIMED != 0
     for name in UNKNOWN_IF_ZERO:
         table[name] = np.ma.masked_equal(steps[name].astype(np.int64), 0)
     for name in COUNTED:
-        table[name] = _all(steps[name].astype(np.int64))
+        counts = steps[name].astype(np.int64)
+        table[name] = np.ma.masked_where(is_untimed, counts) if is_untimed.any() else _all(counts)
     table["clock"] = _all(np.full(len(steps), clock, "<U6"))
     table["run_ahead_seconds"] = np.ma.masked_invalid(np.full(len(steps), np.nan))
     return table

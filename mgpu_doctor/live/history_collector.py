@@ -86,6 +86,7 @@ def _rate(field: str) -> Reading:
     def read(records: Records, _many: Floats) -> Floats:
         counted = records[field].astype(np.float64)
         known = (counted > 0) & (records["wall_ns"] > 0)
+        known &= records["flags"] & layout.UNTIMED == 0
         return np.where(known, counted / _wall(records), np.nan)
 
     return read

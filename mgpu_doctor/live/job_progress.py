@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from mgpu_probes.inprocess.layout import UNTIMED
 
 from mgpu_doctor.analysis.structure.job_structure import servers, without
 from mgpu_doctor.case.model import Case, Rank, Records, State
@@ -45,8 +46,8 @@ def measure_progress(case: Case, stages: Stages = ()) -> Progress:
     teams = _teams(case, ranks, stages) if idle is None else []
     return Progress(
         step_seconds=seconds,
-        samples=_throughput(records["samples"], owner, wall, teams),
-        tokens=_throughput(records["tokens"], owner, wall, teams),
+        samples=_throughput(records, "samples", owner, teams),
+        tokens=_throughput(records, "tokens", owner, teams),
         loss=_loss(records, owner),
         idle=idle,
         probe=_probe(ranks, records["seq"][last], seconds),
@@ -79,10 +80,13 @@ def _teams(case: Case, ranks: Sequence[Rank], stages: Stages) -> list[Places]:
 
 
 def _throughput(
-    counted: npt.NDArray[np.uint32], owner: Places, wall: Floats, teams: Sequence[Places]
+    records: Records, field: str, owner: Places, teams: Sequence[Places]
 ) -> float | None:
-    """Returns the throughput per second; 0 in a record means unknown."""
-    unknown = np.bincount(owner, counted == 0) > 0
+    """Returns the throughput per second in timed steps; 0 in a record means unknown."""
+    is_timed = records["flags"] & UNTIMED == 0
+    counted = np.where(is_timed, records[field], 0)
+    wall = np.bincount(owner, np.where(is_timed, records["wall_ns"], 0)) * 1e-9
+    unknown = np.bincount(owner, is_timed & (counted == 0)) > 0
     rates = np.bincount(owner, counted) / np.where((wall > 0) & ~unknown, wall, np.nan)
     sums = [float(rates[team].sum()) for team in teams if len(team)]
     return max((value for value in sums if np.isfinite(value)), default=None)

@@ -207,7 +207,7 @@ def refreshed(old: Diagnosis, case: Case) -> Diagnosis:
         rank = now.get((summary.rank, summary.pid))
         if rank is None:
             return summary
-        step = int(rank.steps["step"][-1]) if len(rank.steps) else None
+        step = rank.last_step
         stuck = summary.state in JUDGED and step == summary.last_step
         where = (rank.now.site or rank.now.phase) if rank.now else summary.where
         return replace(

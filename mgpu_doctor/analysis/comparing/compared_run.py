@@ -17,12 +17,12 @@ from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level, me
 from mgpu_doctor.analysis.machines.cpu_contention import surroundings
 from mgpu_doctor.analysis.machines.oversubscription import measure_cpu_demand
 from mgpu_doctor.analysis.measures import LEAST_RECORDS
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.analysis.steps.phase_shares import after_warm_up, all_after_warm_up
 from mgpu_doctor.analysis.steps.step_alignment import Floats, UnjoinableError, join
 from mgpu_doctor.analysis.steps.work_and_wait import UnattributableError, attribute
 from mgpu_doctor.analysis.structure.job_structure import structure_of
 from mgpu_doctor.analysis.structure.replica_checks import compare as compare_replicas
-from mgpu_doctor.case.device_times import on_one_clock, untimed
+from mgpu_doctor.case.device_times import on_one_clock, timed, untimed
 from mgpu_doctor.case.model import Case, Rank, Records
 from mgpu_doctor.case.process_metadata import UNKNOWN, PhaseClock, ProcessMetadata
 from mgpu_doctor.case.rank_device import is_host_stamped
@@ -202,9 +202,8 @@ class Losses:
 def losses_of(ranks: Sequence[Rank]) -> Losses | None:
     """Losses of the ranks that report one in every step (in a pipeline: the last stage). None if
     no rank does, or if the first steps are no longer on record."""
-    reporting = [
-        rank.steps for rank in ranks if len(rank.steps) and np.isfinite(rank.steps["loss"]).all()
-    ]
+    known = [timed(rank.steps) for rank in ranks]
+    reporting = [steps for steps in known if len(steps) and np.isfinite(steps["loss"]).all()]
     count = min((len(records) for records in reporting), default=0)
     if count < SMOOTHED or any(records["step"][0] != 0 for records in reporting):
         return None
@@ -326,7 +325,7 @@ def _width(case: Case) -> int:
 
 def _lasting(ranks: Sequence[Rank]) -> list[tuple[Rank, Records]]:
     """Ranks and their newest records after warm-up, equally many of each."""
-    lasting = [(rank, after_warm_up(rank.steps)) for rank in ranks if len(rank.steps)]
+    lasting = [(rank, all_after_warm_up(rank.steps)) for rank in ranks if len(rank.steps)]
     most = max((len(records) for _, records in lasting), default=0)
     kept = [
         rank_and_steps
@@ -425,7 +424,8 @@ def _work(
 def _total(ranks: Iterable[Records], name: str) -> float | None:
     """The mean of a field per step, summed over ranks; None if no rank has it. Ranks that fetch
     nothing (a later stage of a pipeline, a parameter server) add nothing."""
-    means = [float(records[name].mean(dtype=np.float64)) for records in ranks]
+    known = [steps for records in ranks if len(steps := timed(records))]
+    means = [float(records[name].mean(dtype=np.float64)) for records in known]
     return sum(means) or None
 
 

@@ -15,7 +15,7 @@ from math import isnan
 import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
 
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.analysis.steps.phase_shares import after_warm_up, all_after_warm_up
 from mgpu_doctor.case.host_samples import Group, HostSample, Task
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_metadata import PhaseClock
@@ -183,7 +183,7 @@ def _readings(
     outside: Sequence[float | None],
     offspring: Sequence[Mapping[int, Sequence[int]]],
 ) -> list[Reading]:
-    ends = after_warm_up(rank.steps)["end_ns"]
+    ends = all_after_warm_up(rank.steps)["end_ns"]
     if not len(ends) or rank.pid is None:
         return []
     begin, end = (float(ends[at]) * 1e-9 + rank.clock_offset for at in (0, -1))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.analysis.steps.phase_shares import all_after_warm_up
 from mgpu_doctor.case.device_samples import Device, DeviceSample
 from mgpu_doctor.case.model import Case, Rank, Unexamined
 from mgpu_doctor.case.rank_device import Accelerator, accelerator
@@ -285,7 +285,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 def _span(rank: Rank) -> tuple[float, float] | None:
     """From the begin of the rank's first step after warm-up to the end of its last."""
-    records = after_warm_up(rank.steps)
+    records = all_after_warm_up(rank.steps)
     if not len(records):
         return None
     begin = (int(records["end_ns"][0]) - int(records["wall_ns"][0])) * 1e-9

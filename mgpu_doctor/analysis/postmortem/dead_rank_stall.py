@@ -10,7 +10,6 @@ import numpy as np
 from mgpu_doctor.analysis.postmortem.rank_failures import (
     FailureKind,
     RankFailure,
-    last_finished_step,
 )
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
 
@@ -74,8 +73,8 @@ def _waited(rank: Rank, since: float | None, observed: float) -> float:
 def _first_to_leave(ranks: Iterable[Rank]) -> list[Rank]:
     """Ranks that ended in good order at the earliest step, where others go on."""
     left = [rank for rank in ranks if rank.state is State.EXITED]
-    steps = [step for rank in left if (step := last_finished_step(rank)) is not None]
-    return [rank for rank in left if not steps or last_finished_step(rank) == min(steps)]
+    steps = [step for rank in left if (step := rank.last_step) is not None]
+    return [rank for rank in left if not steps or rank.last_step == min(steps)]
 
 
 def _as_fall(rank: Rank) -> RankFailure:
@@ -89,7 +88,7 @@ def _as_fall(rank: Rank) -> RankFailure:
         pid=rank.pid,
         exit_code=rank.exit_code,
         at=rank.ended,
-        last_step=last_finished_step(rank),
+        last_step=rank.last_step,
     )
 
 

@@ -20,7 +20,6 @@ from mgpu_doctor.analysis.postmortem.device_memory_message import reread
 from mgpu_doctor.analysis.postmortem.rank_failures import (
     FailureKind,
     RankFailure,
-    last_finished_step,
 )
 from mgpu_doctor.analysis.postmortem.secondary_failures import reports_abort
 from mgpu_doctor.case.log_matches import LogMatch, went_on
@@ -363,7 +362,7 @@ def _symptom(
 
 def _find_lagging_ranks(silent: Set[int], timed_out: Set[int], case: Case) -> LaggingRanks | None:
     """The lagging ranks; None if the steps do not show any, as in a console log alone."""
-    last = {rank.rank: last_finished_step(rank) for rank in case.ranks if rank.rank is not None}
+    last = {rank.rank: rank.last_step for rank in case.ranks if rank.rank is not None}
     theirs = [step for rank in silent if (step := last.get(rank)) is not None]
     others = [step for rank in timed_out if (step := last.get(rank)) is not None]
     complete = len(theirs) == len(silent) > 0 and len(others) == len(timed_out) > 0

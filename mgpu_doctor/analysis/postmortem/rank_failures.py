@@ -120,11 +120,6 @@ class RankFailure:
     """The kernel's log was read and names other processes alone: it did not kill this one."""
 
 
-def last_finished_step(rank: Rank) -> int | None:
-    """The last step that the rank finished, as it counts them."""
-    return int(rank.steps["step"][-1]) if len(rank.steps) else None
-
-
 def find_rank_failures(case: Case) -> tuple[RankFailure, ...]:
     """Every failure, of culprits and of ranks that failed only because of others."""
     logged = case.console.ends
@@ -196,7 +191,7 @@ def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> RankFailu
         exit_code=code,
         error=error,
         at=error.at if error is not None and error.at is not None else rank.ended,
-        last_step=last_finished_step(rank),
+        last_step=rank.last_step,
         noticed_first=any(end.first for end in own_ends),
         inside=inside,
         order=_first_printed(own_ends),

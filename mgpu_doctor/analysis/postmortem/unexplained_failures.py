@@ -115,6 +115,7 @@ def _broken(rank: Rank) -> float:
     """The earliest collective that may have failed on the rank; infinite: unknown. Collectives of
     its finished steps had ended, so it is a later one, perhaps one whose begin was not seen, as in
     DDP's backward pass."""
-    over = int(rank.steps["group_seq"][-1]) if len(rank.steps) else 0
+    is_newest = len(rank.steps) and rank.last_step == rank.steps["step"][-1]
+    over = int(rank.steps["group_seq"][-1]) if is_newest else 0
     entered = _entered(rank)
     return max(entered, over + 1) if entered or over else math.inf

@@ -19,7 +19,7 @@ from mgpu_doctor.analysis.steps.step_alignment import (
     warming_up,
 )
 from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
-from mgpu_doctor.case.device_times import DEVICE_TIMED
+from mgpu_doctor.case.device_times import DEVICE_TIMED, timed
 from mgpu_doctor.case.model import Rank, Records
 from mgpu_doctor.recording.columns import Columns, phase_of, phase_sums
 
@@ -30,15 +30,20 @@ _KNOWN: WeakKeyDictionary[Columns, Columns] = WeakKeyDictionary()
 
 
 def after_warm_up(records: Records) -> Records:
-    """The records of one rank without its warm-up steps."""
+    """The timed steps of one rank after its warm-up."""
     if not len(records):
         return records
     if not isinstance(records, Columns):
-        return records[_warm(records)]
+        return timed(records[_warm(records)])
     kept = _KNOWN.get(records)
     if kept is None:
-        kept = _KNOWN[records] = records[_warm(records)]
+        kept = _KNOWN[records] = timed(records[_warm(records)])
     return kept
+
+
+def all_after_warm_up(records: Records) -> Records:
+    """All steps of one rank after its warm-up, also those of which only the wall time is known."""
+    return records[_warm(records)] if len(records) else records
 
 
 def _warm(records: Records) -> Rows:
@@ -79,7 +84,7 @@ def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:
 
 def step_seconds(ranks: Sequence[Rank]) -> float | None:
     """Mean seconds per step after warm-up, over steps and ranks; None: no such step."""
-    walls = [after_warm_up(rank.steps)["wall_ns"] for rank in ranks]
+    walls = [all_after_warm_up(rank.steps)["wall_ns"] for rank in ranks]
     count = sum(len(wall) for wall in walls)
     return sum(float(wall.sum()) for wall in walls) * 1e-9 / count if count else None
 
@@ -151,8 +156,8 @@ def find_long_steps(steps: Ints, wall: Floats) -> LongSteps | None:
 
 
 def long_steps_of(rank: Rank) -> LongSteps | None:
-    """The long steps of a single rank."""
-    records = after_warm_up(rank.steps)
+    """The long steps of a single rank, also untimed ones."""
+    records = all_after_warm_up(rank.steps)
     return find_long_steps(records["step"].astype(np.int64), records["wall_ns"][:, None] * 1e-9)
 
 

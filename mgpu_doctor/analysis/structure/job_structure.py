@@ -16,6 +16,7 @@ from math import inf
 import numpy as np
 from mgpu_probes.inprocess.layout import NO_OPTIMIZER
 
+from mgpu_doctor.case.device_times import timed
 from mgpu_doctor.case.model import Rank
 
 Neighbours = Mapping[int, frozenset[int]]
@@ -209,7 +210,7 @@ def without(ranks: Sequence[Rank], serving: frozenset[int]) -> tuple[Rank, ...]:
 
 def backward_passes(rank: Rank) -> float:
     """The median count per step."""
-    return float(np.median(rank.steps["micro_batches"]))
+    return float(np.median(timed(rank.steps)["micro_batches"]))
 
 
 def _only_serves(rank: Rank) -> bool:
@@ -219,7 +220,7 @@ def _only_serves(rank: Rank) -> bool:
 
 
 def _only_updates(rank: Rank) -> bool:
-    newest = rank.steps[-_NEWEST:]
+    newest = timed(rank.steps)[-_NEWEST:]
     if not len(newest) or newest["micro_batches"].any():
         return False
     return bool(np.median(newest["flags"] & NO_OPTIMIZER) == 0)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from mgpu_doctor.analysis.collectives.divergence import Kind as Parted
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem.postmortem import PostMortem
-from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure, last_finished_step
+from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
 from mgpu_doctor.analysis.stacks.hang_analysis import Kind as Stands
 from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
@@ -74,7 +74,7 @@ def _early_exits(postmortem: PostMortem, case: Case) -> Finding:
     left = [rank.rank for rank in gone if rank.rank is not None]
     others = tuple(rank.rank for rank in case.ranks if rank not in gone and rank.rank is not None)
     who = format_ranks(left)
-    step = last_finished_step(gone[0])
+    step = gone[0].last_step
     steps = "" if step is None else f" after step {step}"
     return Finding(
         code="failed-exception",

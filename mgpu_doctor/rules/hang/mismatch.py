@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from mgpu_doctor.analysis.collectives.collective_waits import GAPS, LEAST_WAIT
 from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.postmortem.rank_failures import last_finished_step
 from mgpu_doctor.analysis.stacks.hang_analysis import MAJORITY, MAJORITY_BY_PLACE
 from mgpu_doctor.analysis.stacks.hang_analysis import Kind as HangKind
 from mgpu_doctor.case.flight_records import Collective
@@ -138,7 +137,7 @@ def _since_step(measures: Measures, divergence: Divergence) -> int | None:
     if not divergence.is_blocked:
         return None
     waiting = [measures.rank(rank) for rank in divergence.waiting]
-    steps = [last_finished_step(rank) for rank in waiting if rank is not None]
+    steps = [rank.last_step for rank in waiting if rank is not None]
     return min((step for step in steps if step is not None), default=None)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.device_times import timed
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.advice import LARGER_BATCH
@@ -185,9 +186,10 @@ def _find_unscaled_rate(measures: Measures, limits: Limits) -> Iterable[Finding]
 
 
 def _samples_per_step(rank: Rank) -> int | None:
-    if len(rank.steps) < LEAST_STEPS or not rank.steps["samples"].any():
+    steps = timed(rank.steps)
+    if len(steps) < LEAST_STEPS or not steps["samples"].any():
         return None
-    return int(np.median(rank.steps["samples"]))
+    return int(np.median(steps["samples"]))
 
 
 RULES = (

@@ -13,7 +13,7 @@ from typing import NamedTuple
 MAGIC = b"MGPUBBX\x00"
 VERSION_MAJOR = 1
 """A reader rejects a box of another major version."""
-VERSION_MINOR = 4
+VERSION_MINOR = 5
 """Incremented when fields are added in reserved space; readers ignore unknown fields."""
 BYTE_ORDER_MARK = 0x01020304
 BOX_SUFFIX = ".box"
@@ -144,7 +144,8 @@ STEP_FIELDS = (
         "flags",
         "I",
         "flags: 1 warm-up (compilation, first batch), 2 optimizer skipped, 4 found without an "
-        "optimizer, 8 a loader's worker had a batch ready when the step asked for one (since 1.1)",
+        "optimizer, 8 a loader's worker had a batch ready when the step asked for one (since 1.1), "
+        "16 untimed: only its end, wall time, step and sequence number are known (since 1.5)",
     ),
     Field(
         "phases",
@@ -194,6 +195,7 @@ WARM_UP = 1  # step flag: compilation, first batch or learning what a step is
 SKIPPED = 2  # step flag: the optimizer was skipped (gradient scaler)
 NO_OPTIMIZER = 4  # step flag: the step was found without an optimizer
 BATCH_READY = 8  # step flag: a loader's worker had a batch ready when the step asked for one
+UNTIMED = 16  # step flag: only end, wall time, step and sequence number are known (`step_sampling`)
 
 DEVICE_FIELDS = (
     Field("seq", "Q", "sequence number, from 1; record *n* is in slot (n − 1) mod capacity"),

@@ -24,14 +24,15 @@ from .failed_waits import FailedWait
 from .memory_samples import Memory
 from .phase_ledger import NOWHERE, PHASE_WORD, SINCE_WORD, Ledger
 from .step_engine import Steps
-from .step_fast_path import StepFastPath
+from .step_fast_path import StepFastPath, mark_cost
 from .step_marks import Data, Mark
+from .step_sampling import StepSampler
 from .step_segments import UPDATE, Facts, Step
 from .training_objects import TrainingObjects
-from .wrap import around
 
 if TYPE_CHECKING:
     from .device_clock import DeviceClock
+    from .step_sampling import HookSwitch
 
 _GC_EVENT_NS = 1_000_000
 """A garbage collection of 1 ms is an event of its own; shorter ones only count in their step."""
@@ -44,12 +45,6 @@ _FIRST_CALLBACK_STEP, _MOST_STEPS_BETWEEN_CALLBACKS = 5, 500
 takes 0.7 ms (64 parameters, cold caches): 1.4 µs per step from there on."""
 _PROBE_COST_WORD = layout.PROBE_COST // 8
 _SECONDS = (1e-9).__mul__
-_COLD = 6
-"""How many times more a hook costs between the operations of a step, with cold caches, than in the
-loop of `_calibrate` (benchmarks/probe_cost.py, torch 2.13, CPU; it includes writing the step's
-record). Machines with other caches differ. Not counted: what the hooks displace from the caches."""
-_CALIBRATIONS, _CALIBRATION_ROUNDS = 5, 20
-"""The fastest calibration counts: during the others the machine may have run something else."""
 
 
 def number(*names: str, default: int = -1) -> int:
@@ -119,6 +114,8 @@ class ProbeContext:
         """The first device that this process computed on, as `cuda:0`; None: only the CPU."""
         self.thread_clock: Callable[[], Any] = time.thread_time_ns
         """CPU time of the training thread, ns; NaN if other threads do its work."""
+        self.hook_switch: HookSwitch | None = None
+        """Makes hooks rest between timed steps; None: all steps are timed."""
         self._retired: list[DeviceTimer | None] = []
         """Timers no longer used, kept with their events: see `after_fork`."""
         self.rank = self.world_size = -1
@@ -142,10 +139,11 @@ class ProbeContext:
         self.mark: Callable[..., None] = self.fast_path.mark
         """Takes a mark, its moment (monotonic ns) and its data: the one way for every mark of a
         phase, so that a device event can be recorded beside the host's moment here."""
+        self.sampler = StepSampler(self)
         self.memory.start()
         self._mark_cost = 0
         self._metadata_due = 0
-        self._callbacks_due = _FIRST_CALLBACK_STEP
+        self.callbacks_due = _FIRST_CALLBACK_STEP
         """The number of recorded steps after which `on_step` is called next."""
 
     # --- for adapters, at import --------------------------------------------------------------
@@ -282,6 +280,7 @@ class ProbeContext:
     def fail(self, trouble: Exception) -> None:
         """Switches the probe off after an error of its own, and writes the reason into the box."""
         self.on = False
+        self.sampler.stop()
         if self.box is not None:
             self.box.switch_off(f"{type(trouble).__name__}: {trouble}")
         self.ledger.words = NOWHERE
@@ -335,7 +334,7 @@ class ProbeContext:
         gc.callbacks.append(self._on_gc)
         for opened in self.on_open:
             opened()
-        self._calibrate()
+        self._mark_cost = mark_cost(self.clock, self._facts, self.fail)
         self.renew_metadata()
         return True
 
@@ -364,6 +363,10 @@ class ProbeContext:
 
     def record_step(self, step: Step) -> None:
         """Writes a step into the box; the first step opens the box if no group was joined."""
+        if self.sampler.is_completing:
+            self.sampler.complete(step)
+            self._step_recorded(step.end)
+            return
         if self.box is None:
             if self.is_data_worker():
                 self.on = False
@@ -403,20 +406,26 @@ class ProbeContext:
             device_bytes=on_device,
             resident_bytes=on_host,
         )
-        self.recorded = number = number + 1
-        ledger = self.ledger
+        self.recorded = number + 1
+        self._step_recorded(end)
+        if self.device_timer is not None:
+            self._time_next_turn(self.device_timer, self.box.written, step)
+        else:
+            self.sampler.turn_ended(step)
+
+    def _step_recorded(self, end: int) -> None:
+        """Does what is due after the newest step, which ended at `end`."""
+        number, ledger = self.recorded, self.ledger
         ledger.step_bits = number << 8
         ledger.words[_PROBE_COST_WORD] = self._cost()
-        if number >= self._callbacks_due:
-            self._callbacks_due += min(self._callbacks_due, _MOST_STEPS_BETWEEN_CALLBACKS)
+        if number >= self.callbacks_due:
+            self.callbacks_due += min(self.callbacks_due, _MOST_STEPS_BETWEEN_CALLBACKS)
             for callback in self.on_step:
                 callback()
-        if end >= self._metadata_due or self.recorded in _EARLY_METADATA:
+        if end >= self._metadata_due or number in _EARLY_METADATA:
             self.renew_metadata()
         if self.every_step is not None:
             self.every_step()
-        if self.device_timer is not None:
-            self._time_next_turn(self.device_timer, self.box.written, step)
 
     def _cost(self) -> int:
         spent = self.ledger.marks * self._mark_cost + self.spent_ns + self.memory.spent_ns
@@ -430,26 +439,6 @@ class ProbeContext:
             self.rank, self.world_size = 0, 1
         if self.open():
             self.state(layout.RUNNING)
-
-    def _calibrate(self) -> None:
-        """Measures the cost of a mark in ns, for the box's counter of the probe's own cost."""
-        trial = StepFastPath(Ledger(self.clock()), lambda _: None, self._facts)
-
-        def begins(*_: Any) -> bool:
-            trial.mark(Steps.clipping_begins, self.clock())
-            return True
-
-        def ends(*_: Any) -> None:
-            trial.mark(Steps.clipping_ends, self.clock())
-
-        hook = around(bool, begins, ends, self.fail)
-        spent = []
-        for _ in range(_CALIBRATIONS):
-            began = time.perf_counter_ns()
-            for _ in range(_CALIBRATION_ROUNDS):
-                hook()
-            spent.append(time.perf_counter_ns() - began)
-        self._mark_cost = min(spent) * _COLD // (2 * _CALIBRATION_ROUNDS)
 
     def _on_gc(self, phase: str, info: dict[str, int]) -> None:
         if not self.on:
@@ -488,6 +477,7 @@ class ProbeContext:
         if self._on_gc in gc.callbacks:
             gc.callbacks.remove(self._on_gc)
         self._retired.append(self.device_timer)
+        self.sampler.stop()
         self.box = self.every_step = self.device_timer = None
         self.rank = self.world_size = -1
         self._start()

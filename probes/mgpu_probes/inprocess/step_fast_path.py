@@ -19,14 +19,17 @@ A mark is identified by its function object (`step_marks`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from math import nan
+from typing import Any
 
 from . import layout
 from .phase_ledger import PHASE_WORD, SHOWN, SINCE_WORD, Ledger
 from .step_engine import Steps
 from .step_marks import APART, Data, Mark, backward_ended, fetched
 from .step_segments import Facts, Step
+from .wrap import around
 
 State = tuple[object, ...]
 
@@ -34,7 +37,15 @@ TURNS_TO_BELIEVE = 4
 """Equal turns in a row after which a copy of the engine is asked; again after 8, 16, 32, …"""
 LONGEST = 256
 """Marks of a turn at most; longer turns are left to the engine."""
+_COLD = 6
+"""How many times more a hook costs between the operations of a step, with cold caches, than in the
+loop of `mark_cost` (benchmarks/probe_cost.py, torch 2.13, CPU; it includes writing the step's
+record). Machines with other caches differ. Not counted: what the hooks displace from the caches."""
+_CALIBRATIONS, _CALIBRATION_ROUNDS = 5, 20
+"""The fastest calibration counts: during the others the machine may have run something else."""
 _NOTHING: list[Mark | None] = [None]
+_UNSET: dict[Mark | None, Data] = {fetched: (0, 0), backward_ended: (nan,)}
+"""The data of marks that were not set."""
 
 
 class StepFastPath:
@@ -65,6 +76,14 @@ class StepFastPath:
         self._usual = Step(0, 0, (), 0, False, 0, 0, nan, 0, 0, (), ())
         self._fetches: list[int] = []
         self._losses: list[int] = []
+        self.lost: Callable[[], None] | None = None
+        """Called instead of replaying the open turn to the engine, while some of its marks are not
+        set; it must call `restart`."""
+
+    @property
+    def repeated(self) -> list[Mark | None] | None:
+        """The marks of the turn that repeats, the one that begins it last; None: none repeats."""
+        return None if self._expected is _NOTHING else self._expected
 
     @property
     def level(self) -> int:
@@ -121,6 +140,26 @@ class StepFastPath:
         words = ledger.words
         words[PHASE_WORD] = phase | ledger.step_bits
         words[SINCE_WORD] = now
+
+    def skip(self, count: int, since: int, now: int) -> None:
+        """Goes on after the first `count` marks of the repeated turn, which were not set and count
+        as set at `now`. The turn began at `since`."""
+        self._since, self._at = since, count
+        for at in range(count):
+            self._moments[at] = now
+            self._data[at] = _UNSET.get(self._expected[at], ())
+        ledger = self.ledger
+        ledger.phase = phase = self._shown[count]
+        ledger.words[PHASE_WORD] = phase | ledger.step_bits
+        ledger.words[SINCE_WORD] = now
+
+    def restart(self, since: int) -> None:
+        """Leaves the fast path at the beginning of a turn some of whose marks were not set. The
+        time from `since` to its next mark is `other`."""
+        self._expected, self._at = _NOTHING, 0
+        self._repeats, self._tape = 0, []
+        self._steps.rebase(since, self._facts(), layout.OTHER)
+        self.ledger.outer.clear()
 
     def _turn(self, now: int) -> None:
         phases = [0] * len(layout.PHASES)
@@ -241,6 +280,9 @@ class StepFastPath:
 
     def _falter(self) -> None:
         """Leaves the fast path: replays the marks of the open turn to the engine."""
+        if self.lost is not None:
+            self.lost()
+            return
         expected, length = self._expected, self._at
         self._expected, self._at = _NOTHING, 0
         self._repeats = 0
@@ -250,3 +292,27 @@ class StepFastPath:
             if mark is not None:
                 self._tape.append(mark)
                 mark(self._steps, now, *data)
+
+
+def mark_cost(
+    clock: Callable[[], int], facts: Callable[[], Facts], failed: Callable[[Exception], None]
+) -> int:
+    """The measured cost of a mark by a hook in ns, for the box's counter of the probe's own
+    cost."""
+    trial = StepFastPath(Ledger(clock()), lambda _: None, facts)
+
+    def begins(*_: Any) -> bool:
+        trial.mark(Steps.clipping_begins, clock())
+        return True
+
+    def ends(*_: Any) -> None:
+        trial.mark(Steps.clipping_ends, clock())
+
+    hook = around(bool, begins, ends, failed)
+    spent = []
+    for _ in range(_CALIBRATIONS):
+        began = time.perf_counter_ns()
+        for _ in range(_CALIBRATION_ROUNDS):
+            hook()
+        spent.append(time.perf_counter_ns() - began)
+    return min(spent) * _COLD // (2 * _CALIBRATION_ROUNDS)

@@ -17,6 +17,8 @@ _INVISIBLE = "{} (importlib._bootstrap)"
 """`warnings` counts no stack level for code in files named like this (CPython, warnings.c:
 is_internal_filename), so a warning still names the line of the user's own call."""
 
+resting = False
+"""Whether hooks with the parameter `raised_at_rest` of `around` rest (`step_sampling`)."""
 compiling: Callable[[], bool] = bool
 """Whether torch.compile traces the caller. `follow` replaces it by torch's own function, which is a
 constant for torch.compile: the compiler drops the hook from its graph."""
@@ -35,6 +37,8 @@ def around(
     ends: Ends,
     failed: Callable[[Exception], None],
     raises: Raises | None = None,
+    *,
+    raised_at_rest: Raises | None = None,
 ) -> Callable[..., Any]:
     """`original` with `begins(args, kwargs)` before and `ends(token, result)` after it.
 
@@ -42,6 +46,9 @@ def around(
     called. Errors of the hooks go to `failed` and never reach the caller. If the original raises,
     `raises` is called with the exception, then `ends` with None as the result; the exception goes
     on to the caller without this frame in its traceback (CPython >= 3.11).
+
+    With `raised_at_rest`, only the original is called while `resting`, and `raised_at_rest` with
+    its exception.
     """
     if hasattr(original, _MARK):
         return original
@@ -50,6 +57,16 @@ def around(
     def call(*args: Any, **kwargs: Any) -> Any:
         if compiling():
             return original(*args, **kwargs)
+        if raised_at_rest is not None and resting:
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                _drop_frame(error)
+                try:
+                    raised_at_rest(error)
+                except Exception as trouble:
+                    failed(trouble)
+                raise
         try:
             token = begins(args, kwargs)
         except Exception as trouble:
@@ -59,8 +76,7 @@ def around(
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            if error.__traceback__ is not None:
-                error.__traceback__ = error.__traceback__.tb_next
+            _drop_frame(error)
             if token is not None:
                 try:
                     if raises is not None:
@@ -77,6 +93,12 @@ def around(
         return result
 
     return hidden(call)
+
+
+def _drop_frame(error: BaseException) -> None:
+    """Drops the outermost frame of the traceback, which is the wrapper's."""
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
 
 
 def wrapped(function: Any) -> bool:

@@ -41,6 +41,9 @@ ADAPTER = HookTable(
         "autograd": {
             "torch.autograd": "patch",
         },
+        "resting_hooks": {
+            "torch.optim": "patch",
+        },
         "cuda_captures": {
             "torch.cuda.graphs": "patch",
         },

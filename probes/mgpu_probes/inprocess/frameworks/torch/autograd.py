@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from math import inf, nan
 from threading import get_ident
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -39,12 +39,12 @@ def patch(autograd: ModuleType) -> None:
     name = "_engine_run_backward"
     graph = getattr(autograd, "graph", None)
     if hasattr(autograd, name):
-        wrap(autograd, name, _begins, _ends)
+        wrap(autograd, name, _begins, _ends, raised_at_rest=_raised_at_rest)
         if hasattr(graph, name):
             setattr(graph, name, getattr(autograd, name))
     else:
-        wrap(autograd, "backward", _begins, _ends)
-        wrap(autograd, "grad", _begins, _ends)
+        wrap(autograd, "backward", _begins, _ends, raised_at_rest=_raised_at_rest)
+        wrap(autograd, "grad", _begins, _ends, raised_at_rest=_raised_at_rest)
 
 
 class _Pass:
@@ -73,16 +73,40 @@ class _Pass:
 
 
 this = _Pass()
+node_hooks: list[Any] = []
+"""torch's handles of the hooks that `watch` registered."""
 
 
 def watch(node: Any) -> None:
     """Queues the callback when `node` runs, the node of a parameter that takes part in every
     backward pass of a wrapped module. Much cheaper than a new hook on the first node of every
     pass."""
-    node.register_prehook(_runs_in_module)
+    node_hooks.append(node.register_prehook(runs_in_module))
 
 
-def _runs_in_module(*_: Any) -> None:
+def _raised_at_rest(error: BaseException) -> None:
+    """Records that a wait for other ranks failed, if the error comes from within the engine."""
+    if get_ident() != probe.owner:
+        return
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is not None and waits_inside(traceback.tb_frame):
+        probe.sampler.show_wait()
+        probe.was_interrupted(error)
+    probe.sampler.interrupt()
+
+
+def waits_inside(frame: FrameType) -> bool:
+    """Whether a thread with this innermost frame may wait for other ranks in autograd's engine."""
+    return (
+        frame.f_code.co_name == "_engine_run_backward"
+        and probe.world_size > 1
+        and this.engine_waits
+    )
+
+
+def runs_in_module(*_: Any) -> None:
     if this.queued:
         this.by_module = this.modules_alike
     elif probe.in_backward:

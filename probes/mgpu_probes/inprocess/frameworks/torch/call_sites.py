@@ -132,6 +132,11 @@ class CallSites:
         return returned
 
 
+def returned_marks() -> set[Mark]:
+    """The marks that end calls from all known sites."""
+    return {place.returned for place in _sites.values()}
+
+
 def tensor_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """The first tensor among a call's arguments, or in a list of them."""
     for given in (*args, *kwargs.values()):

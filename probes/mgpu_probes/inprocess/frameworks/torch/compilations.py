@@ -51,6 +51,7 @@ def _listen(handler: Any) -> None:
 
 def _compile_begins(*about: Any) -> None:
     try:
+        probe.sampler.give_up()  # compiled code is guarded by the functions that it calls
         if not probe.mine():
             return
         current_compilation.depth += 1

@@ -27,7 +27,7 @@ from .torch_support import size_of, wrap
 probe: ProbeContext
 
 _MARKS_KEPT = 256
-_asked: dict[int, Mark] = {}
+asked_marks: dict[int, Mark] = {}
 """The mark that begins a fetch, by the id of the loader's sampler."""
 _plain: dict[int, type] = {}
 """The type of the batches of loaders that return a list or tuple without tokens: for these only the
@@ -39,7 +39,8 @@ _Tensor = torch.Tensor
 
 def patch(dataloader: ModuleType) -> None:
     """Wraps the iterators' `__next__`, which every kind of loader iterator inherits."""
-    wrap(dataloader._BaseDataLoaderIter, "__next__", _begins, _ends)
+    iterator = dataloader._BaseDataLoaderIter
+    wrap(iterator, "__next__", _begins, _ends, raised_at_rest=_raised_at_rest)
     wrap(dataloader.DataLoader, "__iter__", _opens, _opened)
     probe.is_data_worker = _is_worker
 
@@ -58,13 +59,17 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
     if loader not in _alive:
         _meets(sampler)
     if torch.is_grad_enabled():
-        probe.mark(_asked.get(loader) or _asks(loader), probe.clock())
+        probe.mark(asked_marks.get(loader) or _asks(loader), probe.clock())
         queue = getattr(args[0], "_data_queue", None)  # None: no workers
         # It is about the step that begins here; the last one is recorded already.
         probe.batch_ready = queue is not None and _holds_batch(queue)
     else:
         probe.mark(evaluation_fetch_begins, probe.clock(), (loader,))
     return loader
+
+
+def _raised_at_rest(_: BaseException) -> None:
+    probe.sampler.interrupt()  # the loader has no more batches
 
 
 def _holds_batch(queue: Any) -> bool:
@@ -101,7 +106,7 @@ def _meets(sampler: Any) -> None:
 
     def forget(_: Any) -> None:
         probe.steps.training.discard(loader)
-        for known in (_asked, _plain, _alive):
+        for known in (asked_marks, _plain, _alive):
             known.pop(loader, None)
 
     if len(_alive) < _MARKS_KEPT:
@@ -115,9 +120,9 @@ def _asks(loader: int) -> Mark:
     def asked(steps: Steps, now: int) -> None:
         steps.fetch_begins(loader, now)
 
-    if len(_asked) >= _MARKS_KEPT:
-        _asked.clear()
-    _asked[loader] = asked
+    if len(asked_marks) >= _MARKS_KEPT:
+        asked_marks.clear()
+    asked_marks[loader] = asked
     return asked
 
 

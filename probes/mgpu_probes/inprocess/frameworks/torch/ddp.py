@@ -18,7 +18,7 @@ from ...step_marks import evaluation_forward_begins, evaluation_forward_ends
 from ...wrap import around, hidden, wrapped
 from . import autograd, ddp_reducer, device_events
 from .batch_digests import batches
-from .torch_support import wrap
+from .torch_support import ignore_at_rest, wrap
 
 probe: ProbeContext
 
@@ -27,8 +27,9 @@ _FORWARD, _FORWARD_ENDS, _CALLS = Steps.forward_begins, Steps.forward_ends, Step
 
 def patch(distributed: ModuleType) -> None:
     """Wraps `forward` and `__init__` of the class."""
-    wrap(distributed.DistributedDataParallel, "forward", forward_begins, forward_ends)
-    wrap(distributed.DistributedDataParallel, "__init__", _making, _made)
+    ddp = distributed.DistributedDataParallel
+    wrap(ddp, "forward", forward_begins, forward_ends, raised_at_rest=ignore_at_rest)
+    wrap(ddp, "__init__", _making, _made)
 
 
 def forward_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
@@ -148,10 +149,11 @@ def _buffers_begin(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
 
 
 def _buffers_end(_: bool, __: Any) -> None:
-    probe.mark(_synced, probe.clock())
+    probe.mark(buffers_synced, probe.clock())
 
 
-def _synced(steps: Steps, now: int) -> None:
+def buffers_synced(steps: Steps, now: int) -> None:
+    """The broadcast of buffers ends."""
     steps.call_ends(now)
 
 

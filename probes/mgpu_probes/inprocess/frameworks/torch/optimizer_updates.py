@@ -12,21 +12,25 @@ from ...probe_context import ProbeContext
 from ...step_engine import Steps
 from ...step_marks import Mark, scaler_update_begins, scaler_update_ends
 from . import autograd, cuda_captures, device_events
-from .torch_support import wrap
+from .torch_support import ignore_at_rest, wrap
 from .weight_digests import weights
 
 probe: ProbeContext
 
 _UPDATE = Steps.update_begins
 _MARKS_KEPT = 256
-_updated: dict[int, Mark] = {}
+updated_marks: dict[int, Mark] = {}
 """The mark that ends an update, by the id of the optimizer."""
+handles: list[Any] = []
+"""torch's handles of the two hooks."""
 
 
 def patch(optimizer: ModuleType) -> None:
     """Registers hooks before and after every optimizer's step."""
-    optimizer.register_optimizer_step_pre_hook(_before)
-    optimizer.register_optimizer_step_post_hook(_after)
+    handles[:] = (
+        optimizer.register_optimizer_step_pre_hook(before_update),
+        optimizer.register_optimizer_step_post_hook(after_update),
+    )
     wrap(optimizer.Optimizer, "__init__", _made, _done)
 
 
@@ -38,11 +42,11 @@ def patch_scaler(grad_scaler: ModuleType) -> None:
 
 def patch_clipping(clip_grad: ModuleType) -> None:
     """Wraps `clip_grad_norm_` and `clip_grad_value_` before `torch.nn.utils` re-exports them."""
-    wrap(clip_grad, "clip_grad_norm_", _clips, _clipped)
-    wrap(clip_grad, "clip_grad_value_", _clips, _clipped)
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        wrap(clip_grad, name, _clips, _clipped, raised_at_rest=ignore_at_rest)
 
 
-def _before(optimizer: Any, *_: Any) -> None:
+def before_update(optimizer: Any, *_: Any) -> None:
     if hooks.compiling():
         return
     try:
@@ -62,7 +66,7 @@ def _before(optimizer: Any, *_: Any) -> None:
         probe.fail(trouble)
 
 
-def _after(optimizer: Any, *_: Any) -> None:
+def after_update(optimizer: Any, *_: Any) -> None:
     if hooks.compiling():
         return
     try:
@@ -71,7 +75,7 @@ def _after(optimizer: Any, *_: Any) -> None:
             if probe.accelerator is not None:
                 cuda_captures.note_update()
             which = id(optimizer)
-            probe.mark(_updated.get(which) or _updates(which), probe.clock())
+            probe.mark(updated_marks.get(which) or _updates(which), probe.clock())
     except Exception as trouble:
         probe.fail(trouble)
 
@@ -80,9 +84,9 @@ def _updates(which: int) -> Mark:
     def updated(steps: Steps, now: int) -> None:
         steps.update_ends(now, which)
 
-    if len(_updated) >= _MARKS_KEPT:
-        _updated.clear()
-    _updated[which] = updated
+    if len(updated_marks) >= _MARKS_KEPT:
+        updated_marks.clear()
+    updated_marks[which] = updated
     return updated
 
 

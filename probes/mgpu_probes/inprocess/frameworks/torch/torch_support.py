@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...probe_context import ProbeContext
-from ...wrap import Begins, Ends, around, follow
+from ...wrap import Begins, Ends, Raises, around, follow
 
 probe: ProbeContext
 
@@ -26,14 +26,27 @@ def follow_compiler(compiler: ModuleType) -> None:
     follow(compiler)
 
 
-def wrap(owner: Any, name: str, begins: Begins, ends: Ends) -> None:
-    """Wraps `owner.name`, if there is such a function."""
+def wrap(
+    owner: Any, name: str, begins: Begins, ends: Ends, *, raised_at_rest: Raises | None = None
+) -> None:
+    """Wraps `owner.name`, if there is such a function. `raised_at_rest`: see `around`."""
     original = getattr(owner, name, None)
     if callable(original):
-        replacement = around(original, begins, ends, probe.fail, probe.was_interrupted)
+        replacement = around(
+            original,
+            begins,
+            ends,
+            probe.fail,
+            probe.was_interrupted,
+            raised_at_rest=raised_at_rest,
+        )
         setattr(owner, name, replacement)
         if isinstance(owner, ModuleType) and replacement is not original:
             replaced[original] = replacement
+
+
+def ignore_at_rest(_: BaseException) -> None:
+    """For hooks that may rest, around functions that do not wait for other ranks."""
 
 
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:

@@ -1,0 +1,85 @@
+"""Real jobs with steps of a fraction of a millisecond, in which hooks rest between timed steps."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mgpu_probes.inprocess import layout
+
+from mgpu_doctor.case.device_times import timed
+from mgpu_doctor.case.recording_case import load_recording
+from mgpu_doctor.diagnose import diagnose
+from tests.support.examining import loud, recorded
+from tests.support.jobs import forked, run
+
+pytestmark = pytest.mark.slow
+
+STEPS, FIRST = 3000, 200
+
+
+@pytest.mark.untimed
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_all_steps_are_counted_few_are_timed_and_the_hooks_of_the_script_run_in_order(
+    tmp_path: Path, ranks: int
+) -> None:
+    case = recorded(tmp_path, "short_steps", "--steps", str(STEPS), ranks=ranks, launcher=forked)
+    assert "own hooks in order" in (tmp_path / "recording" / "stdout.log").read_text()
+    kept = []
+    for rank in case.ranks:
+        assert rank.metadata.steps == STEPS
+        assert rank.steps["step"].tolist() == list(range(STEPS))
+        assert timed(rank.steps[:FIRST]) is not None
+        known = timed(rank.steps)
+        assert len(known) < 0.4 * STEPS
+        assert known["samples"].tolist() == [8] * len(known)
+        assert not np.isnan(known["phases"][:, layout.BACKWARD]).any()
+        kept.append(set(known["step"][FIRST:].tolist()))
+    shared = set.intersection(*kept)
+    assert len(shared) > 0.5 * max(map(len, kept))
+    assert not loud(diagnose(case))
+
+
+def test_a_slow_rank_is_named(tmp_path: Path) -> None:
+    slow = ("--fault", "forward", "--ms", "1", "--burn", "--rank", "1", "--steps", str(STEPS))
+    case = recorded(tmp_path, "short_steps", *slow, launcher=forked)
+    for rank in case.ranks:
+        assert len(timed(rank.steps)) < 0.4 * STEPS
+    (found,) = loud(diagnose(case))
+    assert (found.code, [one.rank for one in found.culprits]) == ("straggler-compute", [1])
+
+
+def test_steps_that_turn_long_are_timed_in_full(tmp_path: Path) -> None:
+    steps = ("--steps", str(FIRST + 840), "--long-from", str(FIRST + 801))
+    case = recorded(tmp_path, "short_steps", *steps, launcher=forked)
+    for rank in case.ranks:
+        untimed = np.flatnonzero(rank.steps["flags"] & layout.UNTIMED)
+        assert len(untimed) > 400
+        assert untimed.max() <= FIRST + 800
+
+
+@pytest.mark.untimed
+@pytest.mark.parametrize("at", range(1000, 1003))
+def test_a_rank_that_sleeps_in_an_untimed_step_is_named(tmp_path: Path, at: int) -> None:
+    recording = tmp_path / "recording"
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--on-hang"]
+    job = forked("short_steps.py", "--hang-at", str(at), "--rank", "1")
+    ended = run([*doctor, "stop", "--", *job])
+    assert "no progress" in ended.err
+    case = load_recording(recording)
+    assert [rank.last_step for rank in case.ranks] == [at - 2] * 2
+    found = diagnose(case).findings[0]
+    assert (found.code, [one.rank for one in found.culprits]) == ("hang-rank-behind", [1])
+
+
+@pytest.mark.untimed
+def test_a_time_out_in_an_untimed_step_names_the_rank_that_stayed_away(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
+    job = forked("short_steps.py", "--hang-at", "1001", "--rank", "1", "--timeout", "8")
+    ended = run([*doctor, *job])
+    assert ended.code != 0
+    found = diagnose(load_recording(recording)).findings[0]
+    assert [one.rank for one in found.culprits] == [1]
