@@ -1,6 +1,6 @@
 """What the probe costs a rank: microseconds per step, in paired blocks.
 
-    python -m benchmarks.probe_cost [--blocks 20] [--steps 1000]
+    python -m benchmarks.probe_cost [--blocks 20] [--steps 1000] [--busy]
 
 Three processes run the same data-parallel loop (loader, forward, backward, optimizer) in turn,
 never at once: one bare, one under the probe, and one under the probe that times every step. Each
@@ -31,13 +31,13 @@ INJECT = Path(__file__).parents[1] / "probes/mgpu_probes/inject"
 class Loop:
     """A process that runs blocks of steps when asked."""
 
-    def __init__(self, boxes: str | None, *, times_all: bool = False) -> None:
+    def __init__(self, boxes: str | None, *options: str) -> None:
         environment = dict(os.environ, OMP_NUM_THREADS="1", RANK="0", WORLD_SIZE="2")
         environment.pop("MGPU_DOCTOR_BOXES", None)
         if boxes is not None:
             environment |= {"MGPU_DOCTOR_BOXES": boxes, "PYTHONPATH": str(INJECT)}
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--loop", *(["--time-all"] if times_all else [])],
+            [sys.executable, __file__, "--loop", *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -59,7 +59,7 @@ class Loop:
         self.process.wait()
 
 
-def loop(*, times_all: bool) -> None:
+def loop(*, times_all: bool, busy: bool) -> None:
     """The inner process: an ordinary training loop, in blocks."""
     import torch
     import torch.distributed as dist
@@ -68,10 +68,11 @@ def loop(*, times_all: bool) -> None:
     from torch.utils.data import DataLoader, TensorDataset
 
     torch.set_num_threads(1)
-    if times_all:
-        from mgpu_probes.inprocess import step_sampling
-
-        step_sampling.FIRST_STEPS = sys.maxsize
+    sampling: Any = sys.modules.get("_mgpu_probe.step_sampling")
+    if sampling is not None and times_all:
+        sampling.FIRST_STEPS = sys.maxsize
+    if sampling is not None and busy:
+        sampling.SHORT_NS = sampling.LONG_NS = sys.maxsize
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     model = DistributedDataParallel(
         torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
@@ -106,15 +107,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument(
+        "--busy", action="store_true", help="steps are short even if other programs delay them"
+    )
     parser.add_argument("--loop", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--time-all", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.loop:
-        loop(times_all=args.time_all)
+        loop(times_all=args.time_all, busy=args.busy)
         return
     print(machine())
     with tempfile.TemporaryDirectory(prefix="mgpu-doctor-bench-") as boxes:
-        loops = (Loop(None), Loop(f"{boxes}/probed"), Loop(f"{boxes}/all", times_all=True))
+        busy = ("--busy",) if args.busy else ()
+        probed, timed = Loop(f"{boxes}/probed", *busy), Loop(f"{boxes}/all", "--time-all")
+        loops = (Loop(None), probed, timed)
         for warmed in loops:
             warmed.block(WARM_UP)
         rounds = [[each.block(args.steps) for each in loops] for _ in range(args.blocks)]

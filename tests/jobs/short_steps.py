@@ -8,7 +8,6 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from _slow import Slow, parser
-from mgpu_probes.inprocess import step_sampling
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -45,8 +44,8 @@ class Net(nn.Module):
 
 def train(args: argparse.Namespace) -> None:
     # So that the test does not depend on how fast the machine is.
-    step_sampling.FIRST_STEPS = FIRST_STEPS
-    step_sampling.SHORT_NS, step_sampling.LONG_NS = SHORT_NS, LONG_NS
+    sampling = sys.modules["_mgpu_probe.step_sampling"]
+    vars(sampling).update(FIRST_STEPS=FIRST_STEPS, SHORT_NS=SHORT_NS, LONG_NS=LONG_NS)
     rank = dist.get_rank()
     print(f"rank {rank} of {dist.get_world_size()} starts", file=sys.stderr)
     torch.set_num_threads(1)
@@ -57,7 +56,9 @@ def train(args: argparse.Namespace) -> None:
     register_optimizer_step_post_hook(lambda *_: called.append("second"))
     model = DistributedDataParallel(Net(args, slow))
     weight = next(model.parameters())
-    node = weight.view_as(weight).grad_fn.next_functions[0][0]
+    view = weight.view_as(weight).grad_fn
+    node = view.next_functions[0][0] if view is not None else None
+    assert node is not None
     node.register_prehook(lambda *_: called.append("gradient"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = DataLoader(TensorDataset(torch.randn(4096, 32), torch.randint(0, 4, (4096,))), 8)

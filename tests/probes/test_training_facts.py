@@ -218,7 +218,7 @@ def test_a_loader_that_is_gone_feeds_no_training_any_more() -> None:
     hooks._asks(place)
     del iterator
     assert sampler() is None
-    assert place not in context.steps.training | hooks._alive.keys() | hooks._asked.keys()
+    assert place not in context.steps.training | hooks._alive.keys() | hooks.asked_marks.keys()
 
 
 def test_batches_that_nobody_can_watch_go_on_being_known() -> None:

@@ -25,7 +25,7 @@ from mgpu_doctor.recording.columns import Columns, phase_of, phase_sums
 
 Rows = slice | npt.NDArray[np.bool_]
 
-_KNOWN: WeakKeyDictionary[Columns, Columns] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Columns, Records] = WeakKeyDictionary()
 """A cache, because a dozen measures and rules need the same records."""
 
 
@@ -35,7 +35,7 @@ def after_warm_up(records: Records) -> Records:
         return records
     if not isinstance(records, Columns):
         return timed(records[_warm(records)])
-    kept = _KNOWN.get(records)
+    kept: Records | None = _KNOWN.get(records)
     if kept is None:
         kept = _KNOWN[records] = timed(records[_warm(records)])
     return kept

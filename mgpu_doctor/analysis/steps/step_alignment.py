@@ -20,7 +20,7 @@ from mgpu_probes.inprocess.layout import (
 
 from mgpu_doctor.analysis.statistics.medians import median_of_others
 from mgpu_doctor.analysis.steps.step_cells import Cells, Floats, Ints, Phases, Rows
-from mgpu_doctor.case.device_times import DEVICE_TIMED
+from mgpu_doctor.case.device_times import AFTER_UNTIMED, DEVICE_TIMED
 from mgpu_doctor.case.model import Rank, Records
 
 __all__ = ["Floats", "Ints", "Joined", "UnjoinableError", "join", "warming_up"]
@@ -257,15 +257,21 @@ def _assemble(
     steps = records[0]["step"][rows[0]].astype(np.int64)
     longest = np.zeros(len(steps))
     flags = np.zeros(len(steps), dtype=np.int64)
+    common = np.full(len(steps), AFTER_UNTIMED, dtype=np.int64)
     for record, row in zip(records, _each_once(rows, _as_slice), strict=True):
         np.maximum(longest, record["wall_ns"][row], out=longest)
         flags |= record["flags"][row]
+        common &= record["flags"][row]
     longest *= 1e-9
     cut = warming_up(steps, longest, flags)
     cut[_explained(records, rows, longest, flags)] = False
+    cut |= flags & AFTER_UNTIMED != common  # the hooks cost more on some ranks than on others
     kept = np.flatnonzero(~cut)
     if not len(kept):
-        raise UnjoinableError("every step that the ranks have in common belongs to the warm-up")
+        raise UnjoinableError(
+            "every step that the ranks have in common belongs to the warm-up, or its hooks had "
+            "rested on some ranks only"
+        )
     cells = Cells(records, _each_once(rows, lambda row: _as_slice(row[kept])), len(kept))
     return Joined(
         ranks=tuple(numbers),

@@ -145,7 +145,8 @@ STEP_FIELDS = (
         "I",
         "flags: 1 warm-up (compilation, first batch), 2 optimizer skipped, 4 found without an "
         "optimizer, 8 a loader's worker had a batch ready when the step asked for one (since 1.1), "
-        "16 untimed: only its end, wall time, step and sequence number are known (since 1.5)",
+        "16 untimed: only its end, wall time, step and sequence number are known (since 1.5), "
+        "32 timed because of an earlier step, so not part of the sample (since 1.5)",
     ),
     Field(
         "phases",
@@ -196,6 +197,7 @@ SKIPPED = 2  # step flag: the optimizer was skipped (gradient scaler)
 NO_OPTIMIZER = 4  # step flag: the step was found without an optimizer
 BATCH_READY = 8  # step flag: a loader's worker had a batch ready when the step asked for one
 UNTIMED = 16  # step flag: only end, wall time, step and sequence number are known (`step_sampling`)
+OUT_OF_TURN = 32  # step flag: timed because of an earlier step, so not part of the sample
 
 DEVICE_FIELDS = (
     Field("seq", "Q", "sequence number, from 1; record *n* is in slot (n − 1) mod capacity"),

@@ -26,7 +26,7 @@ from .phase_ledger import NOWHERE, PHASE_WORD, SINCE_WORD, Ledger
 from .step_engine import Steps
 from .step_fast_path import StepFastPath, mark_cost
 from .step_marks import Data, Mark
-from .step_sampling import StepSampler
+from .step_sampling import SETTLED, StepSampler
 from .step_segments import UPDATE, Facts, Step
 from .training_objects import TrainingObjects
 
@@ -388,6 +388,8 @@ class ProbeContext:
             flags |= layout.NO_OPTIMIZER
         if self.batch_ready:
             flags |= layout.BATCH_READY
+        if self.sampler.timed < SETTLED:
+            flags |= self.sampler.flag(step)
         on_device, on_host = self.memory.at(end, number, samples, tokens)
         self.box.step(
             end,

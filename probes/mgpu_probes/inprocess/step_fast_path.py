@@ -20,7 +20,7 @@ A mark is identified by its function object (`step_marks`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import nan
 from typing import Any
 
@@ -81,9 +81,9 @@ class StepFastPath:
         set; it must call `restart`."""
 
     @property
-    def repeated(self) -> list[Mark | None] | None:
-        """The marks of the turn that repeats, the one that begins it last; None: none repeats."""
-        return None if self._expected is _NOTHING else self._expected
+    def repeated(self) -> Sequence[Mark | None]:
+        """The marks of the turn that repeats, the one that begins it last; empty: none repeats."""
+        return () if self._expected is _NOTHING else self._expected
 
     @property
     def level(self) -> int:

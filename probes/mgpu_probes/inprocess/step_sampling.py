@@ -13,9 +13,11 @@ them.
   before the next fetch. The records are written when the hooks return; a killed process loses
   those of at most `MOST_TURNS` steps, but the now cell always shows the number of steps.
 - **Return.** At the update of the last untimed step the hooks are put back, so that they see the
-  next turn from its first mark. They return at once after a step longer than `LONG_NS` and stay
-  until `JUDGED` timed steps in a row were short. They also return at any mark that is not part of
-  the repeated turn: the start of an epoch, a checkpoint, the end of the process.
+  next turn from its first mark. They return at once after a step longer than `LONG_NS`, and after
+  any timed step that is not short they stay until `JUDGED` timed steps in a row were short. They
+  also return at any mark that is not part of the repeated turn: the start of an epoch, a
+  checkpoint, the end of the process. Steps that are timed for such a reason have the flag
+  `layout.OUT_OF_TURN`, until `SETTLED` in a row are timed.
 - **Hangs.** If no update is counted for a poll, a thread shows the phase of the training thread by
   its stack, so that a rank that waits in a backward pass is not taken for one that stays away.
 
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     class HookSwitch(Protocol):
         """How an adapter's hooks rest and return."""
 
-        def counted_mark(self, marks: Sequence[Mark]) -> int | None:
+        def counted_mark(self, marks: Sequence[Mark | None]) -> int | None:
             """Index of the mark in this turn that the counting hook stands for; None: the hooks of
             such a turn must not rest."""
 
@@ -63,8 +65,8 @@ if TYPE_CHECKING:
             """The phase in which a thread with this innermost frame is."""
 
 
-INTERVAL = 16
-"""One short step in this many is timed: 200 per second in a loop of 0.3 ms."""
+INTERVAL = 32
+"""One short step in this many is timed: 100 per second in a loop of 0.3 ms."""
 MOST_TURNS = 4 * INTERVAL
 """Untimed steps in a row, at most."""
 FIRST_STEPS = 1000
@@ -72,10 +74,12 @@ FIRST_STEPS = 1000
 SHORT_NS, LONG_NS = 1_000_000, 2_000_000
 """Timed steps shorter than the first are short; an untimed step longer than the second brings the
 hooks back. Longer steps are not slowed down by the hooks (0.07 ms) enough to matter."""
-JUDGED = 8
+JUDGED = 4
 """Timed steps in a row that must be short before hooks rest."""
 MOST_FUTILE = 8
 """Rests in a row that ended within two steps, after which the hooks stay for good."""
+SETTLED = 64
+"""Timed steps in a row after which the next ones count as all timed, not as a disturbance."""
 POLL_SECONDS = 0.5
 
 _ALL_SHORT = (1 << JUDGED) - 1
@@ -101,11 +105,13 @@ class StepSampler:
         """The hooks are back, and the last untimed step waits for the mark that ends its turn."""
         self._context = context
         self._fast_path = context.fast_path
+        self.timed = SETTLED
+        """Timed steps since the hooks rested, at most `SETTLED`."""
         self._short = 0
         """A bit for each of the last timed steps: whether it was short."""
-        self._marks: Sequence[Mark] | None = None
+        self._marks: Sequence[Mark | None] = ()
         """The repeated turn that was judged last."""
-        self._stray: Collection[Mark] = frozenset()
+        self._stray: Collection[Mark | None] = ()
         """Its marks, which hooks may still set that ran when they were to rest."""
         self._counted: int | None = None
         self._turns = self._start = self._last = 0
@@ -119,6 +125,13 @@ class StepSampler:
         self._futile = 0
         self._is_watched = False
         self._seen = 0
+
+    def flag(self, step: Step) -> int:
+        """The flag of a timed step. Steps that are timed because an earlier one was long are no
+        fair sample: disturbances come in groups."""
+        self.timed += 1
+        key = step.before[0] if step.after[0] != step.before[0] else self._context.recorded
+        return 0 if is_sampled(key, INTERVAL) else layout.OUT_OF_TURN
 
     def turn_ended(self, step: Step) -> None:
         """Notes a timed step. If the loop's steps are short and the next one is not to be timed,
@@ -152,7 +165,7 @@ class StepSampler:
         if marks is not self._marks:
             self._marks = marks
             self._counted = hooks.counted_mark(marks) if marks else None
-            self._stray = frozenset(marks or ())
+            self._stray = frozenset(marks)
         return self._counted is not None
 
     def _rest(self, turns: int, now: int) -> None:
@@ -161,6 +174,7 @@ class StepSampler:
             return
         self._turns, self._start, self._last = turns, now, now
         self.is_resting = True
+        self.timed = 0
         self._fast_path.lost = self._interrupt
         context.mark = self._mark
         hooks.rest(self._count)
@@ -183,8 +197,6 @@ class StepSampler:
         is_long = now - self._last > LONG_NS
         self._last = now
         if len(ends) >= self._turns or is_long or context.every_step is not None:
-            if is_long:
-                self._short = 0
             self._return(now)
 
     def _return(self, now: int) -> None:

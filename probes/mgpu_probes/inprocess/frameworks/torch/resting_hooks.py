@@ -64,11 +64,13 @@ class _Switch:
         self._optimizer = 0
         self._count: Callable[[], None] = _do_nothing
 
-    def counted_mark(self, marks: Sequence[Mark]) -> int | None:
+    def counted_mark(self, marks: Sequence[Mark | None]) -> int | None:
         if not probe.objects.strategies <= _STRATEGIES or _optimizer_hooks() is None:
             return None
-        fetches = set(data_loader.asked_marks.values())
-        updates = {mark: key for key, mark in optimizer_updates.updated_marks.items()}
+        fetches: set[Mark | None] = set(data_loader.asked_marks.values())
+        updates: dict[Mark | None, int] = {
+            mark: key for key, mark in optimizer_updates.updated_marks.items()
+        }
         known = {*_ORDINARY, *fetches, *updates, *call_sites.returned_marks()}
         places = [place for place, mark in enumerate(marks) if mark in updates]
         if len(places) != 1 or not known.issuperset(marks):
