@@ -77,6 +77,8 @@ def timed(records: Records) -> Records:
     if isinstance(records, Columns) and (same := records.same("flags")) is not None:
         is_untimed = int.from_bytes(same, sys.byteorder) & UNTIMED != 0
         return records[:0] if is_untimed else records
+    if "flags" not in (records.dtype.names or ()):
+        return records
     untimed_steps = records["flags"] & UNTIMED != 0
     return records[~untimed_steps] if untimed_steps.any() else records
 
