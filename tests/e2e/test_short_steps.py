@@ -12,8 +12,8 @@ from mgpu_probes.inprocess import layout
 from mgpu_doctor.case.device_times import timed
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
-from tests.support.examining import loud, recorded
 from tests.support.jobs import forked, run
+from tests.support.observed_jobs import list_warnings, record_job
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ STEPS, FIRST = 3000, 200
 def test_all_steps_are_counted_few_are_timed_and_the_hooks_of_the_script_run_in_order(
     tmp_path: Path, ranks: int
 ) -> None:
-    case = recorded(tmp_path, "short_steps", "--steps", str(STEPS), ranks=ranks, launcher=forked)
+    case = record_job(tmp_path, "short_steps", "--steps", str(STEPS), ranks=ranks, launcher=forked)
     (printed,) = (tmp_path / "recording").rglob("stdout.log")
     assert "own hooks in order" in printed.read_text()
     kept = []
@@ -40,21 +40,21 @@ def test_all_steps_are_counted_few_are_timed_and_the_hooks_of_the_script_run_in_
         kept.append(set(known["step"][FIRST:].tolist()))
     shared = set.intersection(*kept)
     assert len(shared) > 0.5 * max(map(len, kept))
-    assert not loud(diagnose(case))
+    assert not list_warnings(diagnose(case))
 
 
 def test_a_slow_rank_is_named(tmp_path: Path) -> None:
     slow = ("--fault", "forward", "--ms", "1", "--burn", "--rank", "1", "--steps", str(STEPS))
-    case = recorded(tmp_path, "short_steps", *slow, launcher=forked)
+    case = record_job(tmp_path, "short_steps", *slow, launcher=forked)
     for rank in case.ranks:
         assert len(timed(rank.steps)) < 0.4 * STEPS
-    (found,) = loud(diagnose(case))
+    (found,) = list_warnings(diagnose(case))
     assert (found.code, [one.rank for one in found.culprits]) == ("straggler-compute", [1])
 
 
 def test_steps_that_turn_long_are_timed_in_full(tmp_path: Path) -> None:
     steps = ("--steps", str(FIRST + 840), "--long-from", str(FIRST + 801))
-    case = recorded(tmp_path, "short_steps", *steps, launcher=forked)
+    case = record_job(tmp_path, "short_steps", *steps, launcher=forked)
     for rank in case.ranks:
         untimed = np.flatnonzero(rank.steps["flags"] & layout.UNTIMED)
         assert len(untimed) > 400
