@@ -75,6 +75,14 @@ Variant = tuple[str, str]
 ORIGINAL = "original"
 
 
+def variant_of(text: str, name: str, telling: int) -> str:
+    """The text after the change of this name. `telling`: the index of the line at which it is
+    cut."""
+    if name == ORIGINAL:
+        return text
+    return CUTS[name](text, telling) if name in CUTS else CHANGES[name](text)
+
+
 @dataclass(frozen=True)
 class FaultyText:
     """A text, the code of its cause, and the index of the line that shows it."""
@@ -84,10 +92,11 @@ class FaultyText:
     code: str
     telling: int
 
+    def variant(self, name: str) -> str:
+        return variant_of(self.text, name, self.telling)
+
     def variants(self) -> Iterator[Variant]:
-        yield ORIGINAL, self.text
-        yield from ((name, change(self.text)) for name, change in CHANGES.items())
-        yield from ((name, cut(self.text, self.telling)) for name, cut in CUTS.items())
+        yield from ((name, self.variant(name)) for name in (ORIGINAL, *CHANGES, *CUTS))
 
 
 @dataclass(frozen=True)
@@ -98,10 +107,9 @@ class HealthyText:
     text: str
 
     def variants(self) -> Iterator[Variant]:
-        yield ORIGINAL, self.text
-        yield from ((name, change(self.text)) for name, change in CHANGES.items())
         middle = self.text.count("\n") // 2
-        yield from ((name, cut(self.text, middle)) for name, cut in CUTS.items())
+        names = (ORIGINAL, *CHANGES, *CUTS)
+        yield from ((name, variant_of(self.text, name, middle)) for name in names)
 
 
 @cache

@@ -28,12 +28,7 @@ SAMPLED = 12
 
 def share_of_right_verdicts(texts: Sequence[FaultyText], variant: str, folder: Path) -> float:
     """The share of texts whose first verdict is right."""
-    verdicts = [
-        first_code(text, folder) == one.code
-        for one in texts
-        for name, text in one.variants()
-        if name == variant
-    ]
+    verdicts = [first_code(one.variant(variant), folder) == one.code for one in texts]
     return sum(verdicts) / len(verdicts)
 
 

@@ -14,14 +14,16 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
-from torch.utils import cpp_extension
 
 SOURCE = Path(__file__).with_name("device.cpp")
+COMPLETE = "complete"
+"""The file that is made once the compiler is done."""
 
 
 def load(folder: str | os.PathLike[str]) -> ModuleType:
@@ -32,17 +34,35 @@ def load(folder: str | os.PathLike[str]) -> ModuleType:
 
     digest = hashlib.sha256(SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
     target = Path(folder) / f"pretend_device_{digest}"
+    native = _import_library(target) if (target / COMPLETE).exists() else _compile(target)
+    return pretend_runtime.register(native)
+
+
+def _compile(target: Path) -> Any:
+    from torch.utils import cpp_extension  # takes a second
+
     target.mkdir(parents=True, exist_ok=True)
     scripts = sysconfig.get_path("scripts")  # of this environment: ninja is there
     if scripts not in os.environ["PATH"].split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join((scripts, os.environ["PATH"]))
-    native: Any = cpp_extension.load(
+    native = cpp_extension.load(
         name=target.name,
         sources=[str(SOURCE)],
         build_directory=str(target),
         extra_cflags=["-O1"],
     )
-    return pretend_runtime.register(native)
+    (target / COMPLETE).touch()
+    return native
+
+
+def _import_library(target: Path) -> ModuleType:
+    """What was compiled before, without asking the compiler again."""
+    spec = spec_from_file_location(target.name, target / f"{target.name}.so")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def make_autoload(folder: Path, build: Path, ns_per_byte: float) -> Path:
