@@ -11,6 +11,7 @@ if something failed.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -86,7 +87,8 @@ def _make_environment(packages: Packages, folder: Path) -> Path:
 def _run_script(
     script: Script, python: Path, folder: Path, options: argparse.Namespace, today: str
 ) -> Iterator[tuple[str, Result]]:
-    site = Site(python, folder, {**script.packages.variables, **script.variables})
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # py-spy is there
+    site = Site(python, folder, {"PATH": path, **script.packages.variables, **script.variables})
     versions = read_versions(python, script.shown)
     verdicts = dict[str, Verdict]()
     for way in Way:
