@@ -131,7 +131,7 @@ def test_a_bus_error_while_shared_memory_had_room_is_a_crash(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("how", "mark"), [("raise-all", "raise"), ("unused", "unused")])
 def test_what_every_rank_raised_is_nobodys_own_fault(how: str, mark: str, tmp_path: Path) -> None:
-    died = run_failing(how, tmp_path, launcher=plain if how == "raise-all" else forked)
+    died = run_failing(how, tmp_path, launcher=forked_light if how == "raise-all" else forked)
     code = {"raise-all": "failed-exception", "unused": "failed-unused-parameters"}[how]
     finding = single_warning(died.diagnosis)
     assert finding.code == code

@@ -79,7 +79,7 @@ def test_the_rank_that_failed_first_is_named(how: str, tmp_path: Path) -> None:
     """torchrun ends the others by SIGTERM, which is not what failed first. The other launcher
     leaves them to see that their peer is gone. An exception: test_failure_causes.py."""
     recording = tmp_path / "recording"
-    launcher: Launcher = torchrun if how in ("kill", "term", "leave") else forked_light
+    launcher: Launcher = torchrun if how in ("kill", "term") else forked_light
     ended = run([*doctor(recording), *launcher(SCRIPT.name, how, "--rank", "1", ranks=3)])
     assert ended.code == 1 or (launcher is forked_light and ended.code > 1)
     diagnosis = diagnose(load_recording(recording))
@@ -135,7 +135,7 @@ def test_a_script_without_a_probe_is_reported_from_the_console(tmp_path: Path) -
 @pytest.mark.untimed
 def test_a_healthy_job_gets_no_finding(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
-    assert run([*doctor(recording), *torchrun(SCRIPT.name, "none")]).code == 0
+    assert run([*doctor(recording), *forked_light(SCRIPT.name, "none")]).code == 0
     diagnosis = diagnose(load_recording(recording))
     assert list_warnings(diagnosis) == []
     assert diagnosis.case.job.outcome is Outcome.COMPLETED
