@@ -12,7 +12,7 @@ from mgpu_probes.inprocess import layout
 from mgpu_doctor.case.device_times import timed
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
-from tests.support.jobs import forked, plain, run
+from tests.support.jobs import forked, run, torchrun
 from tests.support.observed_jobs import list_warnings, record_job
 
 pytestmark = pytest.mark.slow
@@ -66,7 +66,7 @@ def test_steps_that_turn_long_are_timed_in_full(tmp_path: Path) -> None:
 def test_a_rank_that_sleeps_in_an_untimed_step_is_named(tmp_path: Path, at: int) -> None:
     recording = tmp_path / "recording"
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--on-hang"]
-    job = plain("short_steps.py", "--hang-at", str(at), "--rank", "1")
+    job = torchrun("short_steps.py", "--hang-at", str(at), "--rank", "1")
     ended = run([*doctor, "stop", "--", *job])
     assert "no progress" in ended.err
     case = load_recording(recording)
@@ -79,7 +79,7 @@ def test_a_rank_that_sleeps_in_an_untimed_step_is_named(tmp_path: Path, at: int)
 def test_a_time_out_in_an_untimed_step_names_the_rank_that_stayed_away(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
-    job = plain("short_steps.py", "--hang-at", "1001", "--rank", "1", "--timeout", "8")
+    job = torchrun("short_steps.py", "--hang-at", "1001", "--rank", "1", "--timeout", "8")
     ended = run([*doctor, *job])
     assert ended.code != 0
     found = diagnose(load_recording(recording)).findings[0]
