@@ -108,12 +108,14 @@ class Predicted(msgspec.Struct, frozen=True):
 
 
 class Fix(msgspec.Struct, frozen=True):
-    """A fix in one line, and what to type or change."""
+    """A fix in one line, and what to type or change. `treatment`: the name under which
+    `mgpu-doctor treat` tries it."""
 
     id: str
     summary: str
     how: str
     predicted: Predicted | None
+    treatment: str | None = None
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -31,11 +31,12 @@ def python(program: str) -> list[str]:
     return [sys.executable, "-c", program]
 
 
-def eventually(what: str, condition: Callable[[], Any]) -> Any:
-    """Waits until the condition is true, and returns its value."""
+def eventually(what: str | Callable[[], str], condition: Callable[[], Any]) -> Any:
+    """Waits until the condition is true, and returns its value. `what`: what is waited for."""
     deadline = time.monotonic() + PATIENCE
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited in vain for {what() if callable(what) else what}")
         time.sleep(0.01)
     return value
 
@@ -114,7 +115,7 @@ class Terminal:
                 self.output += os.read(self.master, 65536)
             return text in self.output
 
-        eventually(f"{text!r} in {self.output!r}", there)
+        eventually(lambda: f"{text!r} in {self.output!r}", there)
         return self.output
 
     def end(self) -> tuple[int, bytes]:

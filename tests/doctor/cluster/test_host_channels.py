@@ -24,6 +24,7 @@ from mgpu_doctor.cluster.openssh import OpenSsh
 from mgpu_doctor.recording.box import read_box
 from tests.support.host_frames import HostFrames
 from tests.support.jobs import until
+from tests.support.launching import PATIENCE
 from tests.support.node_ranks import NodeRank, ShellEngine, node_rank
 
 EVERY = 0.05
@@ -52,7 +53,7 @@ def copies(fleet: Fleet, rank: NodeRank) -> list[tuple[GatheredJob, Path]]:
     ]
 
 
-def polled(fleet: Fleet, condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def polled(fleet: Fleet, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Polls until the condition holds."""
     end = time.monotonic() + seconds
     while not condition():
