@@ -51,11 +51,15 @@ _CALM = re.compile(
     r"\b(?:non-?fatal|not fatal|will be (?:ignored|used)|instead\b.{0,40}$|continu(?:e|es|ing)"
     r"|disable this|enabled|may (?:be )?(?:safely )?ignore|expected behaviou?r|no errors?|0 errors"
     r"|NCCL INFO|from scratch|unable to register cu\w+ factory|unable to initialize backend"
-    r"|libibverbs|failed call to cuInit)\b|^\+{1,4} "
+    r"|libibverbs|failed call to cuInit"
+    r"|will (?:not|no longer) be (?:exported|collected|recorded|logged|reported|uploaded|tracked"
+    r"|displayed|synced|available)|metrics? (?:exporter|agent)|telemetry|usage stats"
+    r"|event (?:exporter|aggregator)|prometheus|opentelemetry|grafana)\b|^\+{1,4} "
     r"|:\s*(?:0|no(?:ne)?|n/a|false|disabled|enabled|(?:not )?supported)\s*$",
     re.IGNORECASE,
 )
-"""Words of lines that say that the job goes on, or that a counter or state is harmless."""
+"""Words of lines that say that the job goes on, that a counter or state is harmless, or that are
+about services that observe a job: it trains without them."""
 _LOGGED = re.compile(r"(?:^|\s)(?P<level>[EI])(?:\d{4} [\d:.]{8,18}| (?:tensorflow|external)/)")
 """Lines of TensorFlow's and absl's loggers. Errors are fatal only if nothing is logged later."""
 _REPORT = re.compile(
@@ -72,9 +76,12 @@ _REPORT = re.compile(
     r"|^\s*Reason: {1,12}Error\b|\bCannot continue\b"
     r"|\bERROR\b.{0,200}\b(?:died|dead|failed|aborted|stopped|crashed|ended)\b"
     r"|(?:^|\s)E(?:\d{4} [\d:.]{8,18}| \d{2,10} \d{2,10}\]) |\bterminated {2,}\S"
+    r"|^(?:\w{1,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception) {2,200}Traceback \(most recent"
+    r"|\)(?:Assertion|Runtime|Value|Type|Key|Index)Error\b"
+    r"|^\s*(?:[A-Z][a-z]{1,20}Error(?:: {0,3})?){2}"
 )
 """What launchers and native code print when a process failed, and exceptions behind unknown
-labels."""
+labels. At the end: a notebook's traceback, and exceptions that ranks printed at the same time."""
 _NAN = re.compile(r"(?i:loss)\w{0,20}['\"]?\s{0,6}[:=|]?\s{0,6}(?:tensor\()?-?0{0,8}nan\b")
 _BAR = re.compile(r"%\||it/s|s/it")
 """Progress bars show a loss before there is one."""
@@ -86,7 +93,8 @@ _STACK = re.compile(
 )
 """A call in a stack of native code or of the kernel."""
 _SUCCESS = re.compile(
-    r"\bsuccessfully (?:finished|completed|trained)|\b(?:finished|completed) successfully"
+    r"\bsuccessfully (?:finished|completed|trained)"
+    r"|^(?!.{0,120}\b[Aa]bort\b).{0,400}\b(?:finished|completed) successfully"
     r"|\b[Tt]raining (?:is |was )?(?:complete|completed|finished|done)\b"
 )
 """What a job prints that came to its end."""
@@ -96,6 +104,12 @@ _WAITS = re.compile(
     r"|\b[Ww]aiting for (?:\w{1,20} ){0,4}(?:clients|nodes|peers|ranks|workers) to (?:join|connect)"
 )
 _FRAME = re.compile(r'^\s*File "[^"]{1,400}", line \d{1,9}(?:, in |\s*$)')
+FLATTENED = re.compile(
+    r"^\s{0,20}(?:Traceback \(most recent call last\):?\s{0,20})?"
+    r'File "[^"]{1,400}", line \d{1,9}, in .{1,1000}? '
+    r"(?P<type>(?:\w{1,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception)): (?P<message>.*)$"
+)
+"""A traceback whose line ends were lost."""
 _RULE = re.compile(r"^[-=*]{20,}\s*$")
 _BOX_LINES = 30
 _SENTENCE = re.compile(r"\b[a-z]+ [a-z]+ [a-z]+\b")
@@ -134,7 +148,7 @@ class LastLine:
     @property
     def reports_end(self) -> bool:
         """Whether it says that a process failed, but not in words that say why."""
-        return bool(_REPORT.search(self.raw))
+        return bool(_REPORT.search(self.raw) or FLATTENED.match(self.line.text))
 
     @property
     def waits(self) -> bool:

@@ -12,7 +12,7 @@ from functools import cache
 from mgpu_probes.outside.logs.log_lines import Line
 from mgpu_probes.outside.logs.log_scanner import Form, Scanned
 
-from mgpu_doctor.case.error_lines import LastLine, LogEnd, read_log_end
+from mgpu_doctor.case.error_lines import FLATTENED, LastLine, LogEnd, read_log_end
 from mgpu_doctor.case.last_exceptions import RAISED
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.log_sources import LabelledLog
@@ -115,7 +115,7 @@ def _of_end(end: LogEnd, *, has_ended: bool) -> list[tuple[Signature, LastLine]]
 def _of_line(row: LastLine, end: LogEnd) -> Signature | None:
     if not row.reports_error:
         return None
-    raised = RAISED.match(row.line.text.strip())
+    raised = RAISED.match(row.line.text.strip()) or FLATTENED.match(row.line.text)
     topic = (
         _topic_of_exception(raised["type"], raised["message"] or "")
         if raised is not None

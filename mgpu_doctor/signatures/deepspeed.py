@@ -314,6 +314,23 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.85,
     ),
     Signature(
+        id="zero3-parameter-unavailable",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle="ds_status == ZeroParamStatus.",
+        pattern=r"assert param\.ds_status == ZeroParamStatus\.AVAILABLE, param\.ds_summary\(\)",
+        meaning="ZeRO-3 used a parameter that it had not gathered: modules run in another order "
+        "than before, not on all ranks, or a layer's weights are used outside its forward.",
+        fix="Let every rank run the same modules in the same order, and gather weights that are "
+        "used elsewhere with `deepspeed.zero.GatheredParameters` or "
+        "`deepspeed.zero.register_external_parameter`.",
+        example="    assert param.ds_status == ZeroParamStatus.AVAILABLE, param.ds_summary()",
+        origin="recalled: deepspeed/runtime/zero/partitioned_param_coordinator.py of DeepSpeed "
+        "0.14",
+        weight=0.7,
+        needle_tells=False,
+    ),
+    Signature(
         id="zero3-trace-changed",
         code="failed-deepspeed",
         role=Role.CAUSE,

@@ -56,6 +56,21 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.6,
     ),
     Signature(
+        id="shell-killed-after-bar",
+        code="failed-killed",
+        role=Role.SYMPTOM,
+        needle="Killed",
+        pattern=r"^.{1,400}?(?:\d(?:it/s|s/it)(?:, .{1,200})?\]|\d{1,3}%\|.{1,200}\]"
+        r"|\[[=>.]{10,80}\].{1,200}\d|\d\.\d{1,8}|\d[sm]) {0,4}Killed(?: {2}.{1,2000}|\s*)$",
+        meaning="A process was killed with SIGKILL while it drew its progress bar: by the kernel "
+        "when memory ran out, or by a person.",
+        fix="`dmesg -T | grep -i 'killed process'`; watch `free -g` while it runs.",
+        example=" 12%|##        | 12/100 [00:07<00:51,  1.70it/s]Killed",
+        origin="made: a progress bar without a line end, and bash's message after it",
+        weight=0.6,
+        needle_tells=False,
+    ),
+    Signature(
         id="shell-killed-lower",
         code="failed-killed",
         role=Role.SYMPTOM,

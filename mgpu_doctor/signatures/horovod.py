@@ -148,6 +148,21 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.95,
     ),
     Signature(
+        id="horovod-devices",
+        code="hang-collective-mismatch",
+        role=Role.CAUSE,
+        needle=" CPU/GPU device selection: One rank ",
+        pattern=r"Mismatched (?P<operation>\w+) CPU/GPU device selection: One rank specified "
+        r"device (?P<left>[CG]PU), but another rank specified device (?P<right>[CG]PU)",
+        meaning="One rank's tensor for {operation} is on its {left}, another's on its {right}.",
+        fix="Give every rank a GPU: check `CUDA_VISIBLE_DEVICES` and the framework's GPU build on "
+        "every host, and pin each process to the GPU of its local rank.",
+        example="Mismatched BROADCAST CPU/GPU device selection: One rank specified device CPU, but "
+        "another rank specified device GPU.",
+        origin=_CONTROLLER,
+        weight=0.95,
+    ),
+    Signature(
         id="horovod-roots",
         code="hang-collective-mismatch",
         role=Role.CAUSE,

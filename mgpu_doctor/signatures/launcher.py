@@ -108,6 +108,20 @@ SIGNATURES: tuple[Signature, ...] = (
         needle_tells=False,
     ),
     Signature(
+        id="torchrun-passes-hangup",
+        code="failed-hangup",
+        role=Role.CAUSE,
+        needle=" closing signal SIGHUP",
+        pattern=r"Sending process \d{1,10} closing signal SIGHUP",
+        meaning="torchrun passed SIGHUP on to its ranks: the terminal that it was started from was "
+        "closed, as when an SSH connection drops.",
+        fix="Start it inside `tmux` or `screen`, with `nohup … &`, or as a job of the scheduler.",
+        example="WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 471 closing "
+        "signal SIGHUP",
+        origin="source: torch/distributed/elastic/multiprocessing/api.py of torch 2.13",
+        needle_tells=False,
+    ),
+    Signature(
         id="torchrun-interrupted",
         code="failed-interrupted",
         role=Role.CAUSE,
@@ -119,6 +133,21 @@ SIGNATURES: tuple[Signature, ...] = (
         "Received 2 death signal, shutting down workers",
         origin="made: torchrun that was sent SIGINT, torch 2.13",
         severity="info",
+    ),
+    Signature(
+        id="torchrun-passes-interrupt",
+        code="failed-interrupted",
+        role=Role.CAUSE,
+        needle=" closing signal SIGINT",
+        pattern=r"Sending process \d{1,10} closing signal SIGINT",
+        meaning="Somebody interrupted the job (Ctrl-C, SIGINT), and torchrun passed it on to its "
+        "ranks.",
+        fix="Nothing to fix if that was meant.",
+        example="WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 471 closing "
+        "signal SIGINT",
+        origin="source: torch/distributed/elastic/multiprocessing/api.py of torch 2.13",
+        severity="info",
+        needle_tells=False,
     ),
     Signature(
         id="keyboard-interrupt",

@@ -276,6 +276,26 @@ SIGNATURES: tuple[Signature, ...] = (
         wrapper=True,
     ),
     Signature(
+        id="mpi-used-outside",
+        code="failed-exception",
+        role=Role.CAUSE,
+        needle="() function was called ",
+        pattern=r"\*\*\* The (?P<call>MPI_\w{1,40})\(\) function was called "
+        r"(?P<when>before MPI_INIT|after MPI_FINALIZE) was invoked",
+        meaning="{call} was called {when}, which ends the MPI job.",
+        fix="Initialise MPI first (`import mpi4py.MPI`, `hvd.init()`), start all ranks with the "
+        "`mpirun` of the same MPI, and call nothing of it after the end.",
+        example="*** The MPI_Comm_size() function was called before MPI_INIT was invoked.",
+        origin="source: ompi/errhandler/errhandler_predefined.c of Open MPI",
+        weight=0.6,
+        needle_tells=False,
+        more_heads=(
+            "function was called before MPI_INIT was invoked",
+            "function was called after MPI_FINALIZE was invoked",
+            "Your MPI job will now abort",
+        ),
+    ),
+    Signature(
         id="mpi-not-cuda-aware",
         code="failed-device-mismatch",
         role=Role.CAUSE,

@@ -284,6 +284,21 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.95,
     ),
     Signature(
+        id="fairseq-scale-vanished",
+        code="loss-nan",
+        role=Role.CAUSE,
+        needle="verflow detected, setting loss scale to: ",
+        pattern=r"[Oo]verflow detected, setting loss scale to: "
+        r"(?P<scale>0\.000[0-2]\d{0,20}|\d(?:\.\d{1,20})?e-\d{1,3})(?!\d)",
+        meaning="Gradients overflowed at one step after the other until the loss scale was "
+        "{scale}; fairseq ends the job below 0.0001.",
+        fix="Lower the learning rate, clip gradients, or train in bfloat16.",
+        example="| WARNING: overflow detected, setting loss scale to: 0.000244140625",
+        origin="recalled: fairseq/optim/fp16_optimizer.py of fairseq",
+        weight=0.8,
+        needle_tells=False,
+    ),
+    Signature(
         id="keras-loss-nan",
         code="loss-nan",
         role=Role.CAUSE,

@@ -264,6 +264,23 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: tensorflow/core/common_runtime/gpu of TensorFlow 2.3",
     ),
     Signature(
+        id="tf-launch-out-of-memory",
+        code="failed-tf-resource-exhausted",
+        role=Role.CAUSE,
+        needle="Non-OK-status: ",
+        pattern=r"Non-OK-status: (?:\w{1,40}::)?(?:Gpu|Cuda)LaunchKernel.{1,400}?"
+        r"status: (?:Internal|INTERNAL): (?:CUDA error: )?out of memory",
+        meaning="A GPU kernel could not be launched: the GPU has no memory left.",
+        fix="See with `nvidia-smi` who holds it, also processes left over from an earlier run; "
+        "reduce the batch per GPU, or leave memory for CUDA with a lower "
+        "`per_process_gpu_memory_fraction`.",
+        example="F tensorflow/core/kernels/pool_gpu.cu.cc:71] Non-OK-status: GpuLaunchKernel( "
+        "PoolKernel<T>, blocks, 0, d.stream(), n, in, out) status: Internal: out of memory",
+        origin="recalled: tensorflow/core/kernels of TensorFlow 2.3",
+        needle_tells=False,
+        more_heads=("status: Internal: out of memory", "status: INTERNAL: out of memory"),
+    ),
+    Signature(
         id="tf-stream-executor-memory",
         code="failed-tf-resource-exhausted",
         role=Role.CAUSE,

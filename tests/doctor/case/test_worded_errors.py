@@ -151,8 +151,23 @@ def test_what_an_unknown_failure_is(lines: list[str], code: str, tmp_path: Path)
         ],
         ["Exception ignored in: <function Pool.__del__ at 0x7f>", HEADER, *FRAME],
         ["step 1 loss=nan", *STEPS],
+        ["[E agent.cc:7] telemetry: StreamError: connection to the collector refused"],
+        ['{"level":"E","message":"Metrics will not be exported: RpcError: agent is unreachable"}'],
+        [HEADER],
     ],
-    ids=["went on", "warning", "W", "retry", "long ago", "box", "finalizer", "finite again"],
+    ids=[
+        "went on",
+        "warning",
+        "W",
+        "retry",
+        "long ago",
+        "box",
+        "finalizer",
+        "finite again",
+        "telemetry",
+        "metrics",
+        "header",
+    ],
 )
 def test_words_of_a_job_that_goes_on_mean_nothing(lines: list[str], tmp_path: Path) -> None:
     assert first_code("\n".join(lines), tmp_path) is None
@@ -208,8 +223,26 @@ RULE = "-" * 60
         (["Exception: no sample 7"], "exception"),
         (["trainer: error: argument --lr: bad value"], "exception"),
         (["E0102 03:04:05.678901 47 pool.cc:7] the pool is gone"], "exception"),
+        ([f"SampleError{' ' * 30}{HEADER[:-1]}", "<ipython-input-3> in <module>()"], "exception"),
+        ([f"OutOfMemoryError{' ' * 9}{HEADER[:-1]}", "Cell In[3], line 7"], "oom-device"),
+        (["    assert batch.ready(), batch.name()AssertionError"], "exception"),
+        (["ValueErrorValueError: : no sample 7"], "exception"),
+        (['File "pool.py", line 7, in save open(p) LookupError: checkpoint 7'], "exception"),
     ],
-    ids=["box", "box about a connection", "level", "label", "Exception", "arguments", "E"],
+    ids=[
+        "box",
+        "box about a connection",
+        "level",
+        "label",
+        "Exception",
+        "arguments",
+        "E",
+        "notebook",
+        "type in a notebook",
+        "glued to code",
+        "several ranks",
+        "flattened",
+    ],
 )
 def test_how_an_error_is_printed(lines: list[str], code: str, tmp_path: Path) -> None:
     finding, *_ = findings_of(lines, tmp_path)
@@ -247,3 +280,38 @@ def test_an_error_after_which_tensorflow_logs_more_ended_nothing(tmp_path: Path)
     more = "2026-01-02 03:04:06.6: I tensorflow/core/pool.cc:9] the pool is ready"
     assert first_code(error, tmp_path) == "oom-device"
     assert first_code(f"{error}\n{more}", tmp_path) is None
+
+
+def test_an_abort_that_completed_successfully_is_no_success(tmp_path: Path) -> None:
+    ended = "[node1:3] Local abort after MPI_FINALIZE started completed successfully"
+    assert first_code(f"{ERROR}\n{ended}", tmp_path) == "oom-host"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([*STEPS, "  7/99 [=>......] - ETA: 9:04 - loss: 4.3 - accuracy: 0.5Killed"], "killed"),
+        ([*STEPS, " 12%|#2   | 12/99 [00:07<00:51,  1.70it/s, loss=0.5]Killed"], "killed"),
+        (["overflow detected, setting loss scale to: 0.0001220703125", HEADER], "loss-nan"),
+    ],
+    ids=["Keras", "tqdm", "loss scale"],
+)
+def test_known_endings_in_lines_of_progress(lines: list[str], code: str, tmp_path: Path) -> None:
+    finding, *_ = findings_of(lines, tmp_path)
+    assert code in finding.code
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["overflow detected, setting loss scale to: 0.5", *STEPS],
+        [
+            "n1:6:7 [0] NCCL INFO socketPollConnect: connect to 10.0.0.3<5> returned Connection "
+            f"refused, retrying ({n}/34) after sleep for {n}00 msec"
+            for n in range(1, 34)
+        ],
+    ],
+    ids=["loss scale", "retries"],
+)
+def test_what_may_still_recover_is_no_failure(lines: list[str], tmp_path: Path) -> None:
+    assert first_code("\n".join(lines), tmp_path) is None
