@@ -287,14 +287,19 @@ def test_an_abort_that_completed_successfully_is_no_success(tmp_path: Path) -> N
     assert first_code(f"{ERROR}\n{ended}", tmp_path) == "oom-host"
 
 
+BAR = " 12%|#2   | 12/99 [00:07<00:51,  1.70it/s, loss=0.5]"
+
+
 @pytest.mark.parametrize(
     ("lines", "code"),
     [
-        ([*STEPS, "  7/99 [=>......] - ETA: 9:04 - loss: 4.3 - accuracy: 0.5Killed"], "killed"),
-        ([*STEPS, " 12%|#2   | 12/99 [00:07<00:51,  1.70it/s, loss=0.5]Killed"], "killed"),
+        ([*STEPS, "  7/99 [==>.......] - ETA: 9:04 - loss: 4.3 - accuracy: 0.5Killed"], "killed"),
+        ([*STEPS, f"{BAR}Killed"], "killed"),
+        ([*STEPS, f"{BAR}Segmentation fault (core dumped)"], "failed-signal"),
+        ([*STEPS, f"{BAR}Terminated"], "failed-killed"),
         (["overflow detected, setting loss scale to: 0.0001220703125", HEADER], "loss-nan"),
     ],
-    ids=["Keras", "tqdm", "loss scale"],
+    ids=["Keras", "tqdm", "crash", "terminated", "loss scale"],
 )
 def test_known_endings_in_lines_of_progress(lines: list[str], code: str, tmp_path: Path) -> None:
     finding, *_ = findings_of(lines, tmp_path)
