@@ -43,8 +43,8 @@ test: $(READY)
 test-slow: $(READY)
 	@failed=0; set -x; \
 	$(SLOW) -n 2 -m 'hypothesis and not slow' --hypothesis-profile=thorough || failed=1; \
-	$(AGAIN) $(SLOW) -n 2 --dist loadgroup -m 'slow and untimed and not alone' || failed=1; \
-	$(AGAIN) $(SLOW) -m 'slow and (alone or not untimed)' tests/e2e tests/gpu || failed=1; \
+	$(AGAIN) $(SLOW) -n 2 --dist loadgroup -m 'slow and untimed' || failed=1; \
+	$(AGAIN) $(SLOW) -m 'slow and not untimed' tests/e2e || failed=1; \
 	exit $$failed
 
 # A machine that cannot get a browser is told so, and fails nothing.

@@ -6,11 +6,14 @@ Property tests try the same few examples in the quick run, the same many with
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,7 +39,7 @@ settings.load_profile("quick")
 
 COMPILER = Path(__file__).parents[1] / ".ci" / "compiler"
 END_TO_END = Path(__file__).parent / "e2e"
-SHARED_JOBS = {"watch", "jobs_of_loops", "passes", "one_of_two", "box", "adam"}
+SHARED_JOBS = {"watch", "watched_jobs", "jobs_of_loops", "passes", "one_of_two", "box", "adam"}
 """Fixtures that run a job, or trace a step, once for several tests."""
 SLOW_AS_A_WHOLE = ("\npytestmark = pytest.mark.slow", "\npytestmark = [pytest.mark.slow")
 SLOW_IN_PART = ("pytest.mark.slow", "few_or_sweep")
@@ -91,18 +94,41 @@ def pytest_make_collect_report(
     return report
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` selects, and before xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Only end-to-end tests judge the speed of a job: others hold on a busy machine, too. Tests of
-    a file that share jobs run in one process. The order is the same in all processes."""
+    """Only end-to-end tests judge the speed of a job: others hold on a busy machine, too. The
+    order is the same in all processes."""
     check_that_no_test_is_left_out(items)
     if IN_PARALLEL:
         items.sort(key=lambda item: item.path)
     for item in items:
-        if END_TO_END not in item.path.parents and not item.get_closest_marker("alone"):
+        if END_TO_END not in item.path.parents:
             item.add_marker(pytest.mark.untimed)
-        if SHARED_JOBS.intersection(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
+@cache
+def find_group(file: Path) -> str | None:
+    """The group of a file's tests, which run in one process because they share jobs."""
+    text = file.read_text(encoding="utf-8")
+    named = re.search(r'xdist_group\("(\w+)"\)', text)
+    if named is not None:
+        return named[1]
+    return file.name if re.search(rf"\b({'|'.join(SHARED_JOBS)}): ", text) else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A scheduler that keeps groups together, of `--dist loadgroup`. That of xdist 3.8 does not
+    with pytest 9.2: it looks for the group in the id of a test, which pytest makes anew."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return find_group(config.rootpath / nodeid.partition("::")[0]) or nodeid
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,32 @@ import pytest
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Severity
-from tests.support.jobs import run, torchrun
+from tests.support.jobs import Ended, plain, started, torchrun
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
 
-def observed(recording: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), *options, "--"]
+COMMANDS = {
+    "lock": torchrun("hangs.py", "lock", "--at-step", "40"),
+    "skip": torchrun("hangs.py", "skip", "--at-step", "40"),
+    "late": plain("hangs.py", "late", "--late", "6", "--steps", "2"),
+}
+
+
+@pytest.fixture(scope="module")
+def watched_jobs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[Path, Ended]]:
+    """The recording of each job and what it printed. They mostly wait, so they run at once."""
+    doctor = (sys.executable, "-m", "mgpu_doctor", "run", "--on-hang", "stop", "--dir")
+    folder, ended = tmp_path_factory.mktemp("jobs"), {}
+    with ExitStack() as stack:
+        running = {
+            how: stack.enter_context(started([*doctor, str(folder / how), "--", *command]))
+            for how, command in COMMANDS.items()
+        }
+        for how, job in running.items():
+            out, err = job.communicate(timeout=200)
+            ended[how] = (folder / how, Ended(job.returncode, out, err))
+    return ended
 
 
 @pytest.mark.parametrize(
@@ -29,11 +50,9 @@ def observed(recording: Path, *options: str) -> list[str]:
     ],
 )
 def test_a_hang_is_flagged_and_its_evidence_kept(
-    tmp_path: Path, how: str, code: str, culprits: list[int]
+    watched_jobs: Mapping[str, tuple[Path, Ended]], how: str, code: str, culprits: list[int]
 ) -> None:
-    recording = tmp_path / "recording"
-    job = torchrun("hangs.py", how, "--at-step", "40")
-    ended = run([*observed(recording, "--on-hang", "stop"), *job])
+    recording, ended = watched_jobs[how]
     assert "mgpu-doctor: the job has made no progress for" in ended.err
     assert "mgpu-doctor: stopping the job: no progress for" in ended.err
     case = load_recording(recording)
@@ -47,11 +66,12 @@ def test_a_hang_is_flagged_and_its_evidence_kept(
     assert len(kept) == 3
 
 
-def test_a_rank_that_is_only_slow_is_not_flagged(tmp_path: Path) -> None:
-    """Eight seconds of own code in every step, while the other rank waits: longer than the 5 s
-    after which the watchdog samples stacks at the earliest."""
-    job = torchrun("hangs.py", "late", "--late", "8", "--steps", "2")
-    ended = run([*observed(tmp_path / "recording"), *job])
+def test_a_rank_that_is_only_slow_is_not_flagged(
+    watched_jobs: Mapping[str, tuple[Path, Ended]],
+) -> None:
+    """Six seconds of own code in every step, while the other rank waits: longer than the 5 s after
+    which the watchdog samples stacks at the earliest."""
+    recording, ended = watched_jobs["late"]
     assert ended.code == 0, ended.err
     assert "no progress" not in ended.err
-    assert load_recording(tmp_path / "recording").job_snapshots == ()
+    assert load_recording(recording).job_snapshots == ()

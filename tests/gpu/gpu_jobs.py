@@ -18,7 +18,7 @@ from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.box import read_box
-from tests.support.jobs import Ended, plain, run
+from tests.support.jobs import Ended, forked, plain, run
 
 JOBS = Path(__file__).parent / "jobs"
 PRETEND, CUDA = "pretend", "cuda"
@@ -37,8 +37,11 @@ class Device:
     """Where the pretend device is compiled."""
     scale: float = 1.0
     """By which work takes longer than on the pretend device."""
-    steps: int = 300
-    """Of a job. On a busy machine the pretend device's events cost much, so few steps are timed."""
+    steps: int = 80
+    """Of a job."""
+    limited: tuple[str, ...] = ("--usual-limit", "--steps", "300")
+    """Options of a job of which the probe times as many steps as it may. Of the pretend device,
+    whose events cost much on a busy machine, it otherwise times every step."""
     error_share: float = 0.0
     error_ms: float = 0.5
     """What an excess may differ from what was planted: the larger of the two."""
@@ -57,8 +60,9 @@ class Device:
         """Runs `jobs/device_training.py` to its end."""
         usual = ("--scale", str(self.scale), "--steps", str(self.steps))
         given = (*self.options, *usual, *options)
-        job = plain(str(JOBS / "device_training.py"), *given, ranks=ranks)
-        return run([*doctor, *job])
+        # Ranks on the pretend device are forked by a process that has loaded torch.
+        launcher = forked if ranks > 1 and self.kind == PRETEND else plain
+        return run([*doctor, *launcher(str(JOBS / "device_training.py"), *given, ranks=ranks)])
 
     def run_script(self, name: str, *options: str, doctor: Sequence[str] = ()) -> dict[str, Any]:
         """What another script of `jobs` reports, in one process."""
@@ -77,7 +81,7 @@ class Device:
         return Watched(recording, read_reports(ended, ranks), case.ranks, diagnose(case))
 
 
-CUDA_DEVICE = Device(CUDA, scale=1.5, steps=120, error_share=0.15, error_ms=0.5)
+CUDA_DEVICE = Device(CUDA, scale=1.5, steps=120, limited=(), error_share=0.15, error_ms=0.5)
 
 
 def under_doctor(recording: Path) -> tuple[str, ...]:

@@ -80,7 +80,8 @@ def check_cost(device: Device, figures: Figures, folder: Path, length: str) -> N
     job takes is noted beside it: a difference of a thousandth cannot be judged by one pair."""
     scale, steps, share = LENGTHS[length]
     count = steps if device.kind == CUDA else steps // 10
-    options = ("--strategy", "single", "--scale", str(scale), "--steps", str(count))
+    lengths = ("--scale", str(scale), "--steps", str(count))
+    options = ("--strategy", "single", *lengths, "--usual-limit")
     bare = device.train(*options, "--reports-cost")[0]
     job = device.watch(folder, *options, "--reports-cost")
     probed, cost = job.reports[0], job.ranks[0].probe_cost

@@ -48,8 +48,8 @@ def test_torch_sees_no_synchronization(gpu: Device, name: str, tmp_path: Path) -
     job.times(0, least=3)
 
 
-def test_the_loss_is_read_from_the_device(watch: Callable[..., Watched]) -> None:
-    job = watch("--strategy", "single")
+def test_the_loss_is_read_from_the_device(watch: Callable[..., Watched], device: Device) -> None:
+    job = watch("--strategy", "single", *device.limited)
     times, losses = job.times(0), job.reports[0]["losses"]
     assert times["loss"].tolist() == pytest.approx([losses[at - 1] for at in times["step_seq"]])
     assert np.isnan(job.ranks[0].steps["loss"]).all(), "the host read it"
@@ -92,7 +92,8 @@ def test_a_job_that_the_host_runs_far_ahead_of_is_still_far_ahead(
 ) -> None:
     """Steps are long, so that a busy host is ahead, too."""
     scale = 4.0
-    long = ("--strategy", "single", "--scale", str(scale), "--steps", "40")
+    steps = "40" if device.kind == CUDA else "24"
+    long = ("--strategy", "single", "--scale", str(scale), "--steps", steps)
     bare, job = device.train(*long), watch(*long)
     assert bare[0]["ran_ahead"], "the job does not run ahead by itself"
     assert job.reports[0]["ran_ahead"]
@@ -111,17 +112,18 @@ def test_a_job_whose_host_waits_in_every_step_is_not_ahead(
 
 
 def test_many_small_kernels_keep_the_host_from_running_ahead(
-    watch: Callable[..., Watched], figures: Figures
+    watch: Callable[..., Watched], device: Device, figures: Figures
 ) -> None:
     """The host queues them more slowly than the device computes them."""
-    small = ("--strategy", "single", "--scale", "0", "--blocks", "150", "--steps", "200")
+    steps = "200" if device.kind == CUDA else "60"
+    small = ("--strategy", "single", "--scale", "0", "--blocks", "150", "--steps", steps)
     job = watch(*small)
     step = float(np.median(job.times(0)["wall_ns"])) * 1e-6
     lead = median_lead(job)
     codes = [finding.code for finding in job.diagnosis.findings]
     figures.note(small_kernels={"step_ms": step, "run_ahead_ms": lead, "codes": codes})
     assert lead < 0.25 * step
-    large = watch("--strategy", "single")
+    large = watch("--strategy", "single", *device.limited)
     assert find_finding(large.diagnosis, "launch-bound") is None
 
 
@@ -146,8 +148,10 @@ def median_lead(job: Watched) -> float:
     return float(np.nanmedian(job.times(0)["least_lead"])) * 1e3
 
 
-def test_events_are_bounded_and_what_they_cost_is_reported(watch: Callable[..., Watched]) -> None:
-    job = watch("--strategy", "single")
+def test_events_are_bounded_and_what_they_cost_is_reported(
+    watch: Callable[..., Watched], device: Device
+) -> None:
+    job = watch("--strategy", "single", *device.limited)
     timing = job.metadata(0)["device_timing"]
     assert timing["interval"] >= 1
     assert timing["dropped"] <= len(job.ranks[0].steps) // 10

@@ -50,7 +50,8 @@ def slow(device: Device, phase: str, share: float) -> tuple[str, ...]:
 def test_the_rank_whose_device_works_longer_is_named(
     device: Device, watch: Callable[..., Watched], figures: Figures, phase: str
 ) -> None:
-    job = watch(*shared("ddp", *slow(device, phase, 0.10)), **TWO)
+    limited = device.limited if phase == "backward" else ()
+    job = watch(*shared("ddp", *slow(device, phase, 0.10)), *limited, **TWO)
     check_slow_rank(device, job, figures, phase, 0.10)
     figures.keep(f"ddp-slow-{phase}", job.recording)
 
@@ -76,7 +77,7 @@ def test_a_healthy_job_raises_no_alarm(
     figures.keep(f"{strategy}-healthy", job.recording)
 
 
-@pytest.mark.parametrize("strategy", [pytest.param("fsdp", marks=pytest.mark.alone), "allreduce"])
+@pytest.mark.parametrize("strategy", ["fsdp", "allreduce"])
 def test_the_slow_rank_of_other_strategies_is_named(
     device: Device, watch: Callable[..., Watched], strategy: str
 ) -> None:
@@ -87,7 +88,7 @@ def test_the_slow_rank_of_other_strategies_is_named(
 
 
 def test_ranks_time_the_same_steps(device: Device, watch: Callable[..., Watched]) -> None:
-    job = watch(*shared("ddp", *slow(device, "backward", 0.10)), **TWO)
+    job = watch(*shared("ddp", *slow(device, "backward", 0.10)), *device.limited, **TWO)
     numbers = [set(job.times(rank)["step_seq"].tolist()) for rank in (0, 1)]
     assert len(numbers[0] & numbers[1]) >= 0.8 * min(map(len, numbers))
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.support.pretend_accelerator import load
+from tests.support.pretend_accelerator import load, time_every_turn
 
 MS = 1_000_000
 BLOCKS = 4
@@ -44,7 +44,12 @@ parser.add_argument(
 )
 parser.add_argument("--scaler", action="store_true", help="scales the loss, under ddp")
 parser.add_argument("--packages", help="where the stand-in for DeepSpeed is")
-parser.add_argument("--steps", type=int, default=300)
+parser.add_argument("--steps", type=int, default=80)
+parser.add_argument(
+    "--usual-limit",
+    action="store_true",
+    help="the probe times as many turns as it may, not every one",
+)
 parser.add_argument("--copies", type=float, default=0, help="ms that copying a batch takes")
 parser.add_argument("--no-loader", action="store_true", help="batches are made on the device")
 parser.add_argument("--slow", default="", help="rank:phase:milliseconds")
@@ -54,6 +59,8 @@ parser.add_argument("--nan-from", type=int, help="the loss is no number from thi
 options = parser.parse_args()
 
 pretend = load(options.build)
+if not options.usual_limit:
+    time_every_turn()
 if options.strategy != "single":
     dist.init_process_group("pretend")
 rank = int(os.environ.get("RANK", "0"))

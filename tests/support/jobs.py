@@ -62,13 +62,23 @@ def forked_trainer(name: str, **options: object) -> list[str]:
     return forked(trainer.module, *command[command.index(trainer.module) + 1 :])
 
 
+_holders = 0
+"""How often this process has locked the machine."""
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """Locks the machine, because training jobs that compete for cores would falsify each other's
-    timing. Tests under xdist share the lock."""
+    timing. Tests under xdist share the lock, and so do jobs that one test runs at once."""
+    global _holders
     with (Path(tempfile.gettempdir()) / "mgpu-jobs.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH if IN_PARALLEL else fcntl.LOCK_EX)
-        yield
+        if not _holders:
+            fcntl.flock(lock, fcntl.LOCK_SH if IN_PARALLEL else fcntl.LOCK_EX)
+        _holders += 1
+        try:
+            yield
+        finally:
+            _holders -= 1
 
 
 @contextmanager

@@ -38,6 +38,11 @@ parser.add_argument("--build", help="where the pretend device is compiled")
 parser.add_argument("--group", choices=("streams", "gloo", "nccl", "pretend"))
 parser.add_argument("--strategy", choices=("single", "ddp", "fsdp", "allreduce"), default="ddp")
 parser.add_argument("--steps", type=int, default=150)
+parser.add_argument(
+    "--usual-limit",
+    action="store_true",
+    help="the probe times as many turns of the pretend device as it may, not every one",
+)
 parser.add_argument("--scale", type=float, default=1.0, help="of all work")
 parser.add_argument("--slow", default="", help="rank:phase:milliseconds of more work")
 parser.add_argument("--endless", default="", help="rank:phase:step of work that does not end")
@@ -61,6 +66,8 @@ parser.add_argument("--forbids-waits", action="store_true", help="torch raises w
 options = parser.parse_args()
 
 device = open_device(options.device, options.build)
+if not options.usual_limit:
+    device.time_every_turn()
 if options.group:
     device.join(options.group)
 rank = int(os.environ.get("RANK", "0"))

@@ -33,9 +33,10 @@ class PretendDevice:
     name = PRETEND
 
     def __init__(self, build: str) -> None:
-        from tests.support.pretend_accelerator import load
+        from tests.support import pretend_accelerator
 
-        self.module: Any = load(build)
+        self.module: Any = pretend_accelerator.load(build)
+        self.time_every_turn = pretend_accelerator.time_every_turn
         self.waits = 0
         """Calls in which the host waited for the device, within `counted_waits`."""
 
@@ -98,6 +99,9 @@ class CudaDevice:
             torch.cuda.synchronize()
             rates.append(CALIBRATION_CYCLES / begin.elapsed_time(end))
         return float(median(rates[CALIBRATIONS // 2 :]))  # an idle GPU's clock is slow at first
+
+    def time_every_turn(self) -> None:
+        """The probe's limit holds: events of a GPU are cheap."""
 
     def work(self, milliseconds: float) -> None:
         """Keeps the current stream busy for so long."""

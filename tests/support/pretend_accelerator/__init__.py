@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import sysconfig
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -36,6 +37,14 @@ def load(folder: str | os.PathLike[str]) -> ModuleType:
     target = Path(folder) / f"pretend_device_{digest}"
     native = _import_library(target) if (target / COMPLETE).exists() else _compile(target)
     return pretend_runtime.register(native)
+
+
+def time_every_turn() -> None:
+    """Lets the probe, if it is in this process, time every turn. This device's events cost the host
+    more than a GPU's: within the usual limit few turns would be timed, and jobs last long."""
+    clock: Any = sys.modules.get("_mgpu_probe.device_clock")
+    if clock is not None:
+        clock.FREE_NS = 10**18
 
 
 def _compile(target: Path) -> Any:
