@@ -16,7 +16,7 @@ import pytest
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
-from tests.support.jobs import JOBS, plain
+from tests.support.jobs import JOBS, forked
 from tests.support.observed_jobs import list_warnings, run_undisturbed
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def recorded(folder: Path, command: list[str], *environment: str) -> tuple[Case,
 
 def test_lightning_with_validation_and_a_slow_rank(tmp_path: Path) -> None:
     slow = ("--fault", "forward", "--rank", "1", "--ms", "60")
-    script = plain("lightning_fit.py", "--steps", "30", "--validate", *slow)
+    script = forked("lightning_fit.py", "--steps", "30", "--validate", *slow)
     case, turns = recorded(tmp_path, script)
     assert [len(rank.steps) for rank in case.ranks] == [turns, turns] == [30, 30]
     assert case.job.strategy == "ddp"
@@ -51,7 +51,7 @@ def test_lightning_with_validation_and_a_slow_rank(tmp_path: Path) -> None:
 
 def test_accelerate_with_accumulation_and_validation_is_left_alone(tmp_path: Path) -> None:
     options = ("--steps", "30", "--accumulate", "2", "--validate")
-    case, turns = recorded(tmp_path, plain("accelerate_loop.py", *options))
+    case, turns = recorded(tmp_path, forked("accelerate_loop.py", *options))
     assert [len(rank.steps) for rank in case.ranks] == [turns, turns] == [30, 30]
     # It fetches one batch ahead: the first turn has one more, the last one fewer.
     assert set(case.ranks[0].steps["samples"][1:-1].tolist()) == {128}

@@ -36,7 +36,8 @@ diagnose_job = partial(observed_jobs.diagnose_job, launcher=forked)
 def with_threads(folder: Path, threads: int, ranks: int) -> Diagnosis:
     environment = {"OMP_NUM_THREADS": str(threads)}
     job = ("plain_ddp", "--model", "cnn", "--steps", "80")
-    return diagnose(record_job(folder, *job, ranks=ranks, environment=environment))
+    case = record_job(folder, *job, ranks=ranks, environment=environment, launcher=forked)
+    return diagnose(case)
 
 
 def test_a_rank_whose_core_something_else_uses(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_one_thread_for_each_of_more_ranks_than_cores_is_no_warning(tmp_path: Pa
 def test_a_loader_that_computes(tmp_path: Path) -> None:
     fault = ("--fault", "input", "--rank", "-1", "--ms", "40", "--burn")
     job = ("plain_ddp", "--steps", "80", "--workers", "1")
-    diagnosis = observed_jobs.diagnose_job(tmp_path, *job, *fault)
+    diagnosis = diagnose_job(tmp_path, *job, *fault)
     found = find_finding(diagnosis, "input-bound")
     assert found is not None
     assert "computes" in found.cause or "competes" in found.cause, found.cause

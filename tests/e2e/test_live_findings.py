@@ -14,7 +14,7 @@ from mgpu_doctor.case.recording_case import NotARecording
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.live.finding_history import select_recent
 from mgpu_doctor.live.job_watch import Seen, Watch
-from tests.support.jobs import plain, started
+from tests.support.jobs import forked, started
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ PATIENCE = 120.0
 def test_a_straggler_appears_and_resolves_itself(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     planted = ("--fault", "forward", "--ms", "40", "--rank", "1", "--until", str(FAULTY))
-    job = plain("plain_ddp.py", "--steps", "100000", *planted)  # ended by the test
+    job = forked("plain_ddp.py", "--steps", "100000", *planted)  # ended by the test
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
     watch = Watch(recording)
     with started([*doctor, *job]):

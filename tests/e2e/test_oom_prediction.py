@@ -21,8 +21,10 @@ from tests.support.observed_jobs import list_warnings
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
+LEAK = 2
+"""MiB per step."""
 LEAKING = ("train", "torch-ddp", "-q", "--model", "cnn-nano", "--batch", "4", "--ranks", "2")
-FOREVER = ("--steps", "100000", "--fault", "leak:rank=1,mb=1")
+FOREVER = ("--steps", "100000", "--fault", f"leak:rank=1,mb={LEAK}")
 PATIENCE = 120.0
 """Seconds in which the job is full at the latest."""
 
@@ -39,7 +41,7 @@ def test_a_leak_is_predicted_and_its_end_is_explained(tmp_path: Path) -> None:
             foretold = seen_running(recording, codes)
             job.communicate(timeout=PATIENCE)
     assert [culprit.rank for culprit in foretold.culprits] == [1]
-    assert foretold.evidence[0].value == pytest.approx(MIB, rel=0.25)
+    assert foretold.evidence[0].value == pytest.approx(LEAK * MIB, rel=0.25)
     if group is not None:
         left = [one.value for one in foretold.evidence if "left" in one.measure]
         assert all(0 < bytes_ < 2048 * MIB for bytes_ in numbers(left))

@@ -8,7 +8,7 @@ import pytest
 
 from mgpu_doctor.case.profiler_case import case_of_traces
 from mgpu_doctor.diagnose import diagnose
-from tests.support.jobs import plain, run
+from tests.support.jobs import forked, run
 from tests.support.observed_jobs import list_warnings
 
 pytestmark = pytest.mark.slow
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("slow", [1, -1])
 def test_a_profiled_job(tmp_path: Path, slow: int) -> None:
-    ended = run(plain("profiled_ddp.py", "--out", str(tmp_path), "--slow", str(slow)))
+    ended = run(forked("profiled_ddp.py", "--out", str(tmp_path), "--slow", str(slow)))
     assert ended.code == 0, ended.err
     found = list_warnings(diagnose(case_of_traces([tmp_path])))
     named = [(one.code, [culprit.rank for culprit in one.culprits]) for one in found]

@@ -59,6 +59,15 @@ def observed(folder: Path, name: str, *options: str) -> tuple[Ended, Diagnosis]:
     return ended, diagnose(load_recording(recording))
 
 
+def observed_forked(folder: Path, name: str, **options: object) -> tuple[Ended, Diagnosis]:
+    """The same of two ranks that no torchrun starts."""
+    recording = folder / "recording"
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
+    ended = run_undisturbed([*doctor, *forked_trainer(name, **{**SMALL, **options})], recording)
+    assert ended.code == 0, ended.err
+    return ended, diagnose(load_recording(recording))
+
+
 def codes_and_culprits(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]]]:
     return [(one.code, [each.rank for each in one.culprits]) for one in list_warnings(diagnosis)]
 
@@ -66,15 +75,15 @@ def codes_and_culprits(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("torch-zero1", ("--compress", "powersgd")),
-        ("torch-localsgd", ()),
-        ("torch-diloco", ("--sync-every", "10")),
+        ("torch-zero1", {"compress": "powersgd"}),
+        ("torch-localsgd", {}),
+        ("torch-diloco", {"sync_every": 10}),
     ],
 )
 def test_it_learns_and_the_doctor_has_nothing_to_say(
-    tmp_path: Path, name: str, options: tuple[str, ...]
+    tmp_path: Path, name: str, options: dict[str, object]
 ) -> None:
-    ended, diagnosis = observed(tmp_path, name, "--steps", "60", *options)
+    ended, diagnosis = observed_forked(tmp_path, name, steps=60, **options)
     assert losses(ended)[-1] < 0.3 * losses(ended)[0]
     assert accuracy(ended) > 80
     assert codes_and_culprits(diagnosis) == []
@@ -85,7 +94,7 @@ def test_it_learns_and_the_doctor_has_nothing_to_say(
 @pytest.mark.parametrize(("name", "strategy"), [("torch-fsdp", "fsdp"), ("torch-pp", "pipeline")])
 def test_it_learns(tmp_path: Path, name: str, strategy: str) -> None:
     """The doctor has nothing to say of healthy jobs of this kind: `test_parallel_structures`."""
-    ended, diagnosis = observed(tmp_path, name, "--steps", "60")
+    ended, diagnosis = observed_forked(tmp_path, name, steps=60)
     assert losses(ended)[-1] < 0.3 * losses(ended)[0]
     assert accuracy(ended) > 80
     assert diagnosis.case.job.strategy == strategy
@@ -94,22 +103,24 @@ def test_it_learns(tmp_path: Path, name: str, strategy: str) -> None:
 @pytest.mark.parametrize(
     ("name", "ms", "options"),
     [
-        ("torch-localsgd", 60, ("--steps", "110", "--sync-every", "4")),
+        ("torch-localsgd", 60, {"steps": 110, "sync_every": 4}),
         # Its steps are long where cores are few, and what is a small part of them is no warning.
-        ("torch-tp", 80, ("--steps", "40", "--model", "gpt-nano")),
+        ("torch-tp", 80, {"steps": 40, "model": "gpt-nano"}),
     ],
 )
-def test_a_slow_rank_is_named(tmp_path: Path, name: str, ms: int, options: tuple[str, ...]) -> None:
+def test_a_slow_rank_is_named(
+    tmp_path: Path, name: str, ms: int, options: dict[str, object]
+) -> None:
     fault = f"slow:rank=1,phase=forward,ms={ms}"
-    _, diagnosis = observed(tmp_path, name, *options, "--fault", fault)
+    _, diagnosis = observed_forked(tmp_path, name, fault=fault, **options)
     assert codes_and_culprits(diagnosis) == [("straggler-compute", [1])]
 
 
 def test_a_rank_with_more_data_is_named_though_the_others_seldom_wait_for_it(
     tmp_path: Path,
 ) -> None:
-    options = ("--model", "gpt-nano", "--steps", "140", "--fault", "uneven:rank=1,factor=3")
-    _, diagnosis = observed(tmp_path, "torch-diloco", *options)
+    options = {"model": "gpt-nano", "steps": 140, "fault": "uneven:rank=1,factor=3"}
+    _, diagnosis = observed_forked(tmp_path, "torch-diloco", **options)
     assert codes_and_culprits(diagnosis) == [("imbalance-data", [1])]
 
 
@@ -203,7 +214,7 @@ def test_a_server_that_does_not_answer_is_named_and_the_job_ends(tmp_path: Path)
     """Its workers give up after a while, and nobody else would end it."""
     recording = tmp_path / "recording"
     train = ["-m", "mgpu_doctor", "train", "torch-ps", "-q", "--dir", str(recording)]
-    options = ["--model", "cnn-nano", "--device", "cpu", "--timeout", "25"]
+    options = ["--model", "cnn-nano", "--device", "cpu", "--timeout", "18"]
     ended = run([sys.executable, *train, *options, "--fault", "hang:rank=0,step=20"])
     assert ended.code == 1, ended.err
     assert "goes on without workers; ending it" in ended.err

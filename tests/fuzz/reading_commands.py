@@ -71,5 +71,5 @@ def chosen(format: str, index: int, rng: Random, count: int | None) -> tuple[Vie
         return tuple(views)
     common = rng.choice(views[:4])
     rest = [view for view in views if view is not common]
-    turn = [rest[(index + step) % len(rest)] for step in range(count - 1)]
+    turn = [rest[(index * (count - 1) + step) % len(rest)] for step in range(count - 1)]
     return (common, *turn)
