@@ -14,9 +14,9 @@ from mgpu_doctor.analysis.postmortem.failure_order import find_latest_end
 from mgpu_doctor.analysis.postmortem.log_verdict import GENERIC_CODES
 from mgpu_doctor.analysis.stacks.progress import seconds_without_movement
 from mgpu_doctor.analysis.statistics.medians import known_medians
-from mgpu_doctor.analysis.steps.phase_shares import all_after_warm_up
 from mgpu_doctor.analysis.steps.recent_steps import recent, unmoved
 from mgpu_doctor.analysis.steps.typical_step import phase_medians
+from mgpu_doctor.analysis.steps.warm_up import all_after_warm_up
 from mgpu_doctor.case.device_times import clock_of
 from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
 from mgpu_doctor.findings import Diagnosis, Finding, FirstFailure, RankSummary, Severity

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case, Rank
 

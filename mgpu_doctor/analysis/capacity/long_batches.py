@@ -16,8 +16,8 @@ from math import exp, sqrt
 import numpy as np
 
 from mgpu_doctor.analysis.machines.rank_devices import Key, devices, placements, recent, shared
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.analysis.steps.step_alignment import Floats
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_metadata import MemoryPeak

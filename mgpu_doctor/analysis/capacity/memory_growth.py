@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mgpu_doctor.analysis.machines.rank_devices import Key, Placement, devices, placements, recent
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.analysis.steps.step_alignment import Floats
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case, Rank, Records
 from mgpu_doctor.recording.columns import Columns

@@ -17,8 +17,8 @@ from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level, me
 from mgpu_doctor.analysis.machines.cpu_contention import surroundings
 from mgpu_doctor.analysis.machines.oversubscription import measure_cpu_demand
 from mgpu_doctor.analysis.measures import LEAST_RECORDS
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up, all_after_warm_up
 from mgpu_doctor.analysis.steps.step_alignment import Floats, UnjoinableError, join
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up, all_after_warm_up
 from mgpu_doctor.analysis.steps.work_and_wait import UnattributableError, attribute
 from mgpu_doctor.analysis.structure.job_structure import structure_of
 from mgpu_doctor.analysis.structure.replica_checks import compare as compare_replicas

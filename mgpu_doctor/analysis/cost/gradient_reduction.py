@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up
 from mgpu_doctor.case.model import Rank
 
 HALVINGS = 40

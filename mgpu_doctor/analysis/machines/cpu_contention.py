@@ -15,7 +15,7 @@ from math import isnan
 import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
 
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up, all_after_warm_up
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up, all_after_warm_up
 from mgpu_doctor.case.host_samples import Group, HostSample, Task
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_metadata import PhaseClock

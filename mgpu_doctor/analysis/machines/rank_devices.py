@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mgpu_doctor.analysis.steps.phase_shares import all_after_warm_up
+from mgpu_doctor.analysis.steps.warm_up import all_after_warm_up
 from mgpu_doctor.case.device_samples import Device, DeviceSample
 from mgpu_doctor.case.model import Case, Rank, Unexamined
 from mgpu_doctor.case.rank_device import Accelerator, accelerator

@@ -17,8 +17,9 @@ from mgpu_doctor.analysis.cost.what_if import saved_if_removed
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from mgpu_doctor.analysis.stalls.recompilation import compiling_seconds
-from mgpu_doctor.analysis.steps.step_alignment import FIRST_STEPS, Joined
+from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
+from mgpu_doctor.analysis.steps.warm_up import FIRST_STEPS
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution
 from mgpu_doctor.case.model import Rank
 

@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
 
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up
 from mgpu_doctor.case.device_times import on_one_clock
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import Pace

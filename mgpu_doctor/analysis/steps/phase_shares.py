@@ -5,63 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 from mgpu_probes.inprocess.layout import INPUT, OTHER, WARM_UP
 
 from mgpu_doctor.analysis.statistics.significance import period
-from mgpu_doctor.analysis.steps.step_alignment import (
-    FIRST_STEPS,
-    LEADING,
-    LEADING_FACTOR,
-    warming_up,
-)
 from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
-from mgpu_doctor.case.device_times import DEVICE_TIMED, timed
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up, all_after_warm_up, only
+from mgpu_doctor.case.device_times import DEVICE_TIMED
 from mgpu_doctor.case.model import Rank, Records
 from mgpu_doctor.recording.columns import Columns, phase_of, phase_sums
-
-Rows = slice | npt.NDArray[np.bool_]
-
-_KNOWN: WeakKeyDictionary[Columns, Records] = WeakKeyDictionary()
-"""A cache, because a dozen measures and rules need the same records."""
-
-
-def after_warm_up(records: Records) -> Records:
-    """The timed steps of one rank after its warm-up."""
-    if not len(records):
-        return records
-    if not isinstance(records, Columns):
-        return timed(records[_warm(records)])
-    kept: Records | None = _KNOWN.get(records)
-    if kept is None:
-        kept = _KNOWN[records] = timed(records[_warm(records)])
-    return kept
-
-
-def all_after_warm_up(records: Records) -> Records:
-    """All steps of one rank after its warm-up, also those of which only the wall time is known."""
-    return records[_warm(records)] if len(records) else records
-
-
-def _warm(records: Records) -> Rows:
-    steps, flags, wall = records["step"], records["flags"], records["wall_ns"]
-    if not (flags & WARM_UP).any() and wall[:LEADING].max() <= LEADING_FACTOR * wall.min():
-        return _rows(steps >= FIRST_STEPS)  # the common case, computed quickly
-    steps, flags = steps.astype(np.int64), flags.astype(np.int64)
-    return _rows(~warming_up(steps, wall * 1e-9, flags))
-
-
-def only(records: Records, kept: npt.NDArray[np.bool_]) -> Records:
-    """The selected records; a view instead of a copy if they are the last ones."""
-    return records[_rows(kept)]
-
-
-def _rows(kept: npt.NDArray[np.bool_]) -> Rows:
-    first = int(kept.argmax()) if len(kept) else 0
-    return slice(first, None) if kept[first:].all() else kept
 
 
 def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:

@@ -20,18 +20,14 @@ from mgpu_probes.inprocess.layout import (
 
 from mgpu_doctor.analysis.statistics.medians import median_of_others
 from mgpu_doctor.analysis.steps.step_cells import Cells, Floats, Ints, Phases, Rows
+from mgpu_doctor.analysis.steps.warm_up import LEADING, LEADING_FACTOR, warming_up
 from mgpu_doctor.case.device_times import AFTER_UNTIMED, DEVICE_TIMED
 from mgpu_doctor.case.model import Rank, Records
 
-__all__ = ["Floats", "Ints", "Joined", "UnjoinableError", "join", "warming_up"]
+__all__ = ["Floats", "Ints", "Joined", "UnjoinableError", "join"]
 
 Result = TypeVar("Result")
 
-FIRST_STEPS = 5
-"""The first steps of a run fill caches and compile; they are not compared, unless `EXPLAINED`."""
-LEADING = 20
-LEADING_FACTOR = 5.0
-"""Among the first 20 steps, one longer than 5 times the median is still warming up."""
 EXPLAINED = 0.8
 """A long step is no warm-up if checkpoints, evaluation or what only one rank does outside the other
 phases take this share of it; nor is the next one, if the wait for that takes as much. A choice."""
@@ -312,12 +308,3 @@ def _explained(
 def _as_slice(row: Ints) -> Rows:
     contiguous = row[-1] - row[0] == len(row) - 1 and bool(np.all(np.diff(row) == 1))
     return slice(int(row[0]), int(row[-1]) + 1) if contiguous else row
-
-
-def warming_up(steps: Ints, longest: Floats, flags: Ints) -> npt.NDArray[np.bool_]:
-    """(T) whether a step belongs to the warm-up: flagged, among the first steps of the run, or much
-    longer than the median near the start of the records. `longest`: seconds of the slowest rank;
-    `flags`: combined flags of all ranks."""
-    slow_start = longest > LEADING_FACTOR * np.median(longest)
-    slow_start[LEADING:] = False
-    return np.asarray((flags & WARM_UP != 0) | (steps < FIRST_STEPS) | slow_start)

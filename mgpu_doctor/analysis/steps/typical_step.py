@@ -11,7 +11,7 @@ from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.statistics.medians import column_medians
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up
 from mgpu_doctor.case.device_times import on_one_clock
 from mgpu_doctor.case.model import Records
 from mgpu_doctor.recording.columns import Columns

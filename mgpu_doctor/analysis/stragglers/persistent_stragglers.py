@@ -23,8 +23,9 @@ from mgpu_doctor.analysis.statistics.significance import (
     estimate,
     persistent,
 )
-from mgpu_doctor.analysis.steps.step_alignment import FIRST_STEPS, Joined
+from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
+from mgpu_doctor.analysis.steps.warm_up import FIRST_STEPS
 from mgpu_doctor.analysis.steps.work_and_wait import OWN_PHASES, Attribution, phase_excess
 from mgpu_doctor.analysis.stragglers.fleet import LEAST_RANKS, find_in_large_job, level_limit
 

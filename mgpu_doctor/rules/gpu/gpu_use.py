@@ -9,7 +9,8 @@ from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, INPUT, OPTIMIZER, WA
 
 from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES, Use, use_of, within
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up, phase_shares
+from mgpu_doctor.analysis.steps.phase_shares import phase_shares
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up
 from mgpu_doctor.case.device_times import on_one_clock
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import Loader

@@ -11,7 +11,8 @@ from mgpu_probes.inprocess.layout import BATCH_READY, INPUT
 
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, idle_of
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up, at_epoch_starts
+from mgpu_doctor.analysis.steps.phase_shares import at_epoch_starts
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up
 from mgpu_doctor.case.device_times import on_one_clock
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Rank

@@ -8,7 +8,7 @@ import numpy as np
 
 from mgpu_doctor.analysis.machines.rank_devices import Series, list_devices_by_pid
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_share

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.recording.columns import Columns, Packer

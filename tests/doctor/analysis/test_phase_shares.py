@@ -17,7 +17,6 @@ from mgpu_doctor.analysis.statistics.pace_comparison import (
     throughput_lost,
 )
 from mgpu_doctor.analysis.steps.phase_shares import (
-    after_warm_up,
     at_epoch_starts,
     coverage,
     find_long_steps,
@@ -25,6 +24,7 @@ from mgpu_doctor.analysis.steps.phase_shares import (
     phase_shares,
     step_seconds,
 )
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up
 from mgpu_doctor.case.device_times import DEVICE_TIMED
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import Pace
