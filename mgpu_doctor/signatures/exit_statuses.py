@@ -6,12 +6,9 @@ from collections.abc import Iterator
 
 from mgpu_doctor.signatures.signature import Role, Signature
 
-_BAR = (
-    r"(?:.{1,400}?(?:\d(?:it/s|s/it)(?:, .{1,200})?\]|\d{1,3}%\|.{1,200}\]"
-    r"|\[[=>.]{8,80}\].{1,200}\d) {0,4})"
-)
-"""A progress bar of tqdm or Keras: it has no line end, so what follows is in the same line."""
-_SHELL = r"^(?:\S{1,200}: line \d+: +(?P<pid>\d+) |" + _BAR + r")?"
+_BAR = r"(?:\d(?:it/s|s/it)(?:, [^]]{1,200})?\]|\d%\|[^]]{1,200}\]|[=>.]\][^]]{1,200}\d) {0,4}"
+"""The end of a progress bar of tqdm or Keras, which has no line end: the same line goes on."""
+_SHELL = r"(?:^(?:\S{1,200}: line \d+: +(?P<pid>\d+) )?|" + _BAR + r")"
 """What is in a line before bash's name of a signal: nothing, where it was, or a progress bar."""
 _STACK = (
     "Run with PYTHONFAULTHANDLER=1 to get the Python stack of the crash, and `ulimit -c "
@@ -65,7 +62,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-killed",
         role=Role.SYMPTOM,
         needle="Killed",
-        pattern=r"^(?:" + _BAR + r"|\d{1,8})Killed(?: {2}.{1,2000}|\s*)$",
+        pattern=r"(?:" + _BAR + r"|^\d{1,8})Killed(?: {2}.{1,2000}|\s*)$",
         meaning="A process was killed with SIGKILL while it drew its progress bar: by the kernel "
         "when memory ran out, or by a person.",
         fix="`dmesg -T | grep -i 'killed process'`; watch `free -g` while it runs.",
@@ -117,9 +114,9 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-signal",
         role=Role.CAUSE,
         needle="Segmentation fault",
-        pattern=r"^(?:\S{1,200}: line \d+: +(?P<pid>\d+) Segmentation fault\b|"
+        pattern=r"(?:^\S{1,200}: line \d+: +(?P<pid>\d+) Segmentation fault\b|(?:^|"
         + _BAR
-        + r"?Segmentation fault(?: {2}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$)",
+        + r")Segmentation fault(?: {2}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$)",
         meaning="A process crashed: it used memory that is not its own. Usually a bug or a "
         "mismatch in a compiled library.",
         fix=_STACK,

@@ -228,8 +228,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle=") after sleep for ",
         pattern=r"socket\w{1,20}Connect\w{0,10}: connect (?:to (?P<host>\S{1,255}) )?returned "
-        r"(?P<why>[A-Z][a-z ]{1,60}), retrying \((?P<count>\d{1,4})/(?P=count)\) after sleep",
-        meaning="NCCL could not connect to another rank ({why}) in {count} attempts; one is left.",
+        r"(?P<why>[A-Z][a-z ]{1,60}), retrying \(34/34\) after sleep",
+        meaning="NCCL failed to connect to another rank ({why}) 34 times, which is its default.",
         fix=_NETWORK,
         example="node01:66:79 [0] NCCL INFO socketPollConnect: connect to 10.1.0.7<51234> returned "
         "No route to host, retrying (34/34) after sleep for 3400 msec",
