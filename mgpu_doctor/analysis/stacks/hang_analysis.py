@@ -17,6 +17,7 @@ from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.device_positions import are_equally_far, find_device_behind
 from mgpu_doctor.analysis.stacks.progress import (
     BUSY,
+    LEAST_BLOCKED,
     NAPS,
     JobProgress,
     RankProgress,
@@ -33,9 +34,6 @@ from mgpu_doctor.analysis.stacks.wait_classifier import (
 from mgpu_doctor.case.job_snapshots import Frame, JobSnapshot, Loop
 from mgpu_doctor.case.model import DevicePosition
 
-LEAST_SECONDS = 0.8
-"""Seconds that snapshots must span without any rank using CPU time: in no healthy step are all
-ranks idle for this long."""
 LONG_WAIT = 10.0
 """Seconds for which ranks have not run, from which on the others wait for a rank that computes. A
 choice: no healthy step of a job on CPUs is known that one rank works at for so long alone."""
@@ -130,7 +128,7 @@ def analyse_hang(
         for rank in followed.ranks
         if _is_blocked(rank) or _is_polling(rank, waiting, followed.at)
     ]
-    if len(still) < len(followed.ranks) or _span(followed) < LEAST_SECONDS:
+    if len(still) < len(followed.ranks) or _span(followed) < LEAST_BLOCKED:
         return None
     hang = _classify_blocked(followed, waiting, others)
     return _with_devices(hang, followed, devices or {})
@@ -219,7 +217,7 @@ def _is_unseen(state: ThreadState) -> bool:
 def _halted(progress: RankProgress, at: float) -> bool:
     """Whether the process is stopped, for longer than a tracer such as py-spy stops it."""
     stopped = progress.state.doing is Doing.STOPPED
-    return stopped and (progress.state.process.state == "T" or at - progress.since >= LEAST_SECONDS)
+    return stopped and (progress.state.process.state == "T" or at - progress.since >= LEAST_BLOCKED)
 
 
 def waits(progress: RankProgress) -> bool:
@@ -286,7 +284,7 @@ def _after_death(
         and progress.state.operation not in {*BETWEEN_TWO, "destroy_process_group"}
         for progress in waiting
     )
-    lasts = all(map(_is_blocked, waiting)) and _span(followed, waiting) >= LEAST_SECONDS
+    lasts = all(map(_is_blocked, waiting)) and _span(followed, waiting) >= LEAST_BLOCKED
     if not waiting or not (together or lasts):
         return None
     joins = any(rank_progress.state.doing is Doing.JOINING for rank_progress in waiting)

@@ -13,6 +13,9 @@ from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.job_snapshots import JobSnapshot, Loop, Process
 from mgpu_doctor.case.user_code import is_user_code
 
+LEAST_BLOCKED = 0.8
+"""Seconds that snapshots must span without any rank using CPU time: in no healthy step are all
+ranks idle for this long."""
 STILL = 0.002
 """Cores that the main thread of a blocked rank may use. The kernel counts in nanoseconds. Measured:
 0 while waiting in gloo, for a lock or for a pipe; 0.01 and more in training steps of 1 ms."""
@@ -50,8 +53,8 @@ class RankProgress:
     called from there."""
     napping: bool = False
     """Whether every snapshot shows it below the same call of one of the user's functions, where it
-    used hardly any CPU time (`NAPS`): it asks again and again, and sleeps. False if it sleeps at
-    the same line in every snapshot."""
+    used hardly any CPU time (`NAPS`): it asks again and again, and sleeps. False if it has slept
+    at one line for `LEAST_BLOCKED`."""
     process_idle: bool = False
     """Whether no thread of its process used CPU time there."""
     process_cores: float | None = None
@@ -128,7 +131,9 @@ def _measure_rank(
         return RankProgress(newest, began, cores, idle=False, computing=True)
     began, start = _find_start(newest, rounds, _is_in_same_function)
     cores = _main_thread_cores(start.process, newest.process, at - began)
-    sleeps_at_one_line = began == since and newest.doing is Doing.SLEEPING
+    sleeps_at_one_line = newest.doing is Doing.SLEEPING and (
+        began == since or at - since >= LEAST_BLOCKED
+    )
     always = len(rounds) > 1 and began == rounds[0][0] and not sleeps_at_one_line
     if always and cores is not None and STILL < cores <= NAPS:
         return RankProgress(newest, began, cores, idle=False, napping=True)

@@ -14,8 +14,8 @@ from mgpu_doctor.analysis.postmortem.dead_rank_stall import (
 )
 from mgpu_doctor.analysis.postmortem.postmortem import with_memory
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
-from mgpu_doctor.analysis.stacks import hang_analysis
 from mgpu_doctor.analysis.stacks.hang_analysis import Hang, Kind
+from mgpu_doctor.analysis.stacks.progress import LEAST_BLOCKED
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.case.model import Case, Job, ProcessEnd, Rank, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
@@ -145,7 +145,7 @@ def _find_by_processes(measures: Measures) -> Iterable[Finding]:
     gone = sorted({*hang.missing, *rank_numbers(progress.state for progress in hang.culprits)})
     name = format_ranks(gone).capitalize() if gone else "A rank"
     verb = "is gone" if len(gone) <= 1 else "are gone"
-    lasts = hang.seconds >= hang_analysis.LEAST_SECONDS
+    lasts = hang.seconds >= LEAST_BLOCKED
     yield Finding(
         code="hang-rank-dead",
         severity=Severity.CRITICAL,

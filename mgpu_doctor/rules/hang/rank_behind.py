@@ -8,12 +8,11 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem import dead_rank_stall as stall
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.hang_analysis import (
-    LEAST_SECONDS,
     LONG_WAIT,
     Hang,
     Kind,
 )
-from mgpu_doctor.analysis.stacks.progress import NAPS, RankProgress
+from mgpu_doctor.analysis.stacks.progress import LEAST_BLOCKED, NAPS, RankProgress
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.findings import Finding, Fix, Severity
 from mgpu_doctor.formatting import format_share
@@ -175,7 +174,7 @@ RULES: tuple[Rule, ...] = (
         "system call and the GIL show what it is doing. A stopped rank is reported from the first "
         "snapshot on. If all ranks wait at the same place, no one is blamed. torch's flight "
         "recorder also shows it: ranks that never called a collective in which the others wait.",
-        thresholds=f"Every process of the job must be blocked for {LEAST_SECONDS:g} s; a rank that "
+        thresholds=f"Every process of the job must be blocked for {LEAST_BLOCKED:g} s; a rank that "
         f"polls and sleeps may use {format_share(NAPS)} of a core if the ranks that wait for it "
         f"use none, for {LONG_WAIT:g} s unless it sleeps at one line. A rank that cannot go on by "
         "itself (stopped, deadlocked, holding the GIL while it waits) is critical at once. A rank "

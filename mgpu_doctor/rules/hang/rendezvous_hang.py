@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stacks.hang_analysis import LEAST_SECONDS, Hang, Kind
-from mgpu_doctor.analysis.stacks.progress import RankProgress
+from mgpu_doctor.analysis.stacks.hang_analysis import Hang, Kind
+from mgpu_doctor.analysis.stacks.progress import LEAST_BLOCKED, RankProgress
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
@@ -129,7 +129,7 @@ RULES: tuple[Rule, ...] = (
         measured="By their stacks, ranks are blocked in init_process_group. The processes of the "
         "job are counted and compared with WORLD_SIZE; a rank that runs but is blocked elsewhere "
         "is named with its line.",
-        thresholds=f"They must be blocked for {LEAST_SECONDS:g} s, or for "
+        thresholds=f"They must be blocked for {LEAST_BLOCKED:g} s, or for "
         f"{LONG_WITHOUT_STEPS:.0f} s if all missing ranks belong to other hosts.",
         fixes="Start the missing ranks; compare WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
         examine=_find_rendezvous_hang,
