@@ -248,7 +248,7 @@ class HostMirror:
         snapshot = decode_job_snapshot(body)
         if snapshot is None:
             raise BadStream("it sends stacks that cannot be read")
-        line = json.loads(body)
+        line = msgspec.to_builtins(snapshot)  # what was not read as it should be is left out
         line["at"] = snapshot.at - self.ahead
         self._job(message.job).add_snapshot(host, line)
 

@@ -30,8 +30,8 @@ NAPS = 0.05
 """Cores that a polling rank may use: measured 0.005 for sleeps of 10 ms, 0.02 for 1 ms."""
 RUNNABLE = "R"
 """The state of a process that runs or is ready to, as proc(5) has it."""
-_POLLS = frozenset({Doing.OWN, Doing.SLEEPING, Doing.IO, Doing.BLOCKED})
-"""What a polling rank is seen doing."""
+_POLLS = frozenset({Doing.OWN, Doing.SLEEPING})
+"""What a polling rank is seen doing: one that reads makes progress, such as a download."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def _is_in_same_call(state: ThreadState, other: ThreadState) -> bool:
 
 
 def _is_in_same_function(state: ThreadState, other: ThreadState) -> bool:
-    """The same, also while it sleeps or reads in between; not while it waits for other ranks."""
+    """The same, also while it sleeps in between; not while it reads or waits for other ranks."""
     calls = [_find_user_calls(each) for each in (state, other)]
     return {state.doing, other.doing} <= _POLLS and bool(calls[0]) and calls[0] == calls[1]
 

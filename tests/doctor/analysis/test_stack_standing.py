@@ -140,12 +140,15 @@ def test_who_sleeps_again_and_again_is_waited_for_while_the_others_do_not_run() 
 
 def test_a_rank_that_polls_on_several_lines_is_behind_once_the_others_have_waited_long() -> None:
     asleep = busy_process((*LOOP, "f util.py:4"), 3, step=0.01, syscall="clock_nanosleep")
-    polls = [asleep[0], replace(asleep[1], calls=(*LOOP, "f util.py:3"), syscall=None), asleep[2]]
+    polls = [asleep[0], replace(asleep[1], calls=(*LOOP, "f util.py:3"), active=True), asleep[2]]
     for polling in (polls, polls[1:]):
         for rested, expected in ((20.0, (Kind.BEHIND, [1])), (3.0, None)):
             waits = [ProcessState(collective(), rested=rested)]
             job = snapshot_series({1: polling}, others=waits)
             assert kind_and_culprits(analyse_hang(job.snapshots()[: len(polling)])) == expected
+    reads = [replace(poll, syscall="recvfrom socket:[1]") for poll in polls]  # a download moves
+    long = [ProcessState(collective(), rested=20.0)]
+    assert analyse_hang(snapshot_series({1: reads}, others=long).snapshots()) is None
     slept = [replace(polls[1], cpu=9.99), *asleep]  # caught once between two sleeps
     just = [ProcessState(collective(), rested=3.0)]
     assert kind_and_culprits(
