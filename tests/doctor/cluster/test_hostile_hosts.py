@@ -178,3 +178,23 @@ def test_a_host_that_is_refused_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(HostRefused):
         receive(HostFrames(admit=refuse).mirror, HOST, job_frame())
     assert files_below(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"at":1.0}',
+        b'{"at":1.0,"world_size":"x","processes":[{}],"stacks":[{"pid":1}]}',
+        b'{"at":1.0,"processes":null,"stacks":{},"loops":7}',
+    ],
+)
+def test_stacks_count_only_as_far_as_they_can_be_read(
+    body: bytes, header: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path / "home"))
+    frames = HostFrames()
+    receive(frames.mirror, HOST, job_frame(), box_frame(header), pack_frame("stacks", body, job=0))
+    (job,) = frames.jobs.values()
+    assert job.join_snapshots()
+    (snapshot,) = load_recording(job.folder).job_snapshots
+    assert (snapshot.processes, snapshot.stacks) == ((), ())
