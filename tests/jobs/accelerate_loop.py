@@ -45,9 +45,9 @@ def main() -> None:
             if args.validate:
                 validate(accelerator, model, validation)
     accelerator.print(f"turns {slow.turns}", flush=True)
-    # Before the group ends: the last to let go of a group is then not DistributedDataParallel, which
-    # waits for gloo's thread with the GIL held. That thread needs the GIL to drop a result (seen with
-    # torch 2.13, without the doctor too: 25 of 60 runs never ended).
+    # Before the group ends: otherwise DistributedDataParallel lets go of the group last, and waits
+    # for gloo's thread with the GIL held, which that thread needs to drop a result (seen with torch
+    # 2.13, without the doctor too: 25 of 60 runs never ended).
     accelerator.free_memory()
     del model, optimizer, scheduler, training, validation, net, adam, loss
     gc.collect()
