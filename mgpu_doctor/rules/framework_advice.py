@@ -148,6 +148,7 @@ ONLY_IN_TORCH = frozenset(
         "compress",
         "divide-the-batch",
         "dynamic-shapes",
+        "end-model-first",
         "end-the-group",
         "expandable-segments",
         "fewer-in-flight",

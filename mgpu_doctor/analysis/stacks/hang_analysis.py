@@ -123,12 +123,11 @@ def analyse_hang(
         return _make_hang(followed, Kind.BEHIND, halted, waiting)
     if dead and len(dead) == len(others):
         return _after_death(followed, dead, waiting)
-    still = [
-        rank
-        for rank in followed.ranks
-        if _is_blocked(rank) or _is_polling(rank, waiting, followed.at)
-    ]
-    if len(still) < len(followed.ranks) or _span(followed) < LEAST_BLOCKED:
+    if dead and not waiting:  # nobody waits for those that have ended
+        others = [other for other in others if other not in dead]
+    left = [*waiting, *others]
+    still = [rank for rank in left if _is_blocked(rank) or _is_polling(rank, waiting, followed.at)]
+    if len(still) < len(left) or _span(followed, left) < LEAST_BLOCKED:
         return None
     hang = _classify_blocked(followed, waiting, others)
     return _with_devices(hang, followed, devices or {})
@@ -459,7 +458,8 @@ def list_unclear_processes(snapshots: Sequence[JobSnapshot]) -> tuple[int, ...]:
     for state in unclear:
         point = state.point
         waits_for_something = point.doing in (Doing.LOCK, Doing.IO, Doing.BLOCKED)
-        if waits_for_something and not point.certain and " " not in (point.operation or ""):
+        unsure = waits_for_something and not point.certain and " " not in (point.operation or "")
+        if unsure or point.doing is Doing.NATIVE:
             counts.setdefault(point.trail, point.pid)
     return tuple(counts.values())[:MOST_DOUBTFUL]
 

@@ -8,6 +8,7 @@ from itertools import takewhile
 
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.wait_classifier import (
+    HOLDING_GIL,
     Classification,
     Doing,
     classify_frames,
@@ -176,7 +177,9 @@ def _read_state(
     main = stack.main if stack is not None else None
     trail, place, doing = ways.of(main.frames if main is not None else ())
     innermost = classify_thread(process, stack, doing)
-    if not innermost.certain or innermost.doing in (Doing.OWN, Doing.BLOCKED):
+    if innermost.doing is Doing.NATIVE and _ends_group(native.get(trail, ())):
+        innermost = Classification(Doing.TEARDOWN, process.syscall)
+    elif not innermost.certain or innermost.doing in (Doing.OWN, Doing.BLOCKED):
         innermost = _refine_by_native_calls(innermost, native.get(trail, ()))
     holder = _find_gil_holder(stack)
     if holder is not None and innermost.doing in (Doing.OWN, Doing.LOCK, Doing.BLOCKED):
@@ -205,6 +208,11 @@ def _refine_by_native_calls(wait: Classification, called: Sequence[str]) -> Clas
     if any(word in function for function in called for word in _LOCKING):
         return Classification(Doing.LOCK, wait.operation)
     return wait
+
+
+def _ends_group(called: Sequence[str]) -> bool:
+    """Whether a C++ destructor of a process group is among the C functions."""
+    return any("::~ProcessGroup" in function for function in called)
 
 
 def _of_python(frame: Frame) -> bool:
@@ -243,7 +251,7 @@ def _idle(worker: ThreadState) -> bool:
 _GRAVITY = {
     doing: at
     for at, doing in enumerate(
-        (Doing.DEAD, Doing.STOPPED, Doing.LOCK, Doing.NATIVE, Doing.IO, Doing.SLEEPING)
+        (Doing.DEAD, Doing.STOPPED, Doing.LOCK, *HOLDING_GIL, Doing.IO, Doing.SLEEPING)
     )
 }
 

@@ -36,6 +36,8 @@ class Doing(str, Enum):
     """Waits for keyboard input."""
     NATIVE = "native"
     """In a C function that waits while holding the GIL."""
+    TEARDOWN = "teardown"
+    """The same, in the end of a process group, whose own threads may need the GIL to end."""
     OWN = "own"
     IMPORTING = "importing"
     COMPILING = "compiling"
@@ -50,6 +52,7 @@ class Doing(str, Enum):
 
 WAITING = frozenset({Doing.COLLECTIVE, Doing.BACKWARD, Doing.DEVICE, Doing.JOINING})
 """Activities in which a rank may be waiting for other ranks."""
+HOLDING_GIL = (Doing.NATIVE, Doing.TEARDOWN)
 
 
 @dataclass(frozen=True, slots=True)

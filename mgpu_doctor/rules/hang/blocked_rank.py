@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.progress import RankProgress
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState
-from mgpu_doctor.analysis.stacks.wait_classifier import Doing
+from mgpu_doctor.analysis.stacks.wait_classifier import HOLDING_GIL, Doing
 from mgpu_doctor.case.job_snapshots import Frame
 from mgpu_doctor.findings import Fix
 
@@ -19,7 +19,7 @@ _OTHER_END = re.compile(r", (?:written|read|locked) by (.+)$")
 """How the probe names the other end of a wait: `itself`, or `PID NAME`, several with commas."""
 _MAY_TAKE_LONG = frozenset({Doing.CHECKPOINT, Doing.IMPORTING, Doing.COMPILING, Doing.OWN})
 """Reported only once they have lasted."""
-_PRIORITY = (Doing.SLEEPING, Doing.IO, Doing.LOCK, Doing.NATIVE, Doing.STOPPED, Doing.DEAD)
+_PRIORITY = (Doing.SLEEPING, Doing.IO, Doing.LOCK, *HOLDING_GIL, Doing.STOPPED, Doing.DEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def assess_wait(
     is_own_doing = _waits_for_own_side(state, waiting)
     if state.doing is Doing.LOCK:
         return _assess_lock(progress, state, is_own_doing)
-    holds_gil = state.doing is Doing.NATIVE and progress.process_idle
+    holds_gil = state.doing in HOLDING_GIL and progress.process_idle
     if (is_own_doing and not state.busy) or holds_gil:
         return WaitAssessment(True, 0.85)
     return _ASSESSMENTS.get(state.doing, _UNSURE)
@@ -98,6 +98,7 @@ _PREDICATES = {
     Doing.STOPPED: "is stopped",
     Doing.DEAD: "has exited",
     Doing.NATIVE: "is blocked | in a C function that holds the GIL",
+    Doing.TEARDOWN: "is blocked | while its process group ends, and holds the GIL",
     Doing.SLEEPING: "is sleeping",
     Doing.PROMPT: "waits | for keyboard input",
     Doing.CHILD: "waits | for a child process",
@@ -275,6 +276,13 @@ _FIXES = {
         "Call it through `ctypes.CDLL` rather than `PyDLL`, or put `Py_BEGIN_ALLOW_THREADS` around "
         "the wait (`py::gil_scoped_release` in pybind11). Until then no other thread of this rank "
         "can run, including the one that would end the wait.",
+    ),
+    Doing.TEARDOWN: Fix(
+        "end-model-first",
+        "Let go of the model before the process group",
+        "`del model`, and what else refers to it, before `dist.destroy_process_group()` or the end "
+        "of the script. Otherwise DistributedDataParallel lets go of the group last: PyTorch then "
+        "waits for a thread of the group with the GIL held, which that thread needs to end.",
     ),
     Doing.CHECKPOINT: Fix(
         "see-the-storage",

@@ -13,7 +13,7 @@ from mgpu_doctor.analysis.stacks.hang_analysis import (
     Kind,
 )
 from mgpu_doctor.analysis.stacks.progress import LEAST_BLOCKED, NAPS, RankProgress
-from mgpu_doctor.analysis.stacks.wait_classifier import Doing
+from mgpu_doctor.analysis.stacks.wait_classifier import HOLDING_GIL, Doing
 from mgpu_doctor.findings import Finding, Fix, Severity
 from mgpu_doctor.formatting import format_share
 from mgpu_doctor.rules.failures.log_rules import log_detector
@@ -85,7 +85,7 @@ def _is_wrong_alone(progress: RankProgress) -> bool:
     """Whether this is a fault even if no rank is seen waiting; other waits may be for work."""
     state = progress.state.point
     is_worker_deadlock = progress.state.worker is not None and state.doing is Doing.LOCK
-    return is_worker_deadlock or state.doing in (Doing.STOPPED, Doing.NATIVE)
+    return is_worker_deadlock or state.doing in (Doing.STOPPED, *HOLDING_GIL)
 
 
 def _may_all_work(hang: Hang) -> bool:

@@ -233,6 +233,14 @@ def test_native_frames_tell_a_lock_from_a_wait_for_a_collective() -> None:
     assert (plain.doing, plain.certain) == (Doing.LOCK, False)
 
 
+def test_the_end_of_a_process_group_with_the_gil_held_is_told_from_other_c_functions() -> None:
+    calls = ("std::thread::join", "c10d::ProcessGroupGloo::~ProcessGroupGloo")
+    ending = state(ProcessState(USER, syscall="futex", gil=True, native=calls))
+    assert ending.doing is Doing.TEARDOWN
+    other = state(ProcessState(USER, syscall="futex", gil=True, native=calls[:1]))
+    assert other.doing is Doing.NATIVE
+
+
 def test_the_worker_that_is_in_the_data_set_is_the_one_that_is_waited_for() -> None:
     stuck = state(
         ProcessState(job_snapshots.LOADING, syscall="poll"),

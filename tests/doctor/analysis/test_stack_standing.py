@@ -538,6 +538,15 @@ def test_native_frames_of_the_last_look_explain_the_earlier_ones() -> None:
     assert hang.culprits[0].state.certain
 
 
+def test_a_rank_that_stands_is_examined_also_where_the_others_have_ended() -> None:
+    stuck = ProcessState((*LOOP, "f util.py:3"), syscall="pause", gil=True)
+    seen = {0: [stuck] * 3, 1: [ProcessState(state=None)] * 3}
+    hang = analyse_hang(snapshot_series(seen, ranks=2).snapshots())
+    assert kind_and_culprits(hang) == (Kind.BEHIND, [0])
+    assert hang is not None
+    assert hang.waiting == ()
+
+
 STUCK: dict[str, tuple[ProcessState, Doing]] = {
     "lock": (ProcessState((*LOOP, "f util.py:3")), Doing.LOCK),
     "sleep": (ProcessState((*LOOP, "f util.py:3"), syscall="clock_nanosleep"), Doing.SLEEPING),

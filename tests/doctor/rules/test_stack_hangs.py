@@ -75,6 +75,11 @@ PERMANENT = {
         "locked by 1000",
     ),
     "gil": (ProcessState(CALL, syscall="pause", gil=True), "release-the-gil", "GIL"),
+    "group": (
+        ProcessState(CALL, syscall="pause", gil=True, native=("c10d::X::~ProcessGroupGloo",)),
+        "end-model-first",
+        "process group ends",
+    ),
     "own pipe": (
         ProcessState(CALL, syscall="read pipe:[7], written by itself"),
         "bound-the-wait",
