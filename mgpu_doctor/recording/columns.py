@@ -172,6 +172,12 @@ def phase_sums(records: Array | Columns) -> Column:
     return sums
 
 
+def select(records: Array | Columns, kept: npt.NDArray[np.bool_]) -> Array | Columns:
+    """Returns the chosen records; a view instead of a copy if they are the last ones."""
+    first = int(kept.argmax()) if len(kept) else 0
+    return records[first:] if kept[first:].all() else records[kept]
+
+
 class Packer:
     """Makes columns from the records of many ranks."""
 

@@ -11,10 +11,10 @@ from mgpu_probes.inprocess.layout import INPUT, OTHER, WARM_UP
 
 from mgpu_doctor.analysis.statistics.significance import period
 from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
-from mgpu_doctor.analysis.steps.warm_up import after_warm_up, all_after_warm_up, only
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up, all_after_warm_up
 from mgpu_doctor.case.device_times import DEVICE_TIMED
 from mgpu_doctor.case.model import Rank, Records
-from mgpu_doctor.recording.columns import Columns, phase_of, phase_sums
+from mgpu_doctor.recording.columns import Columns, phase_of, phase_sums, select
 
 
 def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:
@@ -55,7 +55,7 @@ def _seconds(records: Records) -> tuple[float, float]:
     """Explained seconds and total seconds."""
     warming_up = records["flags"] & WARM_UP
     if warming_up.any():
-        records = only(records, warming_up == 0)
+        records = select(records, warming_up == 0)
     if not len(records):
         return 0.0, 0.0
     phases = phase_sums(records)

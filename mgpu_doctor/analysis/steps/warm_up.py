@@ -14,9 +14,7 @@ from mgpu_probes.inprocess.layout import WARM_UP
 from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
 from mgpu_doctor.case.device_times import timed
 from mgpu_doctor.case.model import Records
-from mgpu_doctor.recording.columns import Columns
-
-Rows = slice | npt.NDArray[np.bool_]
+from mgpu_doctor.recording.columns import Columns, select
 
 FIRST_STEPS = 5
 """The first steps of a run fill caches and compile; they are not compared, unless `EXPLAINED`."""
@@ -33,34 +31,24 @@ def after_warm_up(records: Records) -> Records:
     if not len(records):
         return records
     if not isinstance(records, Columns):
-        return timed(records[_warm(records)])
+        return timed(_without_warm_up(records))
     kept: Records | None = _KNOWN.get(records)
     if kept is None:
-        kept = _KNOWN[records] = timed(records[_warm(records)])
+        kept = _KNOWN[records] = timed(_without_warm_up(records))
     return kept
 
 
 def all_after_warm_up(records: Records) -> Records:
     """All steps of one rank after its warm-up, also those of which only the wall time is known."""
-    return records[_warm(records)] if len(records) else records
+    return _without_warm_up(records) if len(records) else records
 
 
-def _warm(records: Records) -> Rows:
+def _without_warm_up(records: Records) -> Records:
     steps, flags, wall = records["step"], records["flags"], records["wall_ns"]
     if not (flags & WARM_UP).any() and wall[:LEADING].max() <= LEADING_FACTOR * wall.min():
-        return _rows(steps >= FIRST_STEPS)  # the common case, computed quickly
+        return select(records, steps >= FIRST_STEPS)  # the common case, computed quickly
     steps, flags = steps.astype(np.int64), flags.astype(np.int64)
-    return _rows(~warming_up(steps, wall * 1e-9, flags))
-
-
-def only(records: Records, kept: npt.NDArray[np.bool_]) -> Records:
-    """The selected records; a view instead of a copy if they are the last ones."""
-    return records[_rows(kept)]
-
-
-def _rows(kept: npt.NDArray[np.bool_]) -> Rows:
-    first = int(kept.argmax()) if len(kept) else 0
-    return slice(first, None) if kept[first:].all() else kept
+    return select(records, ~warming_up(steps, wall * 1e-9, flags))
 
 
 def warming_up(steps: Ints, longest: Floats, flags: Ints) -> npt.NDArray[np.bool_]:
