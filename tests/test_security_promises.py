@@ -24,6 +24,7 @@ MAY_USE_IT = {
     "probes/mgpu_probes/outside/traces/kineto_daemon.py",
     "probes/mgpu_probes/outside/stacks/worker_socket.py",
     "probes/mgpu_probes/outside/flight/nccl_ras.py",  # NCCL's RAS, over TCP
+    "probes/mgpu_probes/outside/preflight/socket_link.py",  # `preflight --pairs`, over TCP
 }
 """The files that import what reaches other processes or machines."""
 SETTERS = re.compile(
@@ -64,14 +65,16 @@ def test_the_network_is_used_where_it_is_documented_and_nowhere_else() -> None:
     assert {name for name, source in sources() if imported(source) & NETWORK} == MAY_USE_IT
 
 
-def test_connections_over_tcp_go_to_nccl_alone() -> None:
+def test_connections_over_tcp_go_to_nccl_and_between_tested_hosts() -> None:
     found = {name for name, source in sources() if "create_connection" in source}
-    assert found == {"probes/mgpu_probes/outside/flight/nccl_ras.py"}
+    link = "probes/mgpu_probes/outside/preflight/socket_link.py"
+    assert found == {"probes/mgpu_probes/outside/flight/nccl_ras.py", link}
     for name, source in sources():
         made = re.findall(r"socket\.socket\(([^)]*)\)", source)
         others = [words for words in made if not re.search("AF_UNIX|fileno=", words)]
         without = "mgpu_doctor/launch/private_view.py"  # it never connects: see MAY_USE_IT
-        assert not others or name.startswith("mgpu_doctor/export/") or name == without, name
+        is_known = name.startswith("mgpu_doctor/export/") or name in (without, link)
+        assert not others or is_known, name
 
 
 def test_no_setting_of_a_gpu_is_ever_changed() -> None:

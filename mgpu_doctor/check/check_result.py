@@ -26,11 +26,13 @@ IMPROVABLE = frozenset({Level.WARN, Level.FAIL})
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of a check. `remedy`: what to do; empty if there is nothing to do."""
+    """The outcome of a check. `remedy`: what to do; empty if there is nothing to do. `hosts`: those
+    that it names, by the user's names; only `preflight` tests several."""
 
     level: Level
     message: str
     remedy: str = ""
+    hosts: tuple[str, ...] = ()
 
 
 def read_version(distribution: str) -> str | None:

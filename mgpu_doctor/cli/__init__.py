@@ -29,6 +29,7 @@ VERBS = (
     "plan",
     "runs",
     "check",
+    "preflight",
 )
 GARBAGE_THRESHOLD = 10_000
 """New objects between two garbage collections. With Python's default of 700, loading a verb runs

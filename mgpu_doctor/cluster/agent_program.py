@@ -13,6 +13,9 @@ import mgpu_probes
 PROBES = Path(mgpu_probes.__file__).parent
 PARTS = ("__init__.py", "inprocess/__init__.py", "inprocess/layout.py", "outside/*.py")
 PACKAGES = ("outside/jobs/*.py", "outside/node/*.py", "outside/stacks/*.py")
+JOBS_AGENT = "mgpu_probes.outside.node.node_agent"
+PREFLIGHT_AGENT = "mgpu_probes.outside.preflight.preflight_agent"
+PREFLIGHT_PACKAGES = ("outside/node/*.py", "outside/preflight/*.py")
 LOADER = PROBES / "outside/node/agent_loader.py"
 NEWEST, OLDEST = 14, 10
 """Minor versions of Python 3 that a host may have under a name of its own."""
@@ -49,18 +52,20 @@ def remote_command() -> str:
 
 
 @cache
-def program() -> bytes:
+def program(agent: str = JOBS_AGENT) -> bytes:
     """What the agent's standard input begins with: a text of Python and the modules that it
     imports, each after its length in 12 digits. `read` is the bootstrap's."""
-    text = f"{LOADER.read_text('utf-8')}\n\nrun_agent(read(int(read(12))))\n".encode()
-    packed = zlib.compress(json.dumps(_read_modules()).encode(), 9)
+    call = f"run_agent(read(int(read(12))), {agent!r})"
+    text = f"{LOADER.read_text('utf-8')}\n\n{call}\n".encode()
+    packages = PACKAGES if agent == JOBS_AGENT else PREFLIGHT_PACKAGES
+    packed = zlib.compress(json.dumps(_read_modules(packages)).encode(), 9)
     return b"%012d%s%012d%s" % (len(text), text, len(packed), packed)
 
 
-def _read_modules() -> dict[str, str]:
+def _read_modules(packages: tuple[str, ...]) -> dict[str, str]:
     """Name -> text of each module that the agent may import."""
     texts = {}
-    for pattern in (*PARTS, *PACKAGES):
+    for pattern in (*PARTS, *packages):
         for path in sorted(PROBES.glob(pattern)):
             parts = path.relative_to(PROBES.parent).with_suffix("").parts
             name = ".".join(part for part in parts if part != "__init__")

@@ -87,6 +87,18 @@ class SshHosts:
         """Takes the network of a host `down`, or `up`."""
         _ip("-n", self._of(name), "link", "set", "eth0", state)
 
+    def limit_link(self, name: str, rate: str) -> None:
+        """Limits what a host sends, to `10mbit` for example."""
+        limit = f"tbf rate {rate} burst 32kbit latency 50ms".split()
+        command = ["tc", "-n", self._of(name), "qdisc", "add", "dev", "eth0", "root", *limit]
+        subprocess.run(command, check=True)
+
+    def server_pid(self, name: str) -> int:
+        """The process number of the host's sshd, its first process."""
+        pid = self._servers[name].pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(children[0])
+
     def add_alias(
         self,
         name: str,

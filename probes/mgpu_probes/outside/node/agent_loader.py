@@ -2,6 +2,7 @@
 
 It is executed as text, before anything of this package can be imported there."""
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -36,9 +37,7 @@ class MemoryImporter(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return self._texts[fullname]
 
 
-def run_agent(packed: bytes) -> None:
-    """Runs the agent among these modules."""
+def run_agent(packed: bytes, agent: str) -> None:
+    """Runs an agent, a module with a `main`, among these modules."""
     sys.meta_path.insert(0, MemoryImporter(packed))
-    from mgpu_probes.outside.node.node_agent import main
-
-    main()
+    importlib.import_module(agent).main()

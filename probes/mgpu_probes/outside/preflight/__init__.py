@@ -1,0 +1,2 @@
+"""Short tests of a host before a launch: standard library alone; torch only in a process of its
+own."""
