@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from mgpu_doctor.cli.diagnose import diagnose_recording, find_recording
+from mgpu_doctor.cli.host_options import HOSTS_OPTION, parse_hosts
 from mgpu_doctor.cli.options import FILE, Argument, Between, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from mgpu_doctor.export.access import Address
     from mgpu_doctor.export.http_server import Server
     from mgpu_doctor.findings import Diagnosis
+    from mgpu_doctor.live.host_jobs import HostJobs
+    from mgpu_doctor.live.live_jobs import LiveJobs
 
 
 class ExportFiles(NamedTuple):
@@ -185,9 +189,11 @@ NAME_A_FORMAT = (
     help="Serve without a token: every local user can read the metrics. Only on loopback "
     "addresses.",
 )
+@HOSTS_OPTION
 def export(
     job: str | None,
     *,
+    hosts: str | None,
     timeline: Path | None,
     csv: Path | None,
     parquet: Path | None,
@@ -209,11 +215,14 @@ def export(
       mgpu-doctor export latest --tensorboard scalars/
       mgpu-doctor export --serve
       mgpu-doctor export --serve --port 0 --no-token
+      mgpu-doctor export --serve --hosts node1,node2
       mgpu-doctor export --serve --listen node7 --token-file /run/secrets/mgpu
     """
     wanted = ExportFiles(timeline, csv, parquet, tensorboard)
     if serve == any(wanted):
         exit_with(WRONG_USAGE, NAME_A_FORMAT)
+    if hosts is not None and (job is not None or not serve):
+        exit_with(WRONG_USAGE, "--hosts needs --serve, and no job.")
     if not serve:
         if job is None:
             exit_with(WRONG_USAGE, "name the recording to export: its folder, its id or `latest`.")
@@ -231,14 +240,13 @@ def export(
         exit_with(
             WRONG_USAGE, f"--no-token works only with a loopback address, and {listen} is not one."
         )
-    server = _make_server(
-        address,
-        listen,
-        token=None if no_token else _get_token(token_file),
-        job=None if job is None else find_recording(job),
-        interval=interval,
-    )
-    _serve_until_signal(server, address)
+    token = None if no_token else _get_token(token_file)
+    recording = None if job is None else find_recording(job)
+    with _open_source(recording, hosts) as live:
+        names = (os.uname().nodename, listen)
+        fixed = recording is not None
+        server = _make_server(address, live, token=token, names=names, fixed=fixed, every=interval)
+        _serve_until_signal(server, address)
 
 
 def _get_token(file: Path | None) -> str:
@@ -260,9 +268,38 @@ def _get_token(file: Path | None) -> str:
     return token
 
 
+@contextmanager
+def _open_source(job: Path | None, hosts: str | None) -> Iterator[LiveJobs | HostJobs]:
+    """Yields the source of the metrics: this machine and a job of it, or other hosts."""
+    from mgpu_doctor.cluster.host_fleet import Fleet
+    from mgpu_doctor.live.frame_source import FrameOptions
+    from mgpu_doctor.live.host_jobs import HostJobs
+    from mgpu_doctor.live.live_jobs import LiveJobs
+    from mgpu_doctor.settings_files import settings
+
+    options = FrameOptions(heat=False, history=False)
+    live = (
+        LiveJobs(job, settings=settings(), wanted=options)
+        if hosts is None
+        else HostJobs(Fleet(*parse_hosts(hosts)), settings(), options)
+    )
+    try:
+        yield live
+    finally:
+        live.close()
+
+
 def _make_server(
-    address: Address, listen: str, *, token: str | None, job: Path | None, interval: float
+    address: Address,
+    live: LiveJobs | HostJobs,
+    *,
+    token: str | None,
+    names: tuple[str, str],
+    fixed: bool,
+    every: float,
 ) -> Server:
+    """The server. `names`: of this host, and as the user gave it; `fixed`: whether the user named
+    the job; `every`: seconds between samples."""
     try:
         from mgpu_doctor.export.http_server import Server
         from mgpu_doctor.export.metrics_page import Watching
@@ -275,16 +312,9 @@ def _make_server(
             "the Prometheus client library is not installed: "
             f"{sys.executable} -m pip install 'prometheus-client>=0.23.1'",
         )
-    from mgpu_doctor.live.frame_source import FrameOptions
-    from mgpu_doctor.live.live_jobs import LiveJobs
-    from mgpu_doctor.settings_files import settings
-
-    host = os.uname().nodename
-    live = LiveJobs(job, settings=settings(), wanted=FrameOptions(heat=False, history=False))
-    watching = Watching(live, host, fixed=job is not None)
-    sampler = Sampler(watching.text, interval)
+    sampler = Sampler(Watching(live, names[0], fixed=fixed).text, every)
     try:
-        return Server(address, sampler, token=token, names=(host, listen))
+        return Server(address, sampler, token=token, names=names)
     except OSError as error:
         where = f"{address.host} port {address.port}"
         exit_with(

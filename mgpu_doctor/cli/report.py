@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from mgpu_doctor.cli.diagnose import diagnose_recording, find_recording
+from mgpu_doctor.cli.host_options import HOSTS_OPTION, parse_hosts
 from mgpu_doctor.cli.options import FILE, Argument, Verb
 from mgpu_doctor.cli.terminal_output import (
+    NOTHING_EXAMINED,
     WRONG_USAGE,
     exit_with,
     pause_garbage_collection,
@@ -29,9 +31,11 @@ ENDINGS = (".html", ".md", ".json")
 @click.argument(
     "reference",
     cls=Argument,
-    metavar="RECORDING",
+    required=False,
+    metavar="[RECORDING]",
     help_text="A recording's folder, its id, or `latest`.",
 )
+@HOSTS_OPTION
 @click.option(
     "--output",
     "-o",
@@ -45,20 +49,29 @@ ENDINGS = (".html", ".md", ".json")
     help="Keep host names, user names, addresses and paths in Markdown. HTML always keeps them.",
 )
 @pause_garbage_collection()
-def report(reference: str, output: Path | None, no_redact: bool) -> None:
+def report(
+    reference: str | None, output: Path | None, *, hosts: str | None, no_redact: bool
+) -> None:
     """Write a report of a job: one file with the diagnosis and its evidence.
 
     \b
     Examples:
       mgpu-doctor report latest -o report.html
       mgpu-doctor report runs/today -o report.md
+      mgpu-doctor report --hosts node1,node2 -o report.html
       mgpu-doctor report latest | gh issue create --title "slow rank" --body-file -
     """
     ending = ".md" if output is None else output.suffix.lower()
     if ending not in ENDINGS:
         exit_with(WRONG_USAGE, f"{output} must end in .html, .md or .json.")
 
-    diagnosis = diagnose_recording(find_recording(reference))
+    if (reference is None) == (hosts is None):
+        exit_with(WRONG_USAGE, "name either a recording or --hosts.")
+    diagnosis = (
+        diagnose_recording(find_recording(reference))
+        if reference is not None
+        else _diagnose_hosts(str(hosts))
+    )
     with progress_line() as report_progress:
         report_progress("writing the report")
         text = _render(diagnosis, ending, redact=not no_redact)
@@ -66,6 +79,26 @@ def report(reference: str, output: Path | None, no_redact: bool) -> None:
         print_text(text)
         return
     save_text(output, text, "the report")
+
+
+def _diagnose_hosts(hosts: str) -> Diagnosis:
+    """The diagnosis of the only job on these hosts; exits with code 3 if there is none or more."""
+    from mgpu_doctor.api.verb_requests import diagnose_cases
+    from mgpu_doctor.examine.host_cases import load_host_cases
+
+    names, engine = parse_hosts(hosts)
+    with progress_line() as report_progress:
+        diagnoses = diagnose_cases(
+            lambda tell: load_host_cases(names, engine, tell), report_progress
+        )
+    if len(diagnoses) > 1:
+        ids = ", ".join(diagnosis.case.job.id for diagnosis in diagnoses)
+        exit_with(
+            NOTHING_EXAMINED,
+            f"{len(diagnoses)} jobs run there, and their recordings are here now: report one of "
+            f"them: {ids}.",
+        )
+    return diagnoses[0]
 
 
 def _render(diagnosis: Diagnosis, ending: str, *, redact: bool) -> str:

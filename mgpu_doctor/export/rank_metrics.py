@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -27,10 +27,10 @@ NOT_WORK = ("wait", "communication")
 
 
 def rank_families(
-    diagnosis: Diagnosis, host: HostSample | None, devices: DeviceSample | None, here: str
+    diagnosis: Diagnosis, hosts: Mapping[str, HostSample], devices: Mapping[str, DeviceSample]
 ) -> Iterator[Metric]:
-    """Returns the families of ranks. `here`: the sampled host; memory and GPUs are known only for
-    its ranks."""
+    """Returns the families of ranks. `hosts`, `devices`: name of a host -> its samples; memory and
+    GPUs are known only for ranks of these."""
     rank_summaries = _summaries(diagnosis)
     yield _states(diagnosis.ranks)
     yield GaugeMetricFamily(
@@ -41,10 +41,9 @@ def rank_families(
     yield from _steps(rank_summaries)
     yield from _timing(rank_summaries)
     yield _state(rank_summaries)
-    local = [rank for rank in rank_summaries if rank.host == here and rank.pid is not None]
-    yield _resident(local, host)
+    yield _resident(rank_summaries, hosts)
     yield _allocated(diagnosis, rank_summaries)
-    yield _placed(local, devices, here)
+    yield _placed(rank_summaries, devices)
 
 
 def _summaries(diagnosis: Diagnosis) -> list[RankSummary]:
@@ -143,12 +142,12 @@ def _state(ranks: Sequence[RankSummary]) -> Metric:
     return gauge
 
 
-def _resident(ranks: Sequence[RankSummary], host: HostSample | None) -> Metric:
+def _resident(ranks: Sequence[RankSummary], hosts: Mapping[str, HostSample]) -> Metric:
     gauge = GaugeMetricFamily(
         "mgpu_rank_resident_bytes", "Host memory of the rank's process.", labels=LABELS
     )
-    processes = host.processes if host else {}
     for rank in ranks:
+        processes = hosts[rank.host].processes if rank.host in hosts else {}
         if rank.pid is not None and rank.pid in processes:
             put(gauge, _labels(rank), processes[rank.pid][1])
     return gauge
@@ -170,13 +169,15 @@ def _allocated(diagnosis: Diagnosis, ranks: Sequence[RankSummary]) -> Metric:
     return gauge
 
 
-def _placed(ranks: Sequence[RankSummary], devices: DeviceSample | None, here: str) -> Metric:
+def _placed(ranks: Sequence[RankSummary], devices: Mapping[str, DeviceSample]) -> Metric:
     info = InfoMetricFamily(
         "mgpu_rank_gpu", "Which rank runs on which GPU.", labels=(*LABELS, *GPU_LABELS)
     )
-    by_pid = {rank.pid: rank for rank in ranks}
-    for device in devices.devices if devices else ():
-        for pid in device.pids:
-            if pid in by_pid:
-                info.add_metric((*_labels(by_pid[pid]), *gpu_labels(device, here)), {})
+    by_process = {(rank.host, rank.pid): rank for rank in ranks if rank.pid is not None}
+    for host, sample in devices.items():
+        for device in sample.devices:
+            for pid in device.pids:
+                if (host, pid) in by_process:
+                    labels = _labels(by_process[host, pid]), gpu_labels(device, host)
+                    info.add_metric((*labels[0], *labels[1]), {})
     return info

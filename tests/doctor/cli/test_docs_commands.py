@@ -63,7 +63,7 @@ def test_the_command_line_takes_what_is_shown(page: str, shown: str) -> None:  #
         assert catalogue.command(trainer, context.params["ranks"], _parse_options(context.args))
 
 
-@pytest.mark.parametrize("shown", ["diagnose --quick", "plan --batch x", "report", "top --only"])
+@pytest.mark.parametrize("shown", ["diagnose --quick", "plan --batch x", "compare", "top --only"])
 def test_what_it_does_not_take_would_be_found(shown: str) -> None:
     with pytest.raises(click.UsageError):
         parsed(shown)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +15,9 @@ from click.testing import CliRunner, Result
 
 from mgpu_doctor.cli import app
 from mgpu_doctor.recording.home import runs
+from tests.support.jobs import until
 from tests.support.node_ranks import NodeRank, node_rank
+from tests.support.scraping import ask
 
 SSH = """\
 #!/bin/sh
@@ -92,6 +97,11 @@ def test_without_ssh(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("diagnose", "--hosts", "-oProxyCommand=x"),
         ("diagnose", "--hosts", "a", "latest"),
         ("top", "--hosts", "a", "latest"),
+        ("report", "--hosts", "a", "latest"),
+        ("report",),
+        ("export", "--hosts", "a", "--csv", "steps.csv"),
+        ("export", "--serve", "--hosts", "a", "latest"),
+        ("preflight", "--pairs"),
         ("top", "--hosts", "a", "--replay", "latest", "--once"),
         ("top", "--hosts", "a", "--", "python", "train.py"),
     ],
@@ -118,3 +128,40 @@ def test_one_frame_without_a_job() -> None:
     assert done.exit_code == 0, done.stderr
     assert "live: 0 of 1 hosts" in done.stdout
     assert "check the name, or add it to ~/.ssh/config" in " ".join(done.stdout.split())
+
+
+def test_the_job_of_a_host_is_reported_or_the_jobs_are_listed(
+    rank: NodeRank, tmp_path: Path
+) -> None:
+    """Other tests may run jobs on this machine meanwhile."""
+    file = tmp_path / "report.json"
+    done = run("report", "--hosts", "here,gone", "-o", str(file))
+    if done.exit_code == 3:
+        assert "jobs run there" in done.stderr
+        return
+    assert done.exit_code == 0, done.stderr
+    document = json.loads(file.read_text())
+    assert [one["pid"] for one in document["ranks"]] == [rank.process.pid]
+    assert "host gone" in {gap["probe"] for gap in document["unexamined"]}
+
+
+def test_a_report_of_hosts_that_do_not_answer() -> None:
+    done = run("report", "--hosts", "gone", "-o", "x.html")
+    assert done.exit_code == 3
+    assert "Could not resolve hostname" in done.stderr
+
+
+@pytest.mark.usefixtures("rank")
+def test_metrics_of_a_host() -> None:
+    command = (sys.executable, "-m", "mgpu_doctor", "export", "--serve", "--hosts", "here,gone")
+    options = ("--no-token", "--port", "0", "--interval", "0.1")
+    with subprocess.Popen((*command, *options), stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        port = int(server.stdout.readline().rpartition(":")[2].partition("/")[0])
+        until(lambda: ask(port).page.of("mgpu_rank_state"), 60)
+        page = ask(port).page
+        server.send_signal(signal.SIGTERM)
+    assert server.returncode == 0
+    here = os.uname().nodename
+    assert {series["host"] for series in page.labels("mgpu_rank_state")} == {here}
+    assert len(page.of("mgpu_host_cores")) <= 1  # it has no name twice

@@ -19,7 +19,7 @@ from mgpu_doctor.export.metrics_page import Watching
 from mgpu_doctor.export.rank_metrics import MOST_RANKS
 from mgpu_doctor.findings import Culprit
 from mgpu_doctor.live.frame import Frame
-from tests.support import diagnoses, frames
+from tests.support import diagnoses, frames, multi_host
 from tests.support.gpus import busy_waiting
 from tests.support.scraping import Page
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
@@ -351,3 +351,26 @@ def test_every_name_is_documented() -> None:
     assert names <= documented
     missing = {name for name in documented if "_exporter_" not in name} - names
     assert missing == {"mgpu_rank_device_bytes"}
+
+
+def test_each_host_of_a_job_has_its_own_gpus() -> None:
+    made = written(multi_host.FOUR_HOSTS)
+    hosts = [f"trainer-gpu-{number:04}" for number in range(4)]
+    assert {series["Hostname"] for series in made.labels("mgpu_gpu_utilization_ratio")} == {*hosts}
+    for number, host in enumerate(hosts):
+        values = made.of("mgpu_gpu_utilization_ratio", Hostname=host, gpu="0")
+        assert values == [pytest.approx((50 + number) / 100)]
+
+
+def test_xids_of_several_hosts_are_counted_once() -> None:
+    events = (XidEvent(frames.AT, 0, 79),)
+    first, second = (
+        DeviceSample(frames.AT, (frames.gpu(0, uuid=f"GPU-{host}"),), host=host, events=events)
+        for host in ("node-a", "node-b")
+    )
+    frame = frames.frame(diagnoses.straggler(), devices=first, elsewhere=(second,))
+    watching = Watching(OneByOne(frame, frame), HERE, fixed=False)
+    for _ in range(2):
+        page = Page((watching.text() + metrics_page.END).decode())
+    assert page.of("mgpu_gpu_xid_events_total", Hostname="node-a") == [1]
+    assert page.of("mgpu_gpu_xid_events_total", Hostname="node-b") == [1]
