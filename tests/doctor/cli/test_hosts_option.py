@@ -158,7 +158,7 @@ def test_metrics_of_a_host() -> None:
     with subprocess.Popen((*command, *options), stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline().rpartition(":")[2].partition("/")[0])
-        until(lambda: ask(port).page.of("mgpu_rank_state"), 60)
+        until(lambda: ask(port).page.of("mgpu_rank_state") != [], 60)
         page = ask(port).page
         server.send_signal(signal.SIGTERM)
     assert server.returncode == 0
