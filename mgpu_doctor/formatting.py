@@ -151,3 +151,12 @@ def _find_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
         else:
             runs.append((number, number))
     return runs
+
+
+def suggest(typed: str, names: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:
+    """`Did you mean X?`, or `Did you mean X, Y?`, with the names nearest to `typed`; empty if none
+    is near."""
+    import difflib  # only needed after a mistake
+
+    near = difflib.get_close_matches(typed, list(names), n=most, cutoff=cutoff)
+    return f"Did you mean {', '.join(near)}?" if near else ""

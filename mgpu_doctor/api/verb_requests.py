@@ -69,7 +69,7 @@ def find_exit_code(diagnosis: Diagnosis) -> int:
 
 def find_recording(reference: str) -> Path:
     """The folder of the recording `reference`: its folder, its id, or `latest`."""
-    from mgpu_doctor.recording.home import LATEST, find, home
+    from mgpu_doctor.recording.home import LATEST, find, home, suggest_recording
 
     folder = find(reference)
     if folder is not None:
@@ -79,10 +79,9 @@ def find_recording(reference: str) -> Path:
         raise DoctorError(sentence, NOTHING_EXAMINED)
     path = Path(reference)
     if not path.is_dir():
-        raise DoctorError(
-            f"{_explain_missing(path)}. Name a recording: its folder, its id, or `latest`.",
-            NOTHING_EXAMINED,
-        )
+        hint = "" if path.exists() else suggest_recording(reference)
+        help_text = hint or "Name a recording: its folder, its id, or `latest`."
+        raise DoctorError(f"{_explain_missing(path)}. {help_text}", NOTHING_EXAMINED)
     return path
 
 
@@ -263,8 +262,12 @@ def _find_gpu(name: str | None) -> Gpu | None:
 
     planned = None if name is None else find_gpu(name)
     if name is not None and planned is None:
+        from mgpu_doctor.formatting import suggest
+
+        hint = suggest(str(name).upper(), GPUS)
         raise DoctorError(
-            f"--gpu must be a size such as 40GiB, or one of {', '.join(GPUS)}.", WRONG_USAGE
+            f"--gpu must be a size such as 40GiB, or one of {', '.join(GPUS)}. {hint}".strip(),
+            WRONG_USAGE,
         )
     return planned
 

@@ -30,7 +30,16 @@ VERBS = (
     "runs",
     "check",
     "preflight",
+    "completion",
 )
+FIRST_STEPS = (
+    ("mgpu-doctor run -- torchrun train.py", "Start a job, then diagnose it."),
+    ("mgpu-doctor top", "Watch it, in another terminal."),
+    ("mgpu-doctor diagnose", "Diagnose what is running."),
+    ("mgpu-doctor diagnose latest", "Diagnose the last recorded job."),
+    ("mgpu-doctor check", "See what can be measured here."),
+)
+"""What a new user needs, above the list of all verbs."""
 GARBAGE_THRESHOLD = 10_000
 """New objects between two garbage collections. With Python's default of 700, loading a verb runs
 sixty collections that free almost nothing."""
@@ -51,18 +60,32 @@ class Verbs(click.Group):
         verb: click.Command = getattr(module, cmd_name)
         return verb
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("First steps"):
+            formatter.write_dl(FIRST_STEPS, col_max=40)
+        rows = []
+        for name in VERBS:
+            verb = self.get_command(ctx, name)
+            rows.append((name, verb.get_short_help_str(limit=1000) if verb is not None else ""))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            import difflib
+            from mgpu_doctor.formatting import suggest
 
-            near = difflib.get_close_matches(args[0], VERBS, n=1)
-            if not near:
+            hint = suggest(args[0], VERBS)
+            if not hint:
                 raise
-            raise click.UsageError(f"{error.message} Did you mean '{near[0]}'?", ctx) from None
+            raise click.UsageError(f"{error.message} {hint}", ctx) from None
 
     def main(self, *args: Any, **options: Any) -> Any:
         undo = guard_streams()
@@ -119,6 +142,6 @@ def main() -> None:
     gc.set_threshold(GARBAGE_THRESHOLD)
     guard_streams()  # until the exit: tracebacks can contain foreign text, too
     try:
-        app()
+        app(prog_name="mgpu-doctor")
     finally:
         gc.freeze()  # else Python searches everything that is loaded four times before it exits

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mgpu_doctor.cli.completers import complete_recording
 from mgpu_doctor.cli.options import FILE, Argument, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -53,6 +54,7 @@ MAX_PERCENT = 1000.0
     nargs=-1,
     required=True,
     metavar="RECORDING...",
+    shell_complete=complete_recording,
     help_text="Two or more recordings: a folder, an id, `latest`, or a folder that contains "
     "several. The others are compared with the first.",
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mgpu_doctor.cli.completers import complete_recording
 from mgpu_doctor.cli.host_options import HOSTS_OPTION, parse_hosts
 from mgpu_doctor.cli.options import Argument, Verb
 from mgpu_doctor.cli.terminal_output import (
@@ -60,6 +61,7 @@ def find_recording(reference: str) -> Path:
     cls=Argument,
     nargs=-1,
     metavar="[SUBJECT...]",
+    shell_complete=complete_recording,
     help_text="A process id (launcher or any rank), a recording (its folder, its id, `latest`), "
     "a log (`-`: standard input), a flight-recorder dump, profiler traces, a folder of these, or a "
     "memory snapshot. Logs, dumps and traces named together with a job are examined with it. "

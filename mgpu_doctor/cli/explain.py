@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from mgpu_doctor.cli.completers import complete_code
 from mgpu_doctor.cli.options import Argument, Verb
 from mgpu_doctor.cli.terminal_output import WRONG_USAGE, exit_with, print_text
 
@@ -14,6 +15,7 @@ from mgpu_doctor.cli.terminal_output import WRONG_USAGE, exit_with, print_text
     cls=Argument,
     required=False,
     metavar="[CODE]",
+    shell_complete=complete_code,
     help_text="The code of a finding. By default, list all codes.",
 )
 @click.option(
@@ -27,8 +29,7 @@ def explain(code: str | None, markdown: bool) -> None:
       mgpu-doctor explain
       mgpu-doctor explain straggler-input
     """
-    import difflib
-
+    from mgpu_doctor.formatting import suggest
     from mgpu_doctor.report import rule_reference
     from mgpu_doctor.rules.catalogue import OWN, catalogue
 
@@ -40,9 +41,6 @@ def explain(code: str | None, markdown: bool) -> None:
         print_text(f"{rule_reference.list_rules(rules.values())}\n")
         return
     if code not in rules:
-        near = difflib.get_close_matches(code, rules, n=3, cutoff=0.4)
-        hint = (
-            f"Did you mean {', '.join(near)}?" if near else "`mgpu-doctor explain` lists all codes."
-        )
+        hint = suggest(code, rules, most=3, cutoff=0.4) or "`mgpu-doctor explain` lists all codes."
         exit_with(WRONG_USAGE, f"no finding has the code {code}. {hint}")
     print_text(f"{rule_reference.explain_rule(rules[code])}\n")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from mgpu_doctor.cli.completers import complete_recording
 from mgpu_doctor.cli.diagnose import diagnose_recording, find_recording
 from mgpu_doctor.cli.host_options import HOSTS_OPTION, parse_hosts
 from mgpu_doctor.cli.options import FILE, Argument, Between, Verb
@@ -145,6 +146,7 @@ NAME_A_FORMAT = (
     cls=Argument,
     required=False,
     metavar="[JOB]",
+    shell_complete=complete_recording,
     help_text="A recording: its folder, its id, or `latest`. With --serve, by default every job "
     "that is running here.",
 )

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from mgpu_doctor.cli.completers import complete_gpu, complete_model, complete_planned, offer
 from mgpu_doctor.cli.options import Argument, Between, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -24,12 +25,14 @@ MOST_SAMPLES, MOST_ACCUMULATE, MOST_RANKS = 1 << 24, 256, 1 << 20
     "name",
     cls=Argument,
     metavar="SUBJECT",
+    shell_complete=complete_planned,
     help_text="What to plan: script.py:FUNCTION or module:FUNCTION (docs/plan.md), a built-in "
     "trainer (torch-ddp, tf-mirrored, …), or a model (gpt-nano, cnn-nano, gpt2-small, resnet50).",
 )
 @click.option(
     "--gpu",
     metavar="GPU",
+    shell_complete=complete_gpu,
     help="The GPU: a model such as H100-80GB or A100, or a memory size such as 40GiB.",
 )
 @click.option(
@@ -41,10 +44,16 @@ MOST_SAMPLES, MOST_ACCUMULATE, MOST_RANKS = 1 << 24, 256, 1 << 20
 @click.option(
     "--strategy",
     metavar="NAME",
+    shell_complete=offer("single", "ddp", "zero1", "fsdp", "mirrored"),
     help="single, ddp, zero1, fsdp, or mirrored (TensorFlow). By default that of the trainer, else "
     "single for one rank, and ddp or mirrored for several.",
 )
-@click.option("--model", metavar="NAME", help="Model of a built-in trainer.")
+@click.option(
+    "--model",
+    metavar="NAME",
+    shell_complete=complete_model,
+    help="Model of a built-in trainer.",
+)
 @click.option(
     "--batch",
     type=click.IntRange(1, MOST_SAMPLES),
@@ -58,14 +67,27 @@ MOST_SAMPLES, MOST_ACCUMULATE, MOST_RANKS = 1 << 24, 256, 1 << 20
     metavar="N",
     help="Gradient accumulation: micro-batches per optimizer step.",
 )
-@click.option("--precision", default="fp32", metavar="NAME", help="fp32 or bf16 (autocast).")
+@click.option(
+    "--precision",
+    default="fp32",
+    metavar="NAME",
+    shell_complete=offer("fp32", "bf16"),
+    help="fp32 or bf16 (autocast).",
+)
 @click.option(
     "--checkpointing",
     default="none",
     metavar="NAME",
+    shell_complete=offer("none", "half", "full"),
     help="Activation checkpointing: none, half or full (of the blocks).",
 )
-@click.option("--optimizer", default="adamw", metavar="NAME", help="adamw, adam or sgd.")
+@click.option(
+    "--optimizer",
+    default="adamw",
+    metavar="NAME",
+    shell_complete=offer("adamw", "adam", "sgd"),
+    help="adamw, adam or sgd.",
+)
 @click.option(
     "--limit",
     type=Between(1, 86_400),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mgpu_doctor.cli.completers import complete_recording
 from mgpu_doctor.cli.diagnose import diagnose_recording, find_recording
 from mgpu_doctor.cli.host_options import HOSTS_OPTION, parse_hosts
 from mgpu_doctor.cli.options import FILE, Argument, Verb
@@ -33,6 +34,7 @@ ENDINGS = (".html", ".md", ".json")
     cls=Argument,
     required=False,
     metavar="[RECORDING]",
+    shell_complete=complete_recording,
     help_text="A recording's folder, its id, or `latest`.",
 )
 @HOSTS_OPTION

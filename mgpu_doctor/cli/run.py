@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from mgpu_doctor.cli.completers import complete_file
 from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, OnHang, refuse, run_observed
 from mgpu_doctor.cli.options import FILE, Argument, Verb
 
@@ -18,6 +19,7 @@ from mgpu_doctor.cli.options import FILE, Argument, Verb
     nargs=-1,
     required=True,
     metavar="-- COMMAND…",
+    shell_complete=complete_file,
     help_text="The command to run, with its arguments.",
 )
 @DIRECTORY

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from mgpu_doctor.cli.completers import complete_recording
 from mgpu_doctor.cli.options import Argument, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -26,18 +27,30 @@ if TYPE_CHECKING:
 AGE = "such as 30d, 12h or 2w"
 SIZE = "such as 20GiB or 500MiB"
 T = TypeVar("T")
+Listed = TypeVar("Listed", bound="Callable[..., object]")
+
+
+def _listing(command: Listed) -> Listed:
+    """The options of a list of recordings."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        click.option(
+            "--failed",
+            is_flag=True,
+            help="List only jobs that ended with a signal or a non-zero exit code.",
+        ),
+        click.option(
+            "--match",
+            metavar="TEXT",
+            help="List only recordings whose id or command contains TEXT.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group(invoke_without_command=True)
-@click.option(
-    "--match", metavar="TEXT", help="List only recordings whose id or command contains TEXT."
-)
-@click.option(
-    "--failed",
-    is_flag=True,
-    help="List only jobs that ended with a signal or a non-zero exit code.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_listing
 @click.pass_context
 def runs(context: click.Context, *, match: str | None, failed: bool, as_json: bool) -> None:
     """List the recordings on this machine, newest first.
@@ -54,8 +67,18 @@ def runs(context: click.Context, *, match: str | None, failed: bool, as_json: bo
       mgpu-doctor runs show latest
       mgpu-doctor runs prune --older 30d
     """
-    if context.invoked_subcommand is not None:
-        return
+    if context.invoked_subcommand is None:
+        _print_list(match, failed=failed, as_json=as_json)
+
+
+@runs.command("list", cls=Verb)
+@_listing
+def list_recordings(*, match: str | None, failed: bool, as_json: bool) -> None:
+    """List the recordings, as `runs` alone does."""
+    _print_list(match, failed=failed, as_json=as_json)
+
+
+def _print_list(match: str | None, *, failed: bool, as_json: bool) -> None:
     from mgpu_doctor.recording.home import home
     from mgpu_doctor.recording.kept_recordings import all_kept
     from mgpu_doctor.report import recording_list as views
@@ -76,6 +99,7 @@ def runs(context: click.Context, *, match: str | None, failed: bool, as_json: bo
     "reference",
     cls=Argument,
     metavar="RECORDING",
+    shell_complete=complete_recording,
     help_text="A recording: its folder, its id, or `latest`.",
 )
 def show(reference: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mgpu_doctor.cli.completers import complete_recording
 from mgpu_doctor.cli.diagnose import find_recording
 from mgpu_doctor.cli.host_options import HOSTS_OPTION, parse_hosts
 from mgpu_doctor.cli.options import FILE, Argument, Between, Dashed, words_after_dashes
@@ -39,11 +40,15 @@ if TYPE_CHECKING:
     cls=Argument,
     required=False,
     metavar="[JOB]",
+    shell_complete=complete_recording,
     help_text="A recording: its folder, its id, or `latest`. By default, every job that is running "
     "here.",
 )
 @click.option(
-    "--replay", metavar="RECORDING", help="Replay a recording instead of showing what is running."
+    "--replay",
+    metavar="RECORDING",
+    shell_complete=complete_recording,
+    help="Replay a recording instead of showing what is running.",
 )
 @click.option("--once", is_flag=True, help="Print one frame and exit.")
 @click.option("--json", is_flag=True, help="Print one frame as JSON and exit.")

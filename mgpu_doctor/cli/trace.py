@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mgpu_doctor.cli.completers import complete_recording
 from mgpu_doctor.cli.options import FILE, Argument, Between, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -47,6 +48,7 @@ NOT_ALL_RANKS = (
     "subject",
     cls=Argument,
     metavar="PID|RECORDING",
+    shell_complete=complete_recording,
     help_text="A process id of the job (launcher or any rank), or the recording of a running job "
     "(its folder, its id, `latest`).",
 )

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mgpu_doctor.cli.completers import complete_trainer, complete_trainer_option
 from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, refuse, run_observed
 from mgpu_doctor.cli.options import Argument, Verb
 from mgpu_doctor.cli.sweep import SWEEP, run_sweep
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
     from mgpu_trainers.catalogue import Option, Trainer
 
 
@@ -89,6 +91,13 @@ class _Train(Verb):
             ctx.exit()
         return super().parse_args(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        words = [str(ctx.params.get("name") or ""), *ctx.args]
+        offered = complete_trainer_option(words, incomplete)
+        if len(words) > 1 and not incomplete.startswith("-"):
+            return offered  # the value of an option of the trainer
+        return [*super().shell_complete(ctx, incomplete), *offered]
+
 
 @click.command(
     cls=_Train, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
@@ -98,6 +107,7 @@ class _Train(Verb):
     cls=Argument,
     required=False,
     metavar="[NAME]",
+    shell_complete=complete_trainer,
     help_text="Name of the trainer; --list lists all.",
 )
 @click.option("--list", "listing", is_flag=True, help="List the trainers and their options.")
@@ -162,7 +172,8 @@ def train(
         options = _parse_options(context.args)
         command = catalogue.command(trainer, ranks, options)
     except catalogue.UsageError as error:
-        refuse(f"{str(error).rstrip('.')}.")
+        message = str(error)
+        refuse(message if message.endswith("?") else f"{message.rstrip('.')}.")
     if why := catalogue.missing(trainer, options):
         refuse(f"{name} {why}.")
     run_observed(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from mgpu_doctor.cli.completers import complete_recording, complete_treatment
 from mgpu_doctor.cli.options import FILE, Argument, Dashed, words_after_dashes
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -44,16 +45,24 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
     cls=Argument,
     required=False,
     metavar="[RECORDING]",
+    shell_complete=complete_recording,
     help_text="Take the command and the working folder of a recording, such as `latest`, instead "
     "of COMMAND.",
 )
 @click.option("--list", "lists", is_flag=True, help="List the treatments and exit.")
-@click.option("--only", multiple=True, metavar="NAME", help="Try this treatment; several: these.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_treatment,
+    help="Try this treatment; several: these.",
+)
 @click.option(
     "--try",
     "tries",
     multiple=True,
     metavar="NAME[=VALUE]",
+    shell_complete=complete_treatment,
     help="Try this treatment with this value, even if it does not seem to fit; several: these.",
 )
 @click.option(
@@ -130,15 +139,13 @@ def treat(
 def _parse_treatments(only: Sequence[str], tries: Sequence[str]) -> dict[str, Value]:
     """The values of --try; exits with code 2 for a wrong one or an unknown name."""
     from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
+    from mgpu_doctor.formatting import suggest
 
     wanted: dict[str, Value] = {}
     for text in (*only, *tries):
         name, given, value = text.partition("=")
         if name not in TREATMENTS or (given and text in only):
-            import difflib
-
-            near = difflib.get_close_matches(name, TREATMENTS, n=1)
-            hint = f" Did you mean {near[0]}?" if near and near[0] != name else ""
+            hint = "" if name in TREATMENTS else f" {suggest(name, TREATMENTS)}".rstrip()
             exit_with(
                 WRONG_USAGE,
                 f"there is no treatment {text!r}: see `mgpu-doctor treat --list`.{hint}",

@@ -14,7 +14,7 @@ from mgpu_probes.outside.traces.xplane_trace import ENDING as XPLANE
 from mgpu_probes.outside.untrusted_files import entries_below, open_below, open_named
 
 from mgpu_doctor.case.profiler_traces import newest_profile
-from mgpu_doctor.recording.home import LATEST, find, home, runs
+from mgpu_doctor.recording.home import LATEST, find, home, runs, suggest_recording
 from mgpu_doctor.recording.layout import BOXES, HOSTS, INFO
 
 STANDARD_INPUT = "-"
@@ -96,6 +96,8 @@ def recognize(word: str) -> Subject:
         return _recognize_folder(path)
     if path.exists():
         return _recognize_file(path)
+    if hint := suggest_recording(word):
+        raise UnknownSubject(f"{word} does not exist. {hint}")
     raise UnknownSubject(
         f"{word} does not exist: name a process id, a recording (its folder, its id or `latest`; "
         f"recordings are in {runs()}), a log, a flight-recorder dump, a memory snapshot or "

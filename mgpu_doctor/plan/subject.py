@@ -8,6 +8,7 @@ from mgpu_trainers import catalogue
 from mgpu_trainers.catalogue import Framework, Trainer
 
 from mgpu_doctor.analysis.memory.memory_plan import Strategy
+from mgpu_doctor.formatting import suggest
 
 
 class SubjectError(ValueError):
@@ -59,7 +60,10 @@ def find_subject(name: str, model: str | None) -> Subject:
     Raises SubjectError if the name is none of these or cannot be planned.
     """
     if model is not None and model not in BATCH:
-        raise SubjectError(f"--model must be one of {', '.join(BATCH)}, not {model}.")
+        hint = suggest(model, BATCH)
+        raise SubjectError(
+            f"--model must be one of {', '.join(BATCH)}, not {model}. {hint}".strip()
+        )
     if name in BATCH:
         if model is not None:
             raise SubjectError(f"--model chooses the model of a trainer, and {name} is one itself.")
@@ -76,6 +80,8 @@ def find_subject(name: str, model: str | None) -> Subject:
         raise SubjectError(f"--model chooses the model of a built-in trainer, not of {name}.")
     if ":" in name or name.endswith(".py"):
         return Subject(name, name)
+    if hint := suggest(name, [*BATCH, *STRATEGIES]):
+        raise SubjectError(f"{name!r} is not a trainer or a model. {hint}")
     raise SubjectError(
         f"{name!r} is not a trainer or a model ({', '.join(BATCH)}): name your own as "
         "module:function or script.py:function."

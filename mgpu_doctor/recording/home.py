@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from mgpu_doctor.formatting import suggest
 from mgpu_doctor.recording.layout import INFO
 from mgpu_doctor.recording.write import private_folder
 
@@ -97,6 +98,20 @@ def find(reference: str, environment: Mapping[str, str] = os.environ) -> Path | 
     return None
 
 
+def suggest_recording(reference: str, environment: Mapping[str, str] = os.environ) -> str:
+    """`Did you mean X?` with the newest recordings whose id is near `reference` or contains it, or
+    empty."""
+    try:
+        names = sorted(os.listdir(runs(environment)), reverse=True)[:MOST_SUGGESTED_FROM]
+    except OSError:
+        names = []
+    holding = [name for name in names if len(reference) > 2 and reference in name][:2]
+    if holding:
+        return f"Did you mean {', '.join(holding)}?"
+    return suggest(reference, [LATEST, *names])
+
+
+MOST_SUGGESTED_FROM = 1000
 ELSEWHERE = "elsewhere"
 MOST_ELSEWHERE = 256
 

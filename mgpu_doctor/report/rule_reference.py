@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mgpu_doctor.analysis.measures import STEP_MEASURES
 from mgpu_doctor.formatting import format_bytes
 from mgpu_doctor.rules.rule import Limit, Rule
 
-WIDTH = 88
+WIDTH, NARROW = 88, 80
 FAMILIES = {
     "hang": "Hang and stall",
     "slow": "Slow",
@@ -55,14 +55,27 @@ _fill = functools.partial(textwrap.fill, break_on_hyphens=False)
 
 
 def list_rules(rules: Iterable[Rule]) -> str:
-    """Returns one or two lines for each rule."""
-    ordered = _ordered(rules)
-    width = max(len(rule.code) for rule in ordered)
+    """Returns one or two lines for each rule, under a heading for each family."""
+    listed = list(rules)
+    width = max(len(rule.code) for rule in listed) + 2
     indent = " " * (width + 2)
-    return "\n".join(
-        _fill(f"{rule.code:<{width}}  {rule.summary}", WIDTH, subsequent_indent=indent)
-        for rule in ordered
-    )
+    parts = []
+    for title, members in _families(listed):
+        lines = [
+            _fill(f"  {rule.code:<{width}}{rule.summary}", NARROW, subsequent_indent=indent)
+            for rule in members
+        ]
+        parts.append("\n".join([title, *lines]))
+    return "\n\n".join(parts)
+
+
+def _families(rules: Sequence[Rule]) -> Iterator[tuple[str, list[Rule]]]:
+    """Yields the heading and the rules of each family."""
+    families = list(FAMILIES) + sorted({rule.family for rule in rules} - set(FAMILIES))
+    for family in families:
+        members = [rule for rule in _ordered(rules) if rule.family == family]
+        if members:
+            yield FAMILIES.get(family, family.capitalize()), members
 
 
 def explain_rule(rule: Rule) -> str:
@@ -83,12 +96,9 @@ def explain_rule(rule: Rule) -> str:
 def reference_page(rules: Sequence[Rule]) -> str:
     """Returns every rule as Markdown."""
     parts = [PREFACE]
-    families = list(FAMILIES) + sorted({rule.family for rule in rules} - set(FAMILIES))
-    for family in families:
-        members = [rule for rule in _ordered(rules) if rule.family == family]
-        if members:
-            parts.append(f"## {FAMILIES.get(family, family.capitalize())}\n")
-            parts += [_markdown(rule) for rule in members]
+    for title, members in _families(rules):
+        parts.append(f"## {title}\n")
+        parts += [_markdown(rule) for rule in members]
     return "\n".join(parts)
 
 
@@ -99,10 +109,10 @@ def _ordered(rules: Iterable[Rule]) -> list[Rule]:
 def _sections(rule: Rule) -> list[tuple[str, str]]:
     by_phases = not {*rule.needs}.isdisjoint(STEP_MEASURES)
     sections = [
+        ("What to do", rule.fixes),
         ("How it is measured", rule.how_measured),
         *([("Clock", CLOCK)] if by_phases else []),
         ("Thresholds", rule.thresholds),
-        ("What to do", rule.fixes),
     ]
     if rule.replaces:
         sections.append(("Reported instead of", f"{', '.join(rule.replaces)} (for the same rank)."))

@@ -3,7 +3,8 @@
 Options and faults ask a trainer for these capabilities, never for its name. Imports no framework.
 """
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 Value = int | float | str
@@ -20,6 +21,13 @@ class UsageError(ValueError):
     def __init__(self, message: str, option: str | None = None) -> None:
         super().__init__(message)
         self.option = option
+
+
+def suggest(typed: str, names: Iterable[str], *, most: int = 1) -> str:
+    """`. Did you mean X, Y?` as the end of a message, with the names nearest to `typed`; empty if
+    none is near."""
+    close = difflib.get_close_matches(typed, list(names), n=most)
+    return f". Did you mean {', '.join(close)}?" if close else ""
 
 
 class Framework(str, Enum):

@@ -5,7 +5,6 @@ Imports no framework, so that a list or a `--help` costs nothing.
 """
 
 import argparse
-import difflib
 import importlib.util
 import os
 import sys
@@ -13,7 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from mgpu_trainers import cluster, faults, torch_versions
-from mgpu_trainers.capabilities import PHASES, Batches, Framework, Launcher, UsageError, Value
+from mgpu_trainers.capabilities import (
+    PHASES,
+    Batches,
+    Framework,
+    Launcher,
+    UsageError,
+    Value,
+    suggest,
+)
 from mgpu_trainers.capabilities import Capability as Has
 from mgpu_trainers.fault_spec import SpecError, list_keys
 from mgpu_trainers.option_checks import check_fit, check_options
@@ -217,14 +224,9 @@ def find(name: str) -> Trainer:
             return trainer
     if "horovod" in name.split("-"):
         raise UsageError(_HOROVOD)
-    names = ", ".join(trainer.name for trainer in TRAINERS)
-    raise UsageError(f"there is no trainer {name!r}: choose one of {names}")
-
-
-def _suggest_option(typed: str, names: Iterable[str]) -> str:
-    """The option that was probably meant, as an addition to a message; empty: none is close."""
-    close = difflib.get_close_matches(typed.replace("_", "-"), list(names), n=1, cutoff=0.75)
-    return f" (there is --{close[0]})" if close else ""
+    names = [trainer.name for trainer in TRAINERS]
+    hint, choices = suggest(name, names, most=3), f": choose one of {', '.join(names)}"
+    raise UsageError(f"there is no trainer {name!r}{hint or choices}")
 
 
 def missing(trainer: Trainer, options: Mapping[str, object] | None = None) -> str | None:
@@ -299,7 +301,7 @@ def check(
     for name, value in options.items():
         option = options_by_name.get(name.replace("_", "-"))
         if option is None:
-            hint = _suggest_option(name, options_by_name)
+            hint = suggest(name.replace("_", "-"), options_by_name).replace("mean ", "mean --")
             raise UsageError(f"{trainer.name} has no option --{name}{hint}", name)
         for text in _list_texts(value):
             if option.name == "batch" and text == AUTO and not option.words:

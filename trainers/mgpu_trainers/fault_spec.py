@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from mgpu_trainers.capabilities import suggest
+
 ALL = -1
 """The rank of a fault that every rank has; spelled `rank=all`."""
 
@@ -90,7 +92,9 @@ def _parse_fault(text: str, part: str, start: int, kinds: Mapping[str, type[K]])
 
     name, colon, rest = part.partition(":")
     if name not in kinds:
-        raise refuse(start, f"there is no fault {name!r}, only {', '.join(kinds)}")
+        raise refuse(
+            start, f"there is no fault {name!r}, only {', '.join(kinds)}{suggest(name, kinds)}"
+        )
     keys = {_spelling(key_field): key_field for key_field in fields(kinds[name])}
     values: dict[str, Any] = {}
     position = start + len(name) + 1

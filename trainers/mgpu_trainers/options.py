@@ -7,7 +7,7 @@ Imports no framework.
 from collections.abc import Set
 from dataclasses import dataclass, replace
 
-from mgpu_trainers.capabilities import Capability, Framework, UsageError, Value
+from mgpu_trainers.capabilities import Capability, Framework, UsageError, Value, suggest
 
 AUTO = "auto"
 """In place of a number of samples: the most that fit."""
@@ -59,7 +59,8 @@ class Option:
         """The value that `text` spells; raises UsageError if the option does not accept it."""
         if self.choices and text not in self.choices:
             choices = ", ".join(self.choices)
-            raise UsageError(f"--{self.name} must be one of {choices}, not {text}", self.name)
+            hint = suggest(text, self.choices)
+            raise UsageError(f"--{self.name} must be one of {choices}, not {text}{hint}", self.name)
         if text in self.words:
             return text
         try:

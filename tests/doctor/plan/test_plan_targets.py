@@ -154,7 +154,8 @@ def test_a_model_or_a_function_leaves_the_strategy_open() -> None:
         ("torch-ddp", "gpt-5", "--model must be one of"),
         ("resnet50", "gpt-nano", "is one itself"),
         ("mine:plan", "gpt-nano", "built-in trainer"),
-        ("torch_ddp", None, "module:function"),
+        ("torch_ddp", None, "Did you mean torch-ddp"),
+        ("mine", None, "module:function"),
     ],
 )
 def test_what_names_nothing_is_refused(name: str, model: str | None, message: str) -> None:
