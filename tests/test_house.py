@@ -241,6 +241,7 @@ SMALL_MODULES = {
     "mgpu_doctor.cluster.joint_snapshots": "pure, apart from files",
     "mgpu_doctor.cli.host_options": LEAF,
     "mgpu_doctor.case.log_matches": "a type that crosses rooms",
+    "mgpu_doctor.cli.completion": VERB,
     "mgpu_doctor.cli.explain": VERB,
     "mgpu_doctor.errors": LEAF,
     "mgpu_doctor.launch.messages": LEAF,
