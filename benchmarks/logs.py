@@ -97,6 +97,16 @@ def storm(count: int, chance: random.Random) -> Iterator[str]:
         yield f"MemoryError: sample {n}\nskipping sample {n}\n"
 
 
+def diverged(count: int, chance: random.Random) -> Iterator[str]:
+    """What eight ranks log after the loss became NaN: each line matches signatures."""
+    for n in range(count):
+        stamp = f"2026-01-02 03:{n // 60 % 60:02}:{n % 60:02},{chance.randrange(1000):03}"
+        yield (
+            f"[rank{n % 8}]: {stamp} INFO trainer: epoch {n // 9000} step {n} loss nan "
+            f"grad_norm nan lr {chance.random():.2e}\n"
+        )
+
+
 def random_words(count: int, chance: random.Random) -> Iterator[str]:
     """Lines that never repeat."""
     for n in range(count):
@@ -107,6 +117,7 @@ KINDS: dict[str, Callable[[int, random.Random], Iterator[str]]] = {
     "training": training,
     "progress bars": bars,
     "tracebacks": storm,
+    "losses of NaN": diverged,
     "words": random_words,
 }
 

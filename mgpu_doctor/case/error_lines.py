@@ -10,8 +10,9 @@ from itertools import pairwise
 
 from mgpu_probes.outside.logs.joined_lines import breaks_of
 from mgpu_probes.outside.logs.log_lines import Line, split_line
-from mgpu_probes.outside.logs.log_scanner import MILD, Scanned
+from mgpu_probes.outside.logs.log_scanner import MILD
 from mgpu_probes.outside.logs.log_shapes import reports_progress
+from mgpu_probes.outside.logs.scanned_logs import Scanned
 from mgpu_probes.outside.tracebacks import ASIDE, LINES_OF_FRAME
 
 from mgpu_doctor.case.last_exceptions import HARMLESS, RAISED

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from mgpu_probes.outside import console_errors as parser
 from mgpu_probes.outside.console_errors import ConsoleFacts, PrintedTraceback
 from mgpu_probes.outside.jobs.launchers import WRAPPER_FOLDERS
-from mgpu_probes.outside.logs.log_scanner import Form, KeptLine
+from mgpu_probes.outside.logs.scanned_logs import Form, KeptLine
 
 from mgpu_doctor.case.captured_console import error_of, logged_end
 from mgpu_doctor.case.log_matches import LogMatch, went_on

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mgpu_probes.outside.jobs.launchers import find_launcher_in_log
-from mgpu_probes.outside.logs.log_scanner import Hit, Scanned
+from mgpu_probes.outside.logs.scanned_logs import Hit, Scanned
 
 from mgpu_doctor.case.model import Job, LoggedEnd, Outcome, Rank, State
 from mgpu_doctor.case.placeholders import blank_rank

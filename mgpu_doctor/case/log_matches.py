@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mgpu_probes.outside.logs.log_scanner import Form
+from mgpu_probes.outside.logs.scanned_logs import Form
 
 BUFFERED = 200
 """Lines per rank that may still appear after its traceback: its buffered standard output (8 KiB by

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mgpu_probes.outside.logs.log_files import ranks_from_names
-from mgpu_probes.outside.logs.log_scanner import Scanned
+from mgpu_probes.outside.logs.scanned_logs import Scanned
 from mgpu_probes.outside.untrusted_files import entries_below
 
 MOST_FILES = 20_000

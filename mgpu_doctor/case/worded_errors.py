@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 
 from mgpu_probes.outside.logs.log_lines import Line
-from mgpu_probes.outside.logs.log_scanner import Form, Scanned
+from mgpu_probes.outside.logs.scanned_logs import Form, Scanned
 
 from mgpu_doctor.case.error_lines import FLATTENED, LastLine, LogEnd, read_log_end
 from mgpu_doctor.case.last_exceptions import RAISED

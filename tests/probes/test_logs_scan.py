@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from mgpu_probes.outside import console_errors
 from mgpu_probes.outside.logs.log_blocks import bare
 from mgpu_probes.outside.logs.log_files import BLOCK, open_log
-from mgpu_probes.outside.logs.log_scanner import EXACT
 from mgpu_probes.outside.logs.log_shapes import Shapes
+from mgpu_probes.outside.logs.repeated_lines import LEAST_LOOKS
 
 from tests.support.logs import LOST, OOM, RECORDED, Text, progress, scanned, scanned_text, write
 
@@ -47,9 +47,37 @@ def test_each_rank_has_its_first_hit_and_a_count() -> None:
 
 
 def test_a_line_that_repeats_without_end_is_counted() -> None:
-    text = f"[rank1]: {RAN_OUT}\n" * (3 * EXACT)
+    text = f"[rank1]: {RAN_OUT}\n" * (3 * LEAST_LOOKS)
     (hit,) = scanned_text(text).hits
-    assert hit.count == 3 * EXACT
+    assert hit.count == 3 * LEAST_LOOKS
+
+
+NAN = Text("nan", "loss", r"\bloss nan\b")
+
+
+def test_ranks_that_repeat_a_line_are_counted_each() -> None:
+    count = 8 * LEAST_LOOKS
+    lines = [f"[rank{n % 4}]: epoch {n % 4} step {n} loss nan" for n in range(count)]
+    lines += ["[rank7]: epoch 3 step 9 loss nan", "[rank0]: epoch 3 step 9 loss 0.5"]
+    hits = scanned_text("\n".join(lines), NAN).hits
+    found = [(hit.rank, hit.number, hit.count, hit.after) for hit in hits]
+    each = count // 4
+    last = (7, count + 1, 1, 1)
+    assert found == [*((n, n + 1, each, 5 - n) for n in range(4)), last]
+
+
+def test_lines_whose_numbers_decide_are_all_searched() -> None:
+    failed = Text("failed", "exit code", r"exit code [1-9]")
+    lines = ["worker 3 left with exit code 7"] * (2 * LEAST_LOOKS)
+    lines[1::2] = ["worker 3 left with exit code 0"] * LEAST_LOOKS
+    (hit,) = scanned_text("\n".join(lines), failed).hits
+    assert hit.count == LEAST_LOOKS
+
+
+def test_a_local_rank_of_several_hosts_is_no_label() -> None:
+    lines = [f"[rank{n % 4}]: [default{n % 2}]: step {n} loss nan" for n in range(8 * LEAST_LOOKS)]
+    hits = scanned_text("\n".join(lines), NAN).hits
+    assert [(hit.rank, hit.count) for hit in hits] == [(n, 2 * LEAST_LOOKS) for n in range(4)]
 
 
 def test_what_must_be_there_often_is_no_hit_before() -> None:

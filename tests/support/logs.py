@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mgpu_probes.outside.logs.log_files import open_log
-from mgpu_probes.outside.logs.log_scanner import Engine, Scanned
+from mgpu_probes.outside.logs.log_scanner import Engine
+from mgpu_probes.outside.logs.scanned_logs import Scanned
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 

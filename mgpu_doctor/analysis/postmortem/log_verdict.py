@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mgpu_probes.outside.logs.log_scanner import Form
+from mgpu_probes.outside.logs.scanned_logs import Form
 
 from mgpu_doctor.analysis.machines.host_devices import on_bus
 from mgpu_doctor.analysis.postmortem.device_memory_message import reread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mgpu_probes.outside.logs.log_scanner import Form
+from mgpu_probes.outside.logs.scanned_logs import Form
 
 from mgpu_doctor.analysis.postmortem.log_verdict import (
     GENERIC_CODES,

@@ -6,4 +6,6 @@
 - `log_lines`: a line -> rank, time and text, without the prefixes of launchers and loggers.
 - `log_blocks`: a block -> pieces with their line numbers, as harmless text.
 - `log_scanner`: blocks -> matched signatures, the text around tracebacks, the last lines.
+- `repeated_lines`: lines that only repeat with other numbers -> their counters.
+- `scanned_logs`: the facts that a scan returns.
 """

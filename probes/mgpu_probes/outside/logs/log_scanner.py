@@ -6,7 +6,6 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from itertools import chain
 from typing import Protocol
 
@@ -15,13 +14,13 @@ from mgpu_probes.outside.logs.joined_lines import Physical, Sought, breaks_of, f
 from mgpu_probes.outside.logs.log_blocks import WINDOW, Block, bare, decoded, pieces_of
 from mgpu_probes.outside.logs.log_lines import Line, indentation_of, numbered_style, split_line
 from mgpu_probes.outside.logs.log_shapes import Shapes
+from mgpu_probes.outside.logs.repeated_lines import RepeatedLines
+from mgpu_probes.outside.logs.scanned_logs import Form, Hit, KeptLine, Scanned
 from mgpu_probes.outside.terminal_text import clean_line
 
 TEXT_LIMIT = 500
 VALUE_LIMIT = 600
 MOST_HITS = 20_000
-EXACT = 1000
-"""Matches of a signature per rank after which only its needle is counted."""
 LOOK_BACK = 200
 """Lines before one without a time stamp that are searched for the last stamp."""
 SAMPLE = 2000
@@ -49,19 +48,6 @@ MOST_TOLD = 10_000
 """Number of the first, and of the last, such lines that are kept."""
 
 
-class Form(str, Enum):
-    """How a message was recognised."""
-
-    LINE = "line"
-    """By its pattern, in one line."""
-    JOINED = "joined"
-    """By its pattern, in lines that were joined: the message is broken over them."""
-    HEAD = "head"
-    """By its head alone: the rest is cut off or has another wording. It has no values."""
-    WORDS = "words"
-    """By single words of an error that matches no known message. It has no values."""
-
-
 class Wanted(Protocol):
     """A signature to search for. `pattern` is searched in lines that contain `needle`; it must
     match `least` times on a rank. `heads` are literals that are enough where the pattern fails."""
@@ -76,58 +62,6 @@ class Wanted(Protocol):
     def least(self) -> int: ...
     @property
     def heads(self) -> tuple[str, ...]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """The first line that matched a signature on a rank."""
-
-    signature: str
-    rank: int | None
-    local_rank: int | None
-    number: int
-    text: str
-    at: float | None
-    values: Mapping[str, str]
-    context: tuple[str, ...] = ()
-    count: int = 1
-    after: int = 0
-    """Lines after its last match that report progress of the training."""
-    later: float | None = None
-    """Seconds from `at` to the last such line, by their time stamps."""
-    form: Form = Form.LINE
-
-
-@dataclass(frozen=True, slots=True)
-class KeptLine:
-    """A line near a failure, with its rank in torch's form (`[rank2]: `)."""
-
-    number: int
-    text: str
-    after: int
-    """Like `Hit.after`."""
-    later: float | None
-    """Like `Hit.later`, from the last stamp before."""
-    at: float | None = None
-    """Seconds since the epoch by its own stamp, or the last one shortly before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scanned:
-    source: str
-    lines: int
-    hits: tuple[Hit, ...]
-    kept_lines: tuple[KeptLine, ...]
-    tail: tuple[str, ...]
-    """The last lines that are not blank."""
-    tail_numbers: tuple[int, ...]
-    """The number of each of them."""
-    ranks: frozenset[int]
-    """Ranks that label its first and last lines."""
-    local_ranks: frozenset[int]
-    began: float | None
-    """Seconds since the epoch by the first and the last stamped line."""
-    ended: float | None
 
 
 class Engine:
@@ -166,6 +100,8 @@ MILD = re.compile(
 )
 """Log levels that report no failure: by word, or by letter as in glog, absl and torch."""
 
+Hot = tuple[int, tuple[int, ...]]
+"""The position of a piece and the needles that it may hold."""
 Key = tuple[int, int | None, int | None]
 """The index of what was searched for, rank and local rank."""
 
@@ -202,6 +138,7 @@ class _Scanner:
         self._counted_at: float | None = None
         self._looked = 0
         self._stamped: tuple[int, float] | None = None
+        self._repeated: RepeatedLines[_Seen] = RepeatedLines()
 
     def feed(self, block: bytes) -> None:
         block = bare(block)
@@ -214,7 +151,8 @@ class _Scanner:
         if hot or self._following or self._hits or self._partial or self._first_lines:
             pieces = pieces_of(block)
             counting = self._engine.shapes.progress(shapes, pieces)
-            self._look(Block.of(block, pieces, counting, self._lines, self._counted), hot)
+            whole = Block.of(block, pieces, counting, self._lines, self._counted)
+            self._look(whole, hot, shapes)
             self._counted += len(counting)
             if counting:
                 self._counted_at = self._stamp_before(pieces, counting[-1] + 1) or self._counted_at
@@ -368,64 +306,74 @@ class _Scanner:
         self._year = next((line.year for line in seen if line.year is not None), None)
         self._seen = [self._line(text) for text in self._first] if self._year else seen
 
-    def _look(self, block: Block, hot: Iterable[tuple[int, tuple[int, ...]]]) -> None:
+    def _look(self, block: Block, hot: Iterable[Hot], shapes: Sequence[bytes]) -> None:
         wanted, messages = len(self._engine.wanted), len(self._engine.messages)
         telling: list[int] = []
         self._looked, self._stamped = 0, None
         for position, held in hot:
             piece = block.pieces[position]
-            raw, whole = "", False
+            if (seen := self._repeated.find(shapes[position], piece)) is not None:
+                counted = block.counted_until(position)
+                for match in seen:
+                    match.again(counted)
+                continue
+            raw = ""
             line: Line | None = None
+            matches: dict[int, _Seen] = {}
+            found: _Seen | None = None
             for number in held:  # patterns before heads
                 if self._engine.sought[number] not in piece:
                     continue
-                if number < messages and line is None:
+                if number >= messages:
+                    telling.append(position)
+                    break  # the last ones
+                if line is None:
                     raw = decoded(piece)
                     line = self._line(raw)
-                if number < wanted and line is not None:
-                    whole |= self._try(number, block, position, line, raw)
-                elif number < messages and line is not None:
-                    if not whole:
-                        self._take_head(number, block, position, line)
-                elif not telling or telling[-1] != position:
-                    telling.append(position)
+                if number < wanted:
+                    found = self._try(number, block, position, line, raw)
+                elif not any(other < wanted for other in matches):
+                    found = self._take_head(number, block, position, line)
+                if found is not None:
+                    matches[number] = found
+            if line is not None and telling[-1:] != [position]:
+                self._repeated.learn(shapes[position], piece, (line.rank, line.local_rank), matches)
         self._keep(block, telling)
 
-    def _try(self, number: int, block: Block, position: int, line: Line, raw: str) -> bool:
-        """Searches one line for one signature; whether it is there. `raw`: with its prefixes."""
+    def _try(self, number: int, block: Block, position: int, line: Line, raw: str) -> _Seen | None:
+        """Searches one line for one signature; None: it is not there. `raw`: with its prefixes."""
         piece = block.pieces[position]
         place = piece.find(self._engine.sought[number])
-        key = (number, line.rank, line.local_rank)
-        known = self._hits.get(key)
-        if known is not None and known.count >= EXACT:
-            known.again(block.counted_until(position))
-            return True
         text, found = self._found(number, piece, place, line.text, raw)
         if found is None:
-            return False
-        if known is not None:
+            return None
+        key = (number, line.rank, line.local_rank)
+        if (known := self._hits.get(key)) is not None:
             known.again(block.counted_until(position))
-        elif len(self._hits) < MOST_HITS:
-            start = max(0, found.start() - TEXT_LIMIT // 2) if len(text) > TEXT_LIMIT else 0
-            hit = self._hit(number, block, position, line, text[start : start + TEXT_LIMIT])
-            first = replace(hit, values=_short(found.groupdict()))
-            self._hits[key] = _Seen(first, block.counted_until(position))
-        return True
+            return known
+        start = max(0, found.start() - TEXT_LIMIT // 2) if len(text) > TEXT_LIMIT else 0
+        hit = self._hit(number, block, position, line, text[start : start + TEXT_LIMIT])
+        seen = _Seen(replace(hit, values=_short(found.groupdict())), block.counted_until(position))
+        if len(self._hits) < MOST_HITS:
+            self._hits[key] = seen
+        return seen
 
-    def _take_head(self, number: int, block: Block, position: int, line: Line) -> None:
+    def _take_head(self, number: int, block: Block, position: int, line: Line) -> _Seen | None:
         """Counts a line that contains a head and matches no pattern, unless it is a warning."""
         if MILD.search(block.pieces[position][:LEVEL_LIMIT]):
-            return
+            return None
         wanted = self._engine.messages[number].wanted
         key = (wanted, line.rank, line.local_rank)
         if (known := self._partial.get(key)) is not None:
             known.again(block.counted_until(position))
-        elif len(self._partial) < MOST_HITS:
-            place = line.text.find(self._engine.messages[number].literal)
-            text = line.text if 0 <= place < TEXT_LIMIT // 2 else line.text[max(0, place - 100) :]
-            hit = self._hit(wanted, block, position, line, text[:TEXT_LIMIT])
-            first = replace(hit, form=Form.HEAD)
-            self._partial[key] = _Seen(first, block.counted_until(position))
+            return known
+        place = line.text.find(self._engine.messages[number].literal)
+        text = line.text if 0 <= place < TEXT_LIMIT // 2 else line.text[max(0, place - 100) :]
+        hit = self._hit(wanted, block, position, line, text[:TEXT_LIMIT])
+        seen = _Seen(replace(hit, form=Form.HEAD), block.counted_until(position))
+        if len(self._partial) < MOST_HITS:
+            self._partial[key] = seen
+        return seen
 
     def _hit(self, number: int, block: Block, position: int, line: Line, text: str) -> Hit:
         return Hit(
