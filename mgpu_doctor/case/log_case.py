@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from pathlib import Path
 
 from mgpu_probes.outside.logs.log_files import STDIN, NoText, UnreadableLog, open_log
-from mgpu_probes.outside.logs.log_scanner import Engine, Hit, Scanned
+from mgpu_probes.outside.logs.log_scanner import Engine
+from mgpu_probes.outside.logs.scanned_logs import Hit, Scanned
 from mgpu_probes.outside.untrusted_files import within_budget
 
 from mgpu_doctor.case.last_exceptions import find_last_exceptions
@@ -19,10 +20,10 @@ from mgpu_doctor.case.log_ends import endings_of, with_joined_messages
 from mgpu_doctor.case.log_job import FACTS, Fact, job_of_logs, ranks_of_logs, world_size_of
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.log_sources import LabelledLog, log_files, ranks_seen, with_ranks
-from mgpu_doctor.case.model import Case, Console, Subject, Unexamined
+from mgpu_doctor.case.model import Case, Console, LoggedEnd, Subject, Unexamined
 from mgpu_doctor.case.worded_errors import find_worded_errors
 from mgpu_doctor.signatures.error_endings import ENDINGS
-from mgpu_doctor.signatures.error_topics import TOPICS, WORDED_CAUSES
+from mgpu_doctor.signatures.error_topics import ENDING, TOPICS, WORDED_CAUSES
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from mgpu_doctor.signatures.signature import Role
 
@@ -52,13 +53,23 @@ def load_logs(subjects: Sequence[str]) -> Case:
     return _case(subjects, found)
 
 
-def signs_of(streams: Mapping[str, Iterable[str]]) -> tuple[LogMatch, ...]:
-    """The signs in lines that were read already, by stream. `rank` is None where no line says."""
-    found = [
-        _engine().scan(name, ("\n".join(lines).encode("utf-8", "replace"),))
+def signs_of(
+    streams: Mapping[str, Iterable[str]], ends: Sequence[LoggedEnd] | None = None
+) -> tuple[LogMatch, ...]:
+    """The signs in lines that were read already, by stream. `rank` is None where no line says.
+
+    `ends`: of a job that failed, how its processes ended; if no known message says why, the words
+    of its last errors count, as in a log. None: the job did not fail, or not yet."""
+    logs = [
+        LabelledLog(_engine().scan(name, ("\n".join(lines).encode("utf-8", "replace"),)))
         for name, lines in streams.items()
     ]
-    return _signs([LabelledLog(one) for one in found])
+    signs = _signs(logs)
+    if ends is None:
+        return signs
+    caught = endings_of(logs, max(len(ranks_seen(logs)), 1)).caught
+    worded = _worded_signs(signs, logs, ends, caught)
+    return (*signs, *(sign for sign in worded if sign.signature not in _HOW_ENDED))
 
 
 @cache
@@ -83,6 +94,10 @@ _TELLING = {
     and not (signature.role is Role.SYMPTOM and signature.code in _ENDINGS)
 }
 """Signatures that say why a job failed, or what its ranks waited for."""
+_HOW_ENDED = frozenset(
+    signature.id for signature in (*TOPICS, *ENDINGS) if signature.weight <= ENDING
+)
+"""Words that say only how a process ended: a recording has its exit code and signal."""
 _OVERCOME_BY = {
     signature.id: {f"overcome: {text}" for text in signature.overcome_by}
     for signature in SIGNATURES
@@ -141,8 +156,7 @@ def _case(subjects: Sequence[str], found: _LogSources) -> Case:
     endings.ends = with_joined_messages(endings.ends, signs)
     if not endings.ends and not any(sign.signature in _GRAVE for sign in signs):
         endings.ends = find_last_exceptions(logs, endings.caught)
-    if not any(sign.signature in _TELLING for sign in signs):
-        signs = (*signs, *_worded(signs, find_worded_errors(logs, endings.ends, endings.caught)))
+    signs = (*signs, *_worded_signs(signs, logs, endings.ends, endings.caught))
     job = job_of_logs(scanned, endings.ends, endings.asked, world_size)
     return Case(
         subject=Subject("log", _reference(subjects)),
@@ -170,12 +184,20 @@ def _signs(logs: Sequence[LabelledLog]) -> tuple[LogMatch, ...]:
     return tuple(found)
 
 
-def _worded(known: Sequence[LogMatch], worded: Iterable[LogMatch]) -> Iterable[LogMatch]:
-    """Of the errors without a known message, those that say more than the known endings."""
+def _worded_signs(
+    known: Sequence[LogMatch],
+    logs: Sequence[LabelledLog],
+    ends: Sequence[LoggedEnd],
+    caught: Collection[tuple[str, int]],
+) -> Iterator[LogMatch]:
+    """The errors without a known message, if no known one says why the job failed: those that say
+    more than the known endings."""
+    if any(sign.signature in _TELLING for sign in known):
+        return
     texts = {sign.text for sign in known}
     codes = {_CODES[sign.signature] for sign in known}
     has_ended = any(sign.signature in _GRAVE for sign in known)
-    for sign in worded:
+    for sign in find_worded_errors(logs, ends, caught):
         is_known = sign.text in texts or _CODES[sign.signature] in codes
         if not is_known and (sign.signature in WORDED_CAUSES or not has_ended):
             yield sign

@@ -127,7 +127,9 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
             snapshot for snapshot in snapshots if until is None or snapshot.at <= until
         ),
         flights=_flights(path, hosts, until, unexamined),
-        signs=signs_of(streams) if end.over or read is read_box else (),
+        signs=signs_of(streams, console.ends if job.outcome is Outcome.FAILED else None)
+        if end.over or read is read_box
+        else (),
         unexamined=tuple(unexamined),
     )
 

@@ -19,6 +19,7 @@ from mgpu_doctor.case.outcomes import MOST_MISSING
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.recording.layout import CONSOLE, END, EXITS, HOST_SAMPLES, HOSTS, INFO, SCHEMA
 from mgpu_doctor.recording.live_recordings import make_outside
+from mgpu_doctor.signatures.error_topics import TOPICS
 from tests.support.boxes import SECOND, write_steps
 
 HOST = os.uname().nodename
@@ -571,3 +572,31 @@ def test_a_socket_is_looked_for_beside_the_box_alone(recorder: Recorder) -> None
     (rank,) = recorder.load().ranks
     assert Path(rank.metadata.worker_socket or "").parent == recorder.host / "boxes"
     assert (rank.metadata.worker_socket or "").endswith(f".{os.getpid()}.0.sock")
+
+
+UNKNOWN_ERROR = "[ERROR] PoolError: unable to allocate 3 GiB for the buffer\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "codes"),
+    [
+        pytest.param({"exit_code": 1}, ["oom-host"], id="failed"),
+        pytest.param({"exit_code": 0}, [], id="completed"),
+        pytest.param({"signal": 15, "asked": 15}, [], id="asked to end"),
+    ],
+)
+def test_words_of_an_unknown_error_count_if_the_job_failed(
+    recorder: Recorder, end: dict[str, int], codes: list[str]
+) -> None:
+    recorder.info()
+    recorder.console(f"step 1 loss 0.5\n{UNKNOWN_ERROR}")
+    recorder.end(**end)
+    signs = recorder.load().signs
+    assert [topic.code for topic in TOPICS for sign in signs if sign.signature == topic.id] == codes
+
+
+def test_words_that_say_how_a_process_ended_do_not_count_in_a_recording(recorder: Recorder) -> None:
+    recorder.info()
+    recorder.console("step 1 loss 0.5\nLaunchError: child ended with status -9\n")
+    recorder.end(exit_code=1)
+    assert recorder.load().signs == ()
