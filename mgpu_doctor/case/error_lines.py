@@ -21,7 +21,7 @@ LAST_LINES = 40
 """Lines at the end of a log that are read, calls of native stacks not counted. A choice: what
 launchers print after an error is seldom longer."""
 LATEST = 4
-"""Lines at the very end, of which several show what ranks wait for."""
+"""Lines at the very end: if several of them say that ranks wait, the job still waits."""
 LEAST_FRAMES = 2
 """Frames that make a traceback without a header."""
 WRAPPED_WIDTHS = range(60, 132)
@@ -167,7 +167,7 @@ class LogEnd:
     """The end of a log."""
 
     reports: tuple[LastLine, ...] = ()
-    """The lines of which each may report an error."""
+    """Lines that may report an error."""
     boxes: tuple[tuple[LastLine, ...], ...] = ()
     """Boxes of prose that report an error, as Open MPI prints them."""
     progress: LastLine | None = None
@@ -178,15 +178,15 @@ class LogEnd:
     is_still_waiting: bool = False
     """Whether several of them end the text."""
     cut: LastLine | None = None
-    """The last line of a traceback in the middle of which the text ends."""
+    """The last line, if the text ends in the middle of a traceback."""
 
 
 def read_log_end(scanned: Scanned, caught: Collection[tuple[str, int]]) -> LogEnd:
     """The end of a log. `caught`: source and line of exceptions that ended nothing."""
     rows = [LastLine(number, raw, split_line(raw)) for number, raw in _unwrapped(scanned)]
     last = max((at for at, row in enumerate(rows) if _shows_progress(row)), default=-1)
-    told = [at for at, row in enumerate(rows) if not _STACK.match(row.line.text)]
-    recent = told[-LAST_LINES] if len(told) > LAST_LINES else 0
+    outside_stacks = [at for at, row in enumerate(rows) if not _STACK.match(row.line.text)]
+    recent = outside_stacks[-LAST_LINES] if len(outside_stacks) > LAST_LINES else 0
     begin = max(recent, last + 1)
     boxes = _boxes(rows)
     boxed = {at for box in boxes for at in box}

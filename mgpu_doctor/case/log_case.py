@@ -31,7 +31,7 @@ MOST_TAIL = 400
 LEAST_TAIL = 5
 FRESH = 60.0
 """A log written within this many seconds may have running ranks."""
-MOST_TOLD = 8
+MOST_UNREADABLE = 8
 """Most unreadable logs that are reported one by one."""
 
 
@@ -128,10 +128,10 @@ def _read(names: Mapping[str, Path | None]) -> _LogSources:
             continue
         found.unexamined += [_unread(note) for note in log.notes]
         found.fresh |= log.modified is not None and time.time() - log.modified < FRESH
-    if len(found.unexamined) > MOST_TOLD:
-        more = len(found.unexamined) - MOST_TOLD
+    if len(found.unexamined) > MOST_UNREADABLE:
+        more = len(found.unexamined) - MOST_UNREADABLE
         more_unread = _unread(f"{more} more logs could not be read whole")
-        found.unexamined = [*found.unexamined[:MOST_TOLD], more_unread]
+        found.unexamined = [*found.unexamined[:MOST_UNREADABLE], more_unread]
     return found
 
 

@@ -14,6 +14,7 @@ from mgpu_doctor.case.captured_console import error_of, logged_end
 from mgpu_doctor.case.log_matches import LogMatch, went_on
 from mgpu_doctor.case.log_sources import LabelledLog
 from mgpu_doctor.case.model import LoggedEnd
+from mgpu_doctor.case.user_code import is_user_code
 
 _LAUNCHER_FILES = (*WRAPPER_FOLDERS, "subprocess.py")
 """Files whose tracebacks only repeat that a child process failed."""
@@ -107,10 +108,14 @@ def _is_outermost(printed: PrintedTraceback) -> bool:
 
 
 def _is_excerpt(log: LabelledLog, printed: PrintedTraceback) -> bool:
-    """Whether the text is little more than this traceback."""
+    """Whether the text is little more than this traceback, or ends with it and its outer calls are
+    missing: who catches an exception does so in the user's code."""
     traceback = printed.traceback
     begin = _line(log, max(0, traceback.at - traceback.text.count("\n"))).number
     end = _line(log, traceback.at).number
+    is_headless = not is_user_code(traceback.frames[0].file)
+    if is_headless and end >= max(log.scanned.tail_numbers, default=0):
+        return True
     return begin <= FIRST_LINES and end + LAST_LINES > log.scanned.lines
 
 

@@ -17,6 +17,7 @@ from mgpu_doctor.case.last_exceptions import RAISED
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.log_sources import LabelledLog
 from mgpu_doctor.case.model import Error, LoggedEnd
+from mgpu_doctor.case.user_code import is_user_code
 from mgpu_doctor.signatures.error_endings import (
     ABORTED,
     DIVERGED,
@@ -34,6 +35,8 @@ MESSAGE_LINES = 3
 MESSAGE_WIDTH = 200
 _SETTINGS = re.compile(r"(?:\{ ?['\"]|\[ ?['\"]|\b\w{1,60}\(\w{1,60}=|(?<=core dumped\)) ).*")
 """The rest of a line from printed settings or a command on: they name much that did not fail."""
+_FILE = re.compile(r'^\s*File "([^"]{1,400})", line \d', re.MULTILINE)
+_NESTED = re.compile(r"(?:^|[\s'\"(])[A-Z][A-Za-z]{2,40}(?:Error|Exception): ")
 _PROGRAMMING = frozenset(
     {"AttributeError", "ImportError", "IndentationError", "KeyError", "ModuleNotFoundError"}
     | {"NameError", "NotImplementedError", "SyntaxError", "TypeError", "UnboundLocalError"}
@@ -73,7 +76,8 @@ def _of_exceptions(ends: Iterable[LoggedEnd], logs: Sequence[LabelledLog]) -> It
         if error is None or _is_mistake(error):
             continue
         lines = error.message.strip().split("\n")[:MESSAGE_LINES]
-        if (topic := _topic_of_exception(error.type, " ".join(lines))) is not None:
+        topic = _topic_of_exception(error.type, " ".join(lines), of_library=_is_of_library(error))
+        if topic is not None:
             log, number = _place(error, logs)
             first = f"{error.type}: {lines[0]}".rstrip()
             yield _sign(topic, Line(end.rank, None, error.at, None, first), number, log)
@@ -126,9 +130,17 @@ def _of_line(row: LastLine, end: LogEnd) -> Signature | None:
     return ABORTED if row.is_fatal and topic in (None, LOST_PEER) else topic
 
 
-def _topic_of_exception(name: str, message: str) -> Signature | None:
+def _is_of_library(error: Error) -> bool:
+    """Whether an installed package raised it, and not because of an exception in the user's code
+    that its message repeats."""
+    frames = _FILE.findall(error.traceback)
+    is_repeated = bool(_NESTED.search(error.message))
+    return bool(frames) and not is_user_code(frames[-1]) and not is_repeated
+
+
+def _topic_of_exception(name: str, message: str, *, of_library: bool = False) -> Signature | None:
     topic = _topic_of(f"{name}: {message}")
-    if topic is None or topic.id in HARD:
+    if topic is None or topic.id in HARD or of_library:
         return topic
     return _topic_of(name)
 

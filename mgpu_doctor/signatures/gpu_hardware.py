@@ -8,6 +8,14 @@ _RESET = (
     "Drain the node, reset the GPU (`nvidia-smi --gpu-reset`) or reboot; if it comes back, have "
     "the GPU replaced."
 )
+_IOMMU = (
+    "The IOMMU blocked a device's access to memory. GPUs and network cards that access each "
+    "other's memory directly then hang or read wrong data."
+)
+_NO_IOMMU = (
+    "Look up the device with `lspci -s ADDRESS`. If it is a GPU or a network card, boot with "
+    "`iommu=pt` or turn the IOMMU off in the BIOS; `NCCL_P2P_DISABLE=1` avoids direct access."
+)
 _XIDS = {
     "memory": ("48|64|94|95", "gpu-ecc"),
     "lost": ("79", "gpu-lost"),
@@ -297,5 +305,36 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="recalled: ur_api.h of oneAPI Unified Runtime",
         weight=0.8,
         needle_tells=False,
+    ),
+    Signature(
+        id="iommu-fault-intel",
+        code="failed-peer-to-peer",
+        role=Role.CAUSE,
+        needle="] Request device [",
+        pattern=r"\bDMAR: \[DMA (?:Read|Write)[\w ]{0,20}\] Request device \[[\da-f:.]{7,12}\] "
+        r"(?:PASID \w{1,12} )?fault addr",
+        meaning=_IOMMU,
+        fix=_NO_IOMMU,
+        example="[  471.000000] DMAR: [DMA Write] Request device [3b:00.0] fault addr c0007000 "
+        "[fault reason 05] PTE Write access is not set",
+        origin="recalled: drivers/iommu/intel/dmar.c of Linux 6",
+        severity="warning",
+        least=2,
+        weight=0.7,
+    ),
+    Signature(
+        id="iommu-fault-amd",
+        code="failed-peer-to-peer",
+        role=Role.CAUSE,
+        needle="[IO_PAGE_FAULT ",
+        pattern=r"\bAMD-Vi: Event logged \[IO_PAGE_FAULT ",
+        meaning=_IOMMU,
+        fix=_NO_IOMMU,
+        example="[  471.000000] nvidia 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT "
+        "domain=0x0007 address=0xc0007000 flags=0x0020]",
+        origin="recalled: drivers/iommu/amd/iommu.c of Linux 6",
+        severity="warning",
+        least=2,
+        weight=0.7,
     ),
 )

@@ -176,10 +176,16 @@ def _past(sign: LogMatch, case: Case) -> bool:
         return True
     if KNOWN[sign.signature].code == "failed-checkpoint" and _is_lenient(case):
         return True
-    says_so_itself = sign.form is Form.WORDS or sign.signature in _SAYS_SO_ITSELF
-    if says_so_itself or not _CAUGHT.search(f"{sign.text} {_rest_of(sign)}"):
+    said = _CAUGHT.search(f"{sign.text} {_rest_of(sign)}")
+    if said is None or sign.form is Form.WORDS or sign.signature in _SAYS_SO_ITSELF:
         return False
-    return bool(sign.after) or not _known_to_have_ended(case)
+    went_on_after = bool(sign.after) or not _known_to_have_ended(case)
+    return went_on_after or (said[0] != "caught" and _other_error_ended_it(sign, case))
+
+
+def _other_error_ended_it(sign: LogMatch, case: Case) -> bool:
+    errors = [end.error for end in case.console.ends if end.error and end.error.message]
+    return bool(errors) and not any(says(error, sign) for error in errors)
 
 
 def _is_lenient(case: Case) -> bool:

@@ -320,3 +320,43 @@ def test_known_endings_in_lines_of_progress(lines: list[str], code: str, tmp_pat
 )
 def test_what_may_still_recover_is_no_failure(lines: list[str], tmp_path: Path) -> None:
     assert first_code("\n".join(lines), tmp_path) is None
+
+
+LIBRARY = ['  File "/opt/lib/python3.11/site-packages/pool/core.py", line 7, in get', "    check()"]
+
+
+@every_topic
+def test_words_decide_what_an_exception_of_a_library_is_about(
+    topic: Signature, tmp_path: Path
+) -> None:
+    if (raised := RAISED.match(topic.example)) is None:
+        return
+    said = [*STEPS, HEADER, *FRAME, *LIBRARY, f"ValueError: {raised['message']}"]
+    finding, *_ = findings_of(said, tmp_path)
+    is_said = re.search(topic.pattern, raised["message"])
+    assert finding.code == (topic.code if is_said else "failed-exception")
+
+
+def test_an_exception_that_a_library_only_repeats_is_the_users(tmp_path: Path) -> None:
+    error = "ValueError: expected device cuda:3: KeyError: 'a'"
+    finding, *_ = findings_of([*STEPS, HEADER, *FRAME, *LIBRARY, error], tmp_path)
+    assert finding.code == "failed-exception"
+
+
+@pytest.mark.parametrize("rest", ["; skipping batch", ";\n Skipping batch", ", will retry"])
+def test_a_batch_that_was_skipped_is_not_why_another_exception_ended_the_job(
+    rest: str, tmp_path: Path
+) -> None:
+    skipped = f"CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 7.93 GiB total){rest}"
+    said = [*STEPS, *skipped.split("\n"), HEADER, *FRAME, "ValueError: no widget 7 in the table"]
+    finding, *_ = findings_of(said, tmp_path)
+    assert finding.code == "failed-exception"
+    finding, *_ = findings_of([*said[:-1], f"RuntimeError: {skipped}"], tmp_path)
+    assert finding.code == "oom-device"
+
+
+def test_a_traceback_without_its_outer_calls_counts_at_the_end(tmp_path: Path) -> None:
+    error = "RuntimeError: PytorchStreamWriter failed writing file data/3: file wr"
+    said = [*STEPS, HEADER, *LIBRARY, error]
+    assert [finding.code for finding in findings_of(said, tmp_path)] == ["failed-disk-full"]
+    assert findings_of([*said, *STEPS], tmp_path) == ()
