@@ -6,10 +6,12 @@ Starts `tests/jobs/hangs.py` without the doctor, waits until it hangs, and measu
 finding the job, the first snapshot of all ranks, the confirmed verdict; and the whole command
 `mgpu-doctor diagnose PID` with its start. Then the merge of synthetic stacks into one tree.
 
-    python -m benchmarks.hang --timeout 12 [--ranks 2 3] [--times 5] [--load 2]
+    python -m benchmarks.hang --timeout 12 [--ranks 2 3] [--times 100] [--load 4] [--keep FOLDER]
 
-The same jobs under `mgpu-doctor run`, with a time-out of the collective that ends them: how often
-the rank is named, and how often with its line. `--load`: number of processes that keep cores busy.
+So many jobs under `mgpu-doctor run`, which the collective's time-out ends: those of `blame --part
+time-outs` with these numbers of ranks, one after the other, again and again. Prints the load
+average at each, and how often the rank is named, nobody, and a wrong one. `--load`: number of
+processes that keep cores busy. `--keep`: where the recordings of misses stay.
 """
 
 from __future__ import annotations
@@ -17,18 +19,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
 
 from mgpu_probes.outside import jobs
 from mgpu_probes.outside.job_snapshot import take_snapshot
 
+from benchmarks.blame import Score, judge, line, total
 from benchmarks.support import DOCTOR, JOBS, TORCHRUN, machine, spread
+from benchmarks.trial_runs import TrialError, examined
+from benchmarks.trials_hangs import time_outs
 from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang
 from mgpu_doctor.analysis.stacks.prefix_tree import build_newest_tree
 from mgpu_doctor.case.job_snapshots import (
@@ -122,27 +131,30 @@ def measure_hang(ranks: int, how: str, times: int) -> None:
     )
 
 
-def timed_out(ranks: int, how: str, times: int, timeout: float) -> None:
-    """Prints how often rank and line are right, over `times` jobs that the time-out ended."""
-    named = placed = 0
-    for _ in range(times):
-        with tempfile.TemporaryDirectory() as folder:
-            recording = f"{folder}/job"
-            job = [*TORCHRUN, str(ranks), str(JOBS / "hangs.py"), how, "--timeout", f"{timeout:g}"]
-            command = [*DOCTOR, "run", "--dir", recording, "--", *job]
-            subprocess.run(command, capture_output=True, check=False)
-            diagnosed = subprocess.run(
-                [*DOCTOR, "diagnose", recording, "--json"], capture_output=True, check=False
-            )
-            first = (json.loads(diagnosed.stdout)["findings"] or [{}])[0]
-            right = [culprit["rank"] for culprit in first.get("culprits", ())] == [1]
-            named += right
-            placed += right and any(
-                row["measure"] == "rank 1" and row["where"] for row in first["evidence"]
-            )
+def time_out_hangs(ranks: Sequence[int], timeout: float, times: int, keep: Path | None) -> None:
+    """Prints how often the rank is right, over `times` jobs that the time-out ends. The recordings
+    of misses stay in the folder `keep`."""
+    trials = [trial for trial in time_outs(timeout) if trial.ranks in ranks]
+    scores: Counter[Score] = Counter()
+    loads = []
+    with tempfile.TemporaryDirectory() as folder:
+        kept = keep or Path(folder)
+        for number, trial in zip(range(times), cycle(trials), strict=False):
+            recordings = kept / f"{number:03}"
+            recordings.mkdir(parents=True)
+            loads.append(os.getloadavg()[0])
+            try:
+                findings = examined(trial, recordings)["findings"]
+            except TrialError as error:
+                print(f"not judged: {error}", flush=True)
+                continue
+            score = judge(trial, findings)
+            scores[score] += 1
+            if score is Score.RIGHT:
+                shutil.rmtree(recordings)
+            print(f"load {loads[-1]:4.1f} {line(trial, findings, score, None)}", flush=True)
     print(
-        f"{ranks} ranks, time-out of {timeout:g} s: right rank {named}/{times}, with its line "
-        f"{placed}/{times}",
+        f"{total(f'time-out of {timeout:g} s', scores)}; load average {spread(loads, '', 1.0, 1)}",
         flush=True,
     )
 
@@ -192,12 +204,12 @@ def main() -> None:
     parser.add_argument("--how", default="lock")
     parser.add_argument("--timeout", type=float)
     parser.add_argument("--load", type=int, default=0)
+    parser.add_argument("--keep", type=Path)
     args = parser.parse_args()
     print(machine())
     if args.timeout is not None:
         with busy(args.load):
-            for ranks in args.ranks:
-                timed_out(ranks, args.how, args.times, args.timeout)
+            time_out_hangs(args.ranks, args.timeout, args.times, args.keep)
         return
     for ranks in args.ranks:
         measure_hang(ranks, args.how, args.times)

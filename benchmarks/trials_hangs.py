@@ -4,43 +4,53 @@ from outside while they last. All are scripts of `tests/jobs`."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from benchmarks.trials import Launcher, Trial
 
 BEHIND, MISMATCH = "hang-rank-behind", "hang-collective-mismatch"
-TIME_OUT = "5"
+TIME_OUT = 5.0
 """Seconds: the shortest time-out that scripts use."""
 LIFE = "150"
 """Seconds after which a job ends that nothing else has ended."""
 
 
-def time_outs() -> Iterator[Trial]:
+def time_outs(seconds: float = TIME_OUT) -> Iterator[Trial]:
     """Hangs that the collective's own time-out ends: the rank that never came."""
+    timed = partial(_timed, seconds)
     for ranks in (2, 3, 4):
         guilty = ranks - 1 if ranks != 3 else 1
-        yield _timed("sleep", "reduce", ranks, guilty)
-        yield _timed("lock", "ddp", ranks, guilty)
-        yield _timed("loader", "ddp", ranks, 0)
-        yield _timed("poll", "pipeline", ranks, guilty)
-        yield _timed("sleep", "reduce", ranks, guilty, place="evaluation")
-        yield _timed("sleep", "ddp", ranks, 0, place="checkpoint")
-        yield _timed("spin", "ddp", ranks, guilty, place="after-update")
-    yield _timed("regex", "ddp", 2, 1)
-    yield _timed("native", "reduce", 3, 2)
-    yield _timed("child", "async", 3, 0)
-    yield _timed("gil", "ddp", 4, 2)
-    yield _timed("other-op", "reduce", 2, 1, code=MISMATCH)
-    yield _timed("other-op", "reduce", 3, 1, code=MISMATCH)
-    yield _timed("skip", "reduce", 4, 3, code=MISMATCH)
-    yield _timed("exhausted", "reduce", 2, 1, code=MISMATCH)
-    yield _timed("exhausted", "reduce", 3, 0, code=MISMATCH)
-    yield _timed("exhausted", "ddp", 3, 2, code=MISMATCH)
+        yield timed("sleep", "reduce", ranks, guilty)
+        yield timed("lock", "ddp", ranks, guilty)
+        yield timed("loader", "ddp", ranks, 0)
+        yield timed("poll", "pipeline", ranks, guilty)
+        yield timed("sleep", "reduce", ranks, guilty, place="evaluation")
+        yield timed("sleep", "ddp", ranks, 0, place="checkpoint")
+        yield timed("spin", "ddp", ranks, guilty, place="after-update")
+    yield timed("regex", "ddp", 2, 1)
+    yield timed("native", "reduce", 3, 2)
+    yield timed("child", "async", 3, 0)
+    yield timed("gil", "ddp", 4, 2)
+    yield timed("other-op", "reduce", 2, 1, code=MISMATCH)
+    yield timed("other-op", "reduce", 3, 1, code=MISMATCH)
+    yield timed("skip", "reduce", 4, 3, code=MISMATCH)
+    yield timed("exhausted", "reduce", 2, 1, code=MISMATCH)
+    yield timed("exhausted", "reduce", 3, 0, code=MISMATCH)
+    yield timed("exhausted", "ddp", 3, 2, code=MISMATCH)
 
 
 def _timed(
-    how: str, loop: str, ranks: int, guilty: int, *, place: str = "step", code: str = BEHIND
+    seconds: float,
+    how: str,
+    loop: str,
+    ranks: int,
+    guilty: int,
+    *,
+    place: str = "step",
+    code: str = BEHIND,
 ) -> Trial:
-    options = ("--loop", loop, "--rank", str(guilty), "--place", place, "--timeout", TIME_OUT)
+    timeout = ("--timeout", f"{seconds:g}")
+    options = ("--loop", loop, "--rank", str(guilty), "--place", place, *timeout)
     at = "" if place == "step" else f" in {place}"
     return Trial(
         f"time-out: {how}{at}, {loop}",
