@@ -244,6 +244,7 @@ SMALL_MODULES = {
     "mgpu_doctor.cli.completion": VERB,
     "mgpu_doctor.cli.explain": VERB,
     "mgpu_doctor.errors": LEAF,
+    "mgpu_doctor.launch.box_arrivals": "one interface of the kernel",
     "mgpu_doctor.launch.messages": LEAF,
     "mgpu_doctor.live.finding_history": "a state machine of its own",
     "mgpu_doctor.report.console": LEAF,

@@ -21,6 +21,7 @@ from mgpu_probes.outside import processes
 from mgpu_probes.outside.host_usage import HostUsage
 
 from mgpu_doctor.launch import box_storage, exit_watch
+from mgpu_doctor.launch.box_arrivals import BoxArrivals
 from mgpu_doctor.launch.exit_watch import ExitWatch
 from mgpu_doctor.launch.hang_watchdog import Alarm, HangWatchdog
 from mgpu_doctor.launch.run_recording import RunRecording
@@ -110,6 +111,8 @@ PATIENCE = 2.0
 SAMPLED_PIDS = 512
 EXITS_LIMIT = 1 << 20
 _FIRST_LOOK = 0.05
+_AFTER_ARRIVALS = 0.05
+"""Least seconds between two listings of processes when ranks arrive: hundreds may start at once."""
 
 
 def interval(elapsed: float) -> float:
@@ -143,6 +146,10 @@ class Watch:
         self._by_pidfd: dict[int, Member] = {}
         self._wake, self._waker = os.pipe()
         self._poll.register(self._wake, select.POLLIN)
+        self._arrivals = BoxArrivals(recording.boxes)
+        if self._arrivals.descriptor is not None:
+            self._poll.register(self._arrivals.descriptor, select.POLLIN)
+        self._arrived = False
         self._over = threading.Event()
         self._status: int | None = None
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -173,7 +180,8 @@ class Watch:
     def _run(self) -> None:
         started = time.monotonic()
         host = HostUsage(closely=True)
-        look_at, sample_at, copy_at = started, started, started + COPY_EVERY
+        looked = look_at = sample_at = started
+        copy_at = started + COPY_EVERY
         console_at = started + CONSOLE_EVERY
         step = _FIRST_LOOK
         while True:
@@ -181,7 +189,7 @@ class Watch:
             if now >= look_at:
                 self._check()
                 step = min(2 * step, interval(now - started))
-                look_at = now + step
+                looked, look_at = now, now + step
             if now >= sample_at:
                 self._write(self._samples, host.sample(self._pids()))
                 sample_at = now + interval(now - started)
@@ -192,11 +200,14 @@ class Watch:
                 self._recording.guarded(self._copy_console)
                 console_at = time.monotonic() + CONSOLE_EVERY
             self._note_ends(min(look_at, sample_at, copy_at, console_at) - time.monotonic())
+            if self._arrived:
+                self._arrived, look_at = False, min(look_at, looked + _AFTER_ARRIVALS)
             if self._over.is_set():
                 break
         self._recording.guarded(self._copy_console)
         self._check()
         self._note_ends(0)
+        self._arrivals.close()
         if not self._jobs_go_on():
             self._remove_sockets()
         self._bring_boxes(box_storage.copy if self._jobs_go_on() else box_storage.move)
@@ -224,10 +235,14 @@ class Watch:
             self._note_end(member)
 
     def _note_ends(self, seconds: float) -> None:
-        """Waits at most this many seconds, and records which processes have ended."""
+        """Waits at most this many seconds, and records which processes have ended, and whether
+        ranks have arrived."""
         for descriptor, _ in self._poll.poll(max(0.0, 1000 * seconds)):
             if descriptor == self._wake:
                 os.read(self._wake, 64)
+                continue
+            if descriptor == self._arrivals.descriptor:
+                self._arrived |= self._arrivals.take()
                 continue
             self._poll.unregister(descriptor)
             self._note_end(self._by_pidfd.pop(descriptor))
