@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState, list_thread_states, native_calls
-from mgpu_doctor.analysis.stacks.wait_classifier import Doing
+from mgpu_doctor.analysis.stacks.wait_classifier import RUNNABLE, Doing
 from mgpu_doctor.case.job_snapshots import JobSnapshot, Loop, Process
 from mgpu_doctor.case.user_code import is_user_code
 
@@ -28,8 +28,6 @@ BUSY = 0.7
 """Cores from which a thread is busy, not waiting."""
 NAPS = 0.05
 """Cores that a polling rank may use: measured 0.005 for sleeps of 10 ms, 0.02 for 1 ms."""
-RUNNABLE = "R"
-"""The state of a process that runs or is ready to, as proc(5) has it."""
 _POLLS = frozenset({Doing.OWN, Doing.SLEEPING})
 """What a polling rank is seen doing: one that reads makes progress, such as a download."""
 
@@ -39,7 +37,8 @@ class RankProgress:
     """How long one rank has been at its place, and the CPU time that it used there."""
 
     state: ThreadState
-    """In the newest snapshot."""
+    """In the newest snapshot. A rank that sleeps again and again at one line is asleep there, also
+    if that snapshot caught it waking up."""
     since: float
     """When it was first seen there, in seconds since the epoch."""
     cores: float | None
@@ -54,7 +53,7 @@ class RankProgress:
     napping: bool = False
     """Whether every snapshot shows it below the same call of one of the user's functions, where it
     used hardly any CPU time (`NAPS`): it asks again and again, and sleeps. False if it has slept
-    at one line for `LEAST_BLOCKED`."""
+    at one line for `LEAST_BLOCKED`, however often it woke up there."""
     process_idle: bool = False
     """Whether no thread of its process used CPU time there."""
     process_cores: float | None = None
@@ -135,7 +134,10 @@ def _measure_rank(
         began == since or at - since >= LEAST_BLOCKED
     )
     always = len(rounds) > 1 and began == rounds[0][0] and not sleeps_at_one_line
-    if always and cores is not None and STILL < cores <= NAPS:
+    if always and cores is not None and cores <= NAPS and (cores > STILL or began < since):
+        asleep = _last_sleep(newest, rounds)
+        if asleep is not None:
+            return RankProgress(asleep, began, cores, idle=False)
         return RankProgress(newest, began, cores, idle=False, napping=True)
     seconds = at - since
     rested = newest.point.process.rested or 0.0
@@ -151,6 +153,22 @@ def _measure_rank(
         process_idle=seconds > 0 and _is_process_idle(first.process, newest.process, seconds),
         process_cores=_process_cores(first.process, newest.process, seconds),
     )
+
+
+def _last_sleep(
+    newest: ThreadState, rounds: Sequence[tuple[float, Mapping[int, ThreadState]]]
+) -> ThreadState | None:
+    """The newest state of a rank that every snapshot shows at one line, asleep there in two of them
+    that are `LEAST_BLOCKED` apart; in the others it woke up, or waited for a core. None: another
+    rank."""
+    states = [(at, thread_states[newest.pid]) for at, thread_states in rounds]
+    slept = [at for at, state in states if state.doing is Doing.SLEEPING]
+    if {state.trail for _, state in states} != {newest.trail} or not slept:
+        return None
+    if slept[-1] - slept[0] < LEAST_BLOCKED:
+        return None
+    last = dict(states)[slept[-1]]
+    return replace(newest, doing=last.doing, operation=last.operation, certain=last.certain)
 
 
 def _was_elsewhere(

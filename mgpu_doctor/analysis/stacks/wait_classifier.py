@@ -190,6 +190,8 @@ def classify_frames(trail: Sequence[Frame]) -> Classification | None:
     return next((result for result in results if result is not None), None)
 
 
+RUNNABLE = "R"
+"""The state of a process that runs or is ready to, as proc(5) has it."""
 _STATES = {
     "Z": Doing.DEAD,
     "X": Doing.DEAD,
@@ -292,4 +294,6 @@ def _by_kernel(process: Process, thread: Thread) -> Classification:
         return Classification(_CALLS[call], process.syscall, certain=False)
     if call == "fcntl" and not thread.active:
         return Classification(Doing.LOCK, process.syscall, certain=False)
-    return Classification(Doing.BLOCKED if thread.active is False else Doing.OWN, process.syscall)
+    # A process in no call runs or waits for a core: it woke up since its stack was read.
+    is_blocked = thread.active is False and process.state != RUNNABLE
+    return Classification(Doing.BLOCKED if is_blocked else Doing.OWN, process.syscall)

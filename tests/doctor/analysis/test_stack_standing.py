@@ -159,6 +159,30 @@ def test_a_rank_that_polls_on_several_lines_is_behind_once_the_others_have_waite
     assert analyse_hang(snapshot_series({1: elsewhere}, others=waits).snapshots()) is None
 
 
+@pytest.mark.parametrize("active", [True, False])
+def test_a_rank_that_sleeps_at_one_line_may_be_caught_waiting_for_a_core(active: bool) -> None:
+    """As on busy cores: it is awake in some snapshots, also in the newest one. Its stack may have
+    been read (`active`) after or before it woke up."""
+    asleep = busy_process((*LOOP, "f util.py:4"), 4, step=0.004, syscall="clock_nanosleep")
+    awake = [replace(each, state="R", syscall=None, active=active) for each in asleep]
+    job = snapshot_series({1: [asleep[0], awake[1], asleep[2], awake[3]]})
+    assert kind_and_culprits(analyse_hang(replace(job, count=4).snapshots())) == (Kind.BEHIND, [1])
+    once = snapshot_series({1: [awake[0], awake[1], asleep[2], awake[3]]})
+    assert analyse_hang(replace(once, count=4).snapshots()) is None
+    long = [ProcessState(collective(), rested=20.0)]
+    waited = snapshot_series({1: [awake[0], asleep[1], awake[2]]}, others=long)
+    assert kind_and_culprits(analyse_hang(waited.snapshots())) == (Kind.BEHIND, [1])
+
+
+def test_a_rank_that_polls_seldom_on_several_lines_is_behind_too() -> None:
+    """It uses less CPU time than a blocked one may."""
+    asleep = busy_process((*LOOP, "f util.py:4"), 3, step=0.001, syscall="clock_nanosleep")
+    polls = [asleep[0], replace(asleep[1], calls=(*LOOP, "f util.py:3"), active=True), asleep[2]]
+    for rested, expected in ((20.0, (Kind.BEHIND, [1])), (3.0, None)):
+        job = snapshot_series({1: polls}, others=[ProcessState(collective(), rested=rested)])
+        assert kind_and_culprits(analyse_hang(job.snapshots())) == expected
+
+
 def test_who_spins_in_its_wait_does_not_shorten_what_the_scheduler_tells() -> None:
     spins = busy_process((*LOOP, "barrier " + job_snapshots.C10D + ":9"), 3, step=1.0, active=True)
     late = blocked_process("f util.py:3", syscall="clock_nanosleep", rested=90.0)
