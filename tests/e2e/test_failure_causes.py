@@ -47,7 +47,7 @@ from tests.support.jobs import (
     until,
 )
 from tests.support.launching import eventually
-from tests.support.observed_jobs import list_warnings, single_warning
+from tests.support.observed_jobs import all_step, list_warnings, single_warning
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
@@ -298,7 +298,7 @@ def test_a_terminal_that_closes_is_no_ranks_fault(tmp_path: Path) -> None:
         ) as process,
     ):
         try:
-            eventually("a step of each rank", lambda: _all_step(recording))
+            eventually("a step of each rank", lambda: all_step(recording, 2))
             os.killpg(process.pid, signal.SIGHUP)  # as the terminal does
             process.communicate(timeout=120)
         finally:
@@ -308,11 +308,3 @@ def test_a_terminal_that_closes_is_no_ranks_fault(tmp_path: Path) -> None:
     assert finding.code == "failed-hangup"
     assert finding.culprits == ()
     assert diagnosis.case.job.outcome is Outcome.KILLED
-
-
-def _all_step(recording: Path) -> bool:
-    info = recording / layout.INFO
-    if not info.exists() or not info.stat().st_size:
-        return False
-    ranks = load_recording(recording).ranks
-    return len(ranks) == 2 and all(len(rank.steps) for rank in ranks)

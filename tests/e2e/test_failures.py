@@ -33,7 +33,7 @@ from tests.support.jobs import (
     torchrun,
     until,
 )
-from tests.support.observed_jobs import list_warnings, single_warning
+from tests.support.observed_jobs import all_step, list_warnings, single_warning
 
 pytestmark = pytest.mark.slow
 
@@ -193,7 +193,7 @@ def test_after_a_sigkill_of_everything_the_recording_still_speaks(tmp_path: Path
     with started([*doctor(recording), *job]) as process:
         assert process.stdout is not None
         assert "on its way" in process.stdout.readline()
-        until(lambda: all(len(rank.steps) for rank in load_recording(recording).ranks))
+        until(lambda: all_step(recording, 2))
         alive = load_recording(recording)
         assert alive.job.outcome is Outcome.RUNNING
         assert [rank.rank for rank in alive.ranks] == [0, 1]

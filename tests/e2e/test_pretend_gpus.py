@@ -30,7 +30,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support import pretend_deepspeed
 from tests.support.jobs import forked, plain, run, started, until
-from tests.support.observed_jobs import find_finding, list_warnings
+from tests.support.observed_jobs import find_finding, list_warnings, read_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
@@ -280,8 +280,7 @@ def test_the_rank_whose_device_does_not_go_on_is_named(pretend_build: Path, tmp_
 def are_in_place(recording: Path) -> bool:
     """Whether no device has passed a mark for longer than the rule asks for."""
     time.sleep(0.5)
-    ranks = load_recording(recording).ranks if recording.exists() else ()
-    places = [rank.device_position for rank in ranks]
+    places = [rank.device_position for rank in read_ranks(recording)]
     seconds = [at.seen - at.since for at in places if isinstance(at, DevicePosition)]
     return len(seconds) == 3 and min(seconds) > 11
 

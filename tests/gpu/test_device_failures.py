@@ -12,6 +12,7 @@ from mgpu_doctor.case.model import DevicePosition
 from mgpu_doctor.case.recording_case import load_recording
 from tests.gpu.gpu_jobs import JOBS, Device, Figures, under_doctor
 from tests.support.jobs import plain, started, until
+from tests.support.observed_jobs import read_ranks
 
 KILLED_AT, ENDLESS_AT = 60, 5
 LONG_STEPS = "12"
@@ -54,8 +55,7 @@ def test_the_rank_whose_kernel_never_ends_is_named(
 
     def have_not_moved() -> bool:
         """Whether no device has passed a mark for longer than the rule asks for."""
-        ranks = load_recording(recording).ranks if recording.exists() else ()
-        places = [rank.device_position for rank in ranks]
+        places = [rank.device_position for rank in read_ranks(recording)]
         seconds = [at.seen - at.since for at in places if isinstance(at, DevicePosition)]
         return len(seconds) == 2 and min(seconds) > 11
 

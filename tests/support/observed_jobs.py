@@ -13,7 +13,7 @@ from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.analysis.machines.cpu_contention import surroundings
 from mgpu_doctor.case.model import Case, Rank
-from mgpu_doctor.case.recording_case import load_recording
+from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from tests.support.disturbed_runs import repeat_disturbed
@@ -46,6 +46,20 @@ def record_job(
     ended = run_undisturbed(["env", *given, *doctor, *command], recording)
     assert ended.code == 0, ended.err
     return load_recording(recording)
+
+
+def read_ranks(recording: Path) -> tuple[Rank, ...]:
+    """The ranks of a running job; none while its recording is not there yet."""
+    try:
+        return load_recording(recording).ranks
+    except (NotARecording, OSError):
+        return ()
+
+
+def all_step(recording: Path, ranks: int) -> bool:
+    """Whether so many ranks of a running job have each taken a step."""
+    seen = read_ranks(recording)
+    return len(seen) == ranks and all(len(rank.steps) for rank in seen)
 
 
 def diagnose_job(

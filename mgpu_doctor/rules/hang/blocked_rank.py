@@ -48,7 +48,7 @@ def assess_wait(
     `waiting`: pids of the ranks that wait for this one. What only they could do will not happen.
     """
     state = progress.state.point
-    if progress.computing:
+    if progress.computing or progress.napping:
         return WaitAssessment(False, 0.6)
     if progress.looping:
         return _UNSURE if snapshots >= LEAST_LOOP_SNAPSHOTS else None
@@ -145,8 +145,8 @@ def source_line(state: ThreadState) -> str | None:
 
 def _describe_process(progress: RankProgress, state: ThreadState) -> str:
     where = _describe_place(state)
-    if progress.computing:
-        return f"is computing{where}"
+    if progress.computing or progress.napping:
+        return f"is {'computing' if progress.computing else 'polling'}{where}"
     if progress.looping:
         return f"keeps running{where} and does not return"
     if state.doing is Doing.LOCK:
@@ -197,6 +197,8 @@ def suggest_fixes(progress: RankProgress) -> tuple[Fix, ...]:
         return (_fix_loader(progress.state),)
     if progress.looping or progress.computing:
         return (_END_THE_LOOP,)
+    if progress.napping:
+        return (_DO_NOT_POLL,)
     if state.doing is Doing.STOPPED:
         return (
             Fix(
@@ -236,6 +238,12 @@ _END_THE_LOOP = Fix(
     "Either a condition never becomes true on this rank, or it has far more work than the others. "
     "Print the loop counter together with the rank and compare it across ranks.",
 )
+_DO_NOT_POLL = Fix(
+    "no-sleep",
+    "Do not poll with sleep on a single rank",
+    "If it waits for a file or a condition that another rank provides, that rank must not wait "
+    "in a collective meanwhile. Let all ranks wait in `dist.barrier()` instead.",
+)
 _FIXES = {
     Doing.LOCK: Fix(
         "release-the-lock",
@@ -252,12 +260,7 @@ _FIXES = {
         "no one can type. Guard them with `if rank == 0: …`, followed by `dist.barrier()` on all "
         "ranks with a long timeout.",
     ),
-    Doing.SLEEPING: Fix(
-        "no-sleep",
-        "Do not poll with sleep on a single rank",
-        "If it waits for a file or a condition that another rank provides, that rank must not wait "
-        "in a collective meanwhile. Let all ranks wait in `dist.barrier()` instead.",
-    ),
+    Doing.SLEEPING: _DO_NOT_POLL,
     Doing.IO: Fix(
         "bound-the-wait",
         "Set a timeout, and check the other end",

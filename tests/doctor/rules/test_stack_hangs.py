@@ -27,6 +27,7 @@ from tests.support.job_snapshots import (
     ProcessState,
     SnapshotSeries,
     blocked_process,
+    busy_process,
     collective,
     snapshot_series,
 )
@@ -274,6 +275,18 @@ def test_a_rank_that_computes_in_a_library_is_a_warning_however_long() -> None:
     assert (finding.code, finding.severity) == ("hang-rank-behind", Severity.WARNING)
     assert (finding.confidence, finding.culprits[0].rank) == (0.6, 2)
     assert f"{job_snapshots.HOME}/util.py:9" in lines(finding)
+
+
+def test_a_rank_that_polls_is_reported_also_if_it_is_awake_in_the_newest_snapshot() -> None:
+    asleep = busy_process((*LOOP, "f util.py:4"), 3, step=0.004, syscall="clock_nanosleep")
+    polls = [asleep[0], *(replace(each, active=True) for each in asleep[1:])]
+    found = only(snapshot_series({1: polls}, others=[ProcessState(collective(), rested=20.0)]))
+    assert (found.code, found.severity) == ("hang-rank-behind", Severity.WARNING)
+    assert [culprit.rank for culprit in found.culprits] == [1]
+    assert found.victims == (0, 2, 3)
+    assert lines(found)[0] == f"{job_snapshots.HOME}/util.py:4"
+    assert "polling" in found.title
+    assert found.fixes[0].id == "no-sleep"
 
 
 def test_a_rank_that_waits_for_its_worker_is_at_the_line_of_the_worker() -> None:
