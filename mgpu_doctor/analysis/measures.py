@@ -20,7 +20,7 @@ from mgpu_doctor.analysis.collectives.divergence import Divergence
 from mgpu_doctor.analysis.collectives.first_divergence import diverged, doubt
 from mgpu_doctor.analysis.cost.communication_cost import Moving, moving
 from mgpu_doctor.analysis.cost.what_if import saved_without_phase
-from mgpu_doctor.analysis.machines.cpu_contention import Surroundings, surroundings
+from mgpu_doctor.analysis.machines.cpu_contention import Surroundings, find_crowded, surroundings
 from mgpu_doctor.analysis.machines.host_devices import Watched, watch
 from mgpu_doctor.analysis.machines.rank_devices import OnDevice, on_devices, why_unknown
 from mgpu_doctor.analysis.postmortem.driver_xids import Xid, find_xids
@@ -117,6 +117,8 @@ class Measures:
     """Ranks that only serve parameters; they are not compared with other ranks."""
     stages: Stages | None = None
     surroundings: Mapping[int, Surroundings] = field(default_factory=dict)
+    crowded: frozenset[int] = frozenset()
+    """Ranks on hosts whose cores other processes than this job kept busy."""
     replicas: Replicas = field(default_factory=Replicas)
     devices: Mapping[int, OnDevice] | None = None
     """Rank -> its GPU while it trained; ranks with an unknown GPU are left out."""
@@ -280,6 +282,7 @@ def _with_structure(seen: Measures) -> Measures:
         seen,
         structure=structure_of(ranks),
         surroundings=surroundings(seen.case),
+        crowded=find_crowded(seen.case),
         replicas=compare(ranks),
     )
 

@@ -110,10 +110,8 @@ def test_a_rank_that_stands_is_named_with_its_line(tmp_path: Path) -> None:
             at = Path(f"{mark}{number or ''}")
             until(partial(is_marked, at, job))
             assert job.poll() is None, (how, loop, job.communicate())
-            if (
-                how == "poll"
-            ):  # while it is seen on several lines, parts of a step may look the same
-                until(lambda at=at: time.time() - at.stat().st_mtime > LONG_WAIT + 1)
+            if how == "poll":  # seen on several lines, it is behind once the others waited long
+                until(partial(has_lasted, at, LONG_WAIT + 1))
             code, diagnosis = examined(job)
             check_hang(how, loop, rank, code, diagnosis)
             os.kill(int(at.read_text()), signal.SIGCONT if how == "stop" else signal.SIGUSR1)

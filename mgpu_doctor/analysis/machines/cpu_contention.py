@@ -49,6 +49,13 @@ MOST_GENERATIONS = 8
 LEAST_READINGS = 2
 SAMPLED = 0.8
 """Share of a span of time that samples must cover."""
+AROUND = 2.0
+"""Seconds before and after a rank's steps in which samples still show how busy its host was."""
+CROWDED = 0.8
+"""Share of a host's cores that other processes keep busy, from which any rank there may have to
+wait for a core at any time. A choice."""
+LOADED = 2.0
+"""Load average per core as the run began, if only that is known. A choice."""
 POOLING = "tensorflow"
 """The framework whose main thread hands a step to a pool of threads and waits for them."""
 
@@ -175,6 +182,34 @@ def surroundings(case: Case) -> Mapping[int, Surroundings]:
                 pooled = on_host and rank.metadata.framework == POOLING
                 by_rank[rank.rank] = _seen(readings, computes_here=on_host, pooled=pooled)
     return by_rank
+
+
+def find_crowded(case: Case) -> frozenset[int]:
+    """The ranks on hosts whose cores other processes than this job kept busy while they trained.
+
+    Two samples of the host are enough, also of a run that is too short for `surroundings`; with one
+    alone, its load average counts."""
+    by_host: dict[str | None, list[HostSample]] = defaultdict(list)
+    for sample in case.host_samples:
+        by_host[sample.host].append(sample)
+    crowded = set()
+    for host, samples in by_host.items():
+        outside = _outside(samples)
+        for rank in case.ranks:
+            ends = all_after_warm_up(rank.steps)["end_ns"]
+            if rank.rank is None or rank.host != host or not len(ends):
+                continue
+            begin, end = (float(ends[at]) * 1e-9 + rank.clock_offset for at in (0, -1))
+            near = [
+                (sample.at, used)
+                for sample, used in zip(samples, outside, strict=True)
+                if begin - AROUND <= sample.at <= end + AROUND
+            ]
+            cores, load, used = samples[0].cores or 0, samples[0].load1 or 0.0, _rate(near)
+            is_full = load >= LOADED * cores if used is None else used >= CROWDED * cores
+            if cores and is_full:
+                crowded.add(rank.rank)
+    return frozenset(crowded)
 
 
 def _readings(

@@ -71,13 +71,14 @@ def finding(
     cause: str,
     fixes: tuple[Fix, ...],
     replaces: tuple[str, ...] = (),
+    severity: Severity | None = None,
 ) -> Finding:
-    """The finding that all stall rules share."""
+    """The finding that all stall rules share. `severity`: None: by what the stalls cost."""
     compared = measures.joined.ranks if measures.joined else ()
     mean = measures.joined.step_seconds if measures.joined else None
     return Finding(
         code=code,
-        severity=_severity(stalls),
+        severity=severity or _severity(stalls),
         confidence=_confidence(stalls),
         title=title,
         cause=cause,

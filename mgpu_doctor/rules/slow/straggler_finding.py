@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN
+import numpy as np
+
+from mgpu_doctor.analysis.machines.cpu_contention import CROWDED, UNSEEN
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES, HOST, Cause
-from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, PhaseExcess, Predicted
-from mgpu_doctor.formatting import format_ranks, format_seconds
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, PhaseExcess, Predicted, Severity
+from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
 from mgpu_doctor.rules.culprits import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits
 
@@ -20,6 +22,10 @@ FAMILIES = {
     "optimizer": ("optimizer",),
     "other": ("other", "checkpoint", "evaluation"),
 }
+MAY_WAIT_FOR_CORES = (
+    " Other processes kept all cores of the host busy, so the rank may only have waited for a "
+    "core: repeat the run for longer, or on a quiet host."
+)
 INPUT_SHARE = 0.8
 """Input is the cause if it explains this share of the excess, or if nothing explains more."""
 WAKE = 0.1
@@ -41,7 +47,9 @@ THRESHOLDS = (
     "longer than the culprit by at least half the excess. The excess is at least 1.5 times the "
     "usual difference among the others, or more if they are few. From 32 ranks on, the statistics "
     "of all ranks are used, and five slow steps can be enough: the limit is that of a "
-    "likelihood-ratio scan evaluated after every step (Siegmund & Venkatraman 1995)."
+    "likelihood-ratio scan evaluated after every step (Siegmund & Venkatraman 1995). It is only a "
+    f"note if other processes kept {format_share(CROWDED)} of the host's cores busy, and the run "
+    "was too short to measure how long the rank waited for a core."
 )
 MEASURED = (
     "Steps of all ranks are joined by collective sequence number. Own work is the step without the "
@@ -101,17 +109,19 @@ def straggler_finding(
         basis=f"measured what-if: the same steps with this rank's own work at "
         f"{reference_of(measures, straggler).level}",
     )
+    by_host = _may_be_hosts(measures, straggler)
     since = "from the first step" if straggler.since is None else f"from step {straggler.since} on"
     if straggler.since_before is not None:
         since = f"from before step {straggler.since_before}"
     return Finding(
         code=code,
-        severity=severity_of_cost(straggler.saved),
+        severity=Severity.INFO if by_host else severity_of_cost(straggler.saved),
         confidence=round(min(0.99, max(0.5, straggler.positive)), 2),
         title=f"Rank {straggler.rank} is slowing down the other ranks: {what} takes "
         f"{format_seconds(longer)} longer per step than {reference_of(measures, straggler).where}, "
         f"{since}",
-        cause=f"{cause} {describe_causes(measures, straggler.rank)}".strip(),
+        cause=f"{cause} {describe_causes(measures, straggler.rank)}".strip()
+        + (MAY_WAIT_FOR_CORES if by_host else ""),
         culprits=(culprit_of(measures, straggler.rank),),
         victims=victims,
         evidence=_evidence(measures, straggler),
@@ -121,6 +131,20 @@ def straggler_finding(
         ),
         fixes=tuple(Fix(fix.id, fix.summary, fix.how, fix.predicted or gains) for fix in fixes),
     )
+
+
+def _may_be_hosts(measures: Measures, straggler: Straggler) -> bool:
+    """Whether the rank may only have waited for a core: other processes kept those of its host
+    busy, the run was too short to measure that wait, and it did not compute longer than the
+    others."""
+    joined, rank = measures.joined, straggler.rank
+    around = measures.surroundings.get(rank, UNSEEN)
+    if joined is None or around.queueing is not None or rank not in measures.crowded:
+        return False
+    column = joined.ranks.index(rank)
+    ran = np.median(joined.running, axis=0)
+    others = np.median(np.delete(ran, column)) if len(ran) > 1 else 0.0
+    return not ran[column] - others >= DECIDES * straggler.excess
 
 
 def _evidence(measures: Measures, straggler: Straggler) -> tuple[Evidence, ...]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings
+from mgpu_doctor.analysis.machines.cpu_contention import CROWDED, UNSEEN, Surroundings
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
+from mgpu_doctor.analysis.stalls.unexplained_stalls import STANDS_OUT
 from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES
-from mgpu_doctor.findings import Finding, Fix, Predicted
+from mgpu_doctor.findings import Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_ranks, format_share
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.slow.host_contention import clear_cores, find_host_cause
@@ -175,6 +176,10 @@ def _in_slices(measures: Measures, stalls: Stalls) -> bool:
     return all(waits.get(rank, 0.0) >= per_step for rank in stalls.ranks)
 
 
+MAY_HIT_ANY_RANK = (
+    " Where all cores of a host are busy, any rank may stall like this: repeat the run on a quiet "
+    "host."
+)
 DOES = {
     "input": "its batches arrive late (data loader, workers or storage)",
     "transfer": "its host-to-device copies take longer",
@@ -200,6 +205,7 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
             which = f"step {stalls.steps[0]}"
         turns = " alternately" if several else ""
         ready = queued(measures, stalls)
+        by_host = _may_be_hosts(measures, stalls, ready)
         fix = _find(measures, stalls) if ready is None else clear_cores(ready.around)
         yield finding(
             measures,
@@ -209,13 +215,28 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
             f"{'stall' if several else 'stalls'}{turns} {when(measures, stalls)}, "
             f"{each_lasts(stalls)}",
             cause=f"In {which}, {DOES[stalls.phase]}. Ruled out: garbage collection, checkpoints "
-            f"and evaluation.{busy(stalls) if ready is None else _without_core(ready)}",
+            f"and evaluation.{busy(stalls) if ready is None else _without_core(ready)}"
+            f"{MAY_HIT_ANY_RANK if by_host else ''}",
+            severity=Severity.INFO if by_host else None,
             fixes=(
                 replace(
                     fix, predicted=Predicted(1 - stalls.saved, None, f"{WHAT_IF} these stalls")
                 ),
             ),
         )
+
+
+def _may_be_hosts(measures: Measures, stalls: Stalls, ready: Queued | None) -> bool:
+    """Whether the host may stall any rank like this, at no regular distance: the ranks' waits for a
+    core explain the stalls, and all ranks have them; or these waits are unknown, and other
+    processes keep the cores busy."""
+    if stalls.period is not None:
+        return False
+    if ready is not None:
+        return ready.others >= STANDS_OUT * ready.own
+    waits = [measures.surroundings.get(rank, UNSEEN).queueing for rank in stalls.ranks]
+    computed = stalls.running is not None and stalls.running >= DECIDES
+    return None in waits and not computed and measures.crowded >= {*stalls.ranks}
 
 
 def _without_core(ready: Queued) -> str:
@@ -268,7 +289,12 @@ RULES = (
         thresholds="Random interruptions by the machine hit all ranks equally, at random moments, "
         "and each phase in proportion to its duration. The probability that they hit this rank "
         "(Chernoff bound), at these distances (geometric) and in this phase must be below 1 in "
-        "1,000 (tests/doctor/analysis/test_stall_silence.py). " + RECURS,
+        "1,000 (tests/doctor/analysis/test_stall_silence.py). "
+        + RECURS
+        + " They are only a note if they come at no regular distance, and all ranks "
+        "wait for cores, the others at least a third as long as this one, and that explains half "
+        "of the stalls; or if that was not measured, its main thread was not on a CPU, and other "
+        f"processes kept {format_share(CROWDED)} of the host's cores busy.",
         fixes="Find what the rank does in these steps; py-spy shows it on a time line.",
         examine=_transient,
         needs=("stalls",),

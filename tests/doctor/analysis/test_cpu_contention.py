@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mgpu_doctor.analysis.machines.cpu_contention import surroundings
+from mgpu_doctor.analysis.machines.cpu_contention import find_crowded, surroundings
 from mgpu_doctor.case.host_samples import Group, HostSample, Task
 from mgpu_doctor.case.model import Case
 from tests.support.hosts import EVERY, ProcessLoad, on_host, sampled, with_worker_threads
@@ -196,3 +196,24 @@ def test_ranks_of_another_host_are_not_looked_up_by_their_pid() -> None:
 def test_how_often_a_disk_was_waited_for() -> None:
     rates = surroundings(case_of(ProcessLoad(state="D")))
     assert (rates[0].on_disk, rates[1].on_disk) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(("outside", "crowded"), [(1.61, {0, 1}), (1.59, set())])
+def test_from_which_use_by_others_on_the_cores_of_a_host_count_as_busy(
+    outside: float, crowded: set[int]
+) -> None:
+    case = case_of(outside=outside)
+    samples = [replace(sample, cores=2, tasks={}) for sample in case.host_samples]
+    assert find_crowded(replace(case, host_samples=(samples[0], samples[-1]))) == crowded
+    long_before = [replace(sample, at=sample.at - 1e3) for sample in samples]
+    assert find_crowded(replace(case, host_samples=tuple(long_before))) == set()
+
+
+@pytest.mark.parametrize(("load", "crowded"), [(4.0, {0, 1}), (3.9, set()), (None, set())])
+def test_the_load_average_counts_if_there_is_only_one_sample(
+    load: float | None, crowded: set[int]
+) -> None:
+    case = case_of()
+    one = replace(case.host_samples[0], cores=2, load1=load, tasks={})
+    assert find_crowded(replace(case, host_samples=(one,))) == crowded
+    assert find_crowded(replace(case, host_samples=())) == set()

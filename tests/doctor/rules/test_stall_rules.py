@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -227,6 +228,49 @@ def test_stalls_of_a_rank_whose_core_others_have(queued: float, fix: str, expect
     (advised,) = finding.fixes
     assert advised.id == fix
     assert advised.predicted is not None
+
+
+AT_TIMES = [10, 17, 42, 45, 51, 66, 78, 83, 101, 110, 124, 149]
+"""Steps at no regular distance."""
+
+
+@pytest.mark.parametrize(
+    ("others", "steps", "severity"),
+    [
+        (0.19, AT_TIMES, "warning"),
+        (0.21, AT_TIMES, "info"),
+        (0.21, range(10, STEPS, 20), "warning"),
+    ],
+)
+def test_stalls_by_waits_for_cores_are_a_note_if_all_ranks_have_them(
+    others: float, steps: Sequence[int], severity: str
+) -> None:
+    """At load 10, of two healthy ranks the one that is woken up first waits half as long again."""
+    around = {rank: ProcessLoad(queued=0.6 if rank == 3 else others) for rank in range(4)}
+    work = healthy(Synthetic(steps=STEPS))
+    work["backward"][list(steps), 3] += 0.3
+    (finding,) = diagnose(sampled(on_host(case_of_seconds(work)), around)).findings
+    assert (finding.code, finding.severity.value) == ("straggler-transient", severity)
+    assert ("any rank" in finding.cause) is (severity == "info")
+
+
+@pytest.mark.parametrize(
+    ("outside", "computed", "severity"),
+    [(8.0, 0.0, "info"), (1.0, 0.0, "warning"), (8.0, 0.9, "warning")],
+)
+def test_stalls_in_which_a_wait_for_a_core_is_unknown(
+    outside: float, computed: float, severity: str
+) -> None:
+    """In a run too short to be sampled twice; the host has 8 cores."""
+    work = healthy(Synthetic(steps=STEPS))
+    work["other"][AT_TIMES, 1] += 0.3
+    ran = np.full((STEPS, 4), 0.02)
+    ran[AT_TIMES, 1] += computed * 0.3
+    case = sampled(on_host(case_of_seconds(work, fields={"cpu_s": ran})), {}, outside=outside)
+    samples = tuple(replace(sample, cores=8, tasks={}) for sample in case.host_samples)
+    findings = diagnose(replace(case, host_samples=samples)).findings
+    found = {finding.code: finding.severity.value for finding in findings}
+    assert found["straggler-transient"] == severity
 
 
 def few(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
+from tests.support.hosts import on_host, sampled
 from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import BASE, Fault, Synthetic, oversubscribed, synthetic_case
 
@@ -91,6 +94,19 @@ def test_in_the_wake_of_a_large_one_a_small_one_is_not_reported(
     faults = [Fault(1, "forward", milliseconds=2.0 + worst), Fault(2, "forward", milliseconds=2.0)]
     named = [finding.culprits[0].rank for finding in findings(Synthetic(ranks=4, faults=faults))]
     assert named == expected
+
+
+@pytest.mark.parametrize(("outside", "severity"), [(8.0, "info"), (1.0, "warning")])
+def test_a_rank_that_may_only_have_waited_for_a_core_is_a_note(
+    outside: float, severity: str
+) -> None:
+    """How long it waited was not sampled; the host has 8 cores."""
+    job = synthetic_case(Synthetic(faults=[Fault(1, "forward", milliseconds=20)]))
+    case = sampled(on_host(job), {}, outside=outside)
+    samples = tuple(replace(sample, cores=8, tasks={}) for sample in case.host_samples)
+    (finding,) = diagnose(replace(case, host_samples=samples)).findings
+    assert (finding.code, finding.severity.value) == ("straggler-compute", severity)
+    assert ("may only have waited for a core" in finding.cause) is (severity == "info")
 
 
 def test_an_onset_is_reported() -> None:
