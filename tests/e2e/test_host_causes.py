@@ -33,9 +33,9 @@ turn."""
 diagnose_job = partial(observed_jobs.diagnose_job, launcher=forked)
 
 
-def with_threads(folder: Path, threads: int, ranks: int) -> Diagnosis:
+def with_threads(folder: Path, threads: int, ranks: int, steps: int = 80) -> Diagnosis:
     environment = {"OMP_NUM_THREADS": str(threads)}
-    job = ("plain_ddp", "--model", "cnn", "--steps", "80")
+    job = ("plain_ddp", "--model", "cnn", "--steps", str(steps))
     case = record_job(folder, *job, ranks=ranks, environment=environment, launcher=forked)
     return diagnose(case)
 
@@ -58,7 +58,8 @@ def test_the_same_job_without_the_neighbour(tmp_path: Path) -> None:
 
 
 def test_more_threads_than_cores(tmp_path: Path) -> None:
-    diagnosis = with_threads(tmp_path, threads=8, ranks=2)
+    # The host is sampled once per second, and two samples must lie within the steps.
+    diagnosis = with_threads(tmp_path, threads=8, ranks=2, steps=160)
     found = find_finding(diagnosis, "cpu-oversubscribed")
     assert found is not None
     assert found.severity is Severity.WARNING
