@@ -273,6 +273,16 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedHost:
+    """A host that the user named. `node`: its own name, and of its ranks; None: it never answered.
+    `trouble`: why it is not seen, a part of a sentence; None: it is seen."""
+
+    name: str
+    node: str | None
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """Everything known about one job at one moment."""
 
@@ -299,4 +309,6 @@ class Case:
     """Snapshots of devices' memory."""
     traces: tuple[Trace, ...] = ()
     """Traces of PyTorch's profiler, one per rank."""
+    asked_hosts: tuple[AskedHost, ...] = ()
+    """The hosts that were asked for ranks, if the user named any."""
     unexamined: tuple[Unexamined, ...] = ()

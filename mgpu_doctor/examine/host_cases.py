@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang
-from mgpu_doctor.case.model import Case, Unexamined
+from mgpu_doctor.case.model import AskedHost, Case, Unexamined
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.cluster.engine import Engine
 from mgpu_doctor.cluster.gathered_job import GatheredJob
@@ -41,7 +41,10 @@ def load_host_cases(hosts: Sequence[str], engine: Engine, tell: Tell) -> list[Ca
     cases = [case for case in found if case.ranks]  # else nothing of it could be written here
     if not cases:
         raise UnknownSubject(explain_nothing(states, gaps))
-    return [replace(case, unexamined=(*case.unexamined, *gaps)) for case in cases]
+    asked = list_asked_hosts(states)
+    return [
+        replace(case, asked_hosts=asked, unexamined=(*case.unexamined, *gaps)) for case in cases
+    ]
 
 
 def _load(job: GatheredJob, fleet: Fleet, tell: Tell) -> Case:
@@ -71,6 +74,22 @@ _UNREAD_STACKS = Unexamined(
 )
 
 
+def list_asked_hosts(states: Iterable[HostState]) -> tuple[AskedHost, ...]:
+    """The hosts, and why some are not seen."""
+    return tuple(
+        AskedHost(
+            state.name,
+            state.node,
+            None if state.link is Link.LIVE else _describe_trouble(state),
+        )
+        for state in states
+    )
+
+
+def _describe_trouble(state: HostState) -> str:
+    return state.trouble.reason if state.trouble else "it has not answered yet"
+
+
 def list_host_gaps(states: Iterable[HostState]) -> tuple[Unexamined, ...]:
     """What cannot be seen of hosts, why, and what to do."""
     return tuple(gap for state in states for gap in _list_gaps(state))
@@ -79,7 +98,7 @@ def list_host_gaps(states: Iterable[HostState]) -> tuple[Unexamined, ...]:
 def _list_gaps(state: HostState) -> Iterable[Unexamined]:
     if state.link is not Link.LIVE:
         trouble = state.trouble
-        reason = trouble.reason if trouble else "it has not answered yet"
+        reason = _describe_trouble(state)
         if state.age is not None and state.age >= 1:
             reason += f"; last heard {format_seconds(state.age)} ago"
         yield Unexamined(f"host {state.name}", reason, trouble.remedy if trouble else "wait for it")

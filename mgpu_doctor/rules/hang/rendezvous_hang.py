@@ -8,7 +8,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks.hang_analysis import Hang, Kind
 from mgpu_doctor.analysis.stacks.progress import LEAST_BLOCKED, RankProgress
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
-from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.model import AskedHost, Case
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_count, format_ranks
 from mgpu_doctor.rules.failures.log_rules import log_detector
@@ -55,13 +55,19 @@ def _report_absent_ranks(hang: Hang, measures: Measures) -> Iterable[Finding]:
     dead = [progress for progress in hang.culprits if progress.state.doing is Doing.DEAD]
     absent = sorted({*hang.missing, *rank_numbers(progress.state for progress in dead)})
     long = is_long(hang, case)
-    if not absent and not long and not (hang.complete and _are_past_startup(hang, case)):
+    hosts = [] if hang.complete else list_absent_hosts(case)
+    past = (hang.complete or bool(hosts)) and _are_past_startup(hang, case)
+    if not absent and not long and not past:
         return  # they may be about to connect, or others may still start on other hosts
     waiting = name_ranks(hang.waiting)
     verb = "waits" if len(hang.waiting) == 1 else "wait"
     if absent:
         gone = f"{format_ranks(absent).capitalize()} {_describe_absence(absent, dead)}"
         title = f"{gone}; {waiting} {verb} in init_process_group"
+    elif hosts:
+        listed = " and ".join(host.name for host in hosts)
+        noun = "Host" if len(hosts) == 1 else "Hosts"
+        title = f"{noun} {listed} never joined; {waiting} {verb} in init_process_group"
     else:
         title = f"{waiting.capitalize()} {verb} in init_process_group, and no other rank joins"
     present = len(hang.waiting) + len(hang.culprits) - len(dead)
@@ -69,12 +75,15 @@ def _report_absent_ranks(hang: Hang, measures: Measures) -> Iterable[Finding]:
     yield Finding(
         code="hang-rendezvous",
         severity=Severity.CRITICAL if absent or long else Severity.WARNING,
-        confidence=0.9 if long else 0.75 if absent else 0.55,
+        confidence=0.9 if long and not hosts else 0.75 if absent or hosts else 0.55,
         title=title,
-        cause=_cause(absent, present, hang.world_size),
-        culprits=tuple(
-            find_culprit(measures, states[rank]) if rank in states else Culprit(rank)
-            for rank in absent
+        cause=" ".join((_cause(absent, present, hang.world_size), *map(_describe_host, hosts))),
+        culprits=(
+            *(
+                find_culprit(measures, states[rank]) if rank in states else Culprit(rank)
+                for rank in absent
+            ),
+            *(Culprit(None, host.node or host.name) for host in hosts if not absent),
         ),
         victims=rank_numbers(hang.waiting),
         evidence=(
@@ -85,6 +94,18 @@ def _report_absent_ranks(hang: Hang, measures: Measures) -> Iterable[Finding]:
         ),
         fixes=(START_ALL_RANKS,),
     )
+
+
+def list_absent_hosts(case: Case) -> list[AskedHost]:
+    """The hosts that the user named and that have no rank of the job, as far as can be seen."""
+    present = {rank.host for rank in case.ranks}
+    return [host for host in case.asked_hosts if host.node is None or host.node not in present]
+
+
+def _describe_host(host: AskedHost) -> str:
+    if host.trouble is not None:
+        return f"Host {host.name} is not seen: {host.trouble}."
+    return f"Host {host.name} answers, and runs no rank of this job that has a black box."
 
 
 def _describe_absence(absent: list[int], dead: Sequence[RankProgress]) -> str:
@@ -130,7 +151,9 @@ RULES: tuple[Rule, ...] = (
         "job are counted and compared with WORLD_SIZE; a rank that runs but is blocked elsewhere "
         "is named with its line.",
         thresholds=f"They must be blocked for {LEAST_BLOCKED:g} s, or for "
-        f"{LONG_WITHOUT_STEPS:.0f} s if all missing ranks belong to other hosts.",
+        f"{LONG_WITHOUT_STEPS:.0f} s if all missing ranks belong to other hosts. A host that was "
+        f"named with `--hosts` and has no rank counts as absent once the others have run for "
+        f"{PAST_STARTUP:g} s.",
         fixes="Start the missing ranks; compare WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
         examine=_find_rendezvous_hang,
         alternatives=(log_detector("hang-rendezvous"),),

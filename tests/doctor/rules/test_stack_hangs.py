@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mgpu_doctor.case.model import Now, Outcome, ProcessEnd, Rank, State, Wait
+from mgpu_doctor.case.model import AskedHost, Now, Outcome, ProcessEnd, Rank, State, Wait
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
@@ -435,6 +435,37 @@ def test_ranks_of_other_hosts_may_still_start() -> None:
     job.every = 20.0
     finding = only(job)
     assert (finding.code, finding.culprits) == ("hang-rendezvous", ())
+
+
+def test_a_host_that_never_joined_is_named_with_the_reason() -> None:
+    job = snapshot_series({}, others=[ProcessState(job_snapshots.JOINING)])
+    job.world_size = 8
+    last = job_snapshots.START + 2.0
+    here = AskedHost("a", boxed(0).host)
+    for other, words in (
+        (AskedHost("c", None, "ssh fails with 'Connection refused'"), "Connection refused"),
+        (AskedHost("c", "node-c"), "runs no rank of this job"),
+    ):
+        for age, expected in ((59.0, False), (61.0, True)):
+            ranks = tuple(replace(boxed(number), started=last - age) for number in range(4))
+            case = replace(examined(job, ranks).case, asked_hosts=(here, other))
+            findings = diagnose(case).findings
+            assert [one.code for one in findings] == ["hang-rendezvous"] * expected
+            for finding in findings:
+                (culprit,) = finding.culprits
+                assert (culprit.rank, culprit.host) == (None, other.node or "c")
+                assert finding.victims == (0, 1, 2, 3)
+                assert "Host c never joined" in finding.title
+                assert words in finding.cause
+
+
+def test_hosts_that_all_joined_are_not_named() -> None:
+    job = snapshot_series({}, others=[ProcessState(job_snapshots.JOINING)])
+    ranks = tuple(replace(boxed(number), started=0.0) for number in range(4))
+    case = replace(examined(job, ranks).case, asked_hosts=(AskedHost("c", None, "it is off"),))
+    (finding,) = diagnose(case).findings
+    assert finding.culprits == ()
+    assert "Host c" not in finding.title
 
 
 def test_a_dead_rank_is_reported_with_those_that_wait() -> None:
