@@ -217,6 +217,8 @@ def name_culprits(finding: Finding, *, limit: int = 6) -> str:
 
 
 def _culprit(culprit: Culprit) -> str:
+    if culprit.rank is culprit.pid is culprit.device is None and culprit.host:
+        return f"host {text.cut(text.line(culprit.host), 40)}"
     name = "a process" if culprit.rank is None else f"rank {culprit.rank}"
     about = [text.cut(text.line(culprit.host), 40)] if culprit.host else []
     about += [f"pid {culprit.pid}"] if culprit.pid is not None else []

@@ -27,7 +27,10 @@ from mgpu_doctor.report.redaction.users import COMMON, find_users, fold, hide_ho
 
 T = TypeVar("T")
 
-_SHOWN = ("job", "subject", "ranks", "earlier", "console", "signs", "endings", "unexamined")
+_SHOWN = (
+    *("job", "subject", "ranks", "earlier", "console", "signs", "endings", "unexamined"),
+    "asked_hosts",
+)
 """Parts of a case whose text reports show, besides samples."""
 _OUR_FIELDS = {"code", "state", "unit", "kind", "doing"}
 """Fields of dataclasses that contain only the doctor's own text."""
@@ -148,6 +151,7 @@ def _collect_hosts(diagnosis: Diagnosis) -> set[str]:
         *(finding.culprits for finding in diagnosis.findings),
     )
     hosts = {*case.job.hosts, *(fact.host or "" for group in groups for fact in group)}
+    hosts |= {name or "" for host in case.asked_hosts for name in (host.name, host.node)}
     names = {fold(text.line(host)) for host in hosts} - {"", "localhost"}
     addresses = {name: parse_address(name) for name in names}
     return {

@@ -14,6 +14,7 @@ from mgpu_doctor.case.device_samples import Device, DeviceSample
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import (
+    AskedHost,
     Console,
     Error,
     Event,
@@ -36,6 +37,7 @@ from mgpu_doctor.findings import (
 )
 from mgpu_doctor.report import markdown
 from mgpu_doctor.report.redaction.redact import make_redactor, redact_diagnosis
+from tests.support import diagnoses
 from tests.support.redacted_reports import make_diagnosis, render_page
 from tests.support.seeds import at_most
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
@@ -267,3 +269,11 @@ def test_labels_are_the_same_in_all_parts() -> None:
     assert shown.findings[0].cause == "host-1 and [host-3]:29500"
     assert shown.case.console.tail == ("[host-3]:29500 lost host-2",)
     assert [rank.host for rank in shown.ranks] == ["host-2", *["host-1"] * 3]
+
+
+def test_hosts_that_were_asked_for_are_hidden_though_no_rank_runs_there() -> None:
+    asked = (AskedHost("trainer-login", None, "ssh to trainer-login fails"),)
+    diagnosis = diagnoses.straggler()
+    hidden = redact_diagnosis(replace(diagnosis, case=replace(diagnosis.case, asked_hosts=asked)))
+    (host,) = hidden.case.asked_hosts
+    assert "trainer" not in f"{host.name} {host.trouble}"
