@@ -127,8 +127,9 @@ class FewCores:
 def find_few_cores(hosts: Iterable[HostTests]) -> tuple[FewCores, ...]:
     """Hosts with at most half of the others' cores, with less than one, or which got much less
     than they may use."""
+    hosts = tuple(hosts)
     known = {host.name: host.compute[-1] for host in hosts if host.compute}
-    few = []
+    few = list(find_held_back(hosts))
     for name, result in known.items():
         others = [other.cores for key, other in known.items() if key != name]
         usual = median(others) if others else 1.0
@@ -136,19 +137,30 @@ def find_few_cores(hosts: Iterable[HostTests]) -> tuple[FewCores, ...]:
             quota = result.contention.quota
             limited = quota is not None and quota <= result.cores
             why = Why.QUOTA if limited else Why.AFFINITY
+            few = [host for host in few if host.name != name]
             few.append(FewCores(name, result.cores, usual, why))
-        elif _is_held_back(result):
-            few.append(FewCores(name, max(result.used), result.cores, Why.UNSEEN))
     return tuple(few)
+
+
+def find_held_back(hosts: Iterable[HostTests]) -> tuple[FewCores, ...]:
+    """Hosts which in each round got much fewer cores than they may use, although they were idle."""
+    return tuple(
+        FewCores(host.name, max(map(_get_used, host.compute)), host.compute[-1].cores, Why.UNSEEN)
+        for host in hosts
+        if host.compute and all(map(_is_held_back, host.compute))
+    )
+
+
+def _get_used(result: Compute) -> float:
+    return max(result.used, default=0.0)
 
 
 def _is_held_back(result: Compute) -> bool:
     """Whether the threads got few cores while other processes left cores idle."""
-    others = result.contention.others
+    others, used = result.contention.others, _get_used(result)
     if others is None or not result.used:
         return False
-    used = max(result.used)
-    return used < GOT * result.threads and used + others < GOT * result.threads
+    return used < GOT * min(result.threads, result.cores) and used + others < GOT * result.threads
 
 
 @dataclass(frozen=True, slots=True)

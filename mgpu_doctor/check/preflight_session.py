@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from mgpu_probes.outside.preflight import torch_speed
 
 from mgpu_doctor.check.preflight_channel import HostLost, PreflightChannel
-from mgpu_doctor.check.preflight_outliers import find_slow_hosts
+from mgpu_doctor.check.preflight_outliers import find_held_back, find_slow_hosts
 from mgpu_doctor.check.preflight_reports import (
     AllReduce,
     CollectiveTest,
@@ -114,10 +114,7 @@ def run_preflight(hosts: Sequence[str], engine: Engine, options: Options, tell: 
         pool = stack.enter_context(ThreadPoolExecutor(max(1, len(hosts))))
         tell(f"connecting to {_count(hosts)}")
         first = options.first_line()
-        tested = list(pool.map(lambda name: _open(name, engine, first), hosts))
-        for host in tested:
-            if host.channel is not None:
-                stack.callback(host.channel.close)
+        tested = list(pool.map(lambda name: _open(name, engine, first, stack), hosts))
         _refuse_twins(tested)
         session = _Session(tested, pool, tell, began)
         session.test_hosts()
@@ -137,10 +134,12 @@ def _count(hosts: Sequence[object]) -> str:
     return "this machine" if len(hosts) == 1 else f"{len(hosts)} hosts"
 
 
-def _open(name: str, engine: Engine, first: Mapping[str, Any]) -> _Host:
+def _open(name: str, engine: Engine, first: Mapping[str, Any], stack: ExitStack) -> _Host:
+    """Connects to a host. `stack` closes its channel."""
     host = _Host(HostTests(name))
     try:
         host.channel = PreflightChannel(name, engine, first)
+        stack.callback(host.channel.close)
         greeting = parse(host.channel.greet(), Greeting)
     except HostLost as error:
         host.lost = error.trouble
@@ -186,7 +185,9 @@ class _Session:
                 again = ", once more" if number else ""
                 self._tell(f"testing {title} of {_count(self._hosts)}{again}")
                 self._measure(test, kind)
-                if not find_slow_hosts(test, [host.tests for host in self._hosts]):
+                tests = [host.tests for host in self._hosts]
+                held_back = test == "compute" and find_held_back(tests)
+                if not find_slow_hosts(test, tests) and not held_back:
                     break
 
     def _measure(self, test: str, kind: type[Any]) -> None:

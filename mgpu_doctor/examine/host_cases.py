@@ -59,6 +59,8 @@ def _load(job: GatheredJob, fleet: Fleet, tell: Tell) -> Case:
         while (left := started + seconds - time.monotonic()) > 0:
             fleet.poll(left)
         joined = fleet.take_snapshot(job, SECONDS_FOR_STACKS)
+        if not seconds:
+            started = time.monotonic()  # of the first one: connecting takes its time
         case = load_recording(job.folder)
         if not joined:
             return replace(case, unexamined=(*case.unexamined, _UNREAD_STACKS))

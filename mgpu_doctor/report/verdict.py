@@ -217,7 +217,7 @@ def name_culprits(finding: Finding, *, limit: int = 6) -> str:
 
 
 def _culprit(culprit: Culprit) -> str:
-    if culprit.rank is culprit.pid is culprit.device is None and culprit.host:
+    if culprit.host and (culprit.rank, culprit.pid, culprit.device) == (None, None, None):
         return f"host {text.cut(text.line(culprit.host), 40)}"
     name = "a process" if culprit.rank is None else f"rank {culprit.rank}"
     about = [text.cut(text.line(culprit.host), 40)] if culprit.host else []

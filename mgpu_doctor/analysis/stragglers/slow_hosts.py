@@ -50,14 +50,14 @@ class SlowHost:
 
 def find_slow_hosts(
     stragglers: Sequence[Straggler],
-    hosts: Mapping[int, str | None],
+    hosts: Mapping[int, str],
     stages: Sequence[Sequence[int]],
 ) -> tuple[SlowHost, ...]:
     """The slow hosts; empty if there are none, or if other ranks are slow, too. `hosts`: of each
     rank that was compared; `stages`: ranks that do the same work, empty if all do."""
     slow = {straggler.rank: straggler for straggler in stragglers}
     found = []
-    for host in sorted({hosts[rank] or "" for rank in slow if rank in hosts}):
+    for host in sorted({hosts[rank] for rank in slow if rank in hosts}):
         ranks = [rank for rank, name in hosts.items() if name == host]
         if len(ranks) < LEAST_RANKS or not set(ranks) <= slow.keys():
             return ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import median
 
 from mgpu_doctor.analysis.measures import Measures
@@ -37,8 +37,8 @@ SHARED = {
 
 def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     ranks = compared_ranks(measures)
-    known = {rank: measures.rank(rank) for rank in ranks}
-    hosts = {number: rank.host if rank else None for number, rank in known.items()}
+    known = {number: measures.rank(number) for number in ranks}
+    hosts = {number: rank.host for number, rank in known.items() if rank is not None}
     found = find_slow_hosts(measures.stragglers or (), hosts, measures.structure.stages)
     slow = [straggler for host in found for straggler in host.stragglers]
     saved = sum(straggler.saved for straggler in slow)
@@ -131,9 +131,9 @@ def _list_evidence(host: SlowHost) -> Iterable[Evidence]:
             yield Evidence(f"{phase} in excess of the others", extra, "s", 0.0, source, where)
 
 
-def _compare_hosts(hosts: dict[int, str | None], found: Iterable[SlowHost], saved: float) -> Fix:
+def _compare_hosts(hosts: Mapping[int, str], found: Iterable[SlowHost], saved: float) -> Fix:
     names = {host.host for host in found}
-    healthy = next((name for name in hosts.values() if name and name not in names), "OTHER_HOST")
+    healthy = next((name for name in hosts.values() if name not in names), "OTHER_HOST")
     return Fix(
         "compare-hosts",
         "Compare the host with another one, or replace it",

@@ -90,12 +90,6 @@ def test_it_begins_later() -> None:
     assert finding.since_step == pytest.approx(60, abs=5)
 
 
-def test_unnamed_hosts_are_not_named() -> None:
-    case = hosted(2, 6, 2, 3)
-    unknown = tuple(replace(rank, host=None) for rank in case.ranks)
-    assert "slow-host" not in {code for code, _ in named(replace(case, ranks=unknown))}
-
-
 def test_a_cost_of_the_limit_counts() -> None:
     case = hosted(2, 6, 2, 3)
     cost = first(case).cost.step_fraction

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from mgpu_probes.outside import cgroups
+from mgpu_probes.outside import cgroups, disk_space
 from mgpu_probes.outside.preflight.contention_meter import ContentionMeter
 
 Json = dict[str, Any]
@@ -31,6 +31,8 @@ COPIED, FEW_COPIED = 64 << 20, 8 << 20
 """Bytes of one copy: more than a core's share of the last-level cache, unless memory is scarce."""
 FILE_SIZE, READ_SIZE = 32 << 20, 128 << 10
 """Bytes of the file that is read, and of one read: a few samples of a data set."""
+LEAST_FREE = 1 << 30
+"""Bytes that must be free where the temporary file is written."""
 DISK_SECONDS = 2.0
 MOST_READS = 400
 IN_MEMORY = frozenset(("tmpfs", "ramfs"))
@@ -71,8 +73,10 @@ def measure_memory() -> Json:
     """`speeds`: bytes per second that all copying threads together copy, of each repetition;
     `threads`; `contention`."""
     threads = max(1, min(math.ceil(find_usable_cores()), MOST_COPIERS))
-    scarce = (_read_available() or 0) < 8 * threads * COPIED
-    size = FEW_COPIED if scarce else COPIED
+    room = _find_room()
+    size = COPIED if room >= 8 * threads * COPIED else FEW_COPIED
+    if room < 8 * threads * size:
+        return {"trouble": f"only {room >> 20} MiB of memory are free"}
     copies = [_make_copy(size) for _ in range(threads)]
     meter = ContentionMeter()
     speeds = [_run_each(copies)[0] * threads for _ in range(REPEATS)]
@@ -115,17 +119,21 @@ def _run_each(works: list[Callable[[], int]]) -> tuple[float, float]:
     return median(rates), sum(spent) / max(1e-9, time.monotonic() - began)
 
 
-def _read_available() -> int | None:
-    """Bytes of memory that can be used without swapping."""
+def _find_room() -> int:
+    """Bytes of memory that this process can take without swapping or reaching a limit; 0 if
+    unknown."""
+    room = 0
     try:
         with open("/proc/meminfo", encoding="ascii", errors="replace") as file:
             for line in file:
                 key, _, value = line.partition(":")
                 if key == "MemAvailable":
-                    return int(value.split()[0]) << 10
+                    room = int(value.split()[0]) << 10
     except (OSError, ValueError, IndexError):
-        pass
-    return None
+        return 0
+    limit = cgroups.find_memory_limit()
+    used = limit.used()[0] if limit is not None else None
+    return room if limit is None or used is None else max(0, min(room, limit.limit - used))
 
 
 def measure_disk(folder: str | None) -> Json:
@@ -137,6 +145,9 @@ def measure_disk(folder: str | None) -> Json:
     report: Json = {"place": place, "kind": _find_kind(place), "size": READ_SIZE, "latencies": []}
     if report["kind"] in IN_MEMORY:
         return {**report, "trouble": "its files are in memory", "contention": None}
+    free = disk_space.measure_disk_space(place)
+    if folder is None and (free is None or free["free"] < LEAST_FREE):
+        return {**report, "trouble": "too little space is free", "contention": None}
     meter = ContentionMeter()
     try:
         if folder is None:
