@@ -52,8 +52,9 @@ class Site:
         return [self.python, *launcher, str(JOBS / script), *options]
 
     def new_path(self, name: str) -> Path:
-        """That nothing has used yet."""
-        return self.folder / f"{name}-{next(self._numbers)}"
+        """That nothing has used yet, also no earlier site with this folder."""
+        paths = (self.folder / f"{name}-{number}" for number in self._numbers)
+        return next(path for path in paths if not path.exists())
 
     def observe(self, verb: Sequence[str], job: Sequence[str]) -> Observation:
         """Runs a job to its end under `run` or `train NAME`."""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from mgpu_probes.inprocess.layout import TRAINS
-from mgpu_probes.outside import job_snapshot
-from mgpu_probes.outside.stacks import kernel_waits, stack_threads
+from mgpu_probes.outside import job_snapshot, processes
+from mgpu_probes.outside.jobs import JobProcess, RunningJob
+from mgpu_probes.outside.stacks import kernel_waits, stack_reader, stack_threads
 
 WORKER = "ray::RayTrainWo"
 
@@ -47,6 +48,68 @@ def test_its_stack_is_the_main_one() -> None:
     assert job_snapshot.put_training_thread_first(other) == other
 
 
+def test_without_the_probe_the_stack_shows_which_thread_trains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over, there = threading.Event(), threading.Event()
+    ids: list[int] = []
+
+    def waits() -> None:
+        ids.append(threading.get_native_id())
+        there.set()
+        over.wait()
+
+    other = threading.Thread(target=waits, daemon=True)
+    other.start()
+    assert there.wait(60)
+    serves = stack_threads.make_thread([("main_loop", "ray/_private/worker.py", 1069)], main=True)
+
+    def snapshot(*threads: stack_threads.Json) -> tuple[str, float | None]:
+        stacks = [stack_threads.make_stack(os.getpid(), 1.0, "py-spy", threads)] if threads else []
+        read = stack_reader.Reading(tuple(stacks))
+        monkeypatch.setattr(stack_reader, "read_stacks", lambda *_, **__: read)
+        seen = job_snapshot.take_snapshot(job)
+        first = seen["stacks"][0]["threads"][0]["frames"][0][0] if stacks else ""
+        return first, seen["processes"][0]["main_cpu_seconds"]
+
+    pid = os.getpid()
+    started = processes.find_start_ticks(pid) or 0
+    worker = JobProcess(
+        pid=pid,
+        parent=os.getppid(),
+        role="rank",
+        state="S",
+        rank=None,
+        local_rank=None,
+        world_size=None,
+        name=WORKER,
+        command=(WORKER,),
+        start_ticks=started,
+        cpu_seconds=0.0,
+        uid=None,
+        user=None,
+        container=None,
+        inner_pid=None,
+    )
+    job = RunningJob("ray", None, None, (worker,))
+    begins = ("ThreadRunner._run_target", "/x/ray/train/worker_group/thread_runner.py", 40)
+    learns = stack_threads.make_thread([("learn", "train.py", 7), begins], main=False, id=ids[0])
+    main = kernel_waits.read_kernel_state(os.getpid()).main_cpu_seconds
+    try:
+        trains, its = snapshot(serves, learns)
+        assert trains == "learn"
+        assert None not in (its, main)
+        assert (its or 0.0) < (main or 0.0)
+        served, of_main = snapshot(serves)
+        assert served == "main_loop"
+        assert (of_main or 0.0) >= (main or 0.0)
+        assert snapshot(serves, {**learns, "id": None}) == ("learn", None)
+        assert snapshot() == ("", None)
+    finally:
+        over.set()
+        other.join()
+
+
 def test_what_the_kernel_tells_is_of_that_thread() -> None:
     over, there = threading.Event(), threading.Event()
     found: list[int] = []
@@ -56,7 +119,7 @@ def test_what_the_kernel_tells_is_of_that_thread() -> None:
         there.set()
         over.wait()
 
-    other = threading.Thread(target=waits)
+    other = threading.Thread(target=waits, daemon=True)
     other.start()
     there.wait()
     main = kernel_waits.read_kernel_state(os.getpid())

@@ -1,7 +1,8 @@
 """A snapshot of a running job: its processes, their states, and their stacks.
 
 In workers of Ray Train the thread that trains is not the main one. The probe names that thread
-(`inprocess/frameworks/ray/ray_hooks.py`), and the kernel shows the name in /proc/PID/task."""
+(`inprocess/frameworks/ray/ray_hooks.py`), and the kernel shows the name in /proc/PID/task. In a job
+without the probe, its stack shows which thread it is."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,17 @@ def find_training_thread(proc: Path, pid: int, name: str) -> int | None:
 
 def put_training_thread_first(stack: Json) -> Json:
     """The stack with the training thread as the main thread, if there is one."""
-    threads = stack["threads"]
-    training = next(
-        (thread for thread in threads if any(map(_starts_thread, thread["frames"]))), None
-    )
+    training = _find_training_stack(stack)
     if training is None:
         return stack
-    others = [{**thread, "main": False} for thread in threads if thread is not training]
+    others = [{**thread, "main": False} for thread in stack["threads"] if thread is not training]
     return {**stack, "threads": [{**training, "main": True}, *others]}
+
+
+def _find_training_stack(stack: Json) -> Json | None:
+    """The training thread of a worker of Ray Train; None: it does not train at the moment."""
+    threads: list[Json] = stack["threads"]
+    return next((thread for thread in threads if any(map(_starts_thread, thread["frames"]))), None)
 
 
 def _starts_thread(frame: Sequence[Any]) -> bool:
@@ -98,10 +102,15 @@ def take_snapshot(
         )
         for process in job.processes
     }
+    workers = {
+        process.pid: process
+        for process in job.processes
+        if process.role == RANK and process.name == _RAY_WORKER
+    }
     rests = measure_idle_seconds(
         process.pid
         for process in job.processes
-        if process.role in (RANK, LOADER) and training[process.pid] is None
+        if process.role in (RANK, LOADER) and process.pid not in workers
     )
     readings: list[Reading] = []
     if stacks:
@@ -114,10 +123,13 @@ def take_snapshot(
         whose.sort(key=lambda process: roles.index(process.role))
         readings = _read_all(whose[:MOST_STACKS], frozenset(native), end, aids or {})
     read_stacks = [
-        put_training_thread_first(stack) if training.get(stack["pid"]) else stack
+        put_training_thread_first(stack) if stack["pid"] in workers else stack
         for reading in readings
         for stack in reading.stacks
     ]
+    for pid, worker in workers.items():
+        if training[pid] is None and _runs(moments[pid]):
+            moments[pid] = _read_worker_state(worker, read_stacks, moments[pid], holders)
     return {
         "at": at,
         "launcher": job.launcher,
@@ -134,6 +146,23 @@ def take_snapshot(
             for source in (*job.unread, *(u for reading in readings for u in reading.unread))
         ],
     }
+
+
+def _read_worker_state(
+    worker: JobProcess, stacks: Sequence[Json], state: KernelState, holders: Holders
+) -> KernelState:
+    """The state of a worker of Ray Train whose training thread the probe has not named: of the
+    thread that its stack shows to train. `state`: of its main thread, which only serves Ray."""
+    stack = next((stack for stack in stacks if stack["pid"] == worker.pid), None)
+    if stack is not None:
+        training = _find_training_stack(stack)
+        if training is None:
+            return state
+        if training["id"] is not None:
+            return kernel_waits.read_kernel_state(
+                worker.pid, worker.start_ticks, holders, training["id"]
+            )
+    return replace(state, main_cpu_seconds=None, wchan=None, syscall=None)
 
 
 def _loops_around(job: RunningJob, stacks: Sequence[Json]) -> list[list[Any]]:
