@@ -55,6 +55,9 @@ def seen(result: Any, ended: Ended = FINE) -> Observation:
 def test_a_healthy_job_has_no_alarm_and_all_of_its_steps() -> None:
     mild = finding("cpu-oversubscribed", severity="info")
     assert judge_healthy(seen(diagnosis(mild)), STEPS) == WORKS
+    true = seen(diagnosis(finding("sync-excess", 0)))
+    assert judge_healthy(true, STEPS).outcome is Outcome.FAILS
+    assert judge_healthy(true, STEPS, costs=("sync-excess",)) == WORKS
     wrong = {
         "straggler-input": seen(diagnosis(finding("straggler-input", 1))),
         "last steps [38, 38]": seen(diagnosis(steps=STEPS - 1)),

@@ -90,6 +90,9 @@ class Script:
     file: str = ""
     unseen: str = ""
     least_coverage: float | None = LEAST_COVERAGE
+    costs: tuple[str, ...] = ()
+    """Codes that are true of the healthy script, too: on a busy machine what it does costs 5 % of
+    the time or more."""
     noisy: bool = False
     """Whether it prints more than its own lines, and not the same each time."""
 
@@ -168,6 +171,7 @@ CATALOGUE = (
         "diffusers-like loop with Accelerate; noise before forward",
         ("torch", "accelerate"),
         slow=OTHER,
+        costs=("sync-excess",),  # gathers the loss of each batch
     ),
     Script("local_sgd", "Accelerate's `LocalSGD`; forward", ("torch", "accelerate"), slow=COMPUTE),
     Script(
@@ -213,6 +217,7 @@ CATALOGUE = (
         ("torch", "transformers", "accelerate"),
         slow=INPUT,
         packages=TRANSFORMERS,
+        costs=("sync-excess",),  # the Trainer gathers the number of tokens in each step
     ),
     Script(
         "deepspeed_engine",
@@ -227,6 +232,7 @@ CATALOGUE = (
         "Ray Train, `TorchTrainer`; forward",
         ("torch", "ray"),
         slow=COMPUTE,
+        hang=Expected("hang-rank-behind", None),  # only a worker itself knows its number
         packages=RAY,
         launcher=Launcher.ALONE,
         least_coverage=None,  # `train.report` waits for Ray's controller

@@ -68,7 +68,9 @@ def judge_unchanged(script: Script, bare: Ended, seen: Observation) -> Verdict:
     if f"steps {script.steps}" not in printed:
         return fails(f"it did not print that it took {script.steps} steps")
     if not script.unseen:
-        return judge_healthy(seen, script.steps, least_coverage=script.least_coverage)
+        return judge_healthy(
+            seen, script.steps, least_coverage=script.least_coverage, costs=script.costs
+        )
     if loud := list_warnings(seen.diagnosis):
         return fails(f"false alarm: {loud[0]['title']}")
     return Verdict(Outcome.WITHOUT, script.unseen)

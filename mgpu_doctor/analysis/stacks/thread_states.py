@@ -9,6 +9,7 @@ from itertools import takewhile
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.wait_classifier import (
     HOLDING_GIL,
+    TENSORFLOW,
     Classification,
     Doing,
     classify_frames,
@@ -30,6 +31,9 @@ _PARKED = (
     "torch/distributed/elastic/",
 )
 """Files in which helper threads are idle."""
+_CALLED_BY_TENSORFLOW = ("FuncRegistry.__call__", "tensorflow/python/ops/script_ops.py")
+"""Function and file in which TensorFlow calls a Python function of a graph or of a data pipeline
+(`tf.numpy_function`, `tf.py_function`), in a thread of its own."""
 _LOCKING = ("PyThread_acquire_lock", "pthread_mutex_lock", "sem_wait", "_PyMutex_Lock", "lock_wait")
 _COLLECTIVE = ("c10d::", "gloo::", "ProcessGroup", "ncclGroup", "MPI_")
 _DEVICE = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "libcuda")
@@ -185,6 +189,10 @@ def _read_state(
     if holder is not None and innermost.doing in (Doing.OWN, Doing.LOCK, Doing.BLOCKED):
         innermost = Classification(Doing.NATIVE, process.syscall)
         trail, place, _ = ways.of(holder.frames)
+    function = _find_called_function(stack) if innermost.operation == TENSORFLOW else None
+    if function is not None:
+        trail, place, doing = ways.of(function.frames)
+        innermost = doing or Classification(Doing.BLOCKED)  # native frames: of the main thread only
     return ThreadState(
         rank=process.rank,
         pid=process.pid,
@@ -198,6 +206,21 @@ def _read_state(
         gil=True if holder is not None else main.gil if main is not None else None,
         busy=stack is not None and any(map(_works, stack.threads)),
     )
+
+
+def _find_called_function(stack: Stack | None) -> Thread | None:
+    """The thread in which TensorFlow waits for a Python function of the user's, while no thread of
+    the process is busy; None: there is none, or several."""
+    threads = stack.threads if stack is not None else ()
+    called = [thread for thread in threads if not thread.main and any(map(_calls, thread.frames))]
+    if len(called) != 1 or called[0].active is not False:
+        return None
+    return None if any(_works(thread) for thread in threads if thread not in called) else called[0]
+
+
+def _calls(frame: Frame) -> bool:
+    function, file = _CALLED_BY_TENSORFLOW
+    return frame.function.endswith(function) and frames.is_in(frame, file)
 
 
 def _refine_by_native_calls(wait: Classification, called: Sequence[str]) -> Classification:

@@ -120,6 +120,8 @@ _LIBRARIES = {
     Doing.PROMPT: ("pdb.py", "cmd.py", "IPython/", "prompt_toolkit/", "ipdb/"),
     Doing.IMPORTING: ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"),
 }
+TENSORFLOW = "TensorFlow's execution"
+"""The operation of a thread in TensorFlow's C++ code."""
 _TENSORFLOW = ("tensorflow/python/eager/execute.py", "tensorflow/python/client/session.py")
 """Files whose functions run whole steps, including collectives."""
 _LOCKS = (
@@ -262,7 +264,7 @@ def _by_library(called: Sequence[Frame]) -> Classification | None:
         if function == "synchronize" and frames.is_in(frame, *_DEVICES):
             return Classification(Doing.DEVICE, "synchronize")
         if frames.is_in(frame, *_TENSORFLOW):
-            return Classification(Doing.DEVICE, "TensorFlow's execution")
+            return Classification(Doing.DEVICE, TENSORFLOW)
         for doing, files in _LIBRARIES.items():
             if frames.is_in(frame, *files):
                 return Classification(doing)

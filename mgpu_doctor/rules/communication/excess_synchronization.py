@@ -46,9 +46,12 @@ SETTINGS = {
     ),
     "/accelerate/utils/operations.py": Setting(
         "Accelerate",
-        "accelerator.gather, gather_for_metrics or reduce, which the loop calls in every step",
+        "accelerator.gather, gather_for_metrics or reduce, which the loop or transformers' Trainer "
+        "calls in every step",
         "Call it only `if step % 50 == 0:` and accumulate the values in a tensor in between. Leave "
-        "it if training itself needs the result.",
+        "it if training itself needs the result. If transformers' Trainer calls it, to count the "
+        "tokens of all ranks, set TrainingArguments(average_tokens_across_devices=False): each "
+        "rank then divides its loss by its own count.",
     ),
     "/transformers/trainer_pt_utils.py": Setting(
         "transformers",

@@ -13,7 +13,8 @@ from mgpu_doctor.analysis.stacks.hang_analysis import (
     Kind,
 )
 from mgpu_doctor.analysis.stacks.progress import LEAST_BLOCKED, NAPS, RankProgress
-from mgpu_doctor.analysis.stacks.wait_classifier import HOLDING_GIL, Doing
+from mgpu_doctor.analysis.stacks.thread_states import ThreadState
+from mgpu_doctor.analysis.stacks.wait_classifier import HOLDING_GIL, TENSORFLOW, Doing
 from mgpu_doctor.findings import Finding, Fix, Severity
 from mgpu_doctor.formatting import format_share
 from mgpu_doctor.rules.failures.log_rules import log_detector
@@ -91,9 +92,13 @@ def _is_wrong_alone(progress: RankProgress) -> bool:
 def _may_all_work(hang: Hang) -> bool:
     """Whether the waiting ranks may be busy: a wait for a GPU can be a long step, in which a rank
     that sleeps meanwhile may have no part."""
-    return bool(hang.waiting) and all(
-        state.doing in (Doing.DEVICE, Doing.OWN) for state in hang.waiting
-    )
+    return bool(hang.waiting) and all(map(_may_work, hang.waiting))
+
+
+def _may_work(state: ThreadState) -> bool:
+    if state.operation == TENSORFLOW and state.process.on_device is False:
+        return False  # on a CPU, where an idle process computes nothing
+    return state.doing in (Doing.DEVICE, Doing.OWN)
 
 
 def _assess(progress: RankProgress, hang: Hang, *, long: bool) -> WaitAssessment | None:

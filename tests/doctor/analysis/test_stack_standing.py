@@ -65,6 +65,24 @@ def test_between_two_ranks_and_in_a_pipeline_the_minority_is_not_blamed() -> Non
     assert kind_and_culprits(analyse_hang(most_stand.snapshots())) == (Kind.BEHIND, [1, 2, 3])
 
 
+def test_a_function_that_tensorflow_calls_in_a_thread_of_its_own_is_what_a_rank_is_in() -> None:
+    executes = (*LOOP, "quick_execute tensorflow/python/eager/execute.py:53")
+    function = ("FuncRegistry.__call__ tensorflow/python/ops/script_ops.py:269", "read data.py:7")
+    healthy = [ProcessState(executes)]
+
+    def analyse(*helpers: Sequence[str]) -> Hang | None:
+        other = [ProcessState(executes, helpers=helpers)]
+        return analyse_hang(SnapshotSeries({0: healthy, 1: other}).snapshots())
+
+    hang = analyse(function)
+    assert kind_and_culprits(hang) == (Kind.BEHIND, [1])
+    assert hang is not None
+    assert hang.culprits[0].state.place == job_snapshots.frames(["read data.py:7"])[0]
+    assert kind_and_culprits(analyse()) == (Kind.TOGETHER, [])
+    works = ("log util.py:5",)  # which of the two the step waits for is not known
+    assert kind_and_culprits(analyse(function, works)) == (Kind.TOGETHER, [])
+
+
 def test_trainers_and_servers_wait_for_a_trainer_that_makes_no_remote_call() -> None:
     processes = {0: [ProcessState(SERVING)], 1: [ProcessState(REMOTE_CALL)], 2: LOCKED}
     assert kind_and_culprits(analyse_hang(SnapshotSeries(processes).snapshots())) == (

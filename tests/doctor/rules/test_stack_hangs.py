@@ -310,6 +310,14 @@ def test_ranks_that_wait_for_a_gpu_may_be_computing() -> None:
     assert only(snapshot_series({2: LOCKED}, others=device)).severity is Severity.CRITICAL
 
 
+def test_ranks_that_wait_in_tensorflow_on_a_cpu_are_not_computing() -> None:
+    executes = ProcessState((*LOOP, "quick_execute tensorflow/python/eager/execute.py:53"))
+    sleeps = snapshot_series({2: [PASSING["sleep"][0]]}, others=[executes])
+    assert (only(sleeps).severity, only(sleeps).culprits[0].rank) == (Severity.WARNING, 2)
+    on_device = [replace(executes, on_device=True)]
+    assert not examined(snapshot_series({2: [PASSING["sleep"][0]]}, others=on_device)).findings
+
+
 def test_a_library_is_named_with_its_line_and_the_call() -> None:
     inside = (*CALL, "on_step_end transformers/callback.py:88", "wait threading.py:3")
     finding = only(snapshot_series({2: [ProcessState(inside)]}))
