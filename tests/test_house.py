@@ -257,6 +257,7 @@ SMALL_MODULES = {
     "mgpu_probes.inprocess.probe_start": ENTRY,
     "mgpu_probes.inprocess.frameworks.torch.torch_checkpoints": HOOK,
     "mgpu_probes.outside.logs.cut_lines": LEAF,
+    "mgpu_probes.outside.jobs.ray_workers": "the only part that knows Ray's files",
     "mgpu_probes.outside.node.agent_loader": ENTRY,
     "mgpu_probes.outside.terminal_text": LEAF,
     "mgpu_probes.private": ENTRY,

@@ -58,6 +58,28 @@ def test_workers_of_ray_train_are_ranks_and_only_the_first_tells_its_number(
     assert jobs.find(100, table.proc) == job
 
 
+def test_a_driver_of_ray_leads_to_the_workers_of_its_job_on_a_cluster_that_it_did_not_start(
+    table: ProcTable,
+) -> None:
+    logs = "/tmp/ray/session_2026-11-27_15-12-06_356428_9/logs"
+    table.add(101, 1, "/site-packages/ray/core/src/ray/raylet/raylet --node", {})
+    for number in (1, 2):
+        driver = [f"{logs}/python-core-driver-0{number}000000ffffffffffff_{100 * number}.log"]
+        table.add(100 * number, 10 + number, "python train.py", {}, maps=[TORCH], files=driver)
+        for offset, threads in ((1, GLOO), (2, STORE)):
+            pid = 100 * number + 10 + offset
+            own = [f"{logs}/raylet.out", f"{logs}/worker-7f2fba2a-0{number}000000-{pid}.out"]
+            name = "ray::RayTrainWorker.execute"
+            table.add(pid, 101, name, {}, maps=[TORCH], threads=threads, files=own)
+    first, second = jobs.find(100, table.proc), jobs.find(200, table.proc)
+    assert sorted(numbered(first), key=str) == [(111, None), (112, 0)]
+    assert sorted(numbered(second), key=str) == [(211, None), (212, 0)]
+    assert jobs.find(211, table.proc) == second
+    assert second is not None
+    assert (second.launcher, second.launcher_pid) == ("ray", 101)
+    assert {first, second} <= set(jobs.find_all(table.proc))
+
+
 def test_a_homemade_launcher_is_reported_and_its_dead_children_are_ranks(table: ProcTable) -> None:
     table.add(100, 10, "python start.py", {})
     for rank in range(3):

@@ -129,7 +129,12 @@ def take_snapshot(
     ]
     for pid, worker in workers.items():
         if training[pid] is None and _runs(moments[pid]):
-            moments[pid] = _read_worker_state(worker, read_stacks, moments[pid], holders)
+            training[pid], moments[pid] = _read_worker_state(
+                worker, read_stacks, moments[pid], holders
+            )
+    threads = {pid: thread for pid in workers if (thread := training[pid]) is not None}
+    idle = measure_idle_seconds(threads.values())
+    rests.update({pid: idle[thread] for pid, thread in threads.items() if thread in idle})
     return {
         "at": at,
         "launcher": job.launcher,
@@ -150,19 +155,19 @@ def take_snapshot(
 
 def _read_worker_state(
     worker: JobProcess, stacks: Sequence[Json], state: KernelState, holders: Holders
-) -> KernelState:
-    """The state of a worker of Ray Train whose training thread the probe has not named: of the
-    thread that its stack shows to train. `state`: of its main thread, which only serves Ray."""
+) -> tuple[int | None, KernelState]:
+    """The training thread of a worker of Ray Train in which the probe has not named it, as its
+    stack shows it, and that thread's state. `state`: of its main thread, which only serves Ray."""
     stack = next((stack for stack in stacks if stack["pid"] == worker.pid), None)
     if stack is not None:
         training = _find_training_stack(stack)
         if training is None:
-            return state
-        if training["id"] is not None:
-            return kernel_waits.read_kernel_state(
-                worker.pid, worker.start_ticks, holders, training["id"]
+            return None, state
+        if (thread := training["id"]) is not None:
+            return thread, kernel_waits.read_kernel_state(
+                worker.pid, worker.start_ticks, holders, thread
             )
-    return replace(state, main_cpu_seconds=None, wchan=None, syscall=None)
+    return None, replace(state, main_cpu_seconds=None, wchan=None, syscall=None)
 
 
 def _loops_around(job: RunningJob, stacks: Sequence[Json]) -> list[list[Any]]:

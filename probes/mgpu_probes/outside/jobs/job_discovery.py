@@ -29,15 +29,14 @@ from mgpu_probes.outside.jobs.job_groups import (
 )
 from mgpu_probes.outside.jobs.launched_ranks import (
     ALONE,
-    RAY,
     find_dead_ranks,
     find_launched_ranks,
-    find_ray_ranks,
     find_unreadable_ranks,
 )
 from mgpu_probes.outside.jobs.launchers import HOSTS_SEVERAL_JOBS, STARTS_ANY_PROGRAM, name_launcher
 from mgpu_probes.outside.jobs.process_table import Machine
 from mgpu_probes.outside.jobs.rank_environment import Place
+from mgpu_probes.outside.jobs.ray_workers import RAY, find_ray_job, find_ray_ranks
 from mgpu_probes.outside.jobs.running_jobs import (
     LAUNCHER,
     LOADER,
@@ -80,12 +79,18 @@ def find(pid: int, proc: Path = PROC) -> RunningJob | None:
 
 
 def find_below(pid: int, proc: Path = PROC) -> tuple[RunningJob, ...]:
-    """The job of a process; if it belongs to none, all jobs below it."""
+    """The job of a process; if it belongs to none, all jobs below it, or that a driver of Ray runs
+    on its cluster."""
     machine = Machine(proc)
     pid = machine.process_of(pid)
     if pid not in machine.entries:
         return ()
-    jobs = _build_jobs(machine, _find_places(machine, lenient=True))
+    places, starters = _find_places(machine, lenient=True)
+    jobs = _build_jobs(machine, (places, starters))
+    if ray_job := find_ray_job(machine, pid):
+        own = {rank for rank, place in places.items() if place.rendezvous == ray_job}
+        if of_driver := tuple(job for job in jobs if any(rank.pid in own for rank in job.ranks)):
+            return of_driver
     for job in jobs:
         if any(process.pid == pid for process in job.processes):
             return (job,)

@@ -11,6 +11,7 @@ from mgpu_probes.outside.jobs.launched_ranks import UNREADABLE, find_dead_ranks
 from mgpu_probes.outside.jobs.launchers import HOSTS_SEVERAL_JOBS, count_ranks, name_launcher
 from mgpu_probes.outside.jobs.process_table import Machine
 from mgpu_probes.outside.jobs.rank_environment import Place
+from mgpu_probes.outside.jobs.ray_workers import RAY
 from mgpu_probes.outside.jobs.training_evidence import is_notebook, is_server, runs_python
 
 MOST_MISSING = 4096
@@ -39,13 +40,15 @@ def group_ranks(
 ) -> list[Group]:
     """The ranks, one group per job. `starters`: pid of a rank -> its parent, if that is no known
     launcher."""
-    by_top: dict[int, Group] = {}
+    by_top: dict[object, Group] = {}
     for pid, place in places.items():
         start = starters.get(pid, pid)
         top = _find_outermost_launcher(machine, places, start)
         if top is None:
             top = start
-        group = by_top.setdefault(top, Group({}, [top]))
+        # One raylet starts the workers of all jobs of its cluster.
+        key = (top, place.rendezvous) if place.source == RAY else top
+        group = by_top.setdefault(key, Group({}, [top]))
         group.places[pid] = place
         group.starters.update({start} - {pid})
     met: dict[tuple[str | None, ...], list[Group]] = {}

@@ -1,7 +1,7 @@
 """Finds the processes that are ranks, by the environment that their launcher set or otherwise.
 
 Children inherit the environment: of all processes with the same place, one is the rank. Ranks of
-other users and of Ray, and zombies, have no known number."""
+other users, and zombies, have no known number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from mgpu_probes.outside.jobs.training_evidence import (
     LOADER_THREAD,
     has_device_open,
     has_framework,
-    hosts_store,
     is_in_process_group,
     is_server,
     runs_python,
@@ -26,9 +25,6 @@ from mgpu_probes.outside.jobs.training_evidence import (
 ALONE = Place("alone", 0, 0, 1, 1, (), one_host=True)
 """The only rank of a program that trains alone, on any number of devices."""
 UNREADABLE = Place("nothing", None, None, None, None, (), one_host=False)
-RAY = "ray"
-_RAY_WORKER = "ray::RayTrainWorker"
-"""Process title of Ray Train's workers (Ray 2.60)."""
 
 
 def find_launched_ranks(machine: Machine) -> dict[int, Place]:
@@ -177,27 +173,6 @@ def find_unreadable_ranks(machine: Machine, ranks: Container[int]) -> dict[int, 
         and name_launcher(command) is None
         and is_launched(machine, pid)
         and machine.environment(pid) is None
-    }
-
-
-def find_ray_ranks(machine: Machine, ranks: Container[int]) -> dict[int, Place]:
-    """Pid -> place of Ray Train's workers in a process group. Ray passes them their numbers after
-    their start, where only they can read them; rank 0 hosts the store."""
-    return {
-        pid: Place(
-            RAY,
-            0 if hosts_store(machine, pid) else None,
-            None,
-            None,
-            None,
-            (),
-            False,
-        )
-        for pid, entry in machine.entries.items()
-        if pid not in ranks
-        and not entry.zombie
-        and any(word.startswith(_RAY_WORKER) for word in machine.command(pid)[:1])
-        and is_in_process_group(machine, pid)
     }
 
 

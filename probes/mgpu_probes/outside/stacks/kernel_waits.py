@@ -270,7 +270,7 @@ def _stripped(path: Path) -> str:
 
 def measure_idle_seconds(pids: Iterable[int], proc: Path = PROC) -> dict[int, float]:
     """pid -> seconds for which its main thread has not run; running and unknown ones are left
-    out."""
+    out. The id of any thread counts as a pid."""
     last: dict[int, tuple[float, int]] = {}
     for pid in pids:
         fields, ran = host_usage.read_stat(proc, pid), _last_ran(proc / str(pid))
