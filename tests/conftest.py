@@ -25,6 +25,10 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """Else each of the hundreds of processes that tests start would compile the doctor anew."""
 
+for inside in ("SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST", "RAY_JOB_ID"):
+    os.environ.pop(inside, None)
+"""Else `diagnose` would propose to examine the whole job that the tests are a part of."""
+
 for ignored in (signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(ignored) is signal.SIG_IGN:
         signal.signal(ignored, signal.SIG_DFL)

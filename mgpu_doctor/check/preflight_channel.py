@@ -29,12 +29,13 @@ class ThisMachine:
 
     name = "sh"
 
-    def check(self, host: str) -> str | None:  # noqa: ARG002 - every name will do
-        return None
-
     def command(self, host: str, remote: str) -> list[str]:  # noqa: ARG002
         path = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', os.defpath)}"
         return ["env", f"PATH={path}", "/bin/sh", "-c", remote]
+
+    def describe_trial(self, host: str) -> str:
+        del host
+        return "/bin/sh -c true"
 
     def explain(self, host: str, code: int, text: str) -> Trouble:
         del host
@@ -118,7 +119,7 @@ class PreflightChannel:
 
     def _explain(self) -> Trouble:
         if self._bad is not None:
-            remedy = f"try `{self._engine.name} {self.host} true`: it must print nothing"
+            remedy = f"try `{self._engine.describe_trial(self.host)}`: it must print nothing"
             return Trouble(f"what it sends is not understood: {self._bad}", remedy)
         try:
             code = self._child.wait(2.0)

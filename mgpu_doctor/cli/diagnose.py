@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mgpu_doctor.cli.completers import complete_recording
-from mgpu_doctor.cli.host_options import HOSTS_OPTION, parse_hosts
+from mgpu_doctor.cli.host_options import HostsRequest, host_options, propose_option
 from mgpu_doctor.cli.options import Argument, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -21,7 +22,7 @@ from mgpu_doctor.cli.terminal_output import (
     print_text,
     progress_line,
 )
-from mgpu_doctor.launch.messages import make_one_line
+from mgpu_doctor.launch.messages import make_one_line, print_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,9 +74,9 @@ def find_recording(reference: str) -> Path:
     is_flag=True,
     help="Print one JSON object per job (docs/diagnosis.schema.json).",
 )
-@HOSTS_OPTION
+@host_options
 @pause_garbage_collection()
-def diagnose(subjects: tuple[str, ...], *, as_json: bool, hosts: str | None) -> None:
+def diagnose(subjects: tuple[str, ...], *, as_json: bool, hosts: HostsRequest | None) -> None:
     """Diagnose a job: what is wrong, which rank causes it, why, and how to fix it.
 
     The job may be running, finished or failed. Exit code: 0 no warning or worse, 1 at least one
@@ -92,11 +93,14 @@ def diagnose(subjects: tuple[str, ...], *, as_json: bool, hosts: str | None) -> 
       mgpu-doctor diagnose runs/today --json | jq '.findings[0].title'
       mgpu-doctor diagnose
       mgpu-doctor diagnose --hosts node1,node2
+      mgpu-doctor diagnose --slurm 4711
     """
     from mgpu_doctor.api.verb_requests import HAS_FINDINGS, diagnose_cases, find_exit_code
 
     if hosts is not None and subjects:
-        exit_with(WRONG_USAGE, "name either --hosts or a subject, not both.")
+        exit_with(WRONG_USAGE, f"name either {hosts.option} or a subject, not both.")
+    if hosts is None and not subjects and (proposal := propose_option(os.environ)):
+        print_message(proposal)
     with progress_line() as report_progress:
         diagnoses = diagnose_cases(partial(_load, subjects, hosts), report_progress)
     print_text(_render_json(diagnoses) if as_json else _render_text(diagnoses))
@@ -105,7 +109,7 @@ def diagnose(subjects: tuple[str, ...], *, as_json: bool, hosts: str | None) -> 
 
 
 def _load(
-    subjects: Sequence[str], hosts: str | None, report_progress: Callable[[str], None]
+    subjects: Sequence[str], hosts: HostsRequest | None, report_progress: Callable[[str], None]
 ) -> list[Case]:
     if hosts is None:
         from mgpu_doctor.examine.case_sources import load_cases
@@ -113,7 +117,7 @@ def _load(
         return load_cases(subjects, report_progress)
     from mgpu_doctor.examine.host_cases import load_host_cases
 
-    return load_host_cases(*parse_hosts(hosts), report_progress)
+    return load_host_cases(*hosts.find(), report_progress)
 
 
 def _render_json(diagnoses: Sequence[Diagnosis]) -> str:

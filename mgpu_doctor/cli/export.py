@@ -16,7 +16,7 @@ import click
 
 from mgpu_doctor.cli.completers import complete_recording
 from mgpu_doctor.cli.diagnose import diagnose_recording, find_recording
-from mgpu_doctor.cli.host_options import HOSTS_OPTION, parse_hosts
+from mgpu_doctor.cli.host_options import HostsRequest, host_options
 from mgpu_doctor.cli.options import FILE, Argument, Between, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -191,11 +191,11 @@ NAME_A_FORMAT = (
     help="Serve without a token: every local user can read the metrics. Only on loopback "
     "addresses.",
 )
-@HOSTS_OPTION
+@host_options
 def export(
     job: str | None,
     *,
-    hosts: str | None,
+    hosts: HostsRequest | None,
     timeline: Path | None,
     csv: Path | None,
     parquet: Path | None,
@@ -224,7 +224,7 @@ def export(
     if serve == any(wanted):
         exit_with(WRONG_USAGE, NAME_A_FORMAT)
     if hosts is not None and (job is not None or not serve):
-        exit_with(WRONG_USAGE, "--hosts needs --serve, and no job.")
+        exit_with(WRONG_USAGE, f"{hosts.option} needs --serve, and no job.")
     if not serve:
         if job is None:
             exit_with(WRONG_USAGE, "name the recording to export: its folder, its id or `latest`.")
@@ -271,7 +271,7 @@ def _get_token(file: Path | None) -> str:
 
 
 @contextmanager
-def _open_source(job: Path | None, hosts: str | None) -> Iterator[LiveJobs | HostJobs]:
+def _open_source(job: Path | None, hosts: HostsRequest | None) -> Iterator[LiveJobs | HostJobs]:
     """Yields the source of the metrics: this machine and a job of it, or other hosts."""
     from mgpu_doctor.cluster.host_fleet import Fleet
     from mgpu_doctor.live.frame_source import FrameOptions
@@ -283,7 +283,7 @@ def _open_source(job: Path | None, hosts: str | None) -> Iterator[LiveJobs | Hos
     live = (
         LiveJobs(job, settings=settings(), wanted=options)
         if hosts is None
-        else HostJobs(Fleet(*parse_hosts(hosts)), settings(), options)
+        else HostJobs(Fleet(*hosts.find()), settings(), options)
     )
     try:
         yield live

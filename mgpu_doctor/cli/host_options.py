@@ -1,8 +1,11 @@
-"""The options that name the hosts of a job: `--hosts A,B`."""
+"""The options that name the hosts of a job, one per engine: `--hosts A,B`, `--slurm JOBID`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,16 +20,53 @@ HOSTS_OPTION = click.option(
     help="Hosts of a job, by the names that `ssh` knows. Nothing needs to be installed on them but "
     "Python 3.10 or newer.",
 )
+_SLURM = click.option("--slurm", metavar="JOBID", help="A Slurm job: its nodes, over `srun`.")
 
 
-def parse_hosts(given: str) -> tuple[tuple[str, ...], Engine]:
-    """The hosts that the option names, each once, and how to reach them; exits with code 2 if a
-    name is none."""
-    from mgpu_doctor.cluster.openssh import OpenSsh
+@dataclass(frozen=True, slots=True)
+class HostsRequest:
+    """Which hosts the user wants. `option`: the option that names them, `value`: its value."""
 
-    engine = OpenSsh()
-    hosts = tuple(dict.fromkeys(name.strip() for name in given.split(",")))
-    for host in hosts:
-        if (sentence := engine.check(host)) is not None:
-            exit_with(WRONG_USAGE, sentence)
-    return hosts, engine
+    option: str
+    value: str
+
+    def find(self) -> tuple[tuple[str, ...], Engine]:
+        """The hosts, each once, and how to reach them. Raises DoctorError."""
+        if self.option == "--slurm":
+            from mgpu_doctor.cluster.slurm_nodes import find_nodes
+
+            return find_nodes(self.value)
+        from mgpu_doctor.cluster.openssh import parse_hosts
+
+        return parse_hosts(self.value)
+
+
+def host_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options to a verb, which takes the one that is given as `hosts`."""
+
+    @functools.wraps(verb)
+    def with_hosts(*args: Any, hosts: str | None, slurm: str | None, **others: Any) -> Any:
+        given = {"--hosts": hosts, "--slurm": slurm}
+        chosen = [
+            HostsRequest(option, value) for option, value in given.items() if value is not None
+        ]
+        if len(chosen) > 1:
+            names = " and ".join(request.option for request in chosen)
+            exit_with(WRONG_USAGE, f"{names} cannot be combined: one job has one engine.")
+        return verb(*args, hosts=chosen[0] if chosen else None, **others)
+
+    for option in (_SLURM, HOSTS_OPTION):
+        with_hosts = option(with_hosts)
+    return with_hosts
+
+
+def propose_option(environment: Mapping[str, str]) -> str | None:
+    """A sentence with the option that examines the whole job, if this process runs on one of the
+    several nodes of a Slurm job."""
+    job, nodes = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NUM_NODES", "")
+    if job.isdigit() and nodes.isdigit() and int(nodes) > 1:
+        return (
+            f"only this node of Slurm job {job} is examined: `mgpu-doctor diagnose --slurm {job}` "
+            f"examines all {nodes}."
+        )
+    return None

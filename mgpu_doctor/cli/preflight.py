@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from mgpu_doctor.cli.host_options import HOSTS_OPTION, parse_hosts
+from mgpu_doctor.cli.host_options import HOSTS_OPTION, HostsRequest
 from mgpu_doctor.cli.options import Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -69,7 +69,11 @@ def preflight(
 
     if pairs and hosts is None:
         exit_with(WRONG_USAGE, "--pairs needs --hosts.")
-    names, engine = parse_hosts(hosts) if hosts is not None else (("this machine",), ThisMachine())
+    names, engine = (
+        (("this machine",), ThisMachine())
+        if hosts is None
+        else HostsRequest("--hosts", hosts).find()
+    )
     options = Options(pairs=pairs, data=data, interface=interface, python=python)
     with progress_line() as report_progress:
         tests = run_preflight(names, engine, options, report_progress)

@@ -10,7 +10,7 @@ import click
 
 from mgpu_doctor.cli.completers import complete_recording
 from mgpu_doctor.cli.diagnose import diagnose_recording, find_recording
-from mgpu_doctor.cli.host_options import HOSTS_OPTION, parse_hosts
+from mgpu_doctor.cli.host_options import HostsRequest, host_options
 from mgpu_doctor.cli.options import FILE, Argument, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -37,7 +37,6 @@ ENDINGS = (".html", ".md", ".json")
     shell_complete=complete_recording,
     help_text="A recording's folder, its id, or `latest`.",
 )
-@HOSTS_OPTION
 @click.option(
     "--output",
     "-o",
@@ -50,9 +49,10 @@ ENDINGS = (".html", ".md", ".json")
     is_flag=True,
     help="Keep host names, user names, addresses and paths in Markdown. HTML always keeps them.",
 )
+@host_options
 @pause_garbage_collection()
 def report(
-    reference: str | None, output: Path | None, *, hosts: str | None, no_redact: bool
+    reference: str | None, output: Path | None, *, hosts: HostsRequest | None, no_redact: bool
 ) -> None:
     """Write a report of a job: one file with the diagnosis and its evidence.
 
@@ -67,13 +67,13 @@ def report(
     if ending not in ENDINGS:
         exit_with(WRONG_USAGE, f"{output} must end in .html, .md or .json.")
 
-    if (reference is None) == (hosts is None):
-        exit_with(WRONG_USAGE, "name either a recording or --hosts.")
-    diagnosis = (
-        diagnose_recording(find_recording(reference))
-        if reference is not None
-        else _diagnose_hosts(str(hosts))
-    )
+    if hosts is not None and reference is None:
+        diagnosis = _diagnose_hosts(hosts)
+    elif hosts is None and reference is not None:
+        diagnosis = diagnose_recording(find_recording(reference))
+    else:
+        option = "--hosts" if hosts is None else hosts.option
+        exit_with(WRONG_USAGE, f"name either a recording or {option}.")
     with progress_line() as report_progress:
         report_progress("writing the report")
         text = _render(diagnosis, ending, redact=not no_redact)
@@ -83,12 +83,12 @@ def report(
     save_text(output, text, "the report")
 
 
-def _diagnose_hosts(hosts: str) -> Diagnosis:
+def _diagnose_hosts(hosts: HostsRequest) -> Diagnosis:
     """The diagnosis of the only job on these hosts; exits with code 3 if there is none or more."""
     from mgpu_doctor.api.verb_requests import diagnose_cases
     from mgpu_doctor.examine.host_cases import load_host_cases
 
-    names, engine = parse_hosts(hosts)
+    names, engine = hosts.find()
     with progress_line() as report_progress:
         diagnoses = diagnose_cases(
             lambda tell: load_host_cases(names, engine, tell), report_progress

@@ -12,7 +12,7 @@ import click
 
 from mgpu_doctor.cli.completers import complete_recording
 from mgpu_doctor.cli.diagnose import find_recording
-from mgpu_doctor.cli.host_options import HOSTS_OPTION, parse_hosts
+from mgpu_doctor.cli.host_options import HostsRequest, host_options
 from mgpu_doctor.cli.options import FILE, Argument, Between, Dashed, words_after_dashes
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -75,8 +75,8 @@ if TYPE_CHECKING:
 @click.option(
     "--readonly", is_flag=True, help="Disable starting and stopping jobs from the screen."
 )
-@HOSTS_OPTION
 @click.pass_context
+@host_options
 def top(
     context: click.Context,
     job: str | None,
@@ -88,7 +88,7 @@ def top(
     interval: float,
     record: Path | None,
     readonly: bool,
-    hosts: str | None,
+    hosts: HostsRequest | None,
 ) -> None:
     """Watch the GPUs, ranks and findings of the training jobs on this machine, or on other hosts.
 
@@ -100,6 +100,7 @@ def top(
       mgpu-doctor top -- torchrun --nproc-per-node 4 train.py
       mgpu-doctor top --only 'rank:0-3 & wait>50%'
       mgpu-doctor top --hosts node1,node2
+      mgpu-doctor top --slurm 4711
     """
     still = once or json
     if job is not None and replay is not None:
@@ -119,15 +120,19 @@ def top(
     if hosts is not None and (job or replay or record or command):
         exit_with(
             WRONG_USAGE,
-            "--hosts cannot be combined with a job, --replay, --record or a command.",
+            f"{hosts.option} cannot be combined with a job, --replay, --record or a command.",
         )
     if not still:
         _require_terminal()
     chosen = _parse_filters(only)
     if still:
         wanted = _options_for_still(drawn=not json)
-        source = _make_source(job, replay, wanted=wanted) if hosts is None else None
-        _print_still(source or _make_host_source(str(hosts), wanted), chosen, as_json=json)
+        source = (
+            _make_host_source(hosts, wanted)
+            if hosts is not None
+            else _make_source(job, replay, wanted=wanted)
+        )
+        _print_still(source, chosen, as_json=json)
         return
     if hosts is not None:
         raise click.exceptions.Exit(
@@ -257,7 +262,7 @@ def _make_source(
         exit_with(NOTHING_EXAMINED, str(error))
 
 
-def _make_host_source(hosts: str, wanted: FrameOptions | None = None) -> HostJobs:
+def _make_host_source(hosts: HostsRequest, wanted: FrameOptions | None = None) -> HostJobs:
     """The jobs on these hosts. `wanted`: for one frame, which waits until the hosts have
     answered."""
     from mgpu_doctor.cluster.host_fleet import Fleet
@@ -265,7 +270,7 @@ def _make_host_source(hosts: str, wanted: FrameOptions | None = None) -> HostJob
     from mgpu_doctor.live.host_jobs import HostJobs
     from mgpu_doctor.settings_files import settings
 
-    fleet = Fleet(*parse_hosts(hosts))
+    fleet = Fleet(*hosts.find())
     return HostJobs(fleet, settings(), wanted or ALL_OPTIONS, patient=wanted is not None)
 
 

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
+
+from mgpu_probes.outside.terminal_text import clean
+
+from mgpu_doctor.cluster.agent_program import OLDEST, TOO_OLD
+from mgpu_doctor.errors import NOTHING_EXAMINED, DoctorError
+
+SECONDS_TO_LIST = 30.0
+"""After which a command that lists hosts is given up."""
+MOST_TEXT = 64 << 20
+_MOST_ERROR = 4096
+_NOT_FOUND = re.compile(r"python3.{0,40}not found|not found.{0,40}python3", re.IGNORECASE)
+_OLD = re.compile(re.escape(TOO_OLD).replace("%d", r"(\d{1,4})"))
 
 
 class Trouble(NamedTuple):
@@ -17,16 +32,65 @@ class Engine(Protocol):
 
     name: str
 
-    def check(self, host: str) -> str | None:
-        """Why this name cannot be a host, as a sentence; None if it can."""
-        ...
-
     def command(self, host: str, remote: str) -> list[str]:
         """The command that runs the shell command `remote` on a host. Its standard input and output
         are the channel."""
+        ...
+
+    def describe_trial(self, host: str) -> str:
+        """A command that a user can type to see whether a command runs on a host."""
         ...
 
     def explain(self, host: str, code: int, text: str) -> Trouble:
         """Why the channel to a host ended, and what to do. `code`: its exit code; `text`: the last
         lines that it printed on standard error."""
         ...
+
+
+class Listing(NamedTuple):
+    """What a command of an engine printed, and its exit code."""
+
+    code: int
+    out: str
+    error: str
+
+
+def run_listing(command: Sequence[str], where: str) -> Listing:
+    """Runs a command that lists a job's hosts. `where`: from where to run mgpu-doctor if the
+    command does not exist. Raises DoctorError."""
+    name = command[0]
+    try:
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=SECONDS_TO_LIST,
+            start_new_session=True,  # it cannot ask on the terminal
+        )
+    except subprocess.TimeoutExpired:
+        sentence = f"`{name}` gave no answer for {SECONDS_TO_LIST:.0f} s: try it by hand."
+        raise DoctorError(sentence, NOTHING_EXAMINED) from None
+    except OSError as error:
+        sentence = f"{name} cannot be started ({error.strerror}): run mgpu-doctor {where}."
+        raise DoctorError(sentence, NOTHING_EXAMINED) from None
+    text = clean(ended.stderr[-_MOST_ERROR:].decode("utf-8", "replace"), _MOST_ERROR)
+    return Listing(ended.returncode, ended.stdout[:MOST_TEXT].decode("utf-8", "replace"), text)
+
+
+def find_python_trouble(text: str, code: int) -> Trouble | None:
+    """Whether a host has no Python that is new enough, by what its shell printed."""
+    if old := _OLD.search(text):
+        return Trouble(
+            f"it has Python {old[1]}.{old[2]}, and the agent needs 3.{OLDEST} or newer",
+            f"install a newer Python there, as python3.{OLDEST} for example",
+        )
+    if _NOT_FOUND.search(text) or code == 127:
+        return Trouble("its shell finds no python3", f"install Python 3.{OLDEST} or newer there")
+    return None
+
+
+def last_line(text: str, code: int) -> str:
+    """The last line of an error in quotes, or the exit code."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return repr(lines[-1]) if lines else f"exit code {code}"

@@ -170,7 +170,7 @@ class HostChannel:
             for frame in self._splitter.feed(data):
                 self.mirror.receive(frame)
         except BadStream as error:
-            remedy = f"try `{self._engine.name} {self.host} true`: it must print nothing"
+            remedy = f"try `{self._engine.describe_trial(self.host)}`: it must print nothing"
             self._end(Trouble(f"what it sends is not understood: {error}", remedy))
             return
         except HostRefused as error:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from mgpu_doctor.cluster.agent_program import OLDEST, TOO_OLD
-from mgpu_doctor.cluster.engine import Trouble
+from mgpu_doctor.cluster.engine import Trouble, find_python_trouble, last_line
+from mgpu_doctor.errors import WRONG_USAGE, DoctorError
 
 SECONDS_TO_CONNECT = 10
 OPTIONS = (
@@ -18,9 +18,11 @@ OPTIONS = (
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=6"),
     *("-o", "ClearAllForwardings=yes", "-o", "ForwardAgent=no", "-o", "ForwardX11=no"),
 )
-_NOT_FOUND = re.compile(r"python3.{0,40}not found|not found.{0,40}python3", re.IGNORECASE)
-_OLD = re.compile(re.escape(TOO_OLD).replace("%d", r"(\d{1,4})"))
 _LINES = 6
+
+
+_HOST = re.compile(r"[^-\s,][^\s,]{0,254}")
+"""Names that ssh would read as options are no hosts."""
 
 
 class OpenSsh:
@@ -28,34 +30,22 @@ class OpenSsh:
 
     name = "ssh"
 
-    def check(self, host: str) -> str | None:
-        """Names that ssh would read as options are no hosts."""
-        if re.fullmatch(r"[^-\s,][^\s,]{0,254}", host):
-            return None
-        return (
-            f"{host!r} is no name of a host: name hosts as ssh does, such as --hosts node1,node2."
-        )
-
     def command(self, host: str, remote: str) -> list[str]:
         return ["ssh", *OPTIONS, "--", host, remote]
 
+    def describe_trial(self, host: str) -> str:
+        return f"ssh {host} true"
+
     def explain(self, host: str, code: int, text: str) -> Trouble:
         last = [line for line in text.splitlines() if line.strip()][-_LINES:]
-        if old := _OLD.search(text):
-            return Trouble(
-                f"it has Python {old[1]}.{old[2]}, and the agent needs 3.{OLDEST} or newer",
-                f"install a newer Python there, as python3.{OLDEST} for example",
-            )
-        if _NOT_FOUND.search(text) or code == 127:
-            return Trouble(
-                "its shell finds no python3", f"install Python 3.{OLDEST} or newer there"
-            )
+        if trouble := find_python_trouble(text, code):
+            return trouble
         for mark, remedy in _REMEDIES:
             if mark in text:
                 reason = f"ssh fails with {_line_with(mark, last)!r}"
                 return Trouble(reason, remedy.format(host=host))
-        said = repr(last[-1].strip()) if last else f"exit code {code}"
-        return Trouble(f"ssh fails with {said}", f"`ssh {host} true` must work without a question")
+        reason = f"ssh fails with {last_line(text, code)}"
+        return Trouble(reason, f"`ssh {host} true` must work without a question")
 
 
 _REMEDIES = (
@@ -79,6 +69,17 @@ _REMEDIES = (
     ("not responding", "it cannot be reached from here any more: check the network and the host"),
     ("No route to host", "it cannot be reached from here: check the network and the host"),
 )
+
+
+def parse_hosts(given: str) -> tuple[tuple[str, ...], OpenSsh]:
+    """The hosts that a list with commas names, each once, and how to reach them. Raises
+    DoctorError."""
+    hosts = tuple(dict.fromkeys(name.strip() for name in given.split(",")))
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            sentence = f"{host!r} is no name of a host: name hosts as ssh does: node1,node2."
+            raise DoctorError(sentence, WRONG_USAGE)
+    return hosts, OpenSsh()
 
 
 def _line_with(mark: str, lines: list[str]) -> str:

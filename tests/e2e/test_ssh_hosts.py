@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.openssh import OpenSsh
 from mgpu_doctor.diagnose import diagnose as examine
-from mgpu_doctor.recording.box import Box, read_box
+from tests.support.gathered_fleets import STEPS, boxes_of, diagnose_hosts, polled, steps_of
 from tests.support.jobs import JOBS, alone, until
 from tests.support.ssh_hosts import SshHosts, can_have_namespaces, ssh_hosts
 
@@ -29,8 +28,6 @@ pytestmark = pytest.mark.slow
 NAMES = ("node-a", "node-b")
 ROOT = Path(__file__).parents[2]
 FAULT = ("--fault", "forward", "--rank", "1", "--ms", "60")
-STEPS = 60
-"""Of each rank before it is examined."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +50,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
             stack.enter_context(subprocess.Popen(command, stdout=output, stderr=output))
         stack.callback(hosts.stop)  # the hosts first: the commands above end with them
         with Fleet(NAMES, OpenSsh(), 0.25) as fleet:
-            polled(fleet, lambda: _steps(fleet) == {1: STEPS, 0: STEPS}, 120)
+            polled(fleet, lambda: steps_of(fleet) == {1: STEPS, 0: STEPS}, 120)
         yield hosts
 
 
@@ -67,37 +64,8 @@ def _start_rank(recording: Path, rank: int, address: str, script: str, *options:
     return f"cd {shlex.quote(str(ROOT))} && exec env {shlex.join(words)}"
 
 
-def polled(fleet: Fleet, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Polls until the condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, (fleet.states(), [job.folder for job in fleet.jobs])
-        fleet.poll(0.1)
-
-
-def _boxes(fleet: Fleet) -> dict[int | None, Box]:
-    paths = (path for job in fleet.jobs for path in job.folder.glob("hosts/*/boxes/*.box"))
-    return {box.identity.rank: box for box in map(read_box, paths)}
-
-
-def _steps(fleet: Fleet) -> dict[int | None, int]:
-    """Rank -> steps, at most `STEPS`."""
-    return {rank: min(STEPS, len(box.steps)) for rank, box in _boxes(fleet).items()}
-
-
 def diagnose(*hosts: str) -> tuple[int, dict[str, Any]]:
-    command = (
-        sys.executable,
-        "-m",
-        "mgpu_doctor",
-        "diagnose",
-        "--hosts",
-        ",".join(hosts),
-        "--json",
-    )
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
+    return diagnose_hosts("--hosts", ",".join(hosts))
 
 
 def test_the_slow_rank_is_named_with_its_host(hosts: SshHosts) -> None:
@@ -168,9 +136,9 @@ def test_a_link_that_was_down_for_eight_seconds_costs_nothing(hosts: SshHosts) -
         age = state_of(fleet, "node-b").age
         assert age is not None
         assert age > 5
-        before = len(_boxes(fleet)[1].steps)
+        before = len(boxes_of(fleet)[1].steps)
         hosts.set_link("node-b", "up")
-        polled(fleet, lambda: len(_boxes(fleet)[1].steps) > before + 10)
+        polled(fleet, lambda: len(boxes_of(fleet)[1].steps) > before + 10)
         assert_whole(fleet)
 
 
@@ -178,7 +146,7 @@ def test_a_killed_rank_is_dead_on_its_host(hosts: SshHosts) -> None:
     with Fleet(NAMES, OpenSsh(), 0.1) as fleet:
         polled(fleet, lambda: all(state.link is Link.LIVE for state in fleet.states()))
         (job,) = fleet.jobs
-        pid = _boxes(fleet)[1].identity.pid
+        pid = boxes_of(fleet)[1].identity.pid
         hosts.run("node-b", "kill", "-9", str(pid))
         polled(fleet, lambda: job.over)
         ranks = load_recording(job.folder).ranks
@@ -220,7 +188,7 @@ def state_of(fleet: Fleet, name: str) -> HostState:
 def assert_whole(fleet: Fleet) -> None:
     """No record is missing in any box."""
     assert [state.lost for state in fleet.states()] == [0, 0]
-    for box in _boxes(fleet).values():
+    for box in boxes_of(fleet).values():
         assert box.lost == 0
         first, last = int(box.steps["seq"][0]), int(box.steps["seq"][-1])
         assert len(box.steps) == last - first + 1

@@ -84,11 +84,11 @@ class ShellEngine:
     def __init__(self, hosts: dict[str, Sequence[str]] | None = None) -> None:
         self._hosts = hosts or {}
 
-    def check(self, host: str) -> str | None:  # noqa: ARG002 - every name will do
-        return None
-
     def command(self, host: str, remote: str) -> list[str]:
         return list(self._hosts.get(host, ("/bin/sh", "-c", remote)))
+
+    def describe_trial(self, host: str) -> str:
+        return f"shell {host} true"
 
     def explain(self, host: str, code: int, text: str) -> Trouble:
         return Trouble(f"{host} ended with {code}: {text.strip()}", "look")

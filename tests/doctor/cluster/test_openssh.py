@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mgpu_doctor.cluster.openssh import OpenSsh
+from mgpu_doctor.cluster.openssh import OpenSsh, parse_hosts
+from mgpu_doctor.errors import DoctorError
 
 CHANGED = """\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
@@ -21,9 +22,10 @@ def test_no_question_and_no_option_can_come_from_a_name() -> None:
     assert "BatchMode=yes" in command
     assert command[-3:] == ["--", "node-b", "exec sh"]
     for name in ("-oProxyCommand=x", "", "a b", "a\nb"):
-        assert OpenSsh().check(name) is not None
-    for name in ("node-b", "me@node-b", "10.0.0.7", "ssh://me@node-b:2222"):
-        assert OpenSsh().check(name) is None
+        with pytest.raises(DoctorError, match="no name of a host"):
+            parse_hosts(f"node-b,{name}")
+    names = ("node-b", "me@node-b", "10.0.0.7", "ssh://me@node-b:2222")
+    assert parse_hosts(", ".join((*names, "node-b")))[0] == names
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,113 @@
+"""The nodes of a Slurm job over `srun --overlap`: a step with one task beside the job's own steps.
+
+The messages are Slurm's (slurm_errno.c, srun of 22.05)."""
+
+from __future__ import annotations
+
+import re
+
+from mgpu_doctor.cluster.engine import (
+    Listing,
+    Trouble,
+    find_python_trouble,
+    last_line,
+    run_listing,
+)
+from mgpu_doctor.errors import NOTHING_EXAMINED, WRONG_USAGE, DoctorError
+
+SECONDS_TO_START = 20
+OPTIONS = (
+    "--overlap",  # it would wait for the job's own steps to end
+    f"--immediate={SECONDS_TO_START}",
+    *("--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--cpus-per-task=1"),
+    *("--gres=none", "--mpi=none", "--chdir=/"),
+)
+_JOB = re.compile(r"\d{1,10}([_+]\d{1,7})?")
+_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
+_WHERE = "where Slurm's commands are on PATH, such as a login node"
+_NOT_YET = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESIZING")
+_RUNS = ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING", "STAGE_OUT")
+
+
+class Slurm:
+    """`--slurm`: the nodes of the job with this number."""
+
+    name = "srun"
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+
+    def command(self, host: str, remote: str) -> list[str]:
+        place = (f"--jobid={self._job}", f"--nodelist={host}")
+        return ["srun", *place, *OPTIONS, "/bin/sh", "-c", remote]
+
+    def describe_trial(self, host: str) -> str:
+        return f"srun --overlap --jobid={self._job} --nodelist={host} --nodes=1 --ntasks=1 true"
+
+    def explain(self, host: str, code: int, text: str) -> Trouble:
+        if trouble := find_python_trouble(text, 0):
+            return trouble
+        for mark, remedy in _REMEDIES:
+            if line := next((line for line in text.splitlines() if mark in line), None):
+                reason = line.strip().removeprefix("srun: ").removeprefix("error: ")
+                return Trouble(f"srun fails with {reason!r}", remedy.format(job=self._job))
+        lines = [line for line in text.splitlines() if "Exited with exit code" not in line]
+        error = last_line("\n".join(lines), code)
+        return Trouble(f"srun fails with {error}", f"`{self.describe_trial(host)}` must work")
+
+
+_REMEDIES = (
+    ("ermission denied", "only the job's owner and root can start a step in it"),
+    ("Invalid job id", "the job has ended: examine its recording or its log"),
+    ("has expired", "the job has ended: examine its recording or its log"),
+    ("ompleting or completed", "the job has ended: examine its recording or its log"),
+    ("node configuration is not available", "`squeue --jobs={job}` shows the job's nodes"),
+    ("unrecognized option", "it needs Slurm 20.11 or newer, which has `srun --overlap`"),
+    ("Requested nodes are busy", "its steps leave no room: start them with `srun --overlap`"),
+    ("ontact slurm controller", "the controller does not answer: `scontrol ping` shows it"),
+    ("ode failure", "the node has failed: `sinfo -R` shows why"),
+)
+
+
+def find_nodes(job: str) -> tuple[tuple[str, ...], Slurm]:
+    """The nodes of a running job, in Slurm's order, and how to reach them. Raises DoctorError."""
+    if not _JOB.fullmatch(job):
+        sentence = f"{job!r} is no number of a Slurm job: take it from `squeue --me`."
+        raise DoctorError(sentence, WRONG_USAGE)
+    form = "--format=%A|%i|%T|%N"
+    shown = run_listing(("squeue", "--noheader", "--states=all", f"--jobs={job}", form), _WHERE)
+    number, nodes = _choose_job(job, shown)
+    expanded = run_listing(("scontrol", "show", "hostnames", nodes), _WHERE)
+    names = tuple(expanded.out.split())
+    if expanded.code or not names or not all(map(_NODE.fullmatch, names)):
+        error = last_line(expanded.error, expanded.code)
+        sentence = f"the nodes of job {job} are unknown: scontrol fails with {error}."
+        raise DoctorError(sentence, NOTHING_EXAMINED)
+    return names, Slurm(number)
+
+
+def _choose_job(job: str, shown: Listing) -> tuple[str, str]:
+    """The number of the only running job that is shown, and its nodes as Slurm writes them."""
+    if "Invalid job id" in shown.error or (not shown.code and not shown.out.strip()):
+        raise DoctorError(
+            f"Slurm knows no job {job}, or not any more: take the number of a running job from "
+            "`squeue --me`, or examine the recording of the one that ended.",
+            NOTHING_EXAMINED,
+        )
+    if shown.code:
+        error = last_line(shown.error, shown.code)
+        sentence = f"Slurm does not answer: squeue fails with {error}: `scontrol ping` must work."
+        raise DoctorError(sentence, NOTHING_EXAMINED)
+    rows = [row for line in shown.out.splitlines() if len(row := line.strip().split("|", 3)) == 4]
+    running = [row for row in rows if row[2] in _RUNS and row[3]]
+    if len(running) > 1:
+        names = ", ".join(f"--slurm {row[1]}" for row in running[:4])
+        raise DoctorError(f"{job} is {len(running)} running jobs: name one: {names}.", WRONG_USAGE)
+    if running:
+        return running[0][0], running[0][3]
+    state = rows[0][2] if rows else "unknown"
+    if state in _NOT_YET:
+        sentence = f"job {job} has not started ({state}): try again when it runs."
+    else:
+        sentence = f"job {job} has ended ({state}): examine its recording or its log instead."
+    raise DoctorError(sentence, NOTHING_EXAMINED)

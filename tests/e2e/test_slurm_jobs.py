@@ -1,0 +1,101 @@
+"""A real job of a real Slurm with two nodes, reached by `srun --overlap`."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.cluster.host_channel import Link
+from mgpu_doctor.cluster.host_fleet import Fleet
+from mgpu_doctor.cluster.slurm_nodes import find_nodes
+from tests.support.gathered_fleets import STEPS, diagnose_hosts, polled, steps_of
+from tests.support.jobs import JOBS, alone, until
+from tests.support.slurm_cluster import can_run_daemons, slurm_cluster
+
+pytestmark = pytest.mark.slow
+
+NODES = ("node-a", "node-b")
+ROOT = Path(__file__).parents[2]
+FAULT = ("--fault", "forward", "--rank", "1", "--ms", "60")
+RANK = "export RANK=$SLURM_PROCID LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 OMP_NUM_THREADS=1"
+PLACE = "export MASTER_ADDR=node-a MASTER_PORT=29533 GLOO_SOCKET_IFNAME=lo"
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The number of a job with one rank on each node, of which rank 1 is slow."""
+    if not can_run_daemons():
+        pytest.skip("node daemons in namespaces need root")
+    folder = tmp_path_factory.mktemp("slurm")
+    with ExitStack() as stack:
+        stack.enter_context(alone())
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, value in stack.enter_context(slurm_cluster(folder, *NODES)).items():
+            patch.setenv(name, value)
+        patch.setenv("MGPU_DOCTOR_HOME", str(folder / "home"))
+        output = stack.enter_context((folder / "job.out").open("wb"))
+        step = ("srun", "--job-name=train", "--nodes=2", "sh", "-c", _rank(folder))
+        started = stack.enter_context(subprocess.Popen(step, stdout=output, stderr=output))
+        stack.callback(started.wait)
+        stack.callback(_run, "scancel", "--name=train")
+        until(lambda: _run("squeue", "--noheader", "--states=running") != "", 60)
+        number = _run("squeue", "--noheader", "--format=%A").strip()
+        with Fleet(*find_nodes(number), 0.25) as fleet:
+            polled(fleet, lambda: steps_of(fleet) == {0: STEPS, 1: STEPS}, 120)
+        yield number
+
+
+def _rank(folder: Path) -> str:
+    """A shell script that starts the rank of a task, recorded on its node."""
+    script = (sys.executable, str(JOBS / "plain_ddp.py"), "--steps", "1000000", *FAULT)
+    doctor = (sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir")
+    recorded = f"{shlex.join(doctor)} {folder}/$SLURMD_NODENAME -- {shlex.join(script)}"
+    return f"cd {ROOT} && {RANK} && {PLACE} && exec {recorded}"
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_the_slow_rank_is_named_with_its_node(job: str) -> None:
+    code, found = diagnose_hosts("--slurm", job)
+    assert code == 1
+    assert found["job"]["hosts"] == list(NODES)
+    assert [(rank["rank"], rank["host"]) for rank in found["ranks"]] == [*enumerate(NODES)]
+    first = found["findings"][0]
+    assert first["code"] == "straggler-compute"
+    assert [(one["rank"], one["host"]) for one in first["culprits"]] == [(1, "node-b")]
+    assert first["victims"] == [0]
+    assert [gap for gap in found["unexamined"] if gap["probe"].startswith("host ")] == []
+
+
+def test_an_agent_that_is_killed_costs_nothing(job: str) -> None:
+    with Fleet(*find_nodes(job), 0.1) as fleet:
+        polled(fleet, lambda: all(state.link is Link.LIVE for state in fleet.states()))
+        child = fleet._channels[1].child
+        assert child is not None
+        child.kill()
+        polled(fleet, lambda: fleet.states()[1].link is Link.BROKEN)
+        polled(fleet, lambda: fleet.states()[1].link is Link.LIVE)
+        assert [state.lost for state in fleet.states()] == [0, 0]
+    until(lambda: len(_run("squeue", "--noheader", "--steps").splitlines()) == 1, 60)
+
+
+def test_what_is_no_running_job(job: str) -> None:
+    command = (sys.executable, "-m", "mgpu_doctor", "diagnose", "--slurm")
+    for name, code, words in (("99999", 3, "knows no job 99999"), ("node-a", 2, "no number of")):
+        done = subprocess.run((*command, name), capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        (line,) = done.stderr.splitlines()
+        assert words in line
+    _run("scancel", job)
+    until(lambda: _run("squeue", "--noheader") == "", 60)
+    done = subprocess.run((*command, job), capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert f"job {job} has ended (CANCELLED)" in done.stderr
