@@ -8,7 +8,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks.hang_analysis import Hang, Kind
 from mgpu_doctor.analysis.stacks.progress import LEAST_BLOCKED, RankProgress
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
-from mgpu_doctor.case.model import AskedHost, Case
+from mgpu_doctor.case.model import AskedHost, Case, Rank, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_count, format_ranks
 from mgpu_doctor.rules.failures.log_rules import log_detector
@@ -24,7 +24,7 @@ from mgpu_doctor.rules.hang.stack_evidence import (
     rank_numbers,
     waiter_rows,
 )
-from mgpu_doctor.rules.rule import Limits, Rule
+from mgpu_doctor.rules.rule import Detector, Limits, Rule
 
 PAST_STARTUP = 60.0
 """Seconds after which a rank has imported its libraries: 3 to 20 s on a quiet machine."""
@@ -65,9 +65,7 @@ def _report_absent_ranks(hang: Hang, measures: Measures) -> Iterable[Finding]:
         gone = f"{format_ranks(absent).capitalize()} {_describe_absence(absent, dead)}"
         title = f"{gone}; {waiting} {verb} in init_process_group"
     elif hosts:
-        listed = " and ".join(host.name for host in hosts)
-        noun = "Host" if len(hosts) == 1 else "Hosts"
-        title = f"{noun} {listed} never joined; {waiting} {verb} in init_process_group"
+        title = f"{_name_absent(hosts)} never joined; {waiting} {verb} in init_process_group"
     else:
         title = f"{waiting.capitalize()} {verb} in init_process_group, and no other rank joins"
     present = len(hang.waiting) + len(hang.culprits) - len(dead)
@@ -142,6 +140,51 @@ def _cause(absent: list[int], present: int, world_size: int | None) -> str:
     )
 
 
+def _find_unjoined_ranks(measures: Measures, _: Limits) -> Iterable[Finding]:
+    """The same by black boxes, if the user named a host that has no rank: a rank that has a box
+    and has not joined is in init_process_group."""
+    case = measures.case
+    hosts, ranks, world = list_absent_hosts(case), case.ranks, case.job.world_size
+    if not hosts or not ranks or world is None or len(ranks) >= world:
+        return
+    if not all(map(_is_joining, ranks)):
+        return
+    now = max([case.observed, *(snapshot.at for snapshot in case.job_snapshots)])
+    youngest = max(rank.started if rank.started is not None else now for rank in ranks)
+    if now - youngest < PAST_STARTUP:
+        return
+    numbers = tuple(rank.rank for rank in ranks if rank.rank is not None)
+    verb = "waits" if len(ranks) == 1 else "wait"
+    yield Finding(
+        code="hang-rendezvous",
+        severity=Severity.WARNING,
+        confidence=0.7,
+        title=f"{_name_absent(hosts)} never joined; {format_ranks(numbers)} {verb} in "
+        "init_process_group",
+        cause=" ".join((_cause([], len(ranks), world), *map(_describe_host, hosts))),
+        culprits=tuple(Culprit(None, host.node or host.name) for host in hosts),
+        victims=numbers,
+        evidence=(
+            Evidence("ranks that asked to join", len(ranks), "ranks", world, "black boxes"),
+            Evidence(
+                "time since the last of them started", now - youngest, "s", None, "black boxes"
+            ),
+        ),
+        fixes=(START_ALL_RANKS,),
+    )
+
+
+def _is_joining(rank: Rank) -> bool:
+    """Whether it lives and is still in init_process_group."""
+    lives = rank.state in (State.RUNNING, State.WAITING)
+    return lives and not len(rank.steps) and not any(e.kind == "joined" for e in rank.events)
+
+
+def _name_absent(hosts: Sequence[AskedHost]) -> str:
+    noun = "Host" if len(hosts) == 1 else "Hosts"
+    return f"{noun} {' and '.join(host.name for host in hosts)}"
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         code="hang-rendezvous",
@@ -156,6 +199,14 @@ RULES: tuple[Rule, ...] = (
         f"{PAST_STARTUP:g} s.",
         fixes="Start the missing ranks; compare WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
         examine=_find_rendezvous_hang,
-        alternatives=(log_detector("hang-rendezvous"),),
+        alternatives=(
+            log_detector("hang-rendezvous"),
+            Detector(
+                _find_unjoined_ranks,
+                "Without stacks: all ranks have black boxes, none has joined or recorded a step, "
+                "and a host that was named with `--hosts` has no rank.",
+                fallback=True,
+            ),
+        ),
     ),
 )

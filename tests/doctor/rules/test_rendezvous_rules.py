@@ -4,11 +4,16 @@ blamed."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from mgpu_doctor.case.model import Console, Rank, State
+from mgpu_doctor.case.model import AskedHost, Console, Event, Rank, State
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.recording.box import STEP_DTYPE
 from tests.support.failure_cases import AT, dead, error, failed_job, find, logged_end, rank
+from tests.support.synthetic import make_case, make_rank
 
 GAVE_UP = (
     "wait timeout after 5000ms, keys: /default_pg/0//cpu//0/1",
@@ -52,3 +57,31 @@ def test_a_rank_that_fell_by_itself_explains_why_the_others_waited() -> None:
     (finding,) = find(failed_job([waiter(0), dead(1, exit_code=1, error=error())]))
     assert finding.code == "failed-exception"
     assert [culprit.rank for culprit in finding.culprits] == [1]
+
+
+def joining(number: int, **changes: Any) -> Rank:
+    """A rank in init_process_group, since 61 s before the case is observed."""
+    facts = {"started": 2000.0 - 61, "host": "node-a", **changes}
+    return make_rank(number, np.zeros(0, dtype=STEP_DTYPE), **facts)
+
+
+def test_a_named_host_without_ranks_never_joined_though_no_stack_was_read() -> None:
+    gone, silent = AskedHost("c", None, "ssh fails with 'refused'"), AskedHost("d", "node-d")
+    here = AskedHost("a", "node-a")
+    joined = Event("joined", 2000.0, 0, 0.0, 4.0, "")
+
+    def culprits(*ranks: Rank, asked: tuple[AskedHost, ...], world: int = 4) -> list[str | None]:
+        case = replace(make_case(ranks, world_size=world), asked_hosts=asked)
+        findings = [one for one in diagnose(case).findings if one.code == "hang-rendezvous"]
+        assert all(one.victims == (0, 1) for one in findings)
+        return [culprit.host for one in findings for culprit in one.culprits]
+
+    waiting = joining(0), joining(1)
+    assert culprits(*waiting, asked=(here, gone)) == ["c"]
+    assert culprits(*waiting, asked=(here, gone, silent)) == ["c", "node-d"]
+    assert culprits(*waiting, asked=(here,)) == []
+    assert culprits(*waiting, asked=()) == []
+    assert culprits(*waiting, asked=(here, gone), world=2) == []
+    assert culprits(joining(0), joining(1, started=1941.0), asked=(here, gone)) == []
+    assert culprits(joining(0), joining(1, events=(joined,)), asked=(here, gone)) == []
+    assert culprits(joining(0), joining(1, state=State.DEAD), asked=(here, gone)) == []
