@@ -33,7 +33,7 @@ _MARKS = " \t*`"
 """What is left of bold text and code in a text that was copied from a web page."""
 PROGRESS = re.compile(r"\b(?:epochs?|steps?|iter(?:ation)?s?|loss|it/s|s/it)\b", re.IGNORECASE)
 HARMLESS = re.compile(
-    r"\b(?:ignor(?:ed|ing)|fall(?:ing)? ?back|retry(?:ing)?(?! (?:count|limit|exceeded))"
+    r"\b(?:ignor(?:ed|ing)|fall(?:ing)? ?back|retry(?:ing)?(?! (?:count|limit|exceeded|failed))"
     r"|skipp(?:ed|ing)|warnings?)\b"
     r"|can only test a child process|module compiled against API version",
     re.IGNORECASE,

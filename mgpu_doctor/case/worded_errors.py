@@ -37,6 +37,12 @@ _SETTINGS = re.compile(r"(?:\{ ?['\"]|\[ ?['\"]|\b\w{1,60}\(\w{1,60}=|(?<=core d
 """The rest of a line from printed settings or a command on: they name much that did not fail."""
 _FILE = re.compile(r'^\s*File "([^"]{1,400})", line \d', re.MULTILINE)
 _NESTED = re.compile(r"(?:^|[\s'\"(])[A-Z][A-Za-z]{2,40}(?:Error|Exception): ")
+"""An exception, most likely of the user's code, that the message of another one repeats."""
+_FRAMEWORK = re.compile(
+    r"(?:torch|tensorflow|jax(?:lib)?|deepspeed|megatron|lightning|pytorch_lightning|accelerate"
+    r"|horovod|ray|vllm|paddle|mxnet)\."
+)
+"""Types of exceptions of these packages, also where the traceback is missing."""
 _PROGRAMMING = frozenset(
     {"AttributeError", "ImportError", "IndentationError", "KeyError", "ModuleNotFoundError"}
     | {"NameError", "NotImplementedError", "SyntaxError", "TypeError", "UnboundLocalError"}
@@ -131,16 +137,16 @@ def _of_line(row: LastLine, end: LogEnd) -> Signature | None:
 
 
 def _is_of_library(error: Error) -> bool:
-    """Whether an installed package raised it, and not because of an exception in the user's code
-    that its message repeats."""
+    """Whether an installed package raised it, not the user's code."""
     frames = _FILE.findall(error.traceback)
-    is_repeated = bool(_NESTED.search(error.message))
-    return bool(frames) and not is_user_code(frames[-1]) and not is_repeated
+    return bool(frames) and not is_user_code(frames[-1])
 
 
 def _topic_of_exception(name: str, message: str, *, of_library: bool = False) -> Signature | None:
     topic = _topic_of(f"{name}: {message}")
-    if topic is None or topic.id in HARD or of_library:
+    if topic is None or topic.id in HARD:
+        return topic
+    if (of_library or _FRAMEWORK.match(name)) and not _NESTED.search(message):
         return topic
     return _topic_of(name)
 

@@ -24,7 +24,7 @@ _GPU = (
 _MEMORY = (
     r"(?:out[ _-]?of[ _-]?memory|outofmemory|\boom\b|ran out of (?:\w+ ){0,2}memory|alloc_failed"
     r"|(?:not enough|insufficient|no (?:available|free|more)) (?:\w+ ){0,2}memory"
-    r"|memory ?allocation|malloc\w*(?:: | failed)|exceed\w* (?:\w+ ){0,4}memory"
+    r"|memory ?allocation|(?<!sys)malloc\w*(?:: | failed)|exceed\w* (?:\w+ ){0,4}memory"
     r"|(?:can(?:not|'t)|could not|unable to|fail(?:ed|ure) to) (?:\w+ ){0,2}(?:re|c)?alloc\w*"
     r"|alloc\w* (?:\w+ ){0,6}fail(?:ed|ure))"
 )
@@ -430,7 +430,7 @@ _TOPICS = (
         r"|segmentation fault|segfault|core dump|sig(?:segv|abrt|bus|fpe|ill)\b"
         rf"|signal:? ?(?:4|6|7|8|11)\b|{_CODE}(?:139|13[2456]|-11|-6|-7|-8|-4)\b"
         r"|\bbus error (?:\(|encountered)|^bus error$"
-        r"|aborted \(|terminate called|stack smashing|double free|illegal instruction"
+        r"|aborted \(|terminate called|\bsysmalloc\b|stack smashing|double free|illegal instruction"
         r"|access violation|protection fault",
         "LaunchError: child ended with exit code -11",
         ENDING,

@@ -360,3 +360,17 @@ def test_a_traceback_without_its_outer_calls_counts_at_the_end(tmp_path: Path) -
     said = [*STEPS, HEADER, *LIBRARY, error]
     assert [finding.code for finding in findings_of(said, tmp_path)] == ["failed-disk-full"]
     assert findings_of([*said, *STEPS], tmp_path) == ()
+
+
+def test_the_type_of_an_exception_may_name_its_library(tmp_path: Path) -> None:
+    error = "tensorflow.errors.InternalError: Collective ops 7 failed on its peer"
+    finding, *_ = findings_of([*STEPS, error], tmp_path)
+    assert finding.code == "failed-tf-collective"
+    finding, *_ = findings_of([*STEPS, error.replace("tensorflow.errors.", "")], tmp_path)
+    assert finding.code == "failed-exception"
+
+
+def test_a_search_that_ran_out_of_retries_is_an_error(tmp_path: Path) -> None:
+    finding, *_ = findings_of([*STEPS, "[ERROR] cudaMalloc retry failed: out of memory"], tmp_path)
+    assert finding.code == "oom-device"
+    assert findings_of([*STEPS, "[ERROR] out of memory on the GPU, retrying"], tmp_path) == ()
