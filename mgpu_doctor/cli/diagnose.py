@@ -94,6 +94,7 @@ def diagnose(subjects: tuple[str, ...], *, as_json: bool, hosts: HostsRequest | 
       mgpu-doctor diagnose
       mgpu-doctor diagnose --hosts node1,node2
       mgpu-doctor diagnose --slurm 4711
+      mgpu-doctor diagnose --k8s jobset.sigs.k8s.io/jobset-name=llama -n training
     """
     from mgpu_doctor.api.verb_requests import HAS_FINDINGS, diagnose_cases, find_exit_code
 

@@ -1,4 +1,5 @@
-"""The options that name the hosts of a job, one per engine: `--hosts A,B`, `--slurm JOBID`."""
+"""The options that name the hosts of a job, one per engine: `--hosts A,B`, `--slurm JOBID`,
+`--k8s SELECTOR`."""
 
 from __future__ import annotations
 
@@ -22,13 +23,24 @@ HOSTS_OPTION = click.option(
 )
 _SLURM = click.option("--slurm", metavar="JOBID", help="A Slurm job: its nodes, over `srun`.")
 
+_K8S = click.option(
+    "--k8s",
+    metavar="SELECTOR",
+    help="The pods of a Kubernetes job by a label, over `kubectl exec`.",
+)
+_NAMESPACE = click.option(
+    "--namespace", "-n", metavar="NAMESPACE", help="The namespace of --k8s, if not kubectl's own."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class HostsRequest:
-    """Which hosts the user wants. `option`: the option that names them, `value`: its value."""
+    """Which hosts the user wants. `option`: the option that names them, `value`: its value,
+    `namespace`: of pods."""
 
     option: str
     value: str
+    namespace: str | None = None
 
     def find(self) -> tuple[tuple[str, ...], Engine]:
         """The hosts, each once, and how to reach them. Raises DoctorError."""
@@ -36,6 +48,10 @@ class HostsRequest:
             from mgpu_doctor.cluster.slurm_nodes import find_nodes
 
             return find_nodes(self.value)
+        if self.option == "--k8s":
+            from mgpu_doctor.cluster.kubernetes_pods import find_pods
+
+            return find_pods(self.value, self.namespace)
         from mgpu_doctor.cluster.openssh import parse_hosts
 
         return parse_hosts(self.value)
@@ -45,28 +61,45 @@ def host_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options to a verb, which takes the one that is given as `hosts`."""
 
     @functools.wraps(verb)
-    def with_hosts(*args: Any, hosts: str | None, slurm: str | None, **others: Any) -> Any:
-        given = {"--hosts": hosts, "--slurm": slurm}
+    def with_hosts(
+        *args: Any,
+        hosts: str | None,
+        slurm: str | None,
+        k8s: str | None,
+        namespace: str | None,
+        **others: Any,
+    ) -> Any:
+        given = {"--hosts": hosts, "--slurm": slurm, "--k8s": k8s}
         chosen = [
-            HostsRequest(option, value) for option, value in given.items() if value is not None
+            HostsRequest(name, value, namespace)
+            for name, value in given.items()
+            if value is not None
         ]
         if len(chosen) > 1:
             names = " and ".join(request.option for request in chosen)
             exit_with(WRONG_USAGE, f"{names} cannot be combined: one job has one engine.")
+        if namespace is not None and k8s is None:
+            exit_with(WRONG_USAGE, "--namespace needs --k8s SELECTOR.")
         return verb(*args, hosts=chosen[0] if chosen else None, **others)
 
-    for option in (_SLURM, HOSTS_OPTION):
+    for option in (_NAMESPACE, _K8S, _SLURM, HOSTS_OPTION):
         with_hosts = option(with_hosts)
     return with_hosts
 
 
 def propose_option(environment: Mapping[str, str]) -> str | None:
     """A sentence with the option that examines the whole job, if this process runs on one of the
-    several nodes of a Slurm job."""
+    several nodes of a Slurm job, or in a pod of an indexed Job or of Kubeflow."""
     job, nodes = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NUM_NODES", "")
     if job.isdigit() and nodes.isdigit() and int(nodes) > 1:
         return (
             f"only this node of Slurm job {job} is examined: `mgpu-doctor diagnose --slurm {job}` "
             f"examines all {nodes}."
+        )
+    of_many = "JOB_COMPLETION_INDEX" in environment or environment.get("PET_NNODES", "1") != "1"
+    if "KUBERNETES_SERVICE_HOST" in environment and of_many:
+        return (
+            "only this pod is examined: where kubectl works, `mgpu-doctor diagnose --k8s SELECTOR` "
+            "examines all pods of the job."
         )
     return None

@@ -127,3 +127,12 @@ def test_the_option_is_proposed_on_one_of_several_nodes() -> None:
     assert "`mgpu-doctor diagnose --slurm 4711` examines all 4" in str(propose_option(inside))
     assert propose_option({**inside, "SLURM_JOB_NUM_NODES": "1"}) is None
     assert propose_option({}) is None
+
+
+def test_the_option_is_proposed_in_one_of_several_pods() -> None:
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert propose_option(pod) is None
+    assert propose_option({**pod, "PET_NNODES": "1"}) is None
+    for several in ({"PET_NNODES": "2"}, {"JOB_COMPLETION_INDEX": "0"}):
+        assert "--k8s SELECTOR" in str(propose_option(pod | several))
+        assert propose_option(several) is None
