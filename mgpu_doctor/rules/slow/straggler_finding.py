@@ -139,7 +139,9 @@ def _may_be_hosts(measures: Measures, straggler: Straggler) -> bool:
     others."""
     joined, rank = measures.joined, straggler.rank
     around = measures.surroundings.get(rank, UNSEEN)
-    if joined is None or around.queueing is not None or rank not in measures.crowded:
+    if joined is None or joined.is_device_timed:
+        return False  # a device waits for no core
+    if around.queueing is not None or rank not in measures.crowded:
         return False
     column = joined.ranks.index(rank)
     ran = np.median(joined.running, axis=0)

@@ -234,6 +234,8 @@ def _may_be_hosts(measures: Measures, stalls: Stalls, ready: Queued | None) -> b
         return False
     if ready is not None:
         return ready.others >= STANDS_OUT * ready.own
+    if measures.joined is None or measures.joined.is_device_timed:
+        return False  # a device waits for no core
     waits = [measures.surroundings.get(rank, UNSEEN).queueing for rank in stalls.ranks]
     computed = stalls.running is not None and stalls.running >= DECIDES
     return None in waits and not computed and measures.crowded >= {*stalls.ranks}
