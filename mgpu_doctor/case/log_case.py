@@ -94,6 +94,7 @@ _TELLING = {
     and not (signature.role is Role.SYMPTOM and signature.code in _ENDINGS)
 }
 """Signatures that say why a job failed, or what its ranks waited for."""
+_SYMPTOMS = frozenset(signature.id for signature in SIGNATURES if signature.role is Role.SYMPTOM)
 _HOW_ENDED = frozenset(
     signature.id for signature in (*TOPICS, *ENDINGS) if signature.weight <= ENDING
 )
@@ -191,14 +192,17 @@ def _worded_signs(
     caught: Collection[tuple[str, int]],
 ) -> Iterator[LogMatch]:
     """The errors without a known message, if no known one says why the job failed: those that say
-    more than the known endings."""
-    if any(sign.signature in _TELLING for sign in known):
+    more than the known endings. If ranks only report what they waited for, exceptions count."""
+    telling = {sign.signature for sign in known} & _TELLING
+    if telling - _SYMPTOMS:
         return
     texts = {sign.text for sign in known}
     codes = {_CODES[sign.signature] for sign in known}
     has_ended = any(sign.signature in _GRAVE for sign in known)
-    for sign in find_worded_errors(logs, ends, caught):
+    for sign in find_worded_errors(logs, ends, caught, exceptions_only=bool(telling)):
         is_known = sign.text in texts or _CODES[sign.signature] in codes
+        if telling and sign.signature not in WORDED_CAUSES:
+            continue
         if not is_known and (sign.signature in WORDED_CAUSES or not has_ended):
             yield sign
 

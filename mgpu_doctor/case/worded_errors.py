@@ -52,14 +52,19 @@ _PROGRAMMING = frozenset(
 
 
 def find_worded_errors(
-    logs: Sequence[LabelledLog], ends: Collection[LoggedEnd], caught: Collection[tuple[str, int]]
+    logs: Sequence[LabelledLog],
+    ends: Collection[LoggedEnd],
+    caught: Collection[tuple[str, int]],
+    *,
+    exceptions_only: bool = False,
 ) -> tuple[LogMatch, ...]:
     """Signs of the errors' topics, in the order of their lines. `ends`: the known endings;
-    `caught`: source and line of exceptions that ended nothing."""
+    `caught`: source and line of exceptions that ended nothing; `exceptions_only`: without other
+    lines at the end of a log."""
     errors = [end.error for end in ends if end.error is not None]
     if signs := list(_of_exceptions(ends, logs)):
         return tuple(signs[:MOST_SIGNS])
-    if any(_is_mistake(error) for error in errors):
+    if exceptions_only or any(_is_mistake(error) for error in errors):
         return ()
     has_ended = any(end.exit_code or end.signal for end in ends)
     for log in logs:

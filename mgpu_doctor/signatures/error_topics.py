@@ -457,7 +457,7 @@ def _signature(topic: _Topic, number: int) -> Signature:
         role=Role.CAUSE,
         needle="",
         pattern=f"(?i){topic.words}",
-        meaning=f"The last error of the text is about {topic.subject}. Its wording is not a known "
+        meaning=f"The last error is about {topic.subject}. Its wording is not a known "
         "message, so its words alone were used.",
         fix="Read the error and what was printed before it; `mgpu-doctor explain "
         f"{topic.code}` lists the usual causes and fixes.",

@@ -374,3 +374,13 @@ def test_a_search_that_ran_out_of_retries_is_an_error(tmp_path: Path) -> None:
     finding, *_ = findings_of([*STEPS, "[ERROR] cudaMalloc retry failed: out of memory"], tmp_path)
     assert finding.code == "oom-device"
     assert findings_of([*STEPS, "[ERROR] out of memory on the GPU, retrying"], tmp_path) == ()
+
+
+def test_words_of_an_exception_count_beside_ranks_that_lost_their_connection(
+    tmp_path: Path,
+) -> None:
+    lost = "RuntimeError: [pair.cc:598] Connection closed by peer [10.0.0.7]:4711"
+    raised = [f"[rank1]: {line}" for line in (HEADER, *FRAME, f"RuntimeError: {ERROR}")]
+    waited = [f"[rank0]: {line}" for line in (HEADER, *FRAME, lost)]
+    finding, *_ = findings_of([*STEPS, *raised, *waited], tmp_path)
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == ("oom-host", [1])
