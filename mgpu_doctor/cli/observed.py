@@ -18,11 +18,13 @@ import click
 
 from mgpu_doctor.cli.options import FILE
 from mgpu_doctor.cli.terminal_output import WRONG_USAGE
+from mgpu_doctor.formatting import format_count
 from mgpu_doctor.launch.hang_watchdog import Alarm
 from mgpu_doctor.launch.messages import make_one_line, print_message
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import Diagnosis
+    from mgpu_doctor.live.job_notices import JobNotices
     from mgpu_doctor.rules.settings import Settings
 
 
@@ -57,15 +59,18 @@ def run_observed(
     name: str | None = None,
     on_hang: OnHang = OnHang.tell,
     environment: Mapping[str, str] | None = None,
+    notify: str | None = None,
 ) -> NoReturn:
     """Run `command` under observation and exit with its exit code, or 128 + the signal number.
-    `environment`: the job's; None: this process's."""
+    `environment`: the job's; None: this process's. `notify`: a command of the user's that gets
+    findings, stalls and the end."""
     from mgpu_doctor.launch.job_command import CannotStartError
     from mgpu_doctor.launch.observe import OccupiedError, observe
 
     if json_out is not None and not _is_writable(json_out):
         refuse(f"{json_out} cannot be written: name another file with --json-out.")
-    silent = quiet and json_out is None
+    notices = None if notify is None else _make_notices(notify)
+    silent = quiet and json_out is None and notices is None
     removed: list[str] = []
     try:
         observed = observe(
@@ -75,7 +80,7 @@ def run_observed(
             name=name,
             capture=capture,
             meanwhile=partial(_prepare_and_tidy, removed, silent=silent),
-            alarm=partial(_make_alarm, on_hang, quiet),
+            alarm=partial(_make_alarm, on_hang, quiet, notices),
             environment=environment,
         )
     except OccupiedError as occupied:
@@ -85,7 +90,9 @@ def run_observed(
         raise click.exceptions.Exit(failure.code) from None
     if observed.recording is not None and not silent:
         try:
-            _report_diagnosis(observed.recording, json_out, quiet)
+            diagnosis = _report_diagnosis(observed.recording, json_out, quiet)
+            if notices is not None:
+                _send_end(notices, observed.exit_code, diagnosis)
         except KeyboardInterrupt:
             print_message(
                 f"the diagnosis was interrupted; run `mgpu-doctor diagnose {observed.recording}`."
@@ -104,10 +111,30 @@ def refuse(sentence: str) -> NoReturn:
     raise click.exceptions.Exit(WRONG_USAGE)
 
 
-def _make_alarm(on_hang: OnHang, quiet: bool, recording: Path, pid: int) -> Alarm:
+def _make_notices(command: str) -> JobNotices:
+    from mgpu_doctor.live.job_notices import JobNotices
+
+    return JobNotices(command, _diagnose)
+
+
+def _send_end(notices: JobNotices, exit_code: int, diagnosis: Diagnosis | None) -> None:
+    notices.report_end(exit_code, diagnosis)
+    if notices.failures:
+        print_message(
+            f"--notify: {format_count(notices.failures, 'call')} failed or took too long."
+        )
+
+
+def _make_alarm(
+    on_hang: OnHang, quiet: bool, notices: JobNotices | None, recording: Path, pid: int
+) -> Alarm:
     """What to print and do when the job hangs, after its evidence was recorded."""
+    if notices is not None:
+        notices.watch(recording)
 
     def report_hang(seconds: float) -> None:
+        if notices is not None:
+            notices.report_stall(seconds)
         if quiet:
             return
         diagnosis = _diagnose(recording)
@@ -147,10 +174,11 @@ def _import_diagnosis() -> None:
         pass  # reported when the diagnosis is made
 
 
-def _report_diagnosis(recording: Path, json_out: Path | None, quiet: bool) -> None:
+def _report_diagnosis(recording: Path, json_out: Path | None, quiet: bool) -> Diagnosis | None:
+    """Print or write the diagnosis and return it; None if it could not be made."""
     diagnosis = _diagnose(recording)
     if diagnosis is None:
-        return
+        return None
     if not quiet:
         from mgpu_doctor.report import terminal
 
@@ -166,6 +194,7 @@ def _report_diagnosis(recording: Path, json_out: Path | None, quiet: bool) -> No
             _write(json_out, diagnosis_json.render(diagnosis))
         except OSError as error:
             print_message(f"{json_out} cannot be written ({error.strerror}).")
+    return diagnosis
 
 
 def _is_in_mid_line(recording: Path) -> bool:

@@ -38,6 +38,12 @@ from mgpu_doctor.cli.options import FILE, Argument, Verb
     "SIGTERM after 30 s).",
 )
 @click.option(
+    "--notify",
+    metavar="COMMAND",
+    help="Start COMMAND in a shell, with JSON on its standard input, for each finding at warning "
+    "or worse, for a stall, and for the end (docs/notify.md). The job does not wait for it.",
+)
+@click.option(
     "--treat",
     "treatments",
     type=FILE,
@@ -52,6 +58,7 @@ def run(
     quiet: bool,
     no_capture: bool,
     on_hang: OnHang,
+    notify: str | None,
     treatments: Path | None,
 ) -> None:
     """Run any training command under observation, without changes to it.
@@ -65,6 +72,7 @@ def run(
       mgpu-doctor run --dir runs/today -- python train.py --epochs 3
       mgpu-doctor run --json-out diagnosis.json -- torchrun train.py 2> log.txt
       mgpu-doctor run --treat treatment.toml -- torchrun train.py
+      mgpu-doctor run --notify 'mail -s training me@example.org' -- torchrun train.py
     """
     environment = None if treatments is None else _treat_environment(treatments)
     run_observed(
@@ -76,6 +84,7 @@ def run(
         capture=not no_capture,
         on_hang=on_hang,
         environment=environment,
+        notify=notify,
     )
 
 
