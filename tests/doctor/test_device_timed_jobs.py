@@ -14,9 +14,11 @@ from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, INPUT, OPTIMIZER
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.device_times import BoundBy
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Severity
 from tests.support.simulated_gpus.probed_jobs import ProbedRank, accused, train
 from tests.support.simulated_gpus.training_scripts import Job
 from tests.support.simulated_gpus.virtual_gpus import MS
@@ -60,6 +62,15 @@ def recorded(folder: Path, job: Job, interval: int) -> Case:
 
 def small(turns: int, **changes: object) -> Job:
     return Job(turns=turns, kernels=4, layers=2, noise=0.01, **changes)  # type: ignore[arg-type]
+
+
+def test_busy_cores_of_its_host_are_no_excuse_for_a_device(tmp_path: Path) -> None:
+    case = recorded(tmp_path, small(80, slow={2: {FORWARD: TURN // 10}}), 1)
+    busy = HostSample(at=0.0, cores=2, load1=100.0, host=case.ranks[0].host)
+    crowded = replace(case, host_samples=(busy,))
+    assert measure(crowded).crowded == {rank.rank for rank in case.ranks}
+    findings = {each.code: each.severity for each in diagnose(crowded).findings}
+    assert findings["straggler-compute"] is Severity.WARNING
 
 
 INTERVALS = pytest.mark.parametrize(("interval", "turns"), [(1, 80), (8, 400)])
