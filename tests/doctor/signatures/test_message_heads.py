@@ -125,3 +125,19 @@ def test_a_text_may_end_in_the_middle_of_a_message(line: str, code: str, tmp_pat
     with_more = diagnosed(tmp_path, line, "step 9 of the run")
     assert [more.code for more in with_more if code in more.code] == []
     assert [cut.code for cut in diagnosed(tmp_path, line[:-25]) if code in cut.code] == []
+
+
+OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of"
+
+
+@pytest.mark.parametrize("length", [13, 15, 18, 19, 30, 46, len(OUT_OF_MEMORY)])
+@pytest.mark.parametrize("head", ["torch.OutOfMemoryError: ", "RuntimeError: "])
+def test_a_log_may_end_anywhere_in_out_of_memory(head: str, length: int, tmp_path: Path) -> None:
+    traceback = ("Traceback (most recent call last):", '  File "t.py", line 3, in <module>')
+    (finding, *_) = diagnosed(tmp_path, *traceback, "    y = x @ x", head + OUT_OF_MEMORY[:length])
+    assert finding.code == "oom-device"
+
+
+def test_a_log_may_end_in_the_type_out_of_memory(tmp_path: Path) -> None:
+    (finding, *_) = diagnosed(tmp_path, "step 1", "[rank1]: torch.OutOfMemoryErr")
+    assert finding.code == "oom-device"
