@@ -1,5 +1,5 @@
 """The options that name the hosts of a job, one per engine: `--hosts A,B`, `--slurm JOBID`,
-`--k8s SELECTOR`."""
+`--k8s SELECTOR`, `--ray`."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ _NAMESPACE = click.option(
     "--namespace", "-n", metavar="NAMESPACE", help="The namespace of --k8s, if not kubectl's own."
 )
 
+_RAY = click.option(
+    "--ray",
+    metavar="[ADDRESS]",
+    is_flag=False,
+    flag_value="auto",
+    help="The nodes of a Ray cluster. Without an address, the one of this machine.",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class HostsRequest:
@@ -52,6 +60,10 @@ class HostsRequest:
             from mgpu_doctor.cluster.kubernetes_pods import find_pods
 
             return find_pods(self.value, self.namespace)
+        if self.option == "--ray":
+            from mgpu_doctor.cluster.ray_nodes import find_ray_nodes
+
+            return find_ray_nodes(self.value)
         from mgpu_doctor.cluster.openssh import parse_hosts
 
         return parse_hosts(self.value)
@@ -67,9 +79,10 @@ def host_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         slurm: str | None,
         k8s: str | None,
         namespace: str | None,
+        ray: str | None,
         **others: Any,
     ) -> Any:
-        given = {"--hosts": hosts, "--slurm": slurm, "--k8s": k8s}
+        given = {"--hosts": hosts, "--slurm": slurm, "--k8s": k8s, "--ray": ray}
         chosen = [
             HostsRequest(name, value, namespace)
             for name, value in given.items()
@@ -82,20 +95,23 @@ def host_options(verb: Callable[..., Any]) -> Callable[..., Any]:
             exit_with(WRONG_USAGE, "--namespace needs --k8s SELECTOR.")
         return verb(*args, hosts=chosen[0] if chosen else None, **others)
 
-    for option in (_NAMESPACE, _K8S, _SLURM, HOSTS_OPTION):
+    for option in (_RAY, _NAMESPACE, _K8S, _SLURM, HOSTS_OPTION):
         with_hosts = option(with_hosts)
     return with_hosts
 
 
 def propose_option(environment: Mapping[str, str]) -> str | None:
     """A sentence with the option that examines the whole job, if this process runs on one of the
-    several nodes of a Slurm job, or in a pod of an indexed Job or of Kubeflow."""
+    several nodes of a Slurm job, in a pod of an indexed Job or of Kubeflow, or in a process of
+    Ray."""
     job, nodes = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NUM_NODES", "")
     if job.isdigit() and nodes.isdigit() and int(nodes) > 1:
         return (
             f"only this node of Slurm job {job} is examined: `mgpu-doctor diagnose --slurm {job}` "
             f"examines all {nodes}."
         )
+    if "RAY_JOB_ID" in environment:
+        return "only this node is examined: `mgpu-doctor diagnose --ray` examines the Ray cluster."
     of_many = "JOB_COMPLETION_INDEX" in environment or environment.get("PET_NNODES", "1") != "1"
     if "KUBERNETES_SERVICE_HOST" in environment and of_many:
         return (

@@ -129,7 +129,8 @@ def test_the_option_is_proposed_on_one_of_several_nodes() -> None:
     assert propose_option({}) is None
 
 
-def test_the_option_is_proposed_in_one_of_several_pods() -> None:
+def test_the_option_is_proposed_in_a_pod_and_in_ray() -> None:
+    assert "--ray" in str(propose_option({"RAY_JOB_ID": "01000000"}))
     pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     assert propose_option(pod) is None
     assert propose_option({**pod, "PET_NNODES": "1"}) is None
