@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "security.md"
 NETWORK = {"socket", "ssl", "http", "urllib", "urllib3", "requests", "httpx", "aiohttp"}
 MAY_USE_IT = {
+    "mgpu_doctor/cluster/ray_nodes.py",  # whether the cluster named with --ray answers, over TCP
     "mgpu_doctor/export/access.py",
     "mgpu_doctor/export/http_server.py",
     "mgpu_doctor/export/http_request.py",
@@ -65,10 +66,11 @@ def test_the_network_is_used_where_it_is_documented_and_nowhere_else() -> None:
     assert {name for name, source in sources() if imported(source) & NETWORK} == MAY_USE_IT
 
 
-def test_connections_over_tcp_go_to_nccl_and_between_tested_hosts() -> None:
+def test_connections_over_tcp_go_to_nccl_to_ray_and_between_tested_hosts() -> None:
     found = {name for name, source in sources() if "create_connection" in source}
     link = "probes/mgpu_probes/outside/preflight/socket_link.py"
-    assert found == {"probes/mgpu_probes/outside/flight/nccl_ras.py", link}
+    named = ("probes/mgpu_probes/outside/flight/nccl_ras.py", "mgpu_doctor/cluster/ray_nodes.py")
+    assert found == {*named, link}
     for name, source in sources():
         made = re.findall(r"socket\.socket\(([^)]*)\)", source)
         others = [words for words in made if not re.search("AF_UNIX|fileno=", words)]
