@@ -166,7 +166,7 @@ def test_of_short_steps_one_in_many_is_timed_and_all_are_counted(make: Make) -> 
 
 def test_ranks_that_differ_in_pace_time_the_same_steps(make: Make) -> None:
     quick, slow = make("quick"), make("slow")
-    for number in range(FIRST + 4000):
+    for number in range(FIRST + 128 * INTERVAL):
         quick.step()
         slow.step(forward=150 if number % 2 else 180)
     known = [is_timed(loop.end())[FIRST:] for loop in (quick, slow)]

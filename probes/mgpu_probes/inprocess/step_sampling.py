@@ -65,8 +65,8 @@ if TYPE_CHECKING:
             """The phase in which a thread with this innermost frame is."""
 
 
-INTERVAL = 32
-"""One short step in this many is timed: 100 per second in a loop of 0.3 ms."""
+INTERVAL = 64
+"""One short step in this many is timed: 50 per second in a loop of 0.3 ms."""
 MOST_TURNS = 4 * INTERVAL
 """Untimed steps in a row, at most."""
 FIRST_STEPS = 1000
