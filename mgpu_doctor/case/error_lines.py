@@ -22,6 +22,10 @@ LAST_LINES = 40
 launchers print after an error is seldom longer."""
 LATEST = 4
 """Lines at the very end: if several of them say that ranks wait, the job still waits."""
+LEAST_PRINTED = 4
+"""Lines of a process that show that what it prints is in the text. A choice."""
+LAST_CALLS = 2
+"""Calls at the end of a traceback that was cut; two, because ranks print at the same time."""
 LEAST_FRAMES = 2
 """Frames that make a traceback without a header."""
 WRAPPED_WIDTHS = range(60, 132)
@@ -40,10 +44,16 @@ _ERROR = re.compile(
     r"|aborting|killed|terminated|refused|denied|timed out|exhausted|crash(?:ed)?|insufficient"
     r"|exceed(?:ed|s)|not (?:enough|found|available|supported)|corrupt(?:ed)?|unreachable|lost"
     r"|preempted|evicted|cancell?ed|(?:access|page) fault|invoked"
-    r"|invalid|out of memory|mismatch|no such|exception)\b|[a-z]Error\b|[a-z]Exception\b",
+    r"|invalid|out of memory|mismatch|no such|exception|imminent|reclaimed"
+    r"|(?:received|got|detected) .{0,40}(?:interruption|termination) not(?:ice|ification))\b"
+    r"|[a-z]Error\b|[a-z]Exception\b"
+    r"|^ {0,8}(?:\(\d{1,3}\) {0,4})?(?:invalid_argument|resource_exhausted|failed_precondition"
+    r"|unimplemented|deadline_exceeded|unavailable|data_loss): ",
     re.IGNORECASE,
 )
-"""Words without which a line reports no error."""
+"""Words without which a line reports no error. At the end: results of gRPC and TensorFlow."""
+_ADDRESS = re.compile(r"https?://\S{1,400}")
+"""Pages about errors are no errors."""
 _MARKED = re.compile(
     r"\bNCCL WARN\b|\b(?:ERROR|FATAL|CRITICAL)\b|\[E |what\(\): |^(?:[Ee]rror|[Ff]atal): "
 )
@@ -71,7 +81,7 @@ _REPORT = re.compile(
     r"|(?:^|[\s\]:|>)(?:[A-Za-z_]\w*\.){0,8}_?[A-Z]\w{1,60}(?:Error|Exception):(?: |$)"
     r"|^(?:[\w./-]{1,60}\.py|srun|sbatch|salloc|mpirun|trainer): error: |^Error: "
     r"|\bError executing job with overrides|^Error (?:from server|in )|^\W{0,3}ABORT\b"
-    r"|\bworker\.status\.FAILED\b|\bWorker group failed\b"
+    r"|\bworker\.status\.FAILED\b|\bWorker group failed\b|\bsigkill_handler\] \["
     r"|\bABORT!|\b(?:FATAL|CRITICAL)\b|\b[Cc](?:heck|HECK) failed: |: command not found\b"
     r"|failed to run command"
     r"|^\s*Reason: {1,12}Error\b|\bCannot continue\b"
@@ -104,7 +114,13 @@ _WAITS = re.compile(
     r"|\bInitializing distributed: GLOBAL_RANK: \d"
     r"|\b[Ww]aiting for (?:\w{1,20} ){0,4}(?:clients|nodes|peers|ranks|workers) to (?:join|connect)"
 )
-_FRAME = re.compile(r'^\s*File "[^"]{1,400}", line \d{1,9}(?:, in |\s*$)')
+_FRAME = re.compile(r'^(?:E {2,8})?\s*File "(?P<file>[^"]{1,400})", line \d{1,9}(?:, in |\s*$)')
+"""A call in a traceback, also as pytest prints the output of a program that failed."""
+_TRAIL = re.compile(r"\bNCCL INFO \S{1,200}\.(?:cc|cu|c|h|hpp):\d{1,6} -> [1-6]\b")
+"""The trail that an error leaves in the callers, in NCCL's log."""
+_LAUNCHER_ENDS = re.compile(r"\bsigkill_handler\] \[(?!.*\breturn code\b)")
+"""DeepSpeed's launcher says which process failed, and the text ends before its exit code."""
+_LAUNCHER = re.compile(r"\blaunch\.py:\d|^Killing subprocess")
 FLATTENED = re.compile(
     r"^\s{0,20}(?:Traceback \(most recent call last\):?\s{0,20})?"
     r'File "[^"]{1,400}", line \d{1,9}, in .{1,1000}? '
@@ -142,8 +158,9 @@ class LastLine:
 
     @property
     def reports_error(self) -> bool:
+        said = _ADDRESS.sub("", self.raw)
         return _is_raised(self.line) or any(
-            words.search(self.raw) for words in (_ERROR, _MARKED, _FATAL)
+            words.search(said) for words in (_ERROR, _MARKED, _FATAL)
         )
 
     @property
@@ -179,6 +196,12 @@ class LogEnd:
     """Whether several of them end the text."""
     cut: LastLine | None = None
     """The last line, if the text ends in the middle of a traceback."""
+    cut_files: tuple[str, ...] = ()
+    """The files of its last calls."""
+    trail: LastLine | None = None
+    """The last line, if the text ends in the trail of an error of NCCL."""
+    silent: LastLine | None = None
+    """A launcher's report of a process that had printed lines before, but no exception."""
 
 
 def read_log_end(scanned: Scanned, caught: Collection[tuple[str, int]]) -> LogEnd:
@@ -210,6 +233,11 @@ def read_log_end(scanned: Scanned, caught: Collection[tuple[str, int]]) -> LogEn
         waiting=tuple(row for row in rows[begin:] if row.waits),
         is_still_waiting=sum(row.waits for row in rows[-LATEST:]) > 1 and rows[-1].waits,
         cut=_cut_traceback(rows[begin:]),
+        cut_files=tuple(
+            found["file"] for row in rows[begin:] if (found := _FRAME.match(row.line.text))
+        )[-LAST_CALLS:],
+        trail=rows[-1] if sum(bool(_TRAIL.search(row.raw)) for row in rows[-LATEST:]) > 1 else None,
+        silent=_silent_end(rows),
     )
 
 
@@ -285,6 +313,15 @@ def _is_prose(text: str) -> bool:
 def _fails(rows: Sequence[LastLine], box: range) -> bool:
     text = _text(rows, box)
     return bool(_ABORTS.search(text)) and not _GOES_ON.search(text)
+
+
+def _silent_end(rows: Sequence[LastLine]) -> LastLine | None:
+    ended = next((at for at, row in enumerate(rows) if _LAUNCHER_ENDS.search(row.raw)), None)
+    if ended is None:
+        return None
+    printed = [row for row in rows[:ended] if not _LAUNCHER.search(row.raw)]
+    is_raised = any("Traceback (most" in row.raw or _is_raised(row.line) for row in printed)
+    return rows[ended] if len(printed) >= LEAST_PRINTED and not is_raised else None
 
 
 def _cut_traceback(rows: Sequence[LastLine]) -> LastLine | None:

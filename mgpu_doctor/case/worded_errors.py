@@ -20,8 +20,11 @@ from mgpu_doctor.case.model import Error, LoggedEnd
 from mgpu_doctor.case.user_code import is_user_code
 from mgpu_doctor.signatures.error_endings import (
     ABORTED,
+    CUT_IN,
     DIVERGED,
     LOST_PEER,
+    NCCL_TRAIL,
+    SILENT,
     STOPPED,
     UNFINISHED,
     UNMET,
@@ -115,16 +118,27 @@ def _of_end(end: LogEnd, *, has_ended: bool) -> list[tuple[Signature, LastLine]]
     for box in end.boxes:
         text = " ".join(row.line.text.strip() for row in box)
         telling.append((_topic_of(text) or STOPPED, box[0]))
+    if end.silent is not None and not has_ended:
+        telling = [(topic, row) for topic, row in telling if row is not end.silent]
+        telling = telling or [(SILENT, end.silent)]
     if telling:
         return telling
+    if end.trail is not None:
+        return [(NCCL_TRAIL, end.trail)]
     if end.waiting and end.is_still_waiting:
         return [(WAITING, end.waiting[-1])]
     if end.cut is not None:
-        return [(UNMET, end.waiting[-1])] if end.waiting else [(UNFINISHED, end.cut)]
+        return [(UNMET, end.waiting[-1])] if end.waiting else [(_cut_in(end), end.cut)]
     if end.progress is not None and end.progress.shows_nan:
         return [(DIVERGED, end.progress)]
     stopped = next((row for row in end.reports if row.reports_end), None)
     return [(STOPPED, stopped)] if stopped is not None and not has_ended else []
+
+
+def _cut_in(end: LogEnd) -> Signature:
+    return next(
+        (ending for ending, files in CUT_IN if any(map(files.search, end.cut_files))), UNFINISHED
+    )
 
 
 def _of_line(row: LastLine, end: LogEnd) -> Signature | None:

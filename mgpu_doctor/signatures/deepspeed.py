@@ -260,8 +260,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="loss-nan",
         role=Role.CAUSE,
         needle="Attempted loss scale: ",
-        pattern=r"OVERFLOW! .{0,60}?Attempted loss scale: 1(?:\.0)?, reducing to 1(?:\.0)?"
-        r"(?![\d.])",
+        pattern=r"(?:OVERFLOW!|Overflow detected\.) .{0,60}?Attempted loss scale: 1(?:\.0)?, "
+        r"reducing to 1(?:\.0)?(?![\d.])",
         meaning="Gradients overflow at step after step, and the loss scale cannot go below 1: no "
         "step is taken any more.",
         fix="Train in bf16, or go back to a checkpoint from before and lower the learning rate.",
@@ -271,6 +271,23 @@ SIGNATURES: tuple[Signature, ...] = (
         severity="warning",
         least=3,
         weight=0.85,
+    ),
+    Signature(
+        id="deepspeed-scale-low",
+        code="loss-nan",
+        role=Role.CAUSE,
+        needle="Attempted loss scale: ",
+        pattern=r"(?:OVERFLOW!|Overflow detected\.) .{0,60}?Attempted loss scale: "
+        r"(?P<scale>1?\d(?:\.0)?), reducing to (?!1(?:\.0)?(?![\d.]))",
+        meaning="Gradients overflow again and again although the loss scale is down to {scale}: "
+        "they are not finite at any scale, or soon will not be.",
+        fix="Train in bf16, or go back to a checkpoint from before and lower the learning rate.",
+        example="[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 16, reducing "
+        "to 8",
+        origin="recalled: deepspeed/runtime/fp16/loss_scaler.py of DeepSpeed 0.9",
+        severity="warning",
+        least=3,
+        weight=0.6,
     ),
     Signature(
         id="deepspeed-no-configuration",

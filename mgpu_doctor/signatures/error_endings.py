@@ -6,6 +6,7 @@ Like topics, these are `Signature`s whose pattern is not searched (see `case/wor
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from mgpu_doctor.signatures.error_topics import ENDING
@@ -83,4 +84,51 @@ UNMET = replace(
     code="failed-rendezvous",
     meaning="A rank failed while it waited for others to join the process group.",
 )
-ENDINGS: tuple[Signature, ...] = (ABORTED, UNFINISHED, STOPPED, LOST_PEER, DIVERGED, WAITING, UNMET)
+NCCL_TRAIL = _ending(
+    "words-nccl-trail",
+    "failed-nccl-init",
+    "A call of NCCL failed: the text ends with the trail that its error left in the callers.",
+    "node01:4711:4790 [0] NCCL INFO transport/net.cc:515 -> 2",
+)
+SILENT = _ending(
+    "words-ended-silently",
+    "failed-killed",
+    "The launcher reports that a process ended that had printed no exception. Something most "
+    "likely killed it: as a rule the system, for memory.",
+    "[ERROR] [launch.py:324:sigkill_handler] ['/usr/bin/python3', '-u', 'train.py']",
+)
+
+
+def _cut_in(library: str, code: str, files: str) -> tuple[Signature, re.Pattern[str]]:
+    ending = replace(
+        UNFINISHED,
+        id=f"words-traceback-cut-in-{code.removeprefix('failed-')}",
+        code=code,
+        meaning=f"An exception was raised in {library}, but the text ends before it says which.",
+    )
+    return ending, re.compile(rf"(?:^|[/\\])(?:{files})\.py$")
+
+
+CUT_IN = (
+    _cut_in(
+        "the set-up of DeepSpeed",
+        "failed-deepspeed",
+        r"deepspeed/(?:runtime/(?:zero/)?config\w{0,20}|ops/op_builder/\w{1,40}|__init__)",
+    ),
+    _cut_in("FSDP", "failed-fsdp", r"torch/distributed/(?:_composable/)?fsdp/\w{1,60}"),
+    _cut_in(
+        "the rendezvous",
+        "failed-rendezvous",
+        r"torch/distributed/(?:rendezvous|elastic/rendezvous/\w{1,60})",
+    ),
+    _cut_in(
+        "reading or writing a checkpoint",
+        "failed-checkpoint",
+        r"torch/(?:serialization|distributed/checkpoint/\w{1,60})",
+    ),
+)
+"""Endings of a traceback that was cut, by the files of its last calls: what they do is known."""
+ENDINGS: tuple[Signature, ...] = (
+    *(ABORTED, UNFINISHED, STOPPED, LOST_PEER, DIVERGED, WAITING, UNMET, NCCL_TRAIL, SILENT),
+    *(ending for ending, _ in CUT_IN),
+)

@@ -34,7 +34,7 @@ _BAD = (
     r"|dead|crash(?:ed)?)"
 )
 _PEER = (
-    r"(?:connect\w*|sockets?|peers?|host(?:s|name)?|store|clients?|network|tcp|ssh|daemons?|grpc"
+    r"(?:connect\w*|sockets?|peers?|host(?:s|name)?(?!=)|store|clients?|network|tcp|ssh|daemons?|grpc"
     r"|barrier|rpc)"
 )
 _COLLECTIVE = r"(?:[nrhx]ccl|collective|all_?reduce|all_?gather|broadcast)"
@@ -103,7 +103,7 @@ _TOPICS = (
         "GPU memory",
         rf"{_GPU}.{{0,120}}{_MEMORY}|{_MEMORY}.{{0,120}}{_GPU}|\bkv[ _]cache\b|cache blocks"
         r"|(?<!java\.lang\.)(?<!ray\.exceptions\.)\bOutOfMemoryError\b(?!.{0,20}container)"
-        r"|cublas_status_alloc_failed|out_of_resources",
+        r"|cublas_status_(?:alloc_failed|not_initialized)|out_of_resources",
         "EngineError: GPU 3 has insufficient free memory",
         is_hard=True,
     ),
@@ -313,7 +313,8 @@ _TOPICS = (
     _Topic(
         "failed-tf-worker-missing",
         "a task of TensorFlow's cluster",
-        r"/job:\w+.{0,80}(?:unavailable|is down|heartbeat|unhealthy|incarnation|connect|preempted"
+        r"distributed_runtime.{0,200}\bunavailable\b"
+        r"|/job:\w+.{0,80}(?:unavailable|is down|heartbeat|unhealthy|incarnation|connect|preempted"
         r"|lost)|createsession|failed to connect to all addresses|unavailable_?error"
         r"|(?:tasks?|workers?) .{0,40}(?:unhealthy|heartbeat)",
         "UnavailableError: worker 3",
@@ -342,7 +343,10 @@ _TOPICS = (
     _Topic(
         "failed-preempted",
         "a machine that was taken away",
-        r"preempt|spot (?:instance|vm|request)|evict(?:ed|ion)|node shutdown|requeue",
+        r"preempt|spot (?:instance|vm|request)|evict(?:ed|ion)|node shutdown|requeue"
+        r"|terminat\w* .{0,20}imminent|imminent .{0,20}terminat|interruption not(?:ice|ification)"
+        r"|termination not(?:ice|ification)|(?:instance|vm|node|machine) .{0,40}reclaimed"
+        r"|reclaimed .{0,40}(?:instance|vm|node|machine)",
         "CloudError: spot instance 7 is gone",
     ),
     _Topic(
@@ -439,7 +443,7 @@ _TOPICS = (
     _Topic(
         "failed-killed",
         "a process that was killed",
-        rf"sigkill|sigterm|signal:? ?(?:9|15)\b|{_CODE}(?:137|143|-9|-15)\b"
+        rf"sigkill(?!_handler)|sigterm|signal:? ?(?:9|15)\b|{_CODE}(?:137|143|-9|-15)\b"
         r"|\b(?:process\w*|workers?|ranks?|tasks?|pid|containers?|job|pod|executor|child)\b.{0,80}"
         r"\bkilled\b|\bkilled (?:process|worker|container|by signal)\b|^killed$"
         r"|executor ?lost|died unexpectedly|node fail(?:ed|ure)|cancelled at",

@@ -12,6 +12,47 @@ _LABELS = (
 _ASSERTION = r"(?<![\w.])(?P<file>[\w.]{1,200}\.cu):(?P<line>\d+):? [^`]{1,400}Assertion `"
 """How a device's assertion begins. A search begins at most once for each file name."""
 
+
+_CHECKED = (
+    (
+        "no-kernel",
+        "failed-no-kernel-image",
+        "98|200|209|218",
+        98,
+        "The program holds no code for this GPU",
+        "Install a build that was made for this GPU: `rocminfo` or `nvidia-smi` shows which it is.",
+    ),
+    (
+        "access",
+        "failed-illegal-access",
+        "4|7[0-9]|700|71[4-9]",
+        700,
+        "A GPU kernel accessed invalid memory, or failed while running",
+        "Run with `CUDA_LAUNCH_BLOCKING=1` (AMD: `AMD_SERIALIZE_KERNEL=3`) to find the kernel.",
+    ),
+)
+"""What numbers of CUDA's and HIP's results mean: name, code, numbers, one of them, meaning, fix."""
+
+
+def _failed_check(runtime: str, result: tuple[str, str, str, int, str, str]) -> Signature:
+    """A check in native code of a call's result (of `_CHECKED`): the number says what happened."""
+    name, code, numbers, example, meaning, fix = result
+    return Signature(
+        id=f"{runtime}-check-{name}",
+        code=code,
+        role=Role.CAUSE,
+        needle=f"== {runtime}Success",
+        pattern=rf"Check failed: \w{{1,40}} == {runtime}Success \((?P<error>{numbers}) vs\. 0\)",
+        meaning=f"{meaning} (error {{error}} of {runtime.upper()}).",
+        fix=fix,
+        example="F ./tensorflow/core/util/gpu_launch_config.h:170] Check failed: err == "
+        f"{runtime}Success ({example} vs. 0)",
+        origin="recalled: tensorflow/core/util/gpu_launch_config.h of TensorFlow 2.12",
+        weight=0.75,
+        needle_tells=False,
+    )
+
+
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
         id="device-assert",
@@ -186,20 +227,7 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.85,
         needle_tells=False,
     ),
-    Signature(
-        id="hip-check-failed",
-        code="failed-illegal-access",
-        role=Role.CAUSE,
-        needle="== hipSuccess",
-        pattern=r"Check failed: \w{1,40} == hipSuccess \((?P<error>\d{1,5}) vs\. 0\)",
-        meaning="A HIP call failed with code {error}.",
-        fix="Run with `AMD_SERIALIZE_KERNEL=3` to find the kernel; check that the ROCm build fits "
-        "this GPU.",
-        example="F ./tensorflow/core/util/gpu_launch_config.h:170] Check failed: err == "
-        "hipSuccess (98 vs. 0)",
-        origin="recalled: tensorflow/core/util/gpu_launch_config.h of TensorFlow 2.12",
-        weight=0.6,
-    ),
+    *(_failed_check(runtime, result) for runtime in ("hip", "cuda") for result in _CHECKED),
     Signature(
         id="hsa-memory-fault",
         code="failed-illegal-access",

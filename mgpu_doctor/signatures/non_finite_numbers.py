@@ -271,6 +271,23 @@ SIGNATURES: tuple[Signature, ...] = (
         needle_tells=False,
     ),
     Signature(
+        id="apex-scale-low",
+        code="loss-nan",
+        role=Role.CAUSE,
+        needle="reducing loss scale to ",
+        pattern=r"Gradient overflow\. +Skipping step, loss scaler \d{1,3} reducing loss scale to "
+        r"(?P<scale>[1248]\.0)(?!\d)",
+        meaning="Gradients overflow again and again although the loss scale is down to {scale}: "
+        "they are not finite at any scale, or soon will not be.",
+        fix=_NUMBERS,
+        example="Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 2.0",
+        origin="recalled: apex/amp/handle.py of apex 0.1",
+        severity="warning",
+        least=3,
+        weight=0.6,
+        needle_tells=False,
+    ),
+    Signature(
         id="fairseq-loss-scale",
         code="loss-nan",
         role=Role.CAUSE,

@@ -170,6 +170,41 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.7,
     ),
     Signature(
+        id="tf-session-raised",
+        code="failed-tf-worker-missing",
+        role=Role.SYMPTOM,
+        needle="connected worker or parameter server",
+        pattern=r"An error (?:was raised|occurred)\b.{0,60}?\. This may be due to a preemption "
+        r"(?:of|in) a connected worker or parameter server",
+        meaning="A call to another task of the cluster failed, so the session is made again: that "
+        "task was lost, restarted, or does not answer.",
+        fix=_WORKER_LOG + " The end of the line names the error.",
+        example="INFO:tensorflow:An error was raised while a session was being created. This may "
+        "be due to a preemption of a connected worker or parameter server. A new session will be "
+        "created.",
+        origin="source: tensorflow/python/training/monitored_session.py of TensorFlow 2.21",
+        weight=0.6,
+        overcome_by=_SESSION_BEGAN,
+    ),
+    Signature(
+        id="tf-master-init",
+        code="failed-tf-worker-missing",
+        role=Role.SYMPTOM,
+        needle="Master init: ",
+        pattern=r"Master init: (?P<reason>(?:Unavailable|UNAVAILABLE|Deadline|DEADLINE|Aborted"
+        r"|ABORTED)\b.{0,120})",
+        meaning="The session could not begin, because a task of the cluster does not answer: "
+        "{reason}",
+        fix="Start every task of the cluster, and compare the addresses in its specification; "
+        "each task must reach every other one.",
+        example="E tensorflow/core/distributed_runtime/master.cc:269] Master init: Unavailable: "
+        "OS Error",
+        origin="recalled: tensorflow/core/distributed_runtime/master.cc of TensorFlow 1.8",
+        weight=0.6,
+        needle_tells=False,
+        overcome_by=_SESSION_BEGAN,
+    ),
+    Signature(
         id="tf-session-waits",
         code="failed-tf-worker-missing",
         role=Role.SYMPTOM,

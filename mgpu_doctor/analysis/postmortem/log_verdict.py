@@ -199,11 +199,11 @@ def _is_lenient(case: Case) -> bool:
 def _rest_of(sign: LogMatch) -> str:
     """The next line, if the message may go on there: it begins in the middle of a sentence."""
     start = sign.text[:LEAST_BROKEN]
-    if len(start) < LEAST_BROKEN:
-        return ""
-    for line, following in pairwise(sign.context):
-        if start in line and _GOES_ON.match(following):
-            return following
+    for line, following in pairwise(sign.context if len(start) == LEAST_BROKEN else ()):
+        said = line[line.find(start) :].rstrip() if start in line else "\n"
+        is_same = sign.text.startswith(said) or said.startswith(sign.text)
+        if is_same and start not in following and _GOES_ON.match(following):
+            return following  # lines of one program may begin with the same host and process
     return ""
 
 

@@ -37,9 +37,10 @@ _PROGRESS = re.compile(
 """Progress in a line: a number after a word such as `step`."""
 _NO_PROGRESS = re.compile(
     rb'File "|^\s*frame #|Error|line \d|[Rr]etry|timed? ?out|Assertion|\.(?:cu|cc|cpp|h):\d'
-    rb"|\w\(|[a-z_]\[\d|srun: |slurmstepd: "
+    rb"|\w\(|[a-z_]\[\d|srun: |slurmstepd: |['\"]--?[a-z]"
 )
-"""Tracebacks, stacks, error messages, code (`batch[0]`, `loss = f(x)`), and Slurm's job steps."""
+"""Tracebacks, stacks, error messages, code (`batch[0]`, `loss = f(x)`), Slurm's job steps, and the
+arguments of a command (`'--steps', '20'`)."""
 
 
 class Shapes:
