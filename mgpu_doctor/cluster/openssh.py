@@ -6,6 +6,7 @@ own."""
 from __future__ import annotations
 
 import re
+import shlex
 
 from mgpu_doctor.cluster.engine import Trouble, find_python_trouble, last_line
 from mgpu_doctor.errors import WRONG_USAGE, DoctorError
@@ -34,7 +35,7 @@ class OpenSsh:
         return ["ssh", *OPTIONS, "--", host, remote]
 
     def describe_trial(self, host: str) -> str:
-        return f"ssh {host} true"
+        return f"ssh {shlex.quote(host)} true"
 
     def explain(self, host: str, code: int, text: str) -> Trouble:
         last = [line for line in text.splitlines() if line.strip()][-_LINES:]
@@ -45,7 +46,7 @@ class OpenSsh:
                 reason = f"ssh fails with {_line_with(mark, last)!r}"
                 return Trouble(reason, remedy.format(host=host))
         reason = f"ssh fails with {last_line(text, code)}"
-        return Trouble(reason, f"`ssh {host} true` must work without a question")
+        return Trouble(reason, f"`{self.describe_trial(host)}` must work without a question")
 
 
 _REMEDIES = (

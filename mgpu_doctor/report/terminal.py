@@ -223,7 +223,7 @@ def _rest(page: _Page, diagnosis: Diagnosis, lead: Finding | None, *, brief: boo
         page.labelled("", _prose(timing, page.body, "dim"))
     for i, gap in enumerate(gaps[:UNEXAMINED]):
         sentence = f"{gap.probe}: {gap.reason}" + (f"; {gap.remedy}" if gap.remedy else "")
-        page.labelled("" if i else "not seen", _prose(sentence, page.body, "dim", 240))
+        page.labelled("" if i else "not seen", _prose(sentence, page.body, "dim", 400))
     if len(gaps) > UNEXAMINED:
         page.labelled("", Text(f"… and {len(gaps) - UNEXAMINED} more", style="dim"))
 
