@@ -236,7 +236,7 @@ def read_log_end(scanned: Scanned, caught: Collection[tuple[str, int]]) -> LogEn
         cut_files=tuple(
             found["file"] for row in rows[begin:] if (found := _FRAME.match(row.line.text))
         )[-LAST_CALLS:],
-        trail=rows[-1] if sum(bool(_TRAIL.search(row.raw)) for row in rows[-LATEST:]) > 1 else None,
+        trail=rows[-1] if _ends_in_trail(rows) else None,
         silent=_silent_end(rows),
     )
 
@@ -313,6 +313,11 @@ def _is_prose(text: str) -> bool:
 def _fails(rows: Sequence[LastLine], box: range) -> bool:
     text = _text(rows, box)
     return bool(_ABORTS.search(text)) and not _GOES_ON.search(text)
+
+
+def _ends_in_trail(rows: Sequence[LastLine]) -> bool:
+    latest = [bool(_TRAIL.search(row.raw)) for row in rows[-LATEST:]]
+    return sum(latest) > 1 and latest[-1]
 
 
 def _silent_end(rows: Sequence[LastLine]) -> LastLine | None:

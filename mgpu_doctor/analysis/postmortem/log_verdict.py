@@ -34,14 +34,8 @@ KNOWN = {signature.id: signature for signature in (*SIGNATURES, *TOPICS, *ENDING
 GENERIC_CODES = frozenset({"failed-exception", "failed-killed", "failed-signal"})
 """Codes that say how a rank ended, not why: any other code that fits says it better."""
 KILLING = frozenset(
-    {
-        "failed-hangup",
-        "failed-interrupted",
-        "failed-killed",
-        "failed-preempted",
-        "failed-time-limit",
-        "oom-host",
-    }
+    {"failed-hangup", "failed-interrupted", "failed-killed", "failed-preempted"}
+    | {"failed-time-limit", "oom-host"}
 )
 """Causes that end processes by a signal, so that they print nothing."""
 OUTSIDE = frozenset(
@@ -53,6 +47,8 @@ LEAST_SAID = 8
 """Characters of a text that is looked for in an exception: shorter ones are everywhere."""
 LEAST_BROKEN = 40
 """Characters of a line from which it may go on in the next one."""
+SAME_START = 12
+"""Characters, of a host and a process, with which lines begin that are not one message."""
 SAME_EVENT = 60
 """Lines within which a rank's signs are of one event: a traceback and what native code adds."""
 BETWEEN = frozenset({"hang-collective-mismatch", "hang-rank-behind", "failed-horovod-stall"})
@@ -200,10 +196,12 @@ def _rest_of(sign: LogMatch) -> str:
     """The next line, if the message may go on there: it begins in the middle of a sentence."""
     start = sign.text[:LEAST_BROKEN]
     for line, following in pairwise(sign.context if len(start) == LEAST_BROKEN else ()):
-        said = line[line.find(start) :].rstrip() if start in line else "\n"
+        at = line.find(start)
+        said = line[at:].rstrip() if at >= 0 else "\n"
         is_same = sign.text.startswith(said) or said.startswith(sign.text)
-        if is_same and start not in following and _GOES_ON.match(following):
-            return following  # lines of one program may begin with the same host and process
+        is_another = following.startswith(line[: at + SAME_START])
+        if is_same and not is_another and _GOES_ON.match(following):
+            return following
     return ""
 
 

@@ -384,3 +384,93 @@ def test_words_of_an_exception_count_beside_ranks_that_lost_their_connection(
     waited = [f"[rank0]: {line}" for line in (HEADER, *FRAME, lost)]
     finding, *_ = findings_of([*STEPS, *raised, *waited], tmp_path)
     assert (finding.code, [culprit.rank for culprit in finding.culprits]) == ("oom-host", [1])
+
+
+PRINTED = [f"loading part {n} of the model" for n in range(4)]
+COMMAND = "['/usr/bin/python3', '-u', 'train.py', '--eval_steps', '20', '--fp16'"
+REPORT = f"[2026-01-02 03:04:05,678] [ERROR] [launch.py:324:sigkill_handler] {COMMAND}"
+TRAIL = [f"n1:6:7 [0] NCCL INFO {file} -> 2" for file in ("include/net.h:25", "transport/net.cc:5")]
+CHANNEL = "n1:6:7 [0] NCCL INFO Channel 03/0 : 0[90000] -> 1[1000] [send] via NET/Socket/3"
+INSTALLED = "/opt/lib/python3.11/site-packages"
+
+
+def _cut_in(file: str) -> list[str]:
+    return [HEADER, *FRAME, f'  File "{INSTALLED}/{file}", line 7, in get', "    check()"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([*PRINTED, REPORT], "failed-killed"),
+        ([REPORT], "failed-exception"),
+        ([*PRINTED, HEADER, *FRAME, "KeyError: 7", REPORT], "failed-exception"),
+        ([CHANNEL, *TRAIL], "failed-nccl-init"),
+        ([*TRAIL, CHANNEL, CHANNEL, CHANNEL], None),
+        ([*TRAIL, *STEPS], None),
+        (_cut_in("deepspeed/runtime/config.py"), "failed-deepspeed"),
+        ([f"E      {line}" for line in _cut_in("deepspeed/runtime/config.py")], "failed-deepspeed"),
+        (_cut_in("deepspeed/runtime/engine.py"), "failed-exception"),
+        (_cut_in("torch/distributed/fsdp/api.py"), "failed-fsdp"),
+        (_cut_in("torch/distributed/rendezvous.py"), "failed-rendezvous"),
+        (_cut_in("torch/serialization.py"), "failed-checkpoint"),
+        (["agent: termination is imminent", "systemd-logind: Power key pressed."], "preempted"),
+        (["received a spot interruption notice"], "failed-preempted"),
+        (["listening for interruption notices"], None),
+        (["  (6) INVALID_ARGUMENT:  slice index 7", "0 successful operations."], "tf-invalid"),
+        (["INFO: the pool ended; for its traceback,", "see https://example.org/errors.html"], None),
+        (["the blas failed: CUBLAS_STATUS_NOT_INITIALIZED ; hostname=node3"], "oom-device"),
+    ],
+    ids=[
+        "silent",
+        "launcher",
+        "exception",
+        "trail",
+        "trail before channels",
+        "trail before steps",
+        "DeepSpeed",
+        "pytest",
+        "DeepSpeed's engine",
+        "FSDP",
+        "rendezvous",
+        "checkpoint",
+        "termination",
+        "interruption",
+        "listener",
+        "gRPC",
+        "page about errors",
+        "name of a host",
+    ],
+)
+def test_how_a_text_ends(lines: list[str], code: str | None, tmp_path: Path) -> None:
+    found = first_code("\n".join(lines), tmp_path)
+    assert (code in found) if code and found else found == code
+
+
+def test_arguments_of_a_command_are_no_progress(tmp_path: Path) -> None:
+    assert first_code(f"{ERROR}\nran {COMMAND}]", tmp_path) == "oom-host"
+
+
+def test_the_next_line_of_the_same_process_is_not_the_rest_of_a_message(tmp_path: Path) -> None:
+    """Lines that begin with a host's name in lower case look as if they went on."""
+    host = "long-name-of-a-host-13:941:943 [0]"
+    refused = f"{host} socket.h:39 NCCL WARN Connect to 10.0.0.3<5> failed : Connection refused"
+    retrying = f"{host} NCCL INFO Call to connect returned Connection refused, retrying"
+    assert first_code("\n".join([retrying, retrying, refused]), tmp_path) == "failed-nccl-init"
+    assert first_code("\n".join([retrying, refused, retrying]), tmp_path) == "failed-nccl-init"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {}, reducing to {}",
+        "Overflow detected. Skipping step. Attempted loss scale: {}.0, reducing to {}.0",
+        "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {1}.0",
+    ],
+)
+def test_a_loss_scale_that_falls_to_almost_nothing(said: str, tmp_path: Path) -> None:
+    def overflows(first: int) -> list[str]:
+        return [said.format(first >> n, first >> n + 1) for n in range(3)]
+
+    assert first_code("\n".join(overflows(16)), tmp_path) == "loss-nan"
+    assert first_code("\n".join([*overflows(16), *STEPS]), tmp_path) is None
+    assert first_code("\n".join(overflows(65536)), tmp_path) is None
