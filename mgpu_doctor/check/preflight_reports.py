@@ -113,11 +113,12 @@ class Gpu(Struct, frozen=True):
 
 
 class GpuLink(Struct, frozen=True):
-    """Copies from one GPU of a host to another one; empty: they failed."""
+    """Copies from one GPU of a host to another one; `trouble`: why they failed."""
 
     source: int
     target: int
     speeds: Series
+    trouble: Text | None = None
 
 
 class Gpus(Struct, frozen=True):

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import os
 import queue
-import select
 import sys
-import threading
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.host_usage import HostUsage
+from mgpu_probes.outside.node.agent_channel import AgentChannel
 from mgpu_probes.outside.node.channel_frames import MAGIC, MOST_BODY, pack_frame
 from mgpu_probes.outside.node.file_stream import FileStream
 from mgpu_probes.outside.node.node_jobs import KnownBox, NodeJob, NodeJobs
@@ -34,39 +33,17 @@ Json = dict[str, Any]
 
 def main() -> None:
     """Runs until standard input ends."""
-    out = os.dup(1)
-    os.dup2(2, 1)  # nothing that is printed by accident gets into the stream
-    requests: queue.Queue[Json] = queue.Queue()
-    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
-    first = requests.get()
+    channel = AgentChannel(SILENCE, MOST_LINE)
+    first = channel.requests.get()
     os.nice(NICE)
-    Agent(out, first).run(requests)
-
-
-def _listen(requests: queue.Queue[Json]) -> None:
-    """Reads lines of JSON. Ends the process with the channel, even if the other thread waits for a
-    reader that takes no more."""
-    line = b""
-    while select.select([0], [], [], SILENCE)[0]:
-        data = os.read(0, 1 << 16)
-        *lines, line = (line + data).split(b"\n")
-        if not data or len(line) > MOST_LINE:
-            break
-        for text in lines:
-            try:
-                request = json.loads(text)
-            except ValueError:
-                continue
-            if isinstance(request, dict):
-                requests.put(request)
-    os._exit(0)
+    Agent(channel, first).run()
 
 
 class Agent:
-    """Polls this host and writes frames to the descriptor `out`. `first`: the first request."""
+    """Polls this host and writes frames to the channel. `first`: the first request."""
 
-    def __init__(self, out: int, first: Json) -> None:
-        self._out = out
+    def __init__(self, channel: AgentChannel, first: Json) -> None:
+        self._channel = channel
         self._every = min(MOST_EVERY, max(LEAST_EVERY, float(first.get("every", 1.0))))
         self._files = first.get("files", {})
         known = first.get("boxes", {})
@@ -78,8 +55,8 @@ class Agent:
         self._usage = HostUsage(closely=True)
         self._host_due = 0.0
 
-    def run(self, requests: queue.Queue[Json]) -> None:
-        self._write(MAGIC)
+    def run(self) -> None:
+        self._channel.write(MAGIC)
         self._send(
             "hello",
             at=time.time(),
@@ -93,14 +70,14 @@ class Agent:
             began = time.monotonic()
             self._poll()
             self._send("tick", at=time.time(), cpu=round(time.process_time(), 3))
-            self._wait(requests, began + self._every)
+            self._wait(began + self._every)
 
-    def _wait(self, requests: queue.Queue[Json], until: float) -> None:
+    def _wait(self, until: float) -> None:
         """Answers requests until the next poll. An empty one only shows that the reader is
         there."""
         while (left := until - time.monotonic()) > 0:
             try:
-                number = requests.get(timeout=left).get("stacks")
+                number = self._channel.requests.get(timeout=left).get("stacks")
             except queue.Empty:
                 return
             if type(number) is int and 0 <= number < len(self._jobs.jobs):
@@ -117,7 +94,7 @@ class Agent:
         body = json.dumps(snapshot).encode()
         if len(body) > MOST_BODY:
             body = json.dumps({**snapshot, "stacks": [], "loops": []}).encode()[:MOST_BODY]
-        self._write(pack_frame("stacks", body, job=job.number))
+        self._channel.write(pack_frame("stacks", body, job=job.number))
 
     def _poll(self) -> None:
         self._jobs.scan()
@@ -137,7 +114,7 @@ class Agent:
         described = job.describe()
         if self._described.get(job.number) != described:
             self._described[job.number] = described
-            self._write(pack_frame("job", json.dumps(described).encode()))
+            self._channel.write(pack_frame("job", json.dumps(described).encode()))
 
     def _send_boxes(self, job: NodeJob) -> None:
         for box in job.boxes.values():
@@ -145,7 +122,7 @@ class Agent:
                 self._boxes_sent.add(box.number)
                 facts: Json = {"box": box.number, "job": job.number, "path": box.path}
                 facts["identity"] = box.stream.identity
-                self._write(pack_frame("box", box.stream.first_header, **facts))
+                self._channel.write(pack_frame("box", box.stream.first_header, **facts))
             if not box.ended:
                 box.ended = not processes.is_alive(*box.process)
                 self._write_all(box.stream.poll(box.number, over=box.ended))
@@ -177,20 +154,11 @@ class Agent:
         self._host_due = time.monotonic() + HOST_EVERY
         pids = [process.pid for job in alone for process in job.running.processes][:512]
         sample = json.dumps(self._usage.sample(pids)).encode()
-        self._write(pack_frame("host", sample, jobs=[job.number for job in alone]))
+        self._channel.write(pack_frame("host", sample, jobs=[job.number for job in alone]))
 
     def _send(self, kind: str, **facts: Any) -> None:
-        self._write(pack_frame(kind, **facts))
+        self._channel.write(pack_frame(kind, **facts))
 
     def _write_all(self, frames: Iterable[bytes]) -> None:
         for frame in frames:
-            self._write(frame)
-
-    def _write(self, data: bytes) -> None:
-        """Writes all of it; a reader that takes no more makes the agent wait, and nobody else."""
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(self._out, view) :]
-        except OSError:
-            os._exit(0)  # the channel has ended
+            self._channel.write(frame)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
-import select
 import subprocess
 import sys
 import threading
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_probes.outside import processes
+from mgpu_probes.outside.node.agent_channel import AgentChannel
 from mgpu_probes.outside.node.channel_frames import MAGIC, pack_frame
 from mgpu_probes.outside.preflight import host_speed, socket_link, torch_speed
 
@@ -32,45 +31,24 @@ TORCH_SECONDS = 45.0
 
 def main() -> None:
     """Runs until standard input ends."""
-    out = os.dup(1)
-    os.dup2(2, 1)  # nothing that is printed by accident gets into the stream
-    requests: queue.Queue[Json] = queue.Queue()
-    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
-    PreflightAgent(out, requests.get()).run(requests)
-
-
-def _listen(requests: queue.Queue[Json]) -> None:
-    """Reads lines of JSON. Ends the process with the channel; its children notice."""
-    line = b""
-    while select.select([0], [], [], SILENCE)[0]:
-        data = os.read(0, 1 << 16)
-        *lines, line = (line + data).split(b"\n")
-        if not data or len(line) > MOST_LINE:
-            break
-        for text in lines:
-            try:
-                request = json.loads(text)
-            except ValueError:
-                continue
-            if isinstance(request, dict):
-                requests.put(request)
-    os._exit(0)
+    channel = AgentChannel(SILENCE, MOST_LINE)
+    PreflightAgent(channel, channel.requests.get()).run()
 
 
 class PreflightAgent:
-    """Answers requests on the descriptor `out`. `first`: the options of all tests."""
+    """Answers the requests of the channel. `first`: the options of all tests."""
 
-    def __init__(self, out: int, first: Json) -> None:
-        self._out = out
+    def __init__(self, channel: AgentChannel, first: Json) -> None:
+        self._channel = channel
         self._interface = first.get("interface")
         self._data = first.get("data")
         self._pythons = [str(name) for name in first.get("pythons", ())]
         self._program = str(first.get("torch_program", ""))
         self._listener: socket_link.Listener | None = None
 
-    def run(self, requests: queue.Queue[Json]) -> None:
-        self._write(MAGIC)
-        self._write(pack_frame("hello", json.dumps(self._describe()).encode()))
+    def run(self) -> None:
+        self._channel.write(MAGIC)
+        self._channel.write(pack_frame("hello", json.dumps(self._describe()).encode()))
         tests: dict[str, Callable[[Json], Json]] = {
             "compute": lambda _: host_speed.measure_compute(),
             "memory": lambda _: host_speed.measure_memory(),
@@ -83,13 +61,13 @@ class PreflightAgent:
             "collective": lambda given: {"ranks": self._run_torch(given["ranks"])},
         }
         while True:
-            request = requests.get()
+            request = self._channel.requests.get()
             try:
                 report = tests[request["test"]](request)
             except (OSError, KeyError, TypeError, ValueError, MemoryError) as error:
                 report = {"trouble": f"{type(error).__name__}: {error}"[:300]}
             body = json.dumps(report).encode()
-            self._write(pack_frame("result", body, number=request.get("number")))
+            self._channel.write(pack_frame("result", body, number=request.get("number")))
 
     def _describe(self) -> Json:
         return {
@@ -141,14 +119,6 @@ class PreflightAgent:
             for process in running:
                 process.kill()
                 process.wait()
-
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(self._out, view) :]
-        except OSError:
-            os._exit(0)  # the channel has ended
 
 
 def _collect(process: subprocess.Popen[bytes], end: float) -> Json:

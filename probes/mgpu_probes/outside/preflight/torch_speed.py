@@ -52,8 +52,7 @@ def test_devices(torch: Any) -> dict[str, Any]:
     for source in range(min(count, MOST_LINKED)):
         for target in range(min(count, MOST_LINKED)):
             if source != target:
-                speeds = time_copies(torch, source, target)
-                report["links"].append({"source": source, "target": target, "speeds": speeds})
+                report["links"].append(test_copies(torch, source, target))
     return report
 
 
@@ -115,12 +114,13 @@ def rates(torch: Any, amount: float, work: Any) -> list[float]:
     return found
 
 
-def time_copies(torch: Any, source: int, target: int) -> list[float]:
-    """Bytes per second from one device to another; empty if it fails."""
+def test_copies(torch: Any, source: int, target: int) -> dict[str, Any]:
+    """Bytes per second from one device to another; `trouble`: why not, or not often enough."""
+    speeds: list[float] = []
+    link: dict[str, Any] = {"source": source, "target": target, "speeds": speeds, "trouble": None}
     try:
         there = torch.ones(HOST_COPIED, device=f"cuda:{source}", dtype=torch.uint8)
         here = torch.empty(HOST_COPIED, device=f"cuda:{target}", dtype=torch.uint8)
-        found = []
         for repetition in range(REPEATS + 1):
             torch.cuda.synchronize(source)
             torch.cuda.synchronize(target)
@@ -129,10 +129,10 @@ def time_copies(torch: Any, source: int, target: int) -> list[float]:
             torch.cuda.synchronize(source)
             torch.cuda.synchronize(target)
             if repetition:
-                found.append(HOST_COPIED / (time.perf_counter() - began))
-        return found
-    except Exception:
-        return []
+                speeds.append(HOST_COPIED / (time.perf_counter() - began))
+    except Exception as error:
+        link["trouble"] = describe(error)
+    return link
 
 
 def test_collective(torch: Any, options: dict[str, Any]) -> dict[str, Any]:

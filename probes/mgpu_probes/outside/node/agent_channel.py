@@ -1,0 +1,54 @@
+"""An agent's side of its channel: requests come on standard input, frames go to standard output.
+
+The process ends with the channel, whatever its other threads do. So an agent leaves nothing behind,
+also if its reader is killed, or takes no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import threading
+from typing import Any
+
+Json = dict[str, Any]
+
+
+class AgentChannel:
+    """Requests of the reader, and frames to it. `silence`: seconds without a word of the reader
+    after which the channel counts as broken; `longest`: bytes of a request."""
+
+    def __init__(self, silence: float, longest: int) -> None:
+        self.requests: queue.Queue[Json] = queue.Queue()
+        self._silence = silence
+        self._longest = longest
+        self._out = os.dup(1)
+        os.dup2(2, 1)  # nothing that is printed by accident gets into the stream
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        """Reads lines of JSON, and ends the process with the channel."""
+        line = b""
+        while select.select([0], [], [], self._silence)[0]:
+            data = os.read(0, 1 << 16)
+            *lines, line = (line + data).split(b"\n")
+            if not data or len(line) > self._longest:
+                break
+            for text in lines:
+                try:
+                    request = json.loads(text)
+                except ValueError:
+                    continue
+                if isinstance(request, dict):
+                    self.requests.put(request)
+        os._exit(0)
+
+    def write(self, data: bytes) -> None:
+        """Writes all of it; a reader that takes no more makes the agent wait, and nobody else."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._out, view) :]
+        except OSError:
+            os._exit(0)  # the channel has ended
