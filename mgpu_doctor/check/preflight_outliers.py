@@ -81,7 +81,7 @@ def find_slow_hosts(test: str, hosts: Iterable[HostTests]) -> tuple[SlowHost, ..
     best: dict[str, tuple[HostTests, Result]] = {}
     for host in hosts:
         result = find_best(getattr(host, test))
-        if result is not None:
+        if result is not None and not (test == "memory" and _is_throttled(result.contention)):
             best[host.name] = host, result
     if test == "compute" and len({_code(result) for _, result in best.values()}) > 1:
         return ()  # they did different work
@@ -99,6 +99,14 @@ def find_slow_hosts(test: str, hosts: Iterable[HostTests]) -> tuple[SlowHost, ..
         busy = is_busy(contention, cores)
         slow.append(SlowHost(name, speed, usual, busy, contention.others if contention else None))
     return tuple(slow)
+
+
+def _is_throttled(contention: Contention | None) -> bool:
+    """Whether a quota stopped the test again and again: others use the caches and the memory
+    meanwhile. `find_few_cores` names such a host."""
+    if contention is None:
+        return False
+    return bool(contention.throttled) or (contention.quota is not None and contention.quota < 1)
 
 
 def _code(result: Result) -> str:
@@ -243,7 +251,9 @@ def find_slow_links(links: Iterable[LinkTest]) -> tuple[SlowLink, ...]:
 
 
 def _is_loaded(test: LinkTest) -> bool:
-    return is_busy(test.link.contention, 1.0) or is_busy(test.listener, 1.0)
+    """Whether a processor, not the network, may have slowed down the test at one of its ends."""
+    ends = (test.link.contention, test.listener)
+    return any(is_busy(end, 1.0) or _is_throttled(end) for end in ends)
 
 
 def _find_slow_ends(

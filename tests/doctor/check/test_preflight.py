@@ -93,6 +93,12 @@ def test_a_slow_host_that_is_busy_is_not_accused() -> None:
         assert named(tests) == {("compute", level, ("b",))}
 
 
+def test_a_host_with_less_than_a_core_is_not_slow_in_memory_as_well() -> None:
+    for quota, expected in ((0.99, []), (1.0, ["b"])):
+        hosts = (host("a"), host("b", memory=1e9, quota=quota), host("c"))
+        assert [slow.name for slow in find_slow_hosts("memory", hosts)] == expected
+
+
 def test_the_best_round_counts() -> None:
     noisy = host("b", speed=1e9)
     assert [slow.name for slow in find_slow_hosts("compute", (host("a"), noisy))] == ["b"]
