@@ -16,7 +16,7 @@ from mgpu_probes.outside.node.channel_frames import BadStream, FrameSplitter
 from mgpu_probes.outside.terminal_text import clean
 
 from mgpu_doctor.cluster import agent_program
-from mgpu_doctor.cluster.engine import Engine, Trouble
+from mgpu_doctor.cluster.engine import Engine, Trouble, not_understood, start_agent
 
 SECONDS_TO_ANSWER = 30.0
 """Until the agent greets: connecting gives up after ten."""
@@ -62,20 +62,10 @@ class PreflightChannel:
         self._frames: queue.Queue[tuple[Json, Json] | None] = queue.Queue()
         self._bad: str | None = None
         first = json.dumps(options).encode() + b"\n"
-        command = engine.command(host, agent_program.remote_command())
-        try:
-            self._child = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,  # no terminal to ask on, and none of its signals
-            )
-        except OSError as error:
-            remedy = f"install it, so that `{command[0]}` is found on PATH"
-            reason = f"{command[0]} cannot be started: {error.strerror}"
-            raise HostLost(Trouble(reason, remedy)) from None
+        started = start_agent(engine, host)
+        if isinstance(started, Trouble):
+            raise HostLost(started)
+        self._child = started
         for read in (self._read, self._read_error):
             threading.Thread(target=read, daemon=True).start()
         program = agent_program.program(agent_program.PREFLIGHT_AGENT)
@@ -119,8 +109,7 @@ class PreflightChannel:
 
     def _explain(self) -> Trouble:
         if self._bad is not None:
-            remedy = f"try `{self._engine.describe_trial(self.host)}`: it must print nothing"
-            return Trouble(f"what it sends is not understood: {self._bad}", remedy)
+            return not_understood(self._engine, self.host, self._bad)
         try:
             code = self._child.wait(2.0)
         except subprocess.TimeoutExpired:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from mgpu_probes.outside.terminal_text import clean
 
-from mgpu_doctor.cluster.agent_program import OLDEST, TOO_OLD
+from mgpu_doctor.cluster.agent_program import OLDEST, TOO_OLD, remote_command
 from mgpu_doctor.errors import NOTHING_EXAMINED, DoctorError
 
 SECONDS_TO_LIST = 30.0
@@ -45,6 +45,32 @@ class Engine(Protocol):
         """Why the channel to a host ended, and what to do. `code`: its exit code; `text`: the last
         lines that it printed on standard error."""
         ...
+
+
+def start_agent(engine: Engine, host: str) -> subprocess.Popen[bytes] | Trouble:
+    """Starts the command that runs an agent on a host: its child process, which reads the agent's
+    program from its standard input, or why there is none."""
+    command = engine.command(host, remote_command())
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # no terminal to ask on, and none of its signals
+        )
+    except OSError as error:
+        return Trouble(
+            f"{command[0]} cannot be started: {error.strerror}",
+            f"install it, so that `{command[0]}` is found on PATH",
+        )
+
+
+def not_understood(engine: Engine, host: str, error: str) -> Trouble:
+    """The trouble with a host that sends something else than an agent's frames."""
+    remedy = f"try `{engine.describe_trial(host)}`: it must print nothing"
+    return Trouble(f"what it sends is not understood: {error}", remedy)
 
 
 class Listing(NamedTuple):

@@ -17,7 +17,7 @@ from mgpu_probes.outside.node.channel_frames import BadStream, FrameSplitter
 from mgpu_probes.outside.terminal_text import clean
 
 from mgpu_doctor.cluster import agent_program
-from mgpu_doctor.cluster.engine import Engine, Trouble
+from mgpu_doctor.cluster.engine import Engine, Trouble, not_understood, start_agent
 from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_mirror import HostMirror, HostRefused
 
@@ -108,20 +108,11 @@ class HostChannel:
         """Starts the child process if there is none and it is time."""
         if self.child is not None or self._clock() < self._open_due:
             return
-        command = self._engine.command(self.host, agent_program.remote_command())
-        try:
-            self.child = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,  # no terminal to ask on, and none of its signals
-            )
-        except OSError as error:
-            remedy = f"install it, so that `{command[0]}` is found on PATH"
-            self._fail(Trouble(f"{command[0]} cannot be started: {error.strerror}", remedy))
+        started = start_agent(self._engine, self.host)
+        if isinstance(started, Trouble):
+            self._fail(started)
             return
+        self.child = started
         for stream in (self.child.stdin, self.child.stdout, self.child.stderr):
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
@@ -170,8 +161,7 @@ class HostChannel:
             for frame in self._splitter.feed(data):
                 self.mirror.receive(frame)
         except BadStream as error:
-            remedy = f"try `{self._engine.describe_trial(self.host)}`: it must print nothing"
-            self._end(Trouble(f"what it sends is not understood: {error}", remedy))
+            self._end(not_understood(self._engine, self.host, str(error)))
             return
         except HostRefused as error:
             self._end(error.trouble)
