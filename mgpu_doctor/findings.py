@@ -94,6 +94,10 @@ class Finding:
     since_step: int | None = None
     cost: Cost = Cost()
     fixes: tuple[Fix, ...] = ()
+    ruled_out: tuple[str, ...] = ()
+    """Causes that were measured and explain too little."""
+    not_measured: tuple[str, ...] = ()
+    """Causes that could not be examined."""
     replaces: tuple[str, ...] = ()
     """Codes that this finding makes redundant for its culprits because it explains them, besides
     those that its rule always makes redundant."""

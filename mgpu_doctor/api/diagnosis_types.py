@@ -120,7 +120,8 @@ class Fix(msgspec.Struct, frozen=True):
 
 class Finding(msgspec.Struct, frozen=True):
     """What is wrong. `code`: its name, which `mgpu-doctor explain CODE` explains; `victims`: the
-    ranks that only wait for the culprits; `since_step`: the first step that shows it."""
+    ranks that only wait for the culprits; `since_step`: the first step that shows it; `ruled_out`
+    and `not_measured`: causes that explain too little, and causes that could not be examined."""
 
     code: str
     severity: Literal["critical", "warning", "info"]
@@ -133,6 +134,8 @@ class Finding(msgspec.Struct, frozen=True):
     since_step: int | None
     cost: Cost
     fixes: tuple[Fix, ...]
+    ruled_out: tuple[str, ...] = ()
+    not_measured: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:

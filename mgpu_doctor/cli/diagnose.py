@@ -74,9 +74,17 @@ def find_recording(reference: str) -> Path:
     is_flag=True,
     help="Print one JSON object per job (docs/diagnosis.schema.json).",
 )
+@click.option(
+    "--verbose",
+    "-v",
+    is_flag=True,
+    help="List which causes were ruled out and what was not measured, with reasons.",
+)
 @host_options
 @pause_garbage_collection()
-def diagnose(subjects: tuple[str, ...], *, as_json: bool, hosts: HostsRequest | None) -> None:
+def diagnose(
+    subjects: tuple[str, ...], *, as_json: bool, verbose: bool, hosts: HostsRequest | None
+) -> None:
     """Diagnose a job: what is wrong, which rank causes it, why, and how to fix it.
 
     The job may be running, finished or failed. Exit code: 0 no warning or worse, 1 at least one
@@ -104,7 +112,12 @@ def diagnose(subjects: tuple[str, ...], *, as_json: bool, hosts: HostsRequest | 
         print_message(proposal)
     with progress_line() as report_progress:
         diagnoses = diagnose_cases(partial(_load, subjects, hosts), report_progress)
-    print_text(_render_json(diagnoses) if as_json else _render_text(diagnoses))
+    named = not subjects or len(diagnoses) > 1
+    print_text(
+        _render_json(diagnoses)
+        if as_json
+        else _render_text(diagnoses, verbose=verbose, named=named)
+    )
     codes = {find_exit_code(diagnosis) for diagnosis in diagnoses}
     raise click.exceptions.Exit(HAS_FINDINGS if HAS_FINDINGS in codes else max(codes))
 
@@ -127,11 +140,14 @@ def _render_json(diagnoses: Sequence[Diagnosis]) -> str:
     return "".join(diagnosis_json.render(diagnosis) for diagnosis in diagnoses)
 
 
-def _render_text(diagnoses: Sequence[Diagnosis]) -> str:
+def _render_text(diagnoses: Sequence[Diagnosis], *, verbose: bool, named: bool) -> str:
+    """`named`: above each diagnosis stands which job it is about."""
     from mgpu_doctor.report import terminal
+    from mgpu_doctor.report.command_names import name_job
 
-    texts = [terminal.render(diagnosis, **display_of(sys.stdout)) for diagnosis in diagnoses]
-    if len(texts) > 1:
-        names = [make_one_line(diagnosis.case.job.id) for diagnosis in diagnoses]
-        texts = [f"{name}\n{text}" for name, text in zip(names, texts, strict=True)]
+    display = display_of(sys.stdout)
+    texts = [terminal.render(diagnosis, **display, verbose=verbose) for diagnosis in diagnoses]
+    if named:
+        names = [name_job(diagnosis.case, display["width"]) for diagnosis in diagnoses]
+        texts = [f"{make_one_line(name)}\n{text}" for name, text in zip(names, texts, strict=True)]
     return "\n".join(texts)

@@ -123,6 +123,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
             "bytes": finding.cost.bytes,
         },
         "fixes": [_fix(fix) for fix in finding.fixes],
+        "ruled_out": finding.ruled_out,
+        "not_measured": finding.not_measured,
     }
 
 

@@ -144,6 +144,9 @@ def _finding(diagnosis: Diagnosis, finding: Finding) -> list[str]:
         facts.append(f"**Affects** {escape(format_ranks(finding.victims))}")
     if finding.cause:
         facts.append(f"**Why** {prose(finding.cause)}")
+    for label, causes in (("Ruled out", finding.ruled_out), ("Not measured", finding.not_measured)):
+        if causes:
+            facts.append(f"**{label}** {prose(', '.join(causes))}")
     spent = cost(finding.cost)
     if spent:
         facts.append(f"**Costs** {escape(spent)}")

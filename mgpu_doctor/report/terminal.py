@@ -15,8 +15,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from mgpu_doctor.case.model import Unexamined
 from mgpu_doctor.findings import Culprit, Diagnosis, Evidence, Finding, Fix
-from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
+from mgpu_doctor.formatting import format_count, format_ranks, format_seconds, format_share
 from mgpu_doctor.report import phase_bars, text
 from mgpu_doctor.report.console import collecting
 from mgpu_doctor.report.device_timing import name_clocks, summarize_timing
@@ -48,10 +49,13 @@ LABEL = 9
 ASCII = str.maketrans("✗✓▸·…–—‘’“”×→├└│─", "x+>.~--''\"\"x>|`|-")
 
 
-def render(diagnosis: Diagnosis, *, width: int, colour: bool, unicode: bool = True) -> str:
+def render(
+    diagnosis: Diagnosis, *, width: int, colour: bool, unicode: bool = True, verbose: bool = False
+) -> str:
     """The text, ending in a newline; no line is longer than `width` cells (at least 40, prose at
-    most 120). `unicode=False`: ASCII only, for terminals of another encoding."""
-    page = _Page(max(NARROWEST, min(width, WIDEST)), colour)
+    most 120). `unicode=False`: ASCII only, for terminals of another encoding. `verbose`: lists
+    which causes were ruled out and what was not measured, instead of counting them."""
+    page = _Page(max(NARROWEST, min(width, WIDEST)), colour, verbose)
     conclusion = verdict(diagnosis)
     page.headline(conclusion.tone, conclusion.sentence)
     lead = leading(diagnosis)
@@ -78,8 +82,9 @@ def render(diagnosis: Diagnosis, *, width: int, colour: bool, unicode: bool = Tr
 class _Page:
     """Lines of a fixed width, collected."""
 
-    def __init__(self, width: int, colour: bool) -> None:
+    def __init__(self, width: int, colour: bool, verbose: bool) -> None:
         self.width = width
+        self.verbose = verbose
         self.inner = width - 2
         self.body = self.inner - LABEL - 1
         self._console, self._out = collecting(width, colour=colour)
@@ -137,6 +142,7 @@ def _finding(page: _Page, diagnosis: Diagnosis, finding: Finding) -> None:
         page.labelled("why", _prose(finding.cause, page.body))
     if finding.evidence:
         page.labelled("evidence", *_evidence(finding.evidence, finding.culprits, page.body))
+    _other_causes(page, finding)
     spent = cost(finding.cost)
     if spent:
         page.labelled("costs", _prose(spent, page.body))
@@ -146,6 +152,25 @@ def _finding(page: _Page, diagnosis: Diagnosis, finding: Finding) -> None:
         gained = gain(fix.predicted, diagnosis.step_seconds)
         _fix(page, fix, None if gained == last_gain else gained, first=i == 0)
         last_gain = gained or last_gain
+
+
+def _other_causes(page: _Page, finding: Finding) -> None:
+    """Yields the causes that were ruled out or not measured: one line, or their lists."""
+    if page.verbose:
+        for label, causes in (
+            ("ruled out", finding.ruled_out),
+            ("not seen", finding.not_measured),
+        ):
+            if causes:
+                page.labelled(label, _prose(", ".join(causes), page.body))
+        return
+    counts = []
+    if finding.ruled_out:
+        counts.append(f"{format_count(len(finding.ruled_out), 'other cause')} ruled out")
+    if finding.not_measured:
+        counts.append(f"{format_count(len(finding.not_measured), 'cause')} not measured")
+    if counts:
+        page.labelled("", _prose(f"{', '.join(counts)} (--verbose)", page.body, "dim"))
 
 
 def _evidence(
@@ -212,20 +237,31 @@ def _rest(page: _Page, diagnosis: Diagnosis, lead: Finding | None, *, brief: boo
         if len(further) > FURTHER:
             lines.append(Text(f"… and {len(further) - FURTHER} more", style="dim"))
         page.labelled("also", *lines)
-    gaps = diagnosis.unexamined
-    if brief:
-        if gaps:
-            names = ", ".join(dict.fromkeys(text.line(gap.probe) for gap in gaps))
-            page.indented(_prose(f"not examined: {names}", page.inner, "dim", 200))
+    if not brief:
+        page.labelled("measured", _prose(_coverage(diagnosis), page.body, "dim"))
+        if timing := summarize_timing(diagnosis.ranks):
+            page.labelled("", _prose(timing, page.body, "dim"))
+    # Where nothing was found, the gaps are the answer.
+    unclear = verdict(diagnosis).tone is Tone.UNKNOWN
+    _gaps(page, diagnosis.unexamined, listed=page.verbose or unclear)
+
+
+def _gaps(page: _Page, gaps: Sequence[Unexamined], *, listed: bool) -> None:
+    """Yields what was not measured: one line with its number, or why and what to do for each."""
+    if gaps and not listed:
+        names = list(dict.fromkeys(text.line(gap.probe) for gap in gaps))
+        head, tail = f"{len(gaps)}: ", " (--verbose says why)"
+        room = page.body - len(head) - len(tail)
+        named = ", ".join(names)
+        named = named if cell_len(named) <= room else f"{named[: room - 1]}…"
+        page.labelled("not seen", Text(f"{head}{named}{tail}", style="dim"))
         return
-    page.labelled("measured", _prose(_coverage(diagnosis), page.body, "dim"))
-    if timing := summarize_timing(diagnosis.ranks):
-        page.labelled("", _prose(timing, page.body, "dim"))
-    for i, gap in enumerate(gaps[:UNEXAMINED]):
+    most = len(gaps) if page.verbose else UNEXAMINED
+    for i, gap in enumerate(gaps[:most]):
         sentence = f"{gap.probe}: {gap.reason}" + (f"; {gap.remedy}" if gap.remedy else "")
         page.labelled("" if i else "not seen", _prose(sentence, page.body, "dim", 400))
-    if len(gaps) > UNEXAMINED:
-        page.labelled("", Text(f"… and {len(gaps) - UNEXAMINED} more", style="dim"))
+    if len(gaps) > most:
+        page.labelled("", Text(f"… and {len(gaps) - most} more (--verbose)", style="dim"))
 
 
 def _short(page: _Page, finding: Finding) -> list[Text]:
@@ -251,12 +287,18 @@ def _coverage(diagnosis: Diagnosis) -> str:
     timed = f", timed {clocks}," if clocks else ""
     explained = f"the phases{timed} explain {format_share(diagnosis.coverage)} of the time"
     waste = diagnosis.waste_fraction
-    if waste is None or waste < WORTH_SHOWING:
+    if waste is None or waste < WORTH_SHOWING or _has_gain(diagnosis):
         return explained
     return (
-        f"{explained}; with even ranks a step would take "
+        f"{explained}; if no rank ever waited for a slower one, a step would take "
         f"{format_seconds(diagnosis.ideal_step_seconds)}, {format_share(waste)} less"
     )
+
+
+def _has_gain(diagnosis: Diagnosis) -> bool:
+    """Whether a finding says what it costs: a second figure, which also counts the jitter of
+    healthy ranks, would contradict it."""
+    return any(finding.cost.step_fraction for finding in diagnosis.findings)
 
 
 def _split(diagnosis: Diagnosis) -> str:

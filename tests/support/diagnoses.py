@@ -188,6 +188,8 @@ def slow_input(slow: int = 2, world: int = 4) -> Finding:
             ),
             Fix("storage", "put this rank's data on local storage", "cp -r data $TMPDIR"),
         ),
+        ruled_out=("garbage collection", "saving", "evaluation"),
+        not_measured=("its CPU quota",),
     )
 
 

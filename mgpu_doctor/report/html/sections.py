@@ -165,6 +165,8 @@ def _facts(finding: Finding) -> str:
         "who": name_culprits(finding),
         "affects": format_ranks(finding.victims) if finding.victims else "",
         "why": finding.cause,
+        "ruled out": ", ".join(finding.ruled_out),
+        "not measured": ", ".join(finding.not_measured),
         "costs": cost(finding.cost) or "",
         "finding": f"{finding.code}, {finding.severity.value}, "
         f"confidence {format_share(finding.confidence)}{since}",

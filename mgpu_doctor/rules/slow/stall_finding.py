@@ -72,6 +72,7 @@ def finding(
     fixes: tuple[Fix, ...],
     replaces: tuple[str, ...] = (),
     severity: Severity | None = None,
+    ruled_out: tuple[str, ...] = (),
 ) -> Finding:
     """The finding that all stall rules share. `severity`: None: by what the stalls cost."""
     compared = measures.joined.ranks if measures.joined else ()
@@ -88,6 +89,7 @@ def finding(
         since_step=stalls.since or 0,
         cost=Cost(stalls.saved, None if mean is None else stalls.saved * mean),
         fixes=fixes,
+        ruled_out=ruled_out,
         replaces=replaces,
     )
 

@@ -130,6 +130,8 @@ def straggler_finding(
             step_fraction=straggler.saved, seconds_per_step=straggler.saved * straggler.step_seconds
         ),
         fixes=tuple(Fix(fix.id, fix.summary, fix.how, fix.predicted or gains) for fix in fixes),
+        ruled_out=_list_names(list_ruled_out(measures, straggler.rank)),
+        not_measured=_list_names(list_unmeasured(measures, straggler.rank)),
     )
 
 
@@ -261,27 +263,32 @@ COMPUTING = frozenset({*HOST, "idle"})
 """If all of these are ruled out, the rank computes all the time."""
 
 
+def list_ruled_out(measures: Measures, rank: int) -> tuple[str, ...]:
+    """Names of the causes that explain too little of a straggler's excess."""
+    causes = measures.causes.get(rank, ())
+    return tuple(
+        cause.name for cause in causes if cause.share is not None and cause.share < NOTHING
+    )
+
+
+def list_unmeasured(measures: Measures, rank: int) -> tuple[str, ...]:
+    """Names of a straggler's causes that were not measured."""
+    return tuple(cause.name for cause in measures.causes.get(rank, ()) if cause.seconds is None)
+
+
 def describe_causes(measures: Measures, rank: int) -> str:
-    """Sentences about a straggler's causes; empty if none was examined."""
+    """Sentences about what explains a straggler's excess; empty if nothing known does."""
     causes = measures.causes.get(rank, ())
     excess = next(
         (straggler.excess for straggler in measures.stragglers or () if straggler.rank == rank), 0.0
     )
     shown = [cause for cause in causes if (cause.share or 0.0) >= NOTHING]
-    ruled_out = [
-        cause.name for cause in causes if cause.share is not None and cause.share < NOTHING
-    ]
-    unknown = [cause.name for cause in causes if cause.seconds is None]
     words = EXPLAINED | (OF_A_POOL if _pooled(measures, rank) else {})
     sentences = [words[straggler.name].format(_part(straggler, excess)) for straggler in shown]
-    if not shown and set(ruled_out) >= COMPUTING:
+    if not shown and {*list_ruled_out(measures, rank)} >= COMPUTING:
         sentences.append(
             "its main thread computes all that time: its code does more, or its cores are slower"
         )
-    if ruled_out:
-        sentences.append(f"ruled out: {_listed(ruled_out)}")
-    if unknown:
-        sentences.append(f"not measured: {_listed(unknown)}")
     return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)
 
 
@@ -308,6 +315,7 @@ def _part(cause: Cause, excess: float) -> str:
     )
 
 
-def _listed(names: Iterable[str]) -> str:
-    known = [NAMES[name] for name in NAMES if name in set(names)]
-    return known[0] if len(known) == 1 else f"{', '.join(known[:-1])} and {known[-1]}"
+def _list_names(causes: Iterable[str]) -> tuple[str, ...]:
+    """The words for causes, in a fixed order."""
+    known = set(causes)
+    return tuple(words for name, words in NAMES.items() if name in known)

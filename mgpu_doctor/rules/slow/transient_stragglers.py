@@ -214,10 +214,11 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
             title=f"{format_ranks(stalls.ranks).capitalize()} "
             f"{'stall' if several else 'stalls'}{turns} {when(measures, stalls)}, "
             f"{each_lasts(stalls)}",
-            cause=f"In {which}, {DOES[stalls.phase]}. Ruled out: garbage collection, checkpoints "
-            f"and evaluation.{busy(stalls) if ready is None else _without_core(ready)}"
+            cause=f"In {which}, {DOES[stalls.phase]}."
+            f"{busy(stalls) if ready is None else _without_core(ready)}"
             f"{MAY_HIT_ANY_RANK if by_host else ''}",
             severity=Severity.INFO if by_host else None,
+            ruled_out=("garbage collection", "checkpoints", "evaluation"),
             fixes=(
                 replace(
                     fix, predicted=Predicted(1 - stalls.saved, None, f"{WHAT_IF} these stalls")

@@ -125,6 +125,8 @@ def _body(finding: Finding, width: int) -> Iterator[Text]:
     yield from _labelled("who", name_culprits(finding), width)
     yield from _labelled("affects", victims, width)
     yield from _labelled("why", finding.cause, width)
+    yield from _labelled("ruled out", ", ".join(finding.ruled_out), width)
+    yield from _labelled("not seen", ", ".join(finding.not_measured), width)
     yield from _labelled("costs", cost(finding.cost) or "", width)
     for place, fact in enumerate(_evidence(finding.evidence, finding.culprits, width - LABEL)):
         yield Text.assemble((f"{'' if place else 'evidence':{LABEL}}", "cyan"), fact)

@@ -43,7 +43,7 @@ def test_keys_and_their_order() -> None:
     finding = made["findings"][0]
     assert list(finding) == [
         "code", "severity", "confidence", "title", "culprits", "victims", "cause", "evidence",
-        "since_step", "cost", "fixes",
+        "since_step", "cost", "fixes", "ruled_out", "not_measured",
     ]  # fmt: skip
     assert finding["culprits"] == [{"rank": 2, "host": "node-a", "device": None, "pid": 4002}]
     assert finding["victims"] == [0, 1, 3]

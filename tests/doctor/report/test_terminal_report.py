@@ -99,6 +99,37 @@ def test_a_healthy_job_takes_few_lines() -> None:
     assert "devices" in text, "what was not seen is said"
 
 
+def test_causes_and_gaps_are_counted_and_verbose_lists_them() -> None:
+    made = replace(diagnoses.straggler(), unexamined=(diagnoses.NO_DRIVER,) * 2)
+    text = terminal.render(made, width=100, colour=False)
+    assert "3 other causes ruled out, 1 cause not measured (--verbose)" in text
+    assert "not seen  2: devices (--verbose says why)" in text
+    full = terminal.render(made, width=100, colour=False, verbose=True)
+    assert "ruled out garbage collection, saving, evaluation\n" in full
+    assert "not seen  its CPU quota\n" in full
+    assert "install the driver" in full
+    assert "install the driver" not in text
+
+
+def test_where_nothing_was_found_the_gaps_are_the_answer() -> None:
+    made = diagnoses.healthy(Outcome.UNKNOWN)
+    assert "install the driver" in terminal.render(made, width=100, colour=False)
+
+
+def test_one_figure_says_what_is_lost() -> None:
+    """What jitter costs besides is a second, larger figure about the same time."""
+    straggler, healthy = (
+        replace(made, waste_fraction=0.6, ideal_step_seconds=0.02)
+        for made in (diagnoses.straggler(), diagnoses.healthy())
+    )
+    text = terminal.render(straggler, width=100, colour=False)
+    assert "44 % less" in text
+    assert "60 %" not in text
+    alone = terminal.render(healthy, width=100, colour=False)
+    assumed = "if no rank ever waited for a slower one, a step would take 20 ms, 60 % less"
+    assert assumed in " ".join(alone.split())
+
+
 def test_a_running_job_says_so() -> None:
     assert "still running" in terminal.render(
         diagnoses.healthy(Outcome.RUNNING), width=100, colour=False

@@ -7,7 +7,13 @@ import pytest
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.stragglers.straggler_causes import HOST, Cause
-from mgpu_doctor.rules.slow.straggler_finding import EXPLAINED, NAMES, describe_causes
+from mgpu_doctor.rules.slow.straggler_finding import (
+    EXPLAINED,
+    NAMES,
+    describe_causes,
+    list_ruled_out,
+    list_unmeasured,
+)
 from tests.support.synthetic import Synthetic, synthetic_case
 
 EXCESS = 0.020
@@ -47,10 +53,10 @@ def test_what_explains_it_and_how_much(share: float, part: str) -> None:
 
 
 def test_ruled_out_and_not_measured() -> None:
-    words = describe_causes(measured(gc=0.01, data=0.0, checkpoint=0.1, idle=None), 1)
-    assert words == (
-        "Ruled out: more data, garbage collection and saving. Not measured: sleep or I/O."
-    )
+    measures = measured(gc=0.01, data=0.0, checkpoint=0.1, idle=None)
+    assert {*list_ruled_out(measures, 1)} == {"data", "gc", "checkpoint"}
+    assert list_unmeasured(measures, 1) == ("idle",)
+    assert describe_causes(measures, 1) == ""
 
 
 def test_where_all_else_is_ruled_out_the_rank_computes() -> None:

@@ -139,7 +139,7 @@ def test_what_a_rank_was_handed_is_not_counted() -> None:
     for rank in case.ranks:
         rank.steps["samples"] = 16
     (finding,) = diagnose(case).findings
-    assert "Not measured: more data" in finding.cause
+    assert "more data" in finding.not_measured
     assert "all_to_all" in finding.fixes[0].how
 
 
