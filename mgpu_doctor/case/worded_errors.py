@@ -52,6 +52,9 @@ _PROGRAMMING = frozenset(
     | {"ZeroDivisionError"}
 )
 """Exceptions that are mistakes of a script, whatever their message is about."""
+_UNMET_CODE = "failed-rendezvous"
+"""A ValueError about the rendezvous is a mistake of a script, too: a wrong argument. Where processes
+do not find each other, torch raises errors of connections."""
 
 
 def find_worded_errors(
@@ -165,6 +168,8 @@ def _topic_of_exception(name: str, message: str, *, of_library: bool = False) ->
     topic = _topic_of(f"{name}: {message}")
     if topic is None or topic.id in HARD:
         return topic
+    if name == "ValueError" and topic.code == _UNMET_CODE:
+        return None
     if (of_library or _FRAMEWORK.match(name)) and not _NESTED.search(message):
         return topic
     return _topic_of(name)

@@ -34,5 +34,9 @@ def test_a_script_that_hangs_or_crashes_names_its_rank(tmp_path: Path, name: str
     run(name, way, tmp_path)
 
 
+def test_steps_of_distributed_autograd_are_counted_once(tmp_path: Path) -> None:
+    run("remote_layers", Way.HEALTHY, tmp_path)
+
+
 def test_a_slow_trainer_is_named_and_not_the_one_that_waits_for_it(tmp_path: Path) -> None:
     run("rpc_server", Way.SLOW, tmp_path)

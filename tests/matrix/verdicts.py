@@ -61,11 +61,12 @@ def judge_healthy(
     *,
     least_coverage: float | None = LEAST_COVERAGE,
     costs: Collection[str] = (),
+    stepless: Collection[int] = (),
 ) -> Verdict:
     """A job that does well: no finding at warning or worse, and each of its steps counted.
 
     `least_coverage`: None where the phases are not judged. `costs`: codes that it may be reported
-    for, because they are true of it."""
+    for, because they are true of it. `stepless`: ranks that take no steps."""
     if (broken := _find_broken(seen)) is not None:
         return broken
     diagnosis = seen.diagnosis or {}
@@ -73,7 +74,8 @@ def judge_healthy(
     if loud:
         return fails(f"false alarm: {loud[0]['title']}")
     counted = [rank["last_step"] for rank in diagnosis["ranks"]]
-    if set(counted) != {steps - 1}:
+    expected = [None if r.get("rank") in stepless else steps - 1 for r in diagnosis["ranks"]]
+    if counted != expected or set(expected) == {None}:
         return fails(f"last steps {counted} of {steps} steps")
     coverage = diagnosis["coverage"]
     if least_coverage is not None and (coverage is None or coverage < least_coverage):

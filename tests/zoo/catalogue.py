@@ -93,6 +93,8 @@ class Script:
     costs: tuple[str, ...] = ()
     """Codes that are true of the healthy script, too: on a busy machine what it does costs 5 % of
     the time or more."""
+    stepless: tuple[int, ...] = ()
+    """Ranks that take no steps of their own: they serve the others."""
     noisy: bool = False
     """Whether it prints more than its own lines, and not the same each time."""
 
@@ -210,6 +212,13 @@ CATALOGUE = (
         crash=Expected("failed-exception", 2),
         ranks=3,
         faulty=2,
+    ),
+    Script(
+        "remote_layers",
+        "a model on two processes: RPC, distributed autograd, `DistributedOptimizer`; forward",
+        ("torch",),
+        slow=None,
+        stepless=(0,),
     ),
     Script(
         "language_trainer",

@@ -69,7 +69,11 @@ def judge_unchanged(script: Script, bare: Ended, seen: Observation) -> Verdict:
         return fails(f"it did not print that it took {script.steps} steps")
     if not script.unseen:
         return judge_healthy(
-            seen, script.steps, least_coverage=script.least_coverage, costs=script.costs
+            seen,
+            script.steps,
+            least_coverage=script.least_coverage,
+            costs=script.costs,
+            stepless=script.stepless,
         )
     if loud := list_warnings(seen.diagnosis):
         return fails(f"false alarm: {loud[0]['title']}")

@@ -331,10 +331,21 @@ def test_words_decide_what_an_exception_of_a_library_is_about(
 ) -> None:
     if (raised := RAISED.match(topic.example)) is None:
         return
-    said = [*STEPS, HEADER, *FRAME, *LIBRARY, f"ValueError: {raised['message']}"]
+    said = [*STEPS, HEADER, *FRAME, *LIBRARY, f"RuntimeError: {raised['message']}"]
     finding, *_ = findings_of(said, tmp_path)
     is_said = re.search(topic.pattern, raised["message"])
     assert finding.code == (topic.code if is_said else "failed-exception")
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("ValueError", "failed-exception"), ("DistError", "failed-rendezvous")]
+)
+def test_a_wrong_argument_of_init_process_group_is_a_mistake_of_the_script(
+    kind: str, code: str, tmp_path: Path
+) -> None:
+    said = [HEADER, *FRAME, *LIBRARY, f"{kind}: TCPStore world size cannot be 0"]
+    finding, *_ = findings_of(said, tmp_path)
+    assert finding.code == code
 
 
 def test_an_exception_that_a_library_only_repeats_is_the_users(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ ADAPTER = HookTable(
         "remote_calls": {
             "torch.distributed.rpc.api": "patch",
             "torch.distributed.rpc": "patch_joining",
+            "torch.distributed.autograd": "patch_autograd",
+            "torch.distributed.optim.optimizer": "patch_optimizer",
         },
         "data_loader": {
             "torch.utils.data.dataloader": "patch",

@@ -1,16 +1,23 @@
-"""Wraps the functions of `torch.distributed.rpc` in which a process waits for another one.
+"""Wraps the functions of `torch.distributed.rpc` in which a process waits for another one, and
+training over it: `torch.distributed.autograd` and `DistributedOptimizer`.
 
 Processes that train together by remote calls alone are in no process group. A call that a parameter
 server answers once all trainers have called is a wait for the slowest of them. A future that
-`rpc_async` returns is an object of C++, whose wait cannot be wrapped.
+`rpc_async` returns is an object of C++, whose wait cannot be wrapped. A distributed backward pass
+runs here and on the callees within one call of C++, so it counts as backward as a whole.
 """
 
 from __future__ import annotations
 
+from math import nan
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from ...probe_context import ProbeContext
+from ...step_engine import Steps
+from ...step_marks import backward_ended, updated
 from .call_sites import CallSites
 from .collectives import Call, call_ends, sends_to
 from .torch_support import wrap
@@ -51,6 +58,47 @@ def patch(api: ModuleType) -> None:
 def patch_joining(rpc: ModuleType) -> None:
     """Wraps joining the other processes."""
     wrap(rpc, "init_rpc", _init_begins, _init_ends)
+
+
+def patch_autograd(autograd: ModuleType) -> None:
+    """Wraps the backward pass through remote calls."""
+    wrap(autograd, "backward", _backward_begins, _backward_ends)
+
+
+def patch_optimizer(optimizer: ModuleType) -> None:
+    """Wraps the update of weights on several processes: the caller asks for it and waits."""
+    wrap(optimizer.DistributedOptimizer, "step", _update_begins, _update_ends)
+    waits = Call(CallSites("DistributedOptimizer.step", waits=True))
+    wrap(optimizer, "_wait_for_all", waits, call_ends)
+
+
+def _backward_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
+    if probe.in_backward or not probe.adopt():
+        return None
+    probe.trained = True
+    roots = args[1] if len(args) > 1 else kwargs.get("roots")
+    root = roots[0] if isinstance(roots, (list, tuple)) and roots else None
+    loss = nan
+    if isinstance(root, torch.Tensor) and root.is_cpu:
+        probe.computes_on(None)
+        loss = float(root.item()) if root.dim() == 0 else nan
+    probe.mark(Steps.backward_begins, probe.clock())
+    return loss
+
+
+def _backward_ends(loss: float, _: Any) -> None:
+    probe.mark(backward_ended, probe.clock(), (loss,))
+
+
+def _update_begins(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
+    if not probe.adopt():
+        return None
+    probe.mark(Steps.update_begins, probe.clock())
+    return True
+
+
+def _update_ends(_: bool, __: Any) -> None:
+    probe.mark(updated, probe.clock())
 
 
 def _init_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int] | None:
