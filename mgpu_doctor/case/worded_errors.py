@@ -53,8 +53,8 @@ _PROGRAMMING = frozenset(
 )
 """Exceptions that are mistakes of a script, whatever their message is about."""
 _UNMET_CODE = "failed-rendezvous"
-"""A ValueError about the rendezvous is a mistake of a script, too: a wrong argument. Where processes
-do not find each other, torch raises errors of connections."""
+"""A ValueError about the rendezvous is a mistake of a script, too: a wrong argument. Processes that
+do not find each other get errors of connections."""
 
 
 def find_worded_errors(
