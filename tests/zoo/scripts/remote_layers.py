@@ -1,5 +1,6 @@
 """One model on two processes over torch.distributed.rpc: the tables lie with the keeper, the
-trainer holds the layers between. `torch.distributed.autograd` and `DistributedOptimizer` train both."""
+trainer holds the layers between. `torch.distributed.autograd` and `DistributedOptimizer` train
+both."""
 
 import argparse
 import os
