@@ -51,7 +51,7 @@ def train(planted: Planted, steps: int) -> None:
             planted.here("forward")
             logits = tables.rpc_sync().read_out(states)
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
-            autograd.backward(context, [loss])
+            autograd.backward(context, [loss])  # type: ignore[attr-defined]
             optimizer.step(context)
         planted.log(loss.item())
     planted.finish()
