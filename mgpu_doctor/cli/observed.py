@@ -179,6 +179,9 @@ def _report_diagnosis(recording: Path, json_out: Path | None, quiet: bool) -> Di
     diagnosis = _diagnose(recording)
     if diagnosis is None:
         return None
+    from mgpu_doctor.report.kept_verdict import save_verdict
+
+    save_verdict(recording, diagnosis)
     if not quiet:
         from mgpu_doctor.report import terminal
 

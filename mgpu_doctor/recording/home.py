@@ -89,13 +89,27 @@ def latest(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def find(reference: str, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Returns the recording that `reference` names: a folder, an id kept here, or `latest`."""
+    """Returns the recording that `reference` names: a folder, an id kept here or the beginning of
+    a single one, or `latest`."""
     if reference == LATEST:
         return latest(environment)
     for folder in (Path(reference), runs(environment) / reference):
         if is_recording(folder):
             return folder
-    return None
+    begun = [] if len(reference) < SHORTEST else _list_beginning(reference, environment)
+    return begun[0] if len(begun) == 1 else None
+
+
+SHORTEST = 8
+"""Characters of an id, from its beginning, that can name a recording: those of its day."""
+
+
+def _list_beginning(start: str, environment: Mapping[str, str]) -> list[Path]:
+    try:
+        names = [name for name in os.listdir(runs(environment)) if name.startswith(start)]
+    except OSError:
+        return []
+    return [folder for name in names if is_recording(folder := runs(environment) / name)]
 
 
 def suggest_recording(reference: str, environment: Mapping[str, str] = os.environ) -> str:

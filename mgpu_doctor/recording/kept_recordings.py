@@ -16,7 +16,7 @@ from mgpu_probes.outside.terminal_text import clean
 from mgpu_probes.outside.untrusted_files import open_below
 
 from mgpu_doctor.recording.home import runs
-from mgpu_doctor.recording.layout import END, INFO
+from mgpu_doctor.recording.layout import END, INFO, VERDICT
 from mgpu_doctor.recording.live_recordings import is_written
 
 MOST_BYTES = 1 << 20
@@ -27,6 +27,18 @@ MOST_WORDS, LONGEST = 256, 4096
 ELSEWHERE = 86_400.0
 """Seconds after its last change for which another host's unfinished recording counts as running:
 boxes are copied into it every 30 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptVerdict:
+    """What the newest diagnosis of a recording found. `tone`: one of `report.verdict.Tone`."""
+
+    tone: str | None
+    code: str | None
+    """None: no finding at warning or worse."""
+    ranks: tuple[int, ...]
+    step_fraction: float | None
+    """Share of step time, 0..1, that the finding costs; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,8 @@ class Kept:
     """Time of its last change."""
     alive: bool
     """Whether a process writes into it here, or may do so on another host."""
+    verdict: KeptVerdict | None = None
+    """None: it was not diagnosed."""
 
     @property
     def id(self) -> str:
@@ -113,6 +127,22 @@ def one_kept(folder: Path) -> Kept | None:
         size=size,
         changed=changed,
         alive=is_written(folder) or elsewhere,
+        verdict=_read_verdict(folder),
+    )
+
+
+def _read_verdict(folder: Path) -> KeptVerdict | None:
+    kept = read_object(folder, VERDICT)
+    if not kept:
+        return None
+    ranks = kept.get("ranks")
+    listed = ranks[:MOST_WORDS] if isinstance(ranks, list) else []
+    share = _number(kept.get("step_fraction"))
+    return KeptVerdict(
+        tone=_text(kept.get("tone")),
+        code=_text(kept.get("code")),
+        ranks=tuple(rank for rank in map(_whole, listed) if rank is not None),
+        step_fraction=share if share is not None and share <= 1 else None,
     )
 
 

@@ -3,6 +3,7 @@
 RECORDING/
   recording.json            what was started, when, where (RecordingInfo)
   end.json                  how it ended (EndInfo); absent while it runs or when `run` was killed
+  verdict.json              the newest diagnosis in a few words, for lists
   hosts/HOST/
     boxes/HOST.PID.ATTEMPT.box   one black box per rank
     exits.jsonl             how processes ended, as seen from outside (ExitInfo a line)
@@ -25,6 +26,8 @@ from typing import TypedDict
 SCHEMA = "mgpu-doctor/recording/1"
 INFO = "recording.json"
 END = "end.json"
+VERDICT = "verdict.json"
+VERDICT_SCHEMA = "mgpu-doctor/verdict/1"
 HOSTS = "hosts"
 BOXES = "boxes"
 EXITS = "exits.jsonl"

@@ -63,15 +63,11 @@ def _shorten(
     if len(whole) <= width:
         return whole
     name = script[0] if script[0].endswith(".py") else script[0].rpartition(".")[2]
-    own = [
-        part
-        for part in _arguments(script)
-        if peers[script[0]] < 2 or shared[script[0], part] < peers[script[0]]
-    ]
-    left_out = [LEFT_OUT] if len(own) < len(_arguments(script)) else []
-    words = [name, *(word for part in own for word in part)]
-    quoted = [shlex.quote(word) for word in words]
-    return text.cut(text.line(" ".join([*quoted[:1], *left_out, *quoted[1:]])), width)
+    everything = _arguments(script)
+    own = [part for part in everything if shared[script[0], part] < peers[script[0]]]
+    left_out = [LEFT_OUT] if own and own != everything else []
+    words = [shlex.quote(word) for part in own or everything for word in part]
+    return text.cut(text.line(" ".join([shlex.quote(name), *left_out, *words])), width)
 
 
 def _arguments(script: tuple[str, ...]) -> list[tuple[str, ...]]:

@@ -3,47 +3,73 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import time
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from rich.cells import cell_len
 
 from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_count, format_seconds
 from mgpu_doctor.recording.kept_recordings import Kept
+from mgpu_doctor.recording.layout import WATCH
 from mgpu_doctor.report import text
+from mgpu_doctor.report.command_names import shorten_commands
+from mgpu_doctor.report.kept_verdict import format_verdict
 
 SCHEMA = "mgpu-doctor/runs/1"
 
 
+WIDE = 110
+"""Columns from which the number of ranks and the size are shown, too."""
+SHORT_ID = len("20261121-120102")
+LONGEST_VERDICT = 34
+LEAST_COMMAND = 8
+
+
 def table(recordings: Sequence[Kept], width: int) -> str:
-    """Returns one line per recording, and their total size. An id shows when the recording
-    started."""
-    rows = [
-        (
-            text.line(recording.id),
-            _format_duration(recording),
-            recording.state,
-            str(recording.boxes),
-            format_bytes(recording.size),
-        )
-        for recording in recordings
-    ]
-    head = ("recording", "took", "ended", "boxes", "size")
+    """Returns one line per recording, and their total size. An id, which shows when the recording
+    started, is as short as it can be to name it."""
+    starts = Counter(recording.id[:SHORT_ID] for recording in recordings)
+    rows = [_cells(recording, starts, wide=width >= WIDE) for recording in recordings]
+    head = ("recording", "took", "ended", "verdict", *(("ranks", "size") if width >= WIDE else ()))
     widths = [max(map(cell_len, column)) for column in zip(head, *rows, strict=True)]
+    room = width - sum(widths) - 2 * len(widths)
+    if room >= LEAST_COMMAND:
+        commands = ["command", *_shorten_commands(recordings, room)]
+    else:
+        commands = [""] * (len(recordings) + 1)
     lines = []
-    for row, recording in zip([head, *rows], [None, *recordings], strict=True):
+    for row, command in zip([head, *rows], commands, strict=True):
         cells = "  ".join(
             cell + " " * (wide - cell_len(cell)) for cell, wide in zip(row, widths, strict=True)
         )
-        command = "command" if recording is None else _command(recording, short=True)
-        room = width - sum(widths) - 2 * len(widths)
-        lines.append(
-            f"{cells}  {text.cut(command, room)}".rstrip() if room >= 8 else cells.rstrip()
-        )
+        lines.append(text.cut(f"{cells}  {command}".rstrip(), width))
     lines.append(f"{format_count(len(recordings), 'recording')}, {_total_size(recordings)}")
     return "\n".join(lines) + "\n"
+
+
+def _cells(recording: Kept, starts: Counter[str], *, wide: bool) -> tuple[str, ...]:
+    is_unique = starts[recording.id[:SHORT_ID]] == 1
+    shown = recording.id[:SHORT_ID] if is_unique else recording.id
+    judged = "" if recording.alive or recording.kind == WATCH else format_verdict(recording.verdict)
+    further = (str(recording.boxes), format_bytes(recording.size)) if wide else ()
+    return (
+        text.line(shown),
+        _format_duration(recording),
+        recording.state,
+        text.cut(judged, LONGEST_VERDICT),
+        *further,
+    )
+
+
+def _shorten_commands(recordings: Sequence[Kept], width: int) -> list[str]:
+    shortened = shorten_commands([recording.command for recording in recordings], width)
+    return [
+        command or text.cut(_command(recording), width)
+        for command, recording in zip(shortened, recordings, strict=True)
+    ]
 
 
 def card(recording: Kept, reference: str) -> str:
@@ -57,6 +83,7 @@ def card(recording: Kept, reference: str) -> str:
         ("started", _format_time(recording.started)),
         ("took", _format_duration(recording)),
         ("ended", recording.state),
+        ("verdict", format_verdict(recording.verdict)),
         ("boxes", str(recording.boxes)),
         ("size", format_bytes(recording.size)),
     )
@@ -82,6 +109,7 @@ def as_json(recordings: Sequence[Kept]) -> str:
             "running": recording.alive,
             "boxes": recording.boxes,
             "bytes": recording.size,
+            "verdict": None if recording.verdict is None else asdict(recording.verdict),
         }
         for recording in recordings
     ]
@@ -92,12 +120,10 @@ def _total_size(recordings: Sequence[Kept]) -> str:
     return f"{format_bytes(sum(recording.size for recording in recordings))} on the disk"
 
 
-def _command(recording: Kept, *, short: bool = False) -> str:
-    """`short`: without the program's folder, to save room."""
+def _command(recording: Kept) -> str:
     if not recording.command:
-        return "GPUs and host" if recording.kind == "watch" else UNKNOWN
-    program = os.path.basename(recording.command[0]) if short else recording.command[0]
-    return text.line(shlex.join([program, *recording.command[1:]]))
+        return "GPUs and host" if recording.kind == WATCH else UNKNOWN
+    return text.line(shlex.join(recording.command))
 
 
 def _format_time(moment: float | None) -> str:
@@ -105,6 +131,7 @@ def _format_time(moment: float | None) -> str:
 
 
 def _format_duration(recording: Kept) -> str:
-    if recording.started is None or recording.ended is None:
+    end = time.time() if recording.alive else recording.ended
+    if recording.started is None or end is None:
         return UNKNOWN
-    return format_seconds(max(0.0, recording.ended - recording.started))
+    return format_seconds(max(0.0, end - recording.started))

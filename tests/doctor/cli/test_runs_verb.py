@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.cli import app
+from mgpu_doctor.report.kept_verdict import save_verdict
+from tests.support import diagnoses
 
 HOSTILE = "\x1b[31m[red]\u202etrain.py"
 
@@ -38,7 +42,7 @@ def test_listed_and_filtered(tmp_path: Path) -> None:
     make_recording(tmp_path, "second", 1, "python", HOSTILE, started=1.7e9 + 9)
     lines = ran().stdout.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["second", "first"]
-    assert lines[2].split()[1:5] == ["1", "min", "ok", "0"]
+    assert lines[2].split()[1:7] == ["1", "min", "ok", "not", "diagnosed", "0"]
     assert "\x1b" not in ran().stdout
     assert "\u202e" not in ran().stdout
     assert "first" not in ran("--failed").stdout
@@ -53,10 +57,58 @@ def test_listed_and_filtered(tmp_path: Path) -> None:
     ]
 
 
-def test_the_list_tells_the_program_without_its_folder_the_card_tells_both(tmp_path: Path) -> None:
-    make_recording(tmp_path, "first", 0, "/opt/some/where/bin/python", "train.py")
-    assert ran().stdout.splitlines()[1].endswith("  python train.py")
-    assert "/opt/some/where/bin/python train.py" in ran("show", "first").stdout
+def test_the_list_shows_the_script_and_the_card_the_whole_command(tmp_path: Path) -> None:
+    make_recording(tmp_path, "first", 0, "/opt/some/where/bin/python", "-u", "a/train.py", "--lr=1")
+    assert ran().stdout.splitlines()[1].endswith("  train.py --lr=1")
+    assert "/opt/some/where/bin/python -u a/train.py --lr=1" in ran("show", "first").stdout
+
+
+def test_a_diagnosis_is_kept_and_fits_a_narrow_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    straggler = diagnoses.straggler()
+    ids = ("20261127-202142-ddp-56f0b104", "20261127-202143-ddp-56f0b105")
+    for number, name in enumerate(ids):
+        script = ("/home/a/pretrain_something.py", "--data", "/scratch/shared/tokens")
+        make_recording(tmp_path, name, 0, "torchrun", *script, "--lr", f"0.{number}")
+    save_verdict(tmp_path / "runs" / ids[0], straggler)
+    running = replace(straggler.case.job, outcome=Outcome.RUNNING)
+    still = replace(straggler, case=replace(straggler.case, job=running))
+    save_verdict(tmp_path / "runs" / ids[1], still)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    save_verdict(outside, straggler)
+    assert not list(outside.iterdir()), "recordings of others stay as they are"
+    lines = {line.split()[0]: line for line in ran().stdout.splitlines()}
+    assert max(map(len, lines.values())) <= 80
+    assert "  straggler-input, rank 2, 44 %  " in lines["20261127-202142"]
+    assert lines["20261127-202142"].endswith("--lr 0.0")
+    assert "  not diagnosed  " in lines["20261127-202143"]
+    assert "mgpu-doctor diagnose 20261127-202142" in ran("show", "20261127-202142").stdout
+    assert ran("show", "20261127").exit_code == 3, "both begin so"
+    kept = json.loads(ran("--json").stdout)["runs"]
+    assert {run["id"]: (run["verdict"] or {}).get("ranks") for run in kept} == {
+        ids[0]: [2],
+        ids[1]: None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        ('{"code": ["x"], "tone": "good"}', "nothing wrong"),
+        ('{"code": "a\\u001b[31m", "ranks": ["x", null], "step_fraction": 1e999}', "a"),
+        ('{"tone": "unknown"}', "inconclusive"),
+        ("[1]", "not diagnosed"),
+        ("{", "not diagnosed"),
+    ],
+)
+def test_a_kept_verdict_is_not_trusted(tmp_path: Path, content: str, shown: str) -> None:
+    make_recording(tmp_path, "first", 0, "python", "train.py")
+    (tmp_path / "runs/first/verdict.json").write_text(content)
+    assert f"  ok     {shown}  " in ran().stdout
+    assert ran("--json").exit_code == 0
 
 
 def test_one_is_shown(tmp_path: Path) -> None:
