@@ -136,17 +136,15 @@ def _stop(
     failed: bool,
     culprit: bool,
 ) -> Stop:
-    records = rank.steps if rank is not None else None
-    names = {*(records.dtype.names or ())} if records is not None and len(records) else set()
     took = on_device = steps = blocked = None
-    if rank is not None and records is not None and {"end_ns", "wall_ns"} <= names:
+    if rank is not None and len(rank.steps):
+        records = rank.steps
         took = float(records["wall_ns"][-1]) * 1e-9
         end_times = records["end_ns"] * 1e-9 + rank.clock_offset
         steps = int(np.count_nonzero(end_times > end - MINUTE))
-    if records is not None and "device_bytes" in names:
         on_device = int(records["device_bytes"][-1]) or None
-    if records is not None and resident is None and "resident_bytes" in names:
-        resident = int(records["resident_bytes"][-1]) or None
+        if resident is None:
+            resident = int(records["resident_bytes"][-1]) or None
     if rank is not None and rank.now is not None and 0 < rank.now.since <= end:
         blocked = end - rank.now.since
     return Stop(

@@ -279,7 +279,7 @@ def _moment(finding: Finding, ranks: Iterable[Rank]) -> float | None:
         return None
     culprits = {culprit.rank for culprit in finding.culprits}
     for rank in sorted(ranks, key=lambda rank: rank.rank not in culprits):
-        if len(rank.steps) and "end_ns" in (rank.steps.dtype.names or ()):
+        if len(rank.steps):
             later = np.flatnonzero(rank.steps["step"] >= finding.since_step)
             if len(later) and (later[0] > 0 or rank.steps["step"][0] == finding.since_step):
                 return float(rank.steps["end_ns"][later[0]]) / 1e9 + rank.clock_offset

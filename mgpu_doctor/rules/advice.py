@@ -95,10 +95,11 @@ def under_torchrun(measures: Measures, ranks: int) -> str:
 
 
 def in_loader(arguments: str = "", **values: object) -> str:
-    """Arguments of the data loader: `in_loader("pin_memory=True")`, `in_loader(num_workers=4)`."""
+    """Returns the loader's call, marked as code. Takes arguments as text, as values, or both:
+    `in_loader("pin_memory=True", num_workers=4)`."""
     given = [arguments] if arguments else []
     given += [f"{name}={value!r}" for name, value in values.items()]
-    return f"DataLoader(..., {', '.join(given)})"
+    return f"`DataLoader(..., {', '.join(given)})`"
 
 
 def autocast(measures: Measures, dtype: str = "bfloat16") -> str:
@@ -106,23 +107,25 @@ def autocast(measures: Measures, dtype: str = "bfloat16") -> str:
     short = {"bfloat16": "bf16", "float16": "fp16"}[dtype]
     by = launcher(measures)
     if measures.case.job.framework in ("keras", "tensorflow"):
-        return f'keras.mixed_precision.set_global_policy("mixed_{dtype}"), before the model is made'
+        return (
+            f'`keras.mixed_precision.set_global_policy("mixed_{dtype}")`, before the model is made'
+        )
     if by == "accelerate":
-        option = f"accelerate launch --mixed_precision {short}"
-        return f'Accelerator(mixed_precision="{short}"), or {option}'
+        option = f"`accelerate launch --mixed_precision {short}`"
+        return f'`Accelerator(mixed_precision="{short}")`, or {option}'
     if by == "deepspeed":
-        return f'in the DeepSpeed configuration: "{short}": {{"enabled": true}}'
+        return f'in the DeepSpeed configuration: `"{short}": {{"enabled": true}}`'
     scaled = (
-        "; small gradients vanish in float16: scaler = torch.amp.GradScaler(); "
-        "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"
+        "; small gradients vanish in float16: `scaler = torch.amp.GradScaler(); "
+        "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()`"
         if dtype == "float16"
         else ""
     )
     return (
-        f'with torch.autocast("cuda", torch.{dtype}): loss = criterion(model(x), y), around '
+        f'`with torch.autocast("cuda", torch.{dtype}): loss = criterion(model(x), y)`, around '
         f"forward and loss, not around backward{scaled}. In Lightning: "
-        f'Trainer(precision="{short if dtype == "bfloat16" else 16}-mixed"); in transformers: '
-        f"TrainingArguments({short}=True)."
+        f'`Trainer(precision="{short if dtype == "bfloat16" else 16}-mixed")`; in transformers: '
+        f"`TrainingArguments({short}=True)`."
     )
 
 

@@ -19,9 +19,9 @@ from mgpu_doctor.rules.advice import LARGER_BATCH
 TENSORFLOW_FRAMEWORKS = ("tensorflow", "keras")
 DEEPSPEED = "deepspeed"
 """The name of its engine in a rank's strategy."""
-_PREFETCH = "as the last call, ds.prefetch(tf.data.AUTOTUNE)"
-_PARALLEL = "ds.map(f, num_parallel_calls=tf.data.AUTOTUNE)"
-_CACHE = ".cache() after the costly part where its results fit into memory"
+_PREFETCH = "as the last call, `ds.prefetch(tf.data.AUTOTUNE)`"
+_PARALLEL = "`ds.map(f, num_parallel_calls=tf.data.AUTOTUNE)`"
+_CACHE = "`.cache()` after the costly part where its results fit into memory"
 _ONE_BY_ONE = (
     "from_generator and tf.py_function run one at a time under the GIL: write the samples to "
     "TFRecord files, or create them with TensorFlow operations."
@@ -90,38 +90,39 @@ IN_TENSORFLOW: Mapping[str, str | Callable[[Case], str]] = {
     "that caches decoded samples, a tf.function that is traced again for every new Python "
     "argument and keeps each graph. `python -X tracemalloc=10` or memray shows the lines that "
     "hold the most memory after some minutes.",
-    "equal-batches": "ds.batch(size, drop_remainder=True) with the same size on every worker, "
-    "after ds.shard(workers, index).",
-    "share-evenly": "global batch // strategy.num_replicas_in_sync for each replica, and "
-    "ds.batch(..., drop_remainder=True).",
-    "even-batches": "ds.repeat() and a fixed number of steps (`steps_per_epoch`), the same on "
+    "equal-batches": "`ds.batch(size, drop_remainder=True)` with the same size on every worker, "
+    "after `ds.shard(workers, index)`.",
+    "share-evenly": "`global_batch // strategy.num_replicas_in_sync` for each replica, and "
+    "`ds.batch(..., drop_remainder=True)`.",
+    "even-batches": "`ds.repeat()` and a fixed number of steps (`steps_per_epoch`), the same on "
     "every worker.",
     "save-checkpoints": "`keras.callbacks.BackupAndRestore` in `fit`; in your own loop, "
     "`tf.train.CheckpointManager(...).save()` every few minutes and `restore_or_initialize()`.",
     "restart-faster": "Keep the environment, the data and the newest checkpoint on local disks.",
-    "accumulate": "In your own loop: v.assign_add(gradient) into one variable per weight, and "
-    "optimizer.apply_gradients, which does the all-reduce, in every K-th step. Keras' "
-    "gradient_accumulation_steps=K works only without a strategy (keras#20582).",
-    "fewer-threads": "tf.config.threading.set_intra_op_parallelism_threads(N) and "
-    "set_inter_op_parallelism_threads(2), before anything is computed; or, from outside, "
-    "TF_NUM_INTRAOP_THREADS=N TF_NUM_INTEROP_THREADS=2.",
-    "save-in-background": "checkpoint.save(path, "
-    "options=tf.train.CheckpointOptions(enable_async=True)), or keras.callbacks.ModelCheckpoint "
+    "accumulate": "In your own loop: `v.assign_add(gradient)` into one variable per weight, and "
+    "`optimizer.apply_gradients`, which does the all-reduce, in every K-th step. Keras' "
+    "`gradient_accumulation_steps=K` works only without a strategy (keras#20582).",
+    "fewer-threads": "`tf.config.threading.set_intra_op_parallelism_threads(N)` and "
+    "`set_inter_op_parallelism_threads(2)`, before anything is computed; or, from outside, "
+    "`TF_NUM_INTRAOP_THREADS=N TF_NUM_INTEROP_THREADS=2`.",
+    "save-in-background": "`checkpoint.save(path, "
+    "options=tf.train.CheckpointOptions(enable_async=True))`, or `keras.callbacks.ModelCheckpoint` "
     "less often.",
-    "evaluate-together": "strategy.experimental_distribute_dataset(validation) and the evaluation "
-    "step by strategy.run on every worker; Keras metrics are summed automatically.",
-    "find-the-operation": "tf.debugging.enable_check_numerics() at the top of the program, for one "
-    "run: it names the operation and the line. Resume from a checkpoint before it.",
-    "check-the-start": "tf.debugging.assert_all_finite(w, name) for every w of model.weights after "
-    "building or loading, and for the first batch; then tf.debugging.enable_check_numerics().",
-    "bound-the-update": "keras.optimizers.Adam(..., clipnorm=1.0); a lower learning rate or a "
-    "longer warm-up; mixed_bfloat16, or keras.mixed_precision.LossScaleOptimizer with "
+    "evaluate-together": "`strategy.experimental_distribute_dataset(validation)` and the "
+    "evaluation step by strategy.run on every worker; Keras metrics are summed automatically.",
+    "find-the-operation": "`tf.debugging.enable_check_numerics()` at the top of the program, for "
+    "one run: it names the operation and the line. Resume from a checkpoint before it.",
+    "check-the-start": "`tf.debugging.assert_all_finite(w, name)` for every w of model.weights "
+    "after building or loading, and for the first batch; then "
+    "`tf.debugging.enable_check_numerics()`.",
+    "bound-the-update": "`keras.optimizers.Adam(..., clipnorm=1.0)`; a lower learning rate or a "
+    "longer warm-up; mixed_bfloat16, or `keras.mixed_precision.LossScaleOptimizer` with "
     "mixed_float16.",
-    "compile": "model.compile(..., jit_compile=True) or tf.function(jit_compile=True), where no "
-    "strategy divides the batch.",
-    "tf32": "tf.config.experimental.enable_tensor_float_32_execution(True): on by default.",
-    "overlap-host-work": "Save and evaluate less often; steps_per_execution=10 in model.compile; "
-    "read losses every 100th step.",
+    "compile": "`model.compile(..., jit_compile=True)` or `tf.function(jit_compile=True)`, where "
+    "no strategy divides the batch.",
+    "tf32": "`tf.config.experimental.enable_tensor_float_32_execution(True)`: on by default.",
+    "overlap-host-work": "Save and evaluate less often; `steps_per_execution=10` in "
+    "`model.compile`; read losses every 100th step.",
 }
 """Fix ID -> its text for TensorFlow or Keras."""
 IN_DEEPSPEED: Mapping[str, str] = {

@@ -144,20 +144,82 @@ def test_words_stand_out_in_both_schemes(
 
 
 def test_anybodys_words_stay_words(browser: Browser, page: Callable[[str], Path]) -> None:
-    """The title would be another if a script ran; an alert would be an event."""
+    """The title would be another if their script ran; an alert would be an event."""
     at = page("failed")
     text = at.read_text("utf-8")
     browser.open(at, "desk")
-    assert browser.value("document.querySelectorAll('script').length") == 0
+    assert browser.value("document.querySelectorAll('script').length") == 1, "the page's own"
     assert "<script>alert(1)</script>" in browser.value("document.body.innerText")
     assert not [one for one, _ in browser.events if one == "Page.javascriptDialogOpening"]
     # Were one of them let through some day, the policy would still stop it.
     harm = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"
     at.write_text(text.replace("</footer>", f"</footer>{harm}"), "utf-8")
     browser.open(at, "desk")
-    assert browser.value("document.querySelectorAll('script').length") == 1
+    assert browser.value("document.querySelectorAll('script').length") == 2
     assert browser.value("document.title").endswith("– mgpu-doctor")
     assert len(complaints(browser)) >= 2
+
+
+PLOT = 'document.querySelector(".lane canvas")'
+TICKS = '[...document.querySelectorAll(".ticks span")].map((tick) => tick.innerText)'
+PIXELS = """
+(() => {
+  const canvas = document.querySelectorAll(".lane canvas")[%d], seen = {};
+  const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  for (let i = 0; i < data.length; i += 4) {
+    if (data[i + 3] === 255) {
+      const colour = `rgb(${data[i]}, ${data[i + 1]}, ${data[i + 2]})`;
+      seen[colour] = (seen[colour] || 0) + 1;
+    }
+  }
+  return seen;
+})()
+"""
+INPUT = "rgb(230, 159, 0)"
+
+
+def test_one_zooms_into_the_steps_of_ranks(browser: Browser, page: Callable[[str], Path]) -> None:
+    browser.open(page("recording"), "desk")
+    drawn = [browser.value(PIXELS % lane) for lane in range(4)]
+    shares = [colours.get(INPUT, 0) / sum(colours.values()) for colours in drawn]
+    assert shares[2] > 0.3 > max(shares[:2] + shares[3:]), shares
+    whole = browser.value(TICKS)
+    browser.value("document.querySelector('[data-move=in]').click()")
+    zoomed = browser.value(TICKS)
+    assert zoomed != whole
+    graph = "document.querySelector('svg.graph').viewBox.baseVal.width"
+    assert browser.value(graph) == pytest.approx(300), "half of the run"
+    browser.value("document.querySelector('[data-move=whole]').click()")
+    assert browser.value(TICKS) == whole
+    drag(browser, 0.4, 0.6)
+    assert browser.value(graph) == pytest.approx(120, abs=3), "a fifth of the run"
+    assert re.search(r"^rank 0 at .*: step \d+, .*forward", reading(browser), re.M)
+    assert complaints(browser) == []
+
+
+def test_a_fix_is_copied(browser: Browser, page: Callable[[str], Path]) -> None:
+    browser.open(page("straggler"), "desk")
+    code = browser.value("document.querySelector('.fix pre, .fix p code').textContent")
+    browser.value(
+        "document.execCommand = (what) => { window.copied = [what, `${getSelection()}`]; "
+        "return true; }; document.querySelector('.fix .copy').click()"
+    )
+    assert browser.value("window.copied") == ["copy", code]
+    assert browser.value("document.querySelector('.fix .copy').innerText") == "copied"
+
+
+def drag(browser: Browser, left: float, right: float) -> None:
+    """Drags over the first lane, from one share of its width to another."""
+    browser.value(f"{PLOT}.scrollIntoView()")
+    box = browser.value(BOX.format(PLOT))
+    for kind, share in (("mousePressed", left), ("mouseMoved", right), ("mouseReleased", right)):
+        place = {"x": box["x"] + share * box["width"], "y": box["y"] + box["height"] / 2}
+        wish = {"type": kind, "button": "left", "clickCount": 1, **place}
+        browser.ask("Input.dispatchMouseEvent", wish)
+
+
+def reading(browser: Browser) -> str:
+    return str(browser.value("document.querySelector('.reading').innerText"))
 
 
 def test_it_prints_whole(browser: Browser, page: Callable[[str], Path]) -> None:

@@ -22,6 +22,7 @@ from mgpu_doctor.findings import (
     RankSummary,
     Severity,
 )
+from mgpu_doctor.recording.records import STEP_DTYPE
 
 STARTED = 1_790_000_000.0
 HOSTILE = (
@@ -40,16 +41,19 @@ HEALTHY_STEP = {
     "evaluation": None,
     "other": 0.0005,
 }
-STEP_DTYPE = np.dtype([("step", "<i8"), ("phases", "<f4", (len(PHASES),))])
-"""The fields of a step record that reports use."""
 
 
 def steps(phases: Mapping[str, float | None], many: int) -> npt.NDArray[np.void]:
     records = np.zeros(many, dtype=STEP_DTYPE)
     records["step"] = np.arange(many)
+    records["seq"] = np.arange(many) + 1
     for i, name in enumerate(PHASES):
         value = phases.get(name)
         records["phases"][:, i] = np.nan if value is None else value
+    records["loss"] = np.nan
+    wall = sum(value for value in phases.values() if value is not None)
+    records["wall_ns"] = round(wall * 1e9)
+    records["end_ns"] = (np.arange(many) + 1) * round(wall * 1e9)
     return records
 
 
@@ -106,7 +110,7 @@ def facts(summary: RankSummary, many: int = 400) -> Rank:
         error=None,
         probe_cost=None,
         lost_records=0,
-        clock_offset=0.0,
+        clock_offset=STARTED,
     )
 
 

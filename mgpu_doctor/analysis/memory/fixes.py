@@ -197,22 +197,22 @@ _TORCH = (
     Fix(
         "checkpoint-half",
         "Keep the activations of every second layer only",
-        "torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False) for every second layer",
+        "`torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)` for every second layer",
         with_settings(with_checkpointing(Checkpointing.HALF)),
         Time(1 / 6, "at most: half of one more forward pass"),
     ),
     Fix(
         "checkpoint-full",
         "Keep no layer's activations, but compute them again in backward",
-        "torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False) for every layer",
+        "`torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)` for every layer",
         with_settings(with_checkpointing(Checkpointing.FULL)),
         Time(1 / 3, "at most: one more forward pass"),
     ),
     Fix(
         "accumulate",
         "Smaller micro-batches, and more of them before an update",
-        "call optimizer.step() once in {accumulate} batches of {batch} (under DDP, with "
-        "model.no_sync() for all but the last), and divide the loss by {accumulate}",
+        "call `optimizer.step()` once in {accumulate} batches of {batch} (under DDP, with "
+        "`model.no_sync()` for all but the last), and divide the loss by {accumulate}",
         with_settings(accumulate),
         Time(None, f"smaller kernels use a GPU less well; {UNMEASURED}"),
         "batch norm sees the smaller batch",
@@ -288,7 +288,7 @@ _TENSORFLOW = (
     Fix(
         "accumulate",
         "Smaller micro-batches, and more of them before an update",
-        "keras.optimizers.AdamW(…, gradient_accumulation_steps={accumulate}) and batches of "
+        "`keras.optimizers.AdamW(…, gradient_accumulation_steps={accumulate})` and batches of "
         "{batch}",
         with_settings(accumulate),
         Time(None, f"smaller kernels use a GPU less well; {UNMEASURED}"),
@@ -297,7 +297,7 @@ _TENSORFLOW = (
     Fix(
         "xla",
         "Let XLA compile the step",
-        "model.compile(…, jit_compile=True), or tf.function(step, jit_compile=True)",
+        "`model.compile(…, jit_compile=True)`, or `tf.function(step, jit_compile=True)`",
         when(lambda _: True, lambda plan: replace(plan, xla=True)),
         Time(None, UNMEASURED),
         "",

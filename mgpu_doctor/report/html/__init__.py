@@ -6,7 +6,9 @@ from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import text
 from mgpu_doctor.report.event_timeline import events_of
 from mgpu_doctor.report.html import sections
-from mgpu_doctor.report.html.charts import render_graphs
+from mgpu_doctor.report.html.charts import render_run
+from mgpu_doctor.report.html.event_strip import event_strip
+from mgpu_doctor.report.html.heat_map import heat_section
 from mgpu_doctor.report.html.page import page
 from mgpu_doctor.report.html.sections import event_section, last_minute_section
 from mgpu_doctor.report.redaction.redact import make_redactor, no_redaction, redact_diagnosis
@@ -21,14 +23,17 @@ def render(diagnosis: Diagnosis, *, redact: bool = False) -> str:
     conclusion = verdict(diagnosis)
     lead = leading(diagnosis)
     further = [finding for finding in diagnosis.findings if finding is not lead]
+    blamed = lead.culprits if lead else ()
+    culprits = frozenset(one.rank for one in blamed if one.rank is not None)
     parts = [
         sections.header(diagnosis, conclusion),
+        event_strip(diagnosis, hide),
         sections.main_finding(diagnosis, lead) if lead else "",
         last_minute_section(diagnosis, hide),
         sections.rank_table(diagnosis),
         sections.stacks(diagnosis),
-        sections.heat(diagnosis),
-        render_graphs(diagnosis.case, hide, events_of(diagnosis).events),
+        heat_section(diagnosis.case.ranks, culprits),
+        render_run(diagnosis.case, culprits, hide, events_of(diagnosis).events),
         event_section(diagnosis, hide),
         sections.further(diagnosis, further),
         sections.gap_section(diagnosis),

@@ -1,9 +1,10 @@
-"""Inline SVG of the HTML report: step time, host and GPUs over time, and the heat map of ranks."""
+"""The run over time in a report: steps of ranks, step time, host and GPUs on one axis, which the
+page's script can zoom."""
 
 from __future__ import annotations
 
-import struct
-import zlib
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -11,12 +12,12 @@ from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
-from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
 
-from mgpu_doctor.case.device_times import on_one_clock
-from mgpu_doctor.case.model import Case, Rank
-from mgpu_doctor.formatting import format_seconds
+from mgpu_doctor.analysis.steps.warm_up import all_after_warm_up
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.formatting import UNKNOWN, format_seconds
 from mgpu_doctor.report import text
+from mgpu_doctor.report.html.step_lanes import LANE_PHASES, render_lanes
 from mgpu_doctor.report.job_events import TimelineEvent
 from mgpu_doctor.report.redaction.redact import Redactor, no_redaction
 from mgpu_doctor.report.verdict import Tone
@@ -32,6 +33,19 @@ MOST_MARKS, LONGEST_MARK = 12, 80
 """The most marks per curve, so that a page of many GPUs stays small; and characters of a mark's
 text."""
 GRAVE = (Tone.CRITICAL, Tone.WARNING)
+TICKS = 5
+LONGEST_COUNT = 7200.0
+"""Seconds between the job's start and the first recorded moment up to which times are counted from
+the start: of a later one, the clock says more."""
+TOOLS = (
+    '<p class="tools small"><button type="button" data-move="in">zoom in</button> '
+    '<button type="button" data-move="out">zoom out</button> '
+    '<button type="button" data-move="earlier">earlier</button> '
+    '<button type="button" data-move="later">later</button> '
+    '<button type="button" data-move="whole">whole run</button> '
+    '<span class="soft">or drag over a part of it; double-click for the whole run</span></p>'
+)
+"""Of the page's script, which shows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +61,14 @@ class Curve:
     ranged: bool = False
 
 
-def render_graphs(
-    case: Case, hide: Redactor | None = None, events: Sequence[TimelineEvent] = ()
+def render_run(
+    case: Case,
+    culprits: frozenset[int] = frozenset(),
+    hide: Redactor | None = None,
+    events: Sequence[TimelineEvent] = (),
 ) -> str:
-    """Returns the graphs as markup; empty with fewer than two samples. Severe `events` are vertical
-    lines."""
+    """Returns the run over time as markup; empty with fewer than two samples. The steps of
+    `culprits` are among those drawn. Severe `events` are vertical lines."""
     curves = [*_steps(case), *_host(case), *_gpus(case)]
     if not curves:
         return ""
@@ -66,10 +83,33 @@ def render_graphs(
     across = (
         " Vertical lines: first steps of findings, and events marked ! or ✗ below." if lines else ""
     )
+    if any((curve.values > curve.most).any() for curve in curves):
+        across += " The first steps took longer than the top of their chart."
+    zero = case.job.started or start
+    since_start = 0 <= start - zero <= LONGEST_COUNT
     return (
-        f'<h2>The whole run</h2>\n<div class="graphs">{drawn}</div>\n'
-        f'<p class="soft small">Each from the first recorded moment to the last, '
-        f"{escape(format_seconds(end - start))} later. A gap: not sampled.{across}</p>"
+        f'<h2>The whole run</h2>\n<div class="run" data-start="{start:.6f}" '
+        f'data-seconds="{end - start:.6f}" data-zero="{zero if since_start else 0:.6f}" '
+        f'data-phases="{" ".join(LANE_PHASES)}">\n{TOOLS}\n'
+        f"{render_lanes(case.ranks, culprits, start)}\n{drawn}\n"
+        f"{_ticks(start, end, zero if since_start else None)}</div>\n"
+        f'<p class="soft small">{"Time since the job started" if since_start else "Times are UTC"}'
+        f". A gap: not sampled.{across}</p>"
+    )
+
+
+def _ticks(start: float, end: float, zero: float | None) -> str:
+    moments = [start + (end - start) * i / (TICKS - 1) for i in range(TICKS)]
+    digits = 2 - math.floor(math.log10(end - start))
+    labels = "".join(
+        f"<span>{time.strftime('%H:%M:%S', time.gmtime(moment))}</span>"
+        if zero is None
+        else f"<span>+{format_seconds(round(moment - zero, digits))}</span>"
+        for moment in moments
+    )
+    return (
+        '<div class="plot"><span class="label"></span><span class="scale"></span>'
+        f'<p class="ticks soft small">{labels}</p></div>'
     )
 
 
@@ -89,20 +129,19 @@ def _mark(timeline_event: TimelineEvent, start: float, end: float) -> str:
 
 def _steps(case: Case) -> Iterator[Curve]:
     """Returns the curve of the rank with the most steps: all ranks end their steps together."""
-    ranks = [
-        rank
-        for rank in case.ranks
-        if len(rank.steps) >= LEAST and {"end_ns", "wall_ns"} <= {*(rank.steps.dtype.names or ())}
-    ]
+    ranks = [rank for rank in case.ranks if len(rank.steps) >= LEAST]
     if not ranks:
         return
     rank = max(ranks, key=lambda rank: len(rank.steps))
     moments = rank.steps["end_ns"] * 1e-9 + rank.clock_offset
     took = rank.steps["wall_ns"] * 1e-9
-    # A warm-up step must not flatten all others.
-    most = float(np.quantile(took, 0.99)) * 1.1
+    # Steps of the warm-up do not flatten all others; any later one is on the chart.
+    steady = all_after_warm_up(rank.steps)
+    seconds = steady["wall_ns"] * 1e-9 if len(steady) else took
+    most = float(seconds.max()) * 1.05
     if most > 0:
-        yield Curve("time of a step", moments, took, most, format_seconds(most), ranged=True)
+        title = f"time of a step, rank {UNKNOWN if rank.rank is None else rank.rank}"
+        yield Curve(title, moments, took, most, format_seconds(most), ranged=True)
 
 
 def _host(case: Case) -> Iterator[Curve]:
@@ -163,12 +202,12 @@ def _graph(curve: Curve, start: float, end: float, marks: str) -> str:
     parts = [_lines(_bridged(means, _usual_gap(np.flatnonzero(counts))))]
     if curve.ranged:
         parts.insert(0, _range(columns, values))
-    label = f"{curve.title}, at most {curve.top_label} at the top"
+    label = f"{curve.title}, from 0 to {curve.top_label}"
     return (
-        f'<figure><figcaption class="small">{escape(curve.title)} '
-        f'<span class="soft">0 to {escape(curve.top_label)}</span></figcaption>'
-        f'<svg class="graph" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(label)}">{"".join(parts)}{marks}</svg></figure>'
+        f'<figure class="plot"><figcaption class="label small">{escape(curve.title)}</figcaption>'
+        f'<span class="scale soft small"><span>{escape(curve.top_label)}</span><span>0</span>'
+        f'</span><svg class="graph" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" '
+        f'role="img" aria-label="{escape(label)}">{"".join(parts)}{marks}</svg></figure>'
     )
 
 
@@ -219,106 +258,3 @@ def _x(column: int) -> str:
 
 def _y(height: float) -> str:
     return f"{(1 - height) * HEIGHT:.1f}"
-
-
-ROWS, HEATMAP_COLUMNS = 256, 240
-SLOW, FAST, GAP = (0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2), (0x80, 0x80, 0x80)
-GAP_ALPHA = 60
-
-Grid = npt.NDArray[np.float64]
-_OWN_PHASES = [i for i in range(len(PHASES)) if i not in (WAIT, COMMUNICATION)]
-
-
-@dataclass(frozen=True, slots=True)
-class HeatMap:
-    png: bytes
-    rows: int
-    columns: int
-    ranks_a_row: int
-    first_step: int
-    last_step: int
-
-
-def heat_map(ranks: Sequence[Rank]) -> HeatMap | None:
-    """Returns the heat map as markup; None if fewer than two steps of two ranks were recorded."""
-    timed = [on_one_clock(rank) for rank in ranks]
-    recorded = [(rank.steps["step"].astype(np.int64), _own_seconds(rank)) for rank in timed]
-    step_ranges = [(int(step.min()), int(step.max())) for step, _ in recorded if step.size]
-    if len(step_ranges) < 2:
-        return None
-    first, last = min(start for start, _ in step_ranges), max(end for _, end in step_ranges)
-    if last <= first:
-        return None
-    columns = min(HEATMAP_COLUMNS, last - first + 1)
-    ranks_per_row = -(-len(ranks) // ROWS)
-    lines = [_buckets(step, own_seconds, first, last, columns) for step, own_seconds in recorded]
-    grid = np.stack(
-        [_slowest(lines[i : i + ranks_per_row]) for i in range(0, len(lines), ranks_per_row)]
-    )
-    return HeatMap(
-        _png(_pixels(_against_median(grid))), len(grid), columns, ranks_per_row, first, last
-    )
-
-
-def _own_seconds(rank: Rank) -> Grid:
-    phases = rank.steps["phases"][:, _OWN_PHASES].astype(np.float64)
-    seconds: Grid = np.nansum(phases, axis=1)
-    seconds[np.isnan(phases).all(axis=1) | (seconds <= 0)] = np.nan
-    return seconds
-
-
-def _buckets(
-    step: npt.NDArray[np.int64], seconds: Grid, first: int, last: int, columns: int
-) -> Grid:
-    """Returns the mean own work of the steps that share a column; NaN if unknown."""
-    valid = np.isfinite(seconds)
-    column = (step[valid] - first) * columns // (last - first + 1)
-    counts = np.bincount(column, minlength=columns)
-    total = np.bincount(column, weights=seconds[valid], minlength=columns)
-    mean: Grid = np.divide(total, counts, out=np.full(columns, np.nan), where=counts > 0)
-    return mean
-
-
-def _slowest(lines: Sequence[Grid]) -> Grid:
-    """Returns the longest own work of the ranks that share a row, so that a slow rank stays
-    visible."""
-    slowest: Grid = np.fmax.reduce(np.stack(lines))
-    return slowest
-
-
-def _against_median(grid: Grid) -> Grid:
-    measured = np.isfinite(grid).any(axis=0)
-    median = np.full(grid.shape[1], np.nan)
-    median[measured] = np.nanmedian(grid[:, measured], axis=0)
-    ratio: Grid = grid / median
-    return ratio
-
-
-def _pixels(ratio: Grid) -> npt.NDArray[np.uint8]:
-    """Returns RGBA pixels: the opacity is the binary logarithm of the ratio, full at half and
-    double."""
-    pixels = np.zeros((*ratio.shape, 4), np.uint8)
-    measured = np.isfinite(ratio)
-    distance = np.log2(ratio, out=np.zeros_like(ratio), where=measured)
-    pixels[..., :3] = np.where((distance >= 0)[..., None], SLOW, FAST)
-    pixels[..., 3] = np.clip(np.abs(distance), 0, 1) * 255
-    pixels[~measured] = (*GAP, GAP_ALPHA)
-    return pixels
-
-
-def _png(pixels: npt.NDArray[np.uint8]) -> bytes:
-    """Returns a PNG file (W3C, third edition): signature, header, one data chunk, end."""
-    height, width = pixels.shape[:2]
-    filtered = np.zeros((height, 1 + width * 4), np.uint8)
-    filtered[:, 1:] = pixels.reshape(height, -1)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        (
-            _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)),
-            _chunk(b"IDAT", zlib.compress(filtered.tobytes(), 9)),
-            _chunk(b"IEND", b""),
-        )
-    )
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -16,7 +15,6 @@ from mgpu_doctor.report.device_timing import (
     summarize_timing,
 )
 from mgpu_doctor.report.event_timeline import format_moment, newest_events
-from mgpu_doctor.report.html.charts import heat_map
 from mgpu_doctor.report.job_card import facts
 from mgpu_doctor.report.job_events import TimelineEvent
 from mgpu_doctor.report.last_minute import (
@@ -37,8 +35,6 @@ RANK_ROWS = 64
 LONGEST = 4000
 """Characters of one sentence or block of code."""
 TREE_WIDTH, TREE_HEIGHT = 200, 64
-HEAT_HEIGHT = 360
-"""Pixels of the highest picture; a row has between 2 and 18 of them."""
 
 
 def escape_line(message: str) -> str:
@@ -112,27 +108,6 @@ def rank_table(diagnosis: Diagnosis) -> str:
     )
 
 
-def heat(diagnosis: Diagnosis) -> str:
-    drawn = heat_map(diagnosis.case.ranks)
-    if drawn is None:
-        return ""
-    height = max(2, min(18, HEAT_HEIGHT // drawn.rows)) * drawn.rows
-    data = base64.b64encode(drawn.png).decode()
-    several = (
-        f" ({drawn.ranks_a_row} ranks a row: the slowest shows)" if drawn.ranks_a_row > 1 else ""
-    )
-    return (
-        "<h2>Own work, ranks by steps</h2>\n"
-        f'<img class="heat" height="{height}" src="data:image/png;base64,{data}" '
-        'alt="Ranks by steps: how long each rank worked, against the median of the ranks">\n'
-        f'<p class="ends soft small"><span>step {drawn.first_step}</span>'
-        f"<span>step {drawn.last_step}</span></p>\n"
-        f'<p class="soft small">A row is a rank, rank 0 on top{several}. Orange: its own work '
-        "takes longer than the median rank's, full colour at twice as long; blue: shorter; "
-        "grey: no record.</p>"
-    )
-
-
 def stacks(diagnosis: Diagnosis) -> str:
     lines = tree_lines(diagnosis.tree, TREE_WIDTH, TREE_HEIGHT)
     if not lines:
@@ -191,9 +166,8 @@ def _fix(fix: Fix, label: str, gained: Sequence[str]) -> str:
     instructions = f"<p>{prose(how)}</p>" if text.is_prose(how) else f"<pre>{escape(how)}</pre>"
     code = instructions if how.strip() else ""
     gains = "".join(f'<p class="gain">{escape_line(gain)}</p>' for gain in gained)
-    return (
-        f'<div class="card"><p><strong>{label}</strong> {prose(fix.summary)}</p>{code}{gains}</div>'
-    )
+    title = f"<p><strong>{label}</strong> {prose(fix.summary)}</p>"
+    return f'<div class="card fix">{title}{code}{gains}</div>'
 
 
 def _evidence(evidence: Sequence[Evidence]) -> str:

@@ -203,12 +203,12 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
             Fix(
                 "no-search",
                 "Turn the search off",
-                "DistributedDataParallel(model, find_unused_parameters=False). Keep the search if "
-                "a branch or layer is sometimes skipped (layer dropout, mixture of experts): "
+                "`DistributedDataParallel(model, find_unused_parameters=False)`. Keep the search "
+                "if a branch or layer is sometimes skipped (layer dropout, mixture of experts): "
                 "without it, such a pass fails with `RuntimeError: Expected to have finished "
                 "reduction in the prior iteration`; gradients are never wrong. In Lightning: "
-                'strategy="ddp"; in transformers: ddp_find_unused_parameters=False; in Accelerate: '
-                "DistributedDataParallelKwargs(find_unused_parameters=False).",
+                '`strategy="ddp"`; in transformers: `ddp_find_unused_parameters=False`; in '
+                "Accelerate: `DistributedDataParallelKwargs(find_unused_parameters=False)`.",
                 None
                 if not saved
                 else Predicted(

@@ -32,8 +32,8 @@ SETTINGS = {
         LIGHTNING := Setting(
             "Lightning",
             "a value that is logged in every step with sync_dist=True",
-            'self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True) synchronizes '
-            "once per epoch. Or use self.log(..., sync_dist=False) in training_step, which logs "
+            '`self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)` synchronizes '
+            "once per epoch. Or use `self.log(..., sync_dist=False)` in training_step, which logs "
             "the value of rank 0.",
         )
     ),
@@ -41,8 +41,8 @@ SETTINGS = {
     "/torchmetrics/utilities/distributed.py": Setting(
         "TorchMetrics",
         "a metric that is computed over all ranks in every step",
-        "Keep dist_sync_on_step=False, the default, and call metric.compute() every 50th step or "
-        "at the end of an epoch. metric.update(...) accumulates without synchronizing.",
+        "Keep dist_sync_on_step=False, the default, and call `metric.compute()` every 50th step or "
+        "at the end of an epoch. `metric.update(...)` accumulates without synchronizing.",
     ),
     "/accelerate/utils/operations.py": Setting(
         "Accelerate",
@@ -50,13 +50,13 @@ SETTINGS = {
         "calls in every step",
         "Call it only `if step % 50 == 0:` and accumulate the values in a tensor in between. Leave "
         "it if training itself needs the result. If transformers' Trainer calls it, to count the "
-        "tokens of all ranks, set TrainingArguments(average_tokens_across_devices=False): each "
+        "tokens of all ranks, set `TrainingArguments(average_tokens_across_devices=False)`: each "
         "rank then divides its loss by its own count.",
     ),
     "/transformers/trainer_pt_utils.py": Setting(
         "transformers",
         "the mean of the loss, which is logged in every step",
-        "Set TrainingArguments(logging_steps=50) instead of 1.",
+        "Set `TrainingArguments(logging_steps=50)` instead of 1.",
     ),
 }
 """By the end of the file in which the framework calls torch; read in the sources of Lightning

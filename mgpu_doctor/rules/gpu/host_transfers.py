@@ -96,7 +96,7 @@ def _cause(pinned: set[bool | None], *, ahead: bool) -> str:
 
 
 def _how(pinned: set[bool | None], *, ahead: bool) -> str:
-    asynchronous = "x = x.to(device, non_blocking=True)"
+    asynchronous = "`x = x.to(device, non_blocking=True)`"
     if ahead or pinned == {True}:
         return (
             f"{asynchronous}, for the next batch, on its own torch.cuda.Stream; send small types "

@@ -158,11 +158,11 @@ def _replica(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 Fix(
                     "even-replicas",
                     f"Give replica {slow.index} as much work as the others",
-                    "ds.batch(global_batch, drop_remainder=True), with a global batch that "
+                    "`ds.batch(global_batch, drop_remainder=True)`, with a global batch that "
                     "strategy.num_replicas_in_sync divides, and samples of similar length in each "
                     "part; no work by "
                     "`tf.distribute.get_replica_context().replica_id_in_sync_group`; leave out a "
-                    "slower device: tf.distribute.MirroredStrategy(devices=[...]).",
+                    "slower device: `tf.distribute.MirroredStrategy(devices=[...])`.",
                     Predicted(
                         1 - saved,
                         None,

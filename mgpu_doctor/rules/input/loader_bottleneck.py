@@ -212,7 +212,7 @@ def _number(rank: Rank) -> int:
 
 
 HOW = {
-    Why.STARTS: "DataLoader(..., persistent_workers=True): the workers then stay from epoch to "
+    Why.STARTS: "`DataLoader(..., persistent_workers=True)`: the workers then stay from epoch to "
     "epoch, with their copies of the dataset. (A DistributedSampler needs set_epoch as before.)",
     Why.HANDED_OVER: "Put fewer and larger tensors into a batch (`collate_fn`): each is sent from "
     "the worker separately. With a GPU, pin_memory=True receives them in a separate thread. If "
@@ -235,8 +235,8 @@ def how_to_load_faster(fed: Feeding, limits: Limits) -> str:
             unless = "" if fed.why is Why.COMPUTES else "if making a batch computes, "
             caveat = f" But {full}: {unless}{less}."
         return (
-            "DataLoader(..., num_workers=4, persistent_workers=True): it is num_workers=0 now, so "
-            f"every batch is made while training waits.{caveat}"
+            "`DataLoader(..., num_workers=4, persistent_workers=True)`: it is num_workers=0 now, "
+            f"so every batch is made while training waits.{caveat}"
         )
     if lacks_cores:
         return (
@@ -256,12 +256,12 @@ def how_to_load_faster(fed: Feeding, limits: Limits) -> str:
             "storage.",
         }[fed.why]
         return (
-            f"DataLoader(..., num_workers={more}{ahead}{kept}): it is "
+            f"`DataLoader(..., num_workers={more}{ahead}{kept})`: it is "
             f"num_workers={loader.workers} now. {rest}"
         )
     return (
-        "Make batches in the background: with torch, DataLoader(..., num_workers=4, "
-        "persistent_workers=True); with your own loader, a thread that stays one batch ahead."
+        "Make batches in the background: with torch, `DataLoader(..., num_workers=4, "
+        "persistent_workers=True)`; with your own loader, a thread that stays one batch ahead."
     )
 
 

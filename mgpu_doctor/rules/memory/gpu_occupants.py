@@ -87,13 +87,14 @@ def _find_pileup(measures: Measures, limits: Limits) -> Iterable[Finding]:
                     "set-device",
                     "Select the device before anything else",
                     "At the start of each rank, before anything else uses CUDA: "
-                    "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])); then "
-                    "init_process_group(device_id=torch.device('cuda', local_rank)).",
+                    "`torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`; then "
+                    "`init_process_group(device_id=torch.device('cuda', local_rank))`.",
                 ),
                 Fix(
                     "map-location",
                     "Load checkpoints to the host",
-                    "torch.load(file, map_location='cpu'), or map_location=f'cuda:{local_rank}'.",
+                    "`torch.load(file, map_location='cpu')`, or "
+                    "`map_location=f'cuda:{local_rank}'`.",
                 ),
             ),
         )

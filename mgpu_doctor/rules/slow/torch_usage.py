@@ -68,9 +68,10 @@ def _recompiling(measures: Measures, limits: Limits) -> Iterable[Finding]:
             Fix(
                 "dynamic-shapes",
                 "Compile once for all sizes, or use few sizes",
-                "Use torch.compile(model, dynamic=True). Or call torch._dynamo.mark_dynamic(x, 0) "
-                "before the model if dimension 0 of tensor x changes. Or keep sizes fixed: pad to "
-                f"a few lengths, and use {advice.in_loader('drop_last=True')} for the last batch.",
+                "Use `torch.compile(model, dynamic=True)`. Or call `torch._dynamo.mark_dynamic(x, "
+                "0)` before the model if dimension 0 of tensor x changes. Or keep sizes fixed: pad "
+                "to a few lengths, and use "
+                f"{advice.in_loader('drop_last=True')} for the last batch.",
                 saved,
             ),
             Fix(

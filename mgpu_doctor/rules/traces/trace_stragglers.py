@@ -131,7 +131,7 @@ def _fix(late: Late, part: str | None, saved: float) -> Fix:
         return Fix(
             "load-in-background",
             "Prepare batches ahead of time",
-            "DataLoader(..., num_workers=4, prefetch_factor=4, persistent_workers=True); compare "
+            "`DataLoader(..., num_workers=4, prefetch_factor=4, persistent_workers=True)`; compare "
             f"rank {late.rank}'s shard and storage with the others'.",
             gain,
         )

@@ -17,8 +17,8 @@ from mgpu_doctor.rules.training.replication import (
 
 METADATA = "process metadata"
 SHARD = (
-    "sampler = DistributedSampler(dataset, shuffle=True); DataLoader(dataset, ..., "
-    "sampler=sampler) without shuffle=True; and call sampler.set_epoch(epoch) before each epoch."
+    "`sampler = DistributedSampler(dataset, shuffle=True)`; `DataLoader(dataset, ..., "
+    "sampler=sampler)` without shuffle=True; and call `sampler.set_epoch(epoch)` before each epoch."
 )
 _ITERABLE = "_InfiniteConstantSampler"
 """The sampler that torch gives to a loader of an IterableDataset."""
@@ -100,8 +100,8 @@ def _explain_duplicates(measures: Measures, loaders: Mapping[int, Loader]) -> tu
             Fix(
                 "shard-by-the-group",
                 "Pass the world size and rank to the sampler",
-                "DistributedSampler(dataset, num_replicas=dist.get_world_size(), "
-                "rank=dist.get_rank()), after dist.init_process_group.",
+                "`DistributedSampler(dataset, num_replicas=dist.get_world_size(), "
+                "rank=dist.get_rank())`, after `dist.init_process_group`.",
             ),
         )
     if loader.shuffles:
@@ -206,8 +206,9 @@ def _find_inconsistent_seeds(measures: Measures, _: Limits) -> Iterable[Finding]
             Fix(
                 "one-seed",
                 "Give every rank's sampler the same seed",
-                "DistributedSampler(dataset, seed=SEED) with the same SEED on all ranks. Use seeds "
-                "that depend on the rank only for augmentation and dropout (torch.manual_seed).",
+                "`DistributedSampler(dataset, seed=SEED)` with the same SEED on all ranks. Use "
+                "seeds that depend on the rank only for augmentation and dropout "
+                "(torch.manual_seed).",
             ),
         ),
     )

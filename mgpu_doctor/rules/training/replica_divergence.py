@@ -151,8 +151,8 @@ def _explain(
             f"{who} started with different weights, or the gradient of a parameter is never "
             "reduced: the script reduces gradients itself, and nothing else keeps the replicas "
             "equal.",
-            "for p in model.parameters(): dist.broadcast(p.data, src=0) before training; then "
-            "dist.all_reduce(p.grad) for every parameter in every step. Or wrap the model in "
+            "`for p in model.parameters(): dist.broadcast(p.data, src=0)` before training; then "
+            "`dist.all_reduce(p.grad)` for every parameter in every step. Or wrap the model in "
             "DistributedDataParallel, which does both.",
         )
     return (

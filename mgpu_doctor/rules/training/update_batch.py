@@ -104,7 +104,7 @@ def _report_confusion(
     else:
         meaning, mistake = "one rank", ""
         how = (
-            f"DataLoader(..., batch_size={option.batch}): the option is the batch size of each "
+            f"`DataLoader(..., batch_size={option.batch})`: the option is the batch size of each "
             f"rank. {LARGER_BATCH}"
         )
     return Finding(

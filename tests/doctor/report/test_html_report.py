@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.report import html
-from mgpu_doctor.report.html.charts import ROWS, heat_map
+from mgpu_doctor.report.html.heat_map import ROWS, heat_map
+from mgpu_doctor.report.html.page import SCRIPT
 from tests.support import diagnoses
 
 VOID = {"meta", "img", "br"}
 ALLOWED = {
     "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "p", "span", "strong",
     "dl", "dt", "dd", "div", "pre", "table", "thead", "tbody", "tr", "th", "td", "svg", "rect",
-    "polyline", "figure", "figcaption",
+    "polyline", "figure", "figcaption", "text", "ol", "script", "button", "canvas",
     "code", "img", "details", "summary", "ul", "li", "br", "footer",
 }  # fmt: skip
 
@@ -69,7 +70,7 @@ def test_well_formed_and_alone(name: str) -> None:
     page.encode("utf-8")
 
 
-def test_the_policy_admits_the_style_and_nothing_else() -> None:
+def test_the_policy_admits_the_style_the_script_and_nothing_else() -> None:
     page = html.render(diagnoses.healthy())
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
     style = re.search(r"<style>(.*?)</style>", page, re.S)
@@ -80,12 +81,17 @@ def test_the_policy_admits_the_style_and_nothing_else() -> None:
     digest = base64.b64encode(hashlib.sha256(style.group(1).encode()).digest()).decode()
     assert f"style-src 'sha256-{digest}'" in policy.group(1)
     assert policy.group(1).startswith("default-src 'none'")
-    assert "script" not in policy.group(1)
+    script = re.search(r"<script>(.*?)</script>", page, re.S)
+    assert script
+    assert script.group(1) == SCRIPT
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy.group(1)
+    assert "unsafe" not in policy.group(1)
 
 
 def test_hostile_words_stay_words() -> None:
     page = html.render(diagnoses.failed())
-    assert "<script" not in page
+    assert page.count("<script") == 1
     assert "\x1b" not in page
     assert "<script>alert(1)</script>" in "".join(walk(page).words)
 

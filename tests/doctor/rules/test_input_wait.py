@@ -130,7 +130,7 @@ def test_workers_that_are_started_for_each_epoch() -> None:
     assert found is not None
     assert "restarts its 2 workers for each epoch of 12 batches" in found.cause
     assert "takes 15" in found.cause
-    assert found.fixes[0].how.startswith("DataLoader(..., persistent_workers=True)")
+    assert found.fixes[0].how.startswith("`DataLoader(..., persistent_workers=True)`")
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def boxed(number: int, *, since: float | None = None, ended: float | None = None
     look."""
     last = job_snapshots.START + 2.0
     known = facts(summary(number, state=State.RUNNING, exit_code=None))
-    made = replace(known, pid=1000 + number, steps=np.empty(0, STEP_DTYPE))
+    made = replace(known, pid=1000 + number, steps=np.empty(0, STEP_DTYPE), clock_offset=0.0)
     if since is not None:
         made = replace(made, now=Now("wait", last - since, 5, None, None))
     if ended is not None:
