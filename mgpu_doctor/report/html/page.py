@@ -16,6 +16,7 @@ _COLOURS = "".join(
 )
 _DARK_WAIT = "@media (prefers-color-scheme: dark) { .wait { fill: #4a515b; } }\n"
 STYLE = f"{Path(__file__).with_name('page.css').read_text('utf-8')}{_COLOURS}{_DARK_WAIT}"
+"""Light, dark, on a phone and on paper; phases have the colours that they have in a terminal."""
 SCRIPT = Path(__file__).with_name("page.js").read_text("utf-8")
 """Copies fixes and zooms into the run. A page without it shows the same facts."""
 
