@@ -67,6 +67,7 @@ from mgpu_doctor.analysis.structure.replica_checks import Replicas, compare
 from mgpu_doctor.analysis.traces.trace_summary import TraceSummary, summarize_traces
 from mgpu_doctor.case.device_times import BoundBy, RunAhead, on_one_clock, untimed
 from mgpu_doctor.case.model import Case, Gap, Rank, Unexamined
+from mgpu_doctor.case.placeholders import MACHINE
 from mgpu_doctor.case.rank_device import is_host_stamped
 
 LEAST_RECORDS = LEAST_STEPS // 2
@@ -477,6 +478,7 @@ _NEXT_TIME = "start the job with `mgpu-doctor run -- COMMAND` next time"
 WITHOUT_STEPS = {
     "log": Unexamined("speed", "console text has no step times", _NEXT_TIME),
     "trace": Unexamined("speed", "dumps have no step times", _NEXT_TIME),
+    MACHINE: Unexamined("training job", "none is running on this machine", _NEXT_TIME),
 }
 """Kind of subject -> measures that it cannot contain."""
 

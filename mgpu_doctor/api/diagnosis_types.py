@@ -19,7 +19,7 @@ Number = float | int | str | None
 class Subject(msgspec.Struct, frozen=True):
     """What was examined."""
 
-    kind: Literal["process", "recording", "log", "trace", "command"]
+    kind: Literal["process", "recording", "log", "trace", "command", "machine"]
     ref: str
 
 

@@ -80,7 +80,8 @@ class Unexamined:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What was handed to the doctor: kind is process, recording, log, trace or command."""
+    """What was handed to the doctor: kind is process, recording, log, trace,
+    command or machine."""
 
     kind: str
     ref: str

@@ -1,13 +1,16 @@
-"""Placeholders for ranks and jobs of which few facts are known: no black box, or only a dump."""
+"""Placeholders for ranks and jobs of which few facts are known: no black box, only a dump, or no
+job at all."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from mgpu_doctor.case.model import Job, Outcome, Rank, State
+from mgpu_doctor.case.device_samples import DeviceSample
+from mgpu_doctor.case.model import Case, Job, Outcome, Rank, State, Subject
 from mgpu_doctor.case.process_metadata import UNKNOWN
 from mgpu_doctor.recording.records import HISTORY_DTYPE, STEP_DTYPE
 
@@ -20,6 +23,21 @@ def blank_rank(**known: Any) -> Rank:
 def blank_job(id_: str, **known: Any) -> Job:
     """A torch job whose end is unknown."""
     return replace(_NO_JOB, id=id_, **known)
+
+
+MACHINE = "machine"
+"""Kind of the subject if only the GPUs of a machine are examined."""
+
+
+def case_of_machine(host: str, samples: Sequence[DeviceSample]) -> Case:
+    """The case of a host on which no job runs. `samples`: at least one, oldest first."""
+    return Case(
+        subject=Subject(MACHINE, host),
+        job=blank_job(host, framework=None, hosts=(host,)),
+        observed=samples[-1].at,
+        ranks=(),
+        device_samples=tuple(samples),
+    )
 
 
 _NO_JOB = Job(

@@ -14,8 +14,11 @@ from mgpu_probes.outside.untrusted_files import within_budget
 from mgpu_doctor.case.flight_records import Flight, read_flights
 from mgpu_doctor.case.log_case import NotALog, load_logs
 from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.placeholders import case_of_machine
 from mgpu_doctor.case.profiler_case import case_of_flights, case_of_snapshots, case_of_traces
 from mgpu_doctor.case.recording_case import NotARecording
+from mgpu_doctor.case.this_machine import this_host
+from mgpu_doctor.examine.device_watch import DeviceWatch
 from mgpu_doctor.examine.live_targets import (
     JobEnded,
     Target,
@@ -45,12 +48,7 @@ def load_cases(names: Sequence[str], tell: Tell) -> list[Case]:
     UnknownSubject."""
     if not names:
         targets = find_running_targets()
-        if not targets:
-            raise UnknownSubject(
-                "no training job is running on this machine: start one with `mgpu-doctor run -- "
-                "COMMAND`, or name a recording (`latest` is the newest) or a log of an earlier job."
-            )
-        return _examine_all(targets, tell)
+        return _examine_all(targets, tell) if targets else [_examine_machine(tell)]
     with within_budget():
         return _load_named(names, tell)
 
@@ -88,6 +86,19 @@ def _load_named(names: Sequence[str], tell: Tell) -> list[Case]:
         _with_traces(replace(case, flights=(*case.flights, *flights), snapshots=snapshots), traced)
         for case in cases
     ]
+
+
+def _examine_machine(tell: Tell) -> Case:
+    """The case of a machine with GPUs on which no job is running."""
+    tell("no training job is running; sampling the GPUs")
+    with DeviceWatch() as watch:
+        watch.wait_for_enough()
+    if not watch.samples:
+        raise UnknownSubject(
+            "no training job is running on this machine: start one with `mgpu-doctor run -- "
+            "COMMAND`, or name a recording (`latest` is the newest) or a log of an earlier job."
+        )
+    return case_of_machine(this_host(), watch.samples)
 
 
 def _find_targets(subjects: Sequence[Pid | Recording]) -> list[Target]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_case import GONE, case_of, unexamined_of, with_snapshots
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.case.this_machine import this_host
+from mgpu_doctor.examine.device_watch import DeviceWatch
 from mgpu_doctor.formatting import format_count
 from mgpu_doctor.recording.live_recordings import is_living, living
 from mgpu_doctor.rules.hang.blocked_rank import describe_activity
@@ -100,11 +102,14 @@ def examine_target(target: Target, tell: Tell) -> Case:
     aids = {pid: Aid(worker_socket=path) for pid, path in _sockets(ranks).items()}
     # If steps are recorded, they show more about a job that makes progress than stacks do.
     has_steps = any(len(rank.steps) for rank in ranks)
-    snapshots = _take_snapshots(target.job, aids, tell, 0 if has_steps else SAMPLES)
+    # A recording has its own samples of the GPUs.
+    with DeviceWatch() if recorded is None else nullcontext() as watch:
+        snapshots = _take_snapshots(target.job, aids, tell, 0 if has_steps else SAMPLES)
     if recorded is None and all(rank.state in GONE for rank in snapshots[-1].ranks):
         raise JobEnded
     if recorded is None:
         case = case_of(target.job, snapshots, psutil.boot_time(), _read_endings(snapshots[-1]))
+        case = replace(case, device_samples=watch.samples if watch is not None else ())
     else:
         case = with_snapshots(recorded, snapshots)
     if analyse_hang(snapshots) is not None:

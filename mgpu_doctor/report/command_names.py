@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.placeholders import MACHINE
 from mgpu_doctor.report import text
 
 LAUNCHERS = frozenset(
@@ -37,7 +38,7 @@ def find_script(command: Sequence[str]) -> tuple[str, ...]:
 
 def name_job(case: Case, width: int) -> str:
     """`train.py --lr 0.1 (pid 4711)`: a job in at most `width` characters."""
-    kind = "pid" if case.subject.kind == "process" else "recording"
+    kind = {"process": "pid", MACHINE: "host"}.get(case.subject.kind, "recording")
     known = f"{kind} {text.line(case.job.id)}"
     script = text.line(shlex.join(find_script(case.job.command)))
     room = width - len(known) - 3

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mgpu_doctor.case.model import Unexamined
+from mgpu_doctor.case.placeholders import MACHINE
 from mgpu_doctor.findings import Culprit, Diagnosis, Evidence, Finding, Fix
 from mgpu_doctor.formatting import format_count, format_ranks, format_seconds, format_share
 from mgpu_doctor.report import phase_bars, text
@@ -237,7 +238,7 @@ def _rest(page: _Page, diagnosis: Diagnosis, lead: Finding | None, *, brief: boo
         if len(further) > FURTHER:
             lines.append(Text(f"… and {len(further) - FURTHER} more", style="dim"))
         page.labelled("also", *lines)
-    if not brief:
+    if not brief and diagnosis.case.subject.kind != MACHINE:
         page.labelled("measured", _prose(_coverage(diagnosis), page.body, "dim"))
         if timing := summarize_timing(diagnosis.ranks):
             page.labelled("", _prose(timing, page.body, "dim"))

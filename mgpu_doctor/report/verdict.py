@@ -6,7 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES
 from mgpu_doctor.case.model import Gap, Job, Outcome
+from mgpu_doctor.case.placeholders import MACHINE
 from mgpu_doctor.findings import Cost, Culprit, Diagnosis, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import (
     format_bytes,
@@ -84,6 +86,10 @@ def _with_steps(diagnosis: Diagnosis) -> Verdict:
 def _without_steps(diagnosis: Diagnosis) -> Verdict:
     if diagnosis.case.subject.kind == "log":
         return Verdict(Tone.UNKNOWN, "no known failure found in this log")
+    if diagnosis.case.subject.kind == MACHINE:
+        judged = len(diagnosis.case.device_samples) >= LEAST_SAMPLES
+        gpus = "no GPU is lost or slowed down" if judged else "its GPUs answer too slowly to judge"
+        return Verdict(Tone.UNKNOWN, f"no training job is running, and {gpus}")
     if not diagnosis.ranks:
         return Verdict(Tone.UNKNOWN, f"no training rank was seen; the job {outcome(diagnosis)}")
     rank_count = format_count(len(diagnosis.ranks), "rank")
@@ -173,6 +179,9 @@ def _lasted(start: float | None, end: float | None) -> str | None:
 def job_line(diagnosis: Diagnosis) -> str:
     """`torch, ddp under torchrun; 4 ranks on node-a; 400 steps of 66 ms; completed after 26 s`."""
     job = diagnosis.case.job
+    if diagnosis.case.subject.kind == MACHINE:
+        gpus = format_count(len(diagnosis.case.device_samples[-1].devices), "GPU")
+        return f"{gpus} on {text.line(job.id)}; no training job is running"
     description = ", ".join(
         text.cut(text.line(part), 40) for part in (job.framework, job.strategy) if part
     )
@@ -219,6 +228,9 @@ def name_culprits(finding: Finding, *, limit: int = 6) -> str:
 def _culprit(culprit: Culprit) -> str:
     if culprit.host and (culprit.rank, culprit.pid, culprit.device) == (None, None, None):
         return f"host {text.cut(text.line(culprit.host), 40)}"
+    if culprit.device and culprit.rank is None and culprit.pid is None:
+        on = f" of {text.cut(text.line(culprit.host), 40)}" if culprit.host else ""
+        return f"{text.cut(text.line(culprit.device), 40)}{on}"
     name = "a process" if culprit.rank is None else f"rank {culprit.rank}"
     about = [text.cut(text.line(culprit.host), 40)] if culprit.host else []
     about += [f"pid {culprit.pid}"] if culprit.pid is not None else []

@@ -34,6 +34,8 @@ class Gpu:
     ranks: tuple[int, ...] = ()
     """Ranks on the device, if certain; empty: none, or unknown."""
     host: str | None = None
+    has_job: bool = True
+    """Whether a job was examined, which may use it."""
     xids: tuple[XidEvent, ...] = ()
 
     @property
@@ -95,6 +97,7 @@ def watch(case: Case) -> Watched:
             last=sampled[homes.get(key, samples[-1].host)],
             ranks=tuple(sorted(ranks[key])),
             host=host_of[ranks[key][0]] if ranks[key] else only if alone else homes.get(key),
+            has_job=bool(case.ranks),
             xids=tuple(xids.get(key, ())),
         )
         for key, seen in series.items()

@@ -48,6 +48,10 @@ def placements(case: Case) -> dict[int, Placement]:
     holding = list_devices_by_pid(case)
     one_host = len({rank.host for rank in case.ranks}) == 1
     by_rank: dict[int, Placement] = {}
+    if not gpus:
+        by_rank = {
+            number: Placement(own[0], "pid") for number, own in holding.items() if len(own) == 1
+        }
     guessed: dict[int, Key] = {}
     for number, gpu in gpus.items():
         own = holding.get(number, ())
@@ -92,7 +96,8 @@ def list_devices_by_pid(case: Case) -> dict[int, tuple[Key, ...]]:
     if not case.device_samples:
         return {}
     gpus = _gpus(case.ranks)
-    ranks = [rank for rank in case.ranks if rank.rank in gpus]
+    # Of a job that is only seen from outside, no rank reports its device.
+    ranks = [rank for rank in case.ranks if rank.rank in gpus or not gpus]
     if len({rank.host for rank in ranks}) != 1:
         return {}
     listed: dict[int, dict[Key, None]] = defaultdict(dict)

@@ -37,6 +37,8 @@ def named(gpu: Gpu) -> str:
     if gpu.ranks:
         return f"GPU {gpu.index} of {format_ranks(gpu.ranks)}"
     host = f" of {gpu.host}" if gpu.host else ""
+    if not gpu.has_job:
+        return f"GPU {gpu.index}{host}"
     return f"GPU {gpu.index}{host} (no rank of the job is known to run there)"
 
 
