@@ -328,6 +328,8 @@ class ProcessMetadata(msgspec.Struct, frozen=True):
     steps: Count | None = None
     """Steps taken when this was written: what the counters in it refer to."""
     seed: Count | None = None
+    batch_samples: Count | None = None
+    """Samples of the largest batch of `batches`."""
     input_samples: Count | None = None
     """Samples that the wrapped module was first called with."""
     local_world_size: AtLeastOne | None = None

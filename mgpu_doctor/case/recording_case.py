@@ -143,8 +143,10 @@ _NO_JOB = Unexamined(
 _NO_BOX = Unexamined(
     "in-process probe",
     "no process became a rank: none joined a process group or took a training step",
-    "check the job's output: it may have ended before its first step, use a framework that "
-    "the probe does not know, or run as `python -E`, `-I` or `-S`, which leaves the probe out",
+    "check the job's output: it may have ended before its first step, or use a framework that the "
+    "probe does not know. A script that sets PYTHONPATH must keep what was there "
+    "(`PYTHONPATH=FOLDER:$PYTHONPATH`): the probe comes by it; `python -E`, `-I` and `-S` leave it "
+    "out",
     Gap.PROCESS_PROBE,
 )
 _NO_COPY = Unexamined(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES
-from mgpu_doctor.case.model import Gap, Job, Outcome
+from mgpu_doctor.case.model import Gap, Job, Outcome, State
 from mgpu_doctor.case.placeholders import MACHINE
 from mgpu_doctor.findings import Cost, Culprit, Diagnosis, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import (
@@ -45,6 +45,7 @@ STYLES = {
     Tone.UNKNOWN: "bold magenta",
 }
 """How terminals show a tone."""
+_GONE = frozenset({State.EXITED, State.DEAD, State.MISSING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,10 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
     if (blocked := _blocked(diagnosis)) is not None:
         return blocked
     snapshots = format_count(len(case.job_snapshots), "stack snapshot")
-    still = [rank for rank in diagnosis.ranks if rank.still_seconds is not None]
-    if len(case.job_snapshots) > 1 and len(still) < len(diagnosis.ranks):
-        alone = len(diagnosis.ranks) == 1
+    alive = [rank for rank in diagnosis.ranks if rank.state not in _GONE]
+    still = [rank for rank in alive if rank.still_seconds is not None]
+    if len(case.job_snapshots) > 1 and len(still) < len(alive):
+        alone = len(alive) == 1
         found = "its stack changes" if alone else "no rank delays the others"
         return Verdict(Tone.GOOD, f"the job is running, and {found} in {snapshots}")
     if not still:

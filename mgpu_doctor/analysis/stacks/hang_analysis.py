@@ -276,7 +276,8 @@ def _after_death(
 ) -> Hang | None:
     """The hang of ranks that wait for dead ones; None if they may end by themselves.
 
-    A collective needs all its ranks, so one snapshot is enough. Any other wait must last.
+    A collective needs all its ranks, so one snapshot is enough. Any other wait must last. Whether
+    what may be an asynchronous collective is one is left open: it may be a lock of the user's.
     """
     together = all(
         progress.state.doing is Doing.COLLECTIVE
@@ -286,6 +287,8 @@ def _after_death(
     lasts = all(map(_is_blocked, waiting)) and _span(followed, waiting) >= LEAST_BLOCKED
     if not waiting or not (together or lasts):
         return None
+    if all(_is_unseen(progress.state) for progress in waiting):
+        return _make_hang(followed, Kind.TOGETHER, (), waiting)
     joins = any(rank_progress.state.doing is Doing.JOINING for rank_progress in waiting)
     return _make_hang(followed, Kind.JOINING if joins else Kind.ABSENT, dead, waiting)
 
@@ -442,7 +445,7 @@ def explain_inconclusive(hang: Hang | None) -> str | None:
 
 def list_unclear_processes(snapshots: Sequence[JobSnapshot]) -> tuple[int, ...]:
     """Pids of ranks whose wait is known only by its system call, one per place: culprits, and ranks
-    that may wait for another one that computes.
+    that may wait for another one that computes or has ended.
 
     Their C functions would show what they wait for. Reading these pauses a process, after which
     the scheduler no longer knows how long it had not run.
@@ -452,6 +455,8 @@ def list_unclear_processes(snapshots: Sequence[JobSnapshot]) -> tuple[int, ...]:
         unclear = _beside_working(snapshots)
     elif hang.kind in (Kind.BEHIND, Kind.JOINING):
         unclear = [culprit.state for culprit in hang.culprits]
+    elif hang.kind is Kind.TOGETHER:
+        unclear = [state for state in hang.waiting if _is_unseen(state)]
     else:
         return ()
     counts: dict[object, int] = {}

@@ -108,7 +108,8 @@ def find_sampled_straggler(snapshots: Sequence[JobSnapshot]) -> SampledStraggler
     if min(waits.values()) < LEAST_WAIT:
         return None
     chance = len(series) * _fisher(own[suspect], second, count)
-    if chance > FALSE_ALARMS or _count_turns(series, rest) < LEAST_TURNS:
+    passed = _count_turns(series, rest) >= LEAST_TURNS and _has_run(series[suspect])
+    if chance > FALSE_ALARMS or not passed:
         return None
     return _describe_straggler(snapshots, series, suspect, waits, chance)
 
@@ -173,6 +174,13 @@ def _stirred(state: ThreadState, other: ThreadState) -> bool:
     if before is None or after is None or state.at >= other.at:
         return False
     return 1e-4 < after - before < BUSY * (other.at - state.at)
+
+
+def _has_run(seen: Sequence[ThreadState]) -> bool:
+    """Whether the main thread used CPU time between the first sample and the last, or that is not
+    known. If not, the steps of the others passed without it."""
+    before, after = seen[0].process.main_cpu_seconds, seen[-1].process.main_cpu_seconds
+    return before is None or after is None or after > before
 
 
 def _describe_straggler(

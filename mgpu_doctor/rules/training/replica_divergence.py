@@ -23,6 +23,16 @@ LEAST_COMMUNICATING = 0.5
 """Least share of steps with communication in which weights stay equal all the time; local SGD
 communicates in a fraction of the steps."""
 
+ALONE = (
+    "No rank called a collective in any of its steps, so each trains a model of its own, unless "
+    "they exchange gradients in a way that is not seen.",
+    "If they should train one model: wrap it in DistributedDataParallel, or call "
+    "dist.all_reduce(p.grad) for every parameter between backward and the update. A condition may "
+    "skip that call: `type(p) is torch.Tensor` is false for every parameter of a module.",
+)
+"""Cause and fix where ranks of one process group never communicate. It may be on purpose, as for an
+ensemble, so it is no warning."""
+
 
 def _find_divergence(measures: Measures, limits: Limits) -> Iterable[Finding]:
     replicas = measures.replicas
@@ -33,15 +43,16 @@ def _find_divergence(measures: Measures, limits: Limits) -> Iterable[Finding]:
         return
     if not held_as_replicas(measures) or _differ_on_purpose(measures):
         return
-    never_reduced = _is_never_reduced(measures)
-    if not never_reduced and not _communicates_in_most_steps(measures):
+    never_reduced, alone = _is_never_reduced(measures), _trains_alone(measures)
+    if not (never_reduced or alone or _communicates_in_most_steps(measures)):
         return
-    minority = _find_minority(replicas.factions) or replicas.jumped
-    cause, how = _explain(measures, minority, never_reduced=never_reduced)
+    minority = () if alone else _find_minority(replicas.factions) or replicas.jumped
+    cause, how = ALONE if alone else _explain(measures, minority, never_reduced=never_reduced)
+    doubtful = alone or (once and not replicas.jumped)
     yield Finding(
         code="replicas-diverged",
-        severity=Severity.INFO if once and not replicas.jumped else Severity.WARNING,
-        confidence=0.6 if once and not replicas.jumped else 0.95,
+        severity=Severity.INFO if doubtful else Severity.WARNING,
+        confidence=0.6 if doubtful else 0.95,
         title=f"{_describe_difference(minority)}, from step {replicas.diverged_at} on or earlier",
         cause=cause,
         culprits=tuple(culprit_of(measures, rank) for rank in minority),
@@ -104,6 +115,16 @@ def _is_never_reduced(measures: Measures) -> bool:
     bypassed, or `no_sync` is always on."""
     wrapped = [rank.metadata.ddp for rank in measures.case.ranks]
     return all(ddp is not None and ddp.synced == 0 for ddp in wrapped)
+
+
+def _trains_alone(measures: Measures) -> bool:
+    """Whether the ranks share a process group, but none has communicated in any of its steps."""
+    return strategies(measures) == {"manual"} and all(
+        rank.metadata.backend is not None
+        and not np.any(rank.steps["collectives"])
+        and len(np.unique(rank.steps["group_seq"])) == 1
+        for rank in measures.case.ranks
+    )
 
 
 def _communicates_in_most_steps(measures: Measures) -> bool:
@@ -174,7 +195,8 @@ RULES: tuple[Rule, ...] = (
         "collective and number of updates are compared. Weights on a device are not read, because "
         "that would wait for the device; nor are sharded weights. Not reported for pipeline "
         "stages, groups smaller than the job, all-to-all exchanges (experts), communication hooks, "
-        "averaging optimizers and ranks that do not communicate in most steps (local SGD).",
+        "averaging optimizers and ranks that do not communicate in most steps (local SGD). Ranks "
+        "of a process group that never communicate get no warning: they may be an ensemble.",
         thresholds="The sums of the sampled weights differ by more than 1e-5: float32 resolves "
         "6e-8, and CPUs of two kinds may differ in the last bits of a step. A minority is blamed "
         "if at least three ranks agree against it, or if all were equal to the last bit before and "

@@ -66,8 +66,8 @@ def takes_its_part(measures: Measures) -> bool:
     """Whether all ranks load the same batch and each trains on its own part of it."""
     for rank in measures.case.ranks:
         loader, inputs = training_loader(rank), rank.metadata.input_samples
-        if loader is None or inputs is None or loader.batch_size is None:
+        if loader is None or inputs is None:
             continue
-        if inputs * len(measures.case.ranks) == loader.batch_size:
+        if inputs * len(measures.case.ranks) in (loader.batch_size, rank.metadata.batch_samples):
             return True
     return False

@@ -79,6 +79,15 @@ def test_one_long_step_is_not_many() -> None:
     assert job(stands, rank(1.0), stands) is None
 
 
+def test_a_rank_that_never_runs_while_the_others_take_steps_is_not_waited_for() -> None:
+    stuck = [ProcessState((*LOOP, "f util.py:3"), cpu=1.0)] * COUNT
+    assert job(rank(0.4, seed=1), stuck) is None
+    slow = [ProcessState((*LOOP, "f util.py:3"), cpu=at * 0.001) for at in range(COUNT)]
+    found = job(rank(0.4, seed=1), slow)
+    assert found is not None
+    assert found.rank == 1
+
+
 def test_few_looks_or_little_excess_decide_nothing() -> None:
     assert job(rank(0.1, count=8), rank(0.9, count=8), count=8) is None
     assert job(rank(0.2, seed=1), rank(0.45, seed=2), rank(0.2, seed=3)) is None

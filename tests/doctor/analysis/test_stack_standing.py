@@ -589,6 +589,21 @@ def test_a_rank_that_stands_is_examined_also_where_the_others_have_ended() -> No
     assert hang.waiting == ()
 
 
+def test_what_may_be_a_lock_of_the_users_is_no_wait_for_a_rank_that_has_ended() -> None:
+    """The C functions show which. Without them no rank is named."""
+    dead = {1: [ProcessState(state="Z")] * 3}
+    looked = snapshot_series(dead, others=[ProcessState(ASYNCHRONOUS)], ranks=2)
+    assert kind_and_culprits(analyse_hang(looked.snapshots())) == (Kind.TOGETHER, [])
+    assert list_unclear_processes(looked.snapshots()) == (1000,)
+    for native, named in (
+        ("c10d::Work::wait", (Kind.ABSENT, [1])),
+        ("PyThread_acquire_lock_timed", (Kind.BEHIND, [0])),
+    ):
+        read = [*[ProcessState(ASYNCHRONOUS)] * 2, ProcessState(ASYNCHRONOUS, native=(native,))]
+        hang = analyse_hang(snapshot_series(dead, others=read, ranks=2).snapshots())
+        assert kind_and_culprits(hang) == named
+
+
 STUCK: dict[str, tuple[ProcessState, Doing]] = {
     "lock": (ProcessState((*LOOP, "f util.py:3")), Doing.LOCK),
     "sleep": (ProcessState((*LOOP, "f util.py:3"), syscall="clock_nanosleep"), Doing.SLEEPING),

@@ -126,9 +126,10 @@ def test_batches_without_a_loader() -> None:
         {"strategy": "tensor"},
         {"strategy": "manual"},
         {"input_samples": 4},
+        {"batch_samples": 64, "input_samples": 16},
         {"batches": [[0, 0, index, "one"] for index in range(8)]},
     ],
-    ids=["groups", "pipeline", "tensor", "unknown", "takes its part", "constant"],
+    ids=["groups", "pipeline", "tensor", "unknown", "takes its part", "whole batches", "constant"],
 )
 def test_ranks_that_may_share_batches_on_purpose(birth: dict[str, Any]) -> None:
     assert findings_of(job(*({**fed(rank, "same"), **birth} for rank in range(4)))) == []
@@ -324,6 +325,21 @@ def test_ranks_that_seldom_talk_may_differ() -> None:
     for rank in case.ranks:
         rank.steps["group_seq"] = np.arange(len(rank.steps)) // 4
     assert findings_of(case) == []
+
+
+def test_ranks_that_never_talk_train_models_of_their_own() -> None:
+    def find(strategy: str, backend: str | None) -> list[Finding]:
+        birth = {"strategy": strategy, "backend": backend}
+        case = job(*(drifting(rank, rank, 1.0 + rank, **birth) for rank in range(4)))
+        for rank in case.ranks:
+            rank.steps["group_seq"] = rank.steps["collectives"] = 0
+        return findings_of(case)
+
+    (finding,) = find("manual", "gloo")
+    assert (finding.code, finding.severity) == ("replicas-diverged", Severity.INFO)
+    assert (finding.culprits, finding.victims) == ((), (0, 1, 2, 3))
+    assert "No rank called a collective" in finding.cause
+    assert find("manual", None) == find("localsgd", "gloo") == []
 
 
 def test_one_moment_does_not_decide() -> None:

@@ -53,7 +53,7 @@ class _Batches:
         self._seen: dict[int, _Loader] = {}
         """All loaders so far, by their index in the process metadata."""
         self._inputs = _Loader(0)
-        self._input_samples = 0
+        self._input_samples = self._batch_samples = 0
         self.inputs_wanted = True
         """Whether `note_inputs` is to be called for the next inputs."""
 
@@ -72,6 +72,7 @@ class _Batches:
         """Notes a batch of a loader that is in `wanted`."""
         digests = self.wanted[sampler]
         if torch.is_grad_enabled():
+            self._batch_samples = max(self._batch_samples, size_of(batch)[0])
             digests.add_batch(batch)
         if digests.index >= _BATCHES:
             del self.wanted[sampler]
@@ -93,6 +94,7 @@ class _Batches:
         rows = [row for digests in self._seen.values() if digests.trains for row in digests.rows]
         return {
             "batches": (rows if self._seen else self._inputs.rows)[:_MOST_ROWS],
+            "batch_samples": self._batch_samples or None,
             "input_samples": self._input_samples or None,
         }
 
@@ -100,7 +102,8 @@ class _Batches:
         """For a new box: a forked child must not report its parent's batches."""
         self.wanted.clear()
         self._seen.clear()
-        self._inputs, self._input_samples, self.inputs_wanted = _Loader(0), 0, True
+        self._inputs, self.inputs_wanted = _Loader(0), True
+        self._input_samples = self._batch_samples = 0
 
 
 batches = _Batches()
