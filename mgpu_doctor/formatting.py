@@ -74,8 +74,8 @@ def format_share(fraction: float | None) -> str:
 
 
 def format_count(count: int, noun: str) -> str:
-    """`1 rank`, `4 ranks`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """`1 rank`, `4 ranks`, `4 processes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun[-1] == 's' else 's'}"
 
 
 def format_signal(number: int) -> str:

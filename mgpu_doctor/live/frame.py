@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # a frame without a job does without these imports
     from mgpu_doctor.case.host_samples import HostSample
     from mgpu_doctor.findings import Diagnosis, Followed
     from mgpu_doctor.live.history_collector import History
+    from mgpu_doctor.live.process_list import ListedProcess
     from mgpu_doctor.live.step_heatmap import Heatmap
 
 
@@ -109,3 +110,5 @@ class Frame:
     replay: Position | None = None
     history: History | None = None
     """Past samples; None if the source keeps none."""
+    processes: tuple[ListedProcess, ...] = ()
+    """Those that use a GPU or the most CPU; only while no job is shown."""

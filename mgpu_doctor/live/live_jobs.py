@@ -83,6 +83,7 @@ class LiveJobs:
             followed=seen.followed if seen else (),
             others=len([job for job in alive if job != watched]),
             history=self._machine.history(at, all_ranks(case)),
+            processes=() if seen else self._machine.list_processes(),
         )
 
     def close(self) -> None:

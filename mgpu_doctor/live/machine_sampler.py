@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mgpu_doctor.case.model import Rank
     from mgpu_doctor.live.history_collector import Collector, History
     from mgpu_doctor.live.machine_recorder import Recorder
+    from mgpu_doctor.live.process_list import ListedProcess, ProcessList
 
 MOST_XIDS = 256
 PROCESSES = 0.001
@@ -54,6 +55,8 @@ class MachineSampler:
         self._pace = Pace(time.monotonic, time.thread_time, UNSEEN, PROCESSES)
         self._processes: tuple[tuple[int, ...], Mapping[int, tuple[float, int]]] = (), {}
         """The processes, and what was last read of them."""
+        self._list: ProcessList | None = None
+        self._frames = 0
 
     def sample(self, pids: Iterable[int] = ()) -> tuple[DeviceSample | None, HostSample | None]:
         """Returns a sample. CPU use covers the time since the previous call."""
@@ -141,6 +144,18 @@ class MachineSampler:
             self._collector.add_all([devices] if devices else (), [host] if host else ())
         self._due.clear()
         return self._collector
+
+    def list_processes(self) -> tuple[ListedProcess, ...]:
+        """Returns the processes on GPUs and those that use the most CPU. Like the collector, its
+        modules are not imported for a single frame or the first one."""
+        self._frames += 1
+        if self._frames < 2:
+            return ()
+        if self._list is None:
+            from mgpu_doctor.live.process_list import ProcessList
+
+            self._list = ProcessList()
+        return self._list.read(self._devices_known)
 
     def named(self, source: str) -> str:
         """Returns a source's name with the state of the recording."""

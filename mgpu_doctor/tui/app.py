@@ -28,7 +28,8 @@ from mgpu_doctor.tui.frame_thread import FrameMade, FrameMissed, Frames
 from mgpu_doctor.tui.jobs import opening
 from mgpu_doctor.tui.jobs.greeting import Greeting
 from mgpu_doctor.tui.panel import FindingsPanel, Panel, Room
-from mgpu_doctor.tui.panels import gpu_table, header
+from mgpu_doctor.tui.panels import gpu_table, header, machine_graphs, process_table
+from mgpu_doctor.tui.process_panel import ProcessesPanel
 from mgpu_doctor.tui.screens.base import FollowingScreen, Page, help_page
 from mgpu_doctor.tui.selectable_panels import GpusPanel, RanksPanel
 from mgpu_doctor.tui.themes import ThemedApp
@@ -45,6 +46,8 @@ if TYPE_CHECKING:  # keeps what keys open out of the first frame's imports
     from mgpu_doctor.tui.screens.graph_selection import Choice
 
 STEP_SECONDS = 1.0
+WHOLE = 1 << 10
+"""A panel's minimum: all its lines."""
 WIDE, WIDE_FROM = "-wide", 170
 """A style-sheet class, and the screen width from which it applies. Applied shortly after a
 resize."""
@@ -88,21 +91,34 @@ class TopApp(ThemedApp):
 
     def compose(self) -> ComposeResult:
         """Yields the panels. A weight is the panel's lines on an 80 × 24 screen when every panel
-        wants more. The minimum height shows one row below title, legend and head."""
+        wants more, doubled. The minimum height shows one row below title, legend and head."""
         yield Panel(header.header_lines, id="head")
         yield Panel(header.host_lines, id="host")
-        yield Panel(Greeting.of_this_machine().lines, id="greeting", room=Room(1))
+        yield Panel(Greeting.of_this_machine().lines, id="greeting", room=Room(2))
         yield GpusPanel(
-            gpu_table.gpu_lines, "GPUs", id="gpus", entitle=header.gpus_title, room=Room(5, 3)
+            gpu_table.gpu_lines, "GPUs", id="gpus", entitle=header.gpus_title, room=Room(10, 3)
+        )
+        yield Panel(
+            machine_graphs.machine_lines,
+            "Machine",
+            id="machine",
+            room=Room(9, WHOLE),
+            reachable=False,
+        )
+        yield ProcessesPanel(
+            process_table.process_lines,
+            process_table.processes_title(View()),
+            id="processes",
+            room=Room(9, 3),
         )
         with Container(id="work"):
             yield RanksPanel(
-                panels.draw_ranks, "Ranks", id="ranks", entitle=header.ranks_title, room=Room(7, 4)
+                panels.draw_ranks, "Ranks", id="ranks", entitle=header.ranks_title, room=Room(14, 4)
             )
             yield Panel(
-                panels.draw_heatmap, "Steps", id="heat", entitle=header.steps_title, room=Room(3, 3)
+                panels.draw_heatmap, "Steps", id="heat", entitle=header.steps_title, room=Room(6, 3)
             )
-        yield FindingsPanel(panels.draw_findings, "Findings", id="findings", room=Room(3, 2))
+        yield FindingsPanel(panels.draw_findings, "Findings", id="findings", room=Room(6, 2))
         yield Panel(panels.draw_selected_finding, "Selected finding", id="details", room=Room(0, 6))
         yield Footer(compact=True)
 
@@ -337,6 +353,19 @@ class TopApp(ThemedApp):
                 self.view = self.view._replace(gpu=page.view.gpu)
 
             self.push_screen(page, closed)
+
+    def on_processes_panel_sorted(self, message: ProcessesPanel.Sorted) -> None:
+        self.view = self.view._replace(
+            process_order=message.order, processes_reversed=message.backwards
+        )
+
+    def on_processes_panel_chosen(self, message: ProcessesPanel.Chosen) -> None:
+        self.view = self.view._replace(process=message.pid)
+        if message.ended and self.frame is not None:
+            from mgpu_doctor.tui.jobs.stopping import offer_end
+
+            listed = (one for one in self.frame.processes if one.pid == message.pid)
+            offer_end(self, next(listed, None), readonly=self._readonly)
 
     def on_findings_panel_moved(self, message: FindingsPanel.Moved) -> None:
         diagnosis = self._diagnosis

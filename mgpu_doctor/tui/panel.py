@@ -69,8 +69,10 @@ class Panel(ScrollView, inherit_bindings=False):
         id: str,
         entitle: Title | None = None,
         room: Room | None = None,
+        reachable: bool = True,
     ) -> None:
-        """`entitle` makes the title from a frame. `room`: None if it is always shown in full."""
+        """`entitle` makes the title from a frame. `room`: None if it is always shown in full.
+        `reachable`: Tab stops at it."""
         super().__init__(id=id, classes="framed" if title and room else None)
         self.room = room
         self._draw = draw
@@ -86,7 +88,7 @@ class Panel(ScrollView, inherit_bindings=False):
         self._wanted = True
         self._squeezed = False
         """Whether it got no line of the screen."""
-        self.can_focus = bool(title)
+        self.can_focus = bool(title) and reachable
 
     @property
     def wish(self) -> int:

@@ -25,6 +25,21 @@ class Order(str, Enum):
     HOST = "host"
 
 
+class ProcessOrder(str, Enum):
+    """How processes are sorted."""
+
+    GPU = "GPU"
+    """By the first GPU that they use; others after them, by CPU."""
+    GPU_MEMORY = "GPU memory"
+    CPU = "cpu"
+    MEMORY = "memory"
+    AGE = "age"
+    PID = "pid"
+    USER = "user"
+    TREE = "tree"
+    """Children below their parents."""
+
+
 class RankKey(NamedTuple):
     """A rank, whatever its row. `pid`: only if its number is unknown."""
 
@@ -51,6 +66,10 @@ class View(NamedTuple):
     """Which rank is selected; None: none yet."""
     gpu: GpuKey | None = None
     """Which GPU is selected; None: none yet."""
+    process: int | None = None
+    """The pid of the selected process; None: none yet."""
+    process_order: ProcessOrder = ProcessOrder.GPU
+    processes_reversed: bool = False
 
 
 class Row(NamedTuple):
@@ -62,4 +81,5 @@ class Row(NamedTuple):
     """The rank's, and those on the device that are no other rank's."""
     host: str | None = None
     user: str | None = None
-    """Who the rank's process belongs to."""
+    """Who the process belongs to."""
+    command: str | None = None

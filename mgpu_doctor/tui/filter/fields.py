@@ -183,6 +183,7 @@ _ALL: tuple[Field, ...] = (
     NumberField("rank", _of_rank("rank"), COUNT, whole=True),
     TextField("host", lambda row: _texts(row.host)),
     TextField("user", lambda row: _texts(row.user)),
+    TextField("command", lambda row: _texts(row.command)),
     TextField("state", lambda row: _texts(row.rank.state, state(row.rank)) if row.rank else ()),
     TextField("device", lambda row: _texts(row.rank.device) if row.rank else ()),
     TextField("where", lambda row: _texts(row.rank.where) if row.rank else ()),

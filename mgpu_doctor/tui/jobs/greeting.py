@@ -1,4 +1,4 @@
-"""The greeting without a job: the keys that start one, and what this machine has."""
+"""The greeting without a job: the keys that start one, and the frameworks of this Python."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_count
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.report import text
@@ -25,12 +24,8 @@ FRAMEWORKS = (
     "accelerate",
     "deepspeed",
 )
-LABEL = 12
 KEY = "bold cyan"
-KEYS = (
-    ("n", "start a built-in trainer, optionally with an injected fault"),
-    ("a", "attach to a training job on this machine, observed or not"),
-)
+KEYS = (("n", "start a trainer"), ("a", "attach to a running job"))
 REPLAY_KEY = "p"
 
 
@@ -49,51 +44,18 @@ class Greeting:
         return cls(_frameworks(), last.name if last is not None else None)
 
     def lines(self, frame: Frame, width: int, _view: View) -> list[Text]:
-        """Returns the greeting's lines; empty while a job is shown. The keys come first, in case a
-        screen full of GPUs has no room for more."""
+        """Returns the greeting's lines; empty while a job is shown."""
         if frame.diagnosis is not None:
             return []
-        again = () if self.last is None else (f"replay the last recording: {self.last}",)
-        keys = (*KEYS, *((REPLAY_KEY, does) for does in again))
-        facts = (
-            ("elsewhere", "jobs started by mgpu-doctor run -- COMMAND appear here"),
-            ("", ""),
-            ("GPUs", _gpus(frame)),
-            ("host", _host(frame)),
-            (
-                "frameworks",
-                ", ".join(self.frameworks) or "none in this Python; jobs may use another",
-            ),
+        again = () if self.last is None else ((REPLAY_KEY, f"replay {text.line(self.last)}"),)
+        keys = Text("   ").join(
+            Text.assemble((key, KEY), " ", does) for key, does in (*KEYS, *again)
         )
-        made = [_row(*row, style) for rows, style in ((keys, KEY), (facts, DIM)) for row in rows]
+        known = ", ".join(self.frameworks) or "none in this Python; jobs may use another"
+        made = [keys, Text.assemble(("frameworks  ", DIM), (text.line(known), DIM))]
         for line in made:
             line.truncate(max(1, width), overflow="ellipsis")
         return made
-
-
-def _row(label: str, value: str, style: str) -> Text:
-    return Text.assemble((f"{label:<{LABEL}}", style), text.line(value))
-
-
-def _gpus(frame: Frame) -> str:
-    sample = frame.devices
-    if sample is None:
-        return "not checked yet"
-    names: dict[str, int] = {}
-    for device in sample.devices:
-        name = device.name or "a GPU of unknown name"
-        names[name] = names.get(name, 0) + 1
-    if names:
-        return ", ".join(f"{many} x {name}" if many > 1 else name for name, many in names.items())
-    return sample.trouble or "none"
-
-
-def _host(frame: Frame) -> str:
-    host = frame.host
-    if host is None:
-        return "not checked yet"
-    cores = f"{UNKNOWN} cores" if host.cores is None else format_count(host.cores, "core")
-    return f"{cores}, {format_bytes(host.memory_total)} of memory"
 
 
 def _frameworks() -> tuple[str, ...]:

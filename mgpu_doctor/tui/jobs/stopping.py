@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
 from mgpu_probes.outside import jobs, processes
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -20,12 +21,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from mgpu_doctor.case.untrusted_json import read_object
+from mgpu_doctor.live.process_list import ListedProcess
 from mgpu_doctor.recording.layout import INFO
 from mgpu_doctor.report import text
 
 READONLY = "this dashboard is --readonly and stops nothing."
 NO_JOB = "No job is shown: n starts one, a lists those on this machine."
-ANOTHERS = "the job belongs to another user: only its owner can stop it."
+ANOTHERS = "it belongs to another user: only its owner can stop it."
 TERM_AFTER = 10.0
 """Seconds from SIGINT to SIGTERM: time for a handler to write a checkpoint. torchrun gives its
 workers 30 s after SIGTERM."""
@@ -147,6 +149,22 @@ def _parent(pid: int) -> int | None:
     return process.parent if process is not None and process.parent > 1 else None
 
 
+def aim_at_listed(process: ListedProcess) -> Aim | str:
+    """Returns a process of the list and its descendants, or a sentence why it cannot be stopped."""
+    gone = f"process {process.pid} has ended."
+    found = processes.read_process(process.pid)
+    if found is None or process.started is None:
+        return gone
+    try:
+        if psutil.Process(process.pid).create_time() != process.started:
+            return gone
+    except psutil.Error:
+        return gone
+    target = TargetProcess(process.pid, found.start_ticks)
+    name = text.cut(text.line(" ".join(process.command)), 200)
+    return _ours(Aim(f"process {process.pid}: {name}", (target,), (target,)))
+
+
 GLANCE = 0.25
 Send = Callable[[Aim, signal.Signals], str | None]
 
@@ -178,7 +196,7 @@ class StopScreen(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical() as page:
-            page.border_title = "Stop a job"
+            page.border_title = "Stop"
             yield Static(id="said", markup=False)
 
     def on_mount(self) -> None:
@@ -200,7 +218,7 @@ class StopScreen(ModalScreen[bool]):
         if self._may_kill:
             self._wants_kill = True
             self._tell(
-                "Kill every process of the job now? Nothing of it can save its work, and what it "
+                "Kill it and all its processes now? Nothing of it can save its work, and what it "
                 "shares with others (files, GPUs' memory) is left as it is.\n\n"
                 "y: SIGKILL   escape: leave"
             )
@@ -239,19 +257,31 @@ class StopScreen(ModalScreen[bool]):
         elif self._rest > 0:
             following = "SIGTERM" if number is signal.SIGINT else "SIGKILL can be requested"
             self._tell(
-                f"{number.name} was sent; the job still runs.\n\n"
+                f"{number.name} was sent; it still runs.\n\n"
                 f"{following} in {self._rest:.0f} s   escape: leave it at {number.name}"
             )
         elif number is signal.SIGINT:
             self._signal(signal.SIGTERM)
         else:
             self._tell(
-                f"The job still runs, {self._after:.0f} s after {number.name}.\n\n"
+                f"It still runs, {self._after:.0f} s after {number.name}.\n\n"
                 "k: kill it with SIGKILL   escape: leave"
             )
 
     def _tell(self, sentence: str) -> None:
         self.query_one("#said", Static).update(Text(sentence))
+
+
+def offer_end(app: App[Any], process: ListedProcess | None, *, readonly: bool) -> None:
+    """Asks the user whether to stop a process of the list."""
+    if readonly or process is None:
+        app.notify(READONLY if readonly else "the process has ended.", markup=False)
+        return
+    aim = aim_at_listed(process)
+    if isinstance(aim, str):
+        app.notify(aim, markup=False)
+    else:
+        app.push_screen(StopScreen(aim))
 
 
 def offer_stop(app: App[Any], subject: str | None, *, readonly: bool = False) -> None:

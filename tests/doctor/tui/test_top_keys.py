@@ -366,7 +366,7 @@ async def test_an_empty_machine_offers_to_start_and_to_attach(key: str) -> None:
     app = TopApp(Still(NOTHING), readonly=True)
     async with app.run_test(size=(120, 40)) as pilot:
         await shown(pilot)
-        assert "attach to a training job" in screen_text(app)
+        assert "attach to a running job" in screen_text(app)
         await pilot.press(key)
         await until(pilot, lambda: len(app.screen_stack) == 2, "a page is open")
         await pilot.press("escape")

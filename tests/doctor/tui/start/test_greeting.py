@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from mgpu_doctor.tui.jobs.greeting import Greeting
 from mgpu_doctor.tui.view import View
 from tests.support.diagnoses import HOSTILE
-from tests.support.frames import HEALTHY, NOTHING, eight_gpus
+from tests.support.frames import HEALTHY, NOTHING
 from tests.support.screens import check
 
 GREETING = Greeting(("torch 2.9.1", "lightning 2.5.0"), "20260917-101500-train-4711")
@@ -28,18 +28,11 @@ def test_a_job_needs_no_greeting() -> None:
     assert GREETING.lines(HEALTHY, 80, View()) == []
 
 
-def test_it_names_the_gpus() -> None:
-    frame = replace(NOTHING, devices=eight_gpus())
-    text = "\n".join(line.plain for line in GREETING.lines(frame, 200, View()))
-    assert "7 x NVIDIA H100 80GB HBM3, NVIDIA Thing" in text
-
-
 def test_what_is_not_there_is_reported() -> None:
     bare = replace(NOTHING, devices=None, host=None)
     text = "\n".join(line.plain for line in Greeting((), None).lines(bare, 100, View()))
-    assert "not checked yet" in text
     assert "none in this Python" in text
-    assert "play the last" not in text
+    assert "replay" not in text
 
 
 def test_no_line_is_too_wide_whatever_it_holds() -> None:
