@@ -333,7 +333,7 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
     try:
         joined = join(ranks, least=LEAST_RECORDS)
     except UnjoinableError as reason:
-        return replace(seen, missing=_missing("joined", str(reason)))
+        return replace(seen, missing=_missing("joined", str(reason), gap=reason.gap))
     try:
         attribution = attribute(joined)
     except UnattributableError as reason:
@@ -354,7 +354,7 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
     )
     if attribution.steps < LEAST_STEPS:
         few = f"{attribution.steps} steps can be compared; {LEAST_STEPS} decide at the earliest"
-        return replace(compared, missing=_missing("stragglers", few))
+        return replace(compared, missing=_missing("stragglers", few, gap=Gap.FEW_STEPS))
     stragglers = find_stragglers_by_stage(ranks, joined, attribution, seen.structure)
     counted = not any(rank.metadata.hands_samples_on for rank in ranks)
     return replace(
@@ -435,9 +435,9 @@ def _not_device_timed(ranks: Sequence[Rank]) -> dict[str, Unexamined]:
     if any(rank.device_times is not None and len(rank.device_times) for rank in ranks):
         few = Unexamined(
             "own work and waiting on the devices",
-            f"the devices of {who} timed fewer than {LEAST_RECORDS} of their steps so far: no rank "
-            "was compared, and no wait for data was judged",
+            f"the devices of {who} timed fewer than {LEAST_RECORDS} of their steps so far",
             MORE_STEPS,
+            Gap.FEW_STEPS,
         )
         return dict.fromkeys(STEP_MEASURES, few)
     why = Unexamined(
@@ -453,16 +453,16 @@ def _not_device_timed(ranks: Sequence[Rank]) -> dict[str, Unexamined]:
 def _reasons(ranks: Sequence[Rank]) -> str:
     """Why these ranks' devices were not timed, as the end of a sentence; empty: unknown."""
     reasons = sorted({rank.metadata.untimed for rank in ranks if rank.metadata.untimed})
-    return (
-        f". Why the devices were not timed: {'; '.join(reasons[:MOST_REASONS])}" if reasons else ""
-    )
+    known = "; ".join(reasons[:MOST_REASONS])
+    return f". Why the devices were not timed: {known}" if reasons else ""
 
 
-def _missing(name: str, reason: str, remedy: str | None = None) -> dict[str, Unexamined]:
+def _missing(
+    name: str, reason: str, remedy: str | None = None, gap: Gap = Gap.RANK_COMPARISON
+) -> dict[str, Unexamined]:
     """The field `name` and all fields computed from it -> why they are missing."""
-    fields = list(REMEDIES)
-    why = Unexamined("comparison of ranks", reason, remedy or REMEDIES[name], Gap.RANK_COMPARISON)
-    return dict.fromkeys(fields[fields.index(name) :], why)
+    why = Unexamined("comparison of ranks", reason, remedy or REMEDIES[name], gap)
+    return dict.fromkeys([*REMEDIES][[*REMEDIES].index(name) :], why)
 
 
 IN_NO_TRACE = Unexamined(

@@ -63,6 +63,8 @@ class Gap(Enum):
     PROCESS_PROBE = "process probe"
     KERNEL_LOG = "kernel log"
     RANK_COMPARISON = "rank comparison"
+    FEW_STEPS = "few steps"
+    """A comparison of ranks that more steps make possible."""
     BLOCKING_RANK = "blocking rank"
     """Which rank the others wait for in a job that makes no progress."""
 

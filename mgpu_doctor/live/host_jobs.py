@@ -77,7 +77,7 @@ class HostJobs:
         newest = NewestSamples(case.device_samples).until(at) if case else ()
         return Frame(
             at=at,
-            source=_name(states),
+            source=_name(states, over=self._watched is not None and self._watched.over),
             diagnosis=seen.diagnosis if seen else None,
             heat=seen.heat if seen else None,
             going=seen.going if seen else NO_PROGRESS,
@@ -156,11 +156,12 @@ class HostJobs:
         return new
 
 
-def _name(states: tuple[HostState, ...]) -> str:
-    """The hosts in a few words: how many are seen, and what is wrong with the first that is not."""
+def _name(states: tuple[HostState, ...], *, over: bool) -> str:
+    """The hosts in a few words: how many are seen, and what is wrong with the first that is not.
+    `over`: the job that is shown has ended."""
     live = [state for state in states if _is_heard(state)]
     missing = [state for state in states if not _is_heard(state)]
-    text = f"live: {len(live)} of {len(states)} hosts"
+    text = f"{'finished' if over else 'live'}: {len(live)} of {len(states)} hosts"
     for state in missing[:1]:
         reason = state.trouble.reason if state.trouble else "no answer yet"
         if _is_silent(state) and state.age is not None:

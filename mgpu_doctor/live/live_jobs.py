@@ -101,8 +101,8 @@ class LiveJobs:
         return self._alive
 
     def _name(self) -> str:
-        name = f"live  {self._watched.name}" if self._watched else "live"
-        return self._machine.named(name)
+        state = "live" if self._over is None else "finished"
+        return self._machine.named(f"{state}  {self._watched.name}" if self._watched else state)
 
     def _look_back(self, case: Case | None, alive: list[Path]) -> None:
         """Reads what was recorded on this machine before the first frame."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES
+from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
 from mgpu_doctor.case.model import Gap, Job, Outcome, State
 from mgpu_doctor.case.placeholders import MACHINE
 from mgpu_doctor.findings import Cost, Culprit, Diagnosis, Finding, Fix, Predicted, Severity
@@ -71,7 +72,32 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
     times = [diagnosis.step_seconds, *(rank.step_seconds_median for rank in diagnosis.ranks)]
     if all(time is None for time in times):
         return _without_steps(diagnosis)
-    return _blocked(diagnosis) or _with_steps(diagnosis)
+    return _blocked(diagnosis) or _measuring(diagnosis) or _with_steps(diagnosis)
+
+
+def _measuring(diagnosis: Diagnosis) -> Verdict | None:
+    """The verdict on a running job whose probe has not measured enough to judge: what it waits
+    for. None: it has, or nothing will be measured."""
+    if diagnosis.case.job.outcome is not Outcome.RUNNING:
+        return None
+    gaps = {gap.gap: gap for gap in diagnosis.unexamined}
+    so_far = _lasted(diagnosis.case.job.started, diagnosis.case.observed)
+    since = f", {so_far} after the start" if so_far else ""
+    steps = _steps(diagnosis)
+    if diagnosis.case.subject.kind != "recording" or Gap.PROCESS_PROBE in gaps:
+        return None
+    if not diagnosis.ranks:
+        waits_for = f"no rank has started to train{since}"
+    elif not steps:
+        ranks = format_count(len(diagnosis.ranks), "rank")
+        waits_for = f"{ranks} seen, and no step has ended{since}"
+    elif steps < LEAST_STEPS:
+        waits_for = f"{steps} of the {LEAST_STEPS} steps that a judgement needs"
+    elif (few := gaps.get(Gap.FEW_STEPS)) is not None:
+        waits_for = text.line(few.reason)
+    else:
+        return None
+    return Verdict(Tone.UNKNOWN, f"measuring…: {waits_for}")
 
 
 def _with_steps(diagnosis: Diagnosis) -> Verdict:
@@ -92,10 +118,11 @@ def _without_steps(diagnosis: Diagnosis) -> Verdict:
         gpus = "no GPU is lost or slowed down" if judged else "its GPUs answer too slowly to judge"
         return Verdict(Tone.UNKNOWN, f"no training job is running, and {gpus}")
     if not diagnosis.ranks:
-        return Verdict(Tone.UNKNOWN, f"no training rank was seen; the job {outcome(diagnosis)}")
+        sentence = f"no training rank was seen; the job {outcome(diagnosis)}"
+        return _measuring(diagnosis) or Verdict(Tone.UNKNOWN, sentence)
     rank_count = format_count(len(diagnosis.ranks), "rank")
     sentence = f"{rank_count} seen, but no step was measured; the job {outcome(diagnosis)}"
-    return _by_stacks(diagnosis) or Verdict(Tone.UNKNOWN, sentence)
+    return _by_stacks(diagnosis) or _measuring(diagnosis) or Verdict(Tone.UNKNOWN, sentence)
 
 
 def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:

@@ -9,6 +9,7 @@ from mgpu_probes.outside.jobs.command_lines import is_python_command
 from mgpu_probes.outside.jobs.launchers import name_launcher
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.model import Case, Rank, State
 from mgpu_doctor.findings import Fix
 
 LARGER_BATCH = (
@@ -31,6 +32,34 @@ EVEN_BATCHES = Fix(
     "by themselves when to stop (a time limit, early stopping), let rank 0 decide and broadcast "
     "it.",
 )
+
+ALIVE = (State.RUNNING, State.WAITING)
+
+
+def is_alive(case: Case, pid: int | None) -> bool:
+    """Whether this process of the job runs, so that a fix may name it: after the job, the pid is
+    nobody's or another process's."""
+    return pid is not None and any(
+        rank.pid == pid and rank.state in ALIVE for rank in (*case.ranks, *case.earlier)
+    )
+
+
+def on_process(case: Case, rank: Rank | None, command: str) -> str:
+    """A command with the pid of a rank for PID. If the rank no longer runs, PID stays, and the
+    command is for the next run."""
+    if rank is not None and is_alive(case, rank.pid):
+        return command.replace("PID", str(rank.pid))
+    return command
+
+
+def has_living_rank(case: Case) -> bool:
+    return any(is_alive(case, rank.pid) for rank in case.ranks)
+
+
+def next_time(case: Case) -> str:
+    """`While it runs`, or `In the next run` if the job is over."""
+    return "While it runs" if has_living_rank(case) else "In the next run"
+
 
 PLAIN_FLAGS = ("-u", "-O", "-OO", "-B", "-q", "-v", "-I", "-E", "-s", "-S")
 """Python's options without a value."""

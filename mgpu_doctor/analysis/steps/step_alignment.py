@@ -22,7 +22,7 @@ from mgpu_doctor.analysis.statistics.medians import median_of_others
 from mgpu_doctor.analysis.steps.step_cells import Cells, Floats, Ints, Phases, Rows
 from mgpu_doctor.analysis.steps.warm_up import LEADING, LEADING_FACTOR, warming_up
 from mgpu_doctor.case.device_times import AFTER_UNTIMED, DEVICE_TIMED
-from mgpu_doctor.case.model import Rank, Records
+from mgpu_doctor.case.model import Gap, Rank, Records
 
 __all__ = ["Floats", "Ints", "Joined", "UnjoinableError", "join"]
 
@@ -43,7 +43,12 @@ steps in the black boxes of 1,000 ranks. In larger jobs, the newest steps are co
 
 
 class UnjoinableError(ValueError):
-    """The ranks' steps cannot be compared; the message says why."""
+    """The ranks' steps cannot be compared; the message says why. `gap`: whether more steps may
+    change that."""
+
+    def __init__(self, message: str, gap: Gap = Gap.RANK_COMPARISON) -> None:
+        super().__init__(message)
+        self.gap = gap
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +143,8 @@ def join(ranks: Sequence[Rank], *, least: int = 1) -> Joined:
     enough = {number: rank for number, rank in named.items() if len(rank.steps) >= least}
     if len(enough) < 2:
         raise UnjoinableError(
-            f"{len(enough)} of {len(ranks)} ranks recorded at least {least} steps; two are needed"
+            f"{len(enough)} of {len(ranks)} ranks recorded at least {least} steps; two are needed",
+            Gap.FEW_STEPS,
         )
     left_out = tuple(sorted(set(named) - set(enough)))
     records = [enough[number].steps for number in sorted(enough)]
@@ -266,7 +272,8 @@ def _assemble(
     if not len(kept):
         raise UnjoinableError(
             "every step that the ranks have in common belongs to the warm-up, or its hooks had "
-            "rested on some ranks only"
+            "rested on some ranks only",
+            Gap.FEW_STEPS,
         )
     cells = Cells(records, _each_once(rows, lambda row: _as_slice(row[kept])), len(kept))
     return Joined(

@@ -190,7 +190,7 @@ def _describe_call(state: ThreadState) -> str:
 # ------------------------------------------------------------------------------------ what to do
 
 
-def suggest_fixes(progress: RankProgress) -> tuple[Fix, ...]:
+def suggest_fixes(progress: RankProgress, *, alive: bool) -> tuple[Fix, ...]:
     """What to do about a rank that is blocked like this; empty: no specific advice."""
     state = progress.state.point
     if progress.state.doing is Doing.LOADER and state.doing is not Doing.STOPPED:
@@ -200,12 +200,13 @@ def suggest_fixes(progress: RankProgress) -> tuple[Fix, ...]:
     if progress.napping:
         return (_DO_NOT_POLL,)
     if state.doing is Doing.STOPPED:
+        command = f"`kill -CONT {state.pid}`. " if alive else ""
         return (
             Fix(
                 "continue",
                 "Continue the process",
-                f"`kill -CONT {state.pid}`. It was stopped by SIGSTOP, by Ctrl-Z in its terminal, "
-                "or by a debugger that is attached to it.",
+                f"{command}It was stopped by SIGSTOP, by Ctrl-Z in its terminal, or by a debugger "
+                "that is attached to it.",
             ),
         )
     fix = _FIXES.get(state.doing)

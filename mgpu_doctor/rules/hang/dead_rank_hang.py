@@ -17,10 +17,10 @@ from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailu
 from mgpu_doctor.analysis.stacks.hang_analysis import Hang, Kind
 from mgpu_doctor.analysis.stacks.progress import LEAST_BLOCKED
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState
-from mgpu_doctor.case.model import Case, Job, ProcessEnd, Rank, State
+from mgpu_doctor.case.model import Case, Job, ProcessEnd, Rank
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_count, format_ranks
-from mgpu_doctor.rules.advice import EVEN_BATCHES
+from mgpu_doctor.rules.advice import EVEN_BATCHES, is_alive
 from mgpu_doctor.rules.failures import failure_fixes, failure_text
 from mgpu_doctor.rules.hang.stack_evidence import (
     MOST_ROWS,
@@ -80,7 +80,7 @@ def _report_by_boxes(stall: Stall, case: Case) -> Finding:
             *failure_text.evidence_of(first, case),
         ),
         since_step=first.last_step,
-        fixes=(*_fix_cause(stall, case.job), _end_job(case.ranks), _notice_sooner(case.job)),
+        fixes=(*_fix_cause(stall, case.job), _end_job(case), _notice_sooner(case.job)),
     )
 
 
@@ -108,14 +108,11 @@ def _fix_cause(stall: Stall, job: Job) -> tuple[Fix, ...]:
     return (EVEN_BATCHES,) if stall.left_cleanly else failure_fixes.fixes_of(stall.culprits[0], job)
 
 
-def _end_job(ranks: Iterable[Rank]) -> Fix:
-    alive = [r.pid for r in ranks if r.state in (State.RUNNING, State.WAITING) and r.pid]
+def _end_job(case: Case, more: str = "") -> Fix:
+    alive = [rank.pid for rank in case.ranks if is_alive(case, rank.pid)]
     pids = " ".join(map(str, alive[:MOST_PIDS]))
-    return Fix(
-        "end-the-job",
-        "End the job: it cannot go on",
-        f"Ctrl-C in its terminal, or `kill {pids}`." if pids else "Ctrl-C in its terminal.",
-    )
+    how = f"Ctrl-C in its terminal, or `kill {pids}`." if pids else "Ctrl-C in its terminal."
+    return Fix("end-the-job", "End the job: it cannot go on", f"{how} {more}".strip())
 
 
 def _notice_sooner(job: Job) -> Fix:
@@ -164,12 +161,7 @@ def _find_by_processes(measures: Measures) -> Iterable[Finding]:
             *((duration_row(hang, case),) if lasts else ()),
         ),
         fixes=(
-            Fix(
-                "end-the-job",
-                "End the job: it cannot go on",
-                f"`kill {' '.join(str(state.pid) for state in hang.waiting[:MOST_PIDS])}`; the "
-                "last output of that rank may say why it ended.",
-            ),
+            _end_job(case, "The last output of that rank may say why it ended."),
             Fix(
                 "supervise",
                 "Use a launcher that ends the other ranks when one exits",

@@ -9,9 +9,10 @@ from mgpu_doctor.analysis.postmortem import dead_rank_stall as stall
 from mgpu_doctor.analysis.stacks.device_positions import seconds_unchanged
 from mgpu_doctor.analysis.stacks.hang_analysis import Hang, Kind
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState
-from mgpu_doctor.case.model import DevicePosition
+from mgpu_doctor.case.model import Case, DevicePosition
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
+from mgpu_doctor.rules.advice import is_alive, next_time
 from mgpu_doctor.rules.hang.blocked_rank import source_line
 from mgpu_doctor.rules.hang.stack_evidence import (
     LONG_WITHOUT_STEPS,
@@ -70,7 +71,7 @@ def _find_device_behind(measures: Measures, _: Limits) -> Iterable[Finding]:
             Evidence("time in which no device went on", round(seconds, 1), "s", None, DEVICES),
         ),
         since_step=position.step,
-        fixes=(_fix(culprit.pid),),
+        fixes=(_fix(measures.case, culprit.pid),),
     )
 
 
@@ -98,13 +99,14 @@ def _hosts(hang: Hang) -> Iterable[Evidence]:
         yield Evidence("hosts", what, "text", None, STACKS, line)
 
 
-def _fix(pid: int) -> Fix:
+def _fix(case: Case, pid: int) -> Fix:
+    named = pid if is_alive(case, pid) else "PID"
     return Fix(
         "see-the-kernel",
         "Find out what this device is doing",
         "`dmesg -T | grep -i xid` shows whether the GPU failed, `nvidia-smi` whether it is busy. "
-        f"`cuda-gdb -p {pid}` with `info cuda kernels` names the kernel that is running; it pauses "
-        "the process. Suspect custom and Triton kernels, whose loops may never end for this "
+        f"{next_time(case)}, `cuda-gdb -p {named}` with `info cuda kernels` names the kernel; it "
+        "pauses the process. Suspect custom and Triton kernels, whose loops may never end for this "
         "rank's data. If the job hangs on the same GPU each time, run `mgpu-doctor preflight` on "
         "that host.",
     )

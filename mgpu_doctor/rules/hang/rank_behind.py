@@ -17,6 +17,7 @@ from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.analysis.stacks.wait_classifier import HOLDING_GIL, TENSORFLOW, Doing
 from mgpu_doctor.findings import Finding, Fix, Severity
 from mgpu_doctor.formatting import format_share
+from mgpu_doctor.rules.advice import has_living_rank
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.hang import blocked_rank, mismatch
 from mgpu_doctor.rules.hang.blocked_rank import WaitAssessment
@@ -76,7 +77,7 @@ def report_blocked_ranks(hang: Hang, measures: Measures, code: str) -> Iterable[
         victims=rank_numbers(hang.waiting),
         evidence=(*culprit_rows(hang), *waiter_rows(hang), duration_row(hang, case)),
         fixes=(
-            *blocked_rank.suggest_fixes(worst),
+            *blocked_rank.suggest_fixes(worst, alive=has_living_rank(case)),
             *_fix_if_unsure(worst, is_permanent=is_permanent, is_over=case.job.ended is not None),
         ),
     )

@@ -15,7 +15,7 @@ from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES, Cause
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Evidence, Finding, Fix
 from mgpu_doctor.formatting import format_cores, format_count
-from mgpu_doctor.rules.advice import environment
+from mgpu_doctor.rules.advice import environment, is_alive
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.slow import cpu_oversubscription
 from mgpu_doctor.rules.slow.cpu_oversubscription import OUTSIDE, crowded_out
@@ -194,18 +194,19 @@ def _fixes(measures: Measures, place: _Place) -> list[Fix]:
         return [_more_quota(place)]
     if name == "host-paging":
         return [_keep_memory(measures)]
-    pid = "PID" if place.rank is None or place.rank.pid is None else place.rank.pid
     fixes = []
     if place.wider:
         cores = format_cores(place.wider)
+        at_once = ""
+        if place.rank is not None and is_alive(measures.case, place.rank.pid):
+            at_once = f"taskset -acp {cores} {place.rank.pid}  moves it at once. For good: "
         fixes.append(
             Fix(
                 "move-rank",
                 f"Let rank {number} use more cores",
-                f"taskset -acp {cores} {pid}  moves it at once. To make it permanent, start it "
-                f"with numactl --physcpubind={cores} COMMAND, or look for `sched_setaffinity`, "
-                "`--cpu-bind` (Slurm), `--cpuset-cpus` (docker) or `--numa-binding` (torchrun) "
-                "that gives it fewer cores.",
+                f"{at_once}start it with numactl --physcpubind={cores} COMMAND, or look for "
+                "`sched_setaffinity`, `--cpu-bind` (Slurm), `--cpuset-cpus` (docker) or "
+                "`--numa-binding` (torchrun) that gives it fewer cores.",
             )
         )
     threads = _threads(place.rank)

@@ -9,6 +9,7 @@ from mgpu_doctor.analysis.stacks.stack_sampling import Work
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Finding, Fix
+from mgpu_doctor.rules.advice import next_time, on_process
 from mgpu_doctor.rules.rule import Detector, Examine, Limits, Rule
 from mgpu_doctor.rules.slow import sampled_stragglers
 from mgpu_doctor.rules.slow.straggler_finding import (
@@ -136,9 +137,9 @@ def _compare_stacks(measures: Measures, straggler: Straggler) -> str:
     lines = []
     for number in (straggler.rank, well):
         rank = None if number is None else measures.rank(number)
-        pid = "PID" if rank is None or rank.pid is None else rank.pid
-        lines.append(f"py-spy record --pid {pid} --duration 30 -o rank{number}.svg")
-    return "While it runs, compare where the time goes:\n" + "\n".join(lines)
+        command = f"py-spy record --pid PID --duration 30 -o rank{number}.svg"
+        lines.append(on_process(measures.case, rank, command))
+    return f"{next_time(measures.case)}, compare where the time goes:\n" + "\n".join(lines)
 
 
 def _rule(

@@ -14,6 +14,7 @@ from mgpu_doctor.analysis.stalls.unexplained_stalls import STANDS_OUT
 from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES
 from mgpu_doctor.findings import Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_ranks, format_share
+from mgpu_doctor.rules.advice import next_time, on_process
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.slow.host_contention import clear_cores, find_host_cause
 from mgpu_doctor.rules.slow.stall_finding import (
@@ -252,12 +253,13 @@ def _without_core(ready: Queued) -> str:
 
 def _find(measures: Measures, stalls: Stalls) -> Fix:
     first = measures.rank(stalls.ranks[0])
-    pid = "PID" if first is None or first.pid is None else first.pid
+    command = "py-spy record --pid PID --duration 60 --idle"
+    command = on_process(measures.case, first, command)
     return Fix(
         "find-stall",
         f"Find what {format_ranks(stalls.ranks)} does {when(measures, stalls)}",
         f"Search the training loop for work that is not done in every step (`step % …`, `if rank "
-        f"== {stalls.ranks[0]}`). Or record it: `py-spy record --pid {pid} --duration 60 --idle "
+        f"== {stalls.ranks[0]}`). {next_time(measures.case)}, record it: `{command} "
         "--format speedscope --output stalls.json` shows on a time line which lines run during a "
         "stall.",
     )

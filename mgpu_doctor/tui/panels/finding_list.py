@@ -107,6 +107,7 @@ def _lines(finding: Finding, step_seconds: float | None, width: int) -> list[Tex
         Text(),
         *_body(finding, width),
         *_fixes(finding, step_seconds, width),
+        *_other_causes(finding, width),
     ]
 
 
@@ -125,8 +126,6 @@ def _body(finding: Finding, width: int) -> Iterator[Text]:
     yield from _labelled("who", name_culprits(finding), width)
     yield from _labelled("affects", victims, width)
     yield from _labelled("why", finding.cause, width)
-    yield from _labelled("ruled out", ", ".join(finding.ruled_out), width)
-    yield from _labelled("not seen", ", ".join(finding.not_measured), width)
     yield from _labelled("costs", cost(finding.cost) or "", width)
     for place, fact in enumerate(_evidence(finding.evidence, finding.culprits, width - LABEL)):
         yield Text.assemble((f"{'' if place else 'evidence':{LABEL}}", "cyan"), fact)
@@ -144,6 +143,15 @@ def _fixes(finding: Finding, step_seconds: float | None, width: int) -> Iterator
         gained = gain(fix.predicted, step_seconds)
         yield from _labelled("gain", gained or "" if gained != shown else "", width, "green")
         shown = gained or shown
+
+
+def _other_causes(finding: Finding, width: int) -> Iterator[Text]:
+    """Returns the causes that were ruled out or not measured, below what to do."""
+    known = (("ruled out", finding.ruled_out), ("not seen", finding.not_measured))
+    for label, causes in known:
+        if causes:
+            yield Text()
+            yield from _labelled(label, ", ".join(causes), width)
 
 
 def _evidence(

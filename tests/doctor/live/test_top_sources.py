@@ -108,6 +108,10 @@ def test_a_job_that_ends_stays_on_the_screen_as_it_ended() -> None:
     over = live.frame(1)
     assert over.diagnosis is not None
     assert over.diagnosis.case.job.outcome is Outcome.COMPLETED
+    assert (running.source, over.source) == (
+        "live  20260101-000000-job",
+        "finished  20260101-000000-job",
+    )
     assert live.frame(1).diagnosis is over.diagnosis
     assert live.frame(1).ranks_age == 0 < running.ranks_age
 

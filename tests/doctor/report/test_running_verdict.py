@@ -12,10 +12,10 @@ from mgpu_doctor.case.model import Gap, Outcome, Unexamined
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.box import STEP_DTYPE
-from mgpu_doctor.report.verdict import Tone, verdict
+from mgpu_doctor.report.verdict import Tone, Verdict, verdict
 from tests.support import diagnoses
 from tests.support.job_snapshots import LOOP, ProcessState, SnapshotSeries, case
-from tests.support.synthetic import make_rank
+from tests.support.synthetic import Synthetic, make_rank, synthetic_case
 
 ASLEEP = [ProcessState((*LOOP, "sleep_for_ever train.py:70"))]
 COMPUTES = [
@@ -60,3 +60,43 @@ def test_a_blocked_job_with_steps_is_not_called_good() -> None:
     )
     blocked = replace(healthy, unexamined=(*healthy.unexamined, gap))
     assert verdict(blocked).tone is Tone.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("ranks", "steps", "waits_for"),
+    [
+        (0, 0, "no rank has started to train, 26.4 s after the start"),
+        (4, 0, "4 ranks seen, and no step has ended, 26.4 s after the start"),
+        (1, 0, "1 rank seen, and no step has ended, 26.4 s after the start"),
+        (4, 4, "4 of the 20 steps that a judgement needs"),
+        (1, 19, "19 of the 20 steps that a judgement needs"),
+    ],
+)
+def test_a_job_that_just_began_is_being_measured(ranks: int, steps: int, waits_for: str) -> None:
+    last = steps - 1 if steps else None
+    phases = diagnoses.HEALTHY_STEP if steps else {}
+    seen = [diagnoses.rank(number, phases=phases, last_step=last) for number in range(ranks)]
+    begun = diagnoses.diagnosis(seen, outcome=Outcome.RUNNING)
+    assert verdict(begun) == Verdict(Tone.UNKNOWN, f"measuring…: {waits_for}")
+    over = diagnoses.diagnosis(seen, outcome=Outcome.COMPLETED)
+    assert "measuring" not in verdict(over).sentence
+
+
+def test_ranks_that_cannot_be_compared_yet_are_being_measured() -> None:
+    """By what the analysis says of the steps of a job, from the first to enough."""
+    sentences = {}
+    for count in (5, 12, 21, 60):
+        case_ = synthetic_case(Synthetic(steps=count))
+        diagnosis = diagnose(replace(case_, job=replace(case_.job, outcome=Outcome.RUNNING)))
+        sentences[count] = verdict(diagnosis).sentence
+    assert sentences[5].startswith("measuring…: 5 of the 20 steps")
+    assert sentences[12].startswith("measuring…: 12 of the 20 steps")
+    assert "20 decide at the earliest" in sentences[21]
+    assert sentences[60] == "nothing wrong so far"
+
+
+def test_a_job_without_a_probe_waits_for_no_step() -> None:
+    gap = Unexamined("in-process probe", "not loaded", "", Gap.PROCESS_PROBE)
+    seen = [diagnoses.rank(0, phases={}, last_step=None)]
+    bare = diagnoses.diagnosis(seen, outcome=Outcome.RUNNING, unexamined=[gap])
+    assert "measuring" not in verdict(bare).sentence

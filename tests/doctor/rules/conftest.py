@@ -7,13 +7,28 @@ tests/recorded/diagnoses: read the difference before committing it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from mgpu_doctor.case.model import State
 from mgpu_doctor.findings import Diagnosis, Finding
 from tests.support.recorded_diagnoses import Golden
+
+ON_A_PROCESS = re.compile(r"(?:--pid|-p|-CONT|-acp [\d,-]+|`kill(?: \d+)*) (\d+)")
+
+
+def list_dead_pids(diagnosis: Diagnosis) -> list[str]:
+    """Pids in the commands of fixes that are of ranks which no longer run."""
+    dead = {
+        str(rank.pid)
+        for rank in diagnosis.case.ranks
+        if rank.state not in (State.RUNNING, State.WAITING)
+    }
+    fixes = [fix for finding in diagnosis.findings for fix in finding.fixes]
+    return [pid for fix in fixes for pid in ON_A_PROCESS.findall(fix.how) if pid in dead]
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +48,7 @@ def check_diagnoses(
 
     def keep(**fields: Any) -> Diagnosis:
         diagnosis = Diagnosis(**fields)
+        assert list_dead_pids(diagnosis) == []
         results.append(diagnosis)
         return diagnosis
 

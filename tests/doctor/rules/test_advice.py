@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.model import Outcome, State
+from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.rules import advice
-from tests.support.synthetic import make_case
+from tests.support.synthetic import Fault, Synthetic, make_case, synthetic_case
 
 
 def job(command: str, launcher: str | None = None, **changes: Any) -> Measures:
@@ -133,3 +136,23 @@ def test_loader_arguments() -> None:
     assert advice.in_loader("pin_memory=True") == "`DataLoader(..., pin_memory=True)`"
     told = advice.in_loader("pin_memory=True", num_workers=4, sampler=None)
     assert told == "`DataLoader(..., pin_memory=True, num_workers=4, sampler=None)`"
+
+
+@pytest.mark.parametrize("phase", ["forward", "other"])
+@pytest.mark.parametrize("every", [1, 20])
+def test_a_pid_is_named_only_while_its_process_runs(phase: str, every: int) -> None:
+    milliseconds = 20.0 if every == 1 else 300.0
+    fault = Fault(1, phase, milliseconds=milliseconds, start=10, every=every)
+    case = synthetic_case(Synthetic(steps=200, faults=[fault]))
+    over = replace(
+        case,
+        ranks=tuple(replace(rank, state=State.EXITED) for rank in case.ranks),
+        job=replace(case.job, outcome=Outcome.COMPLETED, ended=case.observed),
+    )
+    now, later = (
+        " ".join(fix.how for fix in diagnose(job).findings[0].fixes) for job in (case, over)
+    )
+    assert ("--pid 1001" in now) == ("py-spy" in now)
+    assert "1001" not in later
+    assert ("In the next run" in later) == ("py-spy" in later)
+    assert phase == "forward" or "--pid PID" in later
