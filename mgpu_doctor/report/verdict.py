@@ -122,7 +122,10 @@ def _without_steps(diagnosis: Diagnosis) -> Verdict:
         return _measuring(diagnosis) or Verdict(Tone.UNKNOWN, sentence)
     rank_count = format_count(len(diagnosis.ranks), "rank")
     sentence = f"{rank_count} seen, but no step was measured; the job {outcome(diagnosis)}"
-    return _by_stacks(diagnosis) or _measuring(diagnosis) or Verdict(Tone.UNKNOWN, sentence)
+    by_stacks = _by_stacks(diagnosis)
+    if by_stacks is not None and by_stacks.tone is not Tone.GOOD:
+        return by_stacks
+    return _measuring(diagnosis) or by_stacks or Verdict(Tone.UNKNOWN, sentence)
 
 
 def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
