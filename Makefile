@@ -7,7 +7,7 @@ SLOW := $(BIN)/python -m pytest --timeout=600
 # Of CI: `.ci/again` tries once more what failed.
 AGAIN ?=
 
-.PHONY: demo test test-slow test-browser test-gpu matrix zoo coverage texts lint docs bench clean
+.PHONY: demo test test-slow test-browser test-gpu matrix zoo coverage texts man lint docs bench clean
 .DEFAULT_GOAL := test
 
 # torch comes first: packages that depend on it would otherwise pull in another build.
@@ -81,6 +81,10 @@ texts: $(READY)
 	$(BIN)/mgpu-doctor explain --markdown > docs/findings.md
 	MGPU_DOCTOR_TEST_RECORD=1 $(BIN)/python -m pytest -q tests/doctor/rules/test_rule_texts.py
 
+# For `man -l mgpu-doctor.1`, or for a folder `man1` of the manual path.
+man: $(READY)
+	$(BIN)/python -m mgpu_doctor.cli.man_page > mgpu-doctor.1
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -96,4 +100,4 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(DEMO) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf $(VENV) $(DEMO) mgpu-doctor.1 site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

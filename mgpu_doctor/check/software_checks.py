@@ -40,6 +40,8 @@ def check_gpus(machine: CheckedMachine) -> Result:
         )
     names = Counter(gpu["name"] or "unnamed GPU" for gpu in devices)
     message = ", ".join(f"{count} × {name}" for name, count in names.items())
+    if sample["driver"]:
+        message += f"; driver {sample['driver']}"
     partial = sorted({gpu["trouble"] for gpu in devices if gpu["trouble"]})
     return Result(Level.PASS, f"{message}; {partial[0]}" if partial else message)
 

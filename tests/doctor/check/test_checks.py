@@ -78,7 +78,10 @@ def test_ids_and_titles_are_unique_and_short() -> None:
 
 def test_gpus_are_counted(nvml: PretendNvml, tmp_path: Path) -> None:
     found = on(nvml, tmp_path / "state", "busy")
-    assert (found.level, found.message) == (Level.PASS, "8 × NVIDIA H100 80GB HBM3")
+    assert (found.level, found.message) == (
+        Level.PASS,
+        "8 × NVIDIA H100 80GB HBM3; driver 570.133.20",
+    )
 
 
 def test_a_lost_gpu_fails(nvml: PretendNvml, tmp_path: Path) -> None:
