@@ -19,7 +19,13 @@ from mgpu_doctor.case.last_exceptions import find_last_exceptions
 from mgpu_doctor.case.log_ends import endings_of, with_joined_messages
 from mgpu_doctor.case.log_job import FACTS, Fact, job_of_logs, ranks_of_logs, world_size_of
 from mgpu_doctor.case.log_matches import LogMatch
-from mgpu_doctor.case.log_sources import LabelledLog, log_files, ranks_seen, with_ranks
+from mgpu_doctor.case.log_sources import (
+    LabelledLog,
+    find_mixed_folders,
+    log_files,
+    ranks_seen,
+    with_ranks,
+)
 from mgpu_doctor.case.model import Case, Console, LoggedEnd, Subject, Unexamined
 from mgpu_doctor.case.worded_errors import find_worded_errors
 from mgpu_doctor.signatures.error_endings import ENDINGS
@@ -35,6 +41,10 @@ MOST_UNREADABLE = 8
 """Most unreadable logs that are reported one by one."""
 
 
+MOST_NAMED = 3
+"""Folders that a message names."""
+
+
 class NotALog(ValueError):  # noqa: N818 - like `NotARecording`
     """No log could be read. Its text is one sentence that says what to do."""
 
@@ -47,7 +57,10 @@ def load_logs(subjects: Sequence[str]) -> Case:
     Raises NotALog if nothing can be read.
     """
     with within_budget():
-        found = _read(log_files(subjects))
+        paths = log_files(subjects)
+        if mixed := find_mixed_folders(paths):
+            raise NotALog(_ask_for_one_job(subjects, len(paths), mixed))
+        found = _read(paths)
     if not found.scanned:
         raise NotALog(_why_not(subjects, found.unexamined))
     return _case(subjects, found)
@@ -144,6 +157,14 @@ def _why_not(subjects: Sequence[str], unexamined: Sequence[Unexamined]) -> str:
     if unexamined:
         return unexamined[0].reason
     return f"{', '.join(subjects)} holds no console logs: name the logs themselves."
+
+
+def _ask_for_one_job(subjects: Sequence[str], files: int, folders: Sequence[str]) -> str:
+    named = ", ".join(folders[:MOST_NAMED])
+    return (
+        f"{', '.join(subjects)} holds {files} files that look like logs, in {len(folders)} unlike "
+        f"folders such as {named}: they are hardly of one job. Name the logs or the folder of one."
+    )
 
 
 def _case(subjects: Sequence[str], found: _LogSources) -> Case:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,9 @@ from mgpu_probes.outside.untrusted_files import entries_below
 MOST_FILES = 20_000
 MOST_DEPTH = 6
 
+MOST_KINDS = 12
+"""Kinds of folders of one job: a launcher makes one for each host, attempt, rank and stream."""
+_WITH_A_NUMBER = re.compile(r"[^/]*\d[^/]*")
 _LOG = re.compile(
     r"(?:\.(?:log|out|err|txt|stdout|stderr)|(?:^|[-_.])std(?:out|err)|^[\w-]+)"
     r"(?:[.-]\d{1,8})?(?:\.(?:gz|bz2|xz))?$"
@@ -34,6 +37,17 @@ def log_files(subjects: Sequence[str]) -> dict[str, Path | None]:
         else:
             paths[subject] = None
     return dict(list(paths.items())[:MOST_FILES])
+
+
+def find_mixed_folders(paths: Mapping[str, Path | None]) -> tuple[str, ...]:
+    """Folders below a named one that hold logs, if they are too unlike each other to be of one job,
+    as in a temporary folder; names that differ in a number or a hash are alike. Else empty."""
+    kinds: dict[str, str] = {}
+    for path, root in paths.items():
+        if root is not None:
+            folder = os.path.dirname(path)
+            kinds.setdefault(_WITH_A_NUMBER.sub("#", os.path.relpath(folder, root)), folder)
+    return tuple(kinds.values()) if len(kinds) > MOST_KINDS else ()
 
 
 def _inside(root: Path, folder: Path, depth: int) -> Iterator[str]:

@@ -14,7 +14,7 @@ from mgpu_probes.outside.traces.xplane_trace import ENDING as XPLANE
 from mgpu_probes.outside.untrusted_files import entries_below, open_below, open_named
 
 from mgpu_doctor.case.profiler_traces import newest_profile
-from mgpu_doctor.recording.home import LATEST, find, home, runs, suggest_recording
+from mgpu_doctor.recording.home import LATEST, find, home, is_recording, runs, suggest_recording
 from mgpu_doctor.recording.layout import BOXES, HOSTS, INFO
 
 STANDARD_INPUT = "-"
@@ -112,6 +112,19 @@ def _recognize_folder(path: Path) -> Subject:
     names = {entry.name for entry in entries}
     if INFO in names or HOSTS in names or path.name == BOXES:
         return Recording(path)
+    below = [entry.path for entry in entries if entry.is_folder and is_recording(entry.path)]
+    if below and len(entries) == 1:
+        return Recording(below[0])
+    if len(below) == 1:
+        raise UnknownSubject(
+            f"{path} holds the recording {below[0].name} and other files: name one of them."
+        )
+    if below:
+        newest = max(below, key=lambda folder: folder.name)
+        raise UnknownSubject(
+            f"{path} holds {len(below)} recordings: name one, such as {newest}, or compare them "
+            f"with `mgpu-doctor compare {path}`."
+        )
     opened = entries[:MAX_ENTRIES]
     kinds = {type(_recognize_content(entry.path, path)) for entry in opened if entry.is_file}
     if Flights in kinds:

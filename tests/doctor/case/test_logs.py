@@ -281,3 +281,38 @@ def test_signs_of_lines_that_were_read_already() -> None:
 def _case_of(lines: list[str]) -> Case:
     with tempfile.TemporaryDirectory() as folder:
         return load_logs([str(write(Path(folder) / "x.log", lines))])
+
+
+def test_a_folder_of_many_jobs_asks_for_one(tmp_path: Path) -> None:
+    """A launcher's folders differ in numbers; those of a temporary folder in everything."""
+    launched, mixed = tmp_path / "launched", tmp_path / "mixed"
+    for rank in range(40):
+        folder = launched / "none_7f3a" / f"attempt_{rank % 2}" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text("step 1\n")
+        (launched / f"node-{rank}").mkdir()
+        (launched / f"node-{rank}" / "out.log").write_text("step 1\n")
+    assert load_logs([str(launched)]).subject.kind == "log"
+    for word in [
+        "build",
+        "cache",
+        "cargo",
+        "editor",
+        "fonts",
+        "games",
+        "mail",
+        "music",
+        "news",
+        "photos",
+        "radio",
+        "shell",
+    ]:
+        (mixed / word).mkdir(parents=True)
+        (mixed / word / "a.log").write_text("step 1\n")
+    (mixed / "b.log").write_text("step 1\n")
+    with pytest.raises(NotALog, match="13 files that look like logs, in 13 unlike folders") as why:
+        load_logs([str(mixed)])
+    assert str(why.value).count("\n") == 0
+    assert load_logs([str(mixed / "build")]).subject.kind == "log"
+    files = [str(path) for path in mixed.rglob("*.log")]
+    assert load_logs(files).subject.kind == "log", "files that are named are of one job"

@@ -113,3 +113,14 @@ def test_latest_where_there_is_none() -> None:
 def test_a_pipe_is_not_read_to_tell_what_it_is(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert recognize_path(tmp_path / "pipe") == Log(str(tmp_path / "pipe"))
+
+
+def test_a_folder_of_recordings_asks_for_one(tmp_path: Path) -> None:
+    only = recording(tmp_path / "all" / "20260101-000000-a", [HEALTHY] * 2)
+    assert recognize_path(tmp_path / "all") == Recording(only)
+    (tmp_path / "all" / "job.log").write_text("step 1\n")
+    with pytest.raises(UnknownSubject, match="holds the recording 20260101-000000-a and other"):
+        recognize_path(tmp_path / "all")
+    newest = recording(tmp_path / "all" / "20260102-000000-b", [HEALTHY] * 2)
+    with pytest.raises(UnknownSubject, match=f"holds 2 recordings: name one, such as {newest},"):
+        recognize_path(tmp_path / "all")
