@@ -80,6 +80,8 @@ class Treatment:
     most: int = 0
     variable: str | None = None
     """The environment variable that it sets."""
+    switches: bool = False
+    """Whether it can be switched on and off while the job runs."""
     waits_to_be_named: bool = False
     """Whether it is tried only if the user names it: it may change how the training converges, or
     hardly ever fits."""

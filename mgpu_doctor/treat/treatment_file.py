@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from mgpu_probes.inprocess import TREATMENTS_VARIABLE
+from mgpu_probes.inprocess import BLOCKS_VARIABLE, TREATMENTS_VARIABLE
 
 from mgpu_doctor.advice.treatment import Value
 from mgpu_doctor.advice.treatment_catalogue import TREATMENTS, check_values, split_by_way
@@ -68,12 +68,18 @@ def read_treatments(file: Path) -> dict[str, Value]:
 
 
 def treated_environment(
-    environment: Mapping[str, str], values: Mapping[str, Value]
+    environment: Mapping[str, str],
+    values: Mapping[str, Value],
+    blocks: tuple[int, int, bool] | None = None,
 ) -> dict[str, str]:
-    """An environment in which a job gets these treatments."""
+    """An environment in which a job gets these treatments: always, or in some of the blocks of
+    steps (first step, length, inverted), see `mgpu_probes.inprocess.treatments.trial_blocks`."""
     patches, variables = split_by_way(values)
     changed = {**environment, **variables}
     changed.pop(TREATMENTS_VARIABLE, None)
     if patches:
         changed[TREATMENTS_VARIABLE] = json.dumps(patches)
+    changed.pop(BLOCKS_VARIABLE, None)
+    if blocks is not None:
+        changed[BLOCKS_VARIABLE] = json.dumps(blocks)
     return changed

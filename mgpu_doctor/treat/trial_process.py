@@ -40,6 +40,9 @@ class TrialRequest(TypedDict):
     """An empty folder for the private view; empty: the job runs without one."""
     values: dict[str, bool | int]
     """Treatments of the catalogue."""
+    blocks: tuple[int, int, bool] | None
+    """First step and length of the blocks in which they are off and on, and whether the order is
+    inverted; None: always on."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,7 +56,9 @@ def main(arguments: Sequence[str]) -> int:
             request["command"],
             directory=recording,
             kind="run",
-            environment=treated_environment({**os.environ, **OFFLINE}, request["values"]),
+            environment=treated_environment(
+                {**os.environ, **OFFLINE}, request["values"], request["blocks"]
+            ),
             starter=view_command(Path(request["scratch"]), recording) if private else (),
         )
     except CannotStartError as error:

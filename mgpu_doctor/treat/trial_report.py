@@ -91,6 +91,7 @@ def _outcome(report: TrialReport, outcome: Outcome) -> dict[str, Any]:
         "verdict": outcome.verdict,
         "reason": outcome.reason,
         "runs": outcome.runs,
+        "switched": outcome.switched,
         "predicted_step_time_ratio": candidate.ratio if candidate is not None else None,
         "findings": list(candidate.codes) if candidate is not None else [],
         "saved": _saved(outcome.saved),

@@ -20,6 +20,7 @@ import psutil
 from mgpu_doctor.advice.treatment import Value
 from mgpu_doctor.advice.treatment_catalogue import split_by_way
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS as LEAST_MEASURED
+from mgpu_doctor.analysis.trials.switched_effect import SwitchedBlocks
 from mgpu_doctor.analysis.trials.trial_run import Shortfall, TrialRun, measure_run
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.process_metadata import Treated
@@ -89,11 +90,13 @@ class TrialRunner:
         *,
         steps: int | None,
         limit: float,
+        blocks: SwitchedBlocks | None = None,
         keeps_case: bool = False,
     ) -> Trial:
         """Runs the job with these treatments until all ranks have made `steps` steps after the
-        warm-up (None: the first run, which decides), or for `limit` seconds. `keeps_case`: also
-        loads the case of the job while it still runs: afterwards it is one that was killed."""
+        warm-up (None: the first run, which decides), or for `limit` seconds. `blocks`: of steps in
+        which they are off and on; None: they are always on. `keeps_case`: also loads the case of
+        the job while it still runs: afterwards it is one that was killed."""
         began = time.monotonic()
         folder = self._folder / f"{self._count:03d}"
         self._count += 1
@@ -105,6 +108,7 @@ class TrialRunner:
             "recording": str(recording),
             "scratch": str(scratch) if self._private else "",
             "values": dict(values),
+            "blocks": None if blocks is None else (FIRST_STEP, blocks.length, blocks.inverted),
         }
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
         process = subprocess.Popen(

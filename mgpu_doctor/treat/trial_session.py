@@ -1,12 +1,15 @@
 """A session of trials: the job as it is, each treatment, then those that help together.
 
-Runs follow each other in the order A B B A C C A …: every treatment lies between two runs of the
-job as it is, and is run twice. A treatment that seems to matter but is not certain is run in a
-second such block.
+A treatment that can be switched while the job runs is switched on and off in one run, and if it
+seems to matter, in a second one with on and off exchanged. If that does not work out, or it cannot
+be switched, whole runs follow each other in the order A B B A C C A …: every treatment lies between
+two runs of the job as it is, and is run twice. A treatment that seems to matter but is not certain
+is run in a second such block.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -20,6 +23,12 @@ from mgpu_doctor.analysis.trials.paired_effect import (
     TimeSaved,
     estimate_saving,
     pool_noise,
+)
+from mgpu_doctor.analysis.trials.switched_effect import (
+    BLOCKS,
+    SwitchedBlocks,
+    estimate_switched,
+    join_losses,
 )
 from mgpu_doctor.analysis.trials.trial_run import TrialRun
 from mgpu_doctor.analysis.trials.trial_verdict import (
@@ -35,6 +44,10 @@ from mgpu_doctor.treat.trial_runner import Problem, Trial, TrialFailure
 MOST_BLOCKS = 2
 """Blocks per treatment, and looks at its result."""
 _RUNS_PER_BLOCK = 3
+_SWITCHED_SECONDS = 1.5
+_LEAST_SWITCHED = 6
+"""Length of the blocks of a run in which a treatment is switched: so many seconds, at least so many
+steps, at most half of a run's. Choices."""
 _SLOWER, _MORE = 3.0, 30.0
 """A trial is given up after this multiple of the first one's time, and these seconds."""
 
@@ -48,6 +61,7 @@ class RunTrial(Protocol):
         *,
         steps: int | None,
         limit: float,
+        blocks: SwitchedBlocks | None = None,
         keeps_case: bool = False,
     ) -> Trial: ...
 
@@ -72,6 +86,8 @@ class Outcome:
     sites: tuple[str, ...] = ()
     """The script's lines whose calls were changed, as `file:line`."""
     runs: int = 0
+    switched: bool = False
+    """Whether it was switched on and off within its runs."""
 
 
 @dataclass(slots=True)
@@ -80,6 +96,10 @@ class _Tried:
 
     values: Mapping[str, Value]
     blocks: list[tuple[TrialRun, TrialRun, TrialRun, TrialRun]] = field(default_factory=list)
+    switched: list[TrialRun] = field(default_factory=list)
+    """Runs in which it was switched on and off, in inverse order in the second one."""
+    block: int = 0
+    """Steps per block of these runs."""
     failure: TrialFailure | None = None
     sites: tuple[str, ...] = ()
 
@@ -135,13 +155,22 @@ class Session:
         """Tries treatments together, in as many blocks as needed and the budget allows."""
         tried = _Tried(values)
         self._tried.append(tried)
+        switches = all(TREATMENTS[name].switches for name in values)
+        if not (switches and self._repeat(tried, self._add_switched)) and tried.failure is None:
+            tried.switched.clear()
+            self._repeat(tried, self._add_block)
+        return self._judge(tried)
+
+    def _repeat(self, tried: _Tried, add: Callable[[_Tried], bool]) -> bool:
+        """Adds trials until the verdict is settled; False if there is none."""
+        saved = None
         for _ in range(MOST_BLOCKS):
-            if not self.has_time() or not self._add_block(tried):
+            if not add(tried):
                 break
             saved = self._estimate(tried)
             if saved is None or is_settled(saved):
                 break
-        return self._judge(tried)
+        return saved is not None
 
     def outcomes(self) -> list[Outcome]:
         """The outcomes so far, judged by the noise of all runs so far."""
@@ -205,15 +234,46 @@ class Session:
             self._longest = max(self._longest, trial.seconds)
         return trial
 
+    def _find_block(self) -> int:
+        """Steps per block of a run in which a treatment is switched."""
+        seconds, steps = self._level(self.plain[0]).seconds, self.steps or 0
+        wanted = min(steps // 2, math.ceil(_SWITCHED_SECONDS / seconds))
+        return max(_LEAST_SWITCHED, wanted)
+
+    def _add_switched(self, tried: _Tried) -> bool:
+        """Runs the job once and switches the treatment on and off; False if there was no time, or
+        the run does not show anything."""
+        block = tried.block = tried.block or self._find_block()
+        steps = BLOCKS * block
+        expected = self._longest + steps * self._level(self.plain[0]).seconds
+        if self._left() < expected * (MOST_BLOCKS - len(tried.switched)):
+            return False
+        self._report(describe_values(tried.values), self._left())
+        limit = _SLOWER * expected + _MORE
+        blocks = SwitchedBlocks(block, inverted=bool(tried.switched))
+        trial = self._run(tried.values, steps=steps, limit=limit, blocks=blocks)
+        self._note_sites(tried, trial)
+        if isinstance(trial.result, TrialFailure):
+            if trial.result.problem is Problem.NOT_APPLIED:
+                tried.failure = trial.result
+            return False
+        tried.switched.append(trial.result)
+        return True
+
+    def _note_sites(self, tried: _Tried, trial: Trial) -> None:
+        sites = (site for each in trial.treated for site in each.sites)
+        tried.sites = tried.sites or tuple(dict.fromkeys(sites))
+
     def _add_block(self, tried: _Tried) -> bool:
-        """Runs a block; False if it could not be completed."""
+        """Runs a block; False if there was no time, or it could not be completed."""
+        if not self.has_time():
+            return False
         treated: list[TrialRun] = []
         before = self.plain[-1]
         for _ in range(2):
             self._report(describe_values(tried.values), self._left())
             trial = self._run_once(tried.values)
-            sites = (site for each in trial.treated for site in each.sites)
-            tried.sites = tried.sites or tuple(dict.fromkeys(sites))
+            self._note_sites(tried, trial)
             if isinstance(trial.result, TrialFailure):
                 tried.failure = trial.result
                 return False
@@ -226,6 +286,9 @@ class Session:
         return True
 
     def _estimate(self, tried: _Tried) -> TimeSaved | None:
+        if tried.switched:
+            runs = [run.seconds for run in tried.switched]
+            return estimate_switched(runs, tried.block)
         noise = self.noise
         if noise is None or not tried.blocks:
             return None
@@ -233,7 +296,7 @@ class Session:
         return estimate_saving(blocks, noise, looks=MOST_BLOCKS)
 
     def _judge(self, tried: _Tried) -> Outcome:
-        runs = 2 * len(tried.blocks)
+        runs = len(tried.switched) or 2 * len(tried.blocks)
         if tried.failure is not None:
             fits = tried.failure.problem is not Problem.NOT_APPLIED
             verdict = Verdict.FAILS if fits else Verdict.DOES_NOT_FIT
@@ -243,12 +306,17 @@ class Session:
         saved = self._estimate(tried)
         if saved is None:
             return Outcome(tried.values, Verdict.UNTRIED, "the budget was used up")
+        runs_with = tried.switched or tried.treated
+        plain = [run.losses for run in self.plain if run.losses is not None]
+        treated = [run.losses for run in runs_with if run.losses is not None]
+        if tried.switched:
+            plain, treated = join_losses(plain, treated, tried.block)
         loss = compare_losses(
-            [run.losses for run in self.plain if run.losses is not None],
-            [run.losses for run in tried.treated if run.losses is not None],
+            plain,
+            treated,
             max((TREATMENTS[name].effect for name in tried.values), key=list(Effect).index),
         )
-        memory = [run.memory_bytes for run in tried.treated if run.memory_bytes is not None]
+        memory = [run.memory_bytes for run in runs_with if run.memory_bytes is not None]
         return Outcome(
             tried.values,
             judge(saved, loss),
@@ -257,6 +325,7 @@ class Session:
             memory_bytes=max(memory, default=None),
             sites=tried.sites,
             runs=runs,
+            switched=bool(tried.switched),
         )
 
 

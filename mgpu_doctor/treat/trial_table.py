@@ -45,6 +45,10 @@ def render_report(report: TrialReport, *, width: int, unicode: bool) -> str:
         if outcome.reason
     ]
     parts += ["", *_wrap(reasons, width)] if reasons else []
+    switched = [describe_values(each.values) for each in report.outcomes if each.switched]
+    if switched:
+        sentence = f"Switched on and off within the same runs: {', '.join(switched)}."
+        parts += ["", *_wrap([sentence], width)]
     unfit = [f"{each.name} ({line(each.reason)})" for each in report.unfit if not each.fits]
     waiting = [each.name for each in report.unfit if each.fits]
     if unfit:

@@ -64,7 +64,9 @@ dist.destroy_process_group()
 """
 
 
-def train(folder: Path, treatments: dict[str, Any], ranks: int = 1) -> tuple[Any, Any]:
+def train(
+    folder: Path, treatments: dict[str, Any], ranks: int = 1, blocks: str = ""
+) -> tuple[Any, Any]:
     """What the script saw, and what rank 0's box holds, for a run with these treatments."""
     boxes = folder / f"boxes-{'-'.join(treatments)}"
     script = folder / "script.py"
@@ -77,6 +79,7 @@ def train(folder: Path, treatments: dict[str, Any], ranks: int = 1) -> tuple[Any
                 "PYTHONPATH": str(INJECT),
                 "MGPU_DOCTOR_BOXES": str(boxes),
                 "MGPU_DOCTOR_TREATMENTS": json.dumps(treatments),
+                "MGPU_DOCTOR_TREATMENT_BLOCKS": blocks,
                 "RANK": str(rank),
                 "WORLD_SIZE": str(ranks),
                 "OMP_NUM_THREADS": "1",
@@ -177,3 +180,23 @@ def test_exchanging_gradients_once_per_update_trains_the_same_weights(tmp_path: 
     treated, box = train(tmp_path, {"ddp-no-sync": 4}, ranks=2)
     assert treated["weights"] == pytest.approx(untreated["weights"], abs=1e-5)
     assert (box.birth["ddp"]["forwards"], box.birth["ddp"]["synced"]) == (18, 4)
+
+
+@pytest.mark.parametrize(("blocks", "synced"), [("[1, 1, false]", 12), ("[1, 1, true]", 13)])
+def test_switching_in_the_same_step_on_all_ranks(blocks: str, synced: int, tmp_path: Path) -> None:
+    """Five updates of 4, 4, 4, 4 and 2 passes; off in the first, then A B B A or B A A B. Gradients
+    are exchanged in each pass where it is off, else once, and by the optimizer after a short
+    group."""
+    untreated, _ = train(tmp_path, {}, ranks=2)
+    treated, box = train(tmp_path, {"ddp-no-sync": 4}, ranks=2, blocks=blocks)
+    assert treated["weights"] == pytest.approx(untreated["weights"], abs=1e-5)
+    assert (box.birth["ddp"]["forwards"], box.birth["ddp"]["synced"]) == (18, synced)
+
+
+def test_switching_garbage_collection_and_precision(tmp_path: Path) -> None:
+    treatments = {"gc-freeze": True, "gc-together": 100, "autocast-bf16": True}
+    on, _ = train(tmp_path, treatments, blocks="[1, 1, false]")
+    assert (on["frozen"], on["collects"]) == (True, False)
+    assert on["inside"] == ["torch.bfloat16", "torch.float32"]
+    off, _ = train(tmp_path, treatments, blocks="[1, 1, true]")
+    assert (off["frozen"], off["collects"]) == (False, True)

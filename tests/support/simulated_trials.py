@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mgpu_doctor.advice.treatment import Value
+from mgpu_doctor.analysis.trials.switched_effect import SwitchedBlocks
 from mgpu_doctor.analysis.trials.trial_run import TrialRun
 from mgpu_doctor.case.process_metadata import Treated
 from mgpu_doctor.treat.trial_runner import FIRST_STEP, Problem, Trial, TrialFailure
@@ -37,6 +38,10 @@ class SimulatedJob:
     step_seconds: float = 0.1
     recorded: Sequence[Sequence[float]] = ()
     """Step times of real runs of one job, to draw from instead."""
+    most_steps: int = 10**6
+    """The job ends after these measured steps."""
+    pause_every: int = 0
+    """One in so many steps takes five times as long, as with a checkpoint; 0: none."""
     now: float = 0.0
     ran: list[dict[str, Value]] = field(default_factory=list)
 
@@ -49,6 +54,7 @@ class SimulatedJob:
         *,
         steps: int | None,
         limit: float,  # noqa: ARG002 - the signature of a runner
+        blocks: SwitchedBlocks | None = None,
         keeps_case: bool = False,  # noqa: ARG002
     ) -> Trial:
         self.ran.append(dict(values))
@@ -57,9 +63,13 @@ class SimulatedJob:
         if failure is not None:
             return Trial(failure, 10.0)
         ratio = float(np.prod([self.ratios.get(name, 1.0) for name in values]))
-        seconds = self._draw(steps or 60) * ratio * (1 + self.drift) ** len(self.ran)
-        change = sum(self.loss_change.get(name, 0.0) for name in values)
-        losses = np.linspace(2.0, 1.0, len(seconds)) + change
+        count = min(steps or 60, self.most_steps)
+        on = np.ones(count, bool) if blocks is None else blocks.treated_steps(count)
+        seconds = self._draw(count) * np.where(on, ratio, 1.0) * (1 + self.drift) ** len(self.ran)
+        if self.pause_every:
+            seconds[:: self.pause_every] *= 5.0
+        change = np.where(on, sum(self.loss_change.get(name, 0.0) for name in values), 0.0)
+        losses = 2.0 - np.arange(count) / 59 + change
         if not self.seeded:
             losses = losses + self.random.normal(0, 0.1, len(seconds))
         treated = tuple(Treated(name=name, changed=1, sites=("train.py:3",)) for name in values)
@@ -67,7 +77,10 @@ class SimulatedJob:
 
     def _draw(self, steps: int) -> np.ndarray:
         if self.recorded:
-            return np.array(self.recorded[int(self.random.integers(len(self.recorded)))])[:steps]
+            runs = [np.array(self.recorded[int(self.random.integers(len(self.recorded)))])]
+            while sum(map(len, runs)) < steps:
+                runs.append(runs[0])
+            return np.concatenate(runs)[:steps]
         weights = (1 - self.alike**2) ** 0.5 * self.alike ** np.arange(_REACH)
         noise = self.random.normal(0, self.within_runs, steps + _REACH - 1)
         noise = np.convolve(noise, weights, "valid")

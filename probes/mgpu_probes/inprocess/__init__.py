@@ -5,3 +5,7 @@ BOXES_VARIABLE = "MGPU_DOCTOR_BOXES"
 TREATMENTS_VARIABLE = "MGPU_DOCTOR_TREATMENTS"
 """The environment variable that names the treatments of this job and their values, a JSON object;
 without it nothing is changed."""
+BLOCKS_VARIABLE = "MGPU_DOCTOR_TREATMENT_BLOCKS"
+"""The environment variable with the blocks of steps in which treatments are on and off,
+JSON
+`[first, length, inverted]`; without it they are always on. See `treatments.trial_blocks`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import BOXES_VARIABLE, TREATMENTS_VARIABLE
+from . import BLOCKS_VARIABLE, BOXES_VARIABLE, TREATMENTS_VARIABLE
 from .framework_adapters import load_adapters
 from .import_watch import Watch
 
@@ -31,7 +31,9 @@ def install() -> bool:
     if os.environ.get(TREATMENTS_VARIABLE):
         from .treatments.treatment_adapter import load_treatments
 
-        treatments = load_treatments(os.environ[TREATMENTS_VARIABLE])
+        treatments = load_treatments(
+            os.environ[TREATMENTS_VARIABLE], os.environ.get(BLOCKS_VARIABLE)
+        )
         for name in treatments.modules:
             watched.setdefault(name, []).append(treatments)
     watch = Watch(watched.keys(), _Patch(watched), _fail)

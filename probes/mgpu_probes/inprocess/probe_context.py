@@ -95,6 +95,9 @@ class ProbeContext:
         """Called after some of the recorded steps (`_FIRST_CALLBACK_STEP`)."""
         self.on_end: list[Callable[[], None]] = []
         """Called when the process ends without a failure."""
+        self.step_begins: Callable[[int], int] | None = None
+        """Called with the number of the step that begins; returns that of its next call. Set before
+        the first step; it may be called earlier, too."""
         self.every_step: Callable[[], None] | None = None
         """Called after every recorded step while a trace is requested."""
         self.is_data_worker: Callable[[], bool] = bool
@@ -143,8 +146,9 @@ class ProbeContext:
         self.memory.start()
         self._mark_cost = 0
         self._metadata_due = 0
-        self.callbacks_due = _FIRST_CALLBACK_STEP
-        """The number of recorded steps after which `on_step` is called next."""
+        self._on_step_due = _FIRST_CALLBACK_STEP
+        self.callbacks_due = 0
+        """The number of recorded steps after which something is called next."""
 
     # --- for adapters, at import --------------------------------------------------------------
 
@@ -421,13 +425,20 @@ class ProbeContext:
         ledger.step_bits = number << 8
         ledger.words[_PROBE_COST_WORD] = self._cost()
         if number >= self.callbacks_due:
-            self.callbacks_due += min(self.callbacks_due, _MOST_STEPS_BETWEEN_CALLBACKS)
-            for callback in self.on_step:
-                callback()
+            self._call_back(number)
         if end >= self._metadata_due or number in _EARLY_METADATA:
             self.renew_metadata()
         if self.every_step is not None:
             self.every_step()
+
+    def _call_back(self, number: int) -> None:
+        if number >= self._on_step_due:
+            self._on_step_due += min(self._on_step_due, _MOST_STEPS_BETWEEN_CALLBACKS)
+            for callback in self.on_step:
+                callback()
+        self.callbacks_due = self._on_step_due
+        if self.step_begins is not None:
+            self.callbacks_due = min(self._on_step_due, self.step_begins(number))
 
     def _cost(self) -> int:
         spent = self.ledger.marks * self._mark_cost + self.spent_ns + self.memory.spent_ns

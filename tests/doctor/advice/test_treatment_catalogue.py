@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mgpu_probes.inprocess.treatments.treatment_adapter import APPLICATIONS
+from mgpu_probes.inprocess.treatments.treatment_adapter import APPLICATIONS, SWITCHABLE
 
 from mgpu_doctor.advice.treatment import Effect, Situation, Way
 from mgpu_doctor.advice.treatment_catalogue import (
@@ -31,6 +31,7 @@ def situation(**facts: Any) -> Situation:
 def test_every_patch_can_be_applied_and_every_variable_set() -> None:
     patches = {name for name, each in TREATMENTS.items() if each.way is Way.PATCH}
     assert patches == APPLICATIONS.keys()
+    assert {name for name, each in TREATMENTS.items() if each.switches} == SWITCHABLE
     variables = [each.variable for each in TREATMENTS.values() if each.way is Way.ENVIRONMENT]
     assert all(variables)
     assert not any(each.variable for each in TREATMENTS.values() if each.way is Way.PATCH)

@@ -30,13 +30,15 @@ ITERABLE_DATASET, NO_WORKERS = "iterable-dataset", "no-workers"
 
 
 def edit_call(owner: Any, name: str, change: Change, edit: Edit) -> None:
-    """Replaces `owner.name` by a function that edits its arguments first. An error in editing
-    leaves the call as it is."""
+    """Replaces `owner.name` by a function that edits its arguments first, while the treatment is
+    on. An error in editing leaves the call as it is."""
     original = getattr(owner, name)
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if not change.switch.is_on:
+            return original(*args, **kwargs)
         try:
             bound = signature.bind(*args, **kwargs)
             reason = edit(bound.arguments)
@@ -167,3 +169,5 @@ APPLICATIONS: dict[str, dict[str, Apply]] = {
     "drop-gradients": {"torch.optim.optimizer": _drop_gradients},
 }
 """For each treatment, the modules that it changes, and the function that changes each."""
+SWITCHABLE = frozenset({"drop-gradients"})
+"""Those whose call is made in every step, so that they can be switched while the job runs."""

@@ -23,15 +23,25 @@ SEVERAL_MODULES = "several-modules"
 
 
 def _freeze_garbage(change: Change, context: ProbeContext, _: ModuleType) -> None:
-    """Excludes the objects that exist after the first steps from garbage collection."""
+    """Excludes the objects that exist after the first steps from garbage collection. Where it is
+    switched off again, the collector's counters start anew, as freezing resets them."""
 
     def freeze() -> None:
-        if not change.changed:
+        if change.switch.is_on and not change.changed:
             gc.collect()
             gc.freeze()
             change.note()
 
+    def switch() -> None:
+        if not change.changed:
+            freeze()
+            return
+        gc.freeze()
+        if not change.switch.is_on:
+            gc.unfreeze()
+
     context.on_step.append(freeze)
+    change.switch.on_change.append(switch)
 
 
 def _collect_together(change: Change, _: ProbeContext, optimizer: ModuleType) -> None:
@@ -41,13 +51,18 @@ def _collect_together(change: Change, _: ProbeContext, optimizer: ModuleType) ->
     def collect(*_: Any) -> None:
         nonlocal updates
         updates += 1
-        if updates == 1:
+        if change.switch.is_on and not change.changed:
             gc.disable()
             change.note()
-        elif updates % change.value == 0:
+        elif change.switch.is_on and updates % change.value == 0:
             gc.collect(1)
 
+    def switch() -> None:
+        if change.changed:
+            (gc.disable if change.switch.is_on else gc.enable)()
+
     optimizer.register_optimizer_step_post_hook(collect)
+    change.switch.on_change.append(switch)
 
 
 def _autocast_forward(change: Change, _: ProbeContext, distributed: ModuleType) -> None:
@@ -60,7 +75,7 @@ def _autocast_forward(change: Change, _: ProbeContext, distributed: ModuleType) 
 
     @functools.wraps(original)
     def forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
-        if wrap.compiling():
+        if wrap.compiling() or not change.switch.is_on:
             return original(module, *inputs, **kwargs)
         if id(module) not in known:
             known.add(id(module))
@@ -95,16 +110,23 @@ class _Accumulation:
         """Training forward passes since the last update."""
         self._synced = False
         """Whether the gradients of all of them will be or are exchanged."""
+        self._is_on = True
+        """Whether the update that is prepared now is treated: all of it, or nothing of it."""
 
     def forward_begins(self, module: Any) -> None:
         """Before a training forward pass: decides whether its gradients are exchanged."""
         if self._module is None:
             self._module = module
-            self._change.note(sys._getframe(2))
         if module is not self._module:
             self._change.refuse(SEVERAL_MODULES)
             return
+        if not self._passes:
+            self._is_on = self._change.switch.is_on
         self._passes += 1
+        if not self._is_on:
+            return
+        if not self._change.changed:
+            self._change.note(sys._getframe(2))
         self._synced = self._passes % self._change.value == 0
         module.require_backward_grad_sync = self._synced
 
@@ -114,7 +136,7 @@ class _Accumulation:
         module = self._module
         if module is None or not self._passes:
             return
-        if not self._synced:
+        if self._is_on and not self._synced:
             distributed, group = sys.modules["torch.distributed"], module.process_group
             size = distributed.get_world_size(group)
             for parameter in module.parameters():
@@ -158,3 +180,5 @@ APPLICATIONS: dict[str, dict[str, Apply]] = {
     "ddp-no-sync": {_DDP: _skip_exchanges, _OPTIMIZER: _finish_exchanges},
 }
 """For each treatment, the modules that it changes, and the function that changes each."""
+SWITCHABLE = frozenset(APPLICATIONS)
+"""Those that can be switched on and off while the job runs."""

@@ -6,11 +6,13 @@ environment requests treatments. An error in applying one is recorded, and leave
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, Any
 
 from ..exits import is_library_code
 from . import call_arguments, loop_changes
+from .trial_blocks import Switch, read_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -30,9 +32,11 @@ UNKNOWN_NAME, ALREADY_SET, HAS_ERROR = "unknown-name", "already-set", "error"
 class Change:
     """A requested treatment, and what it changed in this process."""
 
-    def __init__(self, name: str, value: Any) -> None:
+    def __init__(self, name: str, value: Any, switch: Switch) -> None:
         self.name = name
         self.value = value
+        self.switch = switch
+        """Whether the treatment is on. Only treatments in `SWITCHABLE` heed it."""
         self.changed = 0
         """Number of calls or objects that were changed."""
         self.sites: list[str] = []
@@ -72,19 +76,26 @@ APPLICATIONS: Mapping[str, Mapping[str, Apply]] = {
 """For each treatment, the modules that it changes, and the function that changes each."""
 
 
+SWITCHABLE = loop_changes.SWITCHABLE | call_arguments.SWITCHABLE
+"""Treatments that can be switched on and off while the job runs."""
+
+
 class TreatmentAdapter:
     """The requested treatments, as an adapter of the probe."""
 
     name = "treatments"
 
-    def __init__(self, changes: Collection[Change]) -> None:
+    def __init__(self, changes: Collection[Change], switch: Switch) -> None:
         self.changes = changes
+        self.switch = switch
         self.modules: Collection[str] = {
             module for change in changes for module in APPLICATIONS.get(change.name, ())
         }
 
     def attach(self, context: ProbeContext, name: str, module: ModuleType) -> None:
         """Applies the treatments that change this module."""
+        if self.switch.is_scheduled:
+            context.step_begins = functools.partial(self._switch, context)
         for change in self.changes:
             apply = APPLICATIONS.get(change.name, {}).get(name)
             if apply is not None:
@@ -93,24 +104,35 @@ class TreatmentAdapter:
                 except Exception as trouble:
                     change.refuse(HAS_ERROR, f"{type(trouble).__name__}: {trouble}")
 
+    def _switch(self, context: ProbeContext, step: int) -> int:
+        """Switches for this step. What the block before has changed is written into the box: the
+        trial may be killed before the metadata is written again."""
+        due = self.switch.step_begins(step)
+        context.renew_metadata()
+        return due
+
     def describe(self, _: ProbeContext) -> dict[str, Any]:
         """What each treatment changed in this process so far."""
         return {"treatments": [change.describe() for change in self.changes]}
 
 
-def load_treatments(requested: str) -> TreatmentAdapter:
-    """The adapter for a JSON object of names and values; one without treatments for other text."""
+def load_treatments(requested: str, blocks: str | None = None) -> TreatmentAdapter:
+    """The adapter for a JSON object of names and values; one without treatments for other text.
+    `blocks`: the steps in which they are on, see `read_blocks`."""
+    switch = Switch(read_blocks(blocks))
     try:
         values = json.loads(requested)
     except ValueError:
         values = None
     changes = (
-        [Change(name, value) for name, value in values.items()] if type(values) is dict else []
+        [Change(name, value, switch) for name, value in values.items()]
+        if type(values) is dict
+        else []
     )
     for change in changes:
         if change.name not in APPLICATIONS:
             change.refuse(UNKNOWN_NAME)
-    return TreatmentAdapter(changes)
+    return TreatmentAdapter(changes, switch)
 
 
 def _find_user_line(frame: FrameType | None) -> str | None:
