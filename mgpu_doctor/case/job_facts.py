@@ -18,8 +18,9 @@ from msgspec import Meta
 from mgpu_doctor.case.lenient_json import Moment, reader
 from mgpu_doctor.case.model import Job, JobEnd, Outcome, Rank
 from mgpu_doctor.case.outcomes import outcome_of
-from mgpu_doctor.case.untrusted_json import Json, moment, text, words
+from mgpu_doctor.case.untrusted_json import Json, moment, text, whole, words
 from mgpu_doctor.formatting import name_signal
+from mgpu_doctor.recording.layout import GATHERED
 
 SERVED = "ps"
 """The strategy of a job with parameter servers."""
@@ -87,6 +88,7 @@ def job_of(
         exit_code=end.exit_code,
         signal=end.signal,
         asked=end.asked,
+        pid=None if info.get("kind") == GATHERED else whole(info.get("job_pid"), 1),
     )
 
 

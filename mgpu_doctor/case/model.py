@@ -273,6 +273,8 @@ class Job:
     signal: int | None
     asked: str | None
     """The signal that asked the whole job to end, e.g. `SIGINT`."""
+    pid: int | None = None
+    """Its first process; None: unknown, or on another host than the recording."""
 
 
 @dataclass(frozen=True, slots=True)

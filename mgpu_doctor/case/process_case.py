@@ -71,6 +71,7 @@ def case_of(
             exit_code=None,
             signal=None,
             asked=None,
+            pid=pid or None,
         ),
         observed=snapshots[-1].at,
         ranks=tuple(

@@ -62,6 +62,10 @@ class Progress(NamedTuple):
     """Seconds since any rank ended a step; None if the job makes progress or is over."""
     probe: float | None = None
     """Share of step time, 0..1, that the probe reports as its own cost; mean over the ranks."""
+    epoch: int | None = None
+    """The epoch of the training data loader, from 1."""
+    epoch_left: float | None = None
+    """Seconds until this epoch ends, if steps take as long as the newest ones."""
 
     @property
     def rate(self) -> float | None:

@@ -44,6 +44,7 @@ def measure_progress(case: Case, stages: Stages = ()) -> Progress:
     ends = records["end_ns"][last] * 1e-9 + [rank.clock_offset for rank in ranks]
     idle = _idle(ranks, case.observed - float(ends.max()), seconds)
     teams = _teams(case, ranks, stages) if idle is None else []
+    epoch, left = _epoch(ranks[furthest], seconds) if idle is None else (None, None)
     return Progress(
         step_seconds=seconds,
         samples=_throughput(records, "samples", owner, teams),
@@ -51,7 +52,28 @@ def measure_progress(case: Case, stages: Stages = ()) -> Progress:
         loss=_loss(records, owner),
         idle=idle,
         probe=_probe(ranks, records["seq"][last], seconds),
+        epoch=epoch,
+        epoch_left=left,
     )
+
+
+def _epoch(rank: Rank, step: float) -> tuple[int | None, float | None]:
+    """Returns the epoch, from 1, and its remaining seconds; None unless the steps so far lie in the
+    current epoch of exactly one data loader. `step`: seconds per step."""
+    newest = rank.steps[-1:]
+    each = int(newest["micro_batches"][0])
+    used = each * (int(newest["step"][0]) + 1)
+    fitting = [
+        (loader.epochs, loader.epochs * loader.batches - used)
+        for loader in rank.metadata.loaders
+        if loader.epochs
+        and loader.batches
+        and (loader.epochs - 1) * loader.batches < used <= loader.epochs * loader.batches
+    ]
+    if len(fitting) != 1 or not each:
+        return None, None
+    epoch, batches = fitting[0]
+    return epoch, batches / each * step
 
 
 def _together(parts: Sequence[Records]) -> Records:

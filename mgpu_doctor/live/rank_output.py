@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mgpu_probes.outside.logs.log_lines import numbered_style, split_line
@@ -29,18 +29,22 @@ TIMELESS = (
     "Output has no timestamps: what was printed by this moment is unknown. "
     "It is shown at the recording's end."
 )
+BOTH = "stdout and stderr"
+UNREADABLE = "unreadable"
+"""Stands for a stream whose target is unknown."""
 NOTHING = "Nothing was printed, or the output was not recorded."
 BY_RUN = "`mgpu-doctor run -- COMMAND` records what a job prints"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a standard stream goes. `shared`: whether other ranks print there, too. `end`: the last
-    bytes if it is a file, else None."""
+    """Where a standard stream goes. `file`: device and inode if it is a file. `shared`: whether
+    other ranks print there, too. `end`: the file's last bytes."""
 
     name: str
+    file: tuple[int, int] | None = None
     shared: bool = False
-    end: bytes | None = None
+    end: bytes = b""
 
 
 def target(pid: int, stream: str, others: Iterable[int], most: int) -> Target | None:
@@ -60,7 +64,8 @@ def target(pid: int, stream: str, others: Iterable[int], most: int) -> Target | 
     except OSError:
         return None
     identity = status.st_dev, status.st_ino
-    return Target(name, any(_identity(other, stream) == identity for other in others), end)
+    shared = any(_identity(other, stream) == identity for other in others)
+    return Target(name, identity, shared, end)
 
 
 def _identity(pid: int, stream: str) -> tuple[int, int] | None:
@@ -103,8 +108,9 @@ def output_of(case: Case, rank: RankSummary, *, replayed: bool = False) -> Outpu
     if replayed and case.job.ended is None:
         return Output(reason=TIMELESS)
     streams, elsewhere = ([], "") if replayed else _by_itself(case, rank)
-    known = {stream.name for stream in streams}
-    streams += [log for log in _recorded(case, rank) if log.name not in known]
+    if elsewhere or not streams:  # else the recording's copy shows the same lines again
+        known = {stream.name for stream in streams}
+        streams += [log for log in _recorded(case, rank) if log.name not in known]
     shown = tuple(stream for stream in streams if stream.lines)
     return Output(shown) if shown else Output(reason=_why(case, rank, elsewhere))
 
@@ -117,16 +123,18 @@ def _by_itself(case: Case, rank: RankSummary) -> tuple[list[Stream], str]:
     if over or rank.pid is None or rank.pid not in here:
         return [], ""
     pids = here - {rank.pid}
-    streams: list[Stream] = []
+    streams: dict[tuple[int, int], Stream] = {}
     elsewhere = ""
     for name in DESCRIPTORS:
         to = target(rank.pid, name, [pid for pid in pids if pid is not None], MOST_BYTES)
-        if to is None or to.end is None:
-            elsewhere = elsewhere or (to.name if to is not None else "")
+        if to is None or to.file is None:
+            elsewhere = elsewhere or (to.name if to is not None else UNREADABLE)
+        elif to.file in streams:
+            streams[to.file] = replace(streams[to.file], name=BOTH)
         else:
             lines = _whose(_lines(to.end), case, rank, alone=not to.shared)
-            streams.append(Stream(name, lines))
-    return streams, elsewhere
+            streams[to.file] = Stream(name, lines)
+    return list(streams.values()), elsewhere
 
 
 def _recorded(case: Case, rank: RankSummary) -> Iterator[Stream]:
@@ -174,7 +182,7 @@ def _numbers(case: Case) -> dict[int | None, int | None]:
 def _why(case: Case, rank: RankSummary, elsewhere: str) -> str:
     if case.subject.kind == "recording":
         return NOTHING
-    if not elsewhere:
+    if elsewhere in ("", UNREADABLE):
         return f"Its output was not recorded; {BY_RUN}."
     kinds = {"/dev/pts/": "a terminal", "/dev/tty": "a terminal", "pipe:": "a pipe"}
     kind = next((kind for begins, kind in kinds.items() if elsewhere.startswith(begins)), "")

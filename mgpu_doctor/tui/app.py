@@ -30,7 +30,7 @@ from mgpu_doctor.tui.jobs.greeting import Greeting
 from mgpu_doctor.tui.panel import FindingsPanel, Panel, Room
 from mgpu_doctor.tui.panels import gpu_table, header, machine_graphs, process_table
 from mgpu_doctor.tui.process_panel import ProcessesPanel
-from mgpu_doctor.tui.screens.base import FollowingScreen, Page, help_page
+from mgpu_doctor.tui.screens.base import FindingPage, FollowingScreen, help_page
 from mgpu_doctor.tui.selectable_panels import GpusPanel, RanksPanel
 from mgpu_doctor.tui.themes import ThemedApp
 from mgpu_doctor.tui.view import Order, View
@@ -38,9 +38,10 @@ from mgpu_doctor.tui.view import Order, View
 if TYPE_CHECKING:  # keeps what keys open out of the first frame's imports
     from textual.actions import ActionParseResult
     from textual.dom import DOMNode
+    from textual.events import Key
 
     from mgpu_doctor.case.device_samples import DeviceSample
-    from mgpu_doctor.findings import Diagnosis
+    from mgpu_doctor.findings import Diagnosis, Finding
     from mgpu_doctor.live.machine_recorder import Recorder
     from mgpu_doctor.tui.filter.prompt import Chosen
     from mgpu_doctor.tui.screens.graph_selection import Choice
@@ -55,6 +56,8 @@ MOST_MISSED = 16
 """The most distinct reasons for missed frames that are shown. Each is shown once."""
 MISSED_FOR = 60.0
 """Seconds that such a notice stays on the screen."""
+ANSWERED_FOR = 4.0
+"""Seconds that the answer to a key stays on the screen."""
 TENTHS = 10
 
 
@@ -118,7 +121,13 @@ class TopApp(ThemedApp):
             yield Panel(
                 panels.draw_heatmap, "Steps", id="heat", entitle=header.steps_title, room=Room(6, 3)
             )
-        yield FindingsPanel(panels.draw_findings, "Findings", id="findings", room=Room(6, 2))
+        yield FindingsPanel(
+            panels.draw_findings,
+            "Findings",
+            id="findings",
+            entitle=header.findings_title,
+            room=Room(6, 2),
+        )
         yield Panel(panels.draw_selected_finding, "Selected finding", id="details", room=Room(0, 6))
         yield Footer(compact=True)
 
@@ -188,13 +197,20 @@ class TopApp(ThemedApp):
             return False
         if action in keys.REPLAY_ACTIONS:
             return isinstance(self._frames.source, Player) and not on_a_page
-        if action == "details":
-            return _has_findings(self.frame)
-        if action == "next_job":
-            return isinstance(self._frames.source, Chooser)
-        if action == "stop":
-            return not isinstance(self._frames.source, Player)
+        if action in keys.NOT_NOW:
+            return self._works_now(action)
         return super().check_action(action, parameters)
+
+    def _works_now(self, action: str) -> bool:
+        """Returns whether one of the actions of `NOT_NOW` has something to work on."""
+        if action in ("details", "copy_fix"):
+            return _has_findings(self.frame)
+        if action in ("sort", "reverse"):
+            return self._diagnosis is not None and bool(self._diagnosis.ranks)
+        if action == "next_job":
+            others = self.frame is not None and bool(self.frame.others)
+            return others and isinstance(self._frames.source, Chooser)
+        return not isinstance(self._frames.source, Player)
 
     async def run_action(
         self,
@@ -212,20 +228,42 @@ class TopApp(ThemedApp):
             return False
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        del screen
         yield from keys.commands(self)
-        yield from super().get_system_commands(screen)
+
+    def on_key(self, event: Key) -> None:
+        """Answers a key that does nothing at the moment."""
+        if len(self.screen_stack) == 1 and (why := keys.why_not(self, event.key)):
+            self.notify(why, timeout=ANSWERED_FOR, markup=False)
 
     def action_keys(self) -> None:
         self.push_screen(help_page(self))
 
-    def action_details(self) -> None:
-        diagnosis = self._diagnosis
-        if diagnosis is None or not diagnosis.findings:
-            return
-        from mgpu_doctor.tui.panels import finding_list
+    @property
+    def _selected_finding(self) -> Finding | None:
+        findings = self._diagnosis.findings if self._diagnosis is not None else ()
+        return findings[min(self.view.finding, len(findings) - 1)] if findings else None
 
-        finding = diagnosis.findings[min(self.view.finding, len(diagnosis.findings) - 1)]
-        self.push_screen(Page("Finding", finding_list.finding_details(diagnosis, finding)))
+    def action_details(self) -> None:
+        finding = self._selected_finding
+        if finding is not None and self._diagnosis is not None:
+            from mgpu_doctor.tui.panels import finding_list
+
+            details = finding_list.finding_details(self._diagnosis, finding)
+            self.push_screen(FindingPage("Finding", details))
+
+    def action_copy_fix(self) -> None:
+        finding = self._selected_finding
+        fix = finding.fixes[0] if finding is not None and finding.fixes else None
+        if fix is None:
+            self.notify(keys.NOT_NOW["copy_fix"], timeout=ANSWERED_FOR, markup=False)
+        else:
+            self.copy_to_clipboard(fix.how or fix.summary)
+            self.notify(
+                f"Copied, if the terminal allows it (OSC 52): {text.line(fix.summary)}",
+                timeout=ANSWERED_FOR,
+                markup=False,
+            )
 
     def action_sort(self) -> None:
         orders = list(Order)

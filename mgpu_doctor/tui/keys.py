@@ -57,6 +57,7 @@ BINDINGS: list[BindingType] = [
     Binding(
         "enter", "details", "finding", tooltip="The selected finding in full; escape closes it."
     ),
+    Binding("y", "copy_fix", "copy fix", show=False, tooltip="Copy the selected finding's fix."),
     Binding(
         "slash",
         "filter",
@@ -96,6 +97,7 @@ REPLAY_ACTIONS = frozenset({"pause", "step", "leap", "speed", "seek"})
 MAIN_ACTIONS = frozenset(
     {
         "details",
+        "copy_fix",
         "sort",
         "reverse",
         "filter",
@@ -115,12 +117,37 @@ def list_bindings() -> list[Binding]:
     return [binding for binding in BINDINGS if isinstance(binding, Binding) and binding.tooltip]
 
 
+def why_not(app: App[Any], key: str) -> str | None:
+    """Returns why this key does nothing at the moment; None if it works, or is no key of the live
+    screen."""
+    for binding in BINDINGS:
+        if isinstance(binding, Binding) and key in binding.key.split(","):
+            name = binding.action.partition("(")[0]
+            if app.check_action(name, ()):
+                return None
+            if name in REPLAY_ACTIONS:
+                return "This key works in a replay; p plays the last recording."
+            return NOT_NOW.get(name)
+    return None
+
+
+NOT_NOW = {
+    "details": "There is no finding to open.",
+    "copy_fix": "There is no finding with a fix to copy.",
+    "sort": "There are no ranks to sort.",
+    "reverse": "There are no ranks to sort.",
+    "next_job": "There is no other job to show.",
+    "stop": "A replay has no job to stop.",
+}
+"""Action -> what the screen answers while it does not work."""
+
+
 def commands(app: App[Any]) -> Iterable[SystemCommand]:
     """Returns the palette's commands: the keys' actions that work now."""
     for binding in list_bindings():
         name, _, argument = binding.action.rstrip(")").partition("(")
         if app.check_action(name, (argument,)):
-            title = binding.description.capitalize()
+            title = f"{binding.description.capitalize()}  {app.get_key_display(binding)}"
             yield SystemCommand(
                 title, binding.tooltip, lambda chosen=binding: app.run_action(chosen.action)
             )

@@ -48,6 +48,8 @@ class Panel(ScrollView, inherit_bindings=False):
     The head of `Rows` stays at the top. When another row is marked, it is scrolled into view.
     """
 
+    KEYS: ClassVar[str] = ""
+    """What its own keys do, shown in its title."""
     _retitled = False
     """Whether its title is being set."""
 
@@ -76,7 +78,8 @@ class Panel(ScrollView, inherit_bindings=False):
         super().__init__(id=id, classes="framed" if title and room else None)
         self.room = room
         self._draw = draw
-        self.border_title = self._title = title
+        self._title = title
+        self.border_title = self._titled(title)
         self._entitle = entitle
         self._shown: tuple[Frame, View] | None = None
         self._lines: Sequence[Text] = ()
@@ -129,9 +132,13 @@ class Panel(ScrollView, inherit_bindings=False):
         title = self._entitle(frame) if self._entitle is not None else self._title
         if title != self._title:
             self._title, self._retitled = title, True
-            self.border_title = escape(title)
+            self.border_title = self._titled(title)
             self._retitled = False
         self._redraw()
+
+    def _titled(self, title: str) -> str:
+        """Returns a title as markup, with what the panel's keys do."""
+        return escape(" · ".join(part for part in (title, title and self.KEYS) if part))
 
     def refresh(
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
@@ -215,6 +222,7 @@ def _same(text: Text, other: Text) -> bool:
 class FindingsPanel(Panel):
     """The panel in which a finding can be selected and opened."""
 
+    KEYS = "⏎ explain  y copy fix"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "previous finding", show=False),
         Binding("down", "move(1)", "next finding", show=False),

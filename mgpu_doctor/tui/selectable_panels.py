@@ -25,6 +25,7 @@ FAR = 1 << 20
 class RanksPanel(Panel):
     """Arrows, page keys, a click or a typed number select; Enter or a double click opens."""
 
+    KEYS = "r sort  ⏎ open"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "previous rank", show=False),
         Binding("down", "move(1)", "next rank", show=False),
@@ -48,7 +49,7 @@ class RanksPanel(Panel):
         before = self._view
         super().show(frame, view)
         if (before.order, before.reversed) != (view.order, view.reversed):
-            self.border_title = _by(view)  # which repaints the whole panel
+            self.border_title = self._titled(_by(view))  # which repaints the whole panel
 
     def on_focus(self, _event: Focus) -> None:
         if self._view.rank is None:
@@ -126,6 +127,7 @@ def _by(view: View) -> str:
 class GpusPanel(Panel):
     """Arrows or a click select; Enter or a double click opens."""
 
+    KEYS = "⏎ open"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "previous GPU", show=False),
         Binding("down", "move(1)", "next GPU", show=False),
@@ -138,6 +140,10 @@ class GpusPanel(Panel):
         def __init__(self, which: GpuKey, opened: bool = False) -> None:
             super().__init__()
             self.which, self.opened = which, opened
+
+    def show(self, frame: Frame, view: View) -> None:
+        super().show(frame, view)
+        self.can_focus = bool(self._gpus)
 
     def on_focus(self, _event: Focus) -> None:
         if self._shown is not None and self._shown[1].gpu is None:

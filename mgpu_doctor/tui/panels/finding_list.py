@@ -70,8 +70,6 @@ def selected_finding_lines(diagnosis: Diagnosis, width: int, view: View) -> list
 
 def finding_details(diagnosis: Diagnosis, finding: Finding) -> FindingDetails:
     """Returns everything about a finding, wrapped to the width it is shown in."""
-    pass  # not needed for one frame as text
-
     return FindingDetails(finding, diagnosis.step_seconds)
 
 
@@ -102,13 +100,8 @@ class FindingDetails:
 @kept
 def _lines(finding: Finding, step_seconds: float | None, width: int) -> list[Text]:
     """Returns the lines; cached, because the screen draws them many times."""
-    return [
-        *_head(finding, width),
-        Text(),
-        *_body(finding, width),
-        *_fixes(finding, step_seconds, width),
-        *_other_causes(finding, width),
-    ]
+    fixes = [*_fixes(finding, step_seconds, width), *_other_causes(finding, width)]
+    return [*_head(finding, width), *fixes, Text(), *_body(finding, width)]
 
 
 def _head(finding: Finding, width: int) -> Iterator[Text]:

@@ -15,8 +15,8 @@ from mgpu_doctor.tui.filter.matching import gpus as gpus_of
 from mgpu_doctor.tui.panels.table_cells import DIM, ends, gauge
 from mgpu_doctor.tui.view import View
 
-LATE = 0.25
-"""Seconds from which lateness is shown in colour."""
+LATE = 0.5
+"""Seconds from which the screen says that it is not up to date."""
 BARS = ((120, 24), (100, 12), (76, 6), (0, 0))
 """Screen width in columns -> cells of a replay's bar."""
 CLOCK_FROM = 100
@@ -45,8 +45,8 @@ def _clock(frame: Frame, width: int) -> Text:
     at = time.strftime("%H:%M:%S", time.localtime(frame.at))
     if frame.replay is not None:
         return _position(frame.replay, at, width)
-    late = "bold yellow" if frame.late >= LATE else DIM
-    return Text.assemble((f"late {frame.late:.1f} s  ", late), (at, ""))
+    late = f"screen {frame.late:.1f} s behind  " if frame.late >= LATE else ""
+    return Text.assemble((late, "bold yellow"), at)
 
 
 def _position(replay: Position, at: str, width: int) -> Text:
@@ -109,6 +109,10 @@ def rank_title(frame: Frame) -> str:
 
 def steps_title(frame: Frame) -> str:
     return _aged("Steps", frame.ranks_age, frame)
+
+
+def findings_title(frame: Frame) -> str:
+    return _aged("Findings", frame.age, frame)
 
 
 def _aged(name: str, age: float, frame: Frame) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from mgpu_doctor.case.model import Gap
+from mgpu_doctor.case.model import Gap, Outcome
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.formatting import (
     UNKNOWN,
@@ -22,13 +22,12 @@ from mgpu_doctor.formatting import (
 )
 from mgpu_doctor.live.frame import Frame, Progress
 from mgpu_doctor.report import text
+from mgpu_doctor.report.command_names import shorten_commands
 from mgpu_doctor.report.verdict import MARKS, STYLES, outcome, verdict
 from mgpu_doctor.tui.filter.matching import kept
 from mgpu_doctor.tui.panels.table_cells import DIM, Column, ends, fitting
 
 BAD = "bold yellow"
-OLD = 1.5
-"""Seconds from which the age of a diagnosis is shown."""
 THOUSANDS = 1000
 LONGEST_WORDS = 40
 
@@ -43,9 +42,11 @@ class Part:
 
 def job_lines(frame: Frame, diagnosis: Diagnosis, width: int) -> list[Text]:
     """Returns the job's lines; the second only if a step was measured."""
-    measured = _measured(diagnosis, frame.age)
-    what = [ends(_fitted(_what(diagnosis), width - measured.cell_len - 2), measured, width)]
-    how = _fitted([*_how(frame.going), *_together(diagnosis), *_probe(frame)], width - 1)
+    when = _when(diagnosis)
+    named = [*_command(diagnosis, width // 3), *_what(diagnosis)]
+    what = [ends(_fitted(named, width - when.cell_len - 2), when, width)]
+    runs = diagnosis.case.job.outcome is Outcome.RUNNING
+    how = _fitted([*_how(frame.going, runs=runs), *_together(diagnosis), *_probe(frame)], width - 1)
     return what if frame.going.step_seconds is None else [*what, ends(how, Text(), width)]
 
 
@@ -65,23 +66,35 @@ def _what(diagnosis: Diagnosis) -> Sequence[Part]:
 
 def _words(diagnosis: Diagnosis) -> Iterator[Part]:
     job, seen = diagnosis.case.job, len(diagnosis.ranks)
+    if job.pid is not None:
+        yield Part(Text(f"pid {job.pid}", style=DIM), 4)
     if named := describe_strategy(diagnosis):
-        yield Part(Text(named, style="bold"), 2)
+        yield Part(Text(named, style="bold"), 3)
     if seen:
         world = job.world_size
         many = f"{seen} of {world} ranks" if world and seen < world else format_count(seen, "rank")
         yield Part(Text(many))
     if len(job.hosts) > 1:
-        yield Part(Text(f"{len(job.hosts)} hosts", style=DIM), 4)
+        yield Part(Text(f"{len(job.hosts)} hosts", style=DIM), 6)
     elif job.hosts:
-        yield Part(Text(f"on {_short(job.hosts[0])}", style=DIM), 4)
+        yield Part(Text(f"on {_short(job.hosts[0])}", style=DIM), 6)
     software = [_short(word) for word in (_framework(diagnosis), job.launcher) if word]
     if software:
-        yield Part(Text(" under ".join(software), style=DIM), 3)
+        yield Part(Text(" under ".join(software), style=DIM), 5)
     if (step := diagnosis.furthest_step) is not None:
-        yield Part(Text(f"step {step}"), 1)
-    ended = outcome(diagnosis).removeprefix("is ").removeprefix("still ").removeprefix("was ")
-    yield Part(Text(ended))
+        yield Part(Text(f"step {step}"), 2)
+
+
+def _command(diagnosis: Diagnosis, width: int) -> Iterator[Part]:
+    """Returns the script and its arguments in at most `width` cells, if it is known."""
+    if command := shorten_commands([diagnosis.case.job.command], width)[0]:
+        yield Part(Text(command, style="bold"), 1)
+
+
+def _when(diagnosis: Diagnosis) -> Text:
+    """Returns how long the job has been running, or how it ended."""
+    shown = outcome(diagnosis).removeprefix("is still ").replace("running, after", "running for")
+    return Text(shown.removeprefix("was "))
 
 
 def _framework(diagnosis: Diagnosis) -> str | None:
@@ -96,17 +109,16 @@ def _short(words: str) -> str:
     return text.cut(text.line(words), LONGEST_WORDS)
 
 
-def _measured(diagnosis: Diagnosis, age: float) -> Text:
-    shown = f"coverage {format_share(diagnosis.coverage)}"
-    return Text(f"judged {age:.0f} s ago  {shown}" if age >= OLD else shown, style=DIM)
-
-
-def _how(going: Progress) -> Iterator[Part]:
+def _how(going: Progress, *, runs: bool) -> Iterator[Part]:
+    """Returns how fast the job is, and when its epoch ends if it still `runs`."""
     if going.idle is not None:
         yield Part(Text(f"no step for {format_seconds(round(going.idle))}", style=BAD))
     elif going.rate is not None:
         yield Part(Text(f"{format_number(going.rate)} steps/s", style="bold"))
     yield Part(Text(f"{format_seconds(going.step_seconds)} per step"), 6)
+    if runs and going.epoch_left is not None:
+        left = format_seconds(round(going.epoch_left))
+        yield Part(Text(f"epoch {going.epoch} ends in {left}"), 2)
     if going.idle is None:
         rates = [(going.tokens, "tokens"), (going.samples, "samples")]
         known = [(value, unit) for value, unit in rates if value is not None]

@@ -33,8 +33,8 @@ READING = (
     "shows work while the others' show dots (wait) is the one they wait for.",
     "Steps: each cell is one rank's own work in one step beyond the median of the others. Taller "
     "is worse. An empty cell was not measured. A question mark means unknown.",
-    "Late: how far behind its interval this screen is. It uses at most a fifth of a core, so it "
-    "falls behind on a busy machine or with a large job.",
+    "Screen behind: this screen uses at most a fifth of a core, so it falls behind on a busy "
+    "machine or with a large job.",
 )
 
 
@@ -92,6 +92,8 @@ class Page(ModalScreen[None]):
         Binding("escape,q,enter,question_mark", "app.pop_screen", "close"),
     ]
 
+    CLOSES = "escape: close"
+
     def __init__(self, title: str, content: RenderableType) -> None:
         super().__init__()
         self._page_title = title
@@ -100,8 +102,15 @@ class Page(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as page:
             page.border_title = self._page_title
-            page.border_subtitle = "escape: close"
+            page.border_subtitle = self.CLOSES
             yield Static(self._content, markup=False)
+
+
+class FindingPage(Page):
+    """A finding in full."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("y", "app.copy_fix", "copy fix")]
+    CLOSES = "y: copy the fix, escape: close"
 
 
 def help_page(app: App[Any]) -> Page:

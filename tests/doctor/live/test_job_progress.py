@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from mgpu_doctor.case.model import Case, State
+from mgpu_doctor.case.process_metadata import Loader
 from mgpu_doctor.live.frame import NO_PROGRESS
 from mgpu_doctor.live.job_progress import NEWEST_STEPS, measure_progress
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
@@ -96,3 +98,27 @@ def test_a_job_that_stands_has_no_rate() -> None:
 
 def test_a_probe_that_does_not_count_its_cost_has_no_share() -> None:
     assert measure_progress(case_of({"probe_cost": 0.0})).probe is None
+
+
+def test_the_epoch_ends_when_the_batches_of_the_one_loader_that_fits_are_used() -> None:
+    case = case_of()
+    for rank in case.ranks:
+        rank.steps["micro_batches"] = 2
+    used = 2 * (int(case.ranks[0].steps["step"][-1]) + 1)
+
+    def measured(*loaders: Loader) -> tuple[int | None, float | None]:
+        ranks = tuple(
+            replace(rank, metadata=msgspec.structs.replace(rank.metadata, loaders=loaders))
+            for rank in case.ranks
+        )
+        going = measure_progress(replace(case, ranks=ranks))
+        return going.epoch, going.epoch_left
+
+    trained = Loader(batches=used // 2 + 20, epochs=2)
+    evaluated = Loader(batches=5, epochs=3)
+    epoch, left = measured(trained, evaluated)
+    assert epoch == 2
+    assert left == pytest.approx(40 / 2 * STEP)
+    assert measured(trained, trained) == (None, None)
+    assert measured(evaluated) == (None, None)
+    assert measured() == (None, None)

@@ -101,8 +101,8 @@ async def test_the_palette_finds_what_works_now() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot)
         offered = {command.title for command in app.get_system_commands(app.screen)}
-        assert {"Graphs", "Filter", "Attach"} <= offered
-        assert "Pause" not in offered  # nothing is replayed
+        assert {"Graphs  g", "Filter  /", "Attach  a"} <= offered
+        assert not {"Pause  space", "Next job  j"} & offered  # no replay, and no other job
         await pilot.press("ctrl+p", *"graphs", "enter")
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen), "the graphs")
 
@@ -117,6 +117,49 @@ async def test_enter_shows_cause_evidence_and_fix_of_the_selected_finding() -> N
         assert "persistent_workers=True" in screen_text(app)
         await pilot.press("escape", "down", "enter")
         await until(pilot, lambda: "A custom loop." in screen_text(app), "the second finding")
+
+
+async def test_a_finding_begins_with_its_fix_which_a_key_copies() -> None:
+    assert STRAGGLER.diagnosis is not None
+    fix = STRAGGLER.diagnosis.findings[0].fixes[0]
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await pilot.press("y")
+        await until(pilot, lambda: app.clipboard == fix.how, "the fix")
+        app.copy_to_clipboard("")
+        await pilot.press("enter")
+        await until(pilot, lambda: "y: copy the fix" in screen_text(app), "the finding")
+        text = screen_text(app)
+        assert text.index(" fix ") < text.index(" why ") < text.index(" evidence ")
+        await pilot.press("y")
+        await until(pilot, lambda: app.clipboard == fix.how, "the fix again")
+
+
+@pytest.mark.parametrize(
+    ("frame", "key", "answer"),
+    [
+        (STRAGGLER, "space", "This key works in a replay"),
+        (STRAGGLER, "j", "There is no other job to show."),
+        (HEALTHY, "y", "There is no finding with a fix to copy."),
+        (HEALTHY, "enter", "There is no finding to open."),
+        (NOTHING, "r", "There are no ranks to sort."),
+        (HEALTHY, "r", None),
+    ],
+)
+async def test_a_key_that_does_nothing_now_says_why(
+    frame: Frame, key: str, answer: str | None
+) -> None:
+    app = TopApp(Still(frame), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await pilot.press(key)
+        if answer is None:
+            await until(pilot, lambda: "by own work" in screen_text(app), "the other order")
+            assert not [*app._notifications]
+        else:
+            await pilot.pause()
+            assert [answered.message[: len(answer)] for answered in app._notifications] == [answer]
 
 
 async def test_a_rank_is_selected_and_opened() -> None:
@@ -196,7 +239,7 @@ async def test_tab_goes_round_the_panels_that_are_there() -> None:
             assert app.focused is not None
             seen.append(app.focused.id)
             await pilot.press("tab")
-        assert set(seen) == {"gpus", "ranks", "heat", "findings", "details"}
+        assert set(seen) == {"ranks", "heat", "findings", "details"}  # there is no GPU
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])

@@ -108,7 +108,7 @@ def test_every_diagnosis_can_be_drawn() -> None:
     for diagnosis in diagnoses.ALL.values():
         for width in (20, 40, 79, 300):
             text = render(frames.frame(diagnosis), width=width, colour=True)
-            assert "mgpu-doctor" in text
+            assert "mgpu-doc" in text
 
 
 async def test_a_panel_whose_lines_are_cut_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

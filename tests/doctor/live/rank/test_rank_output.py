@@ -139,6 +139,21 @@ def test_a_file_that_ranks_share_is_distinguished_by_its_labels(tmp_path: Path) 
     assert not any("step 8" in line for line, _ in found)
 
 
+def test_a_file_for_both_streams_is_shown_once_and_not_again_from_the_recording(
+    tmp_path: Path,
+) -> None:
+    shared = tmp_path / "shared.txt"
+    shared.write_text("[rank0]: step 7\n")
+    with open(shared, "ab") as file:
+        both = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file, stderr=file)
+    case, rank = _from_outside([both.pid, os.getpid()])
+    recorded = case_of(tmp_path / "r").subject
+    found = output_of(replace(case, subject=recorded), rank)
+    both.communicate()
+    assert [stream.name for stream in found.streams] == ["stdout and stderr"]
+    assert lines_of(found) == [("[rank0]: step 7", True)]
+
+
 def test_the_files_of_a_process_that_a_recording_merely_names_stay_closed(
     printer: subprocess.Popen[bytes],
 ) -> None:
