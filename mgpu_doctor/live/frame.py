@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:  # a frame without a job does without these imports
     from mgpu_doctor.case.device_samples import DeviceSample, XidEvent
     from mgpu_doctor.case.host_samples import HostSample
-    from mgpu_doctor.findings import Diagnosis, Followed
+    from mgpu_doctor.findings import Diagnosis, Finding, Followed
     from mgpu_doctor.live.history_collector import History
     from mgpu_doctor.live.process_list import ListedProcess
     from mgpu_doctor.live.step_heatmap import Heatmap
@@ -114,5 +114,8 @@ class Frame:
     replay: Position | None = None
     history: History | None = None
     """Past samples; None if the source keeps none."""
+    hardware: tuple[Finding, ...] = ()
+    """Defective GPUs of this machine, at warning or worse; only while no job is shown, as the
+    diagnosis of a job has its own."""
     processes: tuple[ListedProcess, ...] = ()
     """Those that use a GPU or the most CPU; only while no job is shown."""

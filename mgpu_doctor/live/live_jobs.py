@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mgpu_doctor.live.frame import NO_PROGRESS, Frame
 from mgpu_doctor.live.frame_source import ALL_OPTIONS, FrameOptions, Pace, all_ranks
+from mgpu_doctor.live.gpu_watch import GpuWatch
 from mgpu_doctor.live.machine_sampler import MachineSampler
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.recording.live_recordings import is_living, living
@@ -43,6 +44,7 @@ class LiveJobs:
         self._settings = settings
         self._wanted = wanted
         self._machine = MachineSampler(recorder, wanted)
+        self._gpus = GpuWatch(settings)
         self._began = False
         self._clock = clock
         self._given = given
@@ -66,6 +68,7 @@ class LiveJobs:
         self._look_back(case, alive)
         ranks = seen.diagnosis.ranks if seen else ()
         devices, host = self._machine.sample(rank.pid for rank in ranks if rank.pid is not None)
+        self._gpus.add(devices)
         at = self._clock()
         return Frame(
             at=at,
@@ -83,6 +86,7 @@ class LiveJobs:
             followed=seen.followed if seen else (),
             others=len([job for job in alive if job != watched]),
             history=self._machine.history(at, all_ranks(case)),
+            hardware=() if seen else self._gpus.judge(),
             processes=() if seen else self._machine.list_processes(),
         )
 

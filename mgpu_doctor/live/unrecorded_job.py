@@ -21,6 +21,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.frame_source import Pace
+from mgpu_doctor.live.gpu_watch import GpuWatch
 from mgpu_doctor.live.machine_recorder import Recorder
 from mgpu_doctor.live.machine_sampler import MachineSampler
 from mgpu_doctor.report import text
@@ -56,6 +57,7 @@ class Outside:
         self._clock = clock
         self._find = find
         self._machine = MachineSampler(recorder)
+        self._gpus = GpuWatch(settings)
         self._finding = Pace(time.monotonic, time.thread_time)
         self._pace = Pace(time.monotonic, time.thread_time)
         self._job: RunningJob | None = None
@@ -69,6 +71,7 @@ class Outside:
         newest = self._diagnosis
         ranks = newest.ranks if newest is not None else ()
         devices, host = self._machine.sample(rank.pid for rank in ranks if rank.pid is not None)
+        self._gpus.add(devices)
         at = self._clock()
         return Frame(
             at=at,
@@ -115,7 +118,8 @@ class Outside:
         self._snapshots.append(seen)
         self._over = over or all(rank.state in GONE for rank in seen.ranks)
         # Snapshots without stacks must not be read as stacks in which no rank waits.
-        case = replace(case_of(job, self._snapshots, psutil.boot_time()), job_snapshots=())
+        case = case_of(job, self._snapshots, psutil.boot_time())
+        case = replace(case, job_snapshots=(), device_samples=self._gpus.samples)
         if self._over:
             case = replace(case, job=replace(case.job, outcome=Outcome.UNKNOWN, ended=seen.at))
         diagnosis = diagnose(case, self._settings)

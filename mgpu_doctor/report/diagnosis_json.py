@@ -32,7 +32,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
             "job": _job(case.job),
             "ranks": [_rank(rank) for rank in diagnosis.ranks],
             "coverage": diagnosis.coverage,
-            "findings": [_finding(finding) for finding in diagnosis.findings],
+            "findings": [finding_object(finding) for finding in diagnosis.findings],
             "unexamined": [
                 {"probe": gap.probe, "reason": gap.reason, "remedy": gap.remedy}
                 for gap in diagnosis.unexamined
@@ -98,7 +98,8 @@ def _branch(branch: Branch) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def finding_object(finding: Finding) -> dict[str, Any]:
+    """A finding as plain values."""
     return {
         "code": finding.code,
         "severity": finding.severity,

@@ -88,6 +88,7 @@ def document(frame: Frame, view: View) -> dict[str, Any]:
             "diagnosis": None
             if diagnosis is None
             else diagnosis_json.document(replace(diagnosis, ranks=left.ranks)),
+            "hardware": [diagnosis_json.finding_object(finding) for finding in frame.hardware],
             "devices": None if frame.devices is None else _devices(frame.devices, devices),
             "host": None if frame.host is None else _host(frame.host),
         }

@@ -33,22 +33,22 @@ def finding_lines(frame: Frame, width: int, view: View) -> list[Text]:
         return [Text("no finding", style=DIM), *gone]
     selected = min(view.finding, len(diagnosis.findings) - 1)
     there = [
-        _line(finding, width, place == selected) for place, finding in enumerate(diagnosis.findings)
+        finding_line(finding, width, "> " if place == selected else "  ")
+        for place, finding in enumerate(diagnosis.findings)
     ]
     return there + gone
 
 
-def _line(finding: Finding, width: int, selected: bool) -> Text:
+def finding_line(finding: Finding, width: int, mark: str = "") -> Text:
+    """Returns a finding in one line. `mark`: what stands before it."""
     tone = Tone(finding.severity.value)
-    mark, style = MARKS[tone], STYLES[tone]
     shown = Text.assemble(
-        ("> " if selected else "  ", "bold"),
-        (f"{mark} ", style),
+        (mark, "bold"),
+        (f"{MARKS[tone]} ", STYLES[tone]),
         (f"{finding.code}  ", "bold"),
         (text.line(finding.title), ""),
     )
-    spent = cost(finding.cost)
-    return ends(shown, Text(spent or "", style=DIM), width)
+    return ends(shown, Text(cost(finding.cost) or "", style=DIM), width)
 
 
 def _gone(followed: Followed, now: float, width: int) -> Text:

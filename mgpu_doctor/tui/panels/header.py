@@ -20,6 +20,8 @@ LATE = 0.5
 BARS = ((120, 24), (100, 12), (76, 6), (0, 0))
 """Screen width in columns -> cells of a replay's bar."""
 CLOCK_FROM = 100
+MOST_DEFECTS = 4
+"""Defective GPUs that are named."""
 
 
 def header_lines(frame: Frame, width: int, _view: View) -> list[Text]:
@@ -31,6 +33,7 @@ def header_lines(frame: Frame, width: int, _view: View) -> list[Text]:
     made = [ends(title, _clock(frame, width), width)]
     if frame.diagnosis is None:
         hints = (frame.hint or "").splitlines()
+        made += _hardware(frame, width)
         return made + [ends(Text(text.line(line)), Text(""), width) for line in hints]
     from mgpu_doctor.tui.panels import job_summary  # not needed on a machine without a job
 
@@ -39,6 +42,17 @@ def header_lines(frame: Frame, width: int, _view: View) -> list[Text]:
         *job_summary.job_lines(frame, frame.diagnosis, width),
         job_summary.verdict_line(frame.diagnosis, width),
     ]
+
+
+def _hardware(frame: Frame, width: int) -> list[Text]:
+    """Returns a line for each defective GPU while there is no job."""
+    if not frame.hardware:
+        return []
+    from mgpu_doctor.tui.panels.finding_list import finding_line
+
+    shown = [finding_line(finding, width) for finding in frame.hardware[:MOST_DEFECTS]]
+    more = len(frame.hardware) - len(shown)
+    return [*shown, *([Text(f"  … and {more} more", style=DIM)] if more else [])]
 
 
 def _clock(frame: Frame, width: int) -> Text:

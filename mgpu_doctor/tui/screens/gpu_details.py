@@ -80,7 +80,7 @@ def _findings(frame: Frame, gpu: HostGpu, *, several: bool) -> Sequence[Finding]
             return culprit.rank in here
         return culprit.device == own and (not several or culprit.host == gpu.host)
 
-    findings = frame.diagnosis.findings if frame.diagnosis else ()
+    findings = frame.diagnosis.findings if frame.diagnosis else frame.hardware
     return [finding for finding in findings if any(map(accused, finding.culprits))]
 
 

@@ -1,0 +1,88 @@
+"""Defective GPUs are found without a job, and stand at the head of the screen and on their page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.case.device_samples import DeviceReader, DeviceSample
+from mgpu_doctor.live import gpu_watch
+from mgpu_doctor.live.frame import Frame, GpuKey
+from mgpu_doctor.live.gpu_watch import GpuWatch
+from mgpu_doctor.tui.panels.header import header_lines
+from mgpu_doctor.tui.screens.gpu_details import gpu_page_lines
+from mgpu_doctor.tui.view import View
+from tests.fakenvml.fakenvml import machine
+from tests.support.nvml import PretendNvml
+
+SAMPLES = 12
+FOUND = {
+    "lost": ("gpu-lost", 3),
+    "lost_late": ("gpu-lost", 3),
+    "throttled": ("gpu-throttled", 2),
+    "ecc": ("gpu-ecc", 1),
+    "ecc_retired": ("gpu-ecc", 1),
+    "nvlink_down": ("nvlink-down", 4),
+    "pcie_degraded": ("pcie-degraded", 7),
+}
+HEALTHY = ("h100", "busy", "hung", "mig", "unified", "mute", "hot", "no_permission", "consumer")
+
+
+def samples_of(nvml: PretendNvml, folder: Path, name: str) -> list[DeviceSample]:
+    reader = DeviceReader("node-a")
+    read = nvml.samples(folder / "state", *[machine(name)] * SAMPLES)
+    samples = [reader.read(sample) for sample in read]
+    return [sample for sample in samples if sample is not None]
+
+
+def watched(samples: list[DeviceSample]) -> GpuWatch:
+    watch = GpuWatch()
+    for sample in samples:
+        watch.add(sample)
+    return watch
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_defective_gpu_is_at_the_head_and_on_its_page(
+    nvml: PretendNvml, tmp_path: Path, name: str
+) -> None:
+    samples = samples_of(nvml, tmp_path, name)
+    (finding,) = watched(samples).judge()
+    code, index = FOUND[name]
+    assert (finding.code, finding.culprits[0].device) == (code, f"GPU {index}")
+    frame = Frame(samples[-1].at, "live", devices=samples[-1], hint="no job", hardware=(finding,))
+    head = [line.plain.rstrip() for line in header_lines(frame, 100, View())]
+    assert head[1].startswith(f"! {code}  ")
+    assert f"GPU {index}" in head[1]
+    assert head[2] == "no job"
+    for which in (index, 0):
+        page = gpu_page_lines(frame, 100, View(gpu=GpuKey("node-a", which)))
+        assert (code in " ".join(line.plain for line in page)) is (which == index)
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_gpus_are_not_even_judged(
+    nvml: PretendNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Judging loads the analysis, which takes memory."""
+    monkeypatch.setattr(gpu_watch.GpuWatch, "_find", lambda _: pytest.fail("judged"))
+    assert watched(samples_of(nvml, tmp_path, name)).judge() == ()
+
+
+def test_a_gpu_that_is_no_longer_listed_is_lost(nvml: PretendNvml, tmp_path: Path) -> None:
+    samples = samples_of(nvml, tmp_path, "busy")
+    start = samples[0].at
+    samples = [replace(sample, at=start + place) for place, sample in enumerate(samples)]
+    fewer = [replace(sample, devices=sample.devices[:7]) for sample in samples[6:]]
+    (finding,) = watched([*samples[:6], *fewer]).judge()
+    assert (finding.code, finding.culprits[0].device) == ("gpu-lost", "GPU 7")
+
+
+def test_what_recovers_is_no_longer_reported(nvml: PretendNvml, tmp_path: Path) -> None:
+    watch = watched(samples_of(nvml, tmp_path, "throttled"))
+    assert watch.judge()
+    for sample in samples_of(nvml, tmp_path, "busy") * 3:
+        watch.add(replace(sample))
+    assert watch.judge() == ()
