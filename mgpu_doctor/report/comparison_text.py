@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mgpu_doctor.analysis.comparing.compared_run import MODEL, PROGRAM, STEPS, Run
+from mgpu_doctor.analysis.comparing.compared_run import MODEL, PROGRAM, Run
 from mgpu_doctor.analysis.comparing.comparison import Comparison
 from mgpu_doctor.analysis.comparing.run_pairs import Change, Pair
 from mgpu_doctor.analysis.comparing.scaling import Best, Growth
@@ -142,11 +142,11 @@ def _difference(compared: Comparison) -> Verdict:
 
 
 def describe_pair(pair: Pair) -> str:
-    """`B is slower than A: 12 % more time for the same work (10 to 14 %)`."""
+    """`B is slower than A: 12 % more time per sample (10 to 14 %)`."""
     first, second = letter(pair.first), letter(pair.second)
     if pair.whole is None:
         return f"{second} and {first} cannot be compared: {pair.reason}"
-    extent = "per step" if pair.unit == STEPS else "for the same work"
+    extent = f"per {pair.unit.removesuffix('s')}"
     if pair.change is Change.NONE:
         low, high = _signed(pair.whole.low), _signed(pair.whole.high)
         return f"no difference shown between {first} and {second} ({low} to {high} time {extent})"

@@ -80,7 +80,7 @@ def test_different_work_is_reported_first(
     is_compared = "model" not in differs
     assert ("speed-up" in heads) is is_compared
     assert (headline.tone is Tone.WARNING) is is_compared
-    assert ("same work" in headline.sentence) is is_compared
+    assert ("per sample" in headline.sentence) is is_compared
 
 
 @cache
@@ -145,7 +145,7 @@ def test_the_first_line_names_the_one_to_take_and_why() -> None:
 def test_of_two_runs_the_first_line_is_their_difference() -> None:
     said = comparison_text.headline(strategies())
     assert said.sentence.startswith("B is slower than A: ")
-    assert "% more time for the same work (" in said.sentence
+    assert "% more time per sample (" in said.sentence
     equal = compared([run("a", step_times(200, 1)), run("b", step_times(200, 1))])
     assert comparison_text.headline(equal).sentence.startswith(
         "no difference shown between A and B"
