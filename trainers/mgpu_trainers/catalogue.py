@@ -417,6 +417,11 @@ def fault_keys() -> dict[str, tuple[str, ...]]:
     return {kind: tuple(fault_defaults(kind)) for kind in faults.KINDS}
 
 
+def fault_summary(kind: str) -> str:
+    """What a kind of fault does: the first sentence of its documentation."""
+    return (faults.KINDS[kind].__doc__ or "").strip().split(".")[0].replace("\n", " ")
+
+
 def fault_defaults(kind: str) -> dict[str, str]:
     """The default of each key of a kind, as a text spells it; empty: none."""
     return {key.name: key.default for key in list_keys(faults.KINDS[kind])}

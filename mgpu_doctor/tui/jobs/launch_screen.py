@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from mgpu_trainers import catalogue
+from mgpu_trainers import catalogue, faults
 from mgpu_trainers.catalogue import Trainer, UsageError
 from rich.text import Text
 from textual import work
@@ -99,6 +99,10 @@ def _sentence(error: UsageError) -> str:
 
 
 MOST_TYPED = 400
+USUAL = ("steps", "model", "batch", "workers", "precision")
+"""The options that the form shows besides the ranks; the others are folded."""
+VALID = {"ms": "50"}
+"""What a fault's key begins with if it has no default and the fault is invalid without it."""
 
 
 class Row(Horizontal):
@@ -117,14 +121,21 @@ class Row(Horizontal):
     """
 
     def __init__(
-        self, option: str, default: str, note: str, choices: Sequence[str] = (), wide: bool = False
+        self,
+        option: str,
+        default: str,
+        note: str,
+        choices: Sequence[str] = (),
+        *,
+        value: str = "",
+        wide: bool = False,
     ) -> None:
         super().__init__()
         self.option = option
         self._note = f"{', '.join(choices)}: {note}" if choices else note
         suggester = SuggestFromList(choices) if choices else None
         self._input = Input(
-            placeholder=default, compact=True, max_length=MOST_TYPED, suggester=suggester
+            value, placeholder=default, compact=True, max_length=MOST_TYPED, suggester=suggester
         )
         self.set_class(wide, "-wide")
 
@@ -154,7 +165,6 @@ class FaultRows(Vertical):
     FaultRows { height: auto; }
     FaultRows #added { height: auto; color: $text-warning; display: none; }
     FaultRows.-several #added { display: block; }
-    FaultRows Select { width: 40; }
     FaultRows #keys { height: auto; }
     """
 
@@ -167,7 +177,7 @@ class FaultRows(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static("", id="added", markup=False)
-        kinds = [(kind, kind) for kind in catalogue.fault_keys()]
+        kinds = [(f"{kind}: {catalogue.fault_summary(kind)}", kind) for kind in faults.KINDS]
         yield Select(kinds, prompt="no fault: choose one to inject", compact=True, id="kind")
         yield Vertical(id="keys")
 
@@ -205,7 +215,10 @@ class FaultRows(Vertical):
         await keys.remove_children()
         if isinstance(event.value, str):
             defaults = catalogue.fault_defaults(event.value)
-            await keys.mount_all(Row(key, default, "") for key, default in defaults.items())
+            await keys.mount_all(
+                Row(key, default, "", value="" if default else VALID.get(key, ""))
+                for key, default in defaults.items()
+            )
         self.post_message(self.Changed())
 
     def _tell(self) -> None:
@@ -224,8 +237,12 @@ class LaunchScreen(ModalScreen[Started | None]):
     LaunchScreen > Vertical { background: $surface; border: round $accent; padding: 0 1; }
     LaunchScreen VerticalScroll { height: 1fr; }
     LaunchScreen #trainer { width: 40; }
-    LaunchScreen #summary { height: 1; color: $text-muted; margin-bottom: 1; }
-    LaunchScreen FaultRows { margin-top: 1; }
+    LaunchScreen #summary { height: 1; color: $text-muted; }
+    LaunchScreen #options, LaunchScreen #rest { height: auto; }
+    LaunchScreen #rest { display: none; }
+    LaunchScreen.-unfolded #rest { display: block; }
+    LaunchScreen #folded { color: $text-muted; }
+    LaunchScreen.-unfolded #folded { display: none; }
     LaunchScreen #said { height: auto; max-height: 4; }
     LaunchScreen #command { height: auto; max-height: 4; text-style: bold; }
     """
@@ -234,6 +251,7 @@ class LaunchScreen(ModalScreen[Started | None]):
         Binding("ctrl+y", "copy", "copy command", priority=True),
         Binding("ctrl+n", "add_fault", "another fault", priority=True),
         Binding("ctrl+r", "drop_faults", "no faults", priority=True),
+        Binding("ctrl+o", "unfold", "all options", priority=True),
         Binding("escape", "leave", "back"),
         # With priority: else keys typed quickly on a busy machine still go to the old field.
         Binding("tab", "app.focus_next", show=False, priority=True),
@@ -256,40 +274,47 @@ class LaunchScreen(ModalScreen[Started | None]):
                     names, value=self._trainer.name, allow_blank=False, compact=True, id="trainer"
                 )
                 yield Static("", id="summary", markup=False)
-                yield Vertical(*self._rows(), id="options")
+                usual, rest = self._rows()
+                yield Vertical(*usual, id="options")
                 yield FaultRows()
+                yield Static("^o: the other options", id="folded", markup=False)
+                yield Vertical(*rest, id="rest")
             yield Static("", id="said", markup=False)
             yield Static("", id="command", markup=False)
         yield Footer(compact=True)
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> tuple[list[Row], list[Row]]:
+        """Returns the usual options and the others."""
         ranks = self._trainer.ranks
-        own = [option for option in self._trainer.options if option.name != FAULT]
-        return [
-            Row(RANKS, str(ranks.default), ranks.help),
-            *(
-                Row(
-                    option.name,
-                    "" if option.default is None else str(option.default),
-                    option.help,
-                    option.choices,
-                )
-                for option in own
-            ),
-            Row(DIRECTORY, "in the doctor's home", "recording: a new folder", wide=True),
-        ]
+        rows = {
+            option.name: Row(
+                option.name,
+                "" if option.default is None else str(option.default),
+                option.help,
+                option.choices,
+            )
+            for option in self._trainer.options
+            if option.name != FAULT
+        }
+        usual = [rows.pop(name) for name in USUAL if name in rows]
+        directory = Row(DIRECTORY, "in the doctor's home", "recording: a new folder", wide=True)
+        return [Row(RANKS, str(ranks.default), ranks.help), *usual], [*rows.values(), directory]
+
+    @property
+    def _own_rows(self) -> list[Row]:
+        return [*self.query("#options Row, #rest Row").results(Row)]
 
     def on_mount(self) -> None:
-        self.query_one("#options", Vertical).styles.height = "auto"
         self.query("#options Input").first().focus()
         self._check()
 
     async def on_select_changed(self, event: Select.Changed) -> None:
         if isinstance(event.value, str) and event.value != self._trainer.name:
             self._trainer = catalogue.find(event.value)
-            options = self.query_one("#options", Vertical)
-            await options.remove_children()
-            await options.mount_all(self._rows())
+            for name, rows in zip(("#options", "#rest"), self._rows(), strict=True):
+                options = self.query_one(name, Vertical)
+                await options.remove_children()
+                await options.mount_all(rows)
         self._check()
 
     def on_input_changed(self) -> None:
@@ -299,7 +324,7 @@ class LaunchScreen(ModalScreen[Started | None]):
         self._check()
 
     def _filled(self) -> Filled:
-        typed = {row.option: row.typed for row in self.query("#options Row").results(Row)}
+        typed = {row.option: row.typed for row in self._own_rows}
         ranks, directory = typed.pop(RANKS, ""), typed.pop(DIRECTORY, "")
         faults = self.query_one(FaultRows).texts
         return Filled(self._trainer.name, ranks, typed, faults, directory)
@@ -309,7 +334,7 @@ class LaunchScreen(ModalScreen[Started | None]):
         self.query_one("#summary", Static).update(self._trainer.summary)
         outcome = check(self._filled())
         place = None if isinstance(outcome, Ready) else outcome.place
-        for row in self.query("#options Row").results(Row):
+        for row in self._own_rows:
             row.mark(row.option == place)
         if isinstance(outcome, Ready):
             self._say(READONLY if self._readonly else "")
@@ -331,6 +356,9 @@ class LaunchScreen(ModalScreen[Started | None]):
     def action_add_fault(self) -> None:
         if self._check():
             self.query_one(FaultRows).add()
+
+    def action_unfold(self) -> None:
+        self.toggle_class("-unfolded")
 
     def action_drop_faults(self) -> None:
         self.query_one(FaultRows).drop()

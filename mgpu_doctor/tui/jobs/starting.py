@@ -26,7 +26,9 @@ PATIENCE = 30.0
 GLANCE = 0.05
 NEWEST = 64
 MOST_WORDS = 16 << 10
-OWN = "mgpu-doctor: "
+PROGRAM, OBSERVING = "mgpu-doctor", ("run", "train")
+"""Commands that observe the job they start: the job is not observed a second time."""
+OWN = f"{PROGRAM}: "
 
 
 class NotStartedError(Exception):
@@ -42,7 +44,11 @@ class Started:
 
 
 def run_words(command: Sequence[str]) -> tuple[str, ...]:
-    """Returns the arguments for `mgpu-doctor` to run `command`. The screen shows its diagnosis."""
+    """Returns the arguments for `mgpu-doctor` to run `command`, which may itself be one of
+    `OBSERVING`. The screen shows its diagnosis."""
+    program, words = os.path.basename(command[0]), command[1:]
+    if program == PROGRAM and words and words[0] in OBSERVING:
+        return (words[0], "--quiet", *words[1:])
     return ("run", "--quiet", "--", *command)
 
 

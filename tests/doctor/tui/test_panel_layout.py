@@ -77,9 +77,13 @@ async def test_the_selected_finding_is_shown_in_full_where_there_is_room() -> No
     async with app.run_test(size=(120, 40)) as pilot:
         await shown(pilot)
         assert "─Selected finding─" in screen_text(app)
-        assert "affects   ranks 0, 1 and 3" in screen_text(app)
+        assert "fix       let worker" in screen_text(app)
         await pilot.press("down")
-        await until(pilot, _not_in(app, "affects   ranks 0, 1 and 3"), "the next finding")
+        await until(
+            pilot,
+            _not_in(app, "fix       let worker"),
+            "the next finding",
+        )
         await pilot.resize_terminal(80, 24)
         await until(pilot, _not_in(app, "Selected finding"), "the small screen")
 

@@ -68,6 +68,18 @@ async def test_typing_shows_the_command_or_what_is_wrong_and_start_starts_it() -
     assert app.results == [STARTED]
 
 
+async def test_usual_options_come_first_and_the_others_are_unfolded_by_a_key() -> None:
+    app = ScreenApp(LaunchScreen(Starter()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await begun(app, pilot)
+        usual = [row.option for row in app.screen.query("#options Row").results(Row)]
+        assert usual == ["ranks", "steps", "model", "batch", "workers", "precision"]
+        assert "no fault: choose one" in screen_text(app)
+        assert "accumulate" not in screen_text(app)
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: "accumulate" in screen_text(app), "the other options")
+
+
 @pytest.mark.slow
 async def test_what_is_typed_at_once_after_tab_is_the_next_field_s() -> None:
     app = ScreenApp(LaunchScreen(Starter()))
@@ -95,11 +107,9 @@ async def test_faults_are_built_from_their_keys() -> None:
         await begun(app, pilot)
         kind = app.screen.query_one("#kind", Select)
         kind.value = "slow"
-        await until(
-            pilot, lambda: "takes either ms= or factor=" in screen_text(app), "the sentence"
-        )
+        await until(pilot, lambda: "--fault slow:ms=50" in screen_text(app), "a valid fault")
         app.screen.query("#keys Input").first().focus()
-        await pilot.press("tab", "2", "0", ".", "5")
+        await pilot.press("tab", "end", "backspace", "backspace", "2", "0", ".", "5")
         assert [row.option for row in app.screen.query("#keys Row").results(Row)][:2] == [
             "rank",
             "ms",

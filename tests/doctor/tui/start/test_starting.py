@@ -164,6 +164,8 @@ def test_a_folder_of_its_own(tmp_path: Path) -> None:
 
 
 def test_what_is_shown_can_be_typed() -> None:
+    assert run_words(["/x/mgpu-doctor", "train", "torch-ddp"]) == ("train", "--quiet", "torch-ddp")
+    assert run_words(["mgpu-doctor", "runs"])[:3] == ("run", "--quiet", "--")
     words = run_words(["torchrun", "my script.py"])
     assert shown(words) == "mgpu-doctor run --quiet -- torchrun 'my script.py'"
 
