@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from mgpu_doctor.live.replay import Replay
     from mgpu_doctor.tui.filter.language import Filter
     from mgpu_doctor.tui.jobs.starting import Started
+
+
+RATES_OVER = 1.2
+"""Seconds between the two samples that the rates of `--once` and `--json` are made of."""
 
 
 @click.command(cls=Dashed)
@@ -234,7 +239,7 @@ def _parse_filters(only: Sequence[str]) -> Filter | None:
 def _options_for_still(*, drawn: bool) -> FrameOptions:
     from mgpu_doctor.live.frame_source import FrameOptions
 
-    return FrameOptions(heat=drawn, history=False, details=not drawn, more=False)
+    return FrameOptions(heat=drawn, history=False, more=False)
 
 
 def _make_source(
@@ -275,7 +280,7 @@ def _make_host_source(hosts: HostsRequest, wanted: FrameOptions | None = None) -
 
 
 def _print_still(source: Source, only: Filter | None, *, as_json: bool) -> None:
-    from mgpu_doctor.live.frame_source import Player
+    from mgpu_doctor.live.frame_source import Chooser, Player
     from mgpu_doctor.tui import once
     from mgpu_doctor.tui.view import View
 
@@ -283,6 +288,9 @@ def _print_still(source: Source, only: Filter | None, *, as_json: bool) -> None:
         source.seek(1)
     try:
         frame, view = source.frame(0), View(filter=only)
+        if isinstance(source, Chooser) and frame.devices is not None and frame.devices.devices:
+            time.sleep(RATES_OVER)
+            frame = source.frame(RATES_OVER)
     finally:
         source.close()
     if as_json:

@@ -24,8 +24,6 @@ class FrameOptions(NamedTuple):
     """Whether the heat map of ranks and steps is shown."""
     history: bool = True
     """Whether past samples are needed, for graphs."""
-    details: bool = True
-    """Whether details of GPUs beyond the table are needed."""
     more: bool = True
     """Whether more frames follow: then XIDs are collected from the first one on."""
 

@@ -90,7 +90,7 @@ class MachineSampler:
         if self._devices is None:
             from mgpu_probes.outside.devices import Devices
 
-            self._devices = Devices(details=self._wanted.details, stays=self._wanted.more)
+            self._devices = Devices(stays=self._wanted.more)
         return self._devices
 
     def _of_host(self, pids: tuple[int, ...]) -> HostSample | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from mgpu_trainers import catalogue, faults
+from mgpu_trainers import catalogue
 from mgpu_trainers.catalogue import Trainer, UsageError
 from rich.text import Text
 from textual import work
@@ -177,7 +177,9 @@ class FaultRows(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static("", id="added", markup=False)
-        kinds = [(f"{kind}: {catalogue.fault_summary(kind)}", kind) for kind in faults.KINDS]
+        kinds = [
+            (f"{kind}: {catalogue.fault_summary(kind)}", kind) for kind in catalogue.fault_keys()
+        ]
         yield Select(kinds, prompt="no fault: choose one to inject", compact=True, id="kind")
         yield Vertical(id="keys")
 

@@ -66,7 +66,7 @@ def draw(
 ) -> Drawn:
     """`reasons`: why not everything is known of a GPU."""
     subject, measure = choice.shown(history), choice.measured(history)
-    start, stop = choice.window.span(history.at)
+    start, stop = choice.window.fitted(history.at, history.first)
     all_lanes = lanes(history, subject, measure)
     focus = None if subject.is_many else subject.measures.index(measure)
     heights, first = _heights(len(all_lanes), focus, max(1, height - 2))
@@ -116,8 +116,10 @@ def _head(history: History, choice: Choice, width: int) -> Text:
     if subject.is_many:
         left.append(f"  {choice.measured(history).name}", style="bold")
     left.append(f"  {there.index(subject) + 1} of {len(there)}", style=DIM)
-    _, stop = choice.window.span(history.at)
-    right = Text(format_seconds(choice.window.length), style="bold")
+    start, stop = choice.window.fitted(history.at, history.first)
+    right = Text(format_seconds(round(stop - start)), style="bold")
+    if round(stop - start) < choice.window.length:
+        right.append(f" of {format_seconds(choice.window.length)}", style=DIM)
     at = time.strftime("%H:%M:%S", time.localtime(stop))
     if choice.window.end is None:
         right.append(f" to {at}", style=DIM)

@@ -170,6 +170,12 @@ class Window:
         end = now if self.end is None else min(self.end, now)
         return end - self.length, end
 
+    def fitted(self, now: float, first: float | None) -> tuple[float, float]:
+        """From when to when, without the time before `first`, when the samples begin; at least the
+        shortest base."""
+        start, end = self.span(now)
+        return (start if first is None else max(start, min(first, end - LENGTHS[0]))), end
+
     def zoom(self, by: int, now: float, first: float | None, share: float = 0.5) -> Window:
         """Zooms out by this many bases. The time at the `share` of the width stays there, unless
         the present is followed."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -18,10 +19,15 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
+from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.cli import app
+from mgpu_doctor.cli import top as top_verb
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.recording.home import runs
+from tests.support.frames import AT, NOTHING, gpu
 from tests.support.jobs import until
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
+from tests.support.screens import Still
 
 SCHEMA = Path(__file__).parents[3] / "docs/diagnosis.schema.json"
 TOP = [sys.executable, "-m", "mgpu_doctor", "top"]
@@ -36,6 +42,31 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def run_top_here(*arguments: str) -> Result:
     """The verb within this process, which is much quicker."""
     return CliRunner().invoke(app, ["top", *arguments])
+
+
+class Counted(Still):
+    """A live source of frames with one GPU, without its rate in the first frame."""
+
+    def __init__(self) -> None:
+        super().__init__(NOTHING)
+        self.given = 0
+
+    def next_job(self) -> None:
+        """There is no other job."""
+
+    def frame(self, passed: float) -> Frame:
+        del passed
+        self.given += 1
+        link = replace(gpu(0), nvlink_sent=None if self.given == 1 else 7.0)
+        return replace(NOTHING, devices=DeviceSample(AT, (link,)))
+
+
+def test_one_frame_takes_a_second_sample_for_rates(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(top_verb, "RATES_OVER", 0.0)
+    top_verb._print_still(Counted(), None, as_json=True)
+    assert json.loads(capsys.readouterr().out)["devices"]["devices"][0]["nvlink_sent"] == 7.0
 
 
 def top(*arguments: str) -> subprocess.CompletedProcess[str]:

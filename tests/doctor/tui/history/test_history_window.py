@@ -16,6 +16,12 @@ def test_it_follows_the_present() -> None:
     assert Window(0).span(NOW + 5) == (NOW - 55, NOW + 5)
 
 
+def test_it_shows_no_time_before_the_first_sample_but_a_minute_at_least() -> None:
+    assert Window(1).fitted(NOW, NOW - 100) == (NOW - 100, NOW)
+    assert Window(1).fitted(NOW, NOW - 7) == (NOW - LENGTHS[0], NOW)
+    assert Window(1).fitted(NOW, None) == Window(1).fitted(NOW, FIRST) == (NOW - 300, NOW)
+
+
 def test_panned_back_it_stands_still_until_it_is_told_to_follow() -> None:
     back = Window(0).pan(-2, NOW, FIRST)
     assert back.span(NOW) == back.span(NOW + 5) == (NOW - 60 - 2 * PAN * 60, NOW - 2 * PAN * 60)
