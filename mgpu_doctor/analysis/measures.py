@@ -347,9 +347,11 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
         attribution=attribution,
         long_steps=find_long_steps(joined.steps, joined.wall),
         input_saved=saved_without_phase(joined, attribution, INPUT),
-        # In a pipeline, transfer and bubble cannot be separated; with servers, transfer and their
-        # work.
-        moving=moving(joined, attribution) if seen.structure.alike and not seen.servers else None,
+        # In a pipeline, transfer and bubble cannot be separated; with servers and other ranks that
+        # take no steps, transfer and their work.
+        moving=moving(joined, attribution)
+        if seen.structure.alike and not (seen.servers or joined.left_out)
+        else None,
         stages=measure_stages(joined, attribution, seen.structure),
     )
     if attribution.steps < LEAST_STEPS:

@@ -22,8 +22,10 @@ def _low(measures: Measures, _: Limits) -> Iterable[Finding]:
         severity=Severity.INFO,
         confidence=1.0,
         title=f"The phases explain {format_share(measures.coverage)} of the step time",
-        cause="The rest is `other`: Python between the phases, or work that the probe does not "
-        f"know. Statements about speed apply to the explained part only.{_describe_long(long)}",
+        cause="The rest is `other`: Python between the phases, a model that is called without "
+        "gradients and without a wrapper (rollouts, sampling, an average of the weights), or work "
+        "that the probe does not know. Statements about speed apply to the explained part only."
+        f"{_describe_long(long)}",
         evidence=(
             Evidence(
                 "share of wall time explained by phases",
@@ -39,7 +41,8 @@ def _low(measures: Measures, _: Limits) -> Iterable[Finding]:
                 "find-other",
                 "Find out what runs outside the phases",
                 "`py-spy record --pid PID --duration 30`, with the pid of any rank, shows which "
-                "lines of the training loop take the time.",
+                'lines of the training loop take the time. `with mgpu_doctor.phase("evaluation"):` '
+                "around rollouts gives them a phase.",
             ),
         ),
     )

@@ -22,6 +22,8 @@ from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from tests.support.jobs import JOBS, run, started
+from tests.zoo.catalogue import SCRIPTS
+from tests.zoo.ways import find_hanging_line
 
 pytestmark = pytest.mark.slow
 
@@ -53,20 +55,25 @@ def of(folder: Path) -> list[str]:
     return found
 
 
-def test_a_slow_rank_of_a_script_that_knows_no_doctor_is_named(tmp_path: Path) -> None:
-    recording = tmp_path / "recording"
-    if refused(recording):
-        return
-    (tmp_path / "token").write_text("0123456789abcdef" * 4)
-    (tmp_path / "token").chmod(0o600)
+def settings(folder: Path) -> list[str]:
+    """What a script of a user's gets, for `env`: Ray listens here alone, and asks for a token."""
+    (folder / "token").write_text("0123456789abcdef" * 4)
+    (folder / "token").chmod(0o600)
     environment = {
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token"),
+        "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux, too: loopback alone
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",
     }
-    given = [f"{name}={value}" for name, value in environment.items()]
+    return [f"{name}={value}" for name, value in environment.items()]
+
+
+def test_a_slow_rank_of_a_script_that_knows_no_doctor_is_named(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    if refused(recording):
+        return
+    given = settings(tmp_path)
     slow = ("--fault", "forward", "--rank", "1", "--ms", "60")
     script = [sys.executable, str(JOBS / "ray_train.py"), "--storage", str(tmp_path / "kept")]
     command = ["env", *given, *doctor("run", recording, "--", *script, "--steps", "30", *slow)]
@@ -82,6 +89,25 @@ def test_a_slow_rank_of_a_script_that_knows_no_doctor_is_named(tmp_path: Path) -
     first = diagnose(case).findings[0]
     assert (first.code, [one.rank for one in first.culprits]) == ("straggler-compute", [1])
     assert first.victims == (0,)
+
+
+@pytest.mark.untimed
+def test_a_worker_that_hangs_is_named_with_its_line(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    if refused(recording):
+        return
+    mark = tmp_path / "mark"
+    hang = ("--fault", "hang", "--rank", "1", "--at", "30", "--mark", str(mark))
+    script = [sys.executable, str(SCRIPTS / "ray_workers.py"), "--steps", "100000", *hang]
+    watched = [*doctor("run", recording), "--on-hang", "stop", "--", *script]
+    ended = run(["env", *settings(tmp_path), *watched], seconds=400)
+    assert mark.exists(), ended.err
+    case = load_recording(recording)
+    assert [(rank.rank, len(rank.steps)) for rank in case.ranks] == [(0, 29), (1, 29)]
+    first = diagnose(case).findings[0]
+    assert (first.code, [one.rank for one in first.culprits]) == ("hang-rank-behind", [1])
+    assert first.victims == (0,)
+    assert find_hanging_line() in first.title
 
 
 @pytest.mark.untimed

@@ -205,7 +205,7 @@ def cause_of(failure: RankFailure, case: Case) -> str:
     if failure.kind is FailureKind.EXCEPTION and error is not None:
         inside = f" in {error.function}()" if error.function not in (None, "", "<module>") else ""
         by = f" of {failure.inside}" if failure.inside else ""
-        sentence = f"An uncaught exception{inside}{by} ended it: {headline(error)}."
+        sentence = f"An uncaught exception{inside}{by} ended it: {headline(error).rstrip('.')}."
         return sentence + (_of_backward(error) if in_backward(error) else "")
     if failure.kind is FailureKind.EXIT:
         if error is not None:
