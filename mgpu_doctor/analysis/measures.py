@@ -341,17 +341,16 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
         remedy = remedy or (TRACE_ALL if hidden else REMEDIES["attribution"])
         missing = _missing("attribution", f"{reason}{hidden}", remedy)
         return replace(seen, joined=joined, missing=missing)
+    alike = seen.structure.alike and not (seen.servers or joined.left_out)
     compared = replace(
         seen,
         joined=joined,
         attribution=attribution,
         long_steps=find_long_steps(joined.steps, joined.wall),
         input_saved=saved_without_phase(joined, attribution, INPUT),
-        # In a pipeline, transfer and bubble cannot be separated; with servers and other ranks that
-        # take no steps, transfer and their work.
-        moving=moving(joined, attribution)
-        if seen.structure.alike and not (seen.servers or joined.left_out)
-        else None,
+        # Transfer cannot be separated from the bubble of a pipeline, nor from the work of servers
+        # and of other ranks that take no steps.
+        moving=moving(joined, attribution) if alike else None,
         stages=measure_stages(joined, attribution, seen.structure),
     )
     if attribution.steps < LEAST_STEPS:

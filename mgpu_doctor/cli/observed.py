@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -125,10 +124,9 @@ def _send_end(notices: JobNotices, exit_code: int, diagnosis: Diagnosis | None) 
         )
 
 
-def _make_alarm(
-    on_hang: OnHang, quiet: bool, notices: JobNotices | None, recording: Path, pid: int
-) -> Alarm:
-    """What to print and do when the job hangs, after its evidence was recorded."""
+def _make_alarm(on_hang: OnHang, quiet: bool, notices: JobNotices | None, recording: Path) -> Alarm:
+    """What to print and do when the job hangs, after its evidence was recorded. It is stopped as by
+    a SIGTERM that we get: passed on, and recorded as what asked the job to end."""
     if notices is not None:
         notices.watch(recording)
 
@@ -148,8 +146,7 @@ def _make_alarm(
     def react_to_hang(seconds: float) -> None:
         if on_hang is OnHang.stop:
             print_message(f"stopping the job: no progress for {seconds:.0f} s (--on-hang=stop).")
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     return Alarm(report_hang, react_to_hang)
 

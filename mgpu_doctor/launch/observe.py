@@ -58,7 +58,7 @@ def observe(
     capture: bool = True,
     meanwhile: Callable[[], None] | None = None,
     environment: Mapping[str, str] | None = None,
-    alarm: Callable[[Path, int], Alarm] | None = None,
+    alarm: Callable[[Path], Alarm] | None = None,
     starter: Sequence[str] = (),
 ) -> Observed:
     """Runs `command` as it would run alone, records it, and waits for its end.
@@ -150,7 +150,7 @@ def _accompany(
     inbox: Inbox,
     group_probe: SignalGroupProbe,
     *,
-    alarm: Callable[[Path, int], Alarm] | None,
+    alarm: Callable[[Path], Alarm] | None,
 ) -> tuple[int, str | None]:
     """Accompanies the job from its start to the end of its output. Returns its wait status, and the
     signal that asked it to end."""
@@ -160,7 +160,7 @@ def _accompany(
         console_file=console.files,
     )
     folder = recording.folder
-    on_hang = alarm(folder, pid) if alarm is not None and folder is not None else None
+    on_hang = alarm(folder) if alarm is not None and folder is not None else None
     watch = Watch(recording, pid, on_hang, console.copy_files) if folder is not None else None
     if watch is not None:
         watch.start()

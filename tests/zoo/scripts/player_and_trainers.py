@@ -40,10 +40,10 @@ def train(args: argparse.Namespace, rank: int, world: int) -> None:
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     torch.manual_seed(100 + rank)
     for _ in range(args.steps // TRAINS):
-        columns: list[object] = [play(policy) if rank == PLAYER else None]
+        columns = [play(policy) if rank == PLAYER else []]
         dist.broadcast_object_list(columns, src=PLAYER)
         if rank != PLAYER:
-            states, actions, gains = columns[0]  # type: ignore[misc]
+            states, actions, gains = columns[0]
             for _ in range(TRAINS):
                 planted.turn()
                 planted.here("forward")
