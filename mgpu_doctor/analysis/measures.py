@@ -348,8 +348,7 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
         attribution=attribution,
         long_steps=find_long_steps(joined.steps, joined.wall),
         input_saved=saved_without_phase(joined, attribution, INPUT),
-        # Transfer cannot be separated from the bubble of a pipeline, nor from the work of servers
-        # and of other ranks that take no steps.
+        # Not separable: a pipeline's bubble, and the work of servers and others without steps.
         moving=moving(joined, attribution) if alike else None,
         stages=measure_stages(joined, attribution, seen.structure),
     )
