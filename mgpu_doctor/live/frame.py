@@ -115,7 +115,6 @@ class Frame:
     history: History | None = None
     """Past samples; None if the source keeps none."""
     hardware: tuple[Finding, ...] = ()
-    """Defective GPUs of this machine, at warning or worse; only while no job is shown, as the
-    diagnosis of a job has its own."""
+    """Defective GPUs of this machine, at warning or worse, whether or not a job is shown."""
     processes: tuple[ListedProcess, ...] = ()
     """Those that use a GPU or the most CPU; only while no job is shown."""

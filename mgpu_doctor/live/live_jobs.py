@@ -86,7 +86,7 @@ class LiveJobs:
             followed=seen.followed if seen else (),
             others=len([job for job in alive if job != watched]),
             history=self._machine.history(at, all_ranks(case)),
-            hardware=() if seen else self._gpus.judge(),
+            hardware=self._gpus.judge(),
             processes=() if seen else self._machine.list_processes(),
         )
 

@@ -20,8 +20,8 @@ LATE = 0.5
 BARS = ((120, 24), (100, 12), (76, 6), (0, 0))
 """Screen width in columns -> cells of a replay's bar."""
 CLOCK_FROM = 100
-MOST_DEFECTS = 4
-"""Defective GPUs that are named."""
+MOST_DEFECTS = 3
+"""Defective GPUs that are named: with the job they fit into the height of the panel."""
 
 
 def header_lines(frame: Frame, width: int, _view: View) -> list[Text]:
@@ -41,17 +41,22 @@ def header_lines(frame: Frame, width: int, _view: View) -> list[Text]:
         *made,
         *job_summary.job_lines(frame, frame.diagnosis, width),
         job_summary.verdict_line(frame.diagnosis, width),
+        *_hardware(frame, width),
     ]
 
 
 def _hardware(frame: Frame, width: int) -> list[Text]:
-    """Returns a line for each defective GPU while there is no job."""
-    if not frame.hardware:
+    """Returns a line for each defective GPU, unless the verdict on the job is about such a
+    defect."""
+    lead = frame.diagnosis.findings[:1] if frame.diagnosis is not None else ()
+    known = {finding.code for finding in lead}
+    defects = [finding for finding in frame.hardware if finding.code not in known]
+    if not defects:
         return []
     from mgpu_doctor.tui.panels.finding_list import finding_line
 
-    shown = [finding_line(finding, width) for finding in frame.hardware[:MOST_DEFECTS]]
-    more = len(frame.hardware) - len(shown)
+    shown = [finding_line(finding, width) for finding in defects[:MOST_DEFECTS]]
+    more = len(defects) - len(shown)
     return [*shown, *([Text(f"  … and {more} more", style=DIM)] if more else [])]
 
 

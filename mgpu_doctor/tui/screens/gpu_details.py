@@ -80,7 +80,9 @@ def _findings(frame: Frame, gpu: HostGpu, *, several: bool) -> Sequence[Finding]
             return culprit.rank in here
         return culprit.device == own and (not several or culprit.host == gpu.host)
 
-    findings = frame.diagnosis.findings if frame.diagnosis else frame.hardware
+    of_job = frame.diagnosis.findings if frame.diagnosis else ()
+    known = {finding.code for finding in of_job}
+    findings = [*of_job, *(found for found in frame.hardware if found.code not in known)]
     return [finding for finding in findings if any(map(accused, finding.culprits))]
 
 

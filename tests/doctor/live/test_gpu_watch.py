@@ -15,6 +15,7 @@ from mgpu_doctor.tui.panels.header import header_lines
 from mgpu_doctor.tui.screens.gpu_details import gpu_page_lines
 from mgpu_doctor.tui.view import View
 from tests.fakenvml.fakenvml import machine
+from tests.support import diagnoses
 from tests.support.nvml import PretendNvml
 
 SAMPLES = 12
@@ -57,6 +58,10 @@ def test_a_defective_gpu_is_at_the_head_and_on_its_page(
     assert head[1].startswith(f"! {code}  ")
     assert f"GPU {index}" in head[1]
     assert head[2] == "no job"
+    with_job = replace(frame, diagnosis=diagnoses.straggler(), hint=None)
+    head = [line.plain.rstrip() for line in header_lines(with_job, 100, View())]
+    assert head[-1].startswith(f"! {code}  ")
+    assert head[-2].startswith("! rank 2 is slow")
     for which in (index, 0):
         page = gpu_page_lines(frame, 100, View(gpu=GpuKey("node-a", which)))
         assert (code in " ".join(line.plain for line in page)) is (which == index)
