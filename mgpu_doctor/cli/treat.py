@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -31,7 +31,7 @@ from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
     from mgpu_doctor.advice.treatment import Value
-    from mgpu_doctor.treat.job_treatment import JobTreatment
+    from mgpu_doctor.treat.job_treatment import Report
     from mgpu_doctor.treat.trial_report import TrialReport
 
 NOTHING_HELPS = 1
@@ -75,6 +75,13 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
     "--budget", default="10m", metavar="TIME", help="Time for all runs, such as 90s, 10m or 1h."
 )
 @click.option(
+    "--goal",
+    type=click.Choice(("throughput", "memory", "time-per-sample")),
+    help="Instead of treatments, try sizes: batches (`throughput`: most samples per second, "
+    "`memory`: the largest that fits), or numbers of ranks at the same global batch "
+    "(`time-per-sample`). The command must name them, as in `--batch-size 32`.",
+)
+@click.option(
     "--yes",
     is_flag=True,
     help="Run the trials in the open: they write what the job writes, and use the network.",
@@ -93,6 +100,7 @@ def treat(
     tries: tuple[str, ...],
     steps: int | None,
     budget: str,
+    goal: str | None,
     yes: bool,
     as_json: bool,
     output: Path | None,
@@ -108,6 +116,7 @@ def treat(
       mgpu-doctor treat -- torchrun --nproc-per-node 4 train.py
       mgpu-doctor treat latest --budget 5m -o treatment.toml
       mgpu-doctor treat --try loader-workers=8 -- python train.py
+      mgpu-doctor treat --goal throughput -- python train.py --batch-size 32
       mgpu-doctor run --treat treatment.toml -- torchrun --nproc-per-node 4 train.py
     """
     if lists:
@@ -119,12 +128,22 @@ def treat(
     seconds = _parse_budget(budget)
     if output is not None and not output.absolute().parent.is_dir():
         exit_with(WRONG_USAGE, f"{output} cannot be written: there is no such folder.")
+    if goal is not None and (only or tries or output is not None):
+        exit_with(WRONG_USAGE, "--goal tries sizes: leave out --only, --try and --output.")
     command = _find_command(words_after_dashes(context), reference)
+    if goal is not None:
+        _search_size(command, goal, seconds, steps, private=not yes, as_json=as_json)
 
     from mgpu_doctor.treat.job_treatment import JobTreatment
 
     treatment = JobTreatment(command, only, wanted, private=not yes)
-    stopped = _run_trials(treatment, seconds, steps)
+
+    def try_all(folder: Path, left: float, show: Report) -> None:
+        treatment.run(folder, budget=left, steps=steps, report=show)
+
+    stopped = _run_trials(
+        try_all, seconds, private=not yes, measured=lambda: treatment.read_report() is not None
+    )
     report = treatment.read_report()
     if report is None:
         raise click.exceptions.Exit(128 + stopped if stopped else NOTHING_EXAMINED)
@@ -203,9 +222,41 @@ def _read_command(reference: str) -> list[str]:
     return command
 
 
-def _run_trials(treatment: JobTreatment, budget: float, steps: int | None) -> int:
+def _search_size(
+    command: list[str], goal: str, budget: float, steps: int | None, *, private: bool, as_json: bool
+) -> NoReturn:
+    """Searches the best size and prints the curve."""
+    from mgpu_doctor.treat.size_report import is_better, render_json, render_sizes
+    from mgpu_doctor.treat.size_search import STEPS, Goal, SizeSearch, UnknownSizeError
+
+    search = SizeSearch(command, Goal(goal), private, steps or STEPS)
+    try:
+        search.find_settings()
+    except UnknownSizeError as error:
+        exit_with(WRONG_USAGE, str(error))
+
+    def try_all(folder: Path, left: float, show: Report) -> None:
+        search.run(folder, budget=left, report=show)
+
+    stopped = _run_trials(try_all, budget, private=private, measured=lambda: bool(search.points))
+    if not search.points:
+        raise click.exceptions.Exit(128 + stopped if stopped else NOTHING_EXAMINED)
+    unicode = display_of(sys.stdout)["unicode"]
+    print_text(render_json(search) if as_json else render_sizes(search, unicode=unicode))
+    if stopped:
+        raise click.exceptions.Exit(128 + stopped)
+    raise click.exceptions.Exit(0 if is_better(search) else NOTHING_HELPS)
+
+
+def _run_trials(
+    try_all: Callable[[Path, float, Report], None],
+    budget: float,
+    *,
+    private: bool,
+    measured: Callable[[], bool],
+) -> int:
     """Runs all trials; returns the signal that stopped them, 0 for none. Exits with code 3 if
-    nothing can be tried."""
+    nothing can be tried. `measured`: whether anything was measured so far."""
     from mgpu_doctor.formatting import format_seconds
     from mgpu_doctor.treat.job_treatment import trial_folder, why_not_private
     from mgpu_doctor.treat.trial_session import BaselineError
@@ -222,23 +273,20 @@ def _run_trials(treatment: JobTreatment, budget: float, steps: int | None) -> in
     began = time.monotonic()
     try:
         with trial_folder() as folder, progress_line() as show:
-            why = why_not_private(folder) if treatment.private else None
+            why = why_not_private(folder) if private else None
             if why is not None:
                 exit_with(NOTHING_EXAMINED, _explain_open_trials(why))
 
             def report(action: str, left: float) -> None:
                 show(f"trying {action}, {format_seconds(max(0.0, round(left)))} left")
 
-            treatment.run(
-                folder, budget=budget - time.monotonic() + began, steps=steps, report=report
-            )
+            try_all(folder, budget - time.monotonic() + began, report)
     except BaselineError as error:
         exit_with(NOTHING_EXAMINED, str(error))
     except OSError as error:
         exit_with(NOTHING_EXAMINED, f"the trials cannot be run ({error.strerror or error}).")
     except KeyboardInterrupt:
-        measured = treatment.read_report() is not None
-        follows = "what was measured so far follows" if measured else "nothing was measured yet"
+        follows = "what was measured so far follows" if measured() else "nothing was measured yet"
         print_message(f"stopped; {follows}.")
     finally:
         for number, handler in before.items():

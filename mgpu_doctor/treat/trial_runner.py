@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -49,6 +49,8 @@ class Problem(str, Enum):
     CRASHED = "crashed"
     TOO_SLOW = "too-slow"
     """It did not reach its steps in time: it hangs, or is many times slower."""
+    TOO_LARGE = "too-large"
+    """It left too little of the machine's memory to others."""
     NOT_APPLIED = "not-applied"
     """The treatment changed nothing in any rank."""
 
@@ -92,11 +94,13 @@ class TrialRunner:
         limit: float,
         blocks: SwitchedBlocks | None = None,
         keeps_case: bool = False,
+        is_short: Callable[[], bool] = bool,
     ) -> Trial:
         """Runs the job with these treatments until all ranks have made `steps` steps after the
         warm-up (None: the first run, which decides), or for `limit` seconds. `blocks`: of steps in
         which they are off and on; None: they are always on. `keeps_case`: also loads the case of
-        the job while it still runs: afterwards it is one that was killed."""
+        the job while it still runs: afterwards it is one that was killed. `is_short`: whether the
+        machine is short of memory, at which the trial is ended."""
         began = time.monotonic()
         folder = self._folder / f"{self._count:03d}"
         self._count += 1
@@ -121,8 +125,8 @@ class TrialRunner:
         case: Case | None = None
         end = End.TIMED_OUT
         try:
-            end = _await_end(process, recording, steps, began + limit)
-            if keeps_case and end is not End.TIMED_OUT:
+            end = _await_end(process, recording, steps, began + limit, is_short)
+            if keeps_case and end in (End.REACHED, End.OVER):
                 case = load_recording(recording)
         finally:
             _kill_job(process, recording)
@@ -145,17 +149,25 @@ class End(Enum):
     REACHED = "all ranks have made the steps"
     OVER = "the job has ended by itself"
     TIMED_OUT = "the time is over"
+    NO_MEMORY = "the machine is short of memory"
 
 
 def _await_end(
-    process: subprocess.Popen[bytes], recording: Path, steps: int | None, deadline: float
+    process: subprocess.Popen[bytes],
+    recording: Path,
+    steps: int | None,
+    deadline: float,
+    is_short: Callable[[], bool],
 ) -> End:
-    """Waits until all ranks have made their steps, the job is over, or the time is."""
+    """Waits until all ranks have made their steps, the job is over, or the time or the machine's
+    memory is."""
     warm: float | None = None
     while process.poll() is None:
         now = time.monotonic()
         if now > deadline:
             return End.TIMED_OUT
+        if is_short():
+            return End.NO_MEMORY
         made = _count_steps(recording)
         if made >= FIRST_STEP and warm is None:
             warm = now
@@ -227,6 +239,8 @@ def _measure(
         return TrialFailure(Problem.CRASHED, _explain_crash(case, code)), treated
     if end is End.TIMED_OUT:
         return TrialFailure(Problem.TOO_SLOW, "it did not make its steps in time"), treated
+    if end is End.NO_MEMORY:
+        return TrialFailure(Problem.TOO_LARGE, "the machine ran short of memory"), treated
     measured = measure_run(case, FIRST_STEP, steps or MOST_STEPS)
     if isinstance(measured, TrialRun):
         return measured, treated

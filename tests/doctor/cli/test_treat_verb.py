@@ -45,6 +45,8 @@ def treat(*words: str) -> Result:
         (["--budget", "1e9", "--", "ls"], "30s or more"),
         (["--budget", "ten", "--", "ls"], "30s or more"),
         (["-o", "/no/such/folder/t.toml", "--", "ls"], "no such folder"),
+        (["--goal", "memory", "--", "ls"], "names no batch size"),
+        (["--goal", "memory", "--only", "gc-freeze", "--", "ls"], "leave out --only"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_code_2(words: list[str], sentence: str) -> None:

@@ -1,0 +1,110 @@
+"""The result of a search for the best size, as text and as JSON (docs/treat-goal.schema.json)."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from mgpu_doctor.formatting import format_bytes, format_number, format_seconds, format_share
+from mgpu_doctor.report.text import line
+from mgpu_doctor.treat.size_search import Goal, Point, SizeSearch
+
+SCHEMA = "mgpu-doctor/treat-goal/1"
+_BAR = 20
+_HEAD = ("batch", "ranks", "samples/s", "", "step", "memory per rank", "")
+
+
+def render_sizes(search: SizeSearch, *, unicode: bool) -> str:
+    """The curve, and what to write to keep the best size."""
+    most = max((point.per_second or 0.0 for point in search.points), default=0.0)
+    rows = [_HEAD]
+    for place, point in enumerate(search.points):
+        size, rate = point.size, point.per_second
+        rows.append(
+            (
+                str(size.batch),
+                "" if size.ranks is None else str(size.ranks),
+                "" if rate is None else format_number(rate),
+                "" if rate is None else ("█" if unicode else "#") * round(_BAR * rate / most),
+                "" if point.step is None else format_seconds(point.step.seconds),
+                "" if point.memory_bytes is None else format_bytes(point.memory_bytes),
+                "as it is" if place == 0 else line(point.reason or ""),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*lines, "", *_conclude(search)]) + "\n"
+
+
+def is_better(search: SizeSearch) -> bool:
+    """Whether another size is shown to serve the goal better than the job as it is."""
+    best = search.find_best()
+    if search.goal is Goal.MEMORY:
+        return best is not None and best is not search.points[0]
+    return search.saved is not None and search.saved.is_gain
+
+
+def render_json(search: SizeSearch) -> str:
+    """The search as indented ASCII JSON that ends in a newline."""
+    best, saved = search.find_best(), search.saved
+    content: dict[str, Any] = {
+        "schema": SCHEMA,
+        "goal": search.goal.value,
+        "command": list(search.command),
+        "private": search.private,
+        "complete": search.complete,
+        "steps": search.steps,
+        "curve": [_point(point) for point in search.points],
+        "best": None if best is None else {"batch": best.size.batch, "ranks": best.size.ranks},
+        "is_better": is_better(search),
+        "saved_per_sample": None
+        if saved is None
+        else {"fraction": saved.share, "low": saved.low, "high": saved.high},
+        "best_command": None if best is None else search.write_command(best.size),
+    }
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def _point(point: Point) -> dict[str, Any]:
+    return {
+        "batch": point.size.batch,
+        "ranks": point.size.ranks,
+        "samples_per_second": point.per_second,
+        "samples_per_step": point.samples,
+        "step_seconds": None if point.step is None else point.step.seconds,
+        "standard_error": None if point.step is None else point.step.error,
+        "memory_bytes": point.memory_bytes,
+        "reason": point.reason,
+    }
+
+
+def _conclude(search: SizeSearch) -> Iterator[str]:
+    best, saved = search.find_best(), search.saved
+    if best is None or best is search.points[0]:
+        yield "The job as it is serves the goal best of these."
+        return
+    if search.goal is Goal.MEMORY:
+        if all(point.reason is None for point in search.points):
+            yield f"Batch {best.size.batch} fits. The trials ended before one did not."
+        else:
+            yield f"The largest batch that fits of these: {best.size.batch}."
+    elif saved is None:
+        yield "Not confirmed by a second measurement: the budget was used up, or a run failed."
+    else:
+        interval = f"({format_share(saved.low)} to {format_share(saved.high)})"
+        change = f"{format_share(saved.share)} {interval} of the time per sample"
+        if not saved.is_gain:
+            yield f"No difference shown: saves {change}."
+            return
+        yield f"Saves {change}."
+    yield f"To keep it: {shlex.join(search.write_command(best.size))}"
+    if search.goal is not Goal.TIME_PER_SAMPLE:
+        yield (
+            "A larger batch changes the training: scale the learning rate with it, warm up, and "
+            "compare the validation loss."
+        )

@@ -1,0 +1,299 @@
+"""Searches the batch size or the number of ranks that serves a goal best, one trial for each size.
+
+Before each trial, the memory of all ranks is predicted from those before, and nothing is started
+that would need more than the machine has left. A trial that eats up the machine's memory all the
+same is ended before other jobs suffer.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from mgpu_probes.outside.host_usage import HostUsage
+
+from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level
+from mgpu_doctor.analysis.trials.paired_effect import (
+    Block,
+    TimeSaved,
+    estimate_saving,
+    pool_noise,
+)
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.treat.job_size import BATCH_OPTIONS, RANK_OPTIONS, Setting, Size, find_setting
+from mgpu_doctor.treat.trial_runner import Trial, TrialFailure, TrialRunner
+from mgpu_doctor.treat.trial_session import BaselineError
+
+STEPS = 30
+"""Measured steps of each trial, unless the user names them. A choice."""
+MOST_DOUBLINGS = 12
+HALVINGS = 2
+"""Trials between the largest batch that fits and the first that does not. A choice."""
+MOST_RANK_COUNTS = 8
+BETTER = 1.05
+"""A doubled batch must gain so much throughput, or the next one is the last that is tried."""
+USABLE = 0.8
+"""Share of the free memory that a trial may be predicted to need. A choice."""
+FLOOR = 0.05
+"""A trial is ended if less than this share of the machine's memory is left. A choice."""
+_SLOWER, _MORE = 4.0, 30.0
+_NEXT, _CONFIRMING = 2.0, 4.0
+"""Time for the next trial and for the last four, in trials as long as the longest so far."""
+
+
+class Goal(str, Enum):
+    """What a search is for."""
+
+    THROUGHPUT = "throughput"
+    """Most samples per second, by the batch size."""
+    MEMORY = "memory"
+    """The largest batch that fits."""
+    TIME_PER_SAMPLE = "time-per-sample"
+    """Least time per sample at the same global batch, by the number of ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a trial of a size measured. Times in seconds."""
+
+    size: Size
+    step: Level | None = None
+    """None: it was not measured."""
+    samples: int | None = None
+    """Per step, of all ranks."""
+    memory_bytes: int | None = None
+    """Peak memory of the rank with the most."""
+    reason: str | None = None
+    """Why it was not measured, a clause."""
+
+    @property
+    def per_second(self) -> float | None:
+        """Samples per second, of all ranks."""
+        if self.step is None or self.samples is None:
+            return None
+        return self.samples / self.step.seconds
+
+
+class UnknownSizeError(Exception):
+    """The command does not name what is to be varied; the message is one clear sentence."""
+
+
+@dataclass(slots=True)
+class SizeSearch:
+    """A search. What was measured so far can be read at any time."""
+
+    command: Sequence[str]
+    goal: Goal
+    private: bool
+    steps: int = STEPS
+    points: list[Point] = field(default_factory=list)
+    """One for each size, the job as it is first."""
+    saved: TimeSaved | None = None
+    """Share of the time per sample that the best size saves; None: it was not confirmed."""
+    complete: bool = False
+    batch: Setting | None = None
+    ranks: Setting | None = None
+    _folder: Path = Path()
+    _ends: float = 0.0
+    _report: Callable[[str, float], None] = lambda *_: None
+    _rank_count: int = 1
+    _is_global: bool = False
+    _longest: float = 0.0
+    _count: int = 0
+
+    def find_settings(self) -> None:
+        """Finds the numbers to vary in the command. Raises `UnknownSizeError`."""
+        self.batch = find_setting(self.command, BATCH_OPTIONS)
+        self.ranks = find_setting(self.command, RANK_OPTIONS)
+        if self.batch is None:
+            raise UnknownSizeError(
+                "the command names no batch size to vary: add the script's option, such as "
+                "--batch-size 32."
+            )
+        if self.goal is Goal.TIME_PER_SAMPLE and self.ranks is None:
+            raise UnknownSizeError(
+                "the command names no number of ranks to vary: add the launcher's option, such as "
+                "--nproc-per-node 2."
+            )
+
+    def run(self, folder: Path, *, budget: float, report: Callable[[str, float], None]) -> None:
+        """Tries the sizes. Raises `BaselineError` if the job cannot be measured as it is."""
+        self.find_settings()
+        assert self.batch is not None
+        self._folder, self._report = folder, report
+        self._ends = time.monotonic() + budget
+        now = Size(self.batch.value, self.ranks.value if self.ranks else None)
+        first = self._try(now)
+        if first.step is None:
+            raise BaselineError(f"the job cannot be tried: {first.reason}.")
+        self.points.append(first)
+        if self.goal is Goal.TIME_PER_SAMPLE:
+            self._try_rank_counts(now)
+        else:
+            self._try_batches(now)
+        best = self.find_best()
+        if self.goal is not Goal.MEMORY and best is not None and best.size != now:
+            self._confirm(now, best)
+        self.complete = True
+
+    def find_best(self) -> Point | None:
+        """The size that serves the goal best among those that were measured."""
+        measured = [point for point in self.points if point.step is not None]
+        if self.goal is Goal.MEMORY:
+            return max(measured, key=lambda point: point.size.batch, default=None)
+        return max(measured, key=lambda point: point.per_second or 0.0, default=None)
+
+    def write_command(self, size: Size) -> list[str]:
+        """The command in this size."""
+        command = list(self.command)
+        if self.batch is not None:
+            command = self.batch.write(command, size.batch)
+        if self.ranks is not None and size.ranks is not None:
+            command = self.ranks.write(command, size.ranks)
+        return command
+
+    def _try_batches(self, now: Size) -> None:
+        best, batch, without_gain = self.points[0].per_second or 0.0, now.batch, 0
+        for _ in range(MOST_DOUBLINGS):
+            batch *= 2
+            if not self._add(Size(batch, now.ranks)):
+                break
+            gained = self.points[-1].per_second or 0.0
+            without_gain = 0 if gained > best * BETTER else without_gain + 1
+            best = max(best, gained)
+            if self.goal is Goal.THROUGHPUT and without_gain > 1:
+                return
+        if self.goal is Goal.MEMORY and self.points[-1].step is None:
+            fits, limit = batch // 2, batch
+            for _ in range(HALVINGS):
+                middle = (fits + limit) // 2
+                if self._add(Size(middle, now.ranks)):
+                    fits = middle
+                else:
+                    limit = middle
+
+    def _try_rank_counts(self, now: Size) -> None:
+        total = now.batch if self._is_global else now.batch * self._rank_count
+        most = max(len(os.sched_getaffinity(0)), self._rank_count)
+        counts = [count for count in range(1, most + 1) if total % count == 0]
+        others = [count for count in counts if count != self._rank_count][-MOST_RANK_COUNTS:]
+        for count in others:
+            batch = now.batch if self._is_global else total // count
+            if not self._has_time():
+                return
+            self.points.append(self._try(Size(batch, count)))
+
+    def _add(self, size: Size) -> bool:
+        """Tries a size if it may fit; whether it did."""
+        if not self._has_time():
+            return False
+        needed, free = self._predict_bytes(size), _read_memory()[0]
+        if needed is not None and free is not None and needed > free * USABLE:
+            reason = "it is predicted to need more memory than the machine has left"
+            self.points.append(Point(size, reason=reason))
+            return False
+        self.points.append(self._try(size))
+        return self.points[-1].step is not None
+
+    def _predict_bytes(self, size: Size) -> int | None:
+        """Memory of all ranks on the host, by the line through the two largest batches so far."""
+        known = sorted(
+            (point.size.batch, point.memory_bytes) for point in self.points if point.memory_bytes
+        )[-2:]
+        if not known:
+            return None
+        slope = known[-1][1] / known[-1][0]
+        if len(known) > 1:
+            slope = max(0.0, (known[1][1] - known[0][1]) / (known[1][0] - known[0][0]))
+        return int((known[-1][1] + slope * (size.batch - known[-1][0])) * self._rank_count)
+
+    def _confirm(self, now: Size, best: Point) -> None:
+        """Runs the job as it is and in its best size in the order A B B A."""
+        if self._ends - time.monotonic() < _CONFIRMING * self._longest:
+            return
+        runs = [self._try(size) for size in (now, best.size, best.size, now)]
+        levels = [_per_sample(point) for point in (self.points[0], *runs)]
+        whole = [level for level in levels if level is not None]
+        if len(whole) < len(levels):
+            return
+        earlier, before, first, second, after = whole
+        noise = pool_noise([earlier, before, after], [(first, second)])
+        if noise is not None:
+            self.saved = estimate_saving([Block(before, first, second, after)], noise)
+
+    def _try(self, size: Size) -> Point:
+        left = self._ends - time.monotonic()
+        self._report(describe_size(size, self.goal), left)
+        self._count += 1
+        command = self.write_command(size)
+        runner = TrialRunner(command, self._folder / f"size-{self._count}", private=self.private)
+        limit = _SLOWER * self._longest + _MORE if self._longest else left
+        trial = runner.run(
+            {}, steps=self.steps, limit=min(limit, left), keeps_case=True, is_short=_is_short
+        )
+        if isinstance(trial.result, TrialFailure):
+            return Point(size, reason=trial.result.reason)
+        self._longest = max(self._longest, trial.seconds)
+        samples = self._count_samples(size, trial)
+        level = mean_level(trial.result.seconds)
+        return Point(size, level, samples, trial.result.memory_bytes)
+
+    def _count_samples(self, size: Size, trial: Trial) -> int | None:
+        """Samples per step of all ranks: as recorded, else the batch of each rank."""
+        case = trial.case
+        if case is None:
+            return None
+        recorded = [_median_samples(case, index) for index in range(len(case.ranks))]
+        if not self.points:
+            self._rank_count = len(case.ranks)
+            self._is_global = bool(recorded[0]) and recorded[0] % size.batch != 0
+        if all(recorded):
+            return sum(recorded)
+        return size.batch if self._is_global else size.batch * len(case.ranks)
+
+    def _has_time(self) -> bool:
+        confirming = 0 if self.goal is Goal.MEMORY else _CONFIRMING
+        return self._ends - time.monotonic() > (_NEXT + confirming) * self._longest
+
+
+def describe_size(size: Size, goal: Goal) -> str:
+    """`batch 32`, or `4 ranks with batch 8`."""
+    if goal is Goal.TIME_PER_SAMPLE and size.ranks is not None:
+        return f"{size.ranks} {'rank' if size.ranks == 1 else 'ranks'} with batch {size.batch}"
+    return f"batch {size.batch}"
+
+
+def _median_samples(case: Case, index: int) -> int:
+    samples = case.ranks[index].steps["samples"]
+    known = samples[samples > 0]
+    return int(np.median(known)) if len(known) else 0
+
+
+def _per_sample(point: Point) -> Level | None:
+    if point.step is None or not point.samples:
+        return None
+    return Level(point.step.seconds / point.samples, point.step.error, point.step.freedom)
+
+
+def _is_short() -> bool:
+    free, total = _read_memory()
+    return free is not None and total is not None and free < total * FLOOR
+
+
+def _read_memory() -> tuple[int | None, int | None]:
+    """Bytes of memory that the machine, or this container, has left, and all; None: unknown."""
+    sample = _host().sample()
+    total, used = sample["memory_total"], sample["memory_used"]
+    cache = sample.get("memory_cache") or 0
+    return (None if total is None or used is None else total - used + cache), total
+
+
+@lru_cache(maxsize=1)
+def _host() -> HostUsage:
+    return HostUsage()

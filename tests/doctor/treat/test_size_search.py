@@ -1,0 +1,171 @@
+"""The search for the best batch size and number of ranks, on simulated jobs, and its report."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from mgpu_doctor.analysis.trials.trial_run import TrialRun
+from mgpu_doctor.treat import size_search
+from mgpu_doctor.treat.job_size import BATCH_OPTIONS, RANK_OPTIONS, find_setting
+from mgpu_doctor.treat.size_report import is_better, render_json, render_sizes
+from mgpu_doctor.treat.size_search import Goal, SizeSearch, UnknownSizeError
+from mgpu_doctor.treat.trial_runner import FIRST_STEP, Problem, Trial, TrialFailure
+
+SCHEMA = json.loads(
+    (Path(__file__).parents[3] / "docs" / "treat-goal.schema.json").read_text(encoding="utf-8")
+)
+COMMAND = ("torchrun", "--nproc-per-node=4", "train.py", "--batch-size", "8", "--lr", "0.1")
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("command", "batch", "ranks"),
+    [
+        (COMMAND, ("--batch-size", 8), ("--nproc-per-node", 4)),
+        (("mpirun", "-np", "2", "python", "t.py", "--bs=32"), ("--bs", 32), ("-np", 2)),
+        (("python", "t.py", "--per_device_train_batch_size", "16"),
+         ("--per_device_train_batch_size", 16), None),
+        (("python", "t.py", "--batch-size", "auto", "--ranks=0"), None, None),
+        (("python", "t.py", "batch-size", "8", "--bs"), None, None),
+    ],
+)  # fmt: skip
+def test_sizes_that_a_command_names(command: Sequence[str], batch: object, ranks: object) -> None:
+    for options, expected in ((BATCH_OPTIONS, batch), (RANK_OPTIONS, ranks)):
+        setting = find_setting(command, options)
+        assert (setting and (setting.option, setting.value)) == expected
+        if setting is not None:
+            changed = setting.write(command, 77)
+            assert find_setting(changed, options) == type(setting)(
+                setting.option, setting.place, 77
+            )
+            assert sum(old != new for old, new in zip(command, changed, strict=True)) == 1
+
+
+def simulate(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    fixed: float = 0.01,
+    per_sample: float = 0.001,
+    per_rank: float = 0.0,
+    most: int = 10**9,
+    free: int = 10**12,
+    noise: float = 0.01,
+) -> list[tuple[int, int]]:
+    """Lets searches run a job whose step takes `fixed` seconds, `per_sample` for each of its batch
+    and `per_rank` for each rank, and which crashes with a batch above `most`."""
+    random = np.random.default_rng(4)
+    ran: list[tuple[int, int]] = []
+
+    class Runner:
+        def __init__(self, command: Sequence[str], _: Path, *, private: bool) -> None:
+            del private
+            batch, ranks = (find_setting(command, each) for each in (BATCH_OPTIONS, RANK_OPTIONS))
+            self.batch = batch.value if batch else 0
+            self.ranks = ranks.value if ranks else 1
+
+        def run(self, _: object, *, steps: int, **_others: Any) -> Trial:
+            ran.append((self.batch, self.ranks))
+            if self.batch > most:
+                return Trial(TrialFailure(Problem.CRASHED, "Rank 0 ran out of memory"), 0.0)
+            whole = fixed + per_sample * self.batch + per_rank * self.ranks
+            seconds = whole * np.exp(random.normal(0, noise, steps))
+            ranks = [SimpleNamespace(steps={"samples": np.full(steps, self.batch)})] * self.ranks
+            measured = TrialRun(FIRST_STEP, seconds, None, (100 + self.batch) * MIB)
+            return Trial(measured, 0.0, (), SimpleNamespace(ranks=ranks))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(size_search, "TrialRunner", Runner)
+    monkeypatch.setattr(size_search, "_read_memory", lambda: (free, 10**12))
+    return ran
+
+
+def search(goal: Goal, folder: Path, command: Sequence[str] = COMMAND) -> SizeSearch:
+    made = SizeSearch(command, goal, private=True)
+    made.run(folder, budget=60.0, report=lambda *_: None)
+    jsonschema.validate(json.loads(render_json(made)), SCHEMA)
+    assert render_sizes(made, unicode=False).isascii()
+    return made
+
+
+def test_throughput_grows_until_a_larger_batch_gains_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran = simulate(monkeypatch)
+    made = search(Goal.THROUGHPUT, tmp_path)
+    assert [batch for batch, _ in ran[:-4]] == [8, 16, 32, 64, 128, 256, 512]
+    best = made.find_best()
+    assert best is not None
+    assert ran[-4:] == [(8, 4), (best.size.batch, 4), (best.size.batch, 4), (8, 4)]
+    assert is_better(made)
+    assert made.saved is not None
+    assert made.saved.low < 1 - (0.01 / 512 + 0.001) / (0.01 / 8 + 0.001) < made.saved.high + 0.02
+    assert made.points[0].per_second == pytest.approx(32 / 0.018, rel=0.02)
+    kept = f"torchrun --nproc-per-node=4 train.py --batch-size {best.size.batch} --lr 0.1"
+    assert kept in render_sizes(made, unicode=True)
+    assert "scale the learning rate" in render_sizes(made, unicode=True)
+
+
+def test_a_batch_size_that_changes_nothing_is_not_said_to_help(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    simulate(monkeypatch, fixed=0.0, noise=0.2)
+    claims = [is_better(search(Goal.THROUGHPUT, tmp_path)) for _ in range(40)]
+    assert sum(claims) <= 3
+
+
+def test_the_largest_batch_that_fits_before_a_crash(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran = simulate(monkeypatch, most=90)
+    made = search(Goal.MEMORY, tmp_path)
+    assert [batch for batch, _ in ran] == [8, 16, 32, 64, 128, 96, 80]
+    best = made.find_best()
+    assert best is not None
+    assert best.size.batch == 80
+    assert is_better(made)
+    text = render_sizes(made, unicode=True)
+    assert "Rank 0 ran out of memory" in text
+    assert "The largest batch that fits of these: 80." in text
+
+
+def test_nothing_is_started_that_would_take_the_memory_of_other_jobs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Four ranks take 100 MiB and 1 MiB for each sample of a batch; 2400 MiB may be used."""
+    ran = simulate(monkeypatch, free=3000 * MIB)
+    made = search(Goal.MEMORY, tmp_path)
+    assert [batch for batch, _ in ran][-3:] == [256, 384, 448]
+    best = made.find_best()
+    assert best is not None
+    assert best.size.batch == 448
+    assert "more memory than the machine has left" in render_sizes(made, unicode=True)
+
+
+def test_the_number_of_ranks_at_the_same_global_batch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    ran = simulate(monkeypatch, fixed=0.0, per_sample=0.001, per_rank=0.004)
+    made = search(Goal.TIME_PER_SAMPLE, tmp_path)
+    assert ran[:4] == [(8, 4), (32, 1), (16, 2), (4, 8)]
+    best = made.find_best()
+    assert best is not None
+    assert (best.size.batch, best.size.ranks) in ((8, 4), (16, 2))
+    assert {point.samples for point in made.points} == {32}
+
+
+def test_a_command_that_names_no_sizes() -> None:
+    for command, goal, sentence in (
+        (("python", "t.py"), Goal.MEMORY, "no batch size"),
+        (("python", "t.py", "--bs", "8"), Goal.TIME_PER_SAMPLE, "no number of ranks"),
+    ):
+        with pytest.raises(UnknownSizeError, match=sentence):
+            SizeSearch(command, goal, private=True).find_settings()
