@@ -1,28 +1,88 @@
-"""Draws docs/images/top.svg: `top --replay` of a recording, as the README shows it.
+"""Draws the README's pictures of `top`: a machine without a job, a straggler, and a recorded hang.
 
-python docs/images/make.py RECORDING
+python -m docs.images.make
+
+GPUs, processes and the straggler's job are made up; the hang is a replay of a recording of a real
+job on CPUs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
+import tarfile
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+from mgpu_doctor.case.device_samples import DeviceSample
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.frame_source import Source
+from mgpu_doctor.live.process_list import ListedProcess
 from mgpu_doctor.live.replay import Replay
 from mgpu_doctor.tui.app import TopApp
+from tests.support import frames, histories
+from tests.support.frames import GIB, gpu
+from tests.support.screens import Still
+
+HERE = Path(__file__).parent
+HANG = HERE.parents[1] / "tests/recorded/recordings/hang.tar.xz"
+SIZE = (110, 34)
+NOW = histories.ENDED
 
 
-async def draw(recording: Path, target: Path) -> None:
-    app = TopApp(Replay(recording), interval=1.0)
-    async with app.run_test(size=(110, 28)) as pilot:
-        await pilot.press("space", "end")
-        for _ in range(50):
+def machine() -> Frame:
+    """A machine with eight GPUs, and the processes of two people on it."""
+    train = ("python", "train.py", "--config", "large.yaml")
+    processes = (
+        *(
+            ListedProcess(4000 + index, 1, "ann", train, NOW - 8000, 1.2, 9 * GIB, (index,), held)
+            for index, held in enumerate((61 * GIB, 60 * GIB, 62 * GIB, 60 * GIB))
+        ),
+        ListedProcess(7110, 1, "bob", ("jupyter-lab",), NOW - 400_000, 0.02, GIB, (6,), 7 * GIB),
+    )
+    sample = histories.devices(histories.SECONDS)
+    held = {process.gpus[0]: process for process in processes}
+    used = tuple(
+        replace(device, pids=(held[device.index].pid,), memory_used=held[device.index].gpu_memory)
+        if device.index in held
+        else replace(device, utilization=0.0, memory_used=GIB, power_watts=72.0)
+        for device in sample.devices
+    )
+    return Frame(
+        at=NOW,
+        source="live",
+        devices=replace(sample, devices=used),
+        host=replace(frames.HOST, at=NOW),
+        processes=processes,
+        history=histories.history(),
+    )
+
+
+def straggler() -> Frame:
+    """A job on four GPUs with a slow rank."""
+    ranks = tuple(gpu(index, power_watts=540.0 + 9 * index) for index in range(4))
+    return replace(frames.STRAGGLER, devices=DeviceSample(frames.AT, ranks))
+
+
+async def draw(source: Source, name: str, *keys: str) -> None:
+    app = TopApp(source, interval=1.0)
+    async with app.run_test(size=SIZE) as pilot:
+        while app.frame is None:
             await pilot.pause(0.1)
-            if app.frame is not None and app.frame.diagnosis is not None:
-                break
-        await pilot.pause(1)
-        target.write_text(app.export_screenshot(title="mgpu-doctor top"), encoding="utf-8")
+        await pilot.press(*keys)
+        await pilot.pause(2)
+        picture = app.export_screenshot(title="mgpu-doctor top", simplify=True)
+    (HERE / f"{name}.svg").write_text(picture, encoding="utf-8")
 
 
-asyncio.run(draw(Path(sys.argv[1]), Path(__file__).with_name("top.svg")))
+async def draw_all(folder: Path) -> None:
+    with tarfile.open(HANG) as packed:
+        packed.extractall(folder, filter="data")
+    await draw(Still(machine()), "machine")
+    await draw(Still(straggler()), "top")
+    await draw(Replay(folder / "hang"), "hang", "space", "end")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(draw_all(Path(folder)))
