@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.text import Text
 
 from mgpu_doctor.case.device_samples import Device, MigInstance
-from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.formatting import UNKNOWN, format_ranks
 from mgpu_doctor.live.frame import Frame, GpuKey, HostGpu
 from mgpu_doctor.report import text
@@ -277,9 +276,12 @@ def _share(rank_summary: RankSummary, rank: Rank | None, at: float) -> float | N
         return None
     if rank_summary.state in WAITS and _stands(rank.now, at):
         return 1.0
+    # not needed on a machine without a job
+    from mgpu_doctor.case.process_metadata import PhaseClock
+    from mgpu_doctor.report import phase_bars
+
     if rank.metadata.clock is not PhaseClock.DEVICE:
         return None
-    from mgpu_doctor.report import phase_bars  # not needed on a machine without a job
 
     spent = phase_bars.measured_phases(rank_summary.phases)
     total = sum(spent.values())
