@@ -150,6 +150,8 @@ def treat(
     _show(report, as_json=as_json)
     if output is not None and report.kept:
         save_text(output, _format_file(report), "what helps")
+    elif output is not None:
+        print_message(f"{output} was not written: nothing is shown to help.")
     if stopped:
         raise click.exceptions.Exit(128 + stopped)
     _exit(report)

@@ -107,6 +107,7 @@ def test_exit_codes_and_the_file_of_what_helps(
     assert result.exit_code == code
     assert said in result.stdout
     assert file.exists() is (code == 0)
+    assert ("was not written" in result.stderr) is (code != 0)
     if code == 0:
         assert read_treatments(file) == {"gc-freeze": True}
 
