@@ -90,7 +90,8 @@ def test_the_text_fits_and_names_lines_and_places() -> None:
 
 def test_the_documentation_lists_every_treatment_with_what_it_may_change() -> None:
     page = (Path(__file__).parents[3] / "docs" / "treat.md").read_text(encoding="utf-8")
-    listed = [row.split(" | ") for row in page.splitlines() if row.startswith("| `")]
+    table = page[page.index("| treatment |") :].partition("\n\n")[0]
+    listed = [row.split(" | ") for row in table.splitlines() if row.startswith("| `")]
     assert [(name, effect.removesuffix(" |")) for name, _, effect in listed] == [
         (f"| `{each.name}{'' if each.is_switch else '=N'}`", each.effect.value)
         for each in TREATMENTS.values()
