@@ -31,6 +31,8 @@ Most = Meta(max_length=4096)
 TaskState = Literal["R", "S", "D", "T", "t", "Z", "X", "x", "I", "P", "K", "W"]
 """As /proc/PID/stat (proc(5)) has it."""
 Resource = Literal["cpu", "io", "memory"]
+Traffic = Literal["read", "written", "received", "sent"]
+"""Of disks, and of network interfaces."""
 
 
 class Cores(frozenset[int]):
@@ -119,6 +121,8 @@ class HostSample(Fact):
     """Seconds that the hypervisor gave to other machines."""
     pressure: Mapping[Resource, float] = field(default_factory=dict)
     """`cpu`, `io`, `memory` -> seconds so far in which some task was stalled on it."""
+    traffic: Mapping[Traffic, Whole] = field(default_factory=dict)
+    """Bytes since boot."""
     memory_cache: Whole | None = None
     """Bytes of `memory_used` that are page cache, which the kernel would drop if needed."""
 

@@ -15,10 +15,17 @@ from mgpu_probes.inprocess import layout
 
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.case.device_times import on_one_clock
-from mgpu_doctor.case.host_samples import HostSample, Resource
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Rank, Records
 from mgpu_doctor.live import history_measures
-from mgpu_doctor.live.history_measures import OF_DEVICE, OF_HOST, OF_PRESSURE, PRESSURES, Measure
+from mgpu_doctor.live.history_measures import (
+    OF_COUNTERS,
+    OF_DEVICE,
+    OF_HOST,
+    OF_TRAFFIC,
+    PRESSURES,
+    Measure,
+)
 from mgpu_doctor.live.history_series import (
     BLOCKS,
     EMPTY,
@@ -105,10 +112,10 @@ READINGS: Mapping[Measure, Reading] = {
 
 
 class HostPast(NamedTuple):
-    """Measures in the order of `OF_HOST` and of `OF_PRESSURE`."""
+    """Measures in the order of `OF_HOST` and of `OF_COUNTERS`."""
 
     use: Trace = EMPTY
-    pressure: Trace = EMPTY
+    counted: Trace = EMPTY
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,26 +196,31 @@ class _Host:
 
     def __init__(self, blocks: float) -> None:
         self._use = Series(len(OF_HOST), blocks)
-        self._pressure = Series(len(OF_PRESSURE), blocks)
+        self._counted = Series(len(OF_COUNTERS), blocks)
         self._counters: HostSample | None = None
 
     def add(self, sample: HostSample) -> None:
         self._use.append(sample.at, [read(sample) for read in OF_HOST.values()])
-        if not sample.pressure:
+        if not sample.pressure and not sample.traffic:
             return
         before, self._counters = self._counters, sample
         if before is not None and sample.at > before.at:
-            shares = [_share(before, sample, name) for name in PRESSURES]
-            self._pressure.append(sample.at, shares, before.at)
+            passed = sample.at - before.at
+            shares = [
+                _growth(before.pressure.get(name), sample.pressure.get(name), passed)
+                for name in PRESSURES
+            ]
+            rates = [
+                _growth(before.traffic.get(name), sample.traffic.get(name), passed)
+                for name in OF_TRAFFIC.values()
+            ]
+            known = [None if share is None else min(1.0, share) for share in shares]
+            self._counted.append(sample.at, [*known, *rates], before.at)
 
     def past(self) -> HostPast:
-        return HostPast(self._use.trace(), self._pressure.trace())
+        return HostPast(self._use.trace(), self._counted.trace())
 
 
-def _share(before: HostSample, sample: HostSample, name: Resource) -> float | None:
-    """Returns the share of the time since the previous sample, from counters in seconds; None after
-    a reboot."""
-    then, now = before.pressure.get(name), sample.pressure.get(name)
-    if then is None or now is None or now < then:
-        return None
-    return min(1.0, (now - then) / (sample.at - before.at))
+def _growth(then: float | None, now: float | None, passed: float) -> float | None:
+    """Returns the growth of a counter per second; None after a reboot."""
+    return None if then is None or now is None or now < then else (now - then) / passed

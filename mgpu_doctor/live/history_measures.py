@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mgpu_doctor.case.device_samples import Device
-from mgpu_doctor.case.host_samples import HostSample, Resource
+from mgpu_doctor.case.host_samples import HostSample, Resource, Traffic
 from mgpu_doctor.formatting import format_bytes, format_number, format_seconds
 
 
@@ -83,6 +83,14 @@ OF_HOST: Mapping[Measure, Callable[[HostSample], float | None]] = {
 PRESSURES: tuple[Resource, ...] = ("cpu", "io", "memory")
 OF_PRESSURE = tuple(Measure(f"{name} pressure", Unit.SHARE, 1.0) for name in PRESSURES)
 """Share of the time in which some task was stalled waiting for it."""
+OF_TRAFFIC: Mapping[Measure, Traffic] = {
+    Measure("disk read", Unit.RATE): "read",
+    Measure("disk written", Unit.RATE): "written",
+    Measure("network received", Unit.RATE): "received",
+    Measure("network sent", Unit.RATE): "sent",
+}
+OF_COUNTERS = (*OF_PRESSURE, *OF_TRAFFIC)
+"""What is known between two samples of a host, by its counters."""
 OF_RANK = (STEP, OWN, WAIT, INPUT)
 OF_JOB = (LOSS, STEP_RATE, SAMPLE_RATE, TOKEN_RATE)
 

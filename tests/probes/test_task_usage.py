@@ -164,6 +164,23 @@ def test_what_stands_still_on_the_machine(tmp_path: Path) -> None:
     assert sample["pressure"] == {"cpu": 2.5}
 
 
+def test_traffic_is_that_of_whole_disks_and_of_hardware(tmp_path: Path) -> None:
+    line = "{} 0 {} 5 0 {} 7 9 0 {} 1 2 3 4"
+    disks = (("sda", 10, 20), ("sda1", 9, 19), ("dm-0", 8, 18))
+    text = "\n".join(line.format(8, name, read, wrote) for name, read, wrote in disks)
+    write(tmp_path, "proc/diskstats", f"{text}\n")
+    head = "Inter-|   Receive\n face |bytes\n"
+    rows = "lo: 5 0 0 0 0 0 0 0 6 0\neth0: 700 1 0 0 0 0 0 0 80 1\nveth1: 1 0 0 0 0 0 0 0 2 0\n"
+    write(tmp_path, "proc/net/dev", head + rows)
+    host = HostUsage(tmp_path, standstill=True)
+    assert host.sample()["traffic"] == {"received": 701, "sent": 82}, "a container"
+    for folder in ("sys/block/sda/device", "sys/block/dm-0", "sys/class/net/eth0/device"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert host.sample()["traffic"] == {
+        "read": 10 * 512, "written": 20 * 512, "received": 700, "sent": 80,
+    }  # fmt: skip
+
+
 def test_a_kernel_without_any_of_it(tmp_path: Path) -> None:
     sample = HostUsage(tmp_path, closely=True).sample([1])
     assert sample["tasks"] == {}

@@ -1,4 +1,5 @@
-"""The last minutes of this machine in braille, while no job is shown: GPUs, cores, memory. Pure.
+"""The last minutes of this machine in braille, while no job is shown: GPUs, cores, memory, disks
+and network. Pure.
 
 A cell holds two columns of four dots. A column without samples is blank; one that is zero has its
 lowest dot.
@@ -7,12 +8,12 @@ lowest dot.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
-from mgpu_doctor.formatting import UNKNOWN
+from mgpu_doctor.formatting import UNKNOWN, format_bytes
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.filter.matching import kept_by
 from mgpu_doctor.tui.panels.table_cells import DIM, FULLEST, HIGH
@@ -27,28 +28,29 @@ HEIGHT = 4
 """Lines of a graph below its title."""
 GAP = 2
 """Cells between two graphs."""
-SCALE = 5
-"""Cells of the axis: `100 %`, `  0 %`."""
+SCALE = 7
+"""Cells of the axis: `100 %`, `1.5 MiB`."""
 NARROWEST = 24
 """Cells that a graph has at least; where there is less room, graphs are below each other."""
-PLOT_COLOURS = {
-    "GPU utilization": "green",
-    "GPU memory": "magenta",
-    "cpu": "cyan",
-    "memory": "blue",
-}
+BESIDE = (6, 3, 2, 1)
+"""Graphs next to each other."""
 DOTS = 4
 LEFT, RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
 """Bits of a braille cell's dots, from the lowest up (Unicode, block 2800)."""
 BLANK = 0x2800
+LEAST_TOP = 1024.0
+"""Bytes per second at the top of an axis, at least: less is noise."""
 
 
 class Plot(NamedTuple):
-    """One graph. `shares`: two values per cell, 0..1, oldest first; NaN: not sampled."""
+    """A graph. `read`: its values from a frame, so many columns, oldest first; NaN: not sampled."""
 
     title: str
-    shares: Sequence[float]
-    alarms: bool
+    style: str
+    read: Callable[[Frame, int], Sequence[float]]
+    is_share: bool = True
+    """Shares of 0..1; else bytes per second."""
+    alarms: bool = False
     """Whether much is bad, as of memory."""
 
 
@@ -56,94 +58,127 @@ def machine_lines(frame: Frame, width: int, _view: View) -> Sequence[Text]:
     """Returns the graphs; empty while a job is shown, or before there are two samples."""
     if frame.diagnosis is not None or frame.history is None or frame.replay is not None:
         return []
-    titles = _titles(frame)
-    beside = next((n for n in (4, 2, 1) if n <= len(titles) and _room(width, n) >= NARROWEST), 1)
+    with_gpus = frame.devices is not None and bool(frame.devices.devices)
+    plots = [*(GPU_PLOTS if with_gpus else ()), *HOST_PLOTS]
+    beside = next((n for n in BESIDE if len(plots) % n == 0 and _room(width, n) >= NARROWEST), 1)
     room = max(1, _room(width, beside))
-    plots = [
-        Plot(title, _shares(frame, title, 2 * room), title.endswith("memory")) for title in titles
-    ]
     lines: list[Text] = []
     for first in range(0, len(plots), beside):
-        drawn = [_draw(plot, room) for plot in plots[first : first + beside]]
+        drawn = [
+            _draw(plot, plot.read(frame, 2 * room), room) for plot in plots[first : first + beside]
+        ]
         lines += [Text(" " * GAP).join(row) for row in zip(*drawn, strict=True)]
     return lines
-
-
-def _titles(frame: Frame) -> list[str]:
-    with_gpus = frame.devices is not None and bool(frame.devices.devices)
-    return list(PLOT_COLOURS) if with_gpus else ["cpu", "memory"]
 
 
 def _room(width: int, beside: int) -> int:
     return (width - GAP * (beside - 1)) // beside - SCALE - 1
 
 
-def _shares(frame: Frame, title: str, columns: int) -> Sequence[float]:
-    from mgpu_doctor.live.history_measures import CPU, MEMORY, UTILIZATION
-
-    if title.startswith("GPU"):
-        return _of_gpus(frame, UTILIZATION if title == "GPU utilization" else MEMORY, columns)
-    assert frame.history is not None
-    measure = CPU if title == "cpu" else MEMORY
-    return _means(frame, [_host_spans(frame.history, measure)], columns)
-
-
-def _gpu_inputs(frame: Frame, measure: Measure, columns: int) -> tuple[object, ...]:
-    return frame.devices, measure, columns, frame.history and len(frame.history.devices)
+def _gpu_inputs(frame: Frame, name: str, columns: int) -> tuple[object, ...]:
+    return frame.devices, name, columns, frame.history and len(frame.history.devices)
 
 
 @kept_by(_gpu_inputs)
-def _of_gpus(frame: Frame, measure: Measure, columns: int) -> Sequence[float]:
+def _of_gpus(frame: Frame, name: str, columns: int) -> Sequence[float]:
     """Returns the mean over the GPUs."""
     from mgpu_doctor.live.history_measures import OF_DEVICE
 
     assert frame.history is not None
-    index = list(OF_DEVICE).index(measure)
+    index = [measure.name for measure in OF_DEVICE].index(name)
     spans = [trace.spans(index) for trace in frame.history.devices.values()]
-    return _means(frame, spans, columns)
+    return [float(mean) for mean in _means(frame, spans, columns)]
 
 
-def _host_spans(history: History, measure: Measure) -> Spans:
-    from mgpu_doctor.live.history_measures import OF_HOST
+def _utilization(frame: Frame, columns: int) -> Sequence[float]:
+    return _of_gpus(frame, "utilization", columns)
+
+
+def _gpu_memory(frame: Frame, columns: int) -> Sequence[float]:
+    return _of_gpus(frame, "memory", columns)
+
+
+def _of_host(*names: str) -> Callable[[Frame, int], Sequence[float]]:
+    """Returns how to read the sum of these measures of the host."""
+
+    def read(frame: Frame, columns: int) -> Sequence[float]:
+        assert frame.history is not None
+        values = [_means(frame, [_spans(frame.history, name)], columns) for name in names]
+        return [float(total) for total in sum(values[1:], values[0])]
+
+    return read
+
+
+def _spans(history: History, name: str) -> Spans:
+    from mgpu_doctor.live.history_measures import OF_COUNTERS, OF_HOST
     from mgpu_doctor.live.history_series import NONE
 
-    index = list(OF_HOST).index(measure)
-    return next((past.use.spans(index) for past in history.hosts.values()), NONE)
+    past = next(iter(history.hosts.values()), None)
+    if past is None:
+        return NONE
+    used: list[Measure] = list(OF_HOST)
+    names = [measure.name for measure in used]
+    if name in names:
+        return past.use.spans(names.index(name))
+    return past.counted.spans([measure.name for measure in OF_COUNTERS].index(name))
 
 
-def _means(frame: Frame, spans: Sequence[Spans], columns: int) -> Sequence[float]:
+def _means(frame: Frame, spans: Sequence[Spans], columns: int) -> Floats:
     """Returns the mean of the spans in each column, a second or a frame each, until now."""
     import numpy as np
 
     from mgpu_doctor.live.history_series import columns as divide
 
     start = frame.at - columns * max(1.0, frame.interval)
-    rows: list[Floats] = [divide(one, start, frame.at, columns).mean for one in spans]
+    rows = [divide(one, start, frame.at, columns).mean for one in spans]
     if not rows:
-        return [float("nan")] * columns
+        return np.full(columns, np.nan)
     known = np.isfinite(np.stack(rows))
-    total = np.where(known, rows, 0.0).sum(axis=0)
-    counts = known.sum(axis=0)
-    means = np.divide(total, counts, out=np.full(columns, np.nan), where=counts > 0)
-    return [float(mean) for mean in means]
+    total, counts = np.where(known, rows, 0.0).sum(axis=0), known.sum(axis=0)
+    means: Floats = np.divide(total, counts, out=np.full(columns, np.nan), where=counts > 0)
+    return means
 
 
-def _draw(plot: Plot, room: int) -> list[Text]:
-    newest = next((share for share in reversed(plot.shares) if not math.isnan(share)), None)
-    value = UNKNOWN if newest is None else f"{100 * newest:.0f} %"
-    style = PLOT_COLOURS[plot.title]
-    if plot.alarms and newest is not None and newest >= HIGH:
+GPU_PLOTS = (
+    Plot("GPU utilization", "green", _utilization),
+    Plot("GPU memory", "magenta", _gpu_memory, alarms=True),
+)
+HOST_PLOTS = (
+    Plot("cpu", "cyan", _of_host("cpu")),
+    Plot("memory", "blue", _of_host("memory"), alarms=True),
+    Plot("disk", "yellow", _of_host("disk read", "disk written"), is_share=False),
+    Plot("network", "bright_red", _of_host("network received", "network sent"), is_share=False),
+)
+
+
+def _draw(plot: Plot, values: Sequence[float], room: int) -> list[Text]:
+    known = [value for value in values if not math.isnan(value)]
+    newest, top = known[-1] if known else None, 1.0
+    style = plot.style
+    if not plot.is_share:
+        from mgpu_doctor.tui.screens.graph_plotting import KIBI, nice
+
+        top = nice(max(LEAST_TOP, *known), KIBI) if known else LEAST_TOP
+    elif plot.alarms and newest is not None and newest >= HIGH:
         style = "red" if newest >= FULLEST else "yellow"
-    head = Text.assemble((plot.title, "bold"), "  ", (value, style))
+    head = Text.assemble((plot.title, "bold"), "  ", (_write(plot, newest), style))
     head.append(" " * max(0, SCALE + 1 + room - head.cell_len))
-    scales = ["100 %", *[""] * (HEIGHT - 2), "0 %"]
+    ends = ("100 %", "0 %") if plot.is_share else (format_bytes(int(top)), "0 B")
+    scales = [ends[0], *[""] * (HEIGHT - 2), ends[1]]
+    rows = braille([value / top for value in values], HEIGHT)
     return [
         head,
         *(
             Text.assemble((f"{scale:>{SCALE}}", DIM), ("┤" if scale else "│", DIM), (row, style))
-            for scale, row in zip(scales, braille(plot.shares, HEIGHT), strict=True)
+            for scale, row in zip(scales, rows, strict=True)
         ),
     ]
+
+
+def _write(plot: Plot, value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{100 * value:.0f} %" if plot.is_share else f"{format_bytes(int(value))}/s"
 
 
 def braille(shares: Sequence[float], height: int) -> list[str]:

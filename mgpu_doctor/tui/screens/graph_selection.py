@@ -10,10 +10,10 @@ from mgpu_doctor.case.model import Rank
 from mgpu_doctor.live import history_collector
 from mgpu_doctor.live.history_collector import History, HostPast
 from mgpu_doctor.live.history_measures import (
+    OF_COUNTERS,
     OF_DEVICE,
     OF_HOST,
     OF_JOB,
-    OF_PRESSURE,
     OF_RANK,
     Measure,
 )
@@ -59,7 +59,7 @@ class Subject:
 MEASURES = {
     Kind.GPUS: tuple(OF_DEVICE),
     Kind.GPU: tuple(OF_DEVICE),
-    Kind.HOST: (*OF_HOST, *OF_PRESSURE),
+    Kind.HOST: (*OF_HOST, *OF_COUNTERS),
     Kind.JOB: OF_JOB,
     Kind.RANKS: OF_RANK,
     Kind.RANK: OF_RANK,
@@ -117,7 +117,7 @@ def _all(history: History, subject: Subject, measure: Measure) -> Spans:
         past = history.hosts.get(host, HostPast())
         if measure in OF_HOST:
             return past.use.spans(tuple(OF_HOST).index(measure))
-        return past.pressure.spans(OF_PRESSURE.index(measure))
+        return past.counted.spans(OF_COUNTERS.index(measure))
     if subject.kind is Kind.JOB:
         all_spans = [
             history_collector.spans(_of(history, number), measure) for number in _tellers(history)

@@ -26,6 +26,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _LONGEST = 500
 _MOST = 16_384
 _NANO = 1e-9
+_SECTOR = 512
+"""Bytes: the unit of /proc/diskstats, whatever the disk (Linux, iostats.rst)."""
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _IDLE = (3, 4)  # columns of /proc/stat: idle, iowait
@@ -191,8 +193,9 @@ class HostUsage:
 
         With `closely`, some samples also have `tasks` and `groups` (see `Tasks.sample`). These, and
         all samples with `standstill`, have `busy`, `iowait` and `steal` (seconds since boot, summed
-        over cores) and `pressure` ({cpu, io, memory: seconds since boot in which some task was
-        stalled for lack of it})."""
+        over cores), `pressure` ({cpu, io, memory: seconds since boot in which some task was stalled
+        for lack of it}) and `traffic` ({read, written, received, sent: bytes since boot, of disks
+        and of network interfaces})."""
         pids = tuple(pids)
         used, total, cache = self._memory()
         before, self._before = self._before, self._ticks()
@@ -231,7 +234,42 @@ class HostUsage:
             total = some.rpartition("total=")[2]
             if some.startswith("some ") and total.isdigit():
                 facts["pressure"][name] = int(total) * 1e-6
+        facts["traffic"] = {**self._disks(), **self._interfaces()}
         return facts
+
+    def _disks(self) -> Json:
+        """Bytes of whole disks: not of partitions, nor of devices that are made of disks."""
+        wanted = self._list("sys/block", "device")
+        read = written = 0
+        for line in self._read("diskstats").splitlines():
+            fields = line.split()
+            if len(fields) >= 10 and fields[2] in wanted:
+                read += int(fields[5]) * _SECTOR
+                written += int(fields[9]) * _SECTOR
+        return {"read": read, "written": written} if wanted else {}
+
+    def _interfaces(self) -> Json:
+        """Bytes of the interfaces that are hardware; in a container without any, of all but the
+        loopback interface. What goes past the kernel, such as RDMA, is not counted."""
+        counters = {}
+        for line in self._read("net/dev").splitlines()[2:]:
+            name, _, fields = line.partition(":")
+            numbers = fields.split()
+            if len(numbers) >= 9:
+                counters[name.strip()] = int(numbers[0]), int(numbers[8])
+        wanted = self._list("sys/class/net", "device") or counters.keys() - {"lo"}
+        chosen = [counters[name] for name in wanted if name in counters]
+        if not chosen:
+            return {}
+        return {"received": sum(one[0] for one in chosen), "sent": sum(one[1] for one in chosen)}
+
+    def _list(self, folder: str, needed: str) -> set[str]:
+        """Names in a folder below the root that hold an entry of this name."""
+        path = self._proc.parent / folder
+        try:
+            return {name for name in os.listdir(path) if (path / name / needed).exists()}
+        except OSError:
+            return set()
 
     def _ticks(self) -> list[int]:
         """Ticks of all cores since boot, by column of /proc/stat; empty if it cannot be read.

@@ -14,7 +14,13 @@ from mgpu_doctor.case.model import Rank, Records
 from mgpu_doctor.live import history_measures
 from mgpu_doctor.live.history_collector import MOST_DEVICES, Collector, History
 from mgpu_doctor.live.history_collector import spans as collected_spans
-from mgpu_doctor.live.history_measures import OF_DEVICE, OF_PRESSURE, UTILIZATION, Measure
+from mgpu_doctor.live.history_measures import (
+    OF_DEVICE,
+    OF_PRESSURE,
+    OF_TRAFFIC,
+    UTILIZATION,
+    Measure,
+)
 from mgpu_doctor.live.history_series import Spans, gaps
 from mgpu_doctor.recording.records import HISTORY_DTYPE
 from mgpu_doctor.tui.screens.graph_selection import Kind, Lane, Subject, lanes, spans, subjects
@@ -105,6 +111,17 @@ def test_pressure_is_the_share_of_time_between_two_looks_at_its_counter() -> Non
     assert told.mean.tolist() == [0.25, 0.5]
     assert (told.start - BEGAN).tolist() == [0, 1]
     assert (told.end - BEGAN).tolist() == [1, 11]
+
+
+def test_traffic_is_the_growth_of_its_counters_and_a_reboot_is_a_gap() -> None:
+    collector = Collector()
+    for at, sent in ((0, 1000), (2, 5000), (3, 10), (4, 110)):
+        sample = HostSample(BEGAN + at, None, None, None, None, None, traffic={"sent": sent})
+        collector.add_host(sample)
+    (measure,) = (one for one in OF_TRAFFIC if one.name == "network sent")
+    known = of(collector.history(ENDED), Kind.HOST, None, measure)
+    assert known.mean.tolist() == [2000.0, 100.0]
+    assert (known.end - BEGAN).tolist() == [2, 4]
 
 
 def test_measures_a_gpu_never_reported_are_unknown() -> None:

@@ -95,12 +95,17 @@ def test_graphs_show_the_mean_of_all_gpus_and_the_newest_values() -> None:
         DeviceSample(AT - ago, (gpu(0, utilization=0.2), gpu(1, utilization=0.6)))
         for ago in range(30, -1, -1)
     ]
-    hosts = [replace(HOST, at=AT - ago) for ago in range(30, -1, -1)]
+    hosts = [
+        replace(HOST, at=AT - ago, traffic={"read": 1 << 30, "written": (40 - ago) << 20})
+        for ago in range(30, -1, -1)
+    ]
     frame = replace(MACHINE, history=Collector.of(samples, hosts).history(AT))
     text = "\n".join(line.plain for line in machine_lines(frame, 120, View()))
     assert "GPU utilization  40 %" in text
     assert "cpu  63 %" in text
     assert "memory  38 %" in text
+    assert "disk  1 MiB/s" in text
+    assert "network  ?" in text
     without = replace(frame, devices=None)
     assert "GPU" not in "\n".join(line.plain for line in machine_lines(without, 120, View()))
 
