@@ -18,6 +18,7 @@ from mgpu_doctor.tui.view import ProcessOrder, View
 class ProcessesPanel(Panel):
     """Arrows or a click select; `r`, `R` and `T` sort, `k` asks whether to end the process."""
 
+    KEYS = "r sort  T tree  k end"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "previous process", show=False),
         Binding("down", "move(1)", "next process", show=False),
@@ -45,7 +46,7 @@ class ProcessesPanel(Panel):
         before = processes_title(self._view)
         super().show(frame, view)
         if processes_title(view) != before:
-            self.border_title = processes_title(view)
+            self.border_title = self._titled(processes_title(view))
 
     def on_focus(self, _event: Focus) -> None:
         if self._view.process not in self._pids:
