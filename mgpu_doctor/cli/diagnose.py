@@ -112,7 +112,6 @@ def diagnose(
         print_message(proposal)
     with progress_line() as report_progress:
         diagnoses = diagnose_cases(partial(_load, subjects, hosts), report_progress)
-    _keep_verdicts(diagnoses)
     named = not subjects or len(diagnoses) > 1
     print_text(
         _render_json(diagnoses)
@@ -133,14 +132,6 @@ def _load(
     from mgpu_doctor.examine.host_cases import load_host_cases
 
     return load_host_cases(*hosts.find(), report_progress)
-
-
-def _keep_verdicts(diagnoses: Sequence[Diagnosis]) -> None:
-    from mgpu_doctor.report.kept_verdict import save_verdict
-
-    for diagnosis in diagnoses:
-        if diagnosis.case.subject.kind == "recording":
-            save_verdict(Path(diagnosis.case.subject.ref), diagnosis)
 
 
 def _render_json(diagnoses: Sequence[Diagnosis]) -> str:

@@ -31,7 +31,7 @@ boxes are copied into it every 30 s."""
 
 @dataclass(frozen=True, slots=True)
 class KeptVerdict:
-    """What the newest diagnosis of a recording found. `tone`: one of `report.verdict.Tone`."""
+    """What the diagnosis at the end of a recording found. `tone`: one of `report.verdict.Tone`."""
 
     tone: str | None
     code: str | None

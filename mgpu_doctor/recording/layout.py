@@ -3,7 +3,7 @@
 RECORDING/
   recording.json            what was started, when, where (RecordingInfo)
   end.json                  how it ended (EndInfo); absent while it runs or when `run` was killed
-  verdict.json              the newest diagnosis in a few words, for lists
+  verdict.json              the diagnosis at its end in a few words, for lists
   hosts/HOST/
     boxes/HOST.PID.ATTEMPT.box   one black box per rank
     exits.jsonl             how processes ended, as seen from outside (ExitInfo a line)

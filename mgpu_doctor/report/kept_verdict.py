@@ -12,7 +12,6 @@ from mgpu_doctor import __version__
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.formatting import format_ranks, format_share
-from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.kept_recordings import KeptVerdict
 from mgpu_doctor.recording.layout import VERDICT, VERDICT_SCHEMA
 from mgpu_doctor.recording.write import write_whole
@@ -31,12 +30,11 @@ MOST_RANKS = 2
 
 
 def save_verdict(folder: Path, diagnosis: Diagnosis) -> None:
-    """Keeps the verdict on a finished recording of the doctor's home. A recording elsewhere is
-    left unchanged, and one that cannot be written keeps none."""
-    with suppress(OSError):
-        over = diagnosis.case.job.outcome is not Outcome.RUNNING
-        if over and folder.resolve().parent == runs().resolve():
-            kept = json.dumps(summarize(diagnosis), indent=1)
+    """Keeps the verdict on a finished recording, for the program that made it: whoever reads a
+    recording leaves it unchanged. One that cannot be written keeps none."""
+    if diagnosis.case.job.outcome is not Outcome.RUNNING:
+        kept = json.dumps(summarize(diagnosis), indent=1)
+        with suppress(OSError):
             write_whole(folder / VERDICT, f"{kept}\n".encode())
 
 

@@ -35,6 +35,7 @@ SIGNALS = {
     "hangup": signal.SIGHUP,
     "terminate": signal.SIGTERM,
 }
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` leaves it ignored
 
 if "import" in sys.argv:
     import a_package_that_is_not_installed  # type: ignore  # noqa: F401  # dies: import
