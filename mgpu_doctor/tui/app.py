@@ -258,7 +258,7 @@ class TopApp(ThemedApp):
         if fix is None:
             self.notify(keys.NOT_NOW["copy_fix"], timeout=ANSWERED_FOR, markup=False)
         else:
-            self.copy_to_clipboard(fix.how or fix.summary)
+            self.copy_to_clipboard(text.to_copy(fix.how, fix.summary))
             self.notify(
                 f"Copied, if the terminal allows it (OSC 52): {text.line(fix.summary)}",
                 timeout=ANSWERED_FOR,

@@ -84,7 +84,7 @@ def render_run(
         " Vertical lines: first steps of findings, and events marked ! or ✗ below." if lines else ""
     )
     if any((curve.values > curve.most).any() for curve in curves):
-        across += " The first steps took longer than the top of their chart."
+        across += " Steps of a warm-up took longer than the top of their chart."
     zero = case.job.started or start
     since_start = 0 <= start - zero <= LONGEST_COUNT
     return (

@@ -111,7 +111,7 @@ function describeStep(steps, names, at) {
       .map(([name, took]) => `${name} ${formatSeconds(took)}`);
     return `step ${steps.numbers[i]}, ${formatSeconds(steps.ends[i] - steps.starts[i])}: ${parts.join(", ")}`;
   }
-  return "no step recorded here";
+  return "no step was timed here";
 }
 
 function makeZoomable(run) {

@@ -1,7 +1,9 @@
 """The steps of ranks over time, one lane each, as data that the page's script draws.
 
 A step is drawn as its phases, one after the other, from its begin; what the phases do not explain
-is `other`. Without the script, lanes stay hidden: the heat map shows the same ranks.
+is `other`. Steps of which only the wall time is known are left out. A step that a device timed ends
+where its host noted the end, which may be earlier (not seen on a GPU). Without the script, lanes
+stay hidden: the heat map shows the same ranks.
 """
 
 from __future__ import annotations

@@ -197,14 +197,15 @@ def _fixes(measures: Measures, place: _Place) -> list[Fix]:
     fixes = []
     if place.wider:
         cores = format_cores(place.wider)
-        at_once = ""
+        begin = "Start"
         if place.rank is not None and is_alive(measures.case, place.rank.pid):
-            at_once = f"taskset -acp {cores} {place.rank.pid}  moves it at once. For good: "
+            pid = place.rank.pid
+            begin = f"taskset -acp {cores} {pid}  moves it at once. For good, start"
         fixes.append(
             Fix(
                 "move-rank",
                 f"Let rank {number} use more cores",
-                f"{at_once}start it with numactl --physcpubind={cores} COMMAND, or look for "
+                f"{begin} it with numactl --physcpubind={cores} COMMAND, or look for "
                 "`sched_setaffinity`, `--cpu-bind` (Slurm), `--cpuset-cpus` (docker) or "
                 "`--numa-binding` (torchrun) that gives it fewer cores.",
             )

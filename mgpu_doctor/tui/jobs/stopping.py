@@ -151,9 +151,13 @@ def _parent(pid: int) -> int | None:
 
 def aim_at_listed(process: ListedProcess) -> Aim | str:
     """Returns a process of the list and its descendants, or a sentence why it cannot be stopped."""
+    if process.started is None:
+        return (
+            f"process {process.pid} is not seen here: it has ended, or is outside this container."
+        )
     gone = f"process {process.pid} has ended."
     found = processes.read_process(process.pid)
-    if found is None or process.started is None:
+    if found is None:
         return gone
     try:
         if psutil.Process(process.pid).create_time() != process.started:

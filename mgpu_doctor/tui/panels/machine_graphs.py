@@ -8,7 +8,7 @@ lowest dot.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
@@ -75,27 +75,30 @@ def _room(width: int, beside: int) -> int:
     return (width - GAP * (beside - 1)) // beside - SCALE - 1
 
 
-def _gpu_inputs(frame: Frame, name: str, columns: int) -> tuple[object, ...]:
-    return frame.devices, name, columns, frame.history and len(frame.history.devices)
+def _gpu_inputs(frame: Frame, columns: int) -> tuple[object, ...]:
+    return frame.devices, columns, frame.history and len(frame.history.devices)
 
 
 @kept_by(_gpu_inputs)
-def _of_gpus(frame: Frame, name: str, columns: int) -> Sequence[float]:
-    """Returns the mean over the GPUs."""
-    from mgpu_doctor.live.history_measures import OF_DEVICE
+def _of_gpus(frame: Frame, columns: int) -> Mapping[str, Sequence[float]]:
+    """Returns measure -> its mean over the GPUs. With many GPUs not every frame has new samples."""
+    from mgpu_doctor.live.history_measures import MEMORY, OF_DEVICE, UTILIZATION
 
     assert frame.history is not None
-    index = [measure.name for measure in OF_DEVICE].index(name)
-    spans = [trace.spans(index) for trace in frame.history.devices.values()]
-    return [float(mean) for mean in _means(frame, spans, columns)]
+    means = {}
+    for measure in (UTILIZATION, MEMORY):
+        index = list(OF_DEVICE).index(measure)
+        spans = [trace.spans(index) for trace in frame.history.devices.values()]
+        means[measure.name] = [float(mean) for mean in _means(frame, spans, columns)]
+    return means
 
 
 def _utilization(frame: Frame, columns: int) -> Sequence[float]:
-    return _of_gpus(frame, "utilization", columns)
+    return _of_gpus(frame, columns)["utilization"]
 
 
 def _gpu_memory(frame: Frame, columns: int) -> Sequence[float]:
-    return _of_gpus(frame, "memory", columns)
+    return _of_gpus(frame, columns)["memory"]
 
 
 def _of_host(*names: str) -> Callable[[Frame, int], Sequence[float]]:

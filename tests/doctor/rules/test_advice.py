@@ -134,8 +134,8 @@ def test_a_program_of_one_process_under_torchrun(command: str, expected: str) ->
 
 def test_loader_arguments() -> None:
     assert advice.in_loader("pin_memory=True") == "`DataLoader(..., pin_memory=True)`"
-    told = advice.in_loader("pin_memory=True", num_workers=4, sampler=None)
-    assert told == "`DataLoader(..., pin_memory=True, num_workers=4, sampler=None)`"
+    call = advice.in_loader("pin_memory=True", num_workers=4, sampler=None)
+    assert call == "`DataLoader(..., pin_memory=True, num_workers=4, sampler=None)`"
 
 
 @pytest.mark.parametrize("phase", ["forward", "other"])

@@ -190,9 +190,9 @@ async def test_many_hosts_leave_the_other_panels_their_lines() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await first_shown(pilot)
         await until(pilot, lambda: "▸    9" in screen_text(app), "the culprit")
-        told = screen_text(app)
-        assert "─GPUs of 32 hosts · " in told
-        assert "straggler-input" in told
+        drawn = screen_text(app)
+        assert "─GPUs of 32 hosts · " in drawn
+        assert "straggler-input" in drawn
         assert app.query_one("#gpus").size.height <= 5
         app.query_one("#gpus").focus()
         await until(pilot, lambda: app.view.gpu is not None, "the first")
