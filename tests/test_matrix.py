@@ -14,12 +14,14 @@ from tests.matrix.__main__ import main
 from tests.matrix.checks import TENSORFLOW, TORCH, checks_of
 from tests.matrix.environments import ENVIRONMENTS, Framework, NotTriedError, build
 from tests.matrix.page import ORDER, RESULTS, render
-from tests.matrix.results import Result, load, merge, save
+from tests.matrix.results import Result, count_tries, load, merge, save
+from tests.matrix.sites import TRIES, Check, Site, examine
 from tests.matrix.verdicts import (
     WORKS,
     Observation,
     Outcome,
     Verdict,
+    fails,
     judge_crash,
     judge_culprit,
     judge_hang,
@@ -173,6 +175,37 @@ def test_results_are_kept_merged_and_shown(tmp_path: Path) -> None:
     assert rows["Python"] == ["not tried [1]", "3.10.1"]
     assert "2. needs a \\| newer &lt;torch>" in text
     assert "Not run so far: 2.8, 2.10" in text
+
+
+def test_tries_are_counted_kept_and_shown(tmp_path: Path) -> None:
+    site, given = Site(Path("python"), tmp_path, {}), [fails("late"), WORKS]
+    passed = examine(Check("crash", lambda _: given.pop(0)), site)
+    assert passed == Verdict(Outcome.WORKS, "", ("late",))
+    failed = examine(Check("crash", lambda _: fails(f"in {tmp_path}")), site)
+    assert failed == Verdict(Outcome.FAILS, "in …", ("in …",) * (TRIES - 1))
+    assert examine(Check("crash", lambda _: WORKS), site).earlier == ()
+
+    name, versions = ENVIRONMENTS[0].name, {"python": "3.10.1"}
+    before = Result("2026-01-02", versions, verdicts={"crash": failed, "`plan`": WORKS})
+    after = Result("2026-01-03", versions, verdicts={"crash": passed, "`plan`": passed})
+    counted = count_tries(before, after)
+    assert counted.verdicts["crash"] == Verdict(Outcome.WORKS, "", ("in …", "in …", "late"))
+    assert counted.verdicts["`plan`"] == passed
+    assert count_tries(Result("2026-01-02", {"python": "3.10.2"}), after) == after
+    save({name: counted}, tmp_path / "results.json", ORDER)
+    assert load(tmp_path / "results.json") == {name: counted}
+    text = render({name: counted})
+    rows = {cells[0]: cells[1:] for cells in cells_of(text)}
+    assert rows["crash"] == ["works (try 4) [1]"]
+    assert rows["`plan`"] == ["works (try 2) [2]"]
+    assert "1. earlier: in …; late\n2. earlier: late" in text
+
+
+def test_what_cannot_be_made_today_keeps_what_was_measured() -> None:
+    measured = Result("2026-01-02", {"python": "3.10.1"}, verdicts={"crash": WORKS})
+    missing = Result("2026-01-03", reason="no network")
+    assert merge(measured, missing) == measured
+    assert merge(None, missing) == missing
 
 
 def cells_of(text: str) -> list[list[str]]:

@@ -28,7 +28,7 @@ from tests.matrix.environments import (
     build,
 )
 from tests.matrix.page import ORDER, PAGE, RESULTS, render
-from tests.matrix.results import Result, load, merge, save
+from tests.matrix.results import Result, count_tries, load, merge, save
 from tests.matrix.sites import Site, examine
 from tests.matrix.verdicts import Outcome, Verdict
 
@@ -47,8 +47,11 @@ def main(words: Sequence[str]) -> int:
     failed = False
     chosen = [] if options.page else options.names or [each.name for each in ENVIRONMENTS]
     for environment in (each for each in ENVIRONMENTS if each.name in chosen):
+        before = results.get(environment.name)
         for newer in examine_environment(environment, options):
-            results[environment.name] = merge(results.get(environment.name), newer)
+            counted = newer if options.recount else count_tries(before, newer)
+            results = load(RESULTS)  # another run may examine another environment
+            results[environment.name] = merge(before, counted)
             save(results, RESULTS, ORDER)
             PAGE.write_text(render(results), encoding="utf-8")
             failed |= any(each.outcome is Outcome.FAILS for each in newer.verdicts.values())
@@ -70,7 +73,9 @@ def examine_environment(environment: Environment, options: argparse.Namespace) -
         _remove(folder, kept=False)
         yield Result(today, reason=str(reason))
         return
+    install = (built.seconds, built.size)
     try:
+        yield Result(today, built.versions, None, *install)
         verdicts = dict[str, Verdict]()
         site = Site(built.python, folder, environment.variables)
         for check in checks_of(environment.framework):
@@ -79,9 +84,9 @@ def examine_environment(environment: Environment, options: argparse.Namespace) -
             began = time.monotonic()
             verdicts[check.name] = verdict = examine(check, site)
             took = time.monotonic() - began
-            line = f"{verdict.outcome.value} {verdict.detail}".rstrip()
+            tries = "".join(f"; before: {failure}" for failure in verdict.earlier or ())
+            line = f"{verdict.outcome.value} {verdict.detail}".rstrip() + tries
             print(f"{environment.name}: {check.name}: {line} ({took:.0f} s)", flush=True)
-            install = (built.seconds, built.size)
             yield Result(today, built.versions, None, *install, dict(verdicts))
     finally:
         _remove(folder, kept=options.keep)
@@ -110,6 +115,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="ENVIRONMENT", help="none: all")
     parser.add_argument("--only", action="append", metavar="WORD", help="checks with this word")
     parser.add_argument("--keep", action="store_true", help="keep, or use again")
+    parser.add_argument("--recount", action="store_true", help="forget tries before a defect's fix")
     parser.add_argument("--folder", help="where they are made; default: the temporary folder")
     parser.add_argument("--list", action="store_true", help="print environments and checks")
     parser.add_argument("--page", action="store_true", help="only write the page anew")

@@ -20,6 +20,8 @@ _INSTALL = (
     *("-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"),
     *("install", "--no-cache-dir", "--no-compile"),  # Python compiles what is imported
 )
+UNCAPPED = {"PIP_CONSTRAINT": os.devnull}
+"""A machine may cap versions for its own use: not the ones that are asked for here."""
 PACKAGES = ("torch", "tensorflow", "tensorflow-cpu", "keras", "tf-keras", "numpy")
 _VERSIONS = """
 import json, platform, sys
@@ -119,7 +121,7 @@ def build(environment: Environment, folder: Path) -> Built:
             raise NotTriedError(f"no Python {environment.python} on the machine")
         _run([interpreter, "-m", "venv", folder])
         # One call: what pip resolves together is what users get.
-        _run([python, *_INSTALL, *environment.requirements, ROOT])
+        _run([python, *_INSTALL, *environment.requirements, ROOT], UNCAPPED)
     return _describe(python, folder, began, PACKAGES)
 
 

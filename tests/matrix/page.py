@@ -28,8 +28,10 @@ INTRODUCTION = """\
 `make matrix` wrote this page. Each column is a fresh environment with the package index's own
 builds, on a machine without a GPU: ranks are on CPUs and meet through gloo. *Works* means that a
 real job, on two or three ranks, gave the expected steps, finding and rank. *Refuses* means one
-sentence and exit code 2 before anything starts. *Not run* says nothing about a version. The numbers
-lead to the notes below each table.
+sentence and exit code 2 before anything starts. *Not run* says nothing about a version. Numbers in
+brackets lead to the notes below each table. A check that fails is tried once more, since a busy
+machine disturbs timing: *try 2* means that the first failed, and its note says how; several runs
+are counted together. Results of before 2026-11-27 23:50 were not counted.
 
 ```sh
 make matrix                                        # all: hours, several GB for each environment

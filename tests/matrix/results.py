@@ -36,8 +36,8 @@ def load(path: Path) -> dict[str, Result]:
     results = {}
     for name, values in kept.items():
         verdicts = {
-            check: Verdict(Outcome(outcome), detail)
-            for check, (outcome, detail) in values.pop("verdicts").items()
+            check: Verdict(Outcome(outcome), detail, *map(tuple, earlier))
+            for check, (outcome, detail, *earlier) in values.pop("verdicts").items()
         }
         results[name] = Result(**values, verdicts=verdicts)
     return results
@@ -51,7 +51,7 @@ def save(results: Results, path: Path, order: Mapping[str, Iterable[str]]) -> No
         if result is None:
             continue
         verdicts = {
-            check: [verdict.outcome.value, verdict.detail]
+            check: _keep(verdict)
             for check in checks
             if (verdict := result.verdicts.get(check)) is not None
         }
@@ -60,9 +60,18 @@ def save(results: Results, path: Path, order: Mapping[str, Iterable[str]]) -> No
     path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def _keep(verdict: Verdict) -> list[object]:
+    """As JSON: the tries before it are the third part, where they were counted."""
+    kept: list[object] = [verdict.outcome.value, verdict.detail]
+    return kept if verdict.earlier is None else [*kept, verdict.earlier]
+
+
 def merge(earlier: Result | None, newer: Result) -> Result:
     """The newer verdicts beside earlier ones of the same versions; what installing took, of the run
-    that installed; the overhead, of the run that measured it."""
+    that installed; the overhead, of the run that measured it. An environment that cannot be made
+    today loses nothing that was measured."""
+    if newer.reason is not None and earlier is not None and earlier.verdicts:
+        return earlier
     if earlier is None or earlier.versions != newer.versions:
         return newer
     merged = replace(
@@ -76,9 +85,27 @@ def merge(earlier: Result | None, newer: Result) -> Result:
     return replace(merged, install_seconds=seconds, install_bytes=size)
 
 
+def count_tries(earlier: Result | None, newer: Result) -> Result:
+    """The newer verdicts, with the tries of an earlier run of the same versions that failed."""
+    if earlier is None or earlier.versions != newer.versions:
+        return newer
+    verdicts = dict(newer.verdicts)
+    for check, verdict in newer.verdicts.items():
+        before = earlier.verdicts.get(check)
+        if before is not None and before.outcome is Outcome.FAILS:
+            tries = (*(before.earlier or ()), before.detail, *(verdict.earlier or ()))
+            verdicts[check] = replace(verdict, earlier=tries)
+    return replace(newer, verdicts=verdicts)
+
+
 def make_cell(verdict: Verdict, notes: list[str]) -> str:
-    """The outcome, and the number of a note with its detail."""
-    return f"{verdict.outcome.value}{make_note(verdict.detail, notes)}"
+    """The outcome, which try gave it where others failed before, and the numbers of notes with its
+    detail and with theirs."""
+    cell = f"{verdict.outcome.value}{make_note(verdict.detail, notes)}"
+    if not verdict.earlier:
+        return cell
+    failed = "; ".join(dict.fromkeys(verdict.earlier))
+    return f"{cell} (try {len(verdict.earlier) + 1}){make_note(f'earlier: {failed}', notes)}"
 
 
 def make_note(detail: str, notes: list[str]) -> str:

@@ -21,6 +21,8 @@ LONGEST = 300.0
 """Seconds of a job."""
 LONGEST_QUESTION = 120.0
 """Seconds of a question about a running job."""
+TRIES = 2
+"""Of a check that fails: a busy machine may disturb a job's timing."""
 FEWER_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -90,18 +92,22 @@ class JobEndedError(Exception):
 
 
 def examine(check: Check, site: Site) -> Verdict:
-    """The verdict, without this machine's paths; a job that does not end in time fails."""
-    for more in (True, False):  # a busy machine may disturb a job's timing
+    """The verdict, without this machine's paths, with what earlier tries gave; a job that does not
+    end in time fails."""
+    own = (str(site.folder), str(ROOT), sys.base_prefix, str(Path.home()))
+    earlier = list[str]()
+    for _ in range(TRIES):
         try:
             verdict = check.examine(site)
         except (subprocess.TimeoutExpired, TimeoutError):
             verdict = fails("it did not end in time")
         except JobEndedError as error:
             verdict = fails(f"the job ended early: {error}")
-        if verdict.outcome is not Outcome.FAILS or not more:
+        verdict = Verdict(verdict.outcome, without_paths(verdict.detail, own), tuple(earlier))
+        if verdict.outcome is not Outcome.FAILS:
             break
-    own = (str(site.folder), str(ROOT), sys.base_prefix, str(Path.home()))
-    return Verdict(verdict.outcome, without_paths(verdict.detail, own))
+        earlier.append(verdict.detail)
+    return verdict
 
 
 def parse(text: str) -> dict[str, Any] | None:

@@ -36,8 +36,12 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class Verdict:
+    """`earlier`: what came of the tries before this one, which failed; None: they were not
+    counted."""
+
     outcome: Outcome
     detail: str = ""
+    earlier: tuple[str, ...] | None = None
 
 
 WORKS = Verdict(Outcome.WORKS)
