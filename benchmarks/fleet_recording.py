@@ -45,7 +45,7 @@ MOVING = 0.005
 SAMPLES = 20
 """Lines of host.jsonl."""
 PAGE = 4096
-PID_AT = struct.calcsize("=8sHHI" + "I" * 13)
+PID_AT = struct.calcsize("=8sHHI" + "I" * 13 + "4x")
 HOST_AT = layout.IDENTITY.size - 64
 
 
