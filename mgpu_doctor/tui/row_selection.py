@@ -1,0 +1,89 @@
+"""Panels in which one row is selected: the keys and the mouse, whatever the rows are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import ClassVar, Generic, TypeVar
+
+from textual.binding import Binding, BindingType
+from textual.events import Click, Focus
+
+from mgpu_doctor.tui.panel import Panel
+from mgpu_doctor.tui.panels.table_cells import Rows
+from mgpu_doctor.tui.view import View
+
+FAR = 1 << 20
+"""More rows than there are."""
+Row = TypeVar("Row", bound=Hashable)
+
+
+class SelectingPanel(Panel, Generic[Row]):
+    """Arrows, page keys or a click select a row; Enter or a double click opens it, if rows can be
+    opened."""
+
+    OPENS: ClassVar[bool] = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move(-1)", "previous", show=False),
+        Binding("down", "move(1)", "next", show=False),
+        Binding("pageup", "turn(-1)", show=False),
+        Binding("pagedown", "turn(1)", show=False),
+        Binding("home", f"move({-FAR})", show=False),
+        Binding("end", f"move({FAR})", show=False),
+    ]
+
+    @property
+    @abstractmethod
+    def rows(self) -> Sequence[Row]:
+        """What each row below the head is about. Several rows may be about one."""
+
+    @property
+    @abstractmethod
+    def selected(self) -> Row | None:
+        """What the user selected last, whether or not it still has a row."""
+
+    @abstractmethod
+    def choose(self, row: Row, *, opened: bool = False) -> None:
+        """Requests this selection."""
+
+    def first(self) -> int:
+        """Returns the row that is selected first."""
+        return 0
+
+    @property
+    def view(self) -> View:
+        return self._shown[1] if self._shown else View()
+
+    def on_focus(self, _event: Focus) -> None:
+        if self.selected is None:
+            self.action_move(0)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "open":
+            return bool(self.rows)
+        return super().check_action(action, parameters)
+
+    def action_open(self) -> None:
+        self.action_move(0, opened=True)
+
+    def action_turn(self, by: int) -> None:
+        self.action_move(by * max(1, self.scrollable_content_region.height - self.stays))
+
+    def action_move(self, by: int, *, opened: bool = False) -> None:
+        """Selects the row this many rows below the selected one; at first, the first one."""
+        rows = list(dict.fromkeys(self.rows))
+        if not rows:
+            return
+        chosen = self.selected
+        place = rows.index(chosen) + by if chosen in rows else None
+        if place is None:
+            place = self.first() + (by if abs(by) >= FAR else 0)
+        self.choose(rows[max(0, min(len(rows) - 1, place))], opened=opened)
+
+    def on_click(self, event: Click) -> None:
+        offset = event.get_content_offset(self)
+        if offset is None or not isinstance(self._lines, Rows):
+            return
+        rows, place = self.rows, self.line_at(offset.y) - len(self._lines.head)
+        if 0 <= place < len(rows):
+            self.choose(rows[place], opened=self.OPENS and event.chain > 1)
