@@ -1,8 +1,7 @@
 """The last minutes of this machine in braille, while no job is shown: GPUs, cores, memory, disks
 and network. Pure.
 
-A cell holds two columns of four dots. A column without samples is blank; one that is zero has its
-lowest dot.
+A column without samples is blank; one that is zero has its lowest dot.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from mgpu_doctor.formatting import UNKNOWN, format_bytes
 from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.braille import DOTS, Canvas, levels
 from mgpu_doctor.tui.filter.matching import kept_by
 from mgpu_doctor.tui.panels.table_cells import DIM, FULLEST, HIGH
 from mgpu_doctor.tui.view import View
@@ -34,10 +34,6 @@ NARROWEST = 24
 """Cells that a graph has at least; where there is less room, graphs are below each other."""
 BESIDE = (6, 3, 2, 1)
 """Graphs next to each other."""
-DOTS = 4
-LEFT, RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
-"""Bits of a braille cell's dots, from the lowest up (Unicode, block 2800)."""
-BLANK = 0x2800
 LEAST_TOP = 1024.0
 """Bytes per second at the top of an axis, at least: less is noise."""
 
@@ -168,12 +164,13 @@ def _draw(plot: Plot, values: Sequence[float], room: int) -> list[Text]:
     head.append(" " * max(0, SCALE + 1 + room - head.cell_len))
     ends = ("100 %", "0 %") if plot.is_share else (format_bytes(int(top)), "0 B")
     scales = [ends[0], *[""] * (HEIGHT - 2), ends[1]]
-    rows = braille([value / top for value in values], HEIGHT)
+    canvas = Canvas(room, HEIGHT)
+    canvas.area(levels([value / top for value in values], DOTS * HEIGHT), style)
     return [
         head,
         *(
-            Text.assemble((f"{scale:>{SCALE}}", DIM), ("┤" if scale else "│", DIM), (row, style))
-            for scale, row in zip(scales, rows, strict=True)
+            Text.assemble((f"{scale:>{SCALE}}", DIM), ("┤" if scale else "│", DIM), row)
+            for scale, row in zip(scales, canvas.lines(), strict=True)
         ),
     ]
 
@@ -182,24 +179,3 @@ def _write(plot: Plot, value: float | None) -> str:
     if value is None:
         return UNKNOWN
     return f"{100 * value:.0f} %" if plot.is_share else f"{format_bytes(int(value))}/s"
-
-
-def braille(shares: Sequence[float], height: int) -> list[str]:
-    """Returns the area below shares of 0..1, two per cell, as `height` lines, top first."""
-    levels = [
-        0 if math.isnan(share) else max(1, round(min(1.0, max(0.0, share)) * DOTS * height))
-        for share in shares
-    ]
-    if len(levels) % 2:
-        levels.insert(0, 0)
-    return [
-        "".join(
-            chr(BLANK + _bits(left - floor, LEFT) + _bits(right - floor, RIGHT))
-            for left, right in zip(levels[::2], levels[1::2], strict=True)
-        )
-        for floor in range(DOTS * (height - 1), -1, -DOTS)
-    ]
-
-
-def _bits(level: int, dots: Sequence[int]) -> int:
-    return sum(dots[: max(0, min(DOTS, level))])

@@ -1,7 +1,7 @@
-"""One graph as lines of block characters, with its axis, figures and gaps. Pure.
+"""One graph in braille, with its axis, figures and gaps. Pure.
 
-A column is full up to the minimum, shaded up to the mean, and light up to the maximum. A column
-without samples is blank; one that is zero is not.
+A column is solid up to the mean, and sparse from there to the maximum. A column without samples is
+blank; one that is zero is not.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 from rich.text import Text
 
 from mgpu_doctor.formatting import UNKNOWN
 from mgpu_doctor.live.history_measures import Measure, Unit
-from mgpu_doctor.live.history_series import LATE, Columns, Spans, gaps
+from mgpu_doctor.live.history_series import LATE, Columns, Floats, Spans, gaps
 from mgpu_doctor.report.text import cut
+from mgpu_doctor.tui.braille import DOTS, Canvas, Levels, levels
 from mgpu_doctor.tui.panels.table_cells import DIM
 from mgpu_doctor.tui.screens.graph_selection import Lane
 
@@ -73,69 +72,21 @@ def clock(start: float, stop: float, width: int, margin: int) -> Text:
     return Text("".join(shown), style=DIM)
 
 
-EIGHTHS = " ▁▂▃▄▅▆▇█"
-FULL, SHADED, LIGHT = "█", "▓", "░"
-SOLID, PALE = "cyan", "dim cyan"
-PART = 8
-
-
-def bars(columns: Columns, bottom: float, top: float, height: int) -> list[Text]:
-    """Returns the lines, top first."""
-    low, mean, high = (
-        _eighths(value, bottom, top, height) for value in (columns.low, columns.mean, columns.high)
-    )
-    known = np.isfinite(columns.mean)
-    mean = np.where(known, np.maximum(mean, 1), 0)
-    return [_line(low, mean, np.where(known, high, 0), row) for row in reversed(range(height))]
-
-
-def _eighths(
-    value: npt.NDArray[np.float64], bottom: float, top: float, height: int
-) -> npt.NDArray[np.int64]:
-    share = np.nan_to_num((value - bottom) / ((top - bottom) or 1.0))
-    return np.rint(np.clip(share, 0.0, 1.0) * PART * height).astype(np.int64)
-
-
-def _line(
-    low: npt.NDArray[np.int64],
-    mean: npt.NDArray[np.int64],
-    high: npt.NDArray[np.int64],
-    row: int,
-) -> Text:
-    floor = PART * row
-    cells = [
-        _cell(*levels)
-        for levels in zip(
-            (low - floor).tolist(), (mean - floor).tolist(), (high - floor).tolist(), strict=True
-        )
-    ]
-    line = Text()
-    for style, run in groupby(cells, key=lambda cell: cell[1]):
-        line.append("".join(glyph for glyph, _ in run), style=style)
-    return line
-
-
-def _cell(low: int, mean: int, high: int) -> tuple[str, str]:
-    """Levels in eighths above the cell's floor."""
-    if mean >= PART:
-        return (FULL, SOLID) if low >= PART or low >= mean - 1 else (SHADED, SOLID)
-    if mean > 0 and not (high >= PART and mean < PART // 2):
-        return EIGHTHS[mean], SOLID
-    return (LIGHT, PALE) if high >= PART // 2 else (EIGHTHS[max(0, mean)], SOLID)
-
-
 GUTTER_GAP = 2
 """Cells between the gutter's words and the columns: the axis and a blank."""
 TALL = 4
 """Lines from which a graph has a line of figures and an axis."""
+QUARTERED = 9
+"""Lines from which the axis has its quarters labelled."""
+STYLE = "cyan"
 PATIENCE = 3.0
 """Seconds that the newest sample may be old before it is missed, whatever its spacing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """`axis`: its bottom and top; `window`: from when to when; `margin`: cells left of the columns;
-    `why`: what to say where nothing is known of it at all."""
+    """`columns`: two per cell; `axis`: its bottom and top; `window`: from when to when; `margin`:
+    cells left of the columns; `why`: what to say where nothing is known of it at all."""
 
     lane: Lane
     spans: Spans
@@ -149,41 +100,81 @@ class Graph:
     def is_empty(self) -> bool:
         return not bool(np.isfinite(self.columns.mean).any())
 
+    @property
+    def width(self) -> int:
+        """Cells of the columns."""
+        return len(self.columns.mean) // 2
+
     def write(self, value: float) -> str:
         return self.lane.measure.unit.write(value)
+
+    def heights(self, values: Floats, height: int) -> Levels:
+        """Returns these values in dots of `height` lines."""
+        bottom, top = self.axis
+        return levels(((values - bottom) / ((top - bottom) or 1.0)).tolist(), DOTS * height)
+
+    def newest(self, missed: Missing) -> str:
+        """Returns the latest value; unknown if nothing is measured at the end of the window."""
+        return UNKNOWN if self.is_empty or missed.ongoing else self.write(_newest(self))
+
+    def why_empty(self) -> str:
+        """Returns what to say instead of a graph without columns."""
+        return "no samples in this window" if len(self.spans) else self.why
 
 
 def drawn(graph: Graph, height: int) -> list[Text]:
     """The graph in `height` lines."""
     missed = missing(graph)
-    newest = UNKNOWN if graph.is_empty or missed.ongoing else graph.write(_newest(graph))
+    newest = graph.newest(missed)
     if height < TALL:
         return _with_gutter(graph, [_gutter(graph.lane.title, newest, graph.margin)], height)
-    bottom, top = (_label(graph.write(end), graph.margin) for end in graph.axis)
-    gutter = [top, *[_label("", graph.margin)] * (height - 3), bottom]
+    gutter = axis_labels(graph, height - 1)
     return [_head(graph, newest, missed.label), *_with_gutter(graph, gutter, height - 1)]
+
+
+def axis_labels(graph: Graph, height: int) -> list[Text]:
+    """Returns what is left of the columns, for each line: top, bottom and where there is room the
+    quarters between, with their unit."""
+    bottom, top = graph.axis
+    parts = 4 if height >= QUARTERED else 1
+    values = {
+        round((height - 1) * part / parts): top - (top - bottom) * part / parts
+        for part in range(parts + 1)
+    }
+    return [
+        _label(graph.write(values[line]) if line in values else "", graph.margin)
+        for line in range(height)
+    ]
 
 
 def _head(graph: Graph, newest: str, missed: str) -> Text:
     head = Text(graph.lane.title, style="bold")
     if not graph.is_empty:
-        low, mean, high = _figures(graph)
-        head.append(f"  {newest}", style="bold cyan")
-        head.append(f"  {low} to {high}, mean {mean}", style=DIM)
+        head.append(f"  {newest}", style=f"bold {STYLE}")
+        head.append(f"  {figures(graph)}", style=DIM)
     if missed:
         head.append(f"  {missed}", style="yellow")
-    head.truncate(graph.margin + len(graph.columns.mean), overflow="ellipsis")
+    head.truncate(graph.margin + graph.width, overflow="ellipsis")
     return head
 
 
 def _with_gutter(graph: Graph, gutter: list[Text], height: int) -> list[Text]:
     if graph.is_empty:
-        shown = "no samples in this window" if len(graph.spans) else graph.why
-        plot = [Text(cut(shown, len(graph.columns.mean)), style=DIM)] + [Text()] * (height - 1)
+        plot = [Text(cut(graph.why_empty(), graph.width), style=DIM)] + [Text()] * (height - 1)
     else:
-        plot = bars(graph.columns, *graph.axis, height)
+        plot = area(graph, height)
     left = [*gutter, *[Text(" " * graph.margin)] * (height - len(gutter))]
     return [begin.copy().append_text(line) for begin, line in zip(left, plot, strict=True)]
+
+
+def area(graph: Graph, height: int) -> list[Text]:
+    """Returns the columns."""
+    mean, high = (
+        graph.heights(values, height) for values in (graph.columns.mean, graph.columns.high)
+    )
+    canvas = Canvas(graph.width, height)
+    canvas.area(mean, STYLE, high)
+    return canvas.lines()
 
 
 def _gutter(title: str, newest: str, margin: int) -> Text:
@@ -203,15 +194,13 @@ def _newest(graph: Graph) -> float:
     return float(within.mean[-1]) if len(within) else float(known[-1])
 
 
-def _figures(graph: Graph) -> tuple[str, str, str]:
+def figures(graph: Graph) -> str:
+    """Returns least, most and mean in the window, in words."""
     within = graph.spans.within(*graph.window)
     length = np.maximum(within.end - within.start, 1e-6)
     mean = float(np.average(within.mean, weights=length))
-    return (
-        graph.write(float(within.low.min())),
-        graph.write(mean),
-        graph.write(float(within.high.max())),
-    )
+    low, high = float(within.low.min()), float(within.high.max())
+    return f"{graph.write(low)} to {graph.write(high)}, mean {graph.write(mean)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -22,13 +23,8 @@ from mgpu_doctor.report import text
 from mgpu_doctor.tui.filter.matching import gpus
 from mgpu_doctor.tui.panels.table_cells import DIM, ends
 from mgpu_doctor.tui.screens.base import DrawnLines, FollowingScreen
-from mgpu_doctor.tui.screens.graph_plotting import (  # look
-    GUTTER_GAP,
-    Graph,
-    bounds,
-    clock,
-    drawn,
-)
+from mgpu_doctor.tui.screens.graph_overlay import MOST, chart, legend_width
+from mgpu_doctor.tui.screens.graph_plotting import GUTTER_GAP, Graph, bounds, clock, drawn
 from mgpu_doctor.tui.screens.graph_selection import (
     Choice,
     Kind,
@@ -41,7 +37,10 @@ from mgpu_doctor.tui.screens.graph_selection import (
 
 LEAST_FOCUS = 6
 """Lines of the selected graph."""
-MOST_EACH = 12
+LEAST_CHART = 9
+"""Lines of a chart of several GPUs or ranks and the blank below it, if there are more of them."""
+LEAST_APART = 2
+"""Lines of a chart of a single GPU or rank."""
 VALUE = 10
 """Cells for a value with its unit."""
 LEAST_PLOT = 10
@@ -49,12 +48,48 @@ LEAST_PLOT = 10
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """`lanes[line]`: the graph that a line belongs to. `margin`: cells left of the columns."""
+    """`lanes[line]`: the graph that a line belongs to, from the cell `picked_from` on. `margin`,
+    `width`: cells left of the columns, and those of the columns. `shown`: graphs that fit, the
+    others are reached by scrolling up to `most_scrolled`."""
 
     lines: list[Text]
     lanes: list[Lane | None]
-    margin: int
+    margin: int = 0
+    width: int = 1
+    picked_from: int = 0
+    shown: int = 1
     most_scrolled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What all graphs of a page have in common."""
+
+    history: History
+    window: tuple[float, float]
+    reasons: Mapping[Place, str]
+    width: int
+    height: int
+    """Lines for the graphs."""
+
+    def graphs(
+        self, shown: Sequence[Lane], margin: int, cells: int, *, one_axis: bool
+    ) -> list[Graph]:
+        known = [spans(self.history, lane) for lane in shown]
+        cut = [columns(spans, *self.window, 2 * cells) for spans in known]
+        together = bounds(shown[0].measure, cut) if one_axis and shown else None
+        return [
+            Graph(
+                lane,
+                lane_spans,
+                parts,
+                together or bounds(lane.measure, [parts]),
+                self.window,
+                margin,
+                _why(lane, self.reasons),
+            )
+            for lane, lane_spans, parts in zip(shown, known, cut, strict=True)
+        ]
 
 
 def draw(
@@ -66,41 +101,65 @@ def draw(
 ) -> Drawn:
     """`reasons`: why not everything is known of a GPU."""
     subject, measure = choice.shown(history), choice.measured(history)
-    start, stop = choice.window.fitted(history.at, history.first)
+    window = choice.window.fitted(history.at, history.first)
+    page = _Page(history, window, reasons or {}, width, max(1, height - 2))
     all_lanes = lanes(history, subject, measure)
-    focus = None if subject.is_many else subject.measures.index(measure)
-    heights, first = _heights(len(all_lanes), focus, max(1, height - 2))
-    most = 0 if focus is not None else max(0, len(all_lanes) - len(heights))
-    first += min(choice.scrolled, most)
-    shown = all_lanes[first : first + len(heights)]
-    titles = max((len(lane.title) for lane in shown), default=0)
-    margin = min(titles + 1 + VALUE + GUTTER_GAP, max(0, width - LEAST_PLOT))
-    count = max(1, width - margin)
-    known = [spans(history, lane) for lane in shown]
-    cut = [columns(spans, start, stop, count) for spans in known]
-    together = bounds(measure, cut) if subject.is_many else None
-    made = [_head(history, choice, width)]
-    owners: list[Lane | None] = [None]
-    for lane, lane_spans, parts, lines in zip(shown, known, cut, heights, strict=True):
-        axis = together or bounds(lane.measure, [parts])
-        why = _why(lane, reasons or {})
-        made += drawn(Graph(lane, lane_spans, parts, axis, (start, stop), margin, why), lines)
-        owners += [lane] * lines
-    blank = max(0, height - 1 - len(made))
-    made += [Text()] * blank
-    owners += [None] * (blank + 1)
-    made = [*made, clock(start, stop, count, margin)][:height]
+    if subject.is_many:
+        body = _charts(page, all_lanes, choice)
+    else:
+        body = _stacked(page, all_lanes, subject.measures.index(measure))
+    blank = max(0, page.height - len(body.lines))
+    times = clock(*window, body.width, body.margin)
+    made = [_head(history, choice, width), *body.lines, *[Text()] * blank, times][:height]
     for line in made:
         line.truncate(width)
-    return Drawn(made, owners[:height], margin, most)
+    owners = [None, *body.lanes, *[None] * (blank + 1)][:height]
+    return replace(body, lines=made, lanes=owners)
 
 
-def _heights(count: int, focus: int | None, room: int) -> tuple[list[int], int]:
+def _charts(page: _Page, all_lanes: Sequence[Lane], choice: Choice) -> Drawn:
+    """Charts of several GPUs or ranks each, or of a single one, one below the other."""
+    many, least = (1, LEAST_APART) if choice.apart else (MOST, LEAST_CHART)
+    count = math.ceil(len(all_lanes) / many)
+    fit = max(1, min(count, page.height // least))
+    most = max(0, count - fit)
+    first = min(choice.scrolled, most) * many
+    shown = all_lanes[first : first + fit * many]
+    margin = min(VALUE + GUTTER_GAP, max(0, page.width - LEAST_PLOT))
+    legend = legend_width([lane.title for lane in shown], VALUE, page.width - margin, LEAST_PLOT)
+    cells = max(1, page.width - margin - legend)
+    graphs = page.graphs(shown, margin, cells, one_axis=True)
+    each = page.height // fit
+    height = max(1, each - 1) if fit > 1 and each >= LEAST_CHART else each
+    lines: list[Text] = []
+    owners: list[Lane | None] = []
+    for place in range(0, len(shown), many):
+        lines += [*chart(graphs[place : place + many], height, VALUE, legend)]
+        lines += [Text()] * (each - height)
+        owners += [*shown[place : place + many], *[None] * each][:each]
+    return Drawn(lines, owners, margin, cells, margin + cells, fit, most)
+
+
+def _stacked(page: _Page, all_lanes: Sequence[Lane], focus: int) -> Drawn:
+    """All measures of one GPU, host or rank; the selected one is higher."""
+    heights, first = _heights(len(all_lanes), focus, page.height)
+    shown = all_lanes[first : first + len(heights)]
+    titles = max((len(lane.title) for lane in shown), default=0)
+    margin = min(titles + 1 + VALUE + GUTTER_GAP, max(0, page.width - LEAST_PLOT))
+    cells = max(1, page.width - margin)
+    lines: list[Text] = []
+    owners: list[Lane | None] = []
+    for graph, height in zip(
+        page.graphs(shown, margin, cells, one_axis=False), heights, strict=True
+    ):
+        lines += drawn(graph, height)
+        owners += [graph.lane] * height
+    return Drawn(lines, owners, margin, cells)
+
+
+def _heights(count: int, focus: int, room: int) -> tuple[list[int], int]:
     """Returns the lines of each graph shown, and the first one shown. `focus`: the selected graph,
     always shown."""
-    if focus is None:
-        each = max(1, min(MOST_EACH, room // max(1, count)))
-        return [each] * min(count, room), 0
     others = count - 1
     each = 2 if room >= 2 * others + 2 * LEAST_FOCUS else 1
     shown = min(others, max(0, room - LEAST_FOCUS) // each)
@@ -142,17 +201,6 @@ def _is_it(subject: Subject, host: str | None, index: int) -> bool:
     return subject.number == index and subject.host in (None, host)
 
 
-KEYS = (
-    ("[ ]", "shorter, longer window: 1, 5, 15 minutes, 1, 3, 6 hours; also the wheel"),
-    ("h l", "earlier, later (also shift and an arrow)"),
-    ("0", "back to now, and follow it"),
-    ("up, down", "next or previous subject: GPUs, host, job, ranks"),
-    ("tab", "next measure (shift+tab: back); click a graph to select it"),
-    ("page up, down", "if there are more graphs than lines"),
-    ("escape, g", "close"),
-)
-"""For the help page."""
-
 Change = Callable[[Choice, History], Choice]
 
 
@@ -190,7 +238,7 @@ class HistoryScreen(FollowingScreen):
             "down,j",
             "subject(1)",
             "next",
-            tooltip="Next subject; click one of many graphs to select it.",
+            tooltip="Next subject; click a GPU or rank in the legend to select it.",
         ),
         Binding(
             "tab",
@@ -200,6 +248,12 @@ class HistoryScreen(FollowingScreen):
             tooltip="Next measure; shift+tab: the previous one.",
         ),
         Binding("shift+tab", "measure(-1)", show=False, priority=True),
+        Binding(
+            "o",
+            "overlay",
+            "overlay",
+            tooltip="GPUs or ranks in one chart, or one below the other.",
+        ),
         Binding("pageup", "scroll(-1)", show=False),
         Binding(
             "pagedown",
@@ -245,10 +299,17 @@ class HistoryScreen(FollowingScreen):
     def action_measure(self, by: int) -> None:
         self._choose(lambda choice, history: choice.next_measure(history, by))
 
+    def action_overlay(self) -> None:
+        self._choose(lambda choice, _: replace(choice, apart=not choice.apart, scrolled=0))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        del parameters
+        history = self._frame.history if self._frame else None
+        return action != "overlay" or (history is not None and self.choice.shown(history).is_many)
+
     def action_scroll(self, by: int) -> None:
-        most = self.query_one(Graphs).most_scrolled
-        page = max(1, self.size.height // 2)
-        self._choose(lambda choice, _history: choice.scrolled_by(by * page, most))
+        drawn = self.query_one(Graphs).drawn
+        self._choose(lambda choice, _: choice.scrolled_by(by * drawn.shown, drawn.most_scrolled))
 
     def action_close(self) -> None:
         self.dismiss()
@@ -271,6 +332,7 @@ class HistoryScreen(FollowingScreen):
         if history is not None:
             self.choice = change(self.choice, history)
             self._draw()
+            self.refresh_bindings()
 
     def _draw(self) -> None:
         if self._frame is not None:
@@ -302,12 +364,12 @@ class Graphs(DrawnLines):
     def __init__(self) -> None:
         super().__init__()
         self._shown: tuple[Frame, Choice] | None = None
-        self._drawn = Drawn([], [], 0)
+        self._drawn = Drawn([], [])
 
     @property
-    def most_scrolled(self) -> int:
-        """Graphs that do not fit."""
-        return self._drawn.most_scrolled
+    def drawn(self) -> Drawn:
+        """What is on the screen."""
+        return self._drawn
 
     def show(self, frame: Frame, choice: Choice) -> None:
         """Draw this from now on."""
@@ -322,7 +384,7 @@ class Graphs(DrawnLines):
             return
         frame, choice = self._shown
         if frame.history is None:
-            self._drawn = Drawn([Text(NOTHING_YET)], [None], 0)
+            self._drawn = Drawn([Text(NOTHING_YET)], [None])
         else:
             troubles = ((host, device.index, device.trouble) for host, device in gpus(frame))
             reasons = {(host, index): why for host, index, why in troubles if why}
@@ -331,7 +393,7 @@ class Graphs(DrawnLines):
 
     def on_click(self, event: Click) -> None:
         lane = self._drawn.lanes[event.y] if event.y < len(self._drawn.lanes) else None
-        if lane is not None:
+        if lane is not None and event.x >= self._drawn.picked_from:
             self.post_message(self.Picked(lane))
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
@@ -341,6 +403,5 @@ class Graphs(DrawnLines):
         self._wheel(1, event.x)
 
     def _wheel(self, by: int, x: int) -> None:
-        margin = self._drawn.margin
-        share = (x - margin) / max(1, self.size.width - margin)
+        share = (x - self._drawn.margin) / self._drawn.width
         self.post_message(self.Wheel(by, max(0.0, min(1.0, share))))

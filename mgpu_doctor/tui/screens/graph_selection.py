@@ -149,6 +149,8 @@ def _of(history: History, number: int | None) -> list[Rank]:
 
 LENGTHS = (60.0, 300.0, 900.0, 3600.0, 3 * 3600.0, 6 * 3600.0)
 """Seconds: the time bases."""
+LEAST_SHOWN = 15.0
+"""Seconds that a window shows at least, while fewer are known."""
 PAN = 0.25
 """Share of the window by which one key press moves it."""
 
@@ -171,10 +173,10 @@ class Window:
         return end - self.length, end
 
     def fitted(self, now: float, first: float | None) -> tuple[float, float]:
-        """From when to when, without the time before `first`, when the samples begin; at least the
-        shortest base."""
+        """From when to when, without the time before `first`, when the samples begin; at least
+        `LEAST_SHOWN`."""
         start, end = self.span(now)
-        return (start if first is None else max(start, min(first, end - LENGTHS[0]))), end
+        return (start if first is None else max(start, min(first, end - LEAST_SHOWN))), end
 
     def zoom(self, by: int, now: float, first: float | None, share: float = 0.5) -> Window:
         """Zooms out by this many bases. The time at the `share` of the width stays there, unless
@@ -206,12 +208,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`measure`: place among the subject's measures. `scrolled`: graphs above the first shown."""
+    """`measure`: place among the subject's measures. `scrolled`: charts above the first shown.
+    `apart`: GPUs or ranks are not overlaid."""
 
     window: Window = field(default_factory=Window)
     subject: Subject | None = None
     measure: int = 0
     scrolled: int = 0
+    apart: bool = False
 
     def shown(self, history: History) -> Subject:
         """The subject, or the first one where it is not chosen yet or gone."""

@@ -17,7 +17,7 @@ from mgpu_doctor.live.process_list import ListedProcess, ProcessList
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.filter.language import parse
 from mgpu_doctor.tui.jobs import stopping
-from mgpu_doctor.tui.panels.machine_graphs import braille, machine_lines
+from mgpu_doctor.tui.panels.machine_graphs import machine_lines
 from mgpu_doctor.tui.panels.process_table import listed_processes, process_lines
 from mgpu_doctor.tui.view import ProcessOrder, View
 from tests.support.frames import AT, GIB, HOST, STRAGGLER, gpu
@@ -81,13 +81,6 @@ def test_a_job_takes_the_place_of_processes_and_graphs() -> None:
     job = replace(STRAGGLER, processes=ROWS)
     assert process_lines(job, 100, View()) == []
     assert machine_lines(job, 100, View()) == []
-
-
-def test_braille_is_full_at_one_has_a_dot_at_zero_and_gaps_are_blank() -> None:
-    assert braille([1.0, 1.0], 2) == ["⣿", "⣿"]
-    assert braille([0.0, float("nan")], 2) == ["⠀", "⡀"]
-    assert braille([0.5, 0.25], 1) == ["⣄"]
-    assert [len(line) for line in braille([0.3] * 9, 3)] == [5, 5, 5]
 
 
 def test_graphs_show_the_mean_of_all_gpus_and_the_newest_values() -> None:

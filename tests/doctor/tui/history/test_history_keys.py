@@ -91,12 +91,29 @@ async def test_a_click_opens_a_gpu_and_then_picks_a_measure() -> None:
     app = Host(frame())
     async with app.run_test(size=(120, 40)) as pilot:
         lines = app.text().splitlines()
-        await pilot.click(Graphs, offset=(50, _line(lines, "GPU 2")))
+        row = next(y for y, line in enumerate(lines) if "2 GPU 2" in line)
+        await pilot.click(Graphs, offset=(50, row))
+        assert app.page.choice.subject is None, "a click on the lines selects none of them"
+        await pilot.click(Graphs, offset=(lines[row].index("GPU 2"), row))
         assert app.page.choice.subject == Subject(Kind.GPU, 2)
         lines = app.text().splitlines()
         await pilot.click(Graphs, offset=(3, _line(lines, "temperature")))
         assert app.page.choice.measured(history()).name == "temperature"
         assert app.page.choice.subject == Subject(Kind.GPU, 2)
+
+
+async def test_o_shows_gpus_one_below_the_other() -> None:
+    app = Host(frame())
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert app.text().count("100 %┤") == 1
+        await pilot.press("o")
+        assert app.text().count("100 %┤") == 8
+        await pilot.press("o")
+        assert app.text().count("100 %┤") == 1
+        await pilot.press("down")
+        assert "overlay" not in {
+            binding.binding.action for binding in app.page.active_bindings.values()
+        }
 
 
 async def test_the_wheel_zooms() -> None:

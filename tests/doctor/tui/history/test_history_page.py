@@ -17,6 +17,7 @@ from tests.support.screens import SIZES, check
 
 PAGES = {
     "gpus": Choice(Window(3)),
+    "gpus-apart": Choice(Window(3), apart=True),
     "lost-gpu": Choice(Window(2, ENDED - 400), Subject(Kind.GPU, 2)),
     "host": Choice(Window(1), Subject(Kind.HOST), 3),
     "ranks": Choice(Window(0), Subject(Kind.RANKS), 3),
@@ -85,17 +86,18 @@ def test_64_gpus_are_reached_by_scrolling() -> None:
     past = collector.history(BEGAN + 10)
     many = History(past.at, {(None, index): past.devices[None, index % 8] for index in range(64)})
     drawn = draw(many, Choice(), 80, 24)
-    assert drawn.most_scrolled == 64 - 22
-    last = text(many, Choice(scrolled=10_000), 80, 24)
-    assert "GPU 63" in last
-    assert "GPU 0 " not in last
+    assert (drawn.shown, drawn.most_scrolled) == (2, 6)
+    for apart in (False, True):
+        last = text(many, Choice(scrolled=10_000, apart=apart), 80, 24)
+        assert "GPU 63" in last
+        assert "GPU 0 " not in last
 
 
 def test_what_is_missing_and_since_when() -> None:
     gone = text(history(), PAGES["lost-gpu"], 120, 40)
     assert "no samples 15:03:19 to 15:04:59 and 1 more" in gone
     later = History(ENDED + 120, history().devices, history().hosts)
-    assert "no samples since 15:13:19" in text(later, Choice(), 120, 40)
+    assert "no samples since 15:13:19" in text(later, Choice(), 160, 40)
 
 
 def test_the_measure_stays_from_one_gpu_to_the_next() -> None:

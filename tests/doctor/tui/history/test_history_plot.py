@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.live.history_measures import LOSS, OF_DEVICE, STEP, UTILIZATION, Measure, Unit
-from mgpu_doctor.live.history_series import Columns
-from mgpu_doctor.tui.screens.graph_plotting import bars, bounds, clock, nice
+from mgpu_doctor.live.history_series import Columns, values
+from mgpu_doctor.live.history_series import columns as divide
+from mgpu_doctor.tui.braille import DOTS, Canvas, levels
+from mgpu_doctor.tui.screens.graph_overlay import chart, legend_width, marks
+from mgpu_doctor.tui.screens.graph_plotting import Graph, bounds, clock, nice
+from mgpu_doctor.tui.screens.graph_selection import Kind, Lane, Subject
 
 GAP = math.nan
 
@@ -29,28 +33,56 @@ def level(*mean: float) -> Columns:
     return Columns(*(np.array(mean),) * 3)
 
 
-def text(columns: Columns, height: int, top: float = 1.0) -> list[str]:
-    return [line.plain for line in bars(columns, 0.0, top, height)]
+def area(height: int, *shares: float, above: tuple[float, ...] = ()) -> list[str]:
+    canvas = Canvas(len(shares) // 2, height)
+    canvas.area(levels(shares, DOTS * height), "", levels(above, DOTS * height))
+    return [line.plain for line in canvas.lines()]
 
 
-def test_one_line() -> None:
-    assert text(level(0.0, 0.125, 0.5, 1.0, GAP, 0.75), 1) == ["▁▁▄█ ▆"]
+def line(height: int, *shares: float) -> list[str]:
+    canvas = Canvas(len(shares) // 2, height)
+    canvas.line(levels(shares, DOTS * height), "")
+    return [line.plain for line in canvas.lines()]
 
 
-def test_several_lines() -> None:
-    assert text(level(0.0, 0.25, 0.5, 0.75, GAP, 1.0), 2) == [
-        "   ▄ █",
-        "▁▄██ █",
+def test_an_area_is_full_at_one_has_a_dot_at_zero_and_gaps_are_blank() -> None:
+    assert area(2, 1.0, 1.0) == ["⣿", "⣿"]
+    assert area(2, GAP, 0.0, GAP, GAP) == ["  ", "⢀ "]
+    assert area(1, 0.5, 0.25) == ["⣄"]
+    assert area(1, -1.0, 5.0) == ["⣸"]
+
+
+def test_the_area_is_sparse_between_the_mean_and_the_most() -> None:
+    assert area(2, 0.25, 0.25, above=(1.0, 0.25)) == ["⡂", "⣦"]
+
+
+def test_a_line_is_connected_except_over_a_gap() -> None:
+    assert line(1, 0.25, 1.0, 1.0, 0.25) == ["⡸⢱"]
+    assert line(1, 1.0, GAP, GAP, 0.25) == ["⠁⢀"]
+    assert line(2, 0.125, 1.0) == ["⢸", "⡸"]
+
+
+def test_lines_are_told_apart_without_colour() -> None:
+    spans = values(np.arange(100.0), np.arange(1.0, 101.0), np.full(100, 0.5))
+    graphs = [
+        Graph(
+            Lane(Subject(Kind.GPU, number), UTILIZATION, f"GPU {number}"),
+            spans,
+            divide(spans, 0, 100, 120),
+            (0.0, 1.0),
+            (0.0, 100.0),
+            12,
+            "",
+        )
+        for number in (2, 3, 14)
     ]
-
-
-def test_the_band_is_full_up_to_the_least_and_light_up_to_the_most() -> None:
-    band = Columns(np.array([0.25, GAP]), np.array([0.5, GAP]), np.array([1.0, GAP]))
-    assert text(band, 4) == ["░ ", "░ ", "▓ ", "█ "]
-
-
-def test_what_is_beyond_the_axis_is_cut_off() -> None:
-    assert text(level(-1.0, 5.0), 1) == ["▁█"]
+    legend = legend_width([graph.lane.title for graph in graphs], 10, 81, 10)
+    drawn = [line.plain for line in chart(graphs, 4, 10, legend)]
+    assert set(drawn[2][12:72]) == {*"234", "⠉"}
+    assert [line[72:].split() for line in drawn[:3]] == [
+        [mark, "GPU", number, "50", "%"] for mark, number in (("2", "2"), ("3", "3"), ("4", "14"))
+    ]
+    assert marks([1, 11, 2]) == ["a", "b", "c"]
 
 
 def test_shares_have_a_fixed_axis_and_watts_begin_at_zero() -> None:

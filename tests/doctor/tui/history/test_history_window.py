@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_doctor.tui.screens.graph_selection import LENGTHS, PAN, Window
+from mgpu_doctor.tui.screens.graph_selection import LEAST_SHOWN, LENGTHS, PAN, Window
 
 NOW = 1.79e9
 FIRST = NOW - 7200
@@ -16,9 +16,9 @@ def test_it_follows_the_present() -> None:
     assert Window(0).span(NOW + 5) == (NOW - 55, NOW + 5)
 
 
-def test_it_shows_no_time_before_the_first_sample_but_a_minute_at_least() -> None:
+def test_it_shows_no_time_before_the_first_sample_but_some_seconds_at_least() -> None:
     assert Window(1).fitted(NOW, NOW - 100) == (NOW - 100, NOW)
-    assert Window(1).fitted(NOW, NOW - 7) == (NOW - LENGTHS[0], NOW)
+    assert Window(1).fitted(NOW, NOW - 7) == (NOW - LEAST_SHOWN, NOW)
     assert Window(1).fitted(NOW, None) == Window(1).fitted(NOW, FIRST) == (NOW - 300, NOW)
 
 

@@ -1,0 +1,90 @@
+"""Graphs in braille: a cell holds two columns of four dots. Pure.
+
+Areas are solid, or sparse where a value only sometimes reached; lines are connected from column to
+column. A cell has one colour, that of what was drawn last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+
+from rich.text import Text
+
+DOTS = 4
+"""Dots of a cell, one above the other."""
+SIDES = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
+"""Bits of a cell's dots, left and right, from the lowest up (Unicode, block 2800)."""
+BLANK = 0x2800
+SPARSE = 0x40 | 0x02 | 0x20 | 0x08
+"""Every other dot."""
+
+Levels = Sequence[int | None]
+"""A height in dots for each column of dots; None: nothing is drawn there."""
+
+
+def levels(shares: Sequence[float], dots: int) -> list[int | None]:
+    """Returns shares of 0..1 as heights of 1 to `dots`; NaN (not measured) as None."""
+    return [
+        None if math.isnan(share) else max(1, round(min(1.0, max(0.0, share)) * dots))
+        for share in shares
+    ]
+
+
+class Canvas:
+    """Lines of cells to draw on. Dots and rows are counted from the lowest."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        self._bits = [[0] * width for _ in range(height)]
+        self._styles = [[""] * width for _ in range(height)]
+        self._glyphs: dict[tuple[int, int], str] = {}
+
+    def area(self, tops: Levels, style: str, above: Levels | None = None) -> None:
+        """Fills what is below `tops`, and sparsely from there to `above`."""
+        for x, top in enumerate(tops):
+            if top is not None:
+                self._column(x, 0, top, style)
+        for x, (top, most) in enumerate(zip(tops, above or (), strict=False)):
+            if top is not None and most is not None:
+                self._column(x, top, most, style, SPARSE)
+
+    def line(self, tops: Levels, style: str) -> None:
+        """Connects the highest dots. What was not measured interrupts the line."""
+        before: int | None = None
+        for x, top in enumerate(tops):
+            if top is not None:
+                if before is None or before == top:
+                    bottom, end = top - 1, top
+                else:
+                    bottom, end = (before, top) if before < top else (top - 1, before - 1)
+                self._column(x, bottom, end, style)
+            before = top
+
+    def mark(self, cell: int, row: int, glyph: str, style: str) -> None:
+        """Writes a character over a cell."""
+        self._glyphs[row, cell] = glyph
+        self._styles[row][cell] = style
+
+    def lines(self) -> list[Text]:
+        """Returns what was drawn, the top first. Empty cells are blanks."""
+        return [self._line(row) for row in reversed(range(self.height))]
+
+    def _line(self, row: int) -> Text:
+        line = Text()
+        cells = zip(self._styles[row], enumerate(self._bits[row]), strict=True)
+        for style, run in groupby(cells, key=lambda cell: cell[0]):
+            line.append("".join(self._cell(row, *cell) for _, cell in run), style=style)
+        return line
+
+    def _cell(self, row: int, cell: int, bits: int) -> str:
+        return self._glyphs.get((row, cell)) or (chr(BLANK + bits) if bits else " ")
+
+    def _column(self, x: int, bottom: int, top: int, style: str, mask: int = 0xFF) -> None:
+        """Sets the dots from `bottom` to below `top` of a column of dots."""
+        cell, dots = x // 2, SIDES[x % 2]
+        for row in range(bottom // DOTS, min(-(-top // DOTS), self.height)):
+            floor = row * DOTS
+            self._bits[row][cell] |= mask & sum(dots[max(0, bottom - floor) : top - floor])
+            self._styles[row][cell] = style
