@@ -75,6 +75,8 @@ class Treatment:
     """The value to try in this situation, or why it does not fit."""
     fixes: tuple[str, ...] = ()
     """Ids of the fixes of findings that this treatment applies."""
+    codes: tuple[str, ...] = ()
+    """Codes of the findings that have these fixes."""
     least: int | None = None
     """The least value; None: it is a switch without one."""
     most: int = 0

@@ -126,6 +126,7 @@ _TREATMENTS = (
         "draws differ.",
         propose=_workers,
         fixes=("load-in-background",),
+        codes=("input-bound", "straggler-input"),
         least=1,
         most=64,
     ),
@@ -140,6 +141,7 @@ _TREATMENTS = (
         needs="The data loader has workers. Each holds more batches in memory.",
         propose=_prefetch,
         fixes=("load-in-background",),
+        codes=("input-bound", "straggler-input"),
         least=1,
         most=64,
     ),
@@ -165,6 +167,7 @@ _TREATMENTS = (
         needs="Every parameter is used in every pass; otherwise the job fails.",
         propose=_no_search,
         fixes=("no-search",),
+        codes=("unused-parameter-scan",),
     ),
     Treatment(
         name="ddp-bucket-view",
@@ -199,6 +202,7 @@ _TREATMENTS = (
         needs="DistributedDataParallel.",
         propose=_bucket_size,
         fixes=("smaller-buckets",),
+        codes=("overlap-poor",),
         least=1,
         most=10_000,
     ),
@@ -215,6 +219,7 @@ _TREATMENTS = (
         propose=_no_sync,
         switches=True,
         fixes=("no-sync",),
+        codes=("accumulation-syncs",),
         least=2,
         most=1024,
     ),
@@ -267,6 +272,7 @@ _TREATMENTS = (
         propose=lambda job: _collecting(True, job),
         switches=True,
         fixes=("gc-freeze",),
+        codes=("gc-pauses",),
     ),
     Treatment(
         name="gc-together",
@@ -280,6 +286,7 @@ _TREATMENTS = (
         propose=lambda job: _collecting(COLLECT_EVERY, job),
         switches=True,
         fixes=("gc-together",),
+        codes=("gc-pauses",),
         least=10,
         most=100_000,
     ),
@@ -295,6 +302,7 @@ _TREATMENTS = (
         propose=_autocast,
         switches=True,
         fixes=("autocast",),
+        codes=("precision-full",),
         waits_to_be_named=True,
     ),
     Treatment(
@@ -308,6 +316,7 @@ _TREATMENTS = (
         needs="The script does not set the number of threads itself.",
         propose=_threads,
         fixes=("fewer-threads",),
+        codes=("cpu-oversubscribed", "straggler-host"),
         least=1,
         most=1024,
         variable="OMP_NUM_THREADS",
@@ -321,6 +330,11 @@ _BY_FIX = {fix: treatment for treatment in reversed(_TREATMENTS) for fix in trea
 def find_by_fix(fix_id: str) -> Treatment | None:
     """The treatment that applies a finding's fix; None: there is none."""
     return _BY_FIX.get(fix_id)
+
+
+def find_by_code(code: str) -> list[Treatment]:
+    """The treatments that apply fixes of a finding."""
+    return [treatment for treatment in _TREATMENTS if code in treatment.codes]
 
 
 def split_by_way(

@@ -6,6 +6,7 @@ import functools
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
+from mgpu_doctor.advice.treatment_catalogue import find_by_code
 from mgpu_doctor.analysis.measures import STEP_MEASURES
 from mgpu_doctor.formatting import format_bytes
 from mgpu_doctor.rules.rule import Limit, Rule
@@ -108,8 +109,13 @@ def _ordered(rules: Iterable[Rule]) -> list[Rule]:
 
 def _sections(rule: Rule) -> list[tuple[str, str]]:
     by_phases = not {*rule.needs}.isdisjoint(STEP_MEASURES)
+    tried = "; ".join(
+        f"`mgpu-doctor treat --only {treatment.name}` ({_lower(treatment.summary)})"
+        for treatment in find_by_code(rule.code)
+    )
     sections = [
         ("What to do", rule.fixes),
+        *([("To try a fix and measure its gain", f"{tried}.")] if tried else []),
         ("How it is measured", rule.how_measured),
         *([("Clock", CLOCK)] if by_phases else []),
         ("Thresholds", rule.thresholds),
@@ -119,6 +125,10 @@ def _sections(rule: Rule) -> list[tuple[str, str]]:
     if rule.unverified:
         sections.append(("Not yet verified", rule.unverified))
     return sections
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]
 
 
 def _limit(limit: Limit) -> str:

@@ -38,10 +38,14 @@ def test_every_patch_can_be_applied_and_every_variable_set() -> None:
 
 
 def test_fixes_that_treatments_apply_are_those_of_rules() -> None:
-    ids = set()
-    for file in RULES.rglob("*.py"):
-        ids |= set(re.findall(r'Fix\(\s*"([a-z0-9-]+)"', file.read_text(encoding="utf-8")))
+    texts = [file.read_text(encoding="utf-8") for file in RULES.rglob("*.py")]
+    ids = {fix for text in texts for fix in re.findall(r'Fix\(\s*"([a-z0-9-]+)"', text)}
     assert {fix for each in TREATMENTS.values() for fix in each.fixes} <= ids
+    for treatment in TREATMENTS.values():
+        assert bool(treatment.codes) is bool(treatment.fixes)
+        own = [text for text in texts if any(f'"{fix}"' in text for fix in treatment.fixes)]
+        for code in treatment.codes:
+            assert any(f'code="{code}"' in text for text in own), (treatment.name, code)
     found = find_by_fix("load-in-background")
     assert found is not None
     assert found.name == "loader-workers"
