@@ -5,7 +5,7 @@ Numpy is not imported here: `run --treat` must not load it before it has started
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from statistics import median
@@ -129,6 +129,13 @@ class Treatment:
     def write_lines(self, value: Value) -> str:
         """The lines that make the change last."""
         return self.lines.replace("{value}", str(value))
+
+
+def describe_values(values: Mapping[str, Value]) -> str:
+    """`gc-freeze`, `loader-workers=2`, several joined by ` + `."""
+    return " + ".join(
+        name if value is True else f"{name}={value}" for name, value in values.items()
+    )
 
 
 def find_situation(case: Case) -> Situation:

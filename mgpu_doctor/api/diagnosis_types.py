@@ -23,8 +23,25 @@ class Subject(msgspec.Struct, frozen=True):
     ref: str
 
 
+class Saved(msgspec.Struct, frozen=True):
+    """The share of the step time that treatments save, and its interval; below 0 they cost it."""
+
+    step_fraction: float
+    low: float
+    high: float
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What trials of treatments showed. `values`: each treatment and its value."""
+
+    values: dict[str, bool | int]
+    verdict: str | None
+    saved: Saved | None
+
+
 class Job(msgspec.Struct, frozen=True):
-    """The training job. `started` and `ended`: seconds since the epoch."""
+    """The training job. `started` and `ended`: seconds since the epoch. `treated`: the treatments
+    that it was started with."""
 
     id: str
     framework: str | None
@@ -36,6 +53,7 @@ class Job(msgspec.Struct, frozen=True):
     ended: float | None
     outcome: Literal["running", "completed", "failed", "hung", "killed", "unknown"]
     exit_code: int | None
+    treated: Proof | None = None
 
 
 class BusyWaiting(msgspec.Struct, frozen=True):
@@ -109,13 +127,14 @@ class Predicted(msgspec.Struct, frozen=True):
 
 class Fix(msgspec.Struct, frozen=True):
     """A fix in one line, and what to type or change. `treatment`: the name under which
-    `mgpu-doctor treat` tries it."""
+    `mgpu-doctor treat` tries it; `tried`: what its trials showed."""
 
     id: str
     summary: str
     how: str
     predicted: Predicted | None
     treatment: str | None = None
+    tried: tuple[Proof, ...] = ()
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what a job's files hold is loaded by who reads them
     from mgpu_doctor.case.log_matches import LogMatch
     from mgpu_doctor.case.process_metadata import ProcessMetadata
     from mgpu_doctor.case.profiler_traces import Trace
+    from mgpu_doctor.case.treatment_proofs import TreatmentProof
     from mgpu_doctor.recording.columns import Columns
 
 Records: TypeAlias = "npt.NDArray[np.void] | Columns"
@@ -316,4 +317,8 @@ class Case:
     """Traces of PyTorch's profiler, one per rank."""
     asked_hosts: tuple[AskedHost, ...] = ()
     """The hosts that were asked for ranks, if the user named any."""
+    tried: tuple[TreatmentProof, ...] = ()
+    """What trials of treatments showed about this job."""
+    applied: TreatmentProof | None = None
+    """The treatments that it was started with; None: none."""
     unexamined: tuple[Unexamined, ...] = ()

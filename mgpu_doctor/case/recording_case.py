@@ -25,6 +25,7 @@ from mgpu_doctor.case.lenient_json import Moment, Positive, line_decoder
 from mgpu_doctor.case.log_case import signs_of
 from mgpu_doctor.case.model import Case, Gap, JobEnd, Outcome, ProcessEnd, Rank, Subject, Unexamined
 from mgpu_doctor.case.this_machine import here, launcher_alive
+from mgpu_doctor.case.treatment_proofs import read_applied, read_tried
 from mgpu_doctor.case.untrusted_json import Json
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import Box, BoxFile, read_box
@@ -130,6 +131,8 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
         signs=signs_of(streams, console.ends if job.outcome is Outcome.FAILED else None)
         if end.over or read is read_box
         else (),
+        tried=read_tried(path),
+        applied=read_applied(info),
         unexamined=tuple(unexamined),
     )
 

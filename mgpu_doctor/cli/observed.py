@@ -58,10 +58,12 @@ def run_observed(
     name: str | None = None,
     on_hang: OnHang = OnHang.tell,
     environment: Mapping[str, str] | None = None,
+    facts: Mapping[str, object] | None = None,
     notify: str | None = None,
 ) -> NoReturn:
     """Run `command` under observation and exit with its exit code, or 128 + the signal number.
-    `environment`: the job's; None: this process's. `notify`: a command of the user's that gets
+    `environment`: the job's; None: this process's. `facts`: further entries of `recording.json`.
+    `notify`: a command of the user's that gets
     findings, stalls and the end."""
     from mgpu_doctor.launch.job_command import CannotStartError
     from mgpu_doctor.launch.observe import OccupiedError, observe
@@ -81,6 +83,7 @@ def run_observed(
             meanwhile=partial(_prepare_and_tidy, removed, silent=silent),
             alarm=partial(_make_alarm, on_hang, quiet, notices),
             environment=environment,
+            facts=facts or {},
         )
     except OccupiedError as occupied:
         refuse(f"{occupied} Name a new or empty folder with --dir.")

@@ -74,7 +74,7 @@ def run(
       mgpu-doctor run --treat treatment.toml -- torchrun train.py
       mgpu-doctor run --notify 'mail -s training me@example.org' -- torchrun train.py
     """
-    environment = None if treatments is None else _treat_environment(treatments)
+    treated = None if treatments is None else _read_file(treatments)
     run_observed(
         command,
         kind="run",
@@ -83,14 +83,15 @@ def run(
         quiet=quiet,
         capture=not no_capture,
         on_hang=on_hang,
-        environment=environment,
+        environment=None if treated is None else treated[0],
+        facts={} if treated is None else {"treated": treated[1]},
         notify=notify,
     )
 
 
-def _treat_environment(file: Path) -> dict[str, str]:
-    """The environment in which the job gets the treatments of a file; exits with code 2 if it
-    cannot be used."""
+def _read_file(file: Path) -> tuple[dict[str, str], dict[str, object]]:
+    """The environment in which the job gets the treatments of a file, and what the recording holds
+    of them; exits with code 2 if it cannot be used."""
     from mgpu_doctor.treat.treatment_file import (
         TreatmentFileError,
         read_treatments,
@@ -98,6 +99,7 @@ def _treat_environment(file: Path) -> dict[str, str]:
     )
 
     try:
-        return treated_environment(os.environ, read_treatments(file))
+        treatments = read_treatments(file)
     except TreatmentFileError as error:
         refuse(str(error))
+    return treated_environment(os.environ, treatments.values), treatments.describe()

@@ -130,7 +130,7 @@ def treat(
         exit_with(WRONG_USAGE, f"{output} cannot be written: there is no such folder.")
     if goal is not None and (only or tries or output is not None):
         exit_with(WRONG_USAGE, "--goal tries sizes: leave out --only, --try and --output.")
-    command = _find_command(words_after_dashes(context), reference)
+    command, recording = _find_command(words_after_dashes(context), reference)
     if goal is not None:
         _search_size(command, goal, seconds, steps, private=not yes, as_json=as_json)
 
@@ -148,6 +148,8 @@ def treat(
     if report is None:
         raise click.exceptions.Exit(128 + stopped if stopped else NOTHING_EXAMINED)
     _show(report, as_json=as_json)
+    if recording is not None:
+        _keep(report, recording)
     if output is not None and report.kept:
         save_text(output, _format_file(report), "what helps")
     elif output is not None:
@@ -190,8 +192,11 @@ def _parse_budget(text: str) -> float:
     return seconds
 
 
-def _find_command(words: Sequence[str] | None, reference: str | None) -> list[str]:
-    """The command to treat; exits with code 2 if there is none that can be started."""
+def _find_command(
+    words: Sequence[str] | None, reference: str | None
+) -> tuple[list[str], Path | None]:
+    """The command to treat, and the recording that it is from; exits with code 2 if there is none
+    that can be started."""
     from mgpu_doctor.launch.job_command import CannotStartError, find_program
 
     if (not words) == (reference is None):
@@ -199,20 +204,23 @@ def _find_command(words: Sequence[str] | None, reference: str | None) -> list[st
             WRONG_USAGE,
             "name the command to treat: mgpu-doctor treat -- COMMAND, or mgpu-doctor treat latest.",
         )
-    command = list(words or ()) or _read_command(str(reference))
+    recording = None
+    command = list(words or ())
+    if reference is not None:
+        command, recording = _read_command(reference)
     try:
         find_program(command[0], os.environ)
     except CannotStartError as error:
         exit_with(WRONG_USAGE, str(error))
-    return command
+    return command, recording
 
 
-def _read_command(reference: str) -> list[str]:
-    """The command of a recording; changes to its working folder."""
+def _read_command(reference: str) -> tuple[list[str], Path]:
+    """The command of a recording, and its folder; changes to the job's working folder."""
     from mgpu_doctor.cli.diagnose import find_recording
     from mgpu_doctor.recording.layout import INFO
 
-    folder = find_recording(reference)
+    folder = find_recording(reference).absolute()
     try:
         info = json.loads((folder / INFO).read_text(encoding="utf-8"))
         command = [str(word) for word in info["command"]]
@@ -221,7 +229,7 @@ def _read_command(reference: str) -> list[str]:
         exit_with(NOTHING_EXAMINED, f"{folder} names no command that can be run again here.")
     if not command:
         exit_with(NOTHING_EXAMINED, f"{folder} names no command that can be run again here.")
-    return command
+    return command, folder
 
 
 def _search_size(
@@ -317,7 +325,20 @@ def _show(report: TrialReport, *, as_json: bool) -> None:
     print_text(render_report(report, width=display["width"], unicode=display["unicode"]))
 
 
+def _keep(report: TrialReport, recording: Path) -> None:
+    """Keeps the report in the recording, where `diagnose`, `report` and `top` show it."""
+    from mgpu_doctor.recording.layout import TRIALS
+    from mgpu_doctor.recording.write import write_whole
+    from mgpu_doctor.treat.trial_report import render_json
+
+    try:
+        write_whole(recording / TRIALS, render_json(report).encode())
+    except OSError as error:
+        print_message(f"{recording / TRIALS} cannot be written ({error.strerror}).")
+
+
 def _format_file(report: TrialReport) -> str:
+    from mgpu_doctor.case.treatment_proofs import ShareSaved
     from mgpu_doctor.formatting import format_share
     from mgpu_doctor.treat.treatment_file import format_treatments
 
@@ -328,7 +349,10 @@ def _format_file(report: TrialReport) -> str:
         if len(outcome.values) == 1 and outcome.saved is not None
         for name in outcome.values
     }
-    return format_treatments(report.kept, remarks)
+    best = next((each for each in report.outcomes if dict(each.values) == dict(report.kept)), None)
+    saved = best.saved if best is not None else None
+    shares = None if saved is None else ShareSaved(saved.share, saved.low, saved.high)
+    return format_treatments(report.kept, remarks, shares)
 
 
 def _exit(report: TrialReport) -> NoReturn:

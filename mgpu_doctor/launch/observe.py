@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, MappingProxyType, TracebackType
 from typing import Any
 
 from mgpu_probes.outside import processes
@@ -60,6 +60,7 @@ def observe(
     environment: Mapping[str, str] | None = None,
     alarm: Callable[[Path], Alarm] | None = None,
     starter: Sequence[str] = (),
+    facts: Mapping[str, object] = MappingProxyType({}),
 ) -> Observed:
     """Runs `command` as it would run alone, records it, and waits for its end.
 
@@ -70,6 +71,7 @@ def observe(
     `environment`: the job's, without our additions. `alarm`: given the recording and the pid of the
     job's first process, returns the callbacks for a hang, which run in a thread of their own.
     `starter`: a program and its arguments that become `command`; the recording does not name them.
+    `facts`: further entries of `recording.json`.
     Call this from the main thread.
 
     Raises `OccupiedError` if `directory` must not be written to, and
@@ -95,6 +97,7 @@ def observe(
         "doctor_start_ticks": processes.find_start_ticks(os.getpid()),
         "doctor_version": __version__,
         **describe_series(environment),
+        **facts,
     }
     if directory is None:
         recording = RunRecording.begin_at_home(name, started, info, environment)

@@ -4,6 +4,7 @@ RECORDING/
   recording.json            what was started, when, where (RecordingInfo)
   end.json                  how it ended (EndInfo); absent while it runs or when `run` was killed
   verdict.json              the diagnosis at its end in a few words, for lists
+  trials.json               what `treat` found for this job (docs/treat.schema.json)
   hosts/HOST/
     boxes/HOST.PID.ATTEMPT.box   one black box per rank
     exits.jsonl             how processes ended, as seen from outside (ExitInfo a line)
@@ -28,6 +29,7 @@ INFO = "recording.json"
 END = "end.json"
 VERDICT = "verdict.json"
 VERDICT_SCHEMA = "mgpu-doctor/verdict/1"
+TRIALS = "trials.json"
 HOSTS = "hosts"
 BOXES = "boxes"
 EXITS = "exits.jsonl"
@@ -66,6 +68,7 @@ class RecordingInfo(TypedDict, total=False):
     no_probe: str  # why the probe was not injected
     console_file: dict[str, str]  # stream -> path, where the job writes straight into a file;
     # for people: readers never open it, what it holds is copied into the recording
+    treated: dict[str, object]  # treatments that `run --treat` applied, and their proof
     probe: bool  # whether the in-process probe was injected
 
 

@@ -21,6 +21,7 @@ from mgpu_doctor.formatting import (
     format_share,
 )
 from mgpu_doctor.report import phase_bars, text
+from mgpu_doctor.report.proof_text import describe_applied
 from mgpu_doctor.report.verdict import Tone, Verdict
 
 
@@ -336,10 +337,18 @@ def further_sentences(compared: Comparison) -> Iterator[str]:
 
 
 def gains(compared: Comparison) -> Iterator[str]:
-    """Sentences about lost scaling, reached losses and larger rank counts."""
+    """Sentences about lost scaling, treatments, reached losses and larger rank counts."""
     yield from costs(compared)
+    yield from proofs(compared)
     yield from loss(compared)
     yield from laws(compared)
+
+
+def proofs(compared: Comparison) -> Iterator[str]:
+    """What trials had shown about the treatments that runs were started with."""
+    for place, run in enumerate(compared.runs):
+        if run.applied is not None:
+            yield f"{letter(place)} was started with {describe_applied(run.applied)}"
 
 
 def notes(compared: Comparison) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import Enum
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.advice.treatment_catalogue import find_by_fix
-from mgpu_doctor.case.model import Job
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.treatment_proofs import TreatmentProof
 from mgpu_doctor.findings import Branch, Diagnosis, Evidence, Finding, Fix, RankSummary
+from mgpu_doctor.report.proof_text import find_proofs
 
 SCHEMA = "mgpu-doctor/diagnosis/1"
 
@@ -29,10 +32,10 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         {
             "schema": SCHEMA,
             "subject": {"kind": case.subject.kind, "ref": case.subject.ref},
-            "job": _job(case.job),
+            "job": _job(case),
             "ranks": [_rank(rank) for rank in diagnosis.ranks],
             "coverage": diagnosis.coverage,
-            "findings": [finding_object(finding) for finding in diagnosis.findings],
+            "findings": [finding_object(finding, case.tried) for finding in diagnosis.findings],
             "unexamined": [
                 {"probe": gap.probe, "reason": gap.reason, "remedy": gap.remedy}
                 for gap in diagnosis.unexamined
@@ -48,7 +51,8 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
     return report
 
 
-def _job(job: Job) -> dict[str, Any]:
+def _job(case: Case) -> dict[str, Any]:
+    job, applied = case.job, case.applied
     return {
         "id": job.id,
         "framework": job.framework,
@@ -60,6 +64,7 @@ def _job(job: Job) -> dict[str, Any]:
         "ended": job.ended,
         "outcome": job.outcome,
         "exit_code": job.exit_code,
+        "treated": None if applied is None else _proof(applied),
     }
 
 
@@ -98,8 +103,8 @@ def _branch(branch: Branch) -> dict[str, Any]:
     }
 
 
-def finding_object(finding: Finding) -> dict[str, Any]:
-    """A finding as plain values."""
+def finding_object(finding: Finding, tried: Sequence[TreatmentProof] = ()) -> dict[str, Any]:
+    """A finding as plain values. `tried`: what trials of treatments showed about its job."""
     return {
         "code": finding.code,
         "severity": finding.severity,
@@ -123,7 +128,7 @@ def finding_object(finding: Finding) -> dict[str, Any]:
             "seconds_per_step": finding.cost.seconds_per_step,
             "bytes": finding.cost.bytes,
         },
-        "fixes": [_fix(fix) for fix in finding.fixes],
+        "fixes": [_fix(fix, tried) for fix in finding.fixes],
         "ruled_out": finding.ruled_out,
         "not_measured": finding.not_measured,
     }
@@ -140,7 +145,7 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _fix(fix: Fix) -> dict[str, Any]:
+def _fix(fix: Fix, tried: Sequence[TreatmentProof]) -> dict[str, Any]:
     predicted = fix.predicted
     treatment = find_by_fix(fix.id)
     return {
@@ -155,6 +160,18 @@ def _fix(fix: Fix) -> dict[str, Any]:
             "memory_bytes": predicted.memory_bytes,
             "basis": predicted.basis,
         },
+        "tried": [_proof(proof) for proof in find_proofs(fix, tried)],
+    }
+
+
+def _proof(proof: TreatmentProof) -> dict[str, Any]:
+    saved = proof.saved
+    return {
+        "values": dict(proof.values),
+        "verdict": proof.verdict,
+        "saved": None
+        if saved is None
+        else {"step_fraction": saved.share, "low": saved.low, "high": saved.high},
     }
 
 

@@ -12,6 +12,7 @@ from mgpu_doctor.case.process_metadata import UNKNOWN, ProcessMetadata
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.formatting import format_count
 from mgpu_doctor.report import text
+from mgpu_doctor.report.proof_text import describe_applied
 from mgpu_doctor.report.redaction.redact import Redactor
 from mgpu_doctor.report.verdict import outcome
 
@@ -38,6 +39,8 @@ def facts(diagnosis: Diagnosis, hide: Redactor) -> dict[str, str]:
         "devices": _devices(case),
     }
     settings = dict(_settings(metadata))
+    if case.applied is not None:
+        settings["treatments"] = describe_applied(case.applied)
     end_facts = {
         "started": _moment(job.started),
         "ended": _moment(job.ended),

@@ -23,6 +23,7 @@ from mgpu_doctor.report import phase_bars, text
 from mgpu_doctor.report.console import collecting
 from mgpu_doctor.report.device_timing import name_clocks, summarize_timing
 from mgpu_doctor.report.phase_bars import rank_lines
+from mgpu_doctor.report.proof_text import describe_proofs
 from mgpu_doctor.report.stack_tree import tree_lines
 from mgpu_doctor.report.verdict import (
     MARKS,
@@ -153,6 +154,8 @@ def _finding(page: _Page, diagnosis: Diagnosis, finding: Finding) -> None:
         gained = gain(fix.predicted, diagnosis.step_seconds)
         _fix(page, fix, None if gained == last_gain else gained, first=i == 0)
         last_gain = gained or last_gain
+        if tried := describe_proofs(fix, diagnosis.case.tried):
+            page.labelled("tried", _prose(tried, page.body, "green"))
 
 
 def _other_causes(page: _Page, finding: Finding) -> None:

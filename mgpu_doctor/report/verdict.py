@@ -20,6 +20,7 @@ from mgpu_doctor.formatting import (
     format_signal,
 )
 from mgpu_doctor.report import text
+from mgpu_doctor.report.proof_text import describe_proofs
 
 
 class Tone(str, Enum):
@@ -304,13 +305,16 @@ def gain(predicted: Predicted | None, step_seconds: float | None) -> str | None:
 
 
 def gains(diagnosis: Diagnosis, finding: Finding, fix: Fix) -> list[str]:
-    """The gain of a fix, per step and for the run; `the same gain` if an earlier fix has it."""
+    """The predicted gain of a fix, per step and for the run, or `the same gain` if an earlier fix
+    has it; then what trials of it showed."""
     both = [gain(fix.predicted, diagnosis.step_seconds), whole_run(diagnosis, fix.predicted)]
     first = next(
         alternative for alternative in finding.fixes if alternative.predicted == fix.predicted
     )
     gain_texts = [gain_text for gain_text in both if gain_text]
-    return ["the same gain"] if gain_texts and first is not fix else gain_texts
+    predicted = ["the same gain"] if gain_texts and first is not fix else gain_texts
+    tried = describe_proofs(fix, diagnosis.case.tried)
+    return [*predicted, f"tried: {tried}"] if tried else predicted
 
 
 def whole_run(diagnosis: Diagnosis, predicted: Predicted | None) -> str | None:

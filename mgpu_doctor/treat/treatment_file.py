@@ -5,6 +5,11 @@ schema = "mgpu-doctor/treatment/1"
 [treatments]
 loader-workers = 2
 gc-freeze = true
+
+[proof]
+saved = 0.31
+low = 0.28
+high = 0.34
 """
 
 from __future__ import annotations
@@ -12,12 +17,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from mgpu_probes.inprocess import BLOCKS_VARIABLE, TREATMENTS_VARIABLE
 
 from mgpu_doctor.advice.treatment import Value
 from mgpu_doctor.advice.treatment_catalogue import TREATMENTS, check_values, split_by_way
+from mgpu_doctor.case.treatment_proofs import ShareSaved, read_shares
 
 SCHEMA = "mgpu-doctor/treatment/1"
 MAX_BYTES = 1 << 16
@@ -27,8 +34,26 @@ class TreatmentFileError(ValueError):
     """The file cannot be used; the message is one clear sentence."""
 
 
-def format_treatments(values: Mapping[str, Value], remarks: Mapping[str, str]) -> str:
-    """The file's text. `remarks`: for each treatment, a line that is put above it."""
+@dataclass(frozen=True, slots=True)
+class TreatmentFile:
+    """A file's content."""
+
+    values: dict[str, Value]
+    saved: ShareSaved | None = None
+    """What they saved together in trials; None: the file does not say."""
+
+    def describe(self) -> dict[str, object]:
+        """As the recording of a run with these treatments holds it."""
+        saved = self.saved
+        shares = saved and {"step_fraction": saved.share, "low": saved.low, "high": saved.high}
+        return {"values": self.values, "saved": shares}
+
+
+def format_treatments(
+    values: Mapping[str, Value], remarks: Mapping[str, str], saved: ShareSaved | None = None
+) -> str:
+    """The file's text. `remarks`: for each treatment, a line that is put above it. `saved`: what
+    they save together."""
     lines = [
         "# Written by `mgpu-doctor treat`. To apply it: mgpu-doctor run --treat FILE -- COMMAND",
         f'schema = "{SCHEMA}"',
@@ -38,11 +63,20 @@ def format_treatments(values: Mapping[str, Value], remarks: Mapping[str, str]) -
     for name, value in values.items():
         remark = remarks.get(name) or TREATMENTS[name].summary
         lines += [f"# {' '.join(remark.split())}", f"{name} = {json.dumps(value)}"]
+    if saved is not None:
+        lines += [
+            "",
+            "[proof]",
+            "# Share of the step time that they saved together in trials, and its 95 % interval",
+            f"saved = {saved.share:.4f}",
+            f"low = {saved.low:.4f}",
+            f"high = {saved.high:.4f}",
+        ]
     return "\n".join(lines) + "\n"
 
 
-def read_treatments(file: Path) -> dict[str, Value]:
-    """The values in a file. Raises `TreatmentFileError`."""
+def read_treatments(file: Path) -> TreatmentFile:
+    """The treatments in a file. Raises `TreatmentFileError`."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -62,9 +96,16 @@ def read_treatments(file: Path) -> dict[str, Value]:
             "[treatments]."
         )
     try:
-        return check_values(table.items())
+        values = check_values(table.items())
     except ValueError as error:
         raise TreatmentFileError(f"{file}: {error}") from None
+    return TreatmentFile(values, _read_saved(content.get("proof")))
+
+
+def _read_saved(table: object) -> ShareSaved | None:
+    if not isinstance(table, dict):
+        return None
+    return read_shares({"step_fraction": table.get("saved"), **table})
 
 
 def treated_environment(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mgpu_doctor.advice.treatment import Effect, Value
+from mgpu_doctor.advice.treatment import Effect, Value, describe_values
 from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
 from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level
 from mgpu_doctor.analysis.trials.paired_effect import (
@@ -327,13 +327,6 @@ class Session:
             runs=runs,
             switched=bool(tried.switched),
         )
-
-
-def describe_values(values: Mapping[str, Value]) -> str:
-    """`gc-freeze`, `loader-workers=2`, several joined by ` + `."""
-    return " + ".join(
-        name if value is True else f"{name}={value}" for name, value in values.items()
-    )
 
 
 def _share(outcome: Outcome) -> float:

@@ -6,13 +6,13 @@ import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from mgpu_doctor.advice.treatment import Effect, Treatment, Value, Way
+from mgpu_doctor.advice.treatment import Effect, Treatment, Value, Way, describe_values
 from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
 from mgpu_doctor.analysis.trials.trial_verdict import Verdict
 from mgpu_doctor.formatting import format_bytes, format_count, format_seconds, format_share
 from mgpu_doctor.report.text import line
 from mgpu_doctor.treat.trial_report import TrialReport
-from mgpu_doctor.treat.trial_session import Outcome, describe_values
+from mgpu_doctor.treat.trial_session import Outcome
 
 _VERDICTS = {
     Verdict.HELPS: "helps",

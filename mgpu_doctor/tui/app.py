@@ -203,7 +203,7 @@ class TopApp(ThemedApp):
 
     def _works_now(self, action: str) -> bool:
         """Returns whether one of the actions of `NOT_NOW` has something to work on."""
-        if action in ("details", "copy_fix"):
+        if action in ("details", "copy_fix", "try_fix"):
             return _has_findings(self.frame)
         if action in ("sort", "reverse"):
             return self._diagnosis is not None and bool(self._diagnosis.ranks)
@@ -264,6 +264,11 @@ class TopApp(ThemedApp):
                 timeout=ANSWERED_FOR,
                 markup=False,
             )
+
+    def action_try_fix(self) -> None:
+        from mgpu_doctor.tui.jobs.trial_screen import offer_trials
+
+        offer_trials(self, self._diagnosis, self._selected_finding, readonly=self._readonly)
 
     def action_sort(self) -> None:
         orders = list(Order)

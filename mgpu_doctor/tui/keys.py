@@ -59,6 +59,13 @@ BINDINGS: list[BindingType] = [
     ),
     Binding("y", "copy_fix", "copy fix", show=False, tooltip="Copy the selected finding's fix."),
     Binding(
+        "T",
+        "try_fix",
+        "try it",
+        show=False,
+        tooltip="Try the selected finding's fixes on the job, once it has ended.",
+    ),
+    Binding(
         "slash",
         "filter",
         "filter",
@@ -98,6 +105,7 @@ MAIN_ACTIONS = frozenset(
     {
         "details",
         "copy_fix",
+        "try_fix",
         "sort",
         "reverse",
         "filter",
@@ -134,6 +142,7 @@ def why_not(app: App[Any], key: str) -> str | None:
 NOT_NOW = {
     "details": "There is no finding to open.",
     "copy_fix": "There is no finding with a fix to copy.",
+    "try_fix": "There is no finding with a fix to try.",
     "sort": "There are no ranks to sort.",
     "reverse": "There are no ranks to sort.",
     "next_job": "There is no other job to show.",

@@ -26,6 +26,7 @@ from mgpu_doctor.case.device_times import on_one_clock, timed, untimed
 from mgpu_doctor.case.model import Case, Rank, Records
 from mgpu_doctor.case.process_metadata import UNKNOWN, PhaseClock, ProcessMetadata
 from mgpu_doctor.case.rank_device import is_host_stamped
+from mgpu_doctor.case.treatment_proofs import TreatmentProof
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ OUR_LAUNCHERS = (
 )
 """Launchers that take the training module as a separate argument."""
 ON = "on"
-PROGRAM, MODEL, ARGUMENTS = "program", "model", "arguments"
+PROGRAM, MODEL, ARGUMENTS, TREATMENTS = "program", "model", "arguments", "treatments"
 
 
 def settings_of(case: Case) -> dict[str, str]:
@@ -121,6 +122,10 @@ def settings_of(case: Case) -> dict[str, str]:
             settings[name] = value
     known = (rank.metadata for rank in case.ranks if rank.metadata != UNKNOWN)
     settings.update(_recorded_settings(next(known, UNKNOWN)))
+    if case.applied is not None:
+        settings[TREATMENTS] = ", ".join(
+            name if value is True else f"{name}={value}" for name, value in case.applied.values
+        )
     for name, value in islice(options_of(words), MOST):
         settings.setdefault(name, value)
     return {name[:LONGEST]: value[:LONGEST] for name, value in settings.items()}
@@ -278,6 +283,8 @@ class Run:
     losses: Losses | None = None
     echoing: int = 0
     """Ranks that saw the batches of another one, whose samples count once."""
+    applied: TreatmentProof | None = None
+    """The treatments that it was started with, and what trials of them had shown."""
 
     def rate(self, unit: str) -> float | None:
         """Samples, tokens or steps a second, of the whole job."""
@@ -300,6 +307,7 @@ def measured(name: str, case: Case) -> Run | str:
     return Run(
         name=name,
         settings=settings_of(case),
+        applied=case.applied,
         ranks=_width(case),
         steps=len(series),
         mean=mean_level(series),

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from mgpu_doctor.case.treatment_proofs import TreatmentProof
 from mgpu_doctor.findings import Culprit, Diagnosis, Evidence, Finding, Followed
 from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
 from mgpu_doctor.live.finding_history import select_recent
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
+from mgpu_doctor.report.proof_text import describe_proofs
 from mgpu_doctor.report.verdict import MARKS, STYLES, Tone, cost, gain, name_culprits
 from mgpu_doctor.tui.filter.matching import kept
 from mgpu_doctor.tui.panels.table_cells import DIM, ends
@@ -70,7 +72,7 @@ def selected_finding_lines(diagnosis: Diagnosis, width: int, view: View) -> list
 
 def finding_details(diagnosis: Diagnosis, finding: Finding) -> FindingDetails:
     """Returns everything about a finding, wrapped to the width it is shown in."""
-    return FindingDetails(finding, diagnosis.step_seconds)
+    return FindingDetails(finding, diagnosis.step_seconds, diagnosis.case.tried)
 
 
 LABEL = 10
@@ -88,19 +90,23 @@ class FindingDetails:
     finding: Finding
     step_seconds: float | None
     """The job's figures, from which gains are computed."""
+    tried: tuple[TreatmentProof, ...] = ()
+    """What trials of treatments showed about the job."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         del console
         yield from self.lines(options.max_width)
 
     def lines(self, width: int) -> list[Text]:
-        return _lines(self.finding, self.step_seconds, width)
+        return _lines(self.finding, self.step_seconds, self.tried, width)
 
 
 @kept
-def _lines(finding: Finding, step_seconds: float | None, width: int) -> list[Text]:
+def _lines(
+    finding: Finding, step_seconds: float | None, tried: tuple[TreatmentProof, ...], width: int
+) -> list[Text]:
     """Returns the lines; cached, because the screen draws them many times."""
-    fixes = [*_fixes(finding, step_seconds, width), *_other_causes(finding, width)]
+    fixes = [*_fixes(finding, step_seconds, tried, width), *_other_causes(finding, width)]
     return [*_head(finding, width), *fixes, Text(), *_body(finding, width)]
 
 
@@ -124,7 +130,9 @@ def _body(finding: Finding, width: int) -> Iterator[Text]:
         yield Text.assemble((f"{'' if place else 'evidence':{LABEL}}", "cyan"), fact)
 
 
-def _fixes(finding: Finding, step_seconds: float | None, width: int) -> Iterator[Text]:
+def _fixes(
+    finding: Finding, step_seconds: float | None, tried: tuple[TreatmentProof, ...], width: int
+) -> Iterator[Text]:
     """Returns the lines of the fixes. A gain shared by several is shown with the first."""
     shown = None
     for place, fix in enumerate(finding.fixes):
@@ -136,6 +144,7 @@ def _fixes(finding: Finding, step_seconds: float | None, width: int) -> Iterator
         gained = gain(fix.predicted, step_seconds)
         yield from _labelled("gain", gained or "" if gained != shown else "", width, "green")
         shown = gained or shown
+        yield from _labelled("tried", describe_proofs(fix, tried), width, "green")
 
 
 def _other_causes(finding: Finding, width: int) -> Iterator[Text]:

@@ -109,8 +109,11 @@ class Page(ModalScreen[None]):
 class FindingPage(Page):
     """A finding in full."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("y", "app.copy_fix", "copy fix")]
-    CLOSES = "y: copy the fix, escape: close"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "app.copy_fix", "copy fix"),
+        Binding("T", "app.try_fix", "try it"),
+    ]
+    CLOSES = "y: copy the fix, T: try it, escape: close"
 
 
 def help_page(app: App[Any]) -> Page:

@@ -109,7 +109,10 @@ def test_exit_codes_and_the_file_of_what_helps(
     assert file.exists() is (code == 0)
     assert ("was not written" in result.stderr) is (code != 0)
     if code == 0:
-        assert read_treatments(file) == {"gc-freeze": True}
+        treatments = read_treatments(file)
+        assert treatments.values == {"gc-freeze": True}
+        assert treatments.saved is not None
+        assert treatments.saved.low < 0.5 < treatments.saved.high + 0.02
 
 
 def test_a_job_that_fails_by_itself_ends_with_code_3(monkeypatch: pytest.MonkeyPatch) -> None:

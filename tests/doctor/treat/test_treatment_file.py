@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from mgpu_probes.inprocess import TREATMENTS_VARIABLE
 
+from mgpu_doctor.case.treatment_proofs import ShareSaved, TreatmentProof, read_applied
 from mgpu_doctor.treat.treatment_file import (
+    TreatmentFile,
     TreatmentFileError,
     format_treatments,
     read_treatments,
@@ -20,7 +22,15 @@ VALUES = {"loader-workers": 2, "gc-freeze": True, "threads": 4}
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     file = tmp_path / "treatment.toml"
     file.write_text(format_treatments(VALUES, {"gc-freeze": "helps:\n35 %"}))
-    assert read_treatments(file) == VALUES
+    assert read_treatments(file) == TreatmentFile(VALUES)
+    file.write_text(format_treatments(VALUES, {}, ShareSaved(0.3, 0.2, 0.4)))
+    read = read_treatments(file)
+    assert read == TreatmentFile(VALUES, ShareSaved(0.3, 0.2, 0.4))
+    assert read_applied({"treated": read.describe()}) == TreatmentProof(
+        tuple(VALUES.items()), None, read.saved
+    )
+    file.write_text(file.read_text().replace("low = 0.2", "low = 0.5"))
+    assert read_treatments(file).saved is None
 
 
 @pytest.mark.parametrize(
