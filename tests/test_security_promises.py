@@ -26,6 +26,7 @@ MAY_USE_IT = {
     "probes/mgpu_probes/outside/stacks/worker_socket.py",
     "probes/mgpu_probes/outside/flight/nccl_ras.py",  # NCCL's RAS, over TCP
     "probes/mgpu_probes/outside/preflight/socket_link.py",  # `preflight --pairs`, over TCP
+    "probes/mgpu_probes/outside/tcp_links.py",  # asks the kernel about sockets (sock_diag)
 }
 """The files that import what reaches other processes or machines."""
 SETTERS = re.compile(
@@ -73,7 +74,7 @@ def test_connections_over_tcp_go_to_nccl_to_ray_and_between_tested_hosts() -> No
     assert found == {*named, link}
     for name, source in sources():
         made = re.findall(r"socket\.socket\(([^)]*)\)", source)
-        others = [words for words in made if not re.search("AF_UNIX|fileno=", words)]
+        others = [words for words in made if not re.search("AF_UNIX|AF_NETLINK|fileno=", words)]
         without = "mgpu_doctor/launch/private_view.py"  # it never connects: see MAY_USE_IT
         is_known = name.startswith("mgpu_doctor/export/") or name in (without, link)
         assert not others or is_known, name

@@ -26,6 +26,7 @@ from mgpu_doctor.case.lenient_json import (
 MOST_CORES = 8192
 """Most cores that Linux supports."""
 Pid = Annotated[int, Meta(ge=0, lt=10**11)]
+Address = Annotated[str, Meta(max_length=45)]
 Most = Meta(max_length=4096)
 """Most processes of a host."""
 TaskState = Literal["R", "S", "D", "T", "t", "Z", "X", "x", "I", "P", "K", "W"]
@@ -99,6 +100,25 @@ class Group(Fact):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TcpLink(Fact):
+    """What the ranks of a host sent to an address of another one by TCP; sums over their sockets so
+    far, and what the kernel measured (mgpu_probes.outside.tcp_links)."""
+
+    sent: Whole | None = None
+    """Bytes."""
+    resent: Whole | None = None
+    """Bytes of them that had been lost."""
+    busy: float | None = None
+    """Seconds with data on its way."""
+    held: float | None = None
+    """Seconds of them in which the receiver took no more."""
+    round_trip: float | None = None
+    """The shortest of about the last five minutes."""
+    rate: float | None = None
+    """Bytes per second that arrived while there was more to send."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class HostSample(Fact):
     at: Moment
     cpu_percent: float | None = None
@@ -125,6 +145,10 @@ class HostSample(Fact):
     """Bytes since boot."""
     memory_cache: Whole | None = None
     """Bytes of `memory_used` that are page cache, which the kernel would drop if needed."""
+    addresses: Annotated[tuple[Address, ...], Meta(max_length=64)] = ()
+    """Of this host, in the connections of the job."""
+    links: Annotated[Mapping[Address, TcpLink], Meta(max_length=64)] = field(default_factory=dict)
+    """Address of another host -> connections to it; empty in most samples of a long run."""
 
 
 decode_host_sample = line_decoder(HostSample)

@@ -13,6 +13,7 @@ from mgpu_doctor.rules.communication import (
     communication_bound,
     ddp_settings,
     excess_synchronization,
+    slow_link,
 )
 from mgpu_doctor.rules.failures import (
     asked_to_end,
@@ -93,6 +94,7 @@ _DECLARED: tuple[Rule, ...] = (
     *stage_imbalance.RULES,
     *gc_and_checkpoints.RULES,
     *transient_stragglers.RULES,
+    *slow_link.RULES,
     *communication_bound.RULES,
     *ddp_settings.RULES,
     *excess_synchronization.RULES,

@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-SERVER = Path(__file__).parents[1] / "cluster" / "openssh_server"
+CLUSTER = Path(__file__).parents[1] / "cluster"
+SERVER = CLUSTER / "openssh_server"
+DELAYING_LINK = CLUSTER / "delaying_link"
 KEPT = Path(__file__).parents[2] / ".venv" / "openssh-server"
 NETWORK = "10.213.77"
 SSHD = """\
@@ -62,6 +65,7 @@ class SshHosts:
         self._folder = folder
         self._space = f"mgpu{os.getpid()}"
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
+        self._relays: list[subprocess.Popen[bytes]] = []
         self._config = folder / "config"
 
     def address(self, name: str) -> str:
@@ -92,6 +96,19 @@ class SshHosts:
         limit = f"tbf rate {rate} burst 32kbit latency 50ms".split()
         command = ["tc", "-n", self._of(name), "qdisc", "add", "dev", "eth0", "root", *limit]
         subprocess.run(command, check=True)
+
+    def delay_link(self, name: str, seconds: float) -> None:
+        """Delays what a host sends from now on. Connections stay as they are."""
+        number = self.names.index(name)
+        inner, outer = f"q{number}", f"r{number}"
+        link = f"-n {self._space} link"
+        _ip(*f"{link} add {inner} type veth peer name {outer}".split())
+        _ip(*f"{link} set {inner} up".split())
+        _ip(*f"{link} set p{number} nomaster".split())
+        _ip(*f"{link} set {outer} master br0 up".split())
+        relay = [str(DELAYING_LINK), f"p{number}", inner, str(seconds)]
+        command = ["ip", "netns", "exec", self._space, sys.executable, *relay]
+        self._relays.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
 
     def server_pid(self, name: str) -> int:
         """The process number of the host's sshd, its first process."""
@@ -190,9 +207,9 @@ class SshHosts:
 
     def stop(self) -> None:
         """Ends all processes of the hosts."""
-        for server in self._servers.values():
-            server.kill()  # it is the first process of its host
-            server.wait()
+        for process in (*self._servers.values(), *self._relays):
+            process.kill()  # it is the first process of its host
+            process.wait()
 
     def _end(self) -> None:
         self.stop()

@@ -69,7 +69,8 @@ def redact_diagnosis(diagnosis: Diagnosis, hide: Redactor | None = None) -> Diag
     case = diagnosis.case
     redacted_fields: dict[str, Any] = {name: hide(getattr(case, name)) for name in _SHOWN}
     redacted_fields["host_samples"] = tuple(
-        replace(host_sample, host=hide(host_sample.host)) for host_sample in case.host_samples
+        replace(host_sample, host=hide(host_sample.host), addresses=(), links={})
+        for host_sample in case.host_samples
     )
     redacted_fields["device_samples"] = tuple(
         _redact_sample(device_sample, hide) for device_sample in case.device_samples

@@ -20,6 +20,7 @@ from mgpu_doctor.rules.communication.exposed_communication import (
     needless,
     overlap_gain,
 )
+from mgpu_doctor.rules.communication.slow_link import SLOW_LINK, measure_link_cost
 from mgpu_doctor.rules.culprits import WARNING_COST, severity_of_cost
 from mgpu_doctor.rules.framework_advice import uses_deepspeed
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
@@ -47,7 +48,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     share, source = moved
     crowd = measure_core_contention(measures.case.ranks, measures.surroundings, share)
     crowded = crowd is not None and crowd.short
-    better = _said_better(measures, crowded)
+    better = _said_better(measures, share, crowded)
     left = share - better
     # If another fix saves more, the rest is judged once that fix is applied.
     if left < max(limits["share"], better):
@@ -71,8 +72,11 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     )
 
 
-def _said_better(measures: Measures, crowded: bool) -> float:
+def _said_better(measures: Measures, share: float, crowded: bool) -> float:
     """Share of the step time that findings with a better fix account for."""
+    links = measure_link_cost(measures, DEFAULTS.limits(SLOW_LINK)["cost"])
+    if links is not None:
+        return share if links.saved is None else links.saved
     synchronizing = measure_cost(measures, places(measures, DEFAULTS.limits(SYNCHRONIZATION[0])))
     gain = None if crowded else overlap_gain(measures)
     hidden = gain[0] if gain is not None and gain[0] >= WARNING_COST else 0.0

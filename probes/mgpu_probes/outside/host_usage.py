@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from mgpu_probes.outside import cgroups
 from mgpu_probes.outside.process_limits import measure_memory_headroom
+from mgpu_probes.outside.tcp_links import TcpLinks
 
 Json = dict[str, Any]
 
@@ -182,6 +183,7 @@ class HostUsage:
         self._cores = _usable_cores(cgroups.count_quota_cpus(root))
         self._before = self._ticks()
         self._tasks = Tasks(root) if closely else None
+        self._links = TcpLinks(self._proc)
         self._taken = 0
 
     def sample(self, pids: Iterable[int] = ()) -> Json:
@@ -191,7 +193,8 @@ class HostUsage:
         limit), `processes` ({pid as text: [CPU seconds, resident bytes]}, without ended ones).
         Unreadable values are null.
 
-        With `closely`, some samples also have `tasks` and `groups` (see `Tasks.sample`). These, and
+        With `closely`, some samples also have `tasks` and `groups` (see `Tasks.sample`), and, where
+        processes have connections to other hosts, `addresses` and `links` (`TcpLinks`). These, and
         all samples with `standstill`, have `busy`, `iowait` and `steal` (seconds since boot, summed
         over cores), `pressure` ({cpu, io, memory: seconds since boot in which some task was stalled
         for lack of it}) and `traffic` ({read, written, received, sent: bytes since boot, of disks
@@ -216,6 +219,7 @@ class HostUsage:
         if self._tasks is not None:
             if self._taken < CLOSE_LOOKS or self._taken % THEN_EACH == 0:
                 sample |= {**self._tasks.sample(pids), **self._standstill()}
+                sample |= self._links.sample(pids)
             self._taken += 1
         if self._standing:
             sample |= self._standstill()
