@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from mgpu_doctor.cli.completers import complete_recording
+from mgpu_doctor.cli.host_options import HostsRequest, host_options
 from mgpu_doctor.cli.options import FILE, Argument, Between, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -47,10 +50,11 @@ NOT_ALL_RANKS = (
 @click.argument(
     "subject",
     cls=Argument,
-    metavar="PID|RECORDING",
+    required=False,
+    metavar="[PID|RECORDING]",
     shell_complete=complete_recording,
     help_text="A process id of the job (launcher or any rank), or the recording of a running job "
-    "(its folder, its id, `latest`).",
+    "(its folder, its id, `latest`). Not needed with --hosts, --slurm, --k8s and --ray.",
 )
 @click.option(
     "--steps",
@@ -67,7 +71,8 @@ NOT_ALL_RANKS = (
     "-o",
     type=FILE,
     metavar="DIR",
-    help="A new or empty folder for the traces, one file per rank. By default ./trace-DATE-TIME.",
+    help="A new or empty folder for the traces, one file per rank. By default ./trace-DATE-TIME, "
+    "or `traces` in the recording of a job on other hosts.",
 )
 @click.option(
     "--collectives",
@@ -76,14 +81,16 @@ NOT_ALL_RANKS = (
     "This stays on until the job ends.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as JSON.")
+@host_options
 def trace(
-    subject: str,
+    subject: str | None,
     steps: int | None,
     seconds: float | None,
     output: Path | None,
     *,
     collectives: bool,
     as_json: bool,
+    hosts: HostsRequest | None,
 ) -> None:
     """Trace some steps of a running job with PyTorch's profiler, and summarize them.
 
@@ -98,6 +105,8 @@ def trace(
       mgpu-doctor trace latest --steps 40 -o traces
       mgpu-doctor trace 12345 --seconds 5
       mgpu-doctor trace 12345 --collectives
+      mgpu-doctor trace --hosts node1,node2
+      mgpu-doctor trace --slurm 4711 --steps 40
     """
     from mgpu_probes.outside.traces.trace_requests import TraceRequest
 
@@ -105,14 +114,34 @@ def trace(
     from mgpu_doctor.examine.trace_targets import find_trace_route
 
     wanted = TraceRequest(steps, seconds)
+    take = _time_collectives if collectives else _trace_steps
+    if (hosts is None) == (subject is None):
+        option = "--hosts HOST,HOST..." if hosts is None else hosts.option
+        exit_with(WRONG_USAGE, f"name either a process id, a recording, or {option}.")
     try:
-        route = find_trace_route(subject)
-        if collectives:
-            _time_collectives(route, wanted, output, as_json=as_json)
-        else:
-            _trace_steps(route, wanted, output, as_json=as_json)
+        if subject is not None:
+            take(find_trace_route(subject), wanted, output, as_json=as_json)
+            return
+        with _open_host_route(hosts) as route:
+            take(route, wanted, output, as_json=as_json)
     except UnknownSubject as error:
         exit_with(NOTHING_EXAMINED, str(error))
+
+
+@contextmanager
+def _open_host_route(hosts: HostsRequest | None) -> Iterator[TraceRoute]:
+    """Yields the way to the ranks of the only job on these hosts. Raises UnknownSubject."""
+    from mgpu_doctor.cluster.host_fleet import Fleet
+    from mgpu_doctor.examine.trace_targets import find_host_route
+
+    assert hosts is not None
+    names, engine = hosts.find()
+    with Fleet(names, engine) as fleet:
+        with progress_line() as report_progress:
+            route = find_host_route(fleet, report_progress)
+        for gap in route.unseen:
+            print_message(f"{gap.probe}: {gap.reason}.")
+        yield route
 
 
 def _trace_steps(
@@ -123,7 +152,7 @@ def _trace_steps(
     from mgpu_doctor.case.profiler_case import case_of_traces
     from mgpu_doctor.examine.trace_targets import take_traces
 
-    folder = _make_folder(output)
+    folder = _make_folder(output, route.recording)
     with progress_line() as report_progress:
         traces = take_traces(route, wanted, folder, report_progress)
     _require_any(traces, folder)
@@ -131,7 +160,8 @@ def _trace_steps(
         case = case_of_traces([folder])
     except (NotATraceError, OSError) as error:
         exit_with(NOTHING_EXAMINED, f"{error}.")
-    _print_diagnosis(case, as_json=as_json)
+    unexamined = (*case.unexamined, *route.unseen)
+    _print_diagnosis(replace(case, unexamined=unexamined), as_json=as_json)
     print_message(
         f"the traces are in {folder}. `mgpu-doctor diagnose {folder}` examines them again; "
         "https://ui.perfetto.dev displays them."
@@ -149,11 +179,11 @@ def _time_collectives(
     from mgpu_doctor.examine.trace_targets import check_collective_timing, take_collective_times
     from mgpu_doctor.report.collective_table import render_collectives
 
-    check_collective_timing(route)
-    folder = _make_folder(output)
+    ranks = check_collective_timing(route)
+    folder = _make_folder(output, route.recording)
     print_message(TIMING_STAYS_ON)
     with progress_line() as report_progress:
-        traces = take_collective_times(route, wanted, folder, report_progress)
+        traces = take_collective_times(ranks, wanted, folder, report_progress)
     _require_any(traces, folder)
     try:
         flights = read_flights(folder)
@@ -181,11 +211,14 @@ def _require_any(traces: Sequence[TakenTrace], folder: Path) -> None:
         raise click.exceptions.Exit(NOTHING_EXAMINED)
 
 
-def _make_folder(output: Path | None) -> Path:
-    """A new or empty folder that only this user can read; exits with code 2 if there is none."""
+def _make_folder(output: Path | None, recording: Path | None) -> Path:
+    """A new or empty folder that only this user can read; exits with code 2 if there is none.
+    `recording`: where the job is gathered."""
+    from mgpu_doctor.recording.layout import TRACES
     from mgpu_doctor.recording.write import private_folder
 
-    folder = output or Path(time.strftime("trace-%Y%m%d-%H%M%S"))
+    usual = Path(time.strftime("trace-%Y%m%d-%H%M%S")) if recording is None else recording / TRACES
+    folder = output or usual
     try:
         private_folder(folder)
         if any(folder.iterdir()):
@@ -214,6 +247,8 @@ def _report_failures(traces: Sequence[TakenTrace]) -> None:
                 if taken_trace.rank is not None
                 else f"process {taken_trace.pid}"
             )
+            if taken_trace.host is not None:
+                rank_label += f" on {taken_trace.host}"
             shortfall = "no trace" if taken_trace.path is None else "a short trace"
             reasons.setdefault(f"{shortfall} ({line(taken_trace.why)})", []).append(rank_label)
     for reason, ranks in reasons.items():

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from mgpu_probes.outside.node.channel_frames import BadStream, RawFrame
+from mgpu_probes.outside.stacks.rank_replies import NoReply
 from msgspec import Meta, Struct
 
 Number = Annotated[int, Meta(ge=0, lt=1 << 20)]
@@ -121,6 +122,17 @@ class NewSnapshot(_Message, tag="stacks", frozen=True):
     job: Number
 
 
+class RankReplied(_Message, tag="reply", frozen=True):
+    """The body is a part of what a rank replied to the request `id`, or of its trace. `last`: there
+    is no more."""
+
+    id: Whole
+    box: Number
+    failure: NoReply | None
+    why: Text
+    last: bool
+
+
 class Tick(_Message, tag="tick", frozen=True):
     """All that was new has been sent. `cpu`: processor seconds that the agent has used."""
 
@@ -140,6 +152,7 @@ Message: TypeAlias = (
     | RankEnded
     | NewHostSample
     | NewSnapshot
+    | RankReplied
     | Tick
 )
 

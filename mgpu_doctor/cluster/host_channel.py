@@ -5,6 +5,7 @@ continues after what has arrived."""
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from mgpu_probes.outside.node.channel_frames import BadStream, FrameSplitter
 from mgpu_probes.outside.terminal_text import clean
@@ -196,15 +198,19 @@ class HostChannel:
             self._end(Trouble(reason, "check the network and the host"))
         elif now >= self._ping_due and not self._outgoing:
             self._ping_due = now + PING_EVERY
-            self._outgoing += b"{}\n"
+            self.send({})
 
     def ask_for_stacks(self, job: GatheredJob) -> bool:
         """Asks the agent for a snapshot of a job; whether it is there and has that job."""
         number = self.mirror.number_of(job)
         if number is None or not self.mirror.synced:
             return False
-        self._outgoing += b'{"stacks":%d}\n' % number
+        self.send({"stacks": number})
         return True
+
+    def send(self, request: dict[str, Any]) -> None:
+        """Sends a request to the agent."""
+        self._outgoing += json.dumps(request).encode() + b"\n"
 
     def hang_up(self) -> None:
         """Closes the child's input; the agent ends by itself."""

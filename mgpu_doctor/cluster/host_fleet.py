@@ -41,6 +41,11 @@ class Fleet:
         self.close()
 
     @property
+    def channels(self) -> tuple[HostChannel, ...]:
+        """Of all hosts, in the order in which they were named."""
+        return tuple(self._channels)
+
+    @property
     def jobs(self) -> tuple[GatheredJob, ...]:
         """The jobs whose black boxes were found, in the order in which they were."""
         return tuple(self._jobs.values())

@@ -26,6 +26,7 @@ from mgpu_doctor.cluster.agent_messages import (
     NewRecords,
     NewSnapshot,
     RankEnded,
+    RankReplied,
     RecordingFound,
     Tick,
     parse_job,
@@ -34,6 +35,7 @@ from mgpu_doctor.cluster.agent_messages import (
 from mgpu_doctor.cluster.box_mirror import BoxMirror
 from mgpu_doctor.cluster.engine import Trouble
 from mgpu_doctor.cluster.gathered_job import GatheredJob
+from mgpu_doctor.cluster.host_request import HostRequest
 from mgpu_doctor.recording.boxheader import BadBox
 from mgpu_doctor.recording.layout import EXITS, HOST_SAMPLES
 
@@ -93,6 +95,8 @@ class HostMirror:
         self._paths: dict[int, str] = {}
         self._files: dict[str, dict[str, tuple[str, int]]] = {}
         """Path of a recording on the host -> name of a file -> its mark and bytes that arrived."""
+        self._requests: dict[int, HostRequest] = {}
+        self._last_request = 0
 
     @property
     def jobs(self) -> tuple[JobFacts, ...]:
@@ -108,10 +112,30 @@ class HostMirror:
         """What the agent calls a job; None: the host has none of it now."""
         return next((number for number, known in self._jobs.items() if known is job), None)
 
+    def boxes_of(self, job: GatheredJob) -> dict[str, BoxMirror]:
+        """Identity -> box, of the boxes of a job that were found on this host."""
+        return {key: box for key, box in self._known.items() if self._owners[key] is job}
+
+    def number_box(self, identity: str) -> int | None:
+        """What the agent calls a box; None: it does not have it now."""
+        box = self._known.get(identity)
+        return next((number for number, known in self._boxes.items() if known is box), None)
+
+    def expect(self, request: HostRequest) -> int:
+        """The number of a request whose replies will arrive. Those of requests that are over are
+        dropped."""
+        self._requests = {key: one for key, one in self._requests.items() if not one.over}
+        self._last_request += 1
+        self._requests[self._last_request] = request
+        return self._last_request
+
     def make_request(self, every: float) -> bytes:
         """The first line for a new agent: what has arrived already. `every`: seconds between
         polls."""
         self.synced = False
+        for request in self._requests.values():
+            request.abandon("the connection broke")
+        self._requests.clear()
         self._ignored.clear()
         for numbered in (self._facts, self._jobs, self._boxes, self._paths):
             numbered.clear()
@@ -165,6 +189,10 @@ class HostMirror:
                 self._add_sample(message, body, host)
             case NewSnapshot():
                 self._add_snapshot(message, body, host)
+            case RankReplied():
+                request = self._requests.get(message.id)
+                if request is not None and not request.over:
+                    request.add(message, body)
 
     def _change(self, facts: JobFacts, host: str) -> None:
         if facts.job not in self._facts and len(self._facts) >= MOST_JOBS:

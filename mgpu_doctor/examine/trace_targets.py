@@ -11,9 +11,14 @@ from mgpu_probes.outside import processes
 from mgpu_probes.outside.flight import timed_collectives
 from mgpu_probes.outside.flight.live_recorders import read_environment
 from mgpu_probes.outside.jobs import JobProcess, RunningJob
+from mgpu_probes.outside.stacks.rank_replies import Ranks
 from mgpu_probes.outside.traces import kineto_daemon, probe_tracing
 from mgpu_probes.outside.traces.trace_requests import TakenTrace, Tell, TraceRequest
 
+from mgpu_doctor.case.model import Unexamined
+from mgpu_doctor.cluster.host_fleet import Fleet
+from mgpu_doctor.cluster.host_ranks import HostRanks
+from mgpu_doctor.examine.host_cases import SECONDS_TO_ANSWER, explain_nothing, list_host_gaps
 from mgpu_doctor.examine.live_targets import Target, target_of_pid, target_of_recording
 from mgpu_doctor.examine.subjects import Pid, Recording, UnknownSubject, recognize
 
@@ -24,14 +29,18 @@ NEXT_TIME = "start it with `mgpu-doctor run -- COMMAND`, or with KINETO_USE_DAEM
 
 @dataclass(frozen=True, slots=True)
 class TraceRoute:
-    """How to request traces from ranks: by the probe's sockets, else as a daemon of Kineto."""
+    """How to request traces from ranks: by their probes, else as a daemon of Kineto."""
 
-    sockets: Mapping[int, str]
-    """Pid -> path of the probe's socket."""
+    ranks: probe_tracing.TracedRanks | None
+    """The ranks that have a probe."""
     daemon: tuple[JobProcess, ...] = ()
     """Ranks whose Kineto connects to a daemon."""
     socket_folder: str | None = None
     """Folder of the daemon's socket; None: the abstract namespace."""
+    recording: Path | None = None
+    """Where a job on several hosts is gathered; its traces belong there."""
+    unseen: tuple[Unexamined, ...] = ()
+    """Hosts whose ranks are not traced."""
 
 
 def find_trace_route(word: str) -> TraceRoute:
@@ -51,21 +60,42 @@ def find_trace_route(word: str) -> TraceRoute:
     }
     sockets = {pid: str(path) for pid, path in paths.items() if path is not None}
     if sockets:
-        return TraceRoute(sockets)
+        return TraceRoute(probe_tracing.LocalRanks(sockets))
     listening = tuple(rank for rank in ranks if environments[rank.pid].get("KINETO_USE_DAEMON"))
     if listening:
         return TraceRoute(
-            {}, listening, environments[listening[0].pid].get("KINETO_IPC_SOCKET_DIR")
+            None, listening, environments[listening[0].pid].get("KINETO_IPC_SOCKET_DIR")
         )
     raise UnknownSubject(_explain_no_route(ranks, environments))
+
+
+def find_host_route(fleet: Fleet, tell: Tell) -> TraceRoute:
+    """The route to the ranks of the only job on these hosts. Raises UnknownSubject."""
+    tell("reading the hosts")
+    fleet.wait_until_read(SECONDS_TO_ANSWER)
+    states = fleet.states()
+    gaps = list_host_gaps(states)
+    running = [job for job in fleet.jobs if not job.over]
+    if not running:
+        raise UnknownSubject(explain_nothing(states, gaps))
+    if len(running) > 1:
+        hosts = "; ".join(", ".join(job.hosts) for job in running)
+        raise UnknownSubject(
+            f"{len(running)} jobs run there (on {hosts}), and one is traced at a time: name hosts "
+            "of one job only, or run `mgpu-doctor trace PID` on its host."
+        )
+    ranks = HostRanks(fleet, running[0])
+    if not ranks.processes:
+        raise UnknownSubject("all ranks of this job have ended.")
+    return TraceRoute(ranks, recording=running[0].folder, unseen=gaps)
 
 
 def take_traces(
     route: TraceRoute, wanted: TraceRequest, folder: Path, tell: Tell
 ) -> list[TakenTrace]:
     """Write one trace file per rank to `folder`. Raises UnknownSubject."""
-    if route.sockets:
-        return probe_tracing.trace_ranks(route.sockets, wanted, folder, tell)
+    if route.ranks is not None:
+        return probe_tracing.trace_ranks(route.ranks, wanted, folder, tell)
     try:
         return kineto_daemon.trace_by_kineto(
             route.daemon, route.socket_folder, wanted.seconds or kineto_daemon.SECONDS, folder, tell
@@ -74,26 +104,28 @@ def take_traces(
         raise UnknownSubject(f"{error}.") from None
 
 
-def check_collective_timing(route: TraceRoute) -> None:
-    """Raises UnknownSubject with a sentence if the ranks cannot time their collectives."""
-    if not route.sockets:
+def check_collective_timing(route: TraceRoute) -> Ranks:
+    """The ranks, which can time their collectives. Raises UnknownSubject with a sentence if they
+    cannot."""
+    if route.ranks is None:
         raise UnknownSubject(
             "collectives are timed by the probe, and this job has none: next time, start it with "
             "`mgpu-doctor run -- COMMAND`."
         )
     try:
-        timed_collectives.check_timing(route.sockets)
+        timed_collectives.check_timing(route.ranks)
     except timed_collectives.NotTimedError as error:
         raise UnknownSubject(f"collectives cannot be timed: {error}.") from None
+    return route.ranks
 
 
 def take_collective_times(
-    route: TraceRoute, wanted: TraceRequest, folder: Path, tell: Tell
+    ranks: Ranks, wanted: TraceRequest, folder: Path, tell: Tell
 ) -> list[TakenTrace]:
     """Write one flight-recorder dump with timed collectives per rank to `folder`. Raises
     UnknownSubject."""
     try:
-        return timed_collectives.time_collectives(route.sockets, wanted, folder, tell)
+        return timed_collectives.time_collectives(ranks, wanted, folder, tell)
     except timed_collectives.NotTimedError as error:
         raise UnknownSubject(f"collectives cannot be timed: {error}.") from None
 

@@ -17,6 +17,7 @@ RECORDING/
   console/                  bounded copies of what the job printed
     stdout.log  stderr.log  or console.log where both went to one place;
                             NAME.1 is the newer part once NAME is full
+  traces/                   of ranks on several hosts, by `trace --hosts`
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ LOOKS = "looks.jsonl"
 FLIGHT = "flight"
 ENDING = "ending.json"
 CONSOLE = "console"
+TRACES = "traces"
 
 WATCH = "watch"
 """The kind of a recording of a machine without a job: `top --record`."""

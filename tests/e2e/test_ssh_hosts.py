@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.case.model import State
+from mgpu_doctor.case.profiler_case import case_of_traces
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
@@ -87,6 +89,24 @@ def test_one_frame(hosts: SshHosts) -> None:
     done = subprocess.run((*command, "--once"), capture_output=True, text=True, check=True)
     assert "live: 2 of 2 hosts" in done.stdout
     assert "straggler-compute" in done.stdout
+
+
+def test_the_ranks_of_both_hosts_trace_the_same_steps(hosts: SshHosts) -> None:
+    command = (sys.executable, "-m", "mgpu_doctor", "trace", "--hosts", ",".join(hosts.names))
+    done = subprocess.run((*command, "--json"), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    first = found["findings"][0]
+    assert first["code"] == "straggler-compute"
+    assert [one["rank"] for one in first["culprits"]] == [1]
+    assert "forward" in first["cause"]
+    (folder,) = (hosts.bin.parent / "home").rglob("traces")
+    traces = case_of_traces([folder]).traces
+    steps = [sorted(name for name in one.names if "ProfilerStep" in name) for one in traces]
+    assert [(one.rank, one.host) for one in traces] == [*enumerate(NAMES)]
+    assert len(steps[0]) == 20
+    assert steps[0] == steps[1]
+    assert not list(hosts.bin.parent.glob("node-*/**/*.trace.json"))
 
 
 def test_hosts_that_cannot_be_reached_are_listed_with_the_reason(hosts: SshHosts) -> None:

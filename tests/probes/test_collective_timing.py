@@ -24,6 +24,7 @@ from mgpu_probes.outside.flight.timed_collectives import (
     check_timing,
     time_collectives,
 )
+from mgpu_probes.outside.traces.probe_tracing import LocalRanks
 from mgpu_probes.outside.traces.trace_requests import TraceRequest
 
 from mgpu_doctor.cli import app
@@ -144,7 +145,7 @@ class Rank:
                 client.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + self._answer(handler))
 
     def _answer(self, handler: str) -> bytes:
-        if handler == timed_collectives.DUMP:
+        if handler == timed_collectives.DUMP.handler:
             return pickle.dumps(self.dump, 2)
         self._steps += 10
         state = {"rank": self._number, "told": self._steps, "why": self.why}
@@ -178,28 +179,28 @@ def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
         yield made
 
 
-def sockets_of(made: Sequence[Rank]) -> dict[int, str]:
+def asked(made: Sequence[Rank]) -> LocalRanks:
     """All as if they were this process, or threads of it, which are alive."""
     pids = sorted({os.getpid(), *(int(entry) for entry in os.listdir("/proc/self/task"))})
-    return dict(zip(pids, (rank.path for rank in made), strict=False))
+    return LocalRanks(dict(zip(pids, (rank.path for rank in made), strict=False)))
 
 
 def ran(monkeypatch: pytest.MonkeyPatch, made: Sequence[Rank], *words: str) -> Result:
-    route = trace_targets.TraceRoute(sockets_of(made))
+    route = trace_targets.TraceRoute(asked(made) if made else None)
     monkeypatch.setattr(trace_targets, "find_trace_route", lambda _: route)
     return CliRunner().invoke(app, ["trace", "1", "--collectives", *words])
 
 
 def test_dumps_are_read_after_the_steps(ranks: list[Rank], tmp_path: Path) -> None:
     told: list[str] = []
-    sockets = sockets_of(ranks)
-    check_timing(sockets)
-    taken = time_collectives(sockets, TraceRequest(20), tmp_path, told.append)
+    local = asked(ranks)
+    check_timing(local)
+    taken = time_collectives(local, TraceRequest(20), tmp_path, told.append)
     assert [(one.rank, one.why) for one in taken] == [(0, None), (1, None), (2, None)]
     assert {path.stat().st_mode & 0o777 for one in taken if (path := one.path)} == {0o600}
     for rank in ranks:
         begin = rank.asked.index(timed_collectives.BEGIN)
-        assert rank.asked[-1] == timed_collectives.DUMP
+        assert rank.asked[-1] == timed_collectives.DUMP.handler
         assert rank.asked[begin + 1 : -1] == [timed_collectives.HANDLER] * 2
     assert "timing collectives: 20 steps of 20" in told
 
@@ -207,14 +208,14 @@ def test_dumps_are_read_after_the_steps(ranks: list[Rank], tmp_path: Path) -> No
 def test_if_one_rank_refuses_none_is_switched_on(ranks: list[Rank]) -> None:
     ranks[1].why = ranks[2].why = "its backend is gloo"
     with pytest.raises(NotTimedError, match=r"its backend is gloo \(rank 1, and 1 more alike\)"):
-        check_timing(sockets_of(ranks))
+        check_timing(asked(ranks))
     assert all(timed_collectives.BEGIN not in rank.asked for rank in ranks)
 
 
 def test_an_empty_recorder_is_noticed_before(ranks: list[Rank]) -> None:
     ranks[0].dump["entries"] = []
     with pytest.raises(NotTimedError, match="TORCH_FR_BUFFER_SIZE=2000"):
-        check_timing(sockets_of(ranks))
+        check_timing(asked(ranks))
     assert all(timed_collectives.BEGIN not in rank.asked for rank in ranks)
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,55 +10,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.outside.stacks import worker_socket
+from mgpu_probes.outside.stacks.rank_replies import Reply
 from mgpu_probes.outside.traces import probe_tracing
+from mgpu_probes.outside.traces.probe_tracing import LocalRanks, trace_ranks
 from mgpu_probes.outside.traces.trace_requests import TakenTrace, TraceRequest
 
-STATE = {"rank": 0, "told": 40, "state": "idle", "why": None, "steps": 0}
-
-
-class Rank:
-    """Answers like our probe; `ends` is what its trace comes to."""
-
-    def __init__(self, box: Path, ends: Mapping[str, object]) -> None:
-        self.path = str(box.with_suffix(".sock"))
-        self.asked: list[str] = []
-        self._ends = ends
-        self._box = box
-        self._server = socket.socket(socket.AF_UNIX)
-        self._server.bind(self.path)
-        self._server.listen()
-        self._state: dict[str, object] = dict(STATE)
-        self.thread = threading.Thread(target=self._serve)
-        self.thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            client, _ = self._server.accept()
-            with client:
-                handler = client.recv(4096).split()[1].decode().rpartition("/")[2]
-                if handler == "bye":
-                    return
-                self.asked.append(handler)
-                if handler.startswith("trace_begin"):
-                    self._state |= self._ends
-                    if self._ends["state"] == "done":
-                        self._box.with_suffix(".trace.json").write_text("{}")
-                client.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(self._state).encode())
-
-    def close(self) -> None:
-        with socket.socket(socket.AF_UNIX) as last:
-            last.connect(self.path)
-            last.sendall(b"POST /bye HTTP/1.1\r\n")
-        self.thread.join()
-        self._server.close()
+from tests.support.traced_ranks import TracedRank
 
 
 @contextmanager
-def ranks(folder: Path, *ends: Mapping[str, object]) -> Iterator[list[Rank]]:
+def ranks(folder: Path, *ends: Mapping[str, object]) -> Iterator[list[TracedRank]]:
     folder.chmod(0o700)
     made = [
-        Rank(folder / f"node.{place}.0.box", {"rank": place, **end})
+        TracedRank(folder / f"node.{place}.0.box", {"rank": place, **end})
         for place, end in enumerate(ends)
     ]
     try:
@@ -71,9 +32,9 @@ def ranks(folder: Path, *ends: Mapping[str, object]) -> Iterator[list[Rank]]:
             one.close()
 
 
-def take(made: list[Rank], wanted: TraceRequest, folder: Path) -> list[TakenTrace]:
+def take(made: list[TracedRank], wanted: TraceRequest, folder: Path) -> list[TakenTrace]:
     sockets = {os.getpid() + place: one.path for place, one in enumerate(made)}
-    return probe_tracing.trace_ranks(sockets, wanted, folder, lambda _: None)
+    return trace_ranks(LocalRanks(sockets), wanted, folder, lambda _: None)
 
 
 def test_all_ranks_are_reported_the_same_steps(tmp_path: Path) -> None:
@@ -114,7 +75,7 @@ def test_who_does_not_listen_is_no_reason_to_leave_the_others(tmp_path: Path) ->
     with ranks(tmp_path, {"state": "done"}) as made:
         gone = str(tmp_path / "gone.sock")
         sockets = {1: made[0].path, 2: gone}
-        taken = probe_tracing.trace_ranks(sockets, TraceRequest(), folder, lambda _: None)
+        taken = trace_ranks(LocalRanks(sockets), TraceRequest(), folder, lambda _: None)
     assert [one.path is not None for one in taken] == [True, False]
 
 
@@ -124,10 +85,9 @@ def test_who_asked_goes_and_the_ranks_are_reported(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with ranks(tmp_path, {"state": "tracing"}) as made:
+        rank = LocalRanks({os.getpid(): made[0].path})
         with pytest.raises(KeyboardInterrupt):
-            probe_tracing.trace_ranks(
-                {os.getpid(): made[0].path}, TraceRequest(), tmp_path, interrupted
-            )
+            trace_ranks(rank, TraceRequest(), tmp_path, interrupted)
         assert made[0].asked[-1] == "trace_cancel"
 
 
@@ -144,13 +104,11 @@ def test_a_job_that_stands_is_not_waited_for(
 @pytest.mark.parametrize(
     "message", [b"", b"[" * 5000, b"[]", b'{"told": -1, "rank": "0", "why": 3}']
 )
-def test_a_stranger_s_answer_is_no_trouble(message: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_socket, "ask_worker", lambda *_: message)
-    try:
-        state = probe_tracing.ask_trace_state("x.sock", "trace_state")
-    except probe_tracing.RefusedError:
+def test_a_stranger_s_answer_is_no_trouble(message: bytes) -> None:
+    state = probe_tracing.parse_state(Reply(message))
+    if isinstance(state, str):
+        assert state == "its answer is not that of a probe"
         return
-    assert state is not None
     assert (state.rank, state.told, state.why) == (None, 0, None)
 
 

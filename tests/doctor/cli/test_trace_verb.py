@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from mgpu_probes.outside.traces.probe_tracing import LocalRanks
 
 from mgpu_doctor.cli import app
 
@@ -73,7 +74,7 @@ def test_a_folder_with_something_in_it_is_left_alone(
 ) -> None:
     from mgpu_doctor.examine import trace_targets
 
-    route = trace_targets.TraceRoute({1: "x"})
+    route = trace_targets.TraceRoute(LocalRanks({1: "x"}))
     monkeypatch.setattr(trace_targets, "find_trace_route", lambda _: route)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/other.json").write_text("{}")
@@ -88,7 +89,7 @@ def test_ranks_that_refuse_are_reported_once_with_the_reason(
     from mgpu_doctor.examine import trace_targets
 
     why = "the script's own \x1b[31mprofiler is at work"
-    route = trace_targets.TraceRoute({1: "x"})
+    route = trace_targets.TraceRoute(LocalRanks({1: "x"}))
     monkeypatch.setattr(trace_targets, "find_trace_route", lambda _: route)
     monkeypatch.setattr(
         trace_targets, "take_traces", lambda *_: [TakenTrace(n, n, None, why) for n in range(6)]

@@ -31,7 +31,8 @@ def test_our_probe_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     listening.touch()
     job(monkeypatch, MGPU_DOCTOR_BOXES=str(tmp_path), KINETO_USE_DAEMON="1")
     way = find_trace_route("1")
-    assert (way.sockets, way.daemon) == ({os.getpid(): str(listening)}, ())
+    assert way.ranks is not None
+    assert ([one.pid for one in way.ranks.processes], way.daemon) == ([os.getpid()], ())
 
 
 def test_then_kineto_s_daemon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """The agent: sends what happens on this host to a reader, until the channel ends.
 
-It runs from memory, writes no file, opens no port, and reads stacks only if the reader asks for
-them. The reader's first line says what it has already; then a line now and then
-shows that it is still there."""
+It runs from memory, writes no file, opens no port, and reads stacks, or passes requests for traces
+on to ranks, only if the reader asks for it. The reader's first line says what it has already; then
+a line now and then shows that it is still there."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from mgpu_probes.outside.node.agent_channel import AgentChannel
 from mgpu_probes.outside.node.channel_frames import MAGIC, MOST_BODY, pack_frame
 from mgpu_probes.outside.node.file_stream import FileStream
 from mgpu_probes.outside.node.node_jobs import KnownBox, NodeJob, NodeJobs
+from mgpu_probes.outside.node.rank_requests import RankRequests
 
 SILENCE = 120.0
 """Seconds without a word of the reader after which the channel counts as broken. The kernel may
@@ -52,6 +53,7 @@ class Agent:
         self._described: dict[int, Json] = {}
         self._boxes_sent: set[int] = set()
         self._exits_sent: set[tuple[int, int]] = set()
+        self._requests = RankRequests()
         self._usage = HostUsage(closely=True)
         self._host_due = 0.0
 
@@ -77,11 +79,13 @@ class Agent:
         there."""
         while (left := until - time.monotonic()) > 0:
             try:
-                number = self._channel.requests.get(timeout=left).get("stacks")
+                request = self._channel.requests.get(timeout=left)
             except queue.Empty:
                 return
+            number = request.get("stacks")
             if type(number) is int and 0 <= number < len(self._jobs.jobs):
                 self._send_stacks(self._jobs.jobs[number])
+            self._write_all(self._requests.answer(request, self._jobs.boxes))
 
     def _send_stacks(self, job: NodeJob) -> None:
         """Sends a snapshot of the job's processes and their stacks."""

@@ -45,6 +45,11 @@ class NodeBox:
         """The path at which its rank answers, if it does."""
         return f"{self.path.removesuffix(BOX_SUFFIX)}.sock"
 
+    @property
+    def trace(self) -> str:
+        """The path to which its rank writes a trace that it was asked for."""
+        return f"{self.path.removesuffix(BOX_SUFFIX)}.trace.json"
+
 
 @dataclass(eq=False)
 class NodeJob:
@@ -111,6 +116,11 @@ class NodeJobs:
         self._reopened = False
         self._due = 0.0
         self._boxes = 0
+
+    @property
+    def boxes(self) -> dict[int, NodeBox]:
+        """Number -> box, of all jobs."""
+        return {box.number: box for job in self.jobs for box in job.boxes.values()}
 
     def scan(self) -> None:
         """Searches for jobs and boxes if that is due."""

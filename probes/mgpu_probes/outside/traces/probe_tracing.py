@@ -9,15 +9,20 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from mgpu_probes.outside import processes
-from mgpu_probes.outside.stacks import worker_socket
+from mgpu_probes.outside.stacks.rank_replies import (
+    NoReply,
+    RankProcess,
+    RankRequest,
+    Ranks,
+    Replies,
+    Reply,
+    ask_at_once,
+)
 from mgpu_probes.outside.traces.trace_requests import TakenTrace, Tell, TraceRequest, move_trace
 
 STEPS, SECONDS = 20, 30.0
@@ -26,18 +31,16 @@ MOST_STEPS = 1_000
 APART = 0.5
 """Seconds between two polls of the ranks' progress."""
 AHEAD = 1.0
-"""Seconds within which all ranks have received a request."""
+"""Seconds within which all ranks of this host have received a request."""
 POLL = 0.2
 STILL = 90.0
 """Seconds without progress of any rank after which tracing gives up: a rank ends a trace within a
 step by itself after that time."""
-PATIENCE = 3.0
-"""Seconds to wait for an answer; a rank that writes its trace does not answer."""
-MOST_ANSWER = 4096
 SUFFIXES = (".sock", ".trace.json")
-_OVER = ("done", "failed")
 TIME_OVER = "the time was over"
 """A rank's reason for ending a trace early."""
+_OVER = ("done", "failed")
+_ENDED = "it ended while it was traced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,54 +56,110 @@ class State:
     """Traced so far."""
 
 
-Ask = Callable[[str], State | None]
-"""A rank's handler -> its answer; None: no answer in time."""
+class EndedTrace(NamedTuple):
+    """How a rank ended its trace. `why`: the trace is short, or there is none; `is_written`: None:
+    the rank has ended, and may have written it before."""
+
+    rank: int | None
+    why: str | None
+    is_written: bool | None
 
 
-class RefusedError(OSError):
-    """The rank cannot write a trace; the message says why."""
+class TracedRanks(Ranks, Protocol):
+    """Ranks whose traces can be fetched."""
+
+    @property
+    def ahead(self) -> float:
+        """Seconds within which all of them have received a request."""
+        ...
+
+    def collect(
+        self, ended: Mapping[RankProcess, EndedTrace], folder: Path, tell: Tell
+    ) -> list[TakenTrace]:
+        """Moves the traces to `folder`."""
+        ...
+
+
+class LocalRanks:
+    """The ranks on this host. `sockets`: pid -> path of the socket of its probe."""
+
+    ahead = AHEAD
+
+    def __init__(self, sockets: Mapping[int, str]) -> None:
+        self._sockets = sockets
+        self._begun = time.time()
+
+    @property
+    def processes(self) -> tuple[RankProcess, ...]:
+        return tuple(map(RankProcess, self._sockets))
+
+    def ask(self, request: RankRequest, whom: Iterable[RankProcess]) -> Replies:
+        whom = tuple(whom)
+        asked = [(self._sockets[rank.pid], (rank.pid, None)) for rank in whom]
+        return dict(zip(whom, ask_at_once(asked, request), strict=True))
+
+    def collect(
+        self,
+        ended: Mapping[RankProcess, EndedTrace],
+        folder: Path,
+        tell: Tell,  # noqa: ARG002 - it takes no time here
+    ) -> list[TakenTrace]:
+        return [
+            move_trace(file, rank.pid, trace.rank, folder, trace.why)
+            if trace.is_written or (trace.is_written is None and self._is_left(file))
+            else TakenTrace(rank.pid, trace.rank, None, trace.why)
+            for rank, trace in ended.items()
+            for file in [Path(self._sockets[rank.pid].removesuffix(SUFFIXES[0]) + SUFFIXES[1])]
+        ]
+
+    def _is_left(self, file: Path) -> bool:
+        """Whether a rank that has ended wrote its trace before."""
+        try:
+            return file.stat().st_mtime >= self._begun
+        except OSError:
+            return False
 
 
 def trace_ranks(
-    sockets: Mapping[int, str], wanted: TraceRequest, folder: Path, tell: Tell
+    ranks: TracedRanks, wanted: TraceRequest, folder: Path, tell: Tell
 ) -> list[TakenTrace]:
-    """The traces of all ranks, written to `folder`. `sockets`: pid -> socket. Takes seconds."""
-    asks = {pid: partial(ask_trace_state, path) for pid, path in sockets.items()}
-    begun = time.time()
-    with ThreadPoolExecutor(min(32, len(asks) or 1), "trace") as pool:
-        try:
-            tell("querying the ranks' steps")
-            ranks, refused = _first(asks, pool)
-            refused |= _begin(asks, ranks, wanted, pool)
-            begun_ranks = {pid: after for pid, (_, after) in ranks.items() if pid not in refused}
-            ended = _follow(asks, begun_ranks, wanted, tell, pool)
-        except BaseException:
-            list(pool.map(_cancel, asks.values()))
-            raise
-    found = [TakenTrace(pid, None, None, why) for pid, why in refused.items()]
-    for pid, state in ended.items():
-        file = Path(sockets[pid].removesuffix(SUFFIXES[0]) + SUFFIXES[1])
-        if state.state == "done" or _left_behind(file, pid, begun):
-            why = None if wanted.seconds and state.why == TIME_OVER else state.why
-            found.append(move_trace(file, pid, state.rank, folder, why))
-        else:
-            found.append(TakenTrace(pid, state.rank, None, state.why or _still(pid)))
+    """The traces of all ranks, written to `folder`. Takes seconds."""
+    try:
+        tell("querying the ranks' steps")
+        states, refused = _first(ranks)
+        refused |= _begin(ranks, states, wanted)
+        begun = {rank: after for rank, (_, after) in states.items() if rank not in refused}
+        ended = _follow(ranks, begun, wanted, tell)
+    except BaseException:
+        _cancel(ranks)
+        raise
+    found = [TakenTrace(rank.pid, None, None, why, rank.host) for rank, why in refused.items()]
+    found += ranks.collect(
+        {rank: _end(rank, state, wanted) for rank, state in ended.items()}, folder, tell
+    )
     return sorted(found, key=lambda one: (one.rank is None, one.rank or 0, one.pid))
 
 
-def ask_trace_state(path: str, handler: str) -> State | None:
-    """Raises RefusedError."""
+def _end(rank: RankProcess, state: State, wanted: TraceRequest) -> EndedTrace:
+    if state.state == "done":
+        is_complete = wanted.seconds is not None and state.why == TIME_OVER
+        return EndedTrace(state.rank, None if is_complete else state.why, is_written=True)
+    is_written = None if state.why == _ENDED else False
+    return EndedTrace(state.rank, state.why or _still(rank), is_written)
+
+
+def parse_state(reply: Reply) -> State | str:
+    """The state in a rank's reply, or why there is none."""
+    if reply.failure is NoReply.LATE:
+        return "it does not answer: does code in C hold Python's lock?"
+    if reply.failure is NoReply.UNKNOWN:
+        return "its probe knows no traces"
+    if reply.failure is not None:
+        return reply.why or "it cannot be asked"
     try:
-        said = json.loads(worker_socket.ask_worker(path, handler, PATIENCE, MOST_ANSWER))
-    except TimeoutError:
-        return None
-    except PermissionError as error:
-        raise RefusedError(f"{error}") from None
-    except OSError as error:
-        old = "404" in str(error)
-        raise RefusedError("its probe knows no traces" if old else f"{error}") from None
+        said = json.loads(reply.body)
     except (ValueError, RecursionError):
-        raise RefusedError("its answer is not that of a probe") from None
+        return "its answer is not that of a probe"
     return _state(said if isinstance(said, dict) else {})
 
 
@@ -120,116 +179,88 @@ def _count(said: object) -> int:
 
 
 def _first(
-    asks: Mapping[int, Ask], pool: ThreadPoolExecutor
-) -> tuple[dict[int, tuple[State, State]], dict[int, str]]:
+    ranks: TracedRanks,
+) -> tuple[dict[RankProcess, tuple[State, State]], dict[RankProcess, str]]:
     """Two states per rank, `APART` seconds apart; and why other ranks cannot be traced."""
-    refused: dict[int, str] = {}
+    refused: dict[RankProcess, str] = {}
 
-    def read_state(pid: int) -> State | None:
-        try:
-            state = asks[pid]("trace_state")
-        except RefusedError as error:
-            refused[pid] = str(error)
-            return None
-        if state is None:
-            refused[pid] = "it does not answer: does code in C hold Python's lock?"
-        return state
+    def read_states(whom: Iterable[RankProcess]) -> dict[RankProcess, State]:
+        states = {}
+        for rank, reply in ranks.ask(RankRequest("trace_state"), whom).items():
+            state = parse_state(reply)
+            if isinstance(state, str):
+                refused[rank] = state
+            else:
+                states[rank] = state
+        return states
 
-    before = dict(zip(asks, pool.map(read_state, asks), strict=True))
+    before = read_states(ranks.processes)
     time.sleep(APART)
-    left = [pid for pid in asks if pid not in refused]
-    after = dict(zip(left, pool.map(read_state, left), strict=True))
-    ranks = {
-        pid: (first, second)
-        for pid in left
-        if (first := before[pid]) is not None and (second := after[pid]) is not None
-    }
-    return ranks, refused
+    after = read_states(before)
+    return {rank: (before[rank], state) for rank, state in after.items()}, refused
 
 
 def _begin(
-    asks: Mapping[int, Ask],
-    ranks: Mapping[int, tuple[State, State]],
-    wanted: TraceRequest,
-    pool: ThreadPoolExecutor,
-) -> dict[int, str]:
-    """Pid -> reason of the ranks that refuse."""
+    ranks: TracedRanks, states: Mapping[RankProcess, tuple[State, State]], wanted: TraceRequest
+) -> dict[RankProcess, str]:
+    """The ranks that refuse, and why."""
     at = choose_first_step(
-        [one.told for one, _ in ranks.values()], [one.told for _, one in ranks.values()]
+        [one.told for one, _ in states.values()],
+        [one.told for _, one in states.values()],
+        ranks.ahead,
     )
     query = f"at={at}&steps={_steps(wanted)}&milliseconds={int((wanted.seconds or SECONDS) * 1000)}"
-
-    def begin(pid: int) -> str | None:
-        try:
-            state = asks[pid](f"trace_begin?{query}")
-        except RefusedError as error:
-            return str(error)
-        return state.why if state is not None and state.state == "failed" else None
-
-    answers = zip(ranks, pool.map(begin, ranks), strict=True)
-    return {pid: why for pid, why in answers if why is not None}
+    refused = {}
+    for rank, reply in ranks.ask(RankRequest(f"trace_begin?{query}"), states).items():
+        state = parse_state(reply)
+        if isinstance(state, str):
+            if reply.failure is not NoReply.LATE:  # it has the request, or answers later
+                refused[rank] = state
+        elif state.state == "failed" and state.why is not None:
+            refused[rank] = state.why
+    return refused
 
 
 def _steps(wanted: TraceRequest) -> int:
     return wanted.steps or (MOST_STEPS if wanted.seconds else STEPS)
 
 
-def choose_first_step(before: Iterable[int], after: Iterable[int]) -> int:
+def choose_first_step(before: Iterable[int], after: Iterable[int], ahead: float = AHEAD) -> int:
     """The first step that no rank has begun when it receives the request. `before`, `after`: the
-    ranks' steps, `APART` seconds apart."""
+    ranks' steps, `APART` seconds apart; `ahead`: seconds that the request takes at most."""
     last = [*after]
     fastest = max((now - then for then, now in zip(before, last, strict=True)), default=0)
-    return max(last, default=0) + 2 + math.ceil(max(0, fastest) / APART * AHEAD)
+    return max(last, default=0) + 2 + math.ceil(max(0, fastest) / APART * ahead)
 
 
 def _follow(
-    asks: Mapping[int, Ask],
-    ranks: Mapping[int, State],
-    wanted: TraceRequest,
-    tell: Tell,
-    pool: ThreadPoolExecutor,
-) -> dict[int, State]:
+    ranks: TracedRanks, begun: Mapping[RankProcess, State], wanted: TraceRequest, tell: Tell
+) -> dict[RankProcess, State]:
     """The last state of each rank; `why` is None if its trace has not ended."""
     # Their answers about an earlier trace do not count.
-    states = {pid: State(one.rank, one.told, "asked", None, 0) for pid, one in ranks.items()}
+    states = {rank: State(one.rank, one.told, "asked", None, 0) for rank, one in begun.items()}
     news = time.monotonic()
-
-    def read_state(pid: int) -> State | None:
-        try:
-            return asks[pid]("trace_state")
-        except RefusedError:
-            if processes.is_alive(pid):
-                return None
-            return State(states[pid].rank, 0, "failed", "it ended while it was traced", 0)
-
     while time.monotonic() - news < STILL:
-        left = [pid for pid, one in states.items() if one.state not in _OVER]
+        left = [rank for rank, one in states.items() if one.state not in _OVER]
         if not left:
             return states
-        for pid, state in zip(left, pool.map(read_state, left), strict=True):
-            if state is not None and state != states[pid]:
-                states[pid], news = state, time.monotonic()
+        for rank, reply in ranks.ask(RankRequest("trace_state"), left).items():
+            state = parse_state(reply)
+            if reply.failure is NoReply.ENDED:
+                state = State(states[rank].rank, 0, "failed", _ENDED, 0)
+            if not isinstance(state, str) and state != states[rank]:
+                states[rank], news = state, time.monotonic()
         traced = max((state.steps for state in states.values()), default=0)
         tell(f"tracing: {traced} steps" + (f" of {_steps(wanted)}" if not wanted.seconds else ""))
         time.sleep(POLL)
-    list(pool.map(_cancel, asks.values()))
+    _cancel(ranks)
     return states
 
 
-def _cancel(asking: Ask) -> None:
-    with suppress(RefusedError):
-        asking("trace_cancel")
+def _cancel(ranks: TracedRanks) -> None:
+    ranks.ask(RankRequest("trace_cancel"), ranks.processes)
 
 
-def _left_behind(file: Path, pid: int, since: float) -> bool:
-    """Whether a rank that has ended wrote its trace before."""
-    try:
-        return not processes.is_alive(pid) and file.stat().st_mtime >= since
-    except OSError:
-        return False
-
-
-def _still(pid: int) -> str:
-    return (
-        f"it finished no step in {STILL:.0f} s: `mgpu-doctor diagnose {pid}` shows whether it hangs"
-    )
+def _still(rank: RankProcess) -> str:
+    command = "mgpu-doctor diagnose " + (str(rank.pid) if rank.host is None else "latest")
+    return f"it finished no step in {STILL:.0f} s: `{command}` shows whether it hangs"

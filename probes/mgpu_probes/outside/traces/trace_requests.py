@@ -31,6 +31,8 @@ class TakenTrace:
     """The file; None: there is none, and `why` gives the reason."""
     why: str | None = None
     """With a path: why the trace is shorter than requested."""
+    host: str | None = None
+    """Its host; None: this one."""
 
 
 def move_trace(
