@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from mgpu_doctor.case.device_samples import Device, DeviceSample
     from mgpu_doctor.findings import Finding
 
+FEWEST = 2
+"""Samples before which nothing is judged: every rule needs as many."""
 NEWEST = 30
 """Samples that are kept and judged."""
 JUDGING = 0.002
@@ -50,7 +52,7 @@ class GpuWatch:
 
     def judge(self) -> tuple[Finding, ...]:
         """The findings at warning or worse, the most severe first; as old as `LONGEST_UNJUDGED`."""
-        if self._judged or not self._samples:
+        if self._judged or len(self._samples) < FEWEST:
             return self._found
         if not self._is_suspicious():
             self._found = ()

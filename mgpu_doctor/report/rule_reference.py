@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from mgpu_doctor.advice.treatment_catalogue import find_by_code
 from mgpu_doctor.analysis.measures import STEP_MEASURES
@@ -79,19 +80,33 @@ def _families(rules: Sequence[Rule]) -> Iterator[tuple[str, list[Rule]]]:
             yield FAMILIES.get(family, family.capitalize()), members
 
 
+class Section(NamedTuple):
+    """A part of an explanation. `items`: paragraphs, whose further lines begin with `hanging`."""
+
+    title: str
+    items: tuple[str, ...]
+    hanging: str = ""
+
+
 def explain_rule(rule: Rule) -> str:
     """Returns a rule's full explanation."""
     parts = [f"{rule.code} ({rule.family})\n{_fill(rule.summary, WIDTH)}"]
-    for title, text in _sections(rule):
-        parts.append(f"{title}\n{textwrap.indent(_fill(text, WIDTH - 2), '  ')}")
-        if title == "Thresholds" and rule.limits:
-            limits_text = "\n".join(
-                _fill(_limit(limit), WIDTH - 2, subsequent_indent="    ") for limit in rule.limits
-            )
-            parts.append(
-                f"Limits, to be set in [tool.mgpu-doctor.{rule.code}]\n{_indented(limits_text)}"
-            )
+    for title, items, hanging in explained(rule):
+        filled = "\n".join(_fill(item, WIDTH - 2, subsequent_indent=hanging) for item in items)
+        parts.append(f"{title}\n{textwrap.indent(filled, '  ')}")
     return "\n\n".join(parts)
+
+
+def explained(rule: Rule) -> Iterator[Section]:
+    """Yields the parts of a rule's explanation, what to do first."""
+    for title, text in _sections(rule):
+        yield Section(title, (text,))
+        if title == "Thresholds" and rule.limits:
+            yield Section(
+                f"Limits, to be set in [tool.mgpu-doctor.{rule.code}]",
+                tuple(_limit(limit) for limit in rule.limits),
+                "    ",
+            )
 
 
 def reference_page(rules: Sequence[Rule]) -> str:
@@ -141,10 +156,6 @@ def _default(limit: Limit) -> tuple[str, str]:
     if limit.unit == "bytes":
         return f"{limit.default:.0f}", f"bytes: {format_bytes(limit.default)}"
     return f"{limit.default:g}", limit.unit
-
-
-def _indented(text: str) -> str:
-    return textwrap.indent(text, "  ")
 
 
 def _markdown(rule: Rule) -> str:

@@ -6,7 +6,7 @@ The thread never touches a widget, and widgets only read frozen frames.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -165,7 +165,7 @@ class TopApp(ThemedApp):
         if not self.screen_stack or not self.screen_stack[0].query("#ranks"):  # the app ends
             return
         self._show()
-        if _has_findings(before) != _has_findings(now):
+        if bool(_findings(before)) != bool(_findings(now)):
             self.refresh_bindings()
         came = now is not None and now.diagnosis is not None
         if came and before is not None and before.diagnosis is None and self.view.gpu is None:
@@ -204,7 +204,7 @@ class TopApp(ThemedApp):
     def _works_now(self, action: str) -> bool:
         """Returns whether one of the actions of `NOT_NOW` has something to work on."""
         if action in ("details", "copy_fix", "try_fix"):
-            return _has_findings(self.frame)
+            return bool(_findings(self.frame))
         if action in ("sort", "reverse"):
             return self._diagnosis is not None and bool(self._diagnosis.ranks)
         if action == "next_job":
@@ -241,16 +241,20 @@ class TopApp(ThemedApp):
 
     @property
     def _selected_finding(self) -> Finding | None:
-        findings = self._diagnosis.findings if self._diagnosis is not None else ()
+        """The selected finding of the job; if it has none, the worst defect of a GPU."""
+        findings = _findings(self.frame)
         return findings[min(self.view.finding, len(findings) - 1)] if findings else None
 
     def action_details(self) -> None:
         finding = self._selected_finding
-        if finding is not None and self._diagnosis is not None:
-            from mgpu_doctor.tui.panels import finding_list
+        if finding is not None:
+            from mgpu_doctor.rules.catalogue import catalogue
+            from mgpu_doctor.tui.panels.finding_list import FindingDetails
 
-            details = finding_list.finding_details(self._diagnosis, finding)
-            self.push_screen(FindingPage("Finding", details))
+            rule = next((rule for rule in catalogue().rules if rule.code == finding.code), None)
+            job = self._diagnosis
+            known = (job.step_seconds, job.case.tried) if job is not None else (None, ())
+            self.push_screen(FindingPage("Finding", FindingDetails(finding, *known, rule)))
 
     def action_copy_fix(self) -> None:
         finding = self._selected_finding
@@ -419,5 +423,7 @@ class TopApp(ThemedApp):
             self.action_details()
 
 
-def _has_findings(frame: Frame | None) -> bool:
-    return frame is not None and frame.diagnosis is not None and bool(frame.diagnosis.findings)
+def _findings(frame: Frame | None) -> Sequence[Finding]:
+    """Returns the findings that can be opened."""
+    of_job = frame.diagnosis.findings if frame is not None and frame.diagnosis is not None else ()
+    return of_job or (frame.hardware if frame is not None else ())

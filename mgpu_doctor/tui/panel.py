@@ -52,6 +52,7 @@ class Panel(ScrollView, inherit_bindings=False):
     """What its own keys do, shown in its title."""
     _retitled = False
     """Whether its title is being set."""
+    _keys_work = True
 
     # No left and right arrows: nothing scrolls sideways, and replays use them.
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -129,16 +130,24 @@ class Panel(ScrollView, inherit_bindings=False):
     def show(self, frame: Frame, view: View) -> None:
         """Draws this frame from now on."""
         self._shown = frame, view
-        title = self._entitle(frame) if self._entitle is not None else self._title
-        if title != self._title:
-            self._title, self._retitled = title, True
-            self.border_title = self._titled(title)
+        before = self._titled(self._title)
+        if self._entitle is not None:
+            self._title = self._entitle(frame)
+        self._keys_work = self.has_rows()
+        if self._titled(self._title) != before:
+            self._retitled = True
+            self.border_title = self._titled(self._title)
             self._retitled = False
         self._redraw()
 
+    def has_rows(self) -> bool:
+        """Returns whether there is something for the panel's keys."""
+        return True
+
     def _titled(self, title: str) -> str:
-        """Returns a title as markup, with what the panel's keys do."""
-        return escape(" · ".join(part for part in (title, title and self.KEYS) if part))
+        """Returns a title as markup, with what the panel's keys do now."""
+        keys = self.KEYS if self._keys_work else ""
+        return escape(" · ".join(part for part in (title, title and keys) if part))
 
     def refresh(
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
@@ -234,6 +243,10 @@ class FindingsPanel(Panel):
         def __init__(self, by: int = 0, to: int | None = None, opened: bool = False) -> None:
             super().__init__()
             self.by, self.to, self.opened = by, to, opened
+
+    def has_rows(self) -> bool:
+        diagnosis = self._shown[0].diagnosis if self._shown is not None else None
+        return diagnosis is not None and bool(diagnosis.findings)
 
     def on_show(self) -> None:
         """Takes the focus: a panel that is hidden, as until the first frame, cannot have it."""

@@ -98,7 +98,10 @@ class GpusPanel(SelectingPanel[GpuKey]):
 
     def show(self, frame: Frame, view: View) -> None:
         super().show(frame, view)
-        self.can_focus = bool(self.rows)
+        self.can_focus = self._keys_work
+
+    def has_rows(self) -> bool:
+        return bool(self.rows)
 
     @property
     def rows(self) -> list[GpuKey]:

@@ -25,6 +25,8 @@ from mgpu_doctor.tui.view import View
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
 
+    from mgpu_doctor.rules.rule import Rule
+
 
 def finding_lines(frame: Frame, width: int, view: View) -> list[Text]:
     diagnosis = frame.diagnosis
@@ -67,12 +69,7 @@ def _gone(followed: Followed, now: float, width: int) -> Text:
 def selected_finding_lines(diagnosis: Diagnosis, width: int, view: View) -> list[Text]:
     """Returns the lines of the selected finding's details."""
     selected = diagnosis.findings[min(view.finding, len(diagnosis.findings) - 1)]
-    return finding_details(diagnosis, selected).lines(width)
-
-
-def finding_details(diagnosis: Diagnosis, finding: Finding) -> FindingDetails:
-    """Returns everything about a finding, wrapped to the width it is shown in."""
-    return FindingDetails(finding, diagnosis.step_seconds, diagnosis.case.tried)
+    return FindingDetails(selected, diagnosis.step_seconds, diagnosis.case.tried).lines(width)
 
 
 LABEL = 10
@@ -85,20 +82,23 @@ LEAST = 12
 
 @dataclass(frozen=True, slots=True)
 class FindingDetails:
-    """A finding in full, as a Rich renderable that wraps to the given width."""
+    """A finding in full, as a Rich renderable that wraps to the given width. `rule`: its
+    explanation follows."""
 
     finding: Finding
     step_seconds: float | None
     """The job's figures, from which gains are computed."""
     tried: tuple[TreatmentProof, ...] = ()
     """What trials of treatments showed about the job."""
+    rule: Rule | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         del console
         yield from self.lines(options.max_width)
 
     def lines(self, width: int) -> list[Text]:
-        return _lines(self.finding, self.step_seconds, self.tried, width)
+        lines = _lines(self.finding, self.step_seconds, self.tried, width)
+        return [*lines, *_explanation(self.rule, width)] if self.rule is not None else lines
 
 
 @kept
@@ -179,6 +179,19 @@ def _evidence(
             yield from hanging(Text("  "), Text(fact), width, "bold")
     if len(sources) == 1:
         yield from hanging(Text(), Text(f"({sources[0]})"), width, DIM)
+
+
+def _explanation(rule: Rule, width: int) -> Iterator[Text]:
+    """Returns what findings of this kind mean in general, below what was found here."""
+    from mgpu_doctor.report.rule_reference import explained
+
+    yield Text()
+    yield from hanging(Text(f"{rule.code}  ", style="bold"), Text(rule.summary), width)
+    for title, items, indent in explained(rule):
+        yield Text()
+        yield Text(title, style="cyan")
+        for item in items:
+            yield from hanging(Text("  "), Text(item), width, again=Text(f"  {indent}"))
 
 
 def _labelled(label: str, content: str, width: int, style: str = "") -> Iterator[Text]:

@@ -34,7 +34,7 @@ from mgpu_doctor.tui.view import View
 
 if TYPE_CHECKING:
     from mgpu_doctor.case.model import Now, Rank
-    from mgpu_doctor.findings import RankSummary
+    from mgpu_doctor.findings import Finding, RankSummary
 
 
 WHO = 14
@@ -221,6 +221,18 @@ def ranks_on(frame: Frame) -> dict[GpuKey, list[RankSummary]]:
             for at in on:
                 by_gpu.setdefault(there[at].which, []).append(frame.diagnosis.ranks[place])
     return by_gpu
+
+
+def is_accused(frame: Frame, finding: Finding, which: GpuKey) -> bool:
+    """Returns whether a finding is about a GPU: about its ranks, or itself if it has none."""
+    ranks = {rank.rank for rank in ranks_on(frame).get(which, ()) if rank.rank is not None}
+    several = len({gpu.host for gpu in gpus(frame)}) > 1
+    return any(
+        culprit.rank in ranks
+        if culprit.rank is not None
+        else culprit.device == f"GPU {which.number}" and (not several or culprit.host == which.host)
+        for culprit in finding.culprits
+    )
 
 
 def _users(device: Device, ranks: Sequence[RankSummary]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -14,6 +15,9 @@ from mgpu_doctor.report.text import cut, line
 from mgpu_doctor.tui.filter.matching import gpus as gpus_of
 from mgpu_doctor.tui.panels.table_cells import DIM, ends, gauge
 from mgpu_doctor.tui.view import View
+
+if TYPE_CHECKING:
+    from mgpu_doctor.findings import Finding
 
 LATE = 0.5
 """Seconds from which the screen says that it is not up to date."""
@@ -46,11 +50,8 @@ def header_lines(frame: Frame, width: int, _view: View) -> list[Text]:
 
 
 def _hardware(frame: Frame, width: int) -> list[Text]:
-    """Returns a line for each defective GPU, unless the verdict on the job is about such a
-    defect."""
-    lead = frame.diagnosis.findings[:1] if frame.diagnosis is not None else ()
-    known = {finding.code for finding in lead}
-    defects = [finding for finding in frame.hardware if finding.code not in known]
+    """Returns a line for each defective GPU, unless the verdict on the job is about its defect."""
+    defects = [finding for finding in frame.hardware if not _is_verdict(frame, finding)]
     if not defects:
         return []
     from mgpu_doctor.tui.panels.finding_list import finding_line
@@ -58,6 +59,17 @@ def _hardware(frame: Frame, width: int) -> list[Text]:
     shown = [finding_line(finding, width) for finding in defects[:MOST_DEFECTS]]
     more = len(defects) - len(shown)
     return [*shown, *([Text(f"  … and {more} more", style=DIM)] if more else [])]
+
+
+def _is_verdict(frame: Frame, defect: Finding) -> bool:
+    """Returns whether the verdict on the job is about all GPUs with this defect."""
+    from mgpu_doctor.tui.panels.gpu_table import is_accused
+
+    lead = frame.diagnosis.findings[0] if frame.diagnosis and frame.diagnosis.findings else None
+    if lead is None or lead.code != defect.code:
+        return False
+    defective = [gpu.which for gpu in gpus_of(frame) if is_accused(frame, defect, gpu.which)]
+    return bool(defective) and all(is_accused(frame, lead, which) for which in defective)
 
 
 def _clock(frame: Frame, width: int) -> Text:

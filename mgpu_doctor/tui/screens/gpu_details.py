@@ -17,7 +17,7 @@ from mgpu_doctor.case.device_samples import (
     NvLink,
     Pcie,
 )
-from mgpu_doctor.findings import Culprit, Finding, RankSummary
+from mgpu_doctor.findings import Finding, RankSummary
 from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_count
 from mgpu_doctor.live.frame import Frame, GpuKey, HostGpu
 from mgpu_doctor.report import text
@@ -25,7 +25,7 @@ from mgpu_doctor.report.verdict import MARKS, STYLES, Tone
 from mgpu_doctor.tui.filter.matching import gpus, pids
 from mgpu_doctor.tui.panels import gpu_columns
 from mgpu_doctor.tui.panels.finding_list import hanging
-from mgpu_doctor.tui.panels.gpu_table import ranks_on, waiting_shares
+from mgpu_doctor.tui.panels.gpu_table import is_accused, ranks_on, waiting_shares
 from mgpu_doctor.tui.panels.table_cells import DIM, Column, cell, ends, gauge
 from mgpu_doctor.tui.view import View
 
@@ -43,7 +43,7 @@ def gpu_page_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
         return [Text(f"{title} is not there at this moment.", style="yellow")]
     place = Text(f"{among.index(gpu.which) + 1} of {len(among)}", style=DIM)
     made = [ends(_who(gpu, several=several), place, width)]
-    for finding in _findings(frame, gpu, several=several):
+    for finding in _findings(frame, gpu):
         tone = Tone(finding.severity.value)
         mark, style = MARKS[tone], STYLES[tone]
         words = Text.assemble((f"{finding.code}  ", "bold"), text.line(finding.title))
@@ -70,20 +70,13 @@ def _who(gpu: HostGpu, *, several: bool) -> Text:
     return Text.assemble((name, "bold"), ("  " + "  ".join(lines), ""))
 
 
-def _findings(frame: Frame, gpu: HostGpu, *, several: bool) -> Sequence[Finding]:
-    """Returns the findings about a GPU: by its ranks, or by its number if it has none."""
-    here = {rank.rank for rank in ranks_on(frame).get(gpu.which, ()) if rank.rank is not None}
-    own = f"GPU {gpu.device.index}"
-
-    def accused(culprit: Culprit) -> bool:
-        if culprit.rank is not None:
-            return culprit.rank in here
-        return culprit.device == own and (not several or culprit.host == gpu.host)
-
+def _findings(frame: Frame, gpu: HostGpu) -> Sequence[Finding]:
+    """Returns the findings about a GPU: those of the job, and its other defects."""
     of_job = frame.diagnosis.findings if frame.diagnosis else ()
-    known = {finding.code for finding in of_job}
-    findings = [*of_job, *(found for found in frame.hardware if found.code not in known)]
-    return [finding for finding in findings if any(map(accused, finding.culprits))]
+    here = [finding for finding in of_job if is_accused(frame, finding, gpu.which)]
+    known = {finding.code for finding in here}
+    defects = (found for found in frame.hardware if found.code not in known)
+    return [*here, *(found for found in defects if is_accused(frame, found, gpu.which))]
 
 
 def _facts(frame: Frame, gpu: HostGpu) -> Iterator[Text]:

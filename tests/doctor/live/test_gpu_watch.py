@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.case.device_samples import DeviceReader, DeviceSample
+from mgpu_doctor.findings import Culprit, Finding
 from mgpu_doctor.live import gpu_watch
 from mgpu_doctor.live.frame import Frame, GpuKey
 from mgpu_doctor.live.gpu_watch import GpuWatch
@@ -65,6 +66,37 @@ def test_a_defective_gpu_is_at_the_head_and_on_its_page(
     for which in (index, 0):
         page = gpu_page_lines(frame, 100, View(gpu=GpuKey("node-a", which)))
         assert (code in " ".join(line.plain for line in page)) is (which == index)
+
+
+def test_a_defect_of_another_gpu_than_the_verdict_names_is_at_the_head(
+    nvml: PretendNvml, tmp_path: Path
+) -> None:
+    samples = samples_of(nvml, tmp_path, "lost")
+    (lost,) = watched(samples).judge()
+    other = replace(lost, title="GPU 5 is lost", culprits=(Culprit(None, "node-a", "GPU 5"),))
+
+    def head(*of_job: Finding) -> list[str]:
+        diagnosis = replace(diagnoses.straggler(), findings=of_job)
+        frame = Frame(
+            samples[-1].at, "live", diagnosis, devices=samples[-1], hardware=(lost, other)
+        )
+        lines = (line.plain.rstrip() for line in header_lines(frame, 120, View()))
+        return [line.split("  ")[1] for line in lines if line.startswith("! gpu-lost")]
+
+    assert head() == [lost.title, other.title]
+    assert head(lost) == [other.title], "the verdict names the first"
+    assert head(replace(lost, culprits=lost.culprits + other.culprits)) == []
+    diagnosis = replace(diagnoses.straggler(), findings=(other,))
+    frame = Frame(samples[-1].at, "live", diagnosis, devices=samples[-1], hardware=(lost,))
+    page = gpu_page_lines(frame, 100, View(gpu=GpuKey("node-a", 3)))
+    assert lost.title in " ".join(line.plain for line in page)
+
+
+def test_two_samples_are_enough_for_one_frame(nvml: PretendNvml, tmp_path: Path) -> None:
+    watch = GpuWatch()
+    for sample, codes in zip(samples_of(nvml, tmp_path, "lost"), ([], ["gpu-lost"]), strict=False):
+        watch.add(sample)
+        assert [finding.code for finding in watch.judge()] == codes
 
 
 @pytest.mark.parametrize("name", HEALTHY)

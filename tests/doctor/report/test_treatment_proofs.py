@@ -21,7 +21,8 @@ from mgpu_doctor.recording.layout import TRIALS
 from mgpu_doctor.report import diagnosis_json, html, markdown, terminal
 from mgpu_doctor.report.job_card import facts
 from mgpu_doctor.report.redaction.redact import no_redaction
-from mgpu_doctor.tui.panels.finding_list import finding_details
+from mgpu_doctor.tui.panels.finding_list import selected_finding_lines
+from mgpu_doctor.tui.view import View
 from tests.support import diagnoses
 
 SCHEMA = json.loads(
@@ -68,9 +69,7 @@ def test_every_view_shows_what_trials_of_a_fix_showed(tmp_path: Path) -> None:
     assert printed.count("gc-freeze") == 0
     assert f"tried: {says}" in markdown.render(made)
     assert f"tried: {says}" in html.render(made)
-    drawn = " ".join(
-        line.plain.strip() for line in finding_details(made, made.findings[0]).lines(120)
-    )
+    drawn = " ".join(line.plain.strip() for line in selected_finding_lines(made, 120, View()))
     assert says in drawn
     document = diagnosis_json.document(made)
     assert [*Draft202012Validator(SCHEMA).iter_errors(document)] == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.findings import Evidence, Finding
-from mgpu_doctor.tui.panels.finding_list import finding_details
+from mgpu_doctor.tui.panels.finding_list import FindingDetails
 from tests.support import diagnoses
 from tests.support.frames import STRAGGLER
 
@@ -16,7 +16,7 @@ SOURCE = "114 steps joined by collective sequence"
 
 def drawn(finding: Finding, width: int) -> list[str]:
     assert STRAGGLER.diagnosis is not None
-    lines = finding_details(STRAGGLER.diagnosis, finding).lines(width)
+    lines = FindingDetails(finding, STRAGGLER.diagnosis.step_seconds).lines(width)
     assert max(line.cell_len for line in lines) <= width
     return [line.plain.rstrip() for line in lines]
 

@@ -119,6 +119,31 @@ async def test_enter_shows_cause_evidence_and_fix_of_the_selected_finding() -> N
         await until(pilot, lambda: "A custom loop." in screen_text(app), "the second finding")
 
 
+async def test_enter_explains_what_the_finding_means_below_what_was_found() -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=(100, 90)) as pilot:
+        await shown(pilot)
+        await pilot.press("enter")
+        await until(pilot, lambda: "How it is measured" in screen_text(app), "the explanation")
+        words = " ".join(screen_text(app).replace("│", " ").split())
+        found = words.index("loader workers")
+        meant = words.index("straggler-input A rank gets its data later than the others")
+        assert found < meant < words.index("What to do") < words.index("Thresholds")
+
+
+async def test_enter_and_y_without_a_job_are_about_a_defective_gpu() -> None:
+    assert STRAGGLER.diagnosis is not None
+    defect = replace(STRAGGLER.diagnosis.findings[0], code="gpu-lost", title="GPU 3 is lost")
+    app = TopApp(Still(replace(NOTHING, hardware=(defect,))), interval=3600)
+    async with app.run_test(size=(100, 60)) as pilot:
+        await shown(pilot)
+        await pilot.press("y")
+        await until(pilot, lambda: app.clipboard == defect.fixes[0].how, "the fix")
+        await pilot.press("enter")
+        await until(pilot, lambda: "How it is measured" in screen_text(app), "the explanation")
+        assert "! GPU 3 is lost" in screen_text(app)
+
+
 async def test_a_finding_begins_with_its_fix_which_a_key_copies() -> None:
     assert STRAGGLER.diagnosis is not None
     fix = STRAGGLER.diagnosis.findings[0].fixes[0]
