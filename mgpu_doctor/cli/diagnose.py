@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mgpu_doctor.cli.completers import complete_recording
-from mgpu_doctor.cli.host_options import HostsRequest, host_options, propose_option
+from mgpu_doctor.cli.host_options import HostsRequest, host_options, suggest_option
 from mgpu_doctor.cli.options import Argument, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -22,7 +21,7 @@ from mgpu_doctor.cli.terminal_output import (
     print_text,
     progress_line,
 )
-from mgpu_doctor.launch.messages import make_one_line, print_message
+from mgpu_doctor.launch.messages import make_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,8 +107,8 @@ def diagnose(
 
     if hosts is not None and subjects:
         exit_with(WRONG_USAGE, f"name either {hosts.option} or a subject, not both.")
-    if hosts is None and not subjects and (proposal := propose_option(os.environ)):
-        print_message(proposal)
+    if hosts is None and not subjects:
+        suggest_option()
     with progress_line() as report_progress:
         diagnoses = diagnose_cases(partial(_load, subjects, hosts), report_progress)
     named = not subjects or len(diagnoses) > 1

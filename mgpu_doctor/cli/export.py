@@ -16,7 +16,7 @@ import click
 
 from mgpu_doctor.cli.completers import complete_recording
 from mgpu_doctor.cli.diagnose import diagnose_recording, find_recording
-from mgpu_doctor.cli.host_options import HostsRequest, host_options
+from mgpu_doctor.cli.host_options import HostsRequest, host_options, suggest_option
 from mgpu_doctor.cli.options import FILE, Argument, Between, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -242,6 +242,8 @@ def export(
         exit_with(
             WRONG_USAGE, f"--no-token works only with a loopback address, and {listen} is not one."
         )
+    if job is None and hosts is None:
+        suggest_option()
     token = None if no_token else _get_token(token_file)
     recording = None if job is None else find_recording(job)
     with _open_source(recording, hosts) as live:

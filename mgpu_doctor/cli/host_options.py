@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mgpu_doctor.cli.terminal_output import WRONG_USAGE, exit_with
+from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
     from mgpu_doctor.cluster.engine import Engine
@@ -100,22 +102,36 @@ def host_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     return with_hosts
 
 
+def suggest_option() -> None:
+    """Prints which option shows the whole job, if this process sees only a part of it."""
+    if proposal := propose_option(os.environ):
+        print_message(f"{proposal}.")
+
+
 def propose_option(environment: Mapping[str, str]) -> str | None:
-    """A sentence with the option that examines the whole job, if this process runs on one of the
-    several nodes of a Slurm job, in a pod of an indexed Job or of Kubeflow, or in a process of
-    Ray."""
+    """Which option shows the whole job, as a part of a sentence; None unless this process runs in a
+    job that has more than this host: of Slurm, an indexed Job, JobSet or Kubeflow, or Ray."""
     job, nodes = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NUM_NODES", "")
     if job.isdigit() and nodes.isdigit() and int(nodes) > 1:
         return (
-            f"only this node of Slurm job {job} is examined: `mgpu-doctor diagnose --slurm {job}` "
-            f"examines all {nodes}."
+            f"this shell is inside Slurm job {job} of {nodes} nodes: add --slurm {job} to see them "
+            "all"
         )
-    if "RAY_JOB_ID" in environment:
-        return "only this node is examined: `mgpu-doctor diagnose --ray` examines the Ray cluster."
-    of_many = "JOB_COMPLETION_INDEX" in environment or environment.get("PET_NNODES", "1") != "1"
-    if "KUBERNETES_SERVICE_HOST" in environment and of_many:
+    if "RAY_JOB_ID" in environment:  # how many nodes a cluster has is not in the environment
         return (
-            "only this pod is examined: where kubectl works, `mgpu-doctor diagnose --k8s SELECTOR` "
-            "examines all pods of the job."
+            "this shell is inside a Ray job: if its cluster has other nodes, add --ray to see them"
         )
+    if "KUBERNETES_SERVICE_HOST" in environment:
+        pods = environment.get("PET_NNODES", "1")  # "2:4" if it is elastic
+        index = environment.get("JOB_COMPLETION_INDEX")
+        if pods != "1" or index not in (None, "0"):
+            return (
+                "this shell is inside one of several pods of a Kubernetes job: where kubectl "
+                "works, add --k8s SELECTOR to see them all"
+            )
+        if index is not None:  # how many it has is not in the environment
+            return (
+                "this shell is inside a pod of an indexed Kubernetes Job: if it has other pods, "
+                "add --k8s SELECTOR to see them, where kubectl works"
+            )
     return None

@@ -10,7 +10,7 @@ import click
 
 from mgpu_doctor.cli.completers import complete_recording
 from mgpu_doctor.cli.diagnose import diagnose_recording, find_recording
-from mgpu_doctor.cli.host_options import HostsRequest, host_options
+from mgpu_doctor.cli.host_options import HostsRequest, host_options, propose_option
 from mgpu_doctor.cli.options import FILE, Argument, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -73,7 +73,11 @@ def report(
         diagnosis = diagnose_recording(find_recording(reference))
     else:
         option = "--hosts" if hosts is None else hosts.option
-        exit_with(WRONG_USAGE, f"name either a recording or {option}.")
+        exit_with(
+            WRONG_USAGE,
+            f"name either a recording or {option}.",
+            propose_option(os.environ) or "",
+        )
     with progress_line() as report_progress:
         report_progress("writing the report")
         text = _render(diagnosis, ending, redact=not no_redact)

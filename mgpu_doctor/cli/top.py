@@ -13,7 +13,7 @@ import click
 
 from mgpu_doctor.cli.completers import complete_recording
 from mgpu_doctor.cli.diagnose import find_recording
-from mgpu_doctor.cli.host_options import HostsRequest, host_options
+from mgpu_doctor.cli.host_options import HostsRequest, host_options, propose_option
 from mgpu_doctor.cli.options import FILE, Argument, Between, Dashed, words_after_dashes
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -130,7 +130,11 @@ def top(
     if not still:
         _require_terminal()
     chosen = _parse_filters(only)
+    is_whole = hosts is not None or job is not None or replay is not None or command is not None
+    proposal = None if is_whole else propose_option(os.environ)
     if still:
+        if proposal is not None:
+            print_message(f"{proposal}.")
         wanted = _options_for_still(drawn=not json)
         source = (
             _make_host_source(hosts, wanted)
@@ -143,7 +147,16 @@ def top(
         raise click.exceptions.Exit(
             _draw(_make_host_source(hosts), chosen, interval, readonly=True)
         )
-    _show_live(job, replay, chosen, interval, command=command, record=record, readonly=readonly)
+    _show_live(
+        job,
+        replay,
+        chosen,
+        interval,
+        command=command,
+        record=record,
+        readonly=readonly,
+        notice=proposal,
+    )
 
 
 def _show_live(
@@ -155,12 +168,13 @@ def _show_live(
     command: Sequence[str] | None,
     record: Path | None,
     readonly: bool,
+    notice: str | None,
 ) -> None:
     """Show the live screen until the user quits; then say what became of a started job."""
     recorder = _make_recorder(record)
     started = _start(command) if command else None
     source = _make_source(str(started.recording) if started else job, replay, recorder)
-    code = _draw(source, only, interval, readonly=readonly, recorder=recorder)
+    code = _draw(source, only, interval, readonly=readonly, recorder=recorder, notice=notice)
     if started is not None:
         from mgpu_doctor.tui.jobs.starting import farewell
 
@@ -176,13 +190,16 @@ def _draw(
     *,
     readonly: bool,
     recorder: Recorder | None = None,
+    notice: str | None = None,
 ) -> int:
-    """Show a source until the user quits; the exit code."""
+    """Show a source until the user quits; the exit code. `notice`: shown at first."""
     from mgpu_doctor.settings_files import settings
     from mgpu_doctor.tui.app import TopApp
     from mgpu_doctor.tui.view import View
 
-    live = TopApp(source, interval, settings=settings(), readonly=readonly, recorder=recorder)
+    live = TopApp(
+        source, interval, settings=settings(), readonly=readonly, recorder=recorder, notice=notice
+    )
     live.set_reactive(TopApp.view, View(filter=only))
     live.run()
     return live.return_code or 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mgpu_doctor.cli.completers import complete_recording
-from mgpu_doctor.cli.host_options import HostsRequest, host_options
+from mgpu_doctor.cli.host_options import HostsRequest, host_options, propose_option
 from mgpu_doctor.cli.options import FILE, Argument, Between, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -117,7 +118,11 @@ def trace(
     take = _time_collectives if collectives else _trace_steps
     if (hosts is None) == (subject is None):
         option = "--hosts HOST,HOST..." if hosts is None else hosts.option
-        exit_with(WRONG_USAGE, f"name either a process id, a recording, or {option}.")
+        exit_with(
+            WRONG_USAGE,
+            f"name either a process id, a recording, or {option}.",
+            propose_option(os.environ) or "",
+        )
     try:
         if subject is not None:
             take(find_trace_route(subject), wanted, output, as_json=as_json)

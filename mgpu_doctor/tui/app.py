@@ -56,6 +56,8 @@ MOST_MISSED = 16
 """The most distinct reasons for missed frames that are shown. Each is shown once."""
 MISSED_FOR = 60.0
 """Seconds that such a notice stays on the screen."""
+NOTICED_FOR = 20.0
+"""Seconds that a sentence from before the first frame stays on the screen."""
 ANSWERED_FOR = 4.0
 """Seconds that the answer to a key stays on the screen."""
 TENTHS = 10
@@ -82,8 +84,11 @@ class TopApp(ThemedApp):
         settings: Settings = DEFAULTS,
         readonly: bool = False,
         recorder: Recorder | None = None,
+        notice: str | None = None,
     ) -> None:
+        """`notice`: a sentence that is shown at first."""
         super().__init__()
+        self._notice = notice
         self._frames = Frames(source, interval)
         self._settings = settings
         self._readonly = readonly
@@ -135,6 +140,8 @@ class TopApp(ThemedApp):
         self.query_one("#findings").focus()
         if not self.is_headless:
             terminal_signals.obey_signals(self.exit)
+        if self._notice is not None:
+            self.notify(self._notice, timeout=NOTICED_FOR, markup=False)
         self._make_frames()
 
     def on_unmount(self) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.cli.host_options import propose_option
 from mgpu_doctor.cluster.slurm_nodes import Slurm, find_nodes
 from mgpu_doctor.errors import DoctorError
 
@@ -120,20 +119,3 @@ def test_messages(text: str, reason: str, remedy: str) -> None:
     trouble = Slurm("7").explain("gpu01", 9, text)
     assert reason in trouble.reason
     assert remedy in trouble.remedy
-
-
-def test_the_option_is_proposed_on_one_of_several_nodes() -> None:
-    inside = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": "4"}
-    assert "`mgpu-doctor diagnose --slurm 4711` examines all 4" in str(propose_option(inside))
-    assert propose_option({**inside, "SLURM_JOB_NUM_NODES": "1"}) is None
-    assert propose_option({}) is None
-
-
-def test_the_option_is_proposed_in_a_pod_and_in_ray() -> None:
-    assert "--ray" in str(propose_option({"RAY_JOB_ID": "01000000"}))
-    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-    assert propose_option(pod) is None
-    assert propose_option({**pod, "PET_NNODES": "1"}) is None
-    for several in ({"PET_NNODES": "2"}, {"JOB_COMPLETION_INDEX": "0"}):
-        assert "--k8s SELECTOR" in str(propose_option(pod | several))
-        assert propose_option(several) is None
