@@ -22,6 +22,8 @@ LAUNCHERS = frozenset(
 """Modules that start the script that is named after them."""
 MODULE = ("-m", "--module")
 LEFT_OUT = "…"
+LEAST_NAME = 4
+"""Characters that are left of a script's name where its arguments need the room."""
 
 
 def find_script(command: Sequence[str]) -> tuple[str, ...]:
@@ -66,9 +68,13 @@ def _shorten(
     name = script[0] if script[0].endswith(".py") else script[0].rpartition(".")[2]
     everything = _arguments(script)
     own = [part for part in everything if shared[script[0], part] < peers[script[0]]]
-    left_out = [LEFT_OUT] if own and own != everything else []
-    words = [shlex.quote(word) for part in own or everything for word in part]
-    return text.cut(text.line(" ".join([shlex.quote(name), *left_out, *words])), width)
+    left_out = f"{LEFT_OUT} " if own and own != everything else ""
+    words = text.line(" ".join(shlex.quote(word) for part in own or everything for word in part))
+    title = text.line(shlex.quote(name))
+    for shown in (f"{title} {left_out}", f"{title[: max(LEAST_NAME, width - len(words) - 2)]}… "):
+        if len(shown) + len(words) <= width:
+            return f"{shown}{words}"
+    return text.cut(f"{title} {left_out}{words}", width)
 
 
 def _arguments(script: tuple[str, ...]) -> list[tuple[str, ...]]:

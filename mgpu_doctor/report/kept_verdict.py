@@ -53,8 +53,9 @@ def summarize(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def format_verdict(kept: KeptVerdict | None) -> str:
-    """`straggler-input, rank 1, 56 %`, `nothing wrong`, `inconclusive`, or `not diagnosed`."""
+def format_verdict(kept: KeptVerdict | None, *, costs: bool = True) -> str:
+    """`straggler-input, rank 1, 56 %`, `nothing wrong`, `inconclusive`, or `not diagnosed`.
+    `costs`: with the share of the step time."""
     if kept is None:
         return NOT_DIAGNOSED
     if kept.code is None:
@@ -63,6 +64,6 @@ def format_verdict(kept: KeptVerdict | None) -> str:
     parts = [text.cut(text.line(kept.code), LONGEST_CODE)]
     if kept.ranks:
         parts.append(format_ranks(kept.ranks, limit=MOST_RANKS))
-    if kept.step_fraction:
+    if kept.step_fraction and costs:
         parts.append(format_share(kept.step_fraction))
     return ", ".join(parts)

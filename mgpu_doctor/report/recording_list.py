@@ -25,17 +25,23 @@ WIDE = 110
 """Columns from which the number of ranks and the size are shown, too."""
 SHORT_ID = len("20261121-120102")
 LONGEST_VERDICT = 34
-LEAST_COMMAND = 8
+LEAST_COMMAND, USUAL_COMMAND = 8, 22
+"""Cells below which no command is shown, and below which verdicts leave out what the finding
+costs."""
 
 
 def table(recordings: Sequence[Kept], width: int) -> str:
     """Returns one line per recording, and their total size. An id, which shows when the recording
     started, is as short as it can be to name it."""
     starts = Counter(recording.id[:SHORT_ID] for recording in recordings)
-    rows = [_cells(recording, starts, wide=width >= WIDE) for recording in recordings]
-    head = ("recording", "took", "ended", "verdict", *(("ranks", "size") if width >= WIDE else ()))
-    widths = [max(map(cell_len, column)) for column in zip(head, *rows, strict=True)]
-    room = width - sum(widths) - 2 * len(widths)
+    wide = width >= WIDE
+    head = ("recording", "took", "ended", "verdict", *(("ranks", "size") if wide else ()))
+    for costs in (True, False):
+        rows = [_cells(recording, starts, wide=wide, costs=costs) for recording in recordings]
+        widths = [max(map(cell_len, column)) for column in zip(head, *rows, strict=True)]
+        room = width - sum(widths) - 2 * len(widths)
+        if room >= USUAL_COMMAND:
+            break
     if room >= LEAST_COMMAND:
         commands = ["command", *_shorten_commands(recordings, room)]
     else:
@@ -50,10 +56,11 @@ def table(recordings: Sequence[Kept], width: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cells(recording: Kept, starts: Counter[str], *, wide: bool) -> tuple[str, ...]:
+def _cells(recording: Kept, starts: Counter[str], *, wide: bool, costs: bool) -> tuple[str, ...]:
     is_unique = starts[recording.id[:SHORT_ID]] == 1
     shown = recording.id[:SHORT_ID] if is_unique else recording.id
-    judged = "" if recording.alive or recording.kind == WATCH else format_verdict(recording.verdict)
+    is_judged = not recording.alive and recording.kind != WATCH
+    judged = format_verdict(recording.verdict, costs=costs) if is_judged else ""
     further = (str(recording.boxes), format_bytes(recording.size)) if wide else ()
     return (
         text.line(shown),

@@ -78,9 +78,10 @@ def test_a_diagnosis_is_kept_and_fits_a_narrow_list(
     save_verdict(tmp_path / "runs" / ids[1], still)
     lines = {line.split()[0]: line for line in ran().stdout.splitlines()}
     assert max(map(len, lines.values())) <= 80
-    assert "  straggler-input, rank 2, 44 %  " in lines["20261127-202142"]
-    assert lines["20261127-202142"].endswith("--lr 0.0")
+    assert lines["20261127-202142"].endswith("  straggler-input, rank 2  pretrain_somet… --lr 0.0")
     assert "  not diagnosed  " in lines["20261127-202143"]
+    monkeypatch.setenv("COLUMNS", "100")
+    assert "  straggler-input, rank 2, 44 %  pretrain_something.py … --lr 0.0" in ran().stdout
     assert "mgpu-doctor diagnose 20261127-202142" in ran("show", "20261127-202142").stdout
     assert ran("show", "20261127").exit_code == 3, "both begin so"
     kept = json.loads(ran("--json").stdout)["runs"]
