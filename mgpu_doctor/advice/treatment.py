@@ -5,7 +5,7 @@ Numpy is not imported here: `run --treat` must not load it before it has started
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from statistics import median
@@ -17,6 +17,8 @@ from mgpu_doctor.case.process_metadata import UNKNOWN, ProcessMetadata
 Value: TypeAlias = bool | int
 DDP = frozenset({"ddp", "zero1"})
 """Strategies that use DistributedDataParallel."""
+FSDP = frozenset({"fsdp"})
+_STRATEGIES = {DDP: "DistributedDataParallel", FSDP: "fully_shard"}
 
 
 class Effect(str, Enum):
@@ -27,15 +29,6 @@ class Effect(str, Enum):
     """Sums in another order: differences in the last digits, which training can amplify."""
     CONVERGENCE = "convergence"
     """The result may differ: compare the validation loss of whole runs."""
-
-
-class Way(str, Enum):
-    """How a treatment reaches the job."""
-
-    PATCH = "patch"
-    """The probe changes calls when the framework is imported."""
-    ENVIRONMENT = "environment"
-    """A variable that is set before the job starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +45,8 @@ class Situation:
     """Backward passes per update."""
     garbage_share: float | None
     """Share of the step time, 0..1, in garbage collections, on the rank with the most."""
+    saves: bool
+    """Whether any rank saved a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +58,15 @@ class Treatment:
     """What it does, as an imperative."""
     framework: str | None
     """None: any."""
-    strategies: frozenset[str]
-    """Those that it needs; empty: any."""
-    way: Way
-    effect: Effect
     lines: str
     """What a person would write to make the change last; `{value}` stands for the value."""
     needs: str
     """What must be true of the job, in a sentence."""
     propose: Callable[[Situation], Value | str]
     """The value to try in this situation, or why it does not fit."""
+    strategies: frozenset[str] = frozenset()
+    """Those that it needs; empty: any."""
+    effect: Effect = Effect.NOTHING
     fixes: tuple[str, ...] = ()
     """Ids of the fixes of findings that this treatment applies."""
     codes: tuple[str, ...] = ()
@@ -81,7 +75,13 @@ class Treatment:
     """The least value; None: it is a switch without one."""
     most: int = 0
     variable: str | None = None
-    """The environment variable that it sets."""
+    """The environment variable that it sets; None: the probe changes calls of the framework."""
+    setting: str = "{value}"
+    """What the variable is set to."""
+    start_seconds: float = 0.0
+    """Seconds by which it may prolong the start of the job."""
+    needs_gpu: bool = False
+    """Whether only a GPU can show what it does. Such treatments have not been tried yet."""
     switches: bool = False
     """Whether it can be switched on and off while the job runs."""
     waits_to_be_named: bool = False
@@ -100,7 +100,9 @@ class Treatment:
         if self.framework is not None and situation.framework != self.framework:
             return f"it is for {self.framework}"
         if self.strategies and not self.strategies & situation.strategy:
-            return "the job does not use DistributedDataParallel"
+            return f"the job does not use {_STRATEGIES[self.strategies]}"
+        if self.needs_gpu and (situation.metadata.device or "cpu").startswith("cpu"):
+            return "the job uses no GPU"
         return self.propose(situation)
 
     def parse_value(self, text: str) -> Value:
@@ -131,13 +133,6 @@ class Treatment:
         return self.lines.replace("{value}", str(value))
 
 
-def describe_values(values: Mapping[str, Value]) -> str:
-    """`gc-freeze`, `loader-workers=2`, several joined by ` + `."""
-    return " + ".join(
-        name if value is True else f"{name}={value}" for name, value in values.items()
-    )
-
-
 def find_situation(case: Case) -> Situation:
     """What the case tells about treatments that fit."""
     known = [rank for rank in case.ranks if rank.metadata != UNKNOWN]
@@ -157,4 +152,5 @@ def find_situation(case: Case) -> Situation:
         cores=cores,
         micro_batches=int(median(passes[0].tolist())) if passes else None,
         garbage_share=max(garbage, default=None),
+        saves=any(event.kind == "checkpoint" for rank in known for event in rank.events),
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from mgpu_probes.inprocess.layout import PHASES
 
+from mgpu_doctor.advice.treatment import Situation, find_situation
 from mgpu_doctor.advice.treatment_catalogue import find_by_fix
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.treatment_proofs import TreatmentProof
@@ -35,7 +36,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
             "job": _job(case),
             "ranks": [_rank(rank) for rank in diagnosis.ranks],
             "coverage": diagnosis.coverage,
-            "findings": [finding_object(finding, case.tried) for finding in diagnosis.findings],
+            "findings": [finding_object(finding, case) for finding in diagnosis.findings],
             "unexamined": [
                 {"probe": gap.probe, "reason": gap.reason, "remedy": gap.remedy}
                 for gap in diagnosis.unexamined
@@ -103,8 +104,9 @@ def _branch(branch: Branch) -> dict[str, Any]:
     }
 
 
-def finding_object(finding: Finding, tried: Sequence[TreatmentProof] = ()) -> dict[str, Any]:
-    """A finding as plain values. `tried`: what trials of treatments showed about its job."""
+def finding_object(finding: Finding, case: Case | None = None) -> dict[str, Any]:
+    """A finding as plain values. `case`: its job's; None: it is about no job."""
+    situation = None if case is None else find_situation(case)
     return {
         "code": finding.code,
         "severity": finding.severity,
@@ -128,7 +130,9 @@ def finding_object(finding: Finding, tried: Sequence[TreatmentProof] = ()) -> di
             "seconds_per_step": finding.cost.seconds_per_step,
             "bytes": finding.cost.bytes,
         },
-        "fixes": [_fix(fix, tried) for fix in finding.fixes],
+        "fixes": [
+            _fix(fix, situation, () if case is None else case.tried) for fix in finding.fixes
+        ],
         "ruled_out": finding.ruled_out,
         "not_measured": finding.not_measured,
     }
@@ -145,9 +149,9 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _fix(fix: Fix, tried: Sequence[TreatmentProof]) -> dict[str, Any]:
+def _fix(fix: Fix, situation: Situation | None, tried: Sequence[TreatmentProof]) -> dict[str, Any]:
     predicted = fix.predicted
-    treatment = find_by_fix(fix.id)
+    treatment = None if situation is None else find_by_fix(fix.id, situation)
     return {
         "id": fix.id,
         "summary": fix.summary,

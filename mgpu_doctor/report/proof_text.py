@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mgpu_doctor.advice.treatment import describe_values
-from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
+from mgpu_doctor.advice.treatment import find_situation
+from mgpu_doctor.advice.treatment_catalogue import TREATMENTS, describe_values
+from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.treatment_proofs import TreatmentProof
 from mgpu_doctor.findings import Finding, Fix
 from mgpu_doctor.formatting import format_share
@@ -17,10 +18,15 @@ _VERDICTS = {
 }
 
 
-def list_treatments(finding: Finding) -> list[str]:
-    """The treatments that apply a fix of the finding."""
-    ids = {fix.id for fix in finding.fixes}
-    return [name for name, treatment in TREATMENTS.items() if ids.intersection(treatment.fixes)]
+def list_treatments(finding: Finding, case: Case) -> list[str]:
+    """The treatments that apply a fix of the finding and fit its job."""
+    ids, situation = {fix.id for fix in finding.fixes}, find_situation(case)
+    return [
+        name
+        for name, treatment in TREATMENTS.items()
+        if ids.intersection(treatment.fixes)
+        and not isinstance(treatment.find_value(situation), str)
+    ]
 
 
 def find_proofs(fix: Fix, tried: Iterable[TreatmentProof]) -> list[TreatmentProof]:

@@ -46,7 +46,7 @@ def plan_treatments(
     """
     chosen = dict(wanted or {})
     names = {*only, *chosen}
-    predicted = _read_predictions(findings)
+    predicted = _read_predictions(findings, situation)
     candidates: list[Candidate] = []
     unfit: list[Unfit] = []
     for name, treatment in TREATMENTS.items():
@@ -65,13 +65,13 @@ def plan_treatments(
 
 
 def _read_predictions(
-    findings: Collection[Finding],
+    findings: Collection[Finding], situation: Situation
 ) -> dict[str, tuple[float | None, tuple[str, ...]]]:
     """Treatment -> the best predicted ratio of the fixes that it applies, and their findings."""
     predicted: dict[str, tuple[float | None, tuple[str, ...]]] = {}
     for finding in findings:
         for fix in finding.fixes:
-            treatment = find_by_fix(fix.id)
+            treatment = find_by_fix(fix.id, situation)
             if treatment is None:
                 continue
             ratio, codes = predicted.get(treatment.name, (None, ()))

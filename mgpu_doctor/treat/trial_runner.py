@@ -258,6 +258,12 @@ _REFUSALS = {
     "iterable-dataset": "its dataset is iterable: each worker would load the same samples",
     "no-workers": "its loader has no workers",
     "several-modules": "several modules use DistributedDataParallel",
+    "no-buffers": "its model has no buffers",
+    "no-convolution": "its model has no convolutions",
+    "has-hook": "the script registers a communication hook of its own",
+    "no-local-rank": "the launcher sets no LOCAL_RANK",
+    "too-few-cores": "there are fewer cores than ranks",
+    "no-path": "the script saves to an open file, or with positional options",
 }
 
 

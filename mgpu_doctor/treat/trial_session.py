@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mgpu_doctor.advice.treatment import Effect, Value, describe_values
-from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
+from mgpu_doctor.advice.treatment import Effect, Value
+from mgpu_doctor.advice.treatment_catalogue import TREATMENTS, describe_values
 from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level
 from mgpu_doctor.analysis.trials.paired_effect import (
     Block,
@@ -227,7 +227,8 @@ class Session:
         return trial.result
 
     def _run_once(self, values: Mapping[str, Value]) -> Trial:
-        limit = _SLOWER * self._longest + _MORE
+        more = max((TREATMENTS[name].start_seconds for name in values), default=0.0)
+        limit = _SLOWER * self._longest + _MORE + more
         trial = self._run(values, steps=self.steps, limit=limit)
         if isinstance(trial.result, TrialRun):
             self.steps = min(self.steps or len(trial.result.seconds), len(trial.result.seconds))

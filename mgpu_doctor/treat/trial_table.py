@@ -6,8 +6,8 @@ import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from mgpu_doctor.advice.treatment import Effect, Treatment, Value, Way, describe_values
-from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
+from mgpu_doctor.advice.treatment import Effect, Treatment, Value
+from mgpu_doctor.advice.treatment_catalogue import TREATMENTS, describe_values
 from mgpu_doctor.analysis.trials.trial_verdict import Verdict
 from mgpu_doctor.formatting import format_bytes, format_count, format_seconds, format_share
 from mgpu_doctor.report.text import line
@@ -70,7 +70,7 @@ def render_list() -> str:
 
 
 def _describe(treatment: Treatment) -> str:
-    how = "set in the environment" if treatment.way is Way.ENVIRONMENT else "set by the probe"
+    how = "set by the probe" if treatment.variable is None else "set in the environment"
     framework = treatment.framework or "any framework"
     strategies = ", with DistributedDataParallel" if treatment.strategies else ""
     named = "; tried only if you name it" if treatment.waits_to_be_named else ""
@@ -143,7 +143,7 @@ def _kept(report: TrialReport, width: int) -> Iterator[str]:
 def _write(report: TrialReport, name: str, value: Value) -> str:
     treatment = TREATMENTS[name]
     lines = treatment.write_lines(value)
-    if treatment.way is Way.ENVIRONMENT:
+    if treatment.variable is not None:
         return f"{lines} {shlex.join(report.command)}"
     return lines
 

@@ -31,7 +31,7 @@ from mgpu_doctor.report.proof_text import list_treatments
 from mgpu_doctor.tui.jobs.starting import shown
 
 READONLY = "this dashboard is --readonly and starts nothing."
-NO_TREATMENT = "The finding has no fix that can be tried: see mgpu-doctor treat --list."
+NO_TREATMENT = "No fix of the finding can be tried on this job: see mgpu-doctor treat --list."
 NOT_RECORDED = "Only a job that was started by mgpu-doctor on this machine can be tried again."
 GLANCE = 0.25
 MOST_PRINTED = 1 << 16
@@ -147,11 +147,14 @@ def offer_trials(
     app: App[Any], diagnosis: Diagnosis | None, finding: Finding | None, *, readonly: bool
 ) -> None:
     """Asks the user whether to try the finding's fixes, or says why that is not possible."""
-    names = list_treatments(finding) if finding is not None else []
-    if readonly or diagnosis is None or not names:
+    if readonly or diagnosis is None or finding is None:
         app.notify(READONLY if readonly else NO_TREATMENT, markup=False)
         return
     case = diagnosis.case
+    names = list_treatments(finding, case)
+    if not names:
+        app.notify(NO_TREATMENT, markup=False)
+        return
     if case.subject.kind != "recording" or not case.job.command:
         app.notify(NOT_RECORDED, markup=False)
         return

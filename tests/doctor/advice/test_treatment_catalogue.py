@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mgpu_probes.inprocess.treatments.treatment_adapter import APPLICATIONS, SWITCHABLE
 
-from mgpu_doctor.advice.treatment import Effect, Situation, Way
+from mgpu_doctor.advice.treatment import Effect, Situation
 from mgpu_doctor.advice.treatment_catalogue import (
     TREATMENTS,
     check_values,
@@ -21,20 +21,27 @@ from mgpu_doctor.case.process_metadata import process_metadata
 RULES = Path(__file__).parents[3] / "mgpu_doctor" / "rules"
 
 
+LOADER = {"workers": 0, "dataset_length": 100}
+
+
 def situation(**facts: Any) -> Situation:
     """A job with DistributedDataParallel on two cores per rank."""
-    given: dict[str, Any] = {"cores": 2.0, "micro_batches": 1, "garbage_share": 0.0}
+    given: dict[str, Any] = {
+        "framework": "torch",
+        "strategy": frozenset({"ddp"}),
+        "cores": 2.0,
+        "micro_batches": 1,
+        "garbage_share": 0.0,
+        "saves": False,
+    }
     given |= {name: facts.pop(name) for name in given if name in facts}
-    return Situation("torch", frozenset({"ddp"}), process_metadata(facts), **given)
+    return Situation(metadata=process_metadata(facts), **given)
 
 
 def test_every_patch_can_be_applied_and_every_variable_set() -> None:
-    patches = {name for name, each in TREATMENTS.items() if each.way is Way.PATCH}
+    patches = {name for name, each in TREATMENTS.items() if each.variable is None}
     assert patches == APPLICATIONS.keys()
     assert {name for name, each in TREATMENTS.items() if each.switches} == SWITCHABLE
-    variables = [each.variable for each in TREATMENTS.values() if each.way is Way.ENVIRONMENT]
-    assert all(variables)
-    assert not any(each.variable for each in TREATMENTS.values() if each.way is Way.PATCH)
 
 
 def test_fixes_that_treatments_apply_are_those_of_rules() -> None:
@@ -46,13 +53,26 @@ def test_fixes_that_treatments_apply_are_those_of_rules() -> None:
         own = [text for text in texts if any(f'"{fix}"' in text for fix in treatment.fixes)]
         for code in treatment.codes:
             assert any(f'code="{code}"' in text for text in own), (treatment.name, code)
-    found = find_by_fix("load-in-background")
-    assert found is not None
-    assert found.name == "loader-workers"
-    assert find_by_fix("check-shard") is None
 
 
-LOADER = {"workers": 0, "dataset_length": 100}
+@pytest.mark.parametrize(
+    ("fix", "facts", "name"),
+    [
+        ("load-in-background", {"loaders": [LOADER]}, "loader-workers"),
+        ("load-in-background", {"loaders": [LOADER | {"workers": 2}]}, "loader-prefetch"),
+        (
+            "load-in-background",
+            {"framework": "tensorflow", "pipelines": [{"prefetch": 0}]},
+            "tf-prefetch",
+        ),
+        ("check-shard", {"loaders": [LOADER]}, None),
+    ],
+)
+def test_a_fix_names_the_treatment_that_fits_the_job(
+    fix: str, facts: dict[str, Any], name: str | None
+) -> None:
+    treatment = find_by_fix(fix, situation(**facts))
+    assert name == (treatment and treatment.name)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +111,22 @@ LOADER = {"workers": 0, "dataset_length": 100}
         ("threads", {"threads": 1, "cores": 4.0}, 4),
         ("threads", {"threads": 8, "cores": 0.5}, 1),
         ("threads", {"threads": 2}, None),
+        ("rank-cores", {"local_world_size": 2}, True),
+        ("rank-cores", {"local_world_size": 2, "cores": 0.5}, None),
+        ("rank-cores", {}, None),
+        ("checkpoint-in-background", {"saves": True}, True),
+        ("checkpoint-in-background", {}, None),
+        ("ddp-compress-bf16", {"ddp": {"comm_hook": "own"}}, None),
+        ("ddp-power-sgd", {}, 2),
+        ("fsdp-keep-gathered", {}, None),
+        ("fsdp-keep-gathered", {"strategy": frozenset({"fsdp"})}, True),
+        ("cudnn-benchmark", {"device": "cpu"}, None),
+        ("cudnn-benchmark", {"device": "cuda:0"}, True),
+        ("loader-pin-memory", {"device": "cuda:0", "loaders": [{"pin_memory": True}]}, None),
+        ("tf-prefetch", {"framework": "tensorflow", "pipelines": [{"prefetch": 0}]}, True),
+        ("tf-prefetch", {"framework": "tensorflow", "pipelines": [{"prefetch": -1}]}, None),
+        ("tf-parallel-map", {"framework": "tensorflow", "pipelines": [{"parallel_calls": 1}]}, 2),
+        ("tf-parallel-map", {"framework": "tensorflow", "pipelines": [{}]}, None),
     ],
 )  # fmt: skip
 def test_a_value_is_proposed_where_the_treatment_fits(
@@ -101,10 +137,10 @@ def test_a_value_is_proposed_where_the_treatment_fits(
 
 
 def test_treatments_of_another_framework_or_strategy_do_not_fit() -> None:
-    other = Situation("tensorflow", frozenset({"mirrored"}), process_metadata({}), 2.0, 1, 0.5)
+    other = situation(framework="tensorflow", strategy=frozenset({"mirrored"}), garbage_share=0.5)
     fitting = {name for name, each in TREATMENTS.items() if each.find_value(other) is True}
-    assert fitting == {"gc-freeze"}
-    single = Situation("torch", frozenset({"single"}), process_metadata({}), 2.0, 1, 0.0)
+    assert fitting == {"gc-freeze", "keras-jit", "keras-mixed-bf16"}
+    single = situation(strategy=frozenset({"single"}))
     assert isinstance(TREATMENTS["ddp-bucket-view"].find_value(single), str)
 
 
@@ -135,4 +171,8 @@ def test_patches_go_to_the_probe_and_variables_to_the_environment() -> None:
     assert split_by_way({"threads": 2, "gc-freeze": True}) == (
         {"gc-freeze": True},
         {"OMP_NUM_THREADS": "2"},
+    )
+    assert split_by_way({"expandable-segments": True}) == (
+        {},
+        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     )

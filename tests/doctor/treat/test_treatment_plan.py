@@ -13,7 +13,7 @@ FACTS = {
     "optimizers": [{"class": "AdamW"}],
     "threads": 2,
 }
-JOB = Situation("torch", frozenset({"ddp"}), process_metadata(FACTS), 2.0, 1, 0.0)
+JOB = Situation("torch", frozenset({"ddp"}), process_metadata(FACTS), 2.0, 1, 0.0, saves=False)
 
 
 def finding(code: str, fix: str, ratio: float | None) -> Finding:
@@ -40,6 +40,8 @@ def test_what_findings_predict_to_gain_most_comes_first() -> None:
         "ddp-static-graph",
         "optimizer-fused",
         "optimizer-foreach",
+        "compile",
+        "channels-last",
     ]
     reasons = {each.name: each.reason for each in unfit}
     assert reasons["threads"] == "each rank has 2 already"

@@ -97,12 +97,24 @@ def _prefetch_more(change: Change, _: ProbeContext, dataloader: ModuleType) -> N
     edit_call(dataloader.DataLoader, "__init__", change, edit)
 
 
+def _pin_memory(change: Change, _: ProbeContext, dataloader: ModuleType) -> None:
+    """Lets loaders put batches into pinned memory."""
+    loader = dataloader.DataLoader
+    edit_call(loader, "__init__", change, setting(loader.__init__, "pin_memory", True))
+
+
+def _keep_gathered(change: Change, _: ProbeContext, fully_shard: ModuleType) -> None:
+    """Keeps the parameters that forward has gathered until backward has used them."""
+    edit = setting(fully_shard.fully_shard, "reshard_after_forward", False)
+    edit_call(fully_shard, "fully_shard", change, edit)
+
+
 def _set_in_ddp(argument: str, value: bool | None = None) -> Apply:
     """Sets an argument of DistributedDataParallel to `value`; None: to the treatment's value."""
 
     def apply(change: Change, _: ProbeContext, distributed: ModuleType) -> None:
         ddp, wanted = distributed.DistributedDataParallel, change.value if value is None else value
-        edit_call(ddp, "__init__", change, _setting(ddp.__init__, argument, wanted))
+        edit_call(ddp, "__init__", change, setting(ddp.__init__, argument, wanted))
 
     return apply
 
@@ -115,10 +127,10 @@ def _set_in_optimizer(kind: str, argument: str, excluded: str) -> Apply:
         if argument not in inspect.signature(optimizer.__init__).parameters:
             change.refuse(NO_ARGUMENT, f"{kind} of this torch")
             return
-        setting = _setting(optimizer.__init__, argument, True)
+        set_argument = setting(optimizer.__init__, argument, True)
 
         def edit(arguments: Arguments) -> str | None:
-            reason = setting(arguments)
+            reason = set_argument(arguments)
             if reason is None and arguments.get(excluded):
                 arguments[excluded] = None
             return reason
@@ -131,10 +143,10 @@ def _set_in_optimizer(kind: str, argument: str, excluded: str) -> Apply:
 def _drop_gradients(change: Change, _: ProbeContext, module: ModuleType) -> None:
     """Drops gradients in `zero_grad` calls that ask for zeros instead."""
     zero_grad = module.Optimizer.zero_grad
-    edit_call(module.Optimizer, "zero_grad", change, _setting(zero_grad, "set_to_none", True))
+    edit_call(module.Optimizer, "zero_grad", change, setting(zero_grad, "set_to_none", True))
 
 
-def _setting(function: Callable[..., Any], argument: str, value: Any) -> Edit:
+def setting(function: Callable[..., Any], argument: str, value: Any) -> Edit:
     """Sets an argument, unless it has this value already."""
     default = inspect.signature(function).parameters[argument].default
 
@@ -167,6 +179,10 @@ APPLICATIONS: dict[str, dict[str, Apply]] = {
         for module, kind in _OPTIMIZERS.items()
     },
     "drop-gradients": {"torch.optim.optimizer": _drop_gradients},
+    "loader-pin-memory": {_LOADER: _pin_memory},
+    "fsdp-keep-gathered": {
+        "torch.distributed.fsdp._fully_shard._fully_shard": _keep_gathered,
+    },
 }
 """For each treatment, the modules that it changes, and the function that changes each."""
 SWITCHABLE = frozenset({"drop-gradients"})

@@ -11,7 +11,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ..exits import is_library_code
-from . import call_arguments, loop_changes
+from . import (
+    background_saving,
+    call_arguments,
+    loop_changes,
+    model_changes,
+    tensorflow_changes,
+)
 from .trial_blocks import Switch, read_blocks
 
 if TYPE_CHECKING:
@@ -72,6 +78,9 @@ class Change:
 APPLICATIONS: Mapping[str, Mapping[str, Apply]] = {
     **call_arguments.APPLICATIONS,
     **loop_changes.APPLICATIONS,
+    **model_changes.APPLICATIONS,
+    **background_saving.APPLICATIONS,
+    **tensorflow_changes.APPLICATIONS,
 }
 """For each treatment, the modules that it changes, and the function that changes each."""
 

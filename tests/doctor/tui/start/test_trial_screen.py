@@ -72,10 +72,10 @@ def finding(fix: str, *, subject: str = "recording") -> Diagnosis:
 @pytest.mark.parametrize(
     ("diagnosis", "readonly", "answer"),
     [
-        (finding("no-sync"), True, READONLY),
+        (finding("compile"), True, READONLY),
         (finding("check-shard"), False, NO_TREATMENT),
-        (finding("no-sync", subject="process"), False, NOT_RECORDED),
-        (finding("no-sync"), False, None),
+        (finding("compile", subject="process"), False, NOT_RECORDED),
+        (finding("compile"), False, None),
     ],
     ids=["readonly", "nothing to try", "not recorded", "offered"],
 )
@@ -86,5 +86,5 @@ async def test_what_cannot_be_tried_is_one_sentence(
     async with app.run_test(size=(120, 24), notifications=True) as pilot:
         await pilot.press("escape")
         offer_trials(app, diagnosis, diagnosis.findings[0], readonly=readonly)
-        shown = answer or "mgpu-doctor treat /runs/4711 --only ddp-no-sync"
+        shown = answer or "mgpu-doctor treat /runs/4711 --only compile"
         await until(pilot, lambda: shown[:40] in screen_text(app), "the answer")
