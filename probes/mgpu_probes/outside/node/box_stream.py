@@ -33,6 +33,10 @@ _SELDOM = (
 """Words of the header that announce changes in the areas."""
 
 
+_ZEROS = {CHUNK: zlib.crc32(bytes(CHUNK))}
+"""A new copy is full of zeros, and so are most areas."""
+
+
 class NoBox(ValueError):  # noqa: N818 - a noun, like BadBox
     """The file is not a box that can be sent."""
 
@@ -68,12 +72,17 @@ class BoxStream:
         """Differs between two boxes of one name."""
         self._sent = dict.fromkeys((ring.name for ring in self._rings), 0)
         self._crcs: dict[int, int] = {}
+        """Offset of a chunk -> CRC of what the reader has there."""
+        self._unsent_crcs: Mapping[int, int] = _ZEROS
+        """Bytes of a chunk -> CRC of what the reader has if nothing was sent."""
         self._header = b""
         self._seldom: tuple[int, ...] = ()
         self._areas_at = 0.0
 
     def resume(self, cursors: Mapping[str, int]) -> None:
-        """Continues after the records that the reader has: ring -> newest sequence number."""
+        """Continues after the records that the reader has: ring -> newest sequence number. Which
+        chunks it has is unknown: all are sent."""
+        self._unsent_crcs = {}
         self._sent.update({name: at for name, at in cursors.items() if name in self._sent})
 
     def close(self) -> None:
@@ -132,7 +141,7 @@ class BoxStream:
         for at in range(0, len(raw), CHUNK):
             chunk = raw[at : at + CHUNK]
             crc = zlib.crc32(chunk)
-            if self._crcs.get(offset + at) != crc:
+            if self._crcs.get(offset + at, self._unsent_crcs.get(len(chunk))) != crc:
                 self._crcs[offset + at] = crc
                 yield pack_frame("chunk", zlib.compress(chunk, 1), box=number, at=offset + at)
 
