@@ -38,7 +38,7 @@ exec(compile(read(int(read(12))), "mgpu-doctor agent", "exec"))
 _SHELL = (
     'for python in python3 {names}; do "$python" -c '
     '"import sys; sys.exit(sys.version_info < (3, {oldest}))" 2>/dev/null && '
-    'exec "$python" -I -S -c "$0"; done; exec python3 -I -S -c "$0"'
+    'exec "$python" -I -S -c "$0" "$@"; done; exec python3 -I -S -c "$0" "$@"'
 )
 
 

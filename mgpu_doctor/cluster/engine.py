@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from mgpu_probes.outside.terminal_text import clean
 
@@ -47,10 +47,32 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
+class StepEngine(Engine, Protocol):
+    """An engine that also starts one command on many hosts at once."""
+
+    most_alone: int
+    """Hosts that are to be reached at the same time by a command each; if there are more, one
+    command reaches them."""
+
+    def step_command(self, hosts: Sequence[str], remote: str) -> list[str]:
+        """The command that runs `remote` on each of these hosts. Its standard input goes to all of
+        them; its output is as `step_output` describes."""
+        ...
+
+
 def start_agent(engine: Engine, host: str) -> subprocess.Popen[bytes] | Trouble:
     """Starts the command that runs an agent on a host: its child process, which reads the agent's
     program from its standard input, or why there is none."""
-    command = engine.command(host, remote_command())
+    return _start(engine.command(host, remote_command()))
+
+
+def start_step(engine: StepEngine, hosts: Sequence[str]) -> subprocess.Popen[bytes] | Trouble:
+    """The same for agents on several hosts."""
+    return _start(engine.step_command(hosts, remote_command()))
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[bytes] | Trouble:
     try:
         return subprocess.Popen(
             command,

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from types import TracebackType
 
+from mgpu_doctor.cluster.agent_command import AgentCommand, StepCommand
 from mgpu_doctor.cluster.agent_messages import Hello, JobFacts
-from mgpu_doctor.cluster.engine import Engine, Trouble
+from mgpu_doctor.cluster.engine import Engine, StepEngine, Trouble, start_agent, start_step
 from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_channel import HostChannel, HostState, Link
 from mgpu_doctor.cluster.host_mirror import HostMirror, HostRefused, JobKey
 
 JUMPED = 5.0
 """Seconds between two polls from which this process was stopped meanwhile, or the machine slept."""
+TEND_EVERY = 0.1
+"""Seconds between two passes over all hosts."""
 
 
 class Fleet:
@@ -27,7 +31,10 @@ class Fleet:
             HostChannel(host, engine, HostMirror(self._find_job, self._admit), every)
             for host in dict.fromkeys(hosts)
         ]
+        self._engine = engine
+        self._commands: list[AgentCommand] = []
         self._polled = time.monotonic()
+        self._tend_due = 0.0
 
     def __enter__(self) -> Fleet:
         return self
@@ -69,8 +76,7 @@ class Fleet:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.poll(0.1)
-            links = {state.link for state in self.states()}
-            if Link.OPENING not in links:
+            if not any(channel.link is Link.OPENING for channel in self._channels):
                 return
 
     def take_snapshot(self, job: GatheredJob, seconds: float) -> bool:
@@ -87,8 +93,8 @@ class Fleet:
         self._tend()
         waiting = select.poll()
         calls: dict[int, Callable[[], None]] = {}
-        for channel in self._channels:
-            for descriptor, events, call in channel.awaited():
+        for command in self._commands:
+            for descriptor, events, call in command.awaited():
                 waiting.register(descriptor, events)
                 calls[descriptor] = call
         for descriptor, _ in waiting.poll(1000 * seconds):
@@ -96,17 +102,60 @@ class Fleet:
 
     def close(self) -> None:
         """Ends all channels, and with them the agents."""
-        for channel in self._channels:
-            channel.hang_up()
-        for channel in self._channels:
-            channel.close()
+        for command in self._commands:
+            command.hang_up()
+        for command in self._commands:
+            command.close()
 
     def _tend(self) -> None:
+        """Does what time brings: gives up silent hosts, opens channels that are due."""
         now = time.monotonic()
         passed, self._polled = now - self._polled, now
+        if now < self._tend_due:
+            return
+        self._tend_due = now + TEND_EVERY
         for channel in self._channels:
             channel.tend(passed if passed >= JUMPED else 0.0)
-            channel.open_if_due()
+        self._commands = [command for command in self._commands if command.child is not None]
+        for command in self._commands:
+            command.tend()
+        due = [channel for channel in self._channels if channel.is_due()]
+        if not isinstance(self._engine, StepEngine) or len(due) <= self._engine.most_alone:
+            for channel in due:
+                self._open_alone(channel)
+            return
+        opening = sum(not command.is_heard for command in self._commands)
+        for group in list(self._group(due))[: max(0, self._engine.most_alone - opening)]:
+            self._open_step(self._engine, group)
+
+    def _group(self, due: Sequence[HostChannel]) -> Iterator[list[HostChannel]]:
+        """Yields hosts that one command reaches: at first all, then, because a single bad host may
+        prevent it, half as many after each failure."""
+        for failures, same in groupby(sorted(due, key=_failures), key=_failures):
+            group, size = list(same), max(1, len(self._channels) >> failures)
+            yield from (group[at : at + size] for at in range(0, len(group), size))
+
+    def _open_alone(self, channel: HostChannel) -> None:
+        child = start_agent(self._engine, channel.host)
+        if isinstance(child, Trouble):
+            channel.fail(child, time.monotonic())
+            return
+        channel.command = AgentCommand(self._engine, [channel], child)
+        self._commands.append(channel.command)
+
+    def _open_step(self, engine: StepEngine, channels: Sequence[HostChannel]) -> None:
+        if len(channels) == 1:
+            self._open_alone(channels[0])
+            return
+        child = start_step(engine, [channel.host for channel in channels])
+        if isinstance(child, Trouble):
+            for channel in channels:
+                channel.fail(child, time.monotonic())
+            return
+        step = StepCommand(engine, channels, child)
+        self._commands.append(step)
+        for channel in channels:
+            channel.command = step
 
     def _admit(self, hello: Hello) -> None:
         """Refuses a host that has the name of another one: ranks are told apart by it."""
@@ -124,3 +173,7 @@ class Fleet:
         if job is None:
             job = self._jobs[key] = GatheredJob(facts, host)
         return job
+
+
+def _failures(channel: HostChannel) -> int:
+    return channel.failures

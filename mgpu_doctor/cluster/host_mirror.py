@@ -129,8 +129,8 @@ class HostMirror:
         self._requests[self._last_request] = request
         return self._last_request
 
-    def make_request(self, every: float) -> bytes:
-        """The first line for a new agent: what has arrived already. `every`: seconds between
+    def make_request(self, every: float) -> dict[str, Any]:
+        """The first request for a new agent: what has arrived already. `every`: seconds between
         polls."""
         self.synced = False
         for request in self._requests.values():
@@ -143,7 +143,7 @@ class HostMirror:
             identity: (box.source, self._owners[identity].folder.name, box.cursors)
             for identity, box in self._known.items()
         }
-        return json.dumps({"every": every, "boxes": boxes, "files": self._files}).encode() + b"\n"
+        return {"every": every, "boxes": boxes, "files": self._files}
 
     def receive(self, frame: RawFrame) -> None:
         """Takes in a frame. Raises BadStream, and OSError if it cannot be written here."""

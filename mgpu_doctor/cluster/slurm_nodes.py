@@ -5,6 +5,7 @@ The messages are Slurm's (slurm_errno.c, srun of 22.05)."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from mgpu_doctor.cluster.engine import (
     Listing,
@@ -13,17 +14,25 @@ from mgpu_doctor.cluster.engine import (
     last_line,
     run_listing,
 )
+from mgpu_doctor.cluster.step_output import MEMBER
 from mgpu_doctor.errors import NOTHING_EXAMINED, WRONG_USAGE, DoctorError
 
 SECONDS_TO_START = 20
+MOST_ALONE = 32
+"""Nodes with an srun each; if there are more, one step reaches them, whose agents Slurm itself
+starts and joins. A choice: each srun is a process here and a step for the controller."""
 OPTIONS = (
     "--overlap",  # it would wait for the job's own steps to end
     f"--immediate={SECONDS_TO_START}",
-    *("--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--cpus-per-task=1"),
-    *("--gres=none", "--mpi=none", "--chdir=/"),
+    *("--ntasks-per-node=1", "--cpus-per-task=1", "--gres=none", "--mpi=none", "--chdir=/"),
+)
+OF_STEP = (
+    *("--label", "--input=all"),
+    *("--no-kill", "--kill-on-bad-exit=0", "--wait=0"),  # a node that fails leaves the others alone
 )
 _JOB = re.compile(r"\d{1,10}([_+]\d{1,7})?")
 _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
+_PREFIX = re.compile(r"^srun: (error: )?")
 _WHERE = "where Slurm's commands are on PATH, such as a login node"
 _NOT_YET = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESIZING")
 _RUNS = ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING", "STAGE_OUT")
@@ -33,13 +42,21 @@ class Slurm:
     """`--slurm`: the nodes of the job with this number."""
 
     name = "srun"
+    most_alone = MOST_ALONE
 
     def __init__(self, job: str) -> None:
         self._job = job
 
     def command(self, host: str, remote: str) -> list[str]:
-        place = (f"--jobid={self._job}", f"--nodelist={host}")
-        return ["srun", *place, *OPTIONS, "/bin/sh", "-c", remote]
+        return ["srun", *self._place(host), "/bin/sh", "-c", remote]
+
+    def step_command(self, hosts: Sequence[str], remote: str) -> list[str]:
+        script = MEMBER.format(remote=remote, name="$SLURMD_NODENAME")
+        return ["srun", *self._place(*hosts), *OF_STEP, "/bin/sh", "-c", script]
+
+    def _place(self, *hosts: str) -> tuple[str, ...]:
+        where = f"--jobid={self._job}", f"--nodelist={','.join(hosts)}"
+        return *where, f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", *OPTIONS
 
     def describe_trial(self, host: str) -> str:
         return f"srun --overlap --jobid={self._job} --nodelist={host} --nodes=1 --ntasks=1 true"
@@ -49,9 +66,10 @@ class Slurm:
             return trouble
         for mark, remedy in _REMEDIES:
             if line := next((line for line in text.splitlines() if mark in line), None):
-                reason = line.strip().removeprefix("srun: ").removeprefix("error: ")
+                reason = _PREFIX.sub("", line.strip())
                 return Trouble(f"srun fails with {reason!r}", remedy.format(job=self._job))
-        lines = [line for line in text.splitlines() if "Exited with exit code" not in line]
+        lines = [_PREFIX.sub("", line) for line in text.splitlines()]
+        lines = [line for line in lines if "Exited with exit code" not in line]
         error = last_line("\n".join(lines), code)
         return Trouble(f"srun fails with {error}", f"`{self.describe_trial(host)}` must work")
 

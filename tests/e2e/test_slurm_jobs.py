@@ -13,8 +13,10 @@ import pytest
 
 from mgpu_doctor.cluster.host_channel import Link
 from mgpu_doctor.cluster.host_fleet import Fleet
-from mgpu_doctor.cluster.slurm_nodes import find_nodes
-from tests.support.gathered_fleets import STEPS, diagnose_hosts, polled, steps_of
+from mgpu_doctor.cluster.slurm_nodes import Slurm, find_nodes
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.examine.host_cases import load_host_cases
+from tests.support.gathered_fleets import STEPS, boxes_of, diagnose_hosts, polled, steps_of
 from tests.support.jobs import JOBS, alone, until
 from tests.support.slurm_cluster import can_run_daemons, slurm_cluster
 
@@ -78,12 +80,45 @@ def test_the_slow_rank_is_named_with_its_node(job: str) -> None:
 def test_an_agent_that_is_killed_costs_nothing(job: str) -> None:
     with Fleet(*find_nodes(job), 0.1) as fleet:
         polled(fleet, lambda: all(state.link is Link.LIVE for state in fleet.states()))
-        child = fleet._channels[1].child
-        assert child is not None
-        child.kill()
+        command = fleet._channels[1].command
+        assert command is not None
+        assert command.child is not None
+        command.child.kill()
         polled(fleet, lambda: fleet.states()[1].link is Link.BROKEN)
         polled(fleet, lambda: fleet.states()[1].link is Link.LIVE)
         assert [state.lost for state in fleet.states()] == [0, 0]
+    until(lambda: len(_run("squeue", "--noheader", "--steps").splitlines()) == 1, 60)
+
+
+def test_one_step_reaches_all_nodes(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with more nodes than have an srun each."""
+    monkeypatch.setattr(Slurm, "most_alone", 1)
+    with Fleet(*find_nodes(job), 0.1) as fleet:
+        polled(fleet, lambda: all(state.link is Link.LIVE for state in fleet.states()))
+        (step,) = {channel.command for channel in fleet._channels}
+        assert step is not None
+        assert [(state.name, state.node) for state in fleet.states()] == [
+            (node, node) for node in NODES
+        ]
+        assert steps_of(fleet) == {0: STEPS, 1: STEPS}
+        agent = fleet._channels[1].mirror.hello
+        assert agent is not None
+        _run("srun", f"--jobid={job}", "--overlap", "--nodelist=node-b", "kill", str(agent.pid))
+        polled(fleet, lambda: fleet.states()[1].link is Link.BROKEN)
+        assert fleet.states()[0].link is Link.LIVE  # and stays in the step
+        polled(fleet, lambda: fleet.states()[1].link is Link.LIVE)
+        assert fleet._channels[0].command is step
+        assert step.child is not None
+        step.child.kill()
+        polled(fleet, lambda: fleet.states()[0].link is Link.BROKEN)
+        polled(fleet, lambda: all(state.link is Link.LIVE for state in fleet.states()))
+        assert [state.lost for state in fleet.states()] == [0, 0]
+        seen = [box.steps["seq"] for box in boxes_of(fleet).values()]
+        assert [(seq[-1] - seq[0] + 1 - len(seq), seq[0]) for seq in seen] == [(0, 1)] * 2
+    (case,) = load_host_cases(*find_nodes(job), lambda _: None)
+    (first, *_) = diagnose(case).findings
+    assert first.code == "straggler-compute"
+    assert [(culprit.rank, culprit.host) for culprit in first.culprits] == [(1, "node-b")]
     until(lambda: len(_run("squeue", "--noheader", "--steps").splitlines()) == 1, 60)
 
 

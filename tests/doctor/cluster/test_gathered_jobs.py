@@ -147,7 +147,7 @@ def test_what_a_host_recorded_itself(hosts: Hosts) -> None:
 
 def test_what_arrived_is_asked_for_no_more(hosts: Hosts) -> None:
     hosts.send(0, pack_frame("recording", job=0, path="/r"), part("console/stdout.log", b"hello\n"))
-    request = json.loads(hosts.mirrors[0].make_request(0.5))
+    request = json.loads(json.dumps(hosts.mirrors[0].make_request(0.5)))
     assert request["every"] == 0.5
     (job,) = hosts.jobs.values()
     cursors = {"steps": 30, "events": 0, "device": 0}

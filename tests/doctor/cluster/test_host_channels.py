@@ -16,7 +16,9 @@ from mgpu_probes.outside import processes
 
 from mgpu_doctor.case.model import State
 from mgpu_doctor.case.recording_case import load_recording
+from mgpu_doctor.cluster.agent_command import AgentCommand
 from mgpu_doctor.cluster.agent_program import TOO_OLD, remote_command
+from mgpu_doctor.cluster.engine import start_agent
 from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_channel import SILENCE, HostChannel, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
@@ -91,7 +93,7 @@ def test_ranks_are_found_and_followed(rank: NodeRank) -> None:
 def test_the_agent_ends_with_its_channel(rank: NodeRank) -> None:
     with Fleet(["here"], ShellEngine(), EVERY) as fleet:
         fleet.wait_until_read(30)
-        agent, child = agent_of(fleet), fleet._channels[0].child
+        agent, child = agent_of(fleet), fleet._commands[0].child
         assert processes.is_alive(agent)
         assert copies(fleet, rank)
     assert child is not None
@@ -268,20 +270,26 @@ def test_a_silent_host_is_given_up_and_a_stopped_reader_is_no_silence() -> None:
     clock = Clock()
     engine = ShellEngine({"a": ("/bin/sleep", "100")})
     channel = HostChannel("a", engine, HostFrames().mirror, 1.0, clock)
-    channel.open_if_due()
+
+    def open_now() -> AgentCommand:
+        child = start_agent(engine, "a")
+        assert isinstance(child, subprocess.Popen)
+        channel.command = AgentCommand(engine, [channel], child, clock)
+        return channel.command
+
+    assert channel.is_due()
+    command = open_now()
     clock.now += SILENCE - 1
     channel.tend(0.0)
-    assert channel.child is not None
+    assert channel.command is command
     clock.now += 1000
     channel.tend(1000.0)
-    assert channel.child is not None
+    assert channel.command is command
     clock.now += 2
     channel.tend(0.0)
-    assert channel.child is None
+    assert not channel.is_due()  # not at once
+    assert command.child is None
     assert channel.state().link is Link.BROKEN
-    channel.open_if_due()
-    assert channel.child is None  # not at once
     clock.now += 1
-    channel.open_if_due()
-    assert channel.child is not None
-    channel.close()
+    assert channel.is_due()
+    open_now().close()

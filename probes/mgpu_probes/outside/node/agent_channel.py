@@ -1,18 +1,25 @@
 """An agent's side of its channel: requests come on standard input, frames go to standard output.
 
 The process ends with the channel, whatever its other threads do. So an agent leaves nothing behind,
-also if its reader is killed, or takes no more."""
+also if its reader is killed, or takes no more.
+
+If the command that started it reaches several hosts at once, all agents get all requests, and their
+outputs are merged line by line: then frames are sent as lines of text."""
 
 from __future__ import annotations
 
+import binascii
 import json
 import os
 import queue
 import select
+import sys
 import threading
 from typing import Any
 
 Json = dict[str, Any]
+LINE = 720
+"""Bytes of a line before they become text: srun splits lines of more than 1,024 characters."""
 
 
 class AgentChannel:
@@ -23,6 +30,8 @@ class AgentChannel:
         self.requests: queue.Queue[Json] = queue.Queue()
         self._silence = silence
         self._longest = longest
+        self._name = sys.argv[1] if len(sys.argv) > 1 else None
+        """What requests call this host, if the channel is one of several hosts."""
         self._out = os.dup(1)
         os.dup2(2, 1)  # nothing that is printed by accident gets into the stream
         threading.Thread(target=self._listen, daemon=True).start()
@@ -40,15 +49,25 @@ class AgentChannel:
                     request = json.loads(text)
                 except ValueError:
                     continue
-                if isinstance(request, dict):
+                if isinstance(request, dict) and request.get("to", self._name) == self._name:
+                    if request.get("end"):
+                        os._exit(0)
                     self.requests.put(request)
         os._exit(0)
 
     def write(self, data: bytes) -> None:
         """Writes all of it; a reader that takes no more makes the agent wait, and nobody else."""
+        if self._name is not None:
+            data = to_lines(data)
         view = memoryview(data)
         try:
             while view:
                 view = view[os.write(self._out, view) :]
         except OSError:
             os._exit(0)  # the channel has ended
+
+
+def to_lines(data: bytes) -> bytes:
+    """The same as lines of base64."""
+    pieces = (data[at : at + LINE] for at in range(0, len(data), LINE))
+    return b"".join(map(binascii.b2a_base64, pieces))
