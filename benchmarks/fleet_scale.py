@@ -71,8 +71,8 @@ def _take_in(fleet: Fleet, seconds: float) -> None:
         fleet.poll(0.1)
     cores = (time.process_time() - spent) / passed
     print(
-        f"reader: {cores:.1%} of a core, {(_steps(fleet) - steps) / passed:.0f} records per second, "
-        f"{_resident():.0f} MB resident, "
+        f"reader: {cores:.1%} of a core, {_resident():.0f} MB resident; "
+        f"{(_steps(fleet) - steps) / passed:.0f} records and "
         f"{(_written() - written) / passed / 1e6:.1f} MB written per second"
     )
 
