@@ -33,7 +33,7 @@ def load_host_cases(hosts: Sequence[str], engine: Engine, tell: Tell) -> list[Ca
         tell(f"reading {', '.join(hosts[:MOST_LISTED])}")
         fleet.wait_until_read(SECONDS_TO_ANSWER)
         states = fleet.states()
-        gaps = (*list_host_gaps(states), *_list_unrecorded(fleet))
+        gaps = (*list_host_gaps(states), *_list_unrecorded(fleet, states))
         try:
             found = [_load(job, fleet, tell) for job in fleet.jobs]
         except (NotARecording, OSError) as error:
@@ -121,16 +121,32 @@ def _list_gaps(state: HostState) -> Iterable[Unexamined]:
         )
 
 
-def _list_unrecorded(fleet: Fleet) -> Iterable[Unexamined]:
-    for host, facts in fleet.unrecorded[:MOST_LISTED]:
+def _list_unrecorded(fleet: Fleet, states: Iterable[HostState]) -> Iterable[Unexamined]:
+    unrecorded = fleet.unrecorded
+    busy = {host for host, _ in unrecorded} | {name for job in fleet.jobs for name in job.hosts}
+    idle = [state for state in states if not {state.name, state.node} & busy]
+    for host, facts in unrecorded[:MOST_LISTED]:
+        name = f"{facts.launcher or 'job'} {facts.pid} on {host}"
+        if facts.launcher is not None and not facts.ranks:
+            yield _describe_waiting_launcher(name, idle)
+            continue
         refused = f" ({facts.refused[0]})" if facts.refused else ""
         numbers = sorted(rank for rank, _ in facts.ranks if rank is not None)
         what = f"ranks {', '.join(map(str, numbers[:MOST_LISTED]))}" if numbers else "its ranks"
-        yield Unexamined(
-            f"{facts.launcher or 'job'} {facts.pid} on {host}",
-            f"{what} have no black boxes that can be read{refused}",
-            _RECORD_IT,
-        )
+        yield Unexamined(name, f"{what} have no black boxes that can be read{refused}", _RECORD_IT)
+
+
+def _describe_waiting_launcher(name: str, idle: Sequence[HostState]) -> Unexamined:
+    """A launcher that has started no rank: those of all hosts first wait for each other. `idle`:
+    hosts that run no job, or are not seen."""
+    absent = ", ".join(state.name for state in idle[:MOST_LISTED])
+    where = f", and no launcher is seen on {absent}" if absent else ""
+    return Unexamined(
+        name,
+        f"it has started no rank: the launchers of a job wait for each other first{where}",
+        f"start the job on {absent or 'all of its hosts'}, with the same address, port and number "
+        "of hosts",
+    )
 
 
 def explain_nothing(states: Sequence[HostState], gaps: Sequence[Unexamined]) -> str:

@@ -80,6 +80,21 @@ def test_hosts_that_do_not_answer() -> None:
     assert not runs().exists()
 
 
+def test_a_launcher_that_waits_for_another_host(tmp_path: Path) -> None:
+    torchrun = tmp_path / "torchrun"
+    torchrun.write_text("import time; time.sleep(600)")
+    with subprocess.Popen((sys.executable, torchrun, "--nnodes", "2", "train.py")) as launcher:
+        try:
+            done = run("diagnose", "--hosts", "here,gone", "--json")
+        finally:
+            launcher.kill()
+    said = done.stdout + done.stderr  # the first if another job runs on this machine
+    assert f"torchrun {launcher.pid} on here" in said
+    assert "it has started no rank" in said
+    assert "no launcher is seen on gone" in said
+    assert "start the job on gone" in said
+
+
 def test_without_ssh(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ssh.unlink()
     monkeypatch.setenv("PATH", str(ssh.parent))
