@@ -57,7 +57,7 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
                 phases=of_rank,
                 where=_where(rank, places),
                 busy_waiting=None if rank.rank is None else waiting.get(rank.rank),
-                still_seconds=None if rank.pid is None else still.get(rank.pid),
+                still_seconds=None if rank.stack_pid is None else still.get(rank.stack_pid),
             )
             for rank, of_rank in zip(measures.case.ranks, phases, strict=True)
         ),
@@ -253,8 +253,8 @@ def _middle(values: npt.NDArray[np.int64]) -> float:
 def _where(rank: Rank, places: Mapping[int, str]) -> str | None:
     """What the rank is doing, by its stack, which is newer, or by its black box."""
     lives = rank.state in (State.RUNNING, State.WAITING)
-    if lives and rank.pid is not None and rank.pid in places:
-        return places[rank.pid]
+    if lives and rank.stack_pid is not None and rank.stack_pid in places:
+        return places[rank.stack_pid]
     return (rank.now.site or rank.now.phase) if rank.now is not None else None
 
 

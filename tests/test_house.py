@@ -237,7 +237,6 @@ HOOK, LEAF = "one file per hooked subject", "imported by packages that share not
 SMALL_MODULES = {
     "mgpu_doctor.__main__": ENTRY,
     "mgpu_doctor.case.user_code": LEAF,
-    "mgpu_doctor.cluster.joint_snapshots": "pure, apart from files",
     "mgpu_doctor.case.log_matches": "a type that crosses rooms",
     "mgpu_doctor.cli.completion": VERB,
     "mgpu_doctor.cli.explain": VERB,

@@ -46,6 +46,17 @@ class Loop(NamedTuple):
     last: Whole = 0
 
 
+PIDS = 1 << 22
+"""More than the largest pid of Linux (its PID_MAX_LIMIT). In a snapshot of several hosts, pids of
+the second host are so much higher, those of the third twice as much, and so on: pids of different
+hosts, above all of containers, are often equal."""
+
+
+def pid_on_host(pid: int) -> int:
+    """The pid that a process of a snapshot has on its host."""
+    return pid % PIDS
+
+
 @dataclass(frozen=True, slots=True)
 class Thread:
     """The stack of one thread. `frames`: innermost first. None: the source does not show it."""
@@ -136,6 +147,8 @@ class JobSnapshot:
     """Loops of the scripts around the lines of the ranks' stacks; empty: none, or not read."""
     missing: Annotated[tuple[Whole, ...], Many] = ()
     """Ranks that should be on this host and for which there is no process."""
+    hosts: Annotated[tuple[Name, ...], Many] = ()
+    """The hosts of the job, in the order of their pids (`PIDS`); empty: there is one."""
 
     @property
     def ranks(self) -> tuple[Process, ...]:

@@ -198,6 +198,13 @@ class Rank:
     by the sequence number of the step record; None: the box has no room for any."""
     device_position: DevicePosition | NoPosition = NoPosition.NO_BOX
     """How far its device got while the host was blocked, or why that is unknown."""
+    pids_above: int = 0
+    """What is added to pids of its host in stack snapshots, which may be of several hosts."""
+
+    @property
+    def stack_pid(self) -> int | None:
+        """Its pid in stack snapshots."""
+        return None if self.pid is None else self.pid + self.pids_above
 
     @property
     def last_step(self) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -20,7 +20,7 @@ from mgpu_doctor.case.ending_gaps import read_endings, unread_log
 from mgpu_doctor.case.flight_records import Flight, read_folder
 from mgpu_doctor.case.host_samples import decode_host_sample
 from mgpu_doctor.case.job_facts import command_of, ending, job_of, reported_by_launcher
-from mgpu_doctor.case.job_snapshots import decode_job_snapshot
+from mgpu_doctor.case.job_snapshots import PIDS, JobSnapshot, decode_job_snapshot
 from mgpu_doctor.case.lenient_json import Moment, Positive, line_decoder
 from mgpu_doctor.case.log_case import signs_of
 from mgpu_doctor.case.model import Case, Gap, JobEnd, Outcome, ProcessEnd, Rank, Subject, Unexamined
@@ -94,6 +94,7 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
         for sample in lines.of([host], layout.DEVICE_SAMPLES, DeviceReader(host.name).decode)
     ]
     snapshots = lines.of(hosts, layout.LOOKS, decode_job_snapshot)
+    current = _number_pids(current, snapshots)
     endings, unread = read_endings(hosts, until, root=path)
     if job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
         unexamined += unread
@@ -134,6 +135,15 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
         tried=read_tried(path),
         applied=read_applied(info),
         unexamined=tuple(unexamined),
+    )
+
+
+def _number_pids(ranks: Iterable[Rank], snapshots: Sequence[JobSnapshot]) -> list[Rank]:
+    """The ranks with what snapshots of several hosts add to their pids."""
+    hosts = snapshots[-1].hosts if snapshots else ()
+    above = {host: number * PIDS for number, host in enumerate(hosts)}
+    return (
+        [replace(rank, pids_above=above.get(rank.host, 0)) for rank in ranks] if above else [*ranks]
     )
 
 

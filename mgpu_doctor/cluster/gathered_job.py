@@ -125,7 +125,7 @@ class GatheredJob:
 
     def join_snapshots(self) -> bool:
         """Adds the snapshots that have arrived to the recording, as one; whether it could."""
-        joint = join_snapshots(self.snapshots)
+        joint = join_snapshots(self.snapshots, self.hosts)
         first = next(iter(self.snapshots), "")
         self.snapshots = {}
         if joint is not None:

@@ -71,7 +71,7 @@ def _load(job: GatheredJob, fleet: Fleet, tell: Tell) -> Case:
 
 _UNREAD_STACKS = Unexamined(
     "stacks",
-    "they were not read in time, or processes of two hosts have one number",
+    "they were not read in time",
     "run `mgpu-doctor diagnose` on the hosts",
 )
 

@@ -77,13 +77,13 @@ def _recorded(
 ) -> RankStacks | str:
     """Returns the newest snapshot of the recording."""
     snapshots = [snapshot for snapshot in case.job_snapshots if snapshot.stacks]
+    place = rank.host, rank.pid
+    pid = next((one.stack_pid for one in case.ranks if (one.host, one.pid) == place), rank.pid)
     if alone:
-        snapshots = [
-            snapshot for snapshot in snapshots if rank.pid is not None and snapshot.stack(rank.pid)
-        ]
+        snapshots = [snapshot for snapshot in snapshots if pid is not None and snapshot.stack(pid)]
     if not snapshots:
         return NOT_RECORDED
-    return RankStacks(snapshots[-1], rank.pid) if alone else merged(case, snapshots[-1:], findings)
+    return RankStacks(snapshots[-1], pid) if alone else merged(case, snapshots[-1:], findings)
 
 
 def merged(case: Case, snapshots: Sequence[JobSnapshot], findings: Sequence[Finding]) -> RankStacks:

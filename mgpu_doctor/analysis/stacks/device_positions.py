@@ -25,11 +25,11 @@ long."""
 
 
 def list_positions(ranks: Iterable[Rank]) -> dict[int, DevicePosition]:
-    """Pid -> how far the device got, of the ranks for which that is known."""
+    """Pid in snapshots -> how far the device got, of the ranks for which that is known."""
     return {
-        rank.pid: rank.device_position
+        rank.stack_pid: rank.device_position
         for rank in ranks
-        if rank.pid is not None and isinstance(rank.device_position, DevicePosition)
+        if rank.stack_pid is not None and isinstance(rank.device_position, DevicePosition)
     }
 
 

@@ -221,7 +221,7 @@ def _describe_straggler(
     )
     return SampledStraggler(
         rank=suspect,
-        pid=series[suspect][-1].pid,
+        pid=series[suspect][-1].host_pid,
         kind=kind,
         snapshots=count,
         seconds=snapshots[-1].at - snapshots[0].at,

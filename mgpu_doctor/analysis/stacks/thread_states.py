@@ -15,7 +15,15 @@ from mgpu_doctor.analysis.stacks.wait_classifier import (
     classify_frames,
     classify_thread,
 )
-from mgpu_doctor.case.job_snapshots import Frame, JobSnapshot, Process, Role, Stack, Thread
+from mgpu_doctor.case.job_snapshots import (
+    Frame,
+    JobSnapshot,
+    Process,
+    Role,
+    Stack,
+    Thread,
+    pid_on_host,
+)
 
 _PARKED = (
     "threading.py",
@@ -54,6 +62,7 @@ class ThreadState:
 
     rank: int | None
     pid: int
+    """As in the snapshot, where pids of several hosts are told apart."""
     doing: Doing
     operation: str | None
     certain: bool
@@ -78,6 +87,11 @@ class ThreadState:
     def point(self) -> ThreadState:
         """The state of the data-loader worker that the rank waits for, else its own."""
         return self.worker or self
+
+    @property
+    def host_pid(self) -> int:
+        """Its pid on its host."""
+        return pid_on_host(self.pid)
 
 
 def list_thread_states(

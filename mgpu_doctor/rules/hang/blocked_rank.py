@@ -70,8 +70,10 @@ def _waits_for_own_side(state: ThreadState, waiting: Collection[int]) -> bool | 
     if other_end is None:
         return None
     holders = [holder.partition(" ")[0] for holder in other_end[1].split(", ")]
+    above = state.pid - state.host_pid
     return all(
-        holder == "itself" or (holder.isdigit() and int(holder) in waiting) for holder in holders
+        holder == "itself" or (holder.isdigit() and int(holder) + above in waiting)
+        for holder in holders
     )
 
 
@@ -131,7 +133,7 @@ def describe_activity(progress: RankProgress) -> str:
     worker = progress.state.worker
     if worker is not None:
         activity = _describe_process(progress, worker)
-        return f"waits for its data-loader worker {worker.pid}, which {activity}"
+        return f"waits for its data-loader worker {worker.host_pid}, which {activity}"
     return _describe_process(progress, progress.state)
 
 
@@ -200,7 +202,7 @@ def suggest_fixes(progress: RankProgress, *, alive: bool) -> tuple[Fix, ...]:
     if progress.napping:
         return (_DO_NOT_POLL,)
     if state.doing is Doing.STOPPED:
-        command = f"`kill -CONT {state.pid}`. " if alive else ""
+        command = f"`kill -CONT {state.host_pid}`. " if alive else ""
         return (
             Fix(
                 "continue",
@@ -224,10 +226,10 @@ def _fix_loader(state: ThreadState) -> Fix:
     else:
         where = frames.format_location(worker.place) or "the dataset"
         how = (
-            f"Fix {where}, where worker {worker.pid} is blocked. With `num_workers=0` the same "
-            "code runs in the rank itself, under a debugger; `DataLoader(…, timeout=60)` turns "
-            "such a wait into an error. A lock that was held while workers were forked is never "
-            "released in them: create it in `worker_init_fn`, or use "
+            f"Fix {where}, where worker {worker.host_pid} is blocked. With `num_workers=0` the "
+            "same code runs in the rank itself, under a debugger; `DataLoader(…, timeout=60)` "
+            "turns such a wait into an error. A lock that was held while workers were forked is "
+            "never released in them: create it in `worker_init_fn`, or use "
             "`multiprocessing_context='spawn'`."
         )
     return Fix("fix-the-data-set", "Fix what blocks the data-loader worker", how)

@@ -181,12 +181,16 @@ def _how_it_ended(hang: Hang, case: Case) -> str:
     if end.signal is None:
         return f"It ended with exit code {end.exit_code}."
     kind = FailureKind.KILLED if end.signal == signal.SIGKILL else FailureKind.SIGNAL
-    failure = RankFailure(kind, state.rank, PROCESS_TABLE, 0.97, pid=state.pid, signal=end.signal)
+    failure = RankFailure(
+        kind, state.rank, PROCESS_TABLE, 0.97, pid=state.host_pid, signal=end.signal
+    )
     return failure_text.cause_of(with_memory(failure, case), case)
 
 
 def _find_end(state: ThreadState, case: Case) -> ProcessEnd | None:
-    return next((end for end in case.ends if end.pid == state.pid), None)
+    """How its process ended; None: unknown, or processes of two hosts with its pid have ended."""
+    ends = [end for end in case.ends if end.pid == state.host_pid]
+    return ends[0] if len(ends) == 1 else None
 
 
 def _gone_rows(hang: Hang, case: Case) -> Iterable[Evidence]:

@@ -71,7 +71,7 @@ def _find_device_behind(measures: Measures, _: Limits) -> Iterable[Finding]:
             Evidence("time in which no device went on", round(seconds, 1), "s", None, DEVICES),
         ),
         since_step=position.step,
-        fixes=(_fix(measures.case, culprit.pid),),
+        fixes=(_fix(measures.case, culprit.host_pid),),
     )
 
 

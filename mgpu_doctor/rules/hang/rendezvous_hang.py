@@ -116,7 +116,7 @@ def _describe_absence(absent: list[int], dead: Sequence[RankProgress]) -> str:
 def _are_past_startup(hang: Hang, case: Case) -> bool:
     """Whether all of them have run for so long that they are not just starting."""
     pids = {state.pid for state in hang.waiting}
-    started = {rank.pid: rank.started for rank in case.ranks if rank.pid in pids}
+    started = {rank.stack_pid: rank.started for rank in case.ranks if rank.stack_pid in pids}
     return len(started) == len(pids) and all(
         at is not None and case.job_snapshots[-1].at - at >= PAST_STARTUP for at in started.values()
     )

@@ -32,7 +32,8 @@ def build_branches(case: Case, findings: Iterable[Finding]) -> tuple[Branch, ...
 
 
 def describe_places(case: Case) -> dict[int, str]:
-    """Pid of a rank -> where its newest stack is: `all_reduce train.py:87`, `load() data.py:9`."""
+    """Pid of a rank in snapshots -> where its newest stack is: `all_reduce train.py:87`, or
+    `load() data.py:9`."""
     if not case.job_snapshots:
         return {}
     places = {}

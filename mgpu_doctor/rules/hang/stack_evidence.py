@@ -43,7 +43,7 @@ def hang_seconds(hang: Hang, case: Case) -> float:
     waited = [
         (max(newest, rank.ended or newest) if rank.now.since <= newest else newest) - rank.now.since
         for rank in case.ranks
-        if rank.pid in pids and rank.now is not None and rank.now.phase == "wait"
+        if rank.stack_pid in pids and rank.now is not None and rank.now.phase == "wait"
     ]
     return max(hang.seconds, min(waited, default=0.0))
 
@@ -68,7 +68,7 @@ def long_seconds(case: Case) -> float:
 def have_timed_out(hang: Hang, case: Case) -> bool:
     """Whether every waiting rank ended with a timeout error. The first one closes its connections,
     so that another, which waited as long, may report that instead."""
-    errors = {rank.pid: rank.error for rank in case.ranks if rank.error is not None}
+    errors = {rank.stack_pid: rank.error for rank in case.ranks if rank.error is not None}
     ends = [errors.get(state.pid) for state in hang.waiting]
     timed_out = [end for end in ends if end is not None and _is_timeout(end)]
     longest = max((end.wait.seconds for end in timed_out if end.wait is not None), default=math.inf)
@@ -88,7 +88,7 @@ def find_culprit(measures: Measures, state: ThreadState) -> Culprit:
     rank = measures.rank(state.rank) if state.rank is not None else None
     hosts = measures.case.job.hosts
     host = rank.host if rank is not None else hosts[0] if len(hosts) == 1 else None
-    return Culprit(state.rank, host=host, device=rank.device if rank else None, pid=state.pid)
+    return Culprit(state.rank, host=host, device=rank.device if rank else None, pid=state.host_pid)
 
 
 def rank_numbers(states: Iterable[ThreadState]) -> tuple[int, ...]:
@@ -110,7 +110,7 @@ def name_ranks(states: Iterable[ThreadState]) -> str:
 
 def name_process(state: ThreadState) -> str:
     """`rank 2`, or `process 4711`."""
-    return f"process {state.pid}" if state.rank is None else f"rank {state.rank}"
+    return f"process {state.host_pid}" if state.rank is None else f"rank {state.rank}"
 
 
 def describe_waiters(hang: Hang, culprits: int, *, certain: bool) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.thread_states import list_thread_states
 from mgpu_doctor.analysis.stacks.wait_classifier import WAITING, Doing
-from mgpu_doctor.case.job_snapshots import Frame, JobSnapshot, Stack, Thread
+from mgpu_doctor.case.job_snapshots import Frame, JobSnapshot, Stack, Thread, pid_on_host
 from mgpu_doctor.case.user_code import is_user_code
 from mgpu_doctor.formatting import UNKNOWN, format_count
 from mgpu_doctor.live.rank_output import Output
@@ -100,7 +100,7 @@ def _state_lines(snapshot: JobSnapshot, pid: int) -> Iterator[Text]:
         )
         yield from _threads(own)
     for worker in workers:
-        yield Text(f"data-loader worker, pid {worker.pid}", style="cyan")
+        yield Text(f"data-loader worker, pid {pid_on_host(worker.pid)}", style="cyan")
         yield from _frames(worker.main.frames if worker.main else (), OTHERS_FRAMES)
 
 

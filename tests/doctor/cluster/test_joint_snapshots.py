@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.case.job_snapshots import read_job_snapshot
+from mgpu_doctor.case.job_snapshots import PIDS, pid_on_host, read_job_snapshot
 from mgpu_doctor.cluster.joint_snapshots import MOST_BYTES, join_snapshots
 
 
@@ -17,7 +17,7 @@ def snapshot(pid: int, rank: int, threads: int = 1) -> dict[str, Any]:
         "at": 1000.0 + rank,
         "launcher": None if rank else "torchrun",
         "world_size": 2,
-        "processes": [{"pid": pid, "role": "rank", "rank": rank, "state": "S"}],
+        "processes": [{"pid": pid, "parent": 3, "role": "rank", "rank": rank, "state": "S"}],
         "stacks": [
             {
                 "pid": pid,
@@ -35,23 +35,33 @@ def snapshot(pid: int, rank: int, threads: int = 1) -> dict[str, Any]:
     }
 
 
-def test_all_ranks_are_in_one_snapshot() -> None:
-    joint = join_snapshots({"node-a": snapshot(10, 0), "node-b": snapshot(11, 1)})
+HOSTS = ("node-a", "node-b", "node-c")
+
+
+def test_all_ranks_are_in_one_snapshot_and_told_apart_if_their_pids_are_equal() -> None:
+    joint = join_snapshots({"node-c": snapshot(10, 1), "node-a": snapshot(10, 0)}, HOSTS)
     read = read_job_snapshot(joint)
     assert read is not None
-    assert [(rank.pid, rank.rank) for rank in read.ranks] == [(10, 0), (11, 1)]
-    assert [stack.pid for stack in read.stacks] == [10, 11]
+    numbers = {rank.rank: rank.pid for rank in read.ranks}
+    assert numbers == {0: 10, 1: 10 + 2 * PIDS}
+    assert {rank: pid_on_host(pid) for rank, pid in numbers.items()} == {0: 10, 1: 10}
+    assert {stack.pid for stack in read.stacks} == {*numbers.values()}
+    assert [process.parent for process in read.processes] == [3 + 2 * PIDS, 3]
+    assert read.hosts == HOSTS
     assert (read.at, read.launcher, read.world_size) == (1001.0, "torchrun", 2)
 
 
-def test_processes_of_one_number_are_not_taken_for_each_other() -> None:
-    assert join_snapshots({"node-a": snapshot(10, 0), "node-b": snapshot(10, 1)}) is None
-    assert join_snapshots({}) is None
+def test_of_one_host_pids_stay() -> None:
+    read = read_job_snapshot(join_snapshots({"node-a": snapshot(10, 0)}, ("node-a",)))
+    assert read is not None
+    assert [rank.pid for rank in read.ranks] == [10]
+    assert read.hosts == ()
+    assert join_snapshots({}, HOSTS) is None
 
 
 @pytest.mark.parametrize(("threads", "kept"), [(1, 1), (250, 250), (3000, 1)])
 def test_of_long_snapshots_the_main_threads_are_kept(threads: int, kept: int) -> None:
-    joint = join_snapshots({"node-a": snapshot(10, 0, threads), "node-b": snapshot(11, 1)})
+    joint = join_snapshots({"node-a": snapshot(10, 0, threads), "node-b": snapshot(11, 1)}, HOSTS)
     assert joint is not None
     assert len(json.dumps(joint)) <= MOST_BYTES
     assert [len(stack["threads"]) for stack in joint["stacks"]] == [kept, 1]
