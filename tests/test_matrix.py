@@ -11,8 +11,15 @@ from mgpu_trainers import catalogue
 
 from tests.matrix import checks, page
 from tests.matrix.__main__ import main
-from tests.matrix.checks import TENSORFLOW, TORCH, checks_of
-from tests.matrix.environments import ENVIRONMENTS, Framework, NotTriedError, build
+from tests.matrix.checks import SMOKE_CHECKS, TENSORFLOW, TORCH, checks_of
+from tests.matrix.environments import (
+    ENVIRONMENTS,
+    SMOKE_ENVIRONMENTS,
+    Built,
+    Framework,
+    NotTriedError,
+    build,
+)
 from tests.matrix.page import ORDER, RESULTS, render
 from tests.matrix.results import Result, count_tries, load, merge, save
 from tests.matrix.sites import TRIES, Check, Site, examine
@@ -246,6 +253,32 @@ def test_an_environment_without_its_python_is_not_tried(
     fails.chmod(0o755)
     with pytest.raises(NotTriedError, match=r"no Python 3\.10"):
         build(ENVIRONMENTS[0], tmp_path / "environment")
+
+
+def test_a_smoke_test_without_its_environments_says_so_and_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    kept = RESULTS.read_text(encoding="utf-8")
+    assert main(["--smoke", "--folder", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    for name in SMOKE_ENVIRONMENTS:
+        assert f"WARNING: {name} WAS NOT RUN: no Python 3." in printed
+    assert "smoke test: not run: 2" in printed
+    assert RESULTS.read_text(encoding="utf-8") == kept
+
+
+def test_a_smoke_test_fails_where_a_check_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built = Built(Path("python"), {}, None, 0)
+    monkeypatch.setattr("tests.matrix.__main__.build", lambda *_: built)
+    verdicts = iter([WORKS, fails("late"), WORKS, WORKS])
+    monkeypatch.setattr("tests.matrix.__main__.examine", lambda *_: next(verdicts))
+    assert main(["--smoke", "--folder", str(tmp_path)]) == 1
+    assert "smoke test: works: 3, fails: 1" in capsys.readouterr().out
+    assert {check.name for check in TORCH}.issuperset(SMOKE_CHECKS)
 
 
 def test_an_unknown_environment_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,12 @@
 """Runs end-to-end checks in fresh environments of other versions: `make matrix`.
 
-    python -m tests.matrix [ENVIRONMENT…] [--only WORD] [--keep] [--folder FOLDER]
+    python -m tests.matrix [ENVIRONMENT…] [--only WORD] [--smoke] [--keep] [--folder FOLDER]
 
 Without names it runs all environments, one after the other: hours, and several GB of disk for each,
 which are given back; with `--keep` they stay, and are used again. `--list` prints names and checks,
-`--page` only writes the page anew. Exit code: 1 if a check failed.
+`--page` only writes the page anew. `--smoke` is for CI: a few checks of the oldest and the newest
+torch, kept nowhere. Exit code: 1 if a check failed; an environment that cannot be made is said to
+be not run, and fails nothing: a network may be the reason.
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 
-from tests.matrix.checks import checks_of
+from tests.matrix.checks import SMOKE_CHECKS, checks_of
 from tests.matrix.environments import (
     ENVIRONMENTS,
+    LONGEST_INSTALL,
+    LONGEST_SMOKE_INSTALL,
+    SMOKE_ENVIRONMENTS,
     Built,
     Environment,
     Framework,
@@ -43,10 +49,12 @@ def main(words: Sequence[str]) -> int:
             names = ", ".join(check.name for check in checks_of(framework))
             print(f"checks of {framework.value}: {names}")
         return 0
+    environments = [] if options.page else _choose(options)
+    if options.smoke:
+        return _smoke(environments, options)
     results = load(RESULTS)
     failed = False
-    chosen = [] if options.page else options.names or [each.name for each in ENVIRONMENTS]
-    for environment in (each for each in ENVIRONMENTS if each.name in chosen):
+    for environment in environments:
         before = results.get(environment.name)
         for newer in examine_environment(environment, options):
             counted = newer if options.recount else count_tries(before, newer)
@@ -60,6 +68,26 @@ def main(words: Sequence[str]) -> int:
     return int(failed)
 
 
+def _choose(options: argparse.Namespace) -> Sequence[Environment]:
+    names = options.names or (SMOKE_ENVIRONMENTS if options.smoke else [])
+    return [each for each in ENVIRONMENTS if not names or each.name in names]
+
+
+def _smoke(environments: Sequence[Environment], options: argparse.Namespace) -> int:
+    """Keeps nothing. The exit code."""
+    counts = Counter[Outcome]()
+    for environment in environments:
+        began = time.monotonic()
+        *_, last = examine_environment(environment, options)
+        own = Counter(verdict.outcome for verdict in last.verdicts.values())
+        counts += own or Counter({Outcome.NOT_RUN: 1})
+        print(f"{environment.name}: {time.monotonic() - began:.0f} s in all", flush=True)
+        if last.reason is not None:
+            print(f"WARNING: {environment.name} WAS NOT RUN: {last.reason}", flush=True)
+    print("smoke test:", ", ".join(f"{outcome.value}: {n}" for outcome, n in counts.items()))
+    return int(counts[Outcome.FAILS] > 0)
+
+
 def examine_environment(environment: Environment, options: argparse.Namespace) -> Iterator[Result]:
     """Makes the environment, runs the checks that were asked for, and removes it. Gives the results
     so far after each check."""
@@ -67,7 +95,7 @@ def examine_environment(environment: Environment, options: argparse.Namespace) -
     holder = Path(options.folder or tempfile.gettempdir()) / "mgpu-doctor-matrix"
     folder = holder / environment.name
     try:
-        built = _built(environment, folder / "environment", kept=options.keep)
+        built = _built(environment, folder / "environment", options)
     except NotTriedError as reason:
         print(f"{environment.name}: not tried: {reason}", flush=True)
         _remove(folder, kept=False)
@@ -81,6 +109,8 @@ def examine_environment(environment: Environment, options: argparse.Namespace) -
         for check in checks_of(environment.framework):
             if options.only and not any(word in check.name for word in options.only):
                 continue
+            if options.smoke and check.name not in SMOKE_CHECKS:
+                continue
             began = time.monotonic()
             verdicts[check.name] = verdict = examine(check, site)
             took = time.monotonic() - began
@@ -92,10 +122,10 @@ def examine_environment(environment: Environment, options: argparse.Namespace) -
         _remove(folder, kept=options.keep)
 
 
-def _built(environment: Environment, folder: Path, *, kept: bool) -> Built:
-    _remove(folder.parent, kept=kept)
+def _built(environment: Environment, folder: Path, options: argparse.Namespace) -> Built:
+    _remove(folder.parent, kept=options.keep)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    built = build(environment, folder)
+    built = build(environment, folder, LONGEST_SMOKE_INSTALL if options.smoke else LONGEST_INSTALL)
     versions = ", ".join(f"{name} {version}" for name, version in built.versions.items())
     took = (
         "kept" if built.seconds is None else f"{built.size / 1e9:.1f} GB in {built.seconds:.0f} s"
@@ -114,6 +144,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tests.matrix", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="ENVIRONMENT", help="none: all")
     parser.add_argument("--only", action="append", metavar="WORD", help="checks with this word")
+    parser.add_argument("--smoke", action="store_true", help="a few checks, kept nowhere")
     parser.add_argument("--keep", action="store_true", help="keep, or use again")
     parser.add_argument("--recount", action="store_true", help="forget tries before a defect's fix")
     parser.add_argument("--folder", help="where they are made; default: the temporary folder")

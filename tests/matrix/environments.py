@@ -16,6 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LONGEST_INSTALL = 3000.0
 """Seconds: builds for CUDA are several GB."""
+LONGEST_SMOKE_INSTALL = 480.0
+"""Seconds: CI has no more time for it."""
 _INSTALL = (
     *("-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"),
     *("install", "--no-cache-dir", "--no-compile"),  # Python compiles what is imported
@@ -91,6 +93,8 @@ ENVIRONMENTS = (
     _tensorflow("2.21", "3.13", 3),
 )
 """The Pythons are spread over them."""
+SMOKE_ENVIRONMENTS = ("torch-2.4", "torch-2.15")
+"""The oldest and the newest."""
 
 
 class NotTriedError(Exception):
@@ -108,9 +112,9 @@ class Built:
     size: int
 
 
-def build(environment: Environment, folder: Path) -> Built:
-    """Makes the environment, or installs the repository anew in one that was kept. Raises
-    NotTriedError."""
+def build(environment: Environment, folder: Path, longest: float = LONGEST_INSTALL) -> Built:
+    """Makes the environment, or installs the repository anew in one that was kept. `longest`:
+    seconds of the installation. Raises NotTriedError."""
     python = folder / "bin" / "python"
     began = None if python.exists() else time.monotonic()
     if began is None:
@@ -121,7 +125,7 @@ def build(environment: Environment, folder: Path) -> Built:
             raise NotTriedError(f"no Python {environment.python} on the machine")
         _run([interpreter, "-m", "venv", folder])
         # One call: what pip resolves together is what users get.
-        _run([python, *_INSTALL, *environment.requirements, ROOT], UNCAPPED)
+        _run([python, *_INSTALL, *environment.requirements, ROOT], UNCAPPED, longest)
     return _describe(python, folder, began, PACKAGES)
 
 
@@ -161,7 +165,11 @@ def _find_site_packages() -> list[Path]:
     return [Path(folder) for folder in sys.path if folder.endswith("-packages")]
 
 
-def _run(command: Sequence[str | Path], variables: Mapping[str, str] | None = None) -> str:
+def _run(
+    command: Sequence[str | Path],
+    variables: Mapping[str, str] | None = None,
+    longest: float = LONGEST_INSTALL,
+) -> str:
     """Standard output. Raises NotTriedError with the last line of standard error."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     try:
@@ -170,11 +178,11 @@ def _run(command: Sequence[str | Path], variables: Mapping[str, str] | None = No
             capture_output=True,
             text=True,
             check=False,
-            timeout=LONGEST_INSTALL,
+            timeout=longest,
             env={**kept, **(variables or {})},
         )
     except subprocess.TimeoutExpired:
-        raise NotTriedError(f"installing took longer than {LONGEST_INSTALL:.0f} s") from None
+        raise NotTriedError(f"installing took longer than {longest:.0f} s") from None
     if ended.returncode:
         lines = [line for line in ended.stderr.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("ERROR:")]
