@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from mgpu_trainers import catalogue
 from mgpu_trainers.capabilities import Framework as Trains
 from mgpu_trainers.capabilities import Launcher
 
-from tests.matrix.environments import Framework
+from tests.matrix.environments import Framework, read_versions
 from tests.matrix.sites import LONGEST, Check, JobEndedError, Site, parse
 from tests.matrix.verdicts import (
     WORKS,
@@ -140,14 +142,17 @@ def check_plan(site: Site, *words: str) -> Verdict:
 
 def check_trainer(site: Site, name: str, *options: str) -> Verdict:
     trainer = catalogue.find(name)
-    if trainer.launcher is Launcher.RAY:
-        return Verdict(Outcome.NOT_RUN, "Ray is not installed in these environments")
+    needs_ray = trainer.launcher is Launcher.RAY
+    ray = read_versions(Path(site.python), ["ray"]).get("ray") if needs_ray else None
+    if needs_ray and ray is None:
+        return Verdict(Outcome.NOT_RUN, "Ray is not installed")
     given = ["--steps", str(TRAINER_STEPS), *options]
     if "--device" in {f"--{option.name}" for option in trainer.options}:
         given += ["--device", "cpu"]
     seen = site.observe(["train", name], given)
     served = trainer.has_server_rank or trainer.name == "tf-ps"
-    return judge_trainer(seen, TRAINER_STEPS, all_train=not served)
+    verdict = judge_trainer(seen, TRAINER_STEPS, all_train=not served)
+    return replace(verdict, detail=f"Ray {ray}") if ray and verdict == WORKS else verdict
 
 
 def check_keras(site: Site) -> Verdict:

@@ -62,7 +62,7 @@ class Environment:
 
 
 def _torch(version: str, python: str, name: str = "") -> Environment:
-    requirements = (f"torch=={version}.*",)
+    requirements = (f"torch=={version}.*", "ray[train]")
     return Environment(f"torch-{name or version}", Framework.TORCH, python, requirements)
 
 
