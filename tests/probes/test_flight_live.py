@@ -17,6 +17,7 @@ from mgpu_probes.outside.flight.live_recorders import (
     HANDLER,
     NEWER_TORCH,
     NO_RECORDER,
+    WITHOUT_SITES,
     ask_by_pipe,
     ask_by_socket,
     find_pipe,
@@ -24,6 +25,7 @@ from mgpu_probes.outside.flight.live_recorders import (
 )
 from mgpu_probes.outside.flight.nccl_ras import NoRasError, ask_ras, parse_ras
 from mgpu_probes.outside.jobs.running_jobs import JobProcess, RunningJob
+from mgpu_probes.outside.stacks import worker_socket
 from mgpu_probes.outside.torch_pickles import NotAFlightError
 
 from tests.support.worker_server import answer, worker_server
@@ -201,11 +203,26 @@ def test_each_rank_is_asked_by_the_way_that_it_offers(tmp_path: Path) -> None:
     ):
         found = gather_recorders(job, {10: str(tmp_path / "own.sock")}, timeout=60.0, proc=tmp_path)
     assert [(form["rank"], form["pid"]) for form in found.forms] == [(0, 10), (3, 13)]
-    assert "/handler/fr_trace " in own[0]
+    assert ["/handler/fr_trace_plain " in own[0], "/handler/fr_trace " in own[1]] == [True, True]
     assert "/handler/fr_trace_json " in torchs[0]
     (unread,) = found.unread
     assert unread.pid == 11
     assert "mgpu-doctor run" in unread.remedy
+
+
+def test_a_rank_whose_call_stacks_take_too_long_is_read_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask_worker(_: str, handler: str, timeout: float) -> bytes:
+        if handler != WITHOUT_SITES:
+            raise TimeoutError(f"no answer in {timeout} s")
+        return json.dumps(DUMP).encode()
+
+    monkeypatch.setattr(worker_socket, "ask_worker", ask_worker)
+    job = RunningJob("torchrun", 1, 1, (process(10, 0),))
+    found = gather_recorders(job, {10: str(tmp_path / "own.sock")}, timeout=1.0, proc=tmp_path)
+    assert [(form["rank"], form["pid"]) for form in found.forms] == [(0, 10)]
+    assert found.unread == ()
 
 
 def test_a_torch_without_a_recorder_for_the_backend_is_reported(tmp_path: Path) -> None:
