@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
@@ -47,6 +47,8 @@ class Moment:
     over: bool
     """The recording says that the job has ended."""
     until: float | None = None
+    over_on: Mapping[str, bool] = field(default_factory=dict)
+    """Host -> whether the job has ended on it, where each node says so by itself."""
 
 
 def rank_of(box: Box, moment: Moment) -> Rank | None:
@@ -175,7 +177,8 @@ def _gone(box: Box, moment: Moment, exited: ProcessEnd | None, left_at: float | 
         return left_at is not None
     if moment.here.was(box):
         return not moment.here.has_process(box)
-    return moment.over or left_at is not None or moment.here.booted_since(box)
+    over = moment.over_on.get(box.identity.host, moment.over)
+    return over or left_at is not None or moment.here.booted_since(box)
 
 
 class _Traceback(str):

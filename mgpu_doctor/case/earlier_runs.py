@@ -15,10 +15,11 @@ MOST_RUNS, MOST_RANKS = 32, 512
 """Earlier runs, and ranks of them, that are read: the newest. A rank takes about 2 MiB."""
 
 
-def load_with_earlier_runs(folder: Path) -> Case:
+def load_with_earlier_runs(folder: Path, others: Sequence[Path] = ()) -> Case:
     """The case of a recording, with the ranks of the runs that it continues in `earlier`. Attempts
-    are numbered through all runs. Raises what `load_recording` raises for this recording."""
-    return join_earlier_runs(load_recording(folder), folder)
+    are numbered through all runs. `others`: recordings of the same job by other nodes. Raises what
+    `load_recording` raises for this recording."""
+    return join_earlier_runs(load_recording(folder, others=others), folder)
 
 
 def join_earlier_runs(

@@ -296,6 +296,15 @@ class AskedHost:
 
 
 @dataclass(frozen=True, slots=True)
+class LostHost:
+    """A host whose part of the recording stops without an end, as when a machine fails. `seen`: of
+    its last record."""
+
+    name: str
+    seen: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """Everything known about one job at one moment."""
 
@@ -328,4 +337,5 @@ class Case:
     """What trials of treatments showed about this job."""
     applied: TreatmentProof | None = None
     """The treatments that it was started with; None: none."""
+    lost_hosts: tuple[LostHost, ...] = ()
     unexamined: tuple[Unexamined, ...] = ()

@@ -17,14 +17,26 @@ from msgspec import Meta
 from mgpu_doctor.case import box_files, box_ranks, captured_console, outcomes, untrusted_json
 from mgpu_doctor.case.device_samples import DeviceReader
 from mgpu_doctor.case.ending_gaps import read_endings, unread_log
+from mgpu_doctor.case.ending_records import Ending
 from mgpu_doctor.case.flight_records import Flight, read_folder
-from mgpu_doctor.case.host_samples import decode_host_sample
+from mgpu_doctor.case.host_samples import HostSample, decode_host_sample
 from mgpu_doctor.case.job_facts import command_of, ending, job_of, reported_by_launcher
 from mgpu_doctor.case.job_snapshots import PIDS, JobSnapshot, decode_job_snapshot
+from mgpu_doctor.case.joint_parts import join_looks, read_parts
 from mgpu_doctor.case.lenient_json import Moment, Positive, line_decoder
 from mgpu_doctor.case.log_case import signs_of
-from mgpu_doctor.case.model import Case, Gap, JobEnd, Outcome, ProcessEnd, Rank, Subject, Unexamined
-from mgpu_doctor.case.this_machine import here, launcher_alive
+from mgpu_doctor.case.model import (
+    Case,
+    Gap,
+    JobEnd,
+    LostHost,
+    Outcome,
+    ProcessEnd,
+    Rank,
+    Subject,
+    Unexamined,
+)
+from mgpu_doctor.case.this_machine import here, launcher_alive, this_host
 from mgpu_doctor.case.treatment_proofs import read_applied, read_tried
 from mgpu_doctor.case.untrusted_json import Json
 from mgpu_doctor.recording import layout
@@ -37,9 +49,13 @@ class NotARecording(ValueError):  # noqa: N818 - a name of the house's interface
 
 
 def load_recording(
-    path: Path, until: float | None = None, read: Callable[[BoxFile], Box] = read_box
+    path: Path,
+    until: float | None = None,
+    read: Callable[[BoxFile], Box] = read_box,
+    others: Sequence[Path] = (),
 ) -> Case:
-    """A case with everything in the recording at `path`.
+    """A case with everything in the recording at `path`. `others`: recordings of the same job by
+    other nodes.
 
     `until`: seconds since the epoch; only what was known then (replay). Works on a recording whose
     job still runs, on one without an end because everything was killed, and on a folder of boxes
@@ -48,30 +64,37 @@ def load_recording(
     searched for signs. Raises NotARecording.
     """
     with within_budget():
-        return _load(Path(path), until, read)
+        return _load((Path(path), *others), until, read)
 
 
-def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Case:
+def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile], Box]) -> Case:
+    path = roots[0]
     unexamined: list[Unexamined] = []
-    lines = RecordedLines(path, unexamined)
+    lines = RecordedLines(unexamined)
     info = _info(path, unexamined)
-    hosts = box_files.host_folders(path)
+    hosts = [*{host.name: host for root in roots for host in box_files.host_folders(root)}.values()]
+    own = {root: _own_info(root) or (info if root == path else {}) for root in roots}
     later: list[Unexamined] = []
-    with reading(box_files.find_boxes(path, info), read) as read_all:
-        host_samples = RecordedLines(path, later).of(  # boxes are read meanwhile
+    found = [file for root in roots for file in box_files.find_boxes(root, own[root])]
+    with reading(found, read) as read_all:
+        host_samples = RecordedLines(later).of(  # boxes are read meanwhile
             hosts, layout.HOST_SAMPLES, decode_host_sample
         )
         boxes = box_files.readable_boxes(read_all(), unexamined)
-    end = ending(_object(path / layout.END, path), until)
+    parts = read_parts(roots, hosts)
+    end = ending(parts.end or _object(path / layout.END, path), until)
     moment = box_ranks.Moment(
         here=here(path),
         exits=_exits(lines, hosts),
         over=end.over,
         until=until,
+        over_on=parts.over,
     )
     loaded = [rank for box in boxes if (rank := box_ranks.rank_of(box, moment)) is not None]
     current, earlier = box_ranks.last_attempt(loaded)
-    streams = captured_console.read_streams(path) if until is None or end.over else {}
+    streams: dict[str, list[str]] = {}
+    for root in roots if until is None or end.over else ():
+        streams |= captured_console.read_streams(root)
     console, asked = captured_console.console(streams, current)
     end = reported_by_launcher(end, asked)
     if info.get("kind") != layout.GATHERED:
@@ -85,7 +108,7 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
         end=end,
         ranks=current,
         earlier=earlier,
-        launcher_alive=launcher_alive(info, end, until),
+        launcher_alive=launcher_alive(own[path], end, until),
     )
     unexamined += later
     device_samples = [
@@ -93,9 +116,17 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
         for host in hosts  # each with its own reader: a line may refer to earlier ones
         for sample in lines.of([host], layout.DEVICE_SAMPLES, DeviceReader(host.name).decode)
     ]
-    snapshots = lines.of(hosts, layout.LOOKS, decode_job_snapshot)
+    snapshots = join_looks(
+        {host.name: lines.of([host], layout.LOOKS, decode_job_snapshot) for host in hosts}
+    )
     current = _number_pids(current, snapshots)
-    endings, unread = read_endings(hosts, until, root=path)
+    endings: list[Ending] = []
+    unread: list[Unexamined] = []
+    for root in roots:
+        of_root = [host for host in hosts if host.parent.parent == root]
+        some, gaps = read_endings(of_root, until, root=root)
+        endings += some
+        unread += gaps
     if job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
         unexamined += unread
     unexamined += unread_log(device_samples, {gap.gap for gap in unexamined})
@@ -106,7 +137,7 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
     elif not boxes and (why := untrusted_json.text(info.get("no_probe"), 500)):
         remedy = "set TMPDIR to a folder on a local disk (ext4, xfs, tmpfs), and run the job again"
         unexamined.append(Unexamined("in-process probe", why, remedy, Gap.PROCESS_PROBE))
-    unexamined += box_files.stopped_probes(boxes)
+    unexamined += (*box_files.stopped_probes(boxes), *parts.gaps)
     if info.get("console_file") and not end.over and job.outcome is not Outcome.RUNNING:
         unexamined.append(_NO_COPY)
     return Case(
@@ -124,16 +155,20 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
         console=console,
         host_samples=tuple(s for s in host_samples if until is None or s.at <= until),
         device_samples=tuple(s for s in device_samples if until is None or s.at <= until),
-        endings=endings,
+        endings=tuple(endings),
         job_snapshots=tuple(
             snapshot for snapshot in snapshots if until is None or snapshot.at <= until
         ),
-        flights=_flights(path, hosts, until, unexamined),
+        flights=_flights(hosts, until, unexamined),
         signs=signs_of(streams, console.ends if job.outcome is Outcome.FAILED else None)
         if end.over or read is read_box
         else (),
         tried=read_tried(path),
         applied=read_applied(info),
+        lost_hosts=tuple(
+            LostHost(name, _find_last_record(name, current, host_samples))
+            for name in (parts.lost if until is None else ())
+        ),
         unexamined=tuple(unexamined),
     )
 
@@ -210,6 +245,20 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
     return info
 
 
+def _find_last_record(
+    host: str, ranks: Iterable[Rank], samples: Iterable[HostSample]
+) -> float | None:
+    """When anything of a host was last recorded."""
+    signs = [box_ranks.last_sign_of_life(rank) for rank in ranks if rank.host == host]
+    signs += [sample.at for sample in samples if sample.host == host]
+    return max((sign for sign in signs if sign is not None), default=None)
+
+
+def _own_info(root: Path) -> Mapping[str, Json]:
+    """The `recording.json` of this host's part, where several nodes write into a recording."""
+    return _object(root / layout.HOSTS / this_host() / layout.INFO, root)
+
+
 def _object(path: Path, root: Path) -> Mapping[str, Json]:
     try:
         return untrusted_json.read_object(path, root=root)
@@ -242,12 +291,12 @@ def _exits(lines: RecordedLines, hosts: list[Path]) -> box_ranks.Exits:
 
 
 def _flights(
-    root: Path, hosts: Iterable[Path], until: float | None, unexamined: list[Unexamined]
+    hosts: Iterable[Path], until: float | None, unexamined: list[Unexamined]
 ) -> tuple[Flight, ...]:
     """The flight-recorder dumps of the ranks while the job hung."""
     flights: list[Flight] = []
     for host in hosts:
-        folder = host / layout.FLIGHT
+        root, folder = host.parent.parent, host / layout.FLIGHT
         if entries_below(root, folder):
             try:
                 flights += read_folder(folder, root=root)
@@ -272,9 +321,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RecordedLines:
-    """Reads lines of the recording at `root`. What cannot be read is added to `unexamined`."""
+    """Reads lines of recordings. What cannot be read is added to `unexamined`."""
 
-    root: Path
     unexamined: list[Unexamined]
 
     def of(
@@ -288,7 +336,7 @@ class RecordedLines:
         bad = 0
         left_out = None
         for host in hosts:
-            lines = untrusted_json.read_lines(host / name, decode, root=self.root)
+            lines = untrusted_json.read_lines(host / name, decode, root=host.parent.parent)
             facts += lines.facts
             bad += lines.bad
             left_out = left_out or lines.left_out

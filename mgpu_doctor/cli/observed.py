@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from mgpu_doctor.launch.messages import make_one_line, print_message
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import Diagnosis
+    from mgpu_doctor.launch.node_group import NodeGroup
     from mgpu_doctor.live.job_notices import JobNotices
     from mgpu_doctor.rules.settings import Settings
 
@@ -60,17 +62,25 @@ def run_observed(
     environment: Mapping[str, str] | None = None,
     facts: Mapping[str, object] | None = None,
     notify: str | None = None,
+    hosts: str | None = None,
 ) -> NoReturn:
     """Run `command` under observation and exit with its exit code, or 128 + the signal number.
     `environment`: the job's; None: this process's. `facts`: further entries of `recording.json`.
-    `notify`: a command of the user's that gets
-    findings, stalls and the end."""
+    `notify`: a command of the user's that gets findings, stalls and the end. `hosts`: names for
+    `ssh` of the nodes of the job."""
     from mgpu_doctor.launch.job_command import CannotStartError
+    from mgpu_doctor.launch.job_nodes import find_job_nodes
+    from mgpu_doctor.launch.node_group import NodeGroup
     from mgpu_doctor.launch.observe import OccupiedError, observe
 
     if json_out is not None and not _is_writable(json_out):
         refuse(f"{json_out} cannot be written: name another file with --json-out.")
-    notices = None if notify is None else _make_notices(notify)
+    nodes = find_job_nodes(os.environ if environment is None else environment, command)
+    if hosts is not None and nodes is None:
+        refuse(_NO_NODES)
+    group = None if nodes is None else NodeGroup(nodes, hosts)
+    follows = group is not None and group.follows
+    notices = None if notify is None or follows else _make_notices(notify)
     silent = quiet and json_out is None and notices is None
     removed: list[str] = []
     try:
@@ -80,17 +90,21 @@ def run_observed(
             kind=kind,
             name=name,
             capture=capture,
-            meanwhile=partial(_prepare_and_tidy, removed, silent=silent),
-            alarm=partial(_make_alarm, on_hang, quiet, notices),
+            meanwhile=partial(_prepare_and_tidy, removed, group, silent=silent),
+            alarm=partial(_make_alarm, on_hang, quiet or follows, notices),
             environment=environment,
             facts=facts or {},
+            nodes=nodes,
         )
     except OccupiedError as occupied:
         refuse(f"{occupied} Name a new or empty folder with --dir.")
     except CannotStartError as failure:
         print_message(str(failure))
         raise click.exceptions.Exit(failure.code) from None
-    if observed.recording is not None and not silent:
+    if group is not None and observed.recording is not None:
+        with suppress(KeyboardInterrupt):
+            group.finish(observed, observed.recording, quiet=quiet)
+    if observed.recording is not None and observed.leads and not silent:
         try:
             diagnosis = _report_diagnosis(observed.recording, json_out, quiet)
             if notices is not None:
@@ -105,6 +119,12 @@ def run_observed(
             "(see `mgpu-doctor runs --help`)."
         )
     raise click.exceptions.Exit(observed.exit_code)
+
+
+_NO_NODES = (
+    "--hosts needs a job that is started on each of its nodes: torchrun or accelerate with the "
+    "number of nodes, this one's and an address. It is not needed in a Slurm step."
+)
 
 
 def refuse(sentence: str) -> NoReturn:
@@ -154,10 +174,15 @@ def _make_alarm(on_hang: OnHang, quiet: bool, notices: JobNotices | None, record
     return Alarm(report_hang, react_to_hang)
 
 
-def _prepare_and_tidy(removed: list[str], *, silent: bool) -> None:
-    """Import the diagnosis and remove old recordings while the job runs, not at its end."""
+def _prepare_and_tidy(
+    removed: list[str], group: NodeGroup | None, recording: Path | None, *, silent: bool
+) -> None:
+    """Import the diagnosis and remove old recordings while the job runs, not at its end. Fetch what
+    other nodes record."""
     from mgpu_doctor.recording.retention import tidy
 
+    if group is not None and recording is not None:
+        group.begin(recording)
     if not silent:
         _import_diagnosis()
     removed += [recording.id for recording in tidy(time.time())]

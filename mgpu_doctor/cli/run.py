@@ -44,6 +44,12 @@ from mgpu_doctor.cli.options import FILE, Argument, Verb
     "or worse, for a stall, and for the end (docs/notify.md). The job does not wait for it.",
 )
 @click.option(
+    "--hosts",
+    metavar="HOST,HOST...",
+    help="If the job is started on several nodes with disks of their own: their names for `ssh`, "
+    "by which the first one fetches what the others record (docs/run.md).",
+)
+@click.option(
     "--treat",
     "treatments",
     type=FILE,
@@ -59,6 +65,7 @@ def run(
     no_capture: bool,
     on_hang: OnHang,
     notify: str | None,
+    hosts: str | None,
     treatments: Path | None,
 ) -> None:
     """Run any training command under observation, without changes to it.
@@ -86,6 +93,7 @@ def run(
         environment=None if treated is None else treated[0],
         facts={} if treated is None else {"treated": treated[1]},
         notify=notify,
+        hosts=hosts,
     )
 
 

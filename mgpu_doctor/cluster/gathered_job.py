@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +17,11 @@ from mgpu_probes.outside import processes
 from mgpu_probes.outside.node.channel_frames import BadStream
 
 from mgpu_doctor import __version__
+from mgpu_doctor.case.joint_snapshots import join_snapshots
 from mgpu_doctor.cluster.agent_messages import FileName, JobFacts
-from mgpu_doctor.cluster.joint_snapshots import join_snapshots
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.home import job_name, new_recording
+from mgpu_doctor.recording.joint_recordings import combine_ends
 from mgpu_doctor.recording.write import Lines, private_folder, write_json, write_whole
 
 MOST_BYTES = 32 << 20
@@ -42,11 +42,7 @@ class GatheredJob:
     """A job, and the recording made of it. Raises OSError."""
 
     def __init__(self, facts: JobFacts, host: str) -> None:
-        self.folder = new_recording(job_name(facts.command), time.time())
-        self._parts: dict[str, _Part] = {}
-        self._lines: dict[tuple[str, str], Lines] = {}
-        self.snapshots: dict[str, Json] = {}
-        """Host -> snapshot of its processes, of those asked for."""
+        self._prepare(new_recording(job_name(facts.command), time.time()))
         self._runs = True
         self._info: Json = {
             "schema": layout.SCHEMA,
@@ -62,6 +58,13 @@ class GatheredJob:
         }
         self._write_info()
         self.add_host(host)
+
+    def _prepare(self, folder: Path) -> None:
+        self.folder = folder
+        self._parts: dict[str, _Part] = {}
+        self._lines: dict[tuple[str, str], Lines] = {}
+        self.snapshots: dict[str, Json] = {}
+        """Host -> snapshot of its processes, of those asked for."""
 
     def add_host(self, host: str) -> None:
         """Makes the folders of a host."""
@@ -154,7 +157,7 @@ class GatheredJob:
         host that is heard of later may still run it."""
         ends = [part.end for part in self._parts.values() if part.end is not None]
         if self.over and len(ends) == len(self._parts):
-            write_json(self.folder / layout.END, _combine(ends))
+            write_json(self.folder / layout.END, combine_ends(ends))
             return
         (self.folder / layout.END).unlink(missing_ok=True)
         if self.over == self._runs:
@@ -167,14 +170,3 @@ class GatheredJob:
         pid, ticks = self._info["doctor_pid"], self._info["doctor_start_ticks"]
         stand_in = {"job_pid": pid, "job_start_ticks": ticks} if self._runs else {}
         write_json(self.folder / layout.INFO, {**self._info, **stand_in})
-
-
-def _combine(ends: Sequence[Json]) -> Json:
-    """The end of the job by those of its hosts: the first one that failed, else the last one."""
-    ends = sorted(ends, key=lambda end: _moment(end.get("ended")))
-    failed = [end for end in ends if end.get("exit_code") or end.get("signal")]
-    return {**(failed[0] if failed else ends[-1]), "ended": ends[-1].get("ended")}
-
-
-def _moment(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0

@@ -23,12 +23,22 @@ TEND_EVERY = 0.1
 
 class Fleet:
     """The hosts, and the jobs found on them. For one thread; `states`, `jobs` and the recordings
-    may be read from any. `every`: seconds between the polls of an agent."""
+    may be read from any. `every`: seconds between the polls of an agent. `joint`: the key of the
+    only job that is wanted; `begin_job`: makes the recording of a job, or raises HostRefused."""
 
-    def __init__(self, hosts: Sequence[str], engine: Engine, every: float = 1.0) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        engine: Engine,
+        every: float = 1.0,
+        *,
+        joint: str | None = None,
+        begin_job: Callable[[JobFacts, str], GatheredJob] = GatheredJob,
+    ) -> None:
         self._jobs: dict[JobKey, GatheredJob] = {}
+        self._begin_job = begin_job
         self._channels = [
-            HostChannel(host, engine, HostMirror(self._find_job, self._admit), every)
+            HostChannel(host, engine, HostMirror(self._find_job, self._admit, joint=joint), every)
             for host in dict.fromkeys(hosts)
         ]
         self._engine = engine
@@ -171,7 +181,7 @@ class Fleet:
     def _find_job(self, key: JobKey, facts: JobFacts, host: str) -> GatheredJob:
         job = self._jobs.get(key)
         if job is None:
-            job = self._jobs[key] = GatheredJob(facts, host)
+            job = self._jobs[key] = self._begin_job(facts, host)
         return job
 
 

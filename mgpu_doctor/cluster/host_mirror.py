@@ -66,14 +66,17 @@ class HostRefused(ValueError):  # noqa: N818 - says what happened
 
 class HostMirror:
     """What a host sent. `find_job`: the job to which a part of it belongs. `admit`: called with the
-    first greeting; raises HostRefused."""
+    first greeting; raises HostRefused. `joint`: the key of the only job that is wanted
+    (`joint_recordings`); None: all are."""
 
     def __init__(
         self,
         find_job: Jobs,
         admit: Callable[[Hello], None],
         clock: Callable[[], float] = time.time,
+        joint: str | None = None,
     ) -> None:
+        self._joint = joint
         self._find_job = find_job
         self._admit = admit
         self._clock = clock
@@ -143,7 +146,7 @@ class HostMirror:
             identity: (box.source, self._owners[identity].folder.name, box.cursors)
             for identity, box in self._known.items()
         }
-        return {"every": every, "boxes": boxes, "files": self._files}
+        return {"every": every, "boxes": boxes, "files": self._files, "joint": self._joint}
 
     def receive(self, frame: RawFrame) -> None:
         """Takes in a frame. Raises BadStream, and OSError if it cannot be written here."""

@@ -95,13 +95,18 @@ def find_nodes(job: str) -> tuple[tuple[str, ...], Slurm]:
     form = "--format=%A|%i|%T|%N"
     shown = run_listing(("squeue", "--noheader", "--states=all", f"--jobs={job}", form), _WHERE)
     number, nodes = _choose_job(job, shown)
+    return expand_nodes(nodes, job), Slurm(number)
+
+
+def expand_nodes(nodes: str, job: str) -> tuple[str, ...]:
+    """The names of nodes that Slurm writes as a list. Raises DoctorError."""
     expanded = run_listing(("scontrol", "show", "hostnames", nodes), _WHERE)
     names = tuple(expanded.out.split())
     if expanded.code or not names or not all(map(_NODE.fullmatch, names)):
         error = last_line(expanded.error, expanded.code)
         sentence = f"the nodes of job {job} are unknown: scontrol fails with {error}."
         raise DoctorError(sentence, NOTHING_EXAMINED)
-    return names, Slurm(number)
+    return names
 
 
 def _choose_job(job: str, shown: Listing) -> tuple[str, str]:

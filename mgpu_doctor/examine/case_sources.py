@@ -38,6 +38,7 @@ from mgpu_doctor.examine.subjects import (
     UnknownSubject,
     recognize,
 )
+from mgpu_doctor.recording.joint_recordings import are_of_one_job
 
 MAX_NAMES = 3
 """Subjects named on the progress line."""
@@ -113,7 +114,24 @@ def _find_targets(subjects: Sequence[Pid | Recording]) -> list[Target]:
         if isinstance(target, str):
             raise UnknownSubject(target)
         targets.setdefault(target.identity, target)
-    return list(targets.values())
+    return _join_nodes(list(targets.values()))
+
+
+def _join_nodes(targets: Sequence[Target]) -> list[Target]:
+    """The same targets, those of one job that its nodes recorded by themselves as one."""
+    joined: list[Target] = []
+    for target in targets:
+        for place, known in enumerate(joined):
+            folders = (known.recording, *known.others)
+            if target.recording is not None and all(
+                folder is not None and are_of_one_job(folder, target.recording)
+                for folder in folders
+            ):
+                joined[place] = replace(known, others=(*known.others, target.recording))
+                break
+        else:
+            joined.append(target)
+    return joined
 
 
 def _examine_all(targets: Sequence[Target], tell: Tell) -> list[Case]:

@@ -55,6 +55,8 @@ class Target:
 
     job: RunningJob | None
     recording: Path | None = None
+    others: tuple[Path, ...] = ()
+    """Recordings of the same job by other nodes."""
 
     @property
     def identity(self) -> object:
@@ -94,7 +96,11 @@ def examine_target(target: Target, tell: Tell) -> Case:
     """The case of a job; if it is running, its stacks are sampled for a few seconds. `tell` is
     called with progress messages. Raises NotARecording, and JobEnded for a job without a
     recording."""
-    recorded = None if target.recording is None else load_with_earlier_runs(target.recording)
+    recorded = (
+        None
+        if target.recording is None
+        else load_with_earlier_runs(target.recording, target.others)
+    )
     if target.job is None:
         assert recorded is not None
         return recorded

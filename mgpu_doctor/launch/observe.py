@@ -25,6 +25,7 @@ from mgpu_doctor.launch.exit_watch import split_wait_status
 from mgpu_doctor.launch.hang_watchdog import Alarm
 from mgpu_doctor.launch.job_command import job_environment
 from mgpu_doctor.launch.job_console import Console, connect, stand_in_for_closed
+from mgpu_doctor.launch.job_nodes import JobNodes
 from mgpu_doctor.launch.messages import print_message
 from mgpu_doctor.launch.process_watch import Watch
 from mgpu_doctor.launch.run_recording import RunRecording
@@ -47,6 +48,12 @@ class Observed:
     recording: Path | None
     exit_code: int
     """The job's exit code, or 128 + the signal that ended it."""
+    seconds: float = 0.0
+    """From the job's start to its end."""
+    leads: bool = True
+    """Whether this node reports about the whole job."""
+    asked: bool = False
+    """Whether a signal asked the job to end."""
 
 
 def observe(
@@ -56,22 +63,25 @@ def observe(
     kind: str,
     name: str | None = None,
     capture: bool = True,
-    meanwhile: Callable[[], None] | None = None,
+    meanwhile: Callable[[Path | None], None] | None = None,
     environment: Mapping[str, str] | None = None,
     alarm: Callable[[Path], Alarm] | None = None,
     starter: Sequence[str] = (),
     facts: Mapping[str, object] = MappingProxyType({}),
+    nodes: JobNodes | None = None,
 ) -> Observed:
     """Runs `command` as it would run alone, records it, and waits for its end.
 
     `directory`: the recording itself; None: a new one in the doctor's home. `kind`: "run" or
     "train". `name`: the program's name in the recording's id. `capture`: whether to copy its
     output.
-    `meanwhile`: called once, in a thread of lowest priority, when the job has run for some seconds.
+    `meanwhile`: called once, in a thread of lowest priority, when the job has run for some seconds,
+    with the recording.
     `environment`: the job's, without our additions. `alarm`: given the recording and the pid of the
     job's first process, returns the callbacks for a hang, which run in a thread of their own.
     `starter`: a program and its arguments that become `command`; the recording does not name them.
     `facts`: further entries of `recording.json`.
+    `nodes`: those on which the job runs, which write into one recording where they can.
     Call this from the main thread.
 
     Raises `OccupiedError` if `directory` must not be written to, and
@@ -96,13 +106,13 @@ def observe(
         "doctor_pid": os.getpid(),
         "doctor_start_ticks": processes.find_start_ticks(os.getpid()),
         "doctor_version": __version__,
-        **describe_series(environment),
+        **describe_series(environment, of_nodes=nodes is not None),
         **facts,
     }
     if directory is None:
-        recording = RunRecording.begin_at_home(name, started, info, environment)
+        recording = RunRecording.begin_at_home(name, started, info, environment, nodes)
     else:
-        recording = RunRecording.begin(directory, {"id": identity, **info})
+        recording = RunRecording.begin(directory, {"id": identity, **info}, nodes)
     console = _connect(recording) if capture else Console()
     inbox = Inbox()
     group_probe = SignalGroupProbe()
@@ -117,7 +127,7 @@ def observe(
                 signal_mask=inbox.before,
             )
             console.let_go()
-            idle = threading.Timer(SETTLED, _idly, [meanwhile])
+            idle = threading.Timer(SETTLED, _idly, [meanwhile, recording.folder])
             idle.daemon = True
             idle.start()
             status, asked = _accompany(pid, recording, console, inbox, group_probe, alarm=alarm)
@@ -131,16 +141,22 @@ def observe(
     )
     recording.report_trouble()
     code = os.waitstatus_to_exitcode(status)
-    return Observed(recording.folder, code if code >= 0 else 128 - code)
+    return Observed(
+        recording.folder,
+        code if code >= 0 else 128 - code,
+        seconds=time.time() - started,
+        leads=recording.leads,
+        asked=asked is not None,
+    )
 
 
 def _connect(recording: RunRecording) -> Console:
     """Returns the channels of the job's output; none without a recording, or if they cannot be set
     up: then the job gets our own standard output and error."""
-    if recording.folder is None:
+    if recording.part is None:
         return Console()
     try:
-        return connect(recording.folder / layout.CONSOLE)
+        return connect(recording.part / layout.CONSOLE)
     except OSError as error:
         print_message(f"the job's output is not recorded ({error.strerror}).")
         return Console()
@@ -175,10 +191,10 @@ def _accompany(
     return status, forwarder.asked
 
 
-def _idly(task: Callable[[], None] | None) -> None:
+def _idly(task: Callable[[Path | None], None] | None, folder: Path | None) -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)  # of this thread, on Linux
     if task is not None:
-        task()
+        task(folder)
 
 
 def _working_folder() -> str | None:

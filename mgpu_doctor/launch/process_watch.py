@@ -192,6 +192,7 @@ class Watch:
                 looked, look_at = now, now + step
             if now >= sample_at:
                 self._write(self._samples, host.sample(self._pids()))
+                self._recording.touch()
                 sample_at = now + interval(now - started)
             if now >= copy_at:
                 self._bring_boxes(box_storage.copy)

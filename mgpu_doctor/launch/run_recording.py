@@ -12,48 +12,82 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mgpu_doctor.launch import box_storage
+from mgpu_doctor.launch.job_nodes import JobNodes
 from mgpu_doctor.launch.messages import print_message
 from mgpu_doctor.recording import home, layout
+from mgpu_doctor.recording.joint_recordings import (
+    JOINT,
+    claim_recording,
+    join_recording,
+    name_host,
+)
 from mgpu_doctor.recording.write import OccupiedError, create, private_folder, write_json
 
 
 class RunRecording:
-    """Writes a recording. `folder` and `boxes` are None if there is none."""
+    """Writes a recording. `folder` and `boxes` are None if there is none. `part`: the folder of
+    this node's `recording.json`, `end.json` and console; `folder` itself unless several nodes write
+    into it. `leads`: whether this node writes about the whole job."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        self.part = folder
+        self.leads = True
         self.boxes: Path | None = None
-        self.host = os.uname().nodename.replace("/", "_") or "localhost"
+        self.host = name_host()
         self._info: dict[str, object] = {"schema": layout.SCHEMA, "host": self.host}
         self.boxes_elsewhere = False
         self._trouble: OSError | None = None
 
     @classmethod
-    def begin(cls, folder: Path, info: Mapping[str, object]) -> RunRecording:
-        """Starts a recording in `folder`. Raises `write.OccupiedError`. If it cannot be written,
-        prints a message and returns a recording that writes nothing."""
+    def begin(
+        cls, folder: Path, info: Mapping[str, object], nodes: JobNodes | None = None
+    ) -> RunRecording:
+        """Starts a recording in `folder`, or this node's part of one. Raises `write.OccupiedError`.
+        If it cannot be written, prints a message and returns a recording that writes nothing."""
         folder = Path(os.path.abspath(folder))
         recording = cls(folder)
         recording._info.update(info)
         try:
-            create(folder)
-            private_folder(folder / layout.CONSOLE)
+            part = recording._create(folder, nodes)
+            private_folder(part / layout.CONSOLE)
             recording._place_boxes(folder)
-            write_json(folder / layout.INFO, recording._info)
+            recording._write_info()
         except OSError as error:
             recording._discard(folder)
             return cls.nowhere(folder, error)
         return recording
 
+    def _create(self, folder: Path, nodes: JobNodes | None) -> Path:
+        """Makes the folder, and returns the part of it that is this node's."""
+        if nodes is None:
+            create(folder)
+            return folder
+        self._info[JOINT] = nodes.key
+        self._info["nodes"] = nodes.count
+        part, made = join_recording(folder, self._info, nodes.key, self.host)
+        self.part = part
+        self.leads = made if nodes.number is None else nodes.number == 0
+        return part
+
     @classmethod
     def begin_at_home(
-        cls, name: str, started: float, info: Mapping[str, object], environment: Mapping[str, str]
+        cls,
+        name: str,
+        started: float,
+        info: Mapping[str, object],
+        environment: Mapping[str, str],
+        nodes: JobNodes | None = None,
     ) -> RunRecording:
-        """Starts a recording with a new id in the doctor's home. If it cannot be written, prints a
-        message and returns a recording that writes nothing: the job starts anyway."""
+        """Starts a recording with a new id in the doctor's home, or a part of the one that another
+        node of the job has started there. If it cannot be written, prints a message and returns a
+        recording that writes nothing: the job starts anyway."""
         try:
-            folder = home.new_recording(name, started, environment)
-            recording = cls.begin(folder, {"id": folder.name, **info})
+            if nodes is None:
+                folder = home.new_recording(name, started, environment)
+            else:
+                folder = claim_recording(nodes.key, name, started, name_host(), environment)
+            recording = cls.begin(folder, {"id": folder.name, **info}, nodes)
         except (OSError, OccupiedError) as error:
             return cls.nowhere(home.runs(environment), error)
         if recording.folder is None:
@@ -92,14 +126,25 @@ class RunRecording:
     def note(self, **more: object) -> None:
         """Adds to `recording.json`."""
         self._info.update(more)
-        self._write(layout.INFO, self._info)
+        self.guarded(self._write_info)
+
+    def _write_info(self) -> None:
+        folders = {self.part, self.folder} if self.leads else {self.part}
+        for folder in folders:
+            if folder is not None:
+                write_json(folder / layout.INFO, self._info)
+
+    def touch(self) -> None:
+        """Shows other nodes that this one still writes its part."""
+        part = self.part
+        if part is not None and part != self.folder:
+            self.guarded(lambda: os.utime(part / layout.INFO))
 
     def finish(self, **end: object) -> None:
-        """Writes `end.json`."""
-        self._write(layout.END, end)
+        """Writes `end.json`, of this node."""
+        self._write(self.part, layout.END, end)
 
-    def _write(self, name: str, content: Mapping[str, object]) -> None:
-        folder = self.folder
+    def _write(self, folder: Path | None, name: str, content: Mapping[str, object]) -> None:
         if folder is not None:
             self.guarded(lambda: write_json(folder / name, content))
 
@@ -118,9 +163,12 @@ class RunRecording:
 
     def _discard(self, folder: Path) -> None:
         """Removes the empty folders of a recording that could not be started."""
-        boxes = layout.boxes(folder, self.host)
+        boxes, part = layout.boxes(folder, self.host), self.part or folder
         with contextlib.suppress(OSError):
-            (folder / layout.INFO).unlink()
-        for empty in (folder / layout.CONSOLE, boxes, boxes.parent, boxes.parent.parent):
+            (part / layout.INFO).unlink()
+        for empty in (part / layout.CONSOLE, boxes, boxes.parent, boxes.parent.parent):
             with contextlib.suppress(OSError):
                 empty.rmdir()
+        with contextlib.suppress(OSError):
+            if not (folder / layout.HOSTS).exists():
+                (folder / layout.INFO).unlink()

@@ -48,7 +48,8 @@ def living(environment: Mapping[str, str] = os.environ) -> list[Path]:
 def is_living(recording: Path) -> bool:
     """Returns whether the first process of this recording's job runs here. False if it is not a
     recording."""
-    return not (recording / END).exists() and _runs_here(_info(recording), "job")
+    ended = (recording / END).exists() or (recording / HOSTS / os.uname().nodename / END).exists()
+    return not ended and _runs_here(_info(recording), "job")
 
 
 def is_written(recording: Path) -> bool:
@@ -109,12 +110,17 @@ def _writes(root: Path, path: Path) -> bool:
 
 
 def _info(recording: Path) -> dict[str, Any]:
-    try:
-        with open(open_below(recording, recording / INFO), "rb") as file:
-            content = json.loads(file.read(MAX_INFO_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    """What `recording.json` says: that of this host's part, where several nodes write into one
+    recording."""
+    for path in (recording / HOSTS / os.uname().nodename / INFO, recording / INFO):
+        try:
+            with open(open_below(recording, path), "rb") as file:
+                content = json.loads(file.read(MAX_INFO_BYTES))
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(content, dict):
+            return content
+    return {}
 
 
 def make_outside(place: Path) -> tuple[Path, str]:

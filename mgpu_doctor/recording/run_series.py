@@ -21,17 +21,19 @@ SAME = ("series", "command", "cwd")
 """Keys of `recording.json` that are equal in runs that continue each other."""
 
 
-def describe_series(environment: Mapping[str, str]) -> dict[str, Any]:
+def describe_series(environment: Mapping[str, str], *, of_nodes: bool = False) -> dict[str, Any]:
     """Keys for `recording.json`. `series`: the name that a run shares with those that it continues,
     `MGPU_DOCTOR_JOB` or the Slurm job and the task in it; `requeue`: how often Slurm has requeued
-    the job. Empty: neither is known. A requeued Slurm job keeps its number."""
+    the job. Empty: neither is known. A requeued Slurm job keeps its number. `of_nodes`: its tasks
+    write into one recording."""
     name = environment.get(VARIABLE)
     if name:
         return {"series": f"name {name}"[:LONGEST_NAME]}
     job, count = environment.get("SLURM_JOB_ID"), environment.get("SLURM_RESTART_COUNT", "0")
     if not job or not count.isascii() or not count.isdecimal():
         return {}
-    cluster, task = environment.get("SLURM_CLUSTER_NAME", ""), environment.get("SLURM_PROCID", "")
+    cluster = environment.get("SLURM_CLUSTER_NAME", "")
+    task = "" if of_nodes else environment.get("SLURM_PROCID", "")
     return {"series": f"slurm {cluster} {job} {task}"[:LONGEST_NAME], "requeue": int(count)}
 
 

@@ -20,6 +20,7 @@ from mgpu_doctor.rules.failures import (
     failed_rendezvous,
     full_file_systems,
     job_failure,
+    lost_host,
     process_limits,
     restart_cost,
 )
@@ -69,6 +70,7 @@ GROUP = "mgpu_doctor.rules"
 """Entry points of this group name a tuple of `Rule`."""
 
 _DECLARED: tuple[Rule, ...] = (
+    *lost_host.RULES,
     *job_failure.RULES,
     *host_oom.RULES,
     *memory_snapshots.RULES,

@@ -152,6 +152,7 @@ def _collect_hosts(diagnosis: Diagnosis) -> set[str]:
         *(finding.culprits for finding in diagnosis.findings),
     )
     hosts = {*case.job.hosts, *(fact.host or "" for group in groups for fact in group)}
+    hosts |= {lost.name for lost in case.lost_hosts}
     hosts |= {name or "" for host in case.asked_hosts for name in (host.name, host.node)}
     names = {fold(text.line(host)) for host in hosts} - {"", "localhost"}
     addresses = {name: parse_address(name) for name in names}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.case.job_snapshots import PIDS, pid_on_host, read_job_snapshot
-from mgpu_doctor.cluster.joint_snapshots import MOST_BYTES, join_snapshots
+from mgpu_doctor.case.joint_snapshots import MOST_BYTES, join_snapshots
 
 
 def snapshot(pid: int, rank: int, threads: int = 1) -> dict[str, Any]:

@@ -32,13 +32,15 @@ class _State(NamedTuple):
 
 
 class FileStream:
-    """The files of one recording. `cursors`: name -> [mark, bytes] that the reader has."""
+    """The files of one recording. `host`: what it calls this host; empty: it is the part of this
+    host alone. `cursors`: name -> [mark, bytes] that the reader has."""
 
     def __init__(
         self, recording: str, host: str, cursors: Mapping[str, tuple[str, int]] | None = None
     ) -> None:
         self._paths = {name: os.path.join(recording, name) for name in (*OF_JOB, *CONSOLE)}
-        self._paths.update({name: os.path.join(recording, "hosts", host, name) for name in OF_HOST})
+        place = os.path.join(recording, "hosts", host) if host else recording
+        self._paths.update({name: os.path.join(place, name) for name in OF_HOST})
         known = cursors or {}
         self._states = {name: _State(*known[name]) for name in self._paths if name in known}
 

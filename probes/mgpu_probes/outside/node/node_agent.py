@@ -47,6 +47,7 @@ class Agent:
         self._channel = channel
         self._every = min(MOST_EVERY, max(LEAST_EVERY, float(first.get("every", 1.0))))
         self._files = first.get("files", {})
+        self._joint = first.get("joint")  # the only job that the reader wants
         known = first.get("boxes", {})
         self._jobs = NodeJobs({identity: KnownBox(*box) for identity, box in known.items()})
         self._streams: dict[int, FileStream] = {}
@@ -104,6 +105,8 @@ class Agent:
         self._jobs.scan()
         self._jobs.notice_exits()
         for job in self._jobs.jobs:
+            if self._joint is not None and job.joint != self._joint:
+                continue
             if job.number not in self._described:
                 self._describe(job)
             if job.boxes:

@@ -62,7 +62,9 @@ class NodeJob:
     recording: str | None = None
     """The folder of its recording on this host; None: it is not recorded, or that is unknown."""
     recorded_as: str = ""
-    """What that recording calls this host."""
+    """What that recording calls this host; empty: the recording is only this host's part of one."""
+    joint: str | None = None
+    """What the recordings of all nodes of the job have in common; None: it is of this host."""
     recorder: tuple[int, int | None] | None = None
     """Pid and start ticks of the mgpu-doctor that records it."""
     boxes: dict[str, NodeBox] = field(default_factory=dict)
@@ -273,18 +275,22 @@ def _list_boxes(folder: str) -> list[str]:
 
 
 def _find_recording(job: NodeJob, folder: str) -> None:
-    """Sets the job's recording if this folder of boxes, `RECORDING/hosts/HOST/boxes`, is in one."""
-    recording = os.path.normpath(os.path.join(folder, "..", "..", ".."))
-    try:
-        with open(os.path.join(recording, "recording.json"), "rb") as file:
-            info = json.loads(file.read(MOST_INFO))
-        pid, ticks = info["doctor_pid"], info.get("doctor_start_ticks")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    """Sets the job's recording if this folder of boxes, `RECORDING/hosts/HOST/boxes`, is in one.
+    Where several nodes write into a recording, `hosts/HOST` has a `recording.json` of its own."""
+    part = os.path.dirname(folder)
+    for recording in (part, os.path.dirname(os.path.dirname(part))):
+        try:
+            with open(os.path.join(recording, "recording.json"), "rb") as file:
+                info = json.loads(file.read(MOST_INFO))
+            pid, ticks = info["doctor_pid"], info.get("doctor_start_ticks")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue
+        job.recording = recording
+        job.recorded_as = "" if recording == part else os.path.basename(part)
+        job.joint = info.get("joint")
+        if type(pid) is int and 0 < pid < 1 << 31:
+            job.recorder = pid, ticks if type(ticks) is int else None
         return
-    job.recording = recording
-    job.recorded_as = os.path.basename(os.path.dirname(folder))
-    if type(pid) is int and 0 < pid < 1 << 31:
-        job.recorder = pid, ticks if type(ticks) is int else None
 
 
 def _exit_line(pid: int, start_ticks: int, status: int | None) -> dict[str, Any]:

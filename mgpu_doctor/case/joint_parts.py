@@ -1,0 +1,142 @@
+"""The parts of a recording into which several nodes write: how the job ended on each node, which
+nodes were lost, and which are not in it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from mgpu_probes.outside.untrusted_files import open_below
+
+from mgpu_doctor.case.job_snapshots import JobSnapshot, decode_job_snapshot
+from mgpu_doctor.case.joint_snapshots import join_snapshots
+from mgpu_doctor.case.model import Unexamined
+from mgpu_doctor.case.untrusted_json import Json, read_object, text
+from mgpu_doctor.recording.joint_recordings import (
+    FRESH,
+    LOST,
+    UNFINISHED,
+    UNSEEN,
+    combine_ends,
+)
+from mgpu_doctor.recording.layout import END, INFO
+
+TOGETHER = 5.0
+"""Seconds within which snapshots of several hosts show one moment of a job that stands still: the
+watchdogs of its nodes look at it every second."""
+MOST_UNSEEN = 8
+_JOIN_THEM = (
+    "examine the recordings of all nodes together: `mgpu-doctor diagnose RECORDING RECORDING…`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JointParts:
+    """What the parts say. Empty for a recording of one node."""
+
+    end: Mapping[str, Json] = field(default_factory=dict)
+    """How the job ended, like `end.json`; empty: it has not, as far as it is known."""
+    over: Mapping[str, bool] = field(default_factory=dict)
+    """Host -> whether the job is over on it."""
+    lost: tuple[str, ...] = ()
+    """Hosts whose part stops without an end."""
+    gaps: tuple[Unexamined, ...] = ()
+
+
+def read_parts(roots: Sequence[Path], hosts: Sequence[Path]) -> JointParts:
+    """The parts below the folders `hosts` of the recordings `roots`, which are of one job."""
+    parts = {host.name: host for host in hosts if (host / INFO).is_file()}
+    if not parts:
+        return JointParts()
+    wholes = [_read(root / END, root) for root in roots]
+    wholes = [whole for whole in wholes if whole]
+    read = {name: _read(host / END, _root(host)) for name, host in parts.items()}
+    ends = {name: end for name, end in read.items() if end}
+    open_ = [name for name in parts if name not in ends]
+    known = {name: state for whole in wholes for name, state in _texts(whole, UNFINISHED).items()}
+    lost = {name for name in open_ if known.get(name) == LOST}
+    if open_ and not wholes:
+        lost |= _find_silent({name: parts[name] for name in open_}, parts, ends)
+    end: Mapping[str, Json] = {}
+    if wholes or len(ends) + len(lost) == len(parts):
+        end = combine_ends(list(ends.values())) if ends else {}
+    return JointParts(
+        end,
+        {name: name in ends or name in lost for name in parts},
+        tuple(sorted(lost)),
+        _list_unseen(wholes) if len(roots) == 1 else (),
+    )
+
+
+def _list_unseen(wholes: Sequence[Mapping[str, Json]]) -> tuple[Unexamined, ...]:
+    unseen = {name: why for whole in wholes for name, why in _texts(whole, UNSEEN).items()}
+    named = list(unseen.items())[:MOST_UNSEEN]
+    return tuple(Unexamined(name, why, _JOIN_THEM) for name, why in named)
+
+
+def _find_silent(
+    open_: Mapping[str, Path], parts: Mapping[str, Path], ends: Mapping[str, object]
+) -> set[str]:
+    """Of parts without an end, those that nobody touches any more although others went on, or
+    ended."""
+    touched = {name: _find_touched(host) for name, host in parts.items()}
+    newest = time.time() if ends else max(touched.values())
+    return {name for name in open_ if newest - touched[name] > FRESH}
+
+
+def _find_touched(host: Path) -> float:
+    """When the node last showed that it writes its part."""
+    try:
+        descriptor = open_below(_root(host), host / INFO)
+    except OSError:
+        return 0.0
+    try:
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+
+
+def join_looks(looks: Mapping[str, Sequence[JobSnapshot]]) -> list[JobSnapshot]:
+    """The snapshots of several hosts, oldest first, those taken at one moment as one. A snapshot of
+    some hosts alone would show ranks that wait for others as if nobody knew of them."""
+    taken = {host: list(snapshots) for host, snapshots in looks.items() if snapshots}
+    if len(taken) < 2:
+        return [snapshot for snapshots in taken.values() for snapshot in snapshots]
+    first, *others = taken
+    joined: list[JobSnapshot] = []
+    for snapshot in taken[first]:
+        near = {first: snapshot}
+        for host in others:
+            nearest = min(taken[host], key=lambda one: abs(one.at - snapshot.at))
+            if abs(nearest.at - snapshot.at) <= TOGETHER:
+                near[host] = nearest
+        line = join_snapshots(
+            {host: msgspec.to_builtins(one) for host, one in near.items()}, list(taken)
+        )
+        if len(near) == len(taken) and line is not None:
+            whole = decode_job_snapshot(msgspec.json.encode(line))
+            joined += [] if whole is None else [whole]
+    return joined
+
+
+def _root(host: Path) -> Path:
+    return host.parent.parent
+
+
+def _read(path: Path, root: Path) -> Mapping[str, Json]:
+    try:
+        return read_object(path, root=root)
+    except (OSError, ValueError):
+        return {}
+
+
+def _texts(content: Mapping[str, Json], key: str) -> dict[str, str]:
+    """The texts of an object in an object."""
+    items = content.get(key)
+    named = items.items() if isinstance(items, dict) else ()
+    pairs = ((text(name, 64), text(value, 500)) for name, value in named)
+    return {name: value for name, value in pairs if name and value}

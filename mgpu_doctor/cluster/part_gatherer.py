@@ -1,0 +1,122 @@
+"""Fetches the parts of other nodes into the recording of the first node, while the job runs: a
+process of its own, which `mgpu-doctor run` starts where nodes share no folder.
+
+It ends when its standard input does, and then says on standard output which hosts it could not
+see, and why: a JSON object. What a node had sent until it was lost stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from mgpu_doctor.cluster.agent_messages import JobFacts
+from mgpu_doctor.cluster.engine import Engine, Trouble
+from mgpu_doctor.cluster.gathered_job import GatheredJob
+from mgpu_doctor.cluster.host_channel import Link
+from mgpu_doctor.cluster.host_fleet import Fleet
+from mgpu_doctor.cluster.host_mirror import HostRefused
+from mgpu_doctor.errors import DoctorError
+from mgpu_doctor.recording.layout import HOSTS, INFO
+from mgpu_doctor.recording.write import write_whole
+
+EVERY = 2.0
+"""Seconds between two polls of a node: what is lost with it."""
+POLL = 0.5
+NICE = 19
+
+
+class Request(TypedDict):
+    """What to fetch. `own`: this host; `joint`: the key of the recording. Either `slurm`, the job
+    and its nodes as Slurm lists them, or `hosts`, as `--hosts` has them."""
+
+    folder: str
+    own: str
+    joint: str
+    slurm: tuple[str, str] | None
+    hosts: str | None
+
+
+class JointJob(GatheredJob):
+    """The parts that other nodes send, in the recording of this one."""
+
+    def __init__(self, folder: Path, own: str) -> None:
+        self._own = own
+        self._prepare(folder)
+
+    def add_host(self, host: str) -> None:
+        """Makes the part of a host. Raises HostRefused where there is one already: it is this host,
+        or shares the folder."""
+        if host in self._parts:
+            return
+        if host == self._own or (self.folder / HOSTS / host / INFO).exists():
+            raise HostRefused(Trouble("it writes into the same folder", "nothing"))
+        super().add_host(host)
+
+    def _learn(self, host: str, name: str, body: bytes) -> None:
+        write_whole(self.folder / HOSTS / host / name, body)
+
+    def _settle(self) -> None:
+        """The first node itself says how the job ended."""
+
+
+def gather(request: Request, stop: int) -> dict[str, str]:
+    """Fetches until the descriptor `stop` ends. Returns what was not seen, `host node7`, and
+    why; nothing of hosts that share the folder."""
+    try:
+        hosts, engine = _find_hosts(request)
+    except DoctorError as error:
+        return {"the other nodes": str(error).rstrip(".")}
+    job = JointJob(Path(request["folder"]), request["own"])
+
+    def begin_job(_: JobFacts, host: str) -> GatheredJob:
+        job.add_host(host)
+        return job
+
+    waiting = select.poll()
+    waiting.register(stop, select.POLLIN)
+    with Fleet(hosts, engine, EVERY, joint=request["joint"], begin_job=begin_job) as fleet:
+        while not waiting.poll(0):
+            fleet.poll(POLL)
+        return {
+            f"host {state.name}": state.trouble.reason
+            for state in fleet.states()
+            if state.link is not Link.LIVE and state.trouble is not None and state.node is None
+        }
+
+
+def _find_hosts(request: Request) -> tuple[Sequence[str], Engine]:
+    """The other hosts, and how to reach them. Raises DoctorError."""
+    if request["slurm"] is not None:
+        from mgpu_doctor.cluster.slurm_nodes import Slurm, expand_nodes
+
+        job, nodes = request["slurm"]
+        here = os.environ.get("SLURMD_NODENAME", request["own"])
+        named = expand_nodes(nodes, job)
+        _forget_step()
+        return [name for name in named if name != here], Slurm(job)
+    from mgpu_doctor.cluster.openssh import parse_hosts
+
+    names, engine = parse_hosts(request["hosts"] or "")
+    return [name for name in names if name != request["own"]], engine
+
+
+def _forget_step() -> None:
+    """Removes what the step of the job sets for `srun` below it, such as its CPUs and tasks."""
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "SRUN_")) and name != "SLURM_CONF":
+            del os.environ[name]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serves one request, a JSON object."""
+    os.nice(NICE)
+    print(json.dumps(gather(json.loads(arguments[0]), sys.stdin.fileno())), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

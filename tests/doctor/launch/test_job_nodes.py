@@ -1,0 +1,64 @@
+"""Which node of a job this is, by Slurm's variables and by launchers' options."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from mgpu_doctor.launch.job_nodes import JobNodes, find_job_nodes
+
+STEP = {
+    "SLURM_CLUSTER_NAME": "c",
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "2",
+    "SLURM_STEP_NUM_NODES": "4",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_PROCID": "3",
+}
+TORCHRUN = "torchrun --nnodes 2 --node-rank 1 --master-addr node1 --master-port 29500 train.py"
+
+
+def find(command: str, **environment: str) -> JobNodes | None:
+    return find_job_nodes(environment, shlex.split(command))
+
+
+def test_a_task_per_node_of_a_slurm_step() -> None:
+    found = find("python train.py", **STEP)
+    assert found == JobNodes("slurm c 4711.2 0", 4, 3, "4711")
+    requeued = find("python train.py", **STEP, SLURM_RESTART_COUNT="1")
+    assert requeued is not None
+    assert requeued.key != found.key
+
+
+@pytest.mark.parametrize("change", [{"SLURM_STEP_NUM_TASKS": "32"}, {"SLURM_STEP_NUM_NODES": "1"}])
+def test_tasks_that_share_a_node_have_a_recording_each(change: dict[str, str]) -> None:
+    assert find(TORCHRUN, **{**STEP, **change}) is None
+
+
+def test_torchrun_by_its_options_or_variables() -> None:
+    assert find(TORCHRUN) == JobNodes("torchrun node1 29500 ", 2, 1)
+    assert find("torchrun --nnodes=2 --node_rank=0 --master_addr=node1 t.py --node-rank 5") == (
+        JobNodes("torchrun node1  ", 2, 0)
+    )
+    given = {"PET_NNODES": "1:4", "PET_RDZV_ENDPOINT": "node1:29400", "PET_RDZV_ID": "a"}
+    assert find("torchrun train.py", **given) == JobNodes("torchrun node1:29400  a", 4, None)
+
+
+def test_accelerate() -> None:
+    line = "accelerate launch --num_machines 2 --machine_rank 1 --main_process_ip node1 train.py"
+    assert find(line) == JobNodes("accelerate node1  ", 2, 1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --standalone --nproc-per-node 4 train.py",
+        "torchrun --nnodes 1 --master-addr node1 train.py",
+        "torchrun --nnodes 2 --node-rank 0 --master-addr localhost train.py",
+        "python train.py --nnodes 2 --node-rank 1 --master-addr node1",
+        "torchrun --nnodes two --master-addr node1 train.py",
+    ],
+)
+def test_a_job_of_one_node(command: str) -> None:
+    assert find(command) is None
