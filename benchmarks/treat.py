@@ -1,11 +1,14 @@
-"""How often `treat` says that a placebo helps, by resampling real runs of a job.
+"""Whether `treat` is right: on placebos, resampled from real runs, and on jobs whose treatment is
+known.
 
     python -m benchmarks.treat --record tests/recorded/treat/plain_runs.json [--runs 12]
     python -m benchmarks.treat --resample tests/recorded/treat/plain_runs.json [--sessions 200]
+    python -m benchmarks.treat --jobs NAME|all [--jobs NAME …] [--whole]
 
 `--record` runs the built-in trainer torch-ddp so often, as it is, and keeps the step times. Nothing
 else should run meanwhile. `--resample` draws the runs of whole sessions from them, in which no
-treatment does anything, and counts the verdicts. It takes a second or two.
+treatment does anything, and counts the verdicts. It takes a second or two. `--jobs`: see
+`benchmarks.treat_jobs`; some minutes for each name.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.support import machine
+from benchmarks.treat_jobs import TRIALS, run_jobs
 from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
 from mgpu_doctor.analysis.trials.paired_effect import FALSE_HELPS
 from mgpu_doctor.analysis.trials.trial_run import TrialRun
@@ -40,6 +44,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=12)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--sessions", type=int, default=200)
+    parser.add_argument("--jobs", action="append", choices=["all", *TRIALS], default=[])
+    parser.add_argument("--whole", action="store_true")
     args = parser.parse_args()
     print(machine(), flush=True)
     if args.record is not None:
@@ -47,6 +53,9 @@ def main() -> None:
     if args.resample is not None:
         runs = json.loads(args.resample.read_text())["seconds"]
         print_rates(resample(runs, args.sessions), len(runs), args.sessions)
+    if args.jobs:
+        names = [*TRIALS] if "all" in args.jobs else args.jobs
+        sys.exit(0 if run_jobs(names, whole=args.whole) else 1)
 
 
 def record(count: int, steps: int) -> dict[str, object]:

@@ -24,6 +24,8 @@ _VERDICTS = {
     Verdict.UNTRIED: "not tried",
 }
 _INDENT = "  "
+COARSE = 0.1
+"""Half of an interval from which the report says that trials were too coarse. A choice."""
 _HEAD = ("treatment", "verdict", "step time", "95 % interval", "predicted", "memory", "loss")
 _EFFECTS = {
     Effect.NOTHING: "does not change the result",
@@ -49,6 +51,8 @@ def render_report(report: TrialReport, *, width: int, unicode: bool) -> str:
     if switched:
         sentence = f"Switched on and off within the same runs: {', '.join(switched)}."
         parts += ["", *_wrap([sentence], width)]
+    if coarse := _describe_noise(report.outcomes):
+        parts += ["", *_wrap([coarse], width)]
     unfit = [f"{each.name} ({line(each.reason)})" for each in report.unfit if not each.fits]
     waiting = [each.name for each in report.unfit if each.fits]
     if unfit:
@@ -84,6 +88,22 @@ def _baseline(report: TrialReport) -> str:
     return (
         f"As it is: {format_seconds(report.baseline.seconds)} per step{noise} "
         f"({format_count(report.runs, 'run')} of {report.steps} steps){findings}"
+    )
+
+
+def _describe_noise(outcomes: Sequence[Outcome]) -> str:
+    """That equal runs of the job differ too much to show what may be worth a change; empty: they do
+    not."""
+    undecided = [
+        (outcome.saved.high - outcome.saved.low) / 2
+        for outcome in outcomes
+        if outcome.verdict is Verdict.NO_DIFFERENCE and outcome.saved is not None
+    ]
+    if max(undecided, default=0.0) < COARSE:
+        return ""
+    return (
+        f"Differences of less than about {format_share(max(undecided))} could not be shown: the "
+        "job's own steps vary too much. Use more steps (--steps), or an otherwise idle machine."
     )
 
 

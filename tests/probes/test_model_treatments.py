@@ -64,6 +64,36 @@ dist.destroy_process_group()
 """
 
 
+SHARDED = """
+import json, os, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(os.environ["RANK"]),
+                        world_size=2)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+mesh = init_device_mesh("cpu", (2,))
+for layer in model:
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(12):
+    loss = model(torch.ones(4, 8)).square().mean()
+    gathered = not isinstance(model[0].weight, DTensor)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+if os.environ["RANK"] == "0":
+    print(json.dumps({"gathered": gathered, "loss": loss.item(),
+                      "state": fully_shard.state(model) is not None}))
+dist.destroy_process_group()
+"""
+
+
 def start(
     script: str, folder: Path, treatments: dict[str, Any], words: tuple[str, ...], rank: int
 ) -> subprocess.Popen[str]:
@@ -90,10 +120,12 @@ def start(
     )
 
 
-def train(folder: Path, treatments: dict[str, Any], *words: str) -> tuple[Any, dict[str, Any]]:
+def train(
+    folder: Path, treatments: dict[str, Any], *words: str, script: str = TORCH
+) -> tuple[Any, dict[str, Any]]:
     """What rank 0 of two printed, and its treatments by name, as its box holds them."""
     folder.mkdir(exist_ok=True)
-    ranks = [start(TORCH, folder, treatments, words, rank) for rank in range(2)]
+    ranks = [start(script, folder, treatments, words, rank) for rank in range(2)]
     printed = [process.communicate()[0] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0]
     return json.loads(printed[0]), described(folder)
@@ -166,3 +198,11 @@ def test_what_torch_refuses_leaves_the_job_as_it_is(tmp_path: Path) -> None:
     assert treated["hooks"] == []
     assert changes["ddp-compress-bf16"]["refused"] == "error"
     assert "BF16" in changes["ddp-compress-bf16"]["details"]
+
+
+def test_parameters_stay_gathered_until_backward(tmp_path: Path) -> None:
+    untreated, _ = train(tmp_path / "untreated", {}, script=SHARDED)
+    treated, changes = train(tmp_path / "treated", {"fsdp-keep-gathered": True}, script=SHARDED)
+    assert (untreated["gathered"], treated["gathered"]) == (False, True)
+    assert treated["loss"] == pytest.approx(untreated["loss"], rel=1e-6)
+    assert changes["fsdp-keep-gathered"]["changed"] == 3

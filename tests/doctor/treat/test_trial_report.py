@@ -20,12 +20,12 @@ SCHEMA = json.loads(
 )
 
 
-def made(*, stopped: bool = False) -> TrialReport:
+def made(*, stopped: bool = False, noise: float = 0.001) -> TrialReport:
     job = SimulatedJob(
         np.random.default_rng(3),
         {"loader-workers": 0.7, "ddp-bucket-view": 0.85, "optimizer-fused": 1.3},
         {"ddp-no-search": CRASH},
-        between_runs=0.001,
+        between_runs=noise,
         within_runs=0.01,
         stalls=0.0,
         loss_change={"ddp-static-graph": 0.5},
@@ -35,7 +35,8 @@ def made(*, stopped: bool = False) -> TrialReport:
     tried = ("loader-workers", "ddp-bucket-view", "optimizer-fused", "ddp-no-search", "gc-freeze")
     for name in (*tried, "ddp-static-graph"):
         session.try_values({name: 2 if name == "loader-workers" else True})
-    session.try_values(session.combine(session.outcomes()))
+    if combined := session.combine(session.outcomes()):
+        session.try_values(combined)
     outcomes = session.outcomes()
     return TrialReport(
         command=("torchrun", "train.py"),
@@ -86,6 +87,12 @@ def test_the_text_fits_and_names_lines_and_places() -> None:
         assert line in text.splitlines()
     assert max(map(len, text.splitlines())) <= 125
     assert render_report(made(), width=100, unicode=False).isascii()
+
+
+def test_noise_that_hides_differences_is_named() -> None:
+    assert "could not be shown" not in render_report(made(), width=100, unicode=True)
+    noisy = " ".join(render_report(made(noise=0.5), width=100, unicode=True).split())
+    assert "could not be shown: the job's own steps vary too much. Use more steps" in noisy
 
 
 def test_the_documentation_lists_every_treatment_with_what_it_may_change() -> None:

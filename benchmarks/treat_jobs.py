@@ -1,0 +1,213 @@
+"""Jobs on which a treatment helps, changes nothing, or breaks something, and what `treat` says.
+
+    python -m benchmarks.treat --jobs loader-workers --jobs gc-freeze
+    python -m benchmarks.treat --jobs all [--whole]
+
+Each verdict is held against what is known of the job, and the measured gain against that of the
+same job with the script edited by hand. `--whole` also runs `treat` without naming the treatment:
+it must find it within its budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mgpu_doctor.advice.treatment import Value
+from mgpu_doctor.analysis.comparing.step_time_noise import mean_level
+from mgpu_doctor.analysis.trials.trial_run import TrialRun
+from mgpu_doctor.analysis.trials.trial_verdict import Verdict
+from mgpu_doctor.formatting import format_share
+from mgpu_doctor.treat.job_treatment import JobTreatment
+from mgpu_doctor.treat.trial_runner import TrialRunner
+from mgpu_doctor.treat.trial_session import Outcome, Session
+
+JOBS = Path(__file__).parents[1] / "tests" / "jobs"
+BUDGET = 600.0
+NOTHING = frozenset({Verdict.NO_DIFFERENCE, Verdict.DOES_NOT_FIT})
+BROKEN = frozenset({Verdict.FAILS, Verdict.CHANGES_LOSS})
+
+
+def alone(*words: str) -> list[str]:
+    """A job of one process."""
+    return [sys.executable, str(JOBS / "treatable.py"), *words]
+
+
+def ranks(script: str, *words: str) -> list[str]:
+    """A job of two ranks."""
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return [sys.executable, "-m", *torchrun, str(JOBS / script), *words]
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """A treatment and its jobs. None: no such job is known."""
+
+    value: Value
+    helps: list[str]
+    by_hand: list[str]
+    """The job that it helps, with the script edited."""
+    same: list[str]
+    breaks: list[str] | None = None
+
+
+_UNUSED = ("--branches", "1000", "--width", "64", "--batch", "8", "--steps", "5000")
+_SPLIT = ("--accumulate", "4", "--link", "4", "--width", "64", "--layers", "2", "--steps", "5000")
+_SAVES = ("--save-mb", "64", "--step-ms", "40")
+_CHAIN = ("--chain", "60", "--width", "512", "--batch", "256")
+_SLEEPS = ("--step-ms", "20")
+TRIALS = {
+    "loader-workers": Trials(
+        2,
+        alone("--sample-ms", "5"),
+        alone("--sample-ms", "5", "--workers", "2", "--persistent"),
+        alone(*_SLEEPS),
+        alone("--sample-ms", "5", "--alone"),
+    ),
+    "loader-persistent": Trials(
+        True,
+        alone("--workers", "1", "--epoch", "4", *_SLEEPS),
+        alone("--workers", "1", "--epoch", "4", "--persistent", *_SLEEPS),
+        alone("--workers", "1", *_SLEEPS),
+    ),
+    "ddp-no-search": Trials(
+        True,
+        ranks("ddp_settings.py", "--find-unused", *_UNUSED),
+        ranks("ddp_settings.py", *_UNUSED),
+        ranks("ddp_settings.py", "--steps", "5000"),
+        ranks("ddp_settings.py", "--find-unused", "--spare", "3", *_UNUSED),
+    ),
+    "ddp-no-sync": Trials(
+        4,
+        ranks("ddp_settings.py", *_SPLIT),
+        ranks("ddp_settings.py", "--no-sync", *_SPLIT),
+        ranks("ddp_settings.py", "--no-sync", "--fault", "forward", "--rank", "-1", *_SPLIT),
+    ),
+    "gc-freeze": Trials(
+        True,
+        alone("--garbage", "300000", *_SLEEPS),
+        alone("--garbage", "300000", "--freeze", *_SLEEPS),
+        alone(*_SLEEPS),
+    ),
+    "threads": Trials(
+        1,
+        alone("--spawn", "--width", "256", "--layers", "8"),
+        alone("--spawn", "--width", "256", "--layers", "8", "--threads", "1"),
+        alone("--spawn", "--width", "256", "--layers", "8", "--threads", "1"),
+    ),
+    "checkpoint-in-background": Trials(
+        True,
+        alone(*_SAVES),
+        alone("--background", *_SAVES),
+        alone(*_SLEEPS),
+        alone("--check-file", *_SAVES),
+    ),
+    "compile": Trials(
+        True,
+        ranks("treatable.py", *_CHAIN),
+        ranks("treatable.py", "--compile", *_CHAIN),
+        ranks("treatable.py", *_SLEEPS),
+    ),
+    "optimizer-foreach": Trials(
+        True,
+        alone("--layers", "300", "--width", "8", "--no-foreach"),
+        alone("--layers", "300", "--width", "8", "--foreach"),
+        alone("--foreach", *_SLEEPS),
+    ),
+}
+
+
+def run_jobs(names: Sequence[str], *, whole: bool) -> bool:
+    """Runs the jobs of these treatments; returns whether all verdicts are right."""
+    right = count = 0
+    for name in names:
+        trials = TRIALS[name]
+        for job, command, expected in _list_jobs(trials):
+            outcome, plain = _try(command, {name: trials.value})
+            is_right = outcome.verdict in expected
+            right, count = right + is_right, count + 1
+            print(_describe(name, job, outcome, is_right), flush=True)
+            if job == "helps":
+                print(_compare(outcome, _gain_by_hand(trials, plain)), flush=True)
+        if whole:
+            print(_find(name, trials.helps), flush=True)
+    print(f"right: {right} of {count}")
+    return right == count
+
+
+def _compare(outcome: Outcome, by_hand: float) -> str:
+    """The gain of the edited script, and what is left of it with the treatment."""
+    share = outcome.saved.share if outcome.saved is not None else 0.0
+    reached = format_share(share / by_hand) if by_hand > 0 else "unknown"
+    return f"    by hand {format_share(by_hand)}; the treatment reaches {reached} of that"
+
+
+def _list_jobs(trials: Trials) -> Iterator[tuple[str, list[str], frozenset[Verdict]]]:
+    yield "helps", trials.helps, frozenset({Verdict.HELPS})
+    yield "same", trials.same, NOTHING
+    if trials.breaks is not None:
+        yield "breaks", trials.breaks, BROKEN
+
+
+def _try(command: list[str], values: dict[str, Value]) -> tuple[Outcome, float]:
+    """The verdict about a treatment, and the mean step of the job as it is, in seconds."""
+    with _folder() as folder:
+        runner = TrialRunner(command, folder, private=False)
+        session = Session(
+            runner.run, budget=BUDGET, steps=None, clock=time.monotonic, report=lambda *_: None
+        )
+        session.measure_baseline()
+        outcome = session.try_values(values)
+        return outcome, session.baseline.seconds
+
+
+def _gain_by_hand(trials: Trials, plain: float) -> float:
+    """The share of the step time that editing the script saves: the mean of two runs."""
+    with _folder() as folder:
+        runner = TrialRunner(trials.by_hand, folder, private=False)
+        runs = [runner.run({}, steps=None, limit=BUDGET).result for _ in range(2)]
+    seconds = [mean_level(run.seconds).seconds for run in runs if isinstance(run, TrialRun)]
+    if not seconds:
+        sys.exit(f"the edited job cannot be run: {runs}")
+    return 1 - sum(seconds) / len(seconds) / plain
+
+
+def _find(name: str, command: list[str]) -> str:
+    """Whether `treat` finds the treatment without being told."""
+    treatment = JobTreatment(command, private=False)
+    began = time.monotonic()
+    with _folder() as folder, contextlib.redirect_stdout(io.StringIO()):
+        treatment.run(folder, budget=BUDGET, steps=None, report=lambda *_: None)
+    report = treatment.read_report()
+    kept = {} if report is None else dict(report.kept)
+    found = "found" if name in kept else "NOT FOUND"
+    return f"    {found} within {time.monotonic() - began:.0f} s: keeps {kept}"
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """The folder of the trials, in which the jobs work, too."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory(prefix="mgpu-doctor-bench-") as folder:
+        os.chdir(folder)
+        try:
+            yield Path(folder)
+        finally:
+            os.chdir(before)
+
+
+def _describe(name: str, job: str, outcome: Outcome, is_right: bool) -> str:
+    saved = outcome.saved
+    measured = outcome.reason or ""
+    if saved is not None:
+        low, high = format_share(saved.low), format_share(saved.high)
+        measured = f"{format_share(saved.share)} ({low} to {high})"
+    mark = "right" if is_right else "WRONG"
+    return f"{mark}  {name:26} {job:7} {outcome.verdict.value:20} {measured}"
