@@ -135,7 +135,7 @@ def top(
     if still:
         if proposal is not None:
             print_message(f"{proposal}.")
-        wanted = _options_for_still(drawn=not json)
+        wanted = _options_for_still()
         source = (
             _make_host_source(hosts, wanted)
             if hosts is not None
@@ -253,10 +253,10 @@ def _parse_filters(only: Sequence[str]) -> Filter | None:
     return all_of(parsed)
 
 
-def _options_for_still(*, drawn: bool) -> FrameOptions:
+def _options_for_still() -> FrameOptions:
     from mgpu_doctor.live.frame_source import FrameOptions
 
-    return FrameOptions(heat=drawn, history=False, more=False)
+    return FrameOptions(history=False, more=False)
 
 
 def _make_source(

@@ -14,8 +14,14 @@ if TYPE_CHECKING:  # a frame without a job does without these imports
     from mgpu_doctor.case.host_samples import HostSample
     from mgpu_doctor.findings import Diagnosis, Finding, Followed
     from mgpu_doctor.live.history_collector import History
+    from mgpu_doctor.live.host_statuses import HostStatus
     from mgpu_doctor.live.process_list import ListedProcess
+    from mgpu_doctor.live.rank_map import RankMap
     from mgpu_doctor.live.step_heatmap import Heatmap
+
+
+HOST = "host"
+"""The grouping of ranks by host; other groupings are named by what their groups are."""
 
 
 class GpuKey(NamedTuple):
@@ -87,6 +93,10 @@ class Frame:
     """None if there is no job to show; then `hint` says what to do."""
     heat: Heatmap | str | None = None
     """One sentence: why there is no heat map."""
+    map: RankMap | None = None
+    """The ranks in groups; None: no rank has joined, or it was not made."""
+    hosts: tuple[HostStatus, ...] = ()
+    """The hosts of the job, in the order of ranks, then those that are not seen."""
     going: Progress = NO_PROGRESS
     """The job's recent progress."""
     devices: DeviceSample | None = None

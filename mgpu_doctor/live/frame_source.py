@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 class FrameOptions(NamedTuple):
     heat: bool = True
-    """Whether the heat map of ranks and steps is shown."""
+    """Whether the maps of ranks are shown: by step, and by host."""
     history: bool = True
     """Whether past samples are needed, for graphs."""
     more: bool = True

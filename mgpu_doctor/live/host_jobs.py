@@ -16,6 +16,7 @@ from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.live.frame import NO_PROGRESS, Frame
 from mgpu_doctor.live.frame_source import ALL_OPTIONS, FrameOptions, all_ranks
 from mgpu_doctor.live.history_collector import Collector, History
+from mgpu_doctor.live.host_statuses import SILENT, list_hosts
 from mgpu_doctor.live.job_watch import Seen, Watch
 from mgpu_doctor.live.replay import NewestSamples
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
@@ -28,8 +29,6 @@ POLL = 0.1
 SECONDS_TO_ANSWER = 30.0
 HINT_WIDTH = 78
 """Columns of what is shown instead of a job: those of the narrowest screen."""
-SILENT = 3.0
-"""Seconds from which a host's silence is shown."""
 
 
 class HostJobs:
@@ -80,6 +79,8 @@ class HostJobs:
             source=_name(states, over=self._watched is not None and self._watched.over),
             diagnosis=seen.diagnosis if seen else None,
             heat=seen.heat if seen else None,
+            map=seen.map if seen else None,
+            hosts=list_hosts(case, states) if case else (),
             going=seen.going if seen else NO_PROGRESS,
             devices=newest[-1] if newest else None,
             elsewhere=newest[:-1],

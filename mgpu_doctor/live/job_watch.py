@@ -24,6 +24,7 @@ from mgpu_doctor.live.finding_history import update_history
 from mgpu_doctor.live.frame import Progress
 from mgpu_doctor.live.frame_source import Pace
 from mgpu_doctor.live.job_progress import measure_progress
+from mgpu_doctor.live.rank_map import RankMap, map_ranks
 from mgpu_doctor.live.step_heatmap import Heatmap, make_heatmap
 from mgpu_doctor.recording.box import Box, BoxFile, BoxReader, read_box
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
@@ -91,6 +92,8 @@ class Seen:
     age: float = 0.0
     read: float = 0.0
     followed: tuple[Followed, ...] = ()
+    map: RankMap | None = None
+    """None: no rank has joined, or it is not needed."""
 
     @classmethod
     def of(
@@ -105,13 +108,15 @@ class Seen:
         """Returns the view. `before`: the findings tracked so far. `at`: the moment of this
         view."""
         followed = update_history(before, diagnosis.findings, at, over=case.job.ended is not None)
-        map_ = make_heatmap(case) if heated else None
-        return cls(diagnosis, map_, measure_progress(case, diagnosis.stages), followed=followed)
+        heat = make_heatmap(case, diagnosis.stages) if heated else None
+        going = measure_progress(case, diagnosis.stages)
+        ranks = map_ranks(diagnosis, heat) if heated else None
+        return cls(diagnosis, heat, going, followed=followed, map=ranks)
 
 
 class Watch:
-    """Watches one recording. For one thread. `poll` raises `NotARecording`. `heated`: whether a
-    heat map is needed."""
+    """Watches one recording. For one thread. `poll` raises `NotARecording`. `heated`: whether
+    maps of ranks are needed."""
 
     def __init__(
         self,

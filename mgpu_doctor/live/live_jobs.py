@@ -19,6 +19,7 @@ from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
     from mgpu_doctor.case.model import Case
+    from mgpu_doctor.live.host_statuses import HostStatus
     from mgpu_doctor.live.job_watch import Seen, Watch
     from mgpu_doctor.live.machine_recorder import Recorder
 
@@ -75,6 +76,8 @@ class LiveJobs:
             source=self._name(),
             diagnosis=seen.diagnosis if seen else None,
             heat=seen.heat if seen else None,
+            map=seen.map if seen else None,
+            hosts=_hosts(case) if case else (),
             going=seen.going if seen else NO_PROGRESS,
             devices=devices,
             host=host,
@@ -148,6 +151,12 @@ class LiveJobs:
             self._over = replace(seen, age=0.0, read=0.0)
             self._watch.close()
         return seen, None
+
+
+def _hosts(case: Case) -> tuple[HostStatus, ...]:
+    from mgpu_doctor.live.host_statuses import list_hosts
+
+    return list_hosts(case)
 
 
 def _start_hint() -> str:

@@ -19,14 +19,11 @@ from mgpu_doctor.findings import Followed
 from mgpu_doctor.live.frame import NO_PROGRESS, Frame, Position
 from mgpu_doctor.live.frame_source import all_ranks
 from mgpu_doctor.live.history_collector import Collector
+from mgpu_doctor.live.host_statuses import HOST_GONE, HOST_LATE, list_hosts
 from mgpu_doctor.live.job_watch import Seen
 from mgpu_doctor.recording.box import read_box
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
-HOST_GONE = 30.0
-"""Seconds after which a host without new samples is left out while other hosts have some."""
-HOST_LATE = 3.0
-"""The same in multiples of its usual spacing, if that is more: long recordings are thinned out."""
 MOST_BOXES = 256
 """Boxes that a replay keeps in memory (a few megabytes each)."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -96,6 +93,8 @@ class Replay:
             diagnosis=seen.diagnosis if seen else None,
             hint=None if seen else NO_JOB,
             heat=seen.heat if seen else None,
+            map=seen.map if seen else None,
+            hosts=list_hosts(case) if seen else (),
             going=seen.going if seen else NO_PROGRESS,
             devices=sampled[-1] if sampled else None,
             elsewhere=sampled[:-1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,9 +31,11 @@ class Heatmap:
     excess: npt.NDArray[np.float64]
 
 
-def make_heatmap(case: Case) -> Heatmap | str:
-    """Returns the map, or one sentence why there is none."""
+def make_heatmap(case: Case, stages: Sequence[Sequence[int]] = ()) -> Heatmap | str:
+    """Returns the map, or one sentence why there is none. `stages`: the ranks of each pipeline
+    stage, which are compared with each other if each stage has several."""
     # Imported here: modules that only need the type have no job to examine.
+    from mgpu_doctor.analysis.statistics.medians import median_of_others
     from mgpu_doctor.analysis.steps.step_alignment import UnjoinableError, join
     from mgpu_doctor.analysis.steps.work_and_wait import UnattributableError, attribute
 
@@ -50,8 +53,13 @@ def make_heatmap(case: Case) -> Heatmap | str:
     except (UnjoinableError, UnattributableError) as reason:
         return str(reason)
     others = attribution.own - attribution.excess
+    teams = [np.flatnonzero(np.isin(joined.ranks, stage)) for stage in stages]
+    if min(map(len, teams), default=0) >= LEAST_RANKS:
+        for team in teams:
+            others[:, team] = median_of_others(attribution.own[:, team])
     excess = np.full_like(others, np.nan)
-    np.divide(attribution.excess, others, out=excess, where=np.nan_to_num(others) > 0)
+    beyond = attribution.own - others
+    np.divide(beyond, others, out=excess, where=np.nan_to_num(others) > 0)
     return Heatmap(joined.ranks, joined.steps[-RECENT:], excess.T[:, -RECENT:])
 
 

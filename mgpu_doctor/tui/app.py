@@ -18,7 +18,7 @@ from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.frame import HOST, Frame
 from mgpu_doctor.live.frame_source import Chooser, Player, Source
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.report import text
@@ -27,6 +27,7 @@ from mgpu_doctor.tui import keys, panel_layout, panels, terminal_signals
 from mgpu_doctor.tui.frame_thread import FrameMade, FrameMissed, Frames
 from mgpu_doctor.tui.jobs import opening
 from mgpu_doctor.tui.jobs.greeting import Greeting
+from mgpu_doctor.tui.map_panel import MapPanel
 from mgpu_doctor.tui.panel import FindingsPanel, Panel, Room
 from mgpu_doctor.tui.panels import gpu_table, header, machine_graphs, process_table
 from mgpu_doctor.tui.process_panel import ProcessesPanel
@@ -103,6 +104,9 @@ class TopApp(ThemedApp):
         yield Panel(header.header_lines, id="head")
         yield Panel(header.host_lines, id="host")
         yield Panel(Greeting.of_this_machine().lines, id="greeting", room=Room(2))
+        yield MapPanel(
+            panels.draw_map, "Ranks by host", id="map", entitle=header.map_title, room=Room(13, 4)
+        )
         yield GpusPanel(
             gpu_table.gpu_lines, "GPUs", id="gpus", entitle=header.gpus_title, room=Room(10, 3)
         )
@@ -115,8 +119,9 @@ class TopApp(ThemedApp):
         )
         yield ProcessesPanel(
             process_table.process_lines,
-            process_table.processes_title(View()),
+            "Processes",
             id="processes",
+            entitle=header.processes_title,
             room=Room(9, 3),
         )
         with Container(id="work"):
@@ -195,13 +200,16 @@ class TopApp(ThemedApp):
 
     def _arrange(self) -> None:
         screen = self.screen_stack[0]
-        panel_layout.arrange(screen, side_by_side=screen.size.width >= WIDE_FROM)
+        wide = screen.size.width >= WIDE_FROM
+        panel_layout.arrange(screen, side_by_side=wide, map_only=self.view.alone)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         follows = isinstance(self.screen, FollowingScreen)
         on_a_page = len(self.screen_stack) > 1 and not follows
         if follows and action in keys.MAIN_ACTIONS:
             return False
+        if action == "step" and isinstance(self.focused, MapPanel):
+            return False  # the arrows move on the map
         if action in keys.REPLAY_ACTIONS:
             return isinstance(self._frames.source, Player) and not on_a_page
         if action in keys.NOT_NOW:
@@ -212,7 +220,7 @@ class TopApp(ThemedApp):
         """Returns whether one of the actions of `NOT_NOW` has something to work on."""
         if action in ("details", "copy_fix", "try_fix"):
             return bool(_findings(self.frame))
-        if action in ("sort", "reverse"):
+        if action in ("sort", "reverse", "map"):
             return self._diagnosis is not None and bool(self._diagnosis.ranks)
         if action == "next_job":
             others = self.frame is not None and bool(self.frame.others)
@@ -240,7 +248,9 @@ class TopApp(ThemedApp):
 
     def on_key(self, event: Key) -> None:
         """Answers a key that does nothing at the moment."""
-        if len(self.screen_stack) == 1 and (why := keys.why_not(self, event.key)):
+        if len(self.screen_stack) > 1 or event.key in self.screen.active_bindings:
+            return
+        if why := keys.why_not(self, event.key):
             self.notify(why, timeout=ANSWERED_FOR, markup=False)
 
     def action_keys(self) -> None:
@@ -301,6 +311,11 @@ class TopApp(ThemedApp):
         from mgpu_doctor.tui.screens.events_screen import EventsScreen
 
         self.push_screen(EventsScreen(self.frame))
+
+    def action_map(self) -> None:
+        """The map of ranks in place of the other tables, or they again."""
+        self.view = self.view._replace(alone=not self.view.alone)
+        self.screen_stack[0].query_one("#map" if self.view.alone else "#findings").focus()
 
     def action_reverse(self) -> None:
         self.view = self.view._replace(reversed=not self.view.reversed)
@@ -395,6 +410,19 @@ class TopApp(ThemedApp):
                 self.view = self.view._replace(rank=page.view.rank)
 
             self.push_screen(page, closed)
+
+    def on_map_panel_arranged(self, message: MapPanel.Arranged) -> None:
+        self.view = self.view._replace(by=message.by, worst_first=message.worst_first, spot=None)
+
+    def on_map_panel_chosen(self, message: MapPanel.Chosen) -> None:
+        spot = message.spot
+        self.view = self.view._replace(spot=spot, rank=spot.rank or self.view.rank)
+        if message.opened and spot.rank is not None:
+            self.on_ranks_panel_chosen(RanksPanel.Chosen(spot.rank, opened=True))
+        elif message.opened and self.frame is not None and self.view.by == HOST:
+            from mgpu_doctor.tui.screens.host_screen import HostScreen
+
+            self.push_screen(HostScreen(self.frame, self.view))
 
     def on_gpus_panel_chosen(self, message: GpusPanel.Chosen) -> None:
         self.view = self.view._replace(gpu=message.which)

@@ -82,6 +82,13 @@ BINDINGS: list[BindingType] = [
         tooltip="Sort the ranks by own work, wait, step, memory …",
     ),
     Binding("R", "reverse", "reverse the order", show=False, tooltip="Reverse the sort order."),
+    Binding(
+        "h",
+        "map",
+        "hosts",
+        show=False,
+        tooltip="Only the map of ranks by host, stage or group; again: all panels.",
+    ),
     Binding("j", "next_job", "next job", show=False, tooltip="Next observed job."),
     Binding(
         "n", "launch", "new", tooltip="New job: the built-in trainers, with options and faults."
@@ -108,6 +115,7 @@ MAIN_ACTIONS = frozenset(
         "try_fix",
         "sort",
         "reverse",
+        "map",
         "filter",
         "history",
         "events",
@@ -145,6 +153,7 @@ NOT_NOW = {
     "try_fix": "There is no finding with a fix to try.",
     "sort": "There are no ranks to sort.",
     "reverse": "There are no ranks to sort.",
+    "map": "There are no ranks to show.",
     "next_job": "There is no other job to show.",
     "stop": "A replay has no job to stop.",
 }

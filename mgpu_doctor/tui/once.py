@@ -6,11 +6,11 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from rich.text import Text
 
-from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.frame import HOST, Frame
 from mgpu_doctor.tui import panels
 from mgpu_doctor.tui.filter.matching import shown
 from mgpu_doctor.tui.panels import gpu_table, header
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from mgpu_doctor.live.frame import Progress
 
 ALL = View()
+OF_SAMPLE = ("cpu_percent", "cores", "load1", "memory_used", "memory_total")
 PARTS = (
     (None, header.header_lines),
     (None, header.host_lines),
     ("GPUs", gpu_table.gpu_lines),
+    ("Ranks by host", panels.draw_map),
     ("Ranks", panels.draw_ranks),
     ("Steps", panels.draw_heatmap),
     ("Findings", panels.draw_findings),
@@ -91,9 +93,40 @@ def document(frame: Frame, view: View) -> dict[str, Any]:
             "hardware": [diagnosis_json.finding_object(finding) for finding in frame.hardware],
             "devices": None if frame.devices is None else _devices(frame.devices, devices),
             "host": None if frame.host is None else _host(frame.host),
+            "hosts": _hosts(frame, view),
         }
     )
     return plain
+
+
+def _hosts(frame: Frame, view: View) -> list[dict[str, Any]]:
+    """Returns the hosts of the job that the filter leaves."""
+    if frame.map is None:
+        return []
+    from mgpu_doctor.case.host_samples import Traffic
+    from mgpu_doctor.tui.panels.host_map import listed_groups
+
+    by_host = view._replace(by=HOST, worst_first=False)
+    return [
+        {
+            "host": row.group.name,
+            "heard_seconds": row.host.heard,
+            "silent": row.host.silent,
+            "trouble": row.host.trouble,
+            "clock_ahead_seconds": row.host.ahead,
+            "lost_records": row.host.lost,
+            **{name: getattr(row.host.sample, name, None) for name in OF_SAMPLE},
+            "bytes_per_second": {way: row.host.rates.get(way) for way in get_args(Traffic)},
+            "ranks": len(row.group.places),
+            "failed_ranks": row.group.stopped,
+            "own_seconds": row.group.own,
+            "wait_seconds": row.group.wait,
+            "excess_fraction": row.group.excess,
+            "last_fraction": row.group.last,
+        }
+        for row in listed_groups(frame, by_host)
+        if row.host is not None
+    ]
 
 
 def _going(going: Progress, diagnosis: Diagnosis | None) -> dict[str, Any]:

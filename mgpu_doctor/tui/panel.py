@@ -132,7 +132,7 @@ class Panel(ScrollView, inherit_bindings=False):
         self._shown = frame, view
         before = self._titled(self._title)
         if self._entitle is not None:
-            self._title = self._entitle(frame)
+            self._title = self._entitle(frame, view)
         self._keys_work = self.has_rows()
         if self._titled(self._title) != before:
             self._retitled = True

@@ -10,6 +10,8 @@ from textual.screen import Screen
 from mgpu_doctor.tui.panel import Panel
 
 FOOTER = 1
+OF_THE_MAP = ("map", "findings")
+"""Tables that stay when the map of ranks is alone."""
 
 
 class Wish(NamedTuple):
@@ -46,9 +48,10 @@ def useful(room: int, wishes: Sequence[Wish]) -> list[int]:
         wished[least] = wished[least]._replace(lines=0)
 
 
-def arrange(screen: Screen[object], *, side_by_side: bool) -> None:
+def arrange(screen: Screen[object], *, side_by_side: bool, map_only: bool = False) -> None:
     """Sets the panels' heights. `side_by_side`: the rank table and the heat map are next to each
-    other, so both get the height of the taller one."""
+    other, so both get the height of the taller one. `map_only`: the map of ranks takes the place of
+    the other tables."""
     rooms = [(panel, panel.room) for panel in screen.query(Panel) if panel.room is not None]
     ranks, heat, findings = (
         screen.query_one(f"#{name}", Panel) for name in ("ranks", "heat", "findings")
@@ -57,7 +60,11 @@ def arrange(screen: Screen[object], *, side_by_side: bool) -> None:
     heat.lower(max(0, ranks.stays - heat.stays) if side_by_side and heat.stays else 0)
     in_full = sum(panel.wish for panel in screen.query(Panel) if panel.room is None)
     available = screen.size.height - in_full - FOOTER
-    wishes = {panel: Wish(panel.wish, *room) for panel, room in rooms if room.weight}
+    wishes = {
+        panel: Wish(0 if map_only and panel.id not in OF_THE_MAP else panel.wish, *room)
+        for panel, room in rooms
+        if room.weight
+    }
     if side_by_side:
         beside = wishes.pop(heat)
         alone = wishes[ranks]

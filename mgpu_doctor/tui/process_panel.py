@@ -7,10 +7,9 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.panels.process_table import listed_processes, processes_title
+from mgpu_doctor.tui.panels.process_table import listed_processes
 from mgpu_doctor.tui.row_selection import SelectingPanel
-from mgpu_doctor.tui.view import ProcessOrder, View
+from mgpu_doctor.tui.view import ProcessOrder
 
 
 class ProcessesPanel(SelectingPanel[int]):
@@ -38,12 +37,6 @@ class ProcessesPanel(SelectingPanel[int]):
         def __init__(self, pid: int, ended: bool = False) -> None:
             super().__init__()
             self.pid, self.ended = pid, ended
-
-    def show(self, frame: Frame, view: View) -> None:
-        before = processes_title(self.view)
-        super().show(frame, view)
-        if processes_title(view) != before:
-            self.border_title = self._titled(processes_title(view))
 
     def action_sort(self) -> None:
         orders = [order for order in ProcessOrder if order is not ProcessOrder.TREE]

@@ -12,7 +12,7 @@ from mgpu_doctor.live.frame import Frame, GpuKey
 from mgpu_doctor.tui.filter.matching import shown
 from mgpu_doctor.tui.panels.gpu_table import rows_of
 from mgpu_doctor.tui.row_selection import SelectingPanel
-from mgpu_doctor.tui.view import Order, RankKey, View
+from mgpu_doctor.tui.view import RankKey, View
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import RankSummary
@@ -32,12 +32,6 @@ class RanksPanel(SelectingPanel[RankKey]):
             self.who, self.opened = who, opened
 
     _typed = ""
-
-    def show(self, frame: Frame, view: View) -> None:
-        before = self.view
-        super().show(frame, view)
-        if (before.order, before.reversed) != (view.order, view.reversed):
-            self.border_title = self._titled(_by(view))  # which repaints the whole panel
 
     def on_key(self, event: Key) -> None:
         """Selects a rank by its number, typed digit by digit, if there is such a rank."""
@@ -78,11 +72,6 @@ class RanksPanel(SelectingPanel[RankKey]):
         from mgpu_doctor.tui.panels.rank_table import listed_ranks
 
         return listed_ranks(*self._shown)
-
-
-def _by(view: View) -> str:
-    order = "" if view.order is Order.RANK else f" · by {view.order.value}"
-    return f"Ranks{order}{' · reversed' if view.reversed else ''}"
 
 
 class GpusPanel(SelectingPanel[GpuKey]):

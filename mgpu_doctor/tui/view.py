@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from mgpu_doctor.live.frame import GpuKey
+from mgpu_doctor.live.frame import HOST, GpuKey
 
 if TYPE_CHECKING:
     from mgpu_doctor.case.device_samples import Device
@@ -52,6 +52,13 @@ class RankKey(NamedTuple):
         return cls(rank.rank, rank.host, rank.pid if rank.rank is None else None)
 
 
+class Spot(NamedTuple):
+    """A place on the map of ranks. `rank`: None: the group itself."""
+
+    group: str
+    rank: RankKey | None = None
+
+
 class View(NamedTuple):
     """What the user selected; panels draw a frame according to it."""
 
@@ -66,6 +73,14 @@ class View(NamedTuple):
     """Which rank is selected; None: none yet."""
     gpu: GpuKey | None = None
     """Which GPU is selected; None: none yet."""
+    by: str = HOST
+    """How the map groups the ranks."""
+    worst_first: bool = True
+    """Whether the map is sorted by how bad a group is; else by its name."""
+    spot: Spot | None = None
+    """What is selected on the map; None: nothing yet."""
+    alone: bool = False
+    """Whether the map takes the place of the other tables."""
     process: int | None = None
     """The pid of the selected process; None: none yet."""
     process_order: ProcessOrder = ProcessOrder.GPU

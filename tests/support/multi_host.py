@@ -6,16 +6,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mgpu_doctor.case.device_samples import Device, DeviceSample
+from mgpu_doctor.case.host_samples import HostSample, Traffic
 from mgpu_doctor.case.model import Outcome, Rank
 from mgpu_doctor.findings import Culprit, Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame, Position
+from mgpu_doctor.live.host_statuses import HostStatus
+from mgpu_doctor.live.rank_map import map_ranks
 from mgpu_doctor.recording.device_lines import DeviceLines
 from mgpu_doctor.recording.layout import DEVICE_SAMPLES, HOSTS
 from tests.support import diagnoses
-from tests.support.frames import AT, frame, gpu, heat, together
+from tests.support.frames import AT, GIB, frame, gpu, heat, together
 
 Item = TypeVar("Item", Culprit, Rank, RankSummary)
 
@@ -54,15 +57,28 @@ def samples(hosts: Sequence[str], each: int, at: float = AT) -> tuple[DeviceSamp
     )
 
 
+def status(name: str, number: int = 0, **changes: Any) -> HostStatus:
+    """A host that was heard a second ago and is as busy as its number says."""
+    sample = HostSample(
+        AT - 1, 30.0 + number, 64, 20.0, (200 + number) * GIB, 1024 * GIB, host=name
+    )
+    rates: dict[Traffic, float] = {"received": 3e9, "sent": 2.5e9, "read": 4e6}
+    return replace(HostStatus(name, 1.0, sample=sample, rates=rates, ahead=0.0), **changes)
+
+
 def replay_frame(hosts: Sequence[str], each: int, slow: int) -> Frame:
     """A frame of a replay in which the rank `slow` is a straggler."""
     many = len(hosts) * each
     *others, last = samples(hosts, each)
-    diagnosis = diagnoses.straggler(many, slow, Outcome.RUNNING)
+    running = diagnoses.straggler(many, slow, Outcome.RUNNING)
+    diagnosis = together(spread_over_hosts(running, hosts, each), 0.564, 0.989)
+    steps = heat(many, slow)
     return frame(
-        together(spread_over_hosts(diagnosis, hosts, each), 0.564, 0.989),
+        diagnosis,
         source="20260917-101500-train-4711",
-        heat=heat(many, slow),
+        heat=steps,
+        map=map_ranks(diagnosis, steps),
+        hosts=tuple(status(name, number) for number, name in enumerate(hosts)),
         devices=last,
         elsewhere=tuple(others),
         replay=Position(AT - 26.4, AT + 26.4, AT, 2.0, paused=False),

@@ -23,6 +23,14 @@ def draw_ranks(frame: Frame, width: int, view: View) -> Sequence[Text]:
     return rank_table.rank_lines(frame, width, view)
 
 
+def draw_map(frame: Frame, width: int, view: View) -> Sequence[Text]:
+    if frame.map is None:
+        return ()
+    from mgpu_doctor.tui.panels import host_map
+
+    return host_map.map_lines(frame, width, view)
+
+
 def draw_heatmap(frame: Frame, width: int, view: View) -> Sequence[Text]:
     if frame.heat is None:
         return ()

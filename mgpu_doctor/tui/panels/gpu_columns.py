@@ -65,14 +65,14 @@ def host_cells(hosts: Iterable[str | None], width: int) -> dict[Column, Cell]:
     listed = list(hosts)
     if len(listed) < 2:
         return {}
-    bare = _without_domain([text.line(host or UNKNOWN) for host in listed])
+    bare = without_domain([text.line(host or UNKNOWN) for host in listed])
     names = dict(zip(listed, bare, strict=True))
     longest = max(map(cell_len, bare))
     column = Column(HOST, max(len(HOST), min(longest, LONGEST_HOST, width // 8)))
     return {column: lambda shown: text.cut(names[shown.host], column.width)}
 
 
-def _without_domain(names: Sequence[str]) -> list[str]:
+def without_domain(names: Sequence[str]) -> list[str]:
     """Returns the host names without their common domain. Addresses stay whole."""
     labels = [name.split(".") for name in names]
     while (

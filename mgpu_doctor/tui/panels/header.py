@@ -14,7 +14,7 @@ from mgpu_doctor.report import text
 from mgpu_doctor.report.text import cut, line
 from mgpu_doctor.tui.filter.matching import gpus as gpus_of
 from mgpu_doctor.tui.panels.table_cells import DIM, ends, gauge
-from mgpu_doctor.tui.view import View
+from mgpu_doctor.tui.view import Order, View
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import Finding
@@ -96,6 +96,8 @@ def _position(replay: Position, at: str, width: int) -> Text:
 
 
 def host_lines(frame: Frame, width: int, _view: View) -> list[Text]:
+    if len(frame.hosts) > 1:
+        return []  # the map has a row for each
     host = frame.host
     if host is None:
         return [Text("host  not sampled", style=DIM)]
@@ -114,35 +116,48 @@ def host_lines(frame: Frame, width: int, _view: View) -> list[Text]:
     return [ends(shown, Text(f"load {load} on {cores} cores", style=DIM), width)]
 
 
-Title = Callable[[Frame], str]
+Title = Callable[[Frame, View], str]
 
+PLAIN = View()
+BACKWARDS = " · reversed"
 LONGEST_HOST = 30
 OLD = 2.5
 """Seconds from which the age of the data is shown, or this many intervals if that is longer. 2.5,
 not 2: data that is updated with every other frame would show its age on and off."""
 
 
-def gpus_title(frame: Frame) -> str:
+def gpus_title(frame: Frame, _view: View = PLAIN) -> str:
     return _aged(_whose(frame), frame.gpus_age, frame)
 
 
-def gpu_title(frame: Frame) -> str:
+def gpu_title(frame: Frame, _view: View = PLAIN) -> str:
     return _aged("GPU", frame.gpus_age, frame)
 
 
-def ranks_title(frame: Frame) -> str:
-    return _aged("Ranks", frame.ranks_age, frame)
+def ranks_title(frame: Frame, view: View = PLAIN) -> str:
+    order = "" if view.order is Order.RANK else f" · by {view.order.value}"
+    return _aged("Ranks", frame.ranks_age, frame) + order + (BACKWARDS if view.reversed else "")
 
 
-def rank_title(frame: Frame) -> str:
+def rank_title(frame: Frame, _view: View = PLAIN) -> str:
     return _aged("Rank", frame.ranks_age, frame)
 
 
-def steps_title(frame: Frame) -> str:
+def steps_title(frame: Frame, _view: View = PLAIN) -> str:
     return _aged("Steps", frame.ranks_age, frame)
 
 
-def findings_title(frame: Frame) -> str:
+def map_title(frame: Frame, view: View = PLAIN) -> str:
+    title = _aged(f"Ranks by {view.by}", frame.ranks_age, frame)
+    return title if view.worst_first else f"{title} · by name"
+
+
+def processes_title(_frame: Frame, view: View = PLAIN) -> str:
+    order = view.process_order.value
+    return f"Processes · by {order}{BACKWARDS if view.processes_reversed else ''}"
+
+
+def findings_title(frame: Frame, _view: View = PLAIN) -> str:
     return _aged("Findings", frame.age, frame)
 
 

@@ -74,17 +74,23 @@ def heatmap_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
 
 def _head(steps: str, width: int) -> Text:
     """Returns the title line, with as much of the legend as fits."""
-    levels = Text()
-    for bound, glyph, style in LEVELS:
-        above = "more" if math.isinf(bound) else f"{bound:.0%}"
-        levels.append(glyph, style=style).append(f" {above}  ", style=DIM)
-    levels.rstrip()
+    levels = legend()
     head = Text(steps, style=DIM)
     for words in ("; own work beyond the others: ", "; beyond others: ", "  "):
         if len(steps) + len(words) + levels.cell_len <= width:
             return Text.assemble(head, (words, DIM), levels)
     head.truncate(width, overflow="ellipsis")
     return head
+
+
+def legend() -> Text:
+    """Returns the levels of excess, each with its glyph."""
+    levels = Text()
+    for bound, glyph, style in LEVELS:
+        above = "more" if math.isinf(bound) else f"{bound:.0%}"
+        levels.append(glyph, style=style).append(f" {above}  ", style=DIM)
+    levels.rstrip()
+    return levels
 
 
 def _leading(frame: Frame) -> Finding | None:
@@ -96,7 +102,7 @@ def _row(heat: Heatmap, row: int, columns: int, label: int) -> Text:
     """Returns one rank's newest steps, one per cell. Steps are never merged, so single spikes stay
     visible. Cached, because a map is drawn many times."""
     drawn = Text(f"{heat.ranks[row]:{label}} ")
-    glyphs = [_level(value) for value in heat.excess[row, -columns:].tolist()]
+    glyphs = [level(value) for value in heat.excess[row, -columns:].tolist()]
     start = 0
     for end in range(1, len(glyphs) + 1):
         if end == len(glyphs) or glyphs[end] != glyphs[start]:
@@ -106,7 +112,8 @@ def _row(heat: Heatmap, row: int, columns: int, label: int) -> Text:
     return drawn
 
 
-def _level(value: float) -> tuple[str, str]:
+def level(value: float) -> tuple[str, str]:
+    """Returns the glyph and the style of an excess."""
     if math.isnan(value):
         return UNKNOWN, ""
     return next((glyph, style) for bound, glyph, style in LEVELS if value <= bound)

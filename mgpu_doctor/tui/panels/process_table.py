@@ -92,11 +92,6 @@ def process_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     return Rows(head, len(rows), make, next(chosen, None))
 
 
-def processes_title(view: View) -> str:
-    order = view.process_order.value
-    return f"Processes · by {order}{' · reversed' if view.processes_reversed else ''}"
-
-
 def listed_processes(frame: Frame, view: View) -> list[tuple[ListedProcess, int]]:
     """Returns the processes that match the filter, as sorted, each with its depth in the tree."""
     devices = {gpu.which.number: gpu.device for gpu in gpus(frame)}

@@ -119,7 +119,7 @@ def row_of_rank(who: RankKey | None, ranks: Sequence[RankSummary]) -> int | None
 
 def row_of_culprit(diagnosis: Diagnosis, ranks: Sequence[RankSummary]) -> int | None:
     """Returns the row of the first culprit."""
-    blamed = _blamed(diagnosis)
+    blamed = blamed_ranks(diagnosis)
     return next((place for place, rank in enumerate(ranks) if rank.rank in blamed), None)
 
 
@@ -168,7 +168,7 @@ class _Sheet:
             room=room - where - bool(where),
             where=where,
             scale=scale,
-            blamed=_blamed(diagnosis),
+            blamed=blamed_ranks(diagnosis),
             memory=memory,
         )
 
@@ -218,6 +218,7 @@ def _bar(known: tuple[tuple[str, float], ...], scale: float, room: int) -> Text:
     return cell(bar(dict(known), scale, room), Column("", room))
 
 
-def _blamed(diagnosis: Diagnosis) -> set[int | None]:
+def blamed_ranks(diagnosis: Diagnosis) -> set[int | None]:
+    """Returns the ranks that the leading finding blames."""
     lead = leading(diagnosis)
     return {culprit.rank for culprit in lead.culprits} - {None} if lead else set()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.case.device_samples import Device, DeviceSample
-from mgpu_doctor.live.replay import HOST_GONE, NewestSamples, Replay
+from mgpu_doctor.live.host_statuses import HOST_GONE
+from mgpu_doctor.live.replay import NewestSamples, Replay
 from tests.support import multi_host
 from tests.support.recordings import HEALTHY, recording
 

@@ -28,7 +28,7 @@ class Watched(Panel):
         self.made: list[int] = []
         self.painted: list[int] = []
 
-    def _entitled_by(self, frame: Frame) -> str:
+    def _entitled_by(self, frame: Frame, _view: View) -> str:
         return self.named.format(frame.at)
 
     def _rows(self, _frame: Frame, _width: int, _view: View) -> Sequence[Text]:
