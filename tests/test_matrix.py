@@ -99,6 +99,8 @@ def test_a_culprit_is_the_only_one_that_is_accused() -> None:
     ):
         verdict = judge_culprit(seen(diagnosis(*found)), "straggler-input", 1)
         assert verdict.outcome is Outcome.FAILS, found
+    doubtful = seen(diagnosis(finding("straggler-input", 1, severity="info")))
+    assert judge_culprit(doubtful, "straggler-input", 1) == fails("only mentioned: straggler-input")
 
 
 def test_what_concerns_all_ranks_is_found_or_not() -> None:

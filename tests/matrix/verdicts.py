@@ -113,7 +113,8 @@ def judge_finding(diagnosis: Json, code: str, rank: int | None, place: str = "")
     """`rank`: None where no rank can be known; `place`: what the evidence must name as a place."""
     loud = list_warnings(diagnosis)
     if not loud:
-        return fails("nothing was found")
+        mild = ", ".join(finding["code"] for finding in diagnosis["findings"])
+        return fails(f"only mentioned: {mild}" if mild else "nothing was found")
     codes = [finding["code"] for finding in loud]
     accused = {culprit["rank"] for finding in loud for culprit in finding["culprits"]}
     wanted = [set(), {None}] if rank is None else [{rank}]
