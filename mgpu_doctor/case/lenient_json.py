@@ -62,14 +62,13 @@ class Fact:
 def line_decoder(kind: type[T]) -> Callable[[bytes], T | None]:
     """A function from a line of JSON to a `kind`, which means what `reader` means. msgspec reads
     what is plain ASCII and in bounds, at once; `reader` takes the rest."""
-    decoder = msgspec.json.Decoder(kind, dec_hook=_from_json)
     read = reader(kind)
 
     def decode(line: bytes) -> T | None:
         # In such a line no text is empty or needs control characters removed.
         if line.isascii() and not any(mark in line for mark in (b"\\", b"\x7f", b'""')):
             try:
-                return decoder.decode(line)
+                return cast(T, _decoder_of(kind).decode(line))
             except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
                 pass
         try:
@@ -89,13 +88,30 @@ def reader(kind: type[T]) -> Callable[[Json], T | None]:
     """A function from parsed JSON to a `kind`; it returns None where a required field is missing
     or wrong. Texts are made harmless and cut, lists are cut, wrong items of
     lists are dropped (texts become empty, unless their type has a `min_length`)."""
-    read = _reader(inspect.type_info(kind))
 
     def read_or_none(value: Json) -> T | None:
-        decoded = read(value)
+        decoded = _reader_of(kind)(value)
         return None if decoded is _WRONG else cast(T, decoded)
 
     return read_or_none
+
+
+_readers: dict[type[Any], _Reader] = {}
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+"""Made at the first value, not when a module is imported: evaluating the annotations of its types
+took a tenth of the time to the first frame of `top`."""
+
+
+def _reader_of(kind: type[Any]) -> _Reader:
+    if kind not in _readers:
+        _readers[kind] = _reader(inspect.type_info(kind))
+    return _readers[kind]
+
+
+def _decoder_of(kind: type[Any]) -> msgspec.json.Decoder[Any]:
+    if kind not in _decoders:
+        _decoders[kind] = msgspec.json.Decoder(kind, dec_hook=_from_json)
+    return _decoders[kind]
 
 
 def _reader(kind: inspect.Type) -> _Reader:  # noqa: PLR0911, PLR0912 - one per kind of type

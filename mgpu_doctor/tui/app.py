@@ -16,7 +16,6 @@ from textual.binding import BindingType
 from textual.containers import Container
 from textual.reactive import reactive
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from mgpu_doctor.live.frame import HOST, Frame
 from mgpu_doctor.live.frame_source import Chooser, Player, Source
@@ -139,7 +138,7 @@ class TopApp(ThemedApp):
             room=Room(6, 2),
         )
         yield Panel(panels.draw_selected_finding, "Selected finding", id="details", room=Room(0, 6))
-        yield Footer(compact=True)
+        yield keys.KeyHints()
 
     def on_mount(self) -> None:
         self.query_one("#findings").focus()

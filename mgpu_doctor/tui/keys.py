@@ -7,6 +7,7 @@ from typing import Any
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.widgets import Footer
 
 SECONDS = Binding.Group("1 s", compact=True)
 LEAPS = Binding.Group("a tenth", compact=True)
@@ -126,6 +127,22 @@ MAIN_ACTIONS = frozenset(
     }
 )
 """Actions of the main screen, not of the graphs or the events."""
+
+
+class KeyHints(Footer):
+    """The line of keys at the bottom. At the start Textual makes it eight times, mostly of the same
+    keys; each time took a hundredth of the time to the first frame."""
+
+    def __init__(self) -> None:
+        super().__init__(compact=True)
+        self._hinted: list[tuple[Binding, bool]] = []
+
+    async def recompose(self) -> None:
+        active = self.screen.active_bindings.values()
+        hints = [(shown.binding, shown.enabled) for shown in active if shown.binding.show]
+        if hints != self._hinted:
+            self._hinted = hints
+            await super().recompose()
 
 
 def list_bindings() -> list[Binding]:

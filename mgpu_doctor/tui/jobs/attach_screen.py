@@ -20,7 +20,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import DataTable, Footer, Static
+from textual.widgets import DataTable, Static
 
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.case.untrusted_json import read_object
@@ -29,6 +29,7 @@ from mgpu_doctor.recording.layout import INFO
 from mgpu_doctor.recording.live_recordings import living
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.jobs.stopping import offer_stop
+from mgpu_doctor.tui.keys import KeyHints
 
 MOST_LISTED = 64
 MOST_MAPS = 1 << 20
@@ -247,7 +248,7 @@ class AttachScreen(ModalScreen[Listed | None]):
             yield DataTable(cursor_type="row", cell_padding=0)
             with VerticalScroll(can_focus=False):
                 yield Static("looking…", id="details", markup=False)
-        yield Footer(compact=True)
+        yield KeyHints()
 
     def on_mount(self) -> None:
         table = self._table

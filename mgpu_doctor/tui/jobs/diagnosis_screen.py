@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Input, Static
 
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.examine.case_sources import load_cases
@@ -22,6 +22,7 @@ from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.write import write_whole
 from mgpu_doctor.report import diagnosis_json, html, markdown, terminal, text
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
+from mgpu_doctor.tui.keys import KeyHints
 
 Examine = Callable[[str, Tell], Diagnosis]
 
@@ -66,7 +67,7 @@ class DiagnosisScreen(ModalScreen[None]):
                 yield Static("", id="report", markup=False)
             yield Static("looking at the job…", id="said", markup=False)
             yield Input(compact=True, placeholder="a name that ends in .html, .md or .json")
-        yield Footer(compact=True)
+        yield KeyHints()
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()

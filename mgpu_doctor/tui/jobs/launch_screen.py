@@ -16,10 +16,11 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.suggester import SuggestFromList
-from textual.widgets import Footer, Input, Select, Static
+from textual.widgets import Input, Select, Static
 
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.jobs.starting import NotStartedError, Started, Starter, shown, start
+from mgpu_doctor.tui.keys import KeyHints
 
 FAULT = "fault"
 RANKS = "ranks"
@@ -283,7 +284,7 @@ class LaunchScreen(ModalScreen[Started | None]):
                 yield Vertical(*rest, id="rest")
             yield Static("", id="said", markup=False)
             yield Static("", id="command", markup=False)
-        yield Footer(compact=True)
+        yield KeyHints()
 
     def _rows(self) -> tuple[list[Row], list[Row]]:
         """Returns the usual options and the others."""

@@ -21,7 +21,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Diagnosis, Finding
@@ -29,6 +29,7 @@ from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.report import text
 from mgpu_doctor.report.proof_text import list_treatments
 from mgpu_doctor.tui.jobs.starting import shown
+from mgpu_doctor.tui.keys import KeyHints
 
 READONLY = "this dashboard is --readonly and starts nothing."
 NO_TREATMENT = "No fix of the finding can be tried on this job: see mgpu-doctor treat --list."
@@ -72,7 +73,7 @@ class TrialScreen(ModalScreen[None]):
             page.border_title = "Try it"
             with VerticalScroll():
                 yield Static(id="said", markup=False)
-        yield Footer(compact=True)
+        yield KeyHints()
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()

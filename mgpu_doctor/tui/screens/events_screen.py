@@ -15,13 +15,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import MouseScrollDown, MouseScrollUp, Resize
 from textual.message import Message
-from textual.widgets import Footer
 
 from mgpu_doctor.formatting import UNKNOWN, format_count
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report.event_timeline import MOST_EVENTS, Timeline, events_of
 from mgpu_doctor.report.job_events import Kind, TimelineEvent
 from mgpu_doctor.report.verdict import MARKS, STYLES
+from mgpu_doctor.tui.keys import KeyHints
 from mgpu_doctor.tui.panels.table_cells import DIM, Column, cell, ends
 from mgpu_doctor.tui.screens.base import DrawnLines, FollowingScreen
 
@@ -238,7 +238,7 @@ class EventsScreen(FollowingScreen):
 
     def compose(self) -> ComposeResult:
         yield Sheet()
-        yield Footer(compact=True)
+        yield KeyHints()
 
     def show(self, frame: Frame) -> None:
         """The newest frame."""

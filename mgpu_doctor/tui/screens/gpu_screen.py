@@ -11,10 +11,10 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.message import Message
-from textual.widgets import Footer
 
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.filter.matching import pids, shown
+from mgpu_doctor.tui.keys import KeyHints
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels import header
 from mgpu_doctor.tui.screens import gpu_details
@@ -49,7 +49,7 @@ class GpuScreen(SubjectScreen):
     def compose(self) -> ComposeResult:
         yield Panel(gpu_details.gpu_page_lines, "GPU", id="portrait", entitle=header.gpu_title)
         yield Panel(self._user_lines, "Processes", id="users")
-        yield Footer(compact=True)
+        yield KeyHints()
 
     def on_mount(self) -> None:
         self.query_one("#portrait").focus()

@@ -13,7 +13,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Click, MouseScrollDown, MouseScrollUp, Resize
 from textual.message import Message
-from textual.widgets import Footer
 
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.live.frame import Frame
@@ -21,6 +20,7 @@ from mgpu_doctor.live.history_collector import History, Place
 from mgpu_doctor.live.history_series import columns
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.filter.matching import gpus
+from mgpu_doctor.tui.keys import KeyHints
 from mgpu_doctor.tui.panels.table_cells import DIM, ends
 from mgpu_doctor.tui.screens.base import DrawnLines, FollowingScreen
 from mgpu_doctor.tui.screens.graph_overlay import MOST, chart, legend_width
@@ -271,7 +271,7 @@ class HistoryScreen(FollowingScreen):
 
     def compose(self) -> ComposeResult:
         yield Graphs()
-        yield Footer(compact=True)
+        yield KeyHints()
 
     def on_mount(self) -> None:
         self._draw()

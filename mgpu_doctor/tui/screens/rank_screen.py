@@ -15,13 +15,13 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.widgets import Footer
 
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.rank_output import Output, output_of
 from mgpu_doctor.live.rank_stacks import RankStacks, read_rank_stacks
+from mgpu_doctor.tui.keys import KeyHints
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels import header
 from mgpu_doctor.tui.panels.rank_table import listed_ranks, row_of_rank
@@ -113,7 +113,7 @@ class RankScreen(SubjectScreen):
         yield Panel(rank_details.rank_page_lines, "Rank", id="portrait", entitle=header.rank_title)
         yield Panel(self._stack_lines, "Stacks", id="stacks")
         yield Tail(self._output_lines, "Output", id="output")
-        yield Footer(compact=True)
+        yield KeyHints()
 
     def on_mount(self) -> None:
         self.query_one("#output").focus()
