@@ -8,11 +8,14 @@ is read. Only `diagnose` judges them: it reads all output."""
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mgpu_doctor.case.box_files import find_boxes
 from mgpu_doctor.case.captured_console import read_streams
 from mgpu_doctor.case.log_case import signs_of
 from mgpu_doctor.case.log_matches import LogMatch
@@ -26,7 +29,7 @@ from mgpu_doctor.live.frame_source import Pace
 from mgpu_doctor.live.job_progress import measure_progress
 from mgpu_doctor.live.rank_map import RankMap, map_ranks
 from mgpu_doctor.live.step_heatmap import Heatmap, make_heatmap
-from mgpu_doctor.recording.box import Box, BoxFile, BoxReader, read_box
+from mgpu_doctor.recording.box import Box, BoxFile, BoxReader
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
 MOST_BYTES = 1 << 18
@@ -41,8 +44,13 @@ LONGEST_UNREAD = 15.0
 LONGEST_PAST = 30.0
 """Seconds by which the whole run's history may lag behind the steps, which reach further back one
 by one. The same for all ranks, because their histories are compared."""
-MOST_READERS = 256
-"""Boxes kept open; those of further ranks are reopened each time."""
+MOST_READERS = 16_384
+"""Boxes kept open, if the system allows; those of further ranks are reopened each time."""
+OTHER_FILES = 512
+"""Descriptors that are left for everything else."""
+MOST_RECORDS = 1 << 21
+"""Records kept of all ranks together, 128 bytes each: all that a black box holds with 256 ranks,
+the newest 209 steps with 10,000. Of earlier steps the history is kept."""
 LIVES = (State.RUNNING, State.WAITING)
 JUDGED = (State.HUNG.value, State.WAITING.value)
 
@@ -132,6 +140,7 @@ class Watch:
         self._recording = recording
         self._clock = clock
         self._readers: dict[Path, BoxReader] = {}
+        self._most_readers = self._most_records = 0
         self._loading = Pace(clock, cost, LONGEST_UNREAD)
         self._diagnosing = Pace(clock, cost, share=JUDGING)
         self._listening = Pace(clock, cost)
@@ -152,6 +161,8 @@ class Watch:
         self._loading.begin()
         self._read_at = now = self._clock()
         self._whole = anew or now - self._whole_at >= LONGEST_PAST
+        if self._whole:
+            self._plan()
         self._whole_at = now if self._whole else self._whole_at
         case = load_recording(self._recording, read=self._read)
         old = self._seen.diagnosis if self._seen else None
@@ -198,10 +209,28 @@ class Watch:
             self._readers.pop(file.path).close()
             reader = None
         if reader is None:
-            if len(self._readers) >= MOST_READERS:
-                return read_box(file)
-            reader = self._readers[file.path] = BoxReader(file)
-        return reader.poll(whole=self._whole)
+            reader = BoxReader(file)
+            if len(self._readers) >= self._most_readers:
+                with reader:
+                    return reader.poll(most=self._most_records)
+            self._readers[file.path] = reader
+        return reader.poll(whole=self._whole, most=self._most_records)
+
+    def _plan(self) -> None:
+        """Divides records and descriptors among the boxes that there are now."""
+        boxes = len(find_boxes(self._recording, {}))
+        self._most_records = MOST_RECORDS // max(1, boxes)
+        self._most_readers = allow_open_files(min(boxes, MOST_READERS) + OTHER_FILES) - OTHER_FILES
+
+
+def allow_open_files(wanted: int) -> int:
+    """Raises the limit of open files as far as needed and possible; how many may be open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def refreshed(old: Diagnosis, case: Case) -> Diagnosis:

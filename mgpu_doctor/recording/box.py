@@ -19,7 +19,7 @@ from mgpu_probes.inprocess import layout
 from mgpu_probes.outside.untrusted_files import open_below
 
 from . import records
-from .boxheader import BadBox, Identity, geometry, identity, read_at, stable, word
+from .boxheader import MOST_RECORDS, BadBox, Identity, geometry, identity, read_at, stable, word
 from .boxhistory import HistoryReader
 from .boxtexts import TextReader, Texts
 from .columns import Columns
@@ -197,10 +197,13 @@ class BoxReader:
             return False
         return (there.st_dev, there.st_ino) != self._file
 
-    def poll(self, *, whole: bool = True) -> Box:
+    def poll(self, *, whole: bool = True, most: int = MOST_RECORDS) -> Box:
         """Returns the box as it is now. Only what the header reports as new is read: polling a box
         that has hardly changed costs a few reads. If it need not be `whole`, the history stays as
-        last read, and so do events and texts without news in the header: half the cost."""
+        last read, and so do events and texts without news in the header: half the cost. `most`:
+        records of a ring to keep, the newest."""
+        self._steps.limit(most)
+        self._device_times.limit(most)
         before = self._before or self._header()
         for _ in range(_ATTEMPTS):
             header = self._header()

@@ -33,6 +33,7 @@ class Ring:
         self._fd = fd
         self._offset = offset
         self._capacity = capacity
+        self._most = capacity
         self._dtype = dtype
         self._cursor_at = cursor_at
         self._clean = clean
@@ -41,27 +42,42 @@ class Ring:
         self._buffer: Array = np.empty(0, dtype)
         self._used = 0
         self.kept: Array = self._buffer
-        """The newest records by `seq`, at most the ring's capacity. Never changed in place."""
+        """The newest records by `seq`, at most `_most`. Never changed in place."""
         self.newest = 0
         self.lost = 0
         """Number of records that were written but are damaged."""
 
     @property
     def overwritten(self) -> int:
-        """Number of valid records no longer among `kept`, because the ring overwrote them."""
+        """Number of valid records that are not among `kept`, because the ring overwrote them, or
+        because there are more than `limit` says."""
         return max(0, self.newest - len(self.kept) - self.lost)
+
+    def limit(self, records: int) -> None:
+        """Keeps only the newest records, at most so many, from the next poll on."""
+        self._most = min(records, self._capacity)
 
     def poll(self, header: bytes) -> Array:
         """Reads up to the cursor in the box's header; returns the new records by `seq`."""
         if not self._capacity:
             return self.kept
         cursor = word(header, self._cursor_at)
+        if not self._polled and self._most < min(cursor, self._capacity) and cursor < _MOST:
+            self._skip(cursor - self._most)
         new = self._fetch(cursor)
+        if not len(new) and not len(self.kept) and self.newest:  # the cursor is invalid
+            self._skip(0)
+            new = self._fetch(cursor)
         if len(new):
             self._keep(new)
         if cursor > self._counted:
             self._count(cursor)
         return new
+
+    def _skip(self, records: int) -> None:
+        """Continues after the first `records` of the ring."""
+        self.newest = self._counted = records
+        self._polled = records > 0
 
     def _fetch(self, cursor: int) -> Array:
         """Reads one record beyond the cursor: a writer killed just before it moved the cursor
@@ -120,14 +136,14 @@ class Ring:
             self.kept.flags.writeable = False
             self.newest = int(new["seq"][-1])
             return
-        room = self._capacity + self._capacity // 4
+        room = self._most + self._most // 4 + len(new)
         if self._used + len(new) > len(self._buffer):
-            kept = self.kept[max(0, len(self.kept) + len(new) - self._capacity) :]
+            kept = self.kept[max(0, len(self.kept) + len(new) - self._most) :]
             self._buffer = np.empty(min(room, 2 * (len(kept) + len(new)) + 64), self._dtype)
             self._used = 0
             self._append(kept)
         self._append(new)
-        self.kept = self._buffer[max(0, self._used - self._capacity) : self._used]
+        self.kept = self._buffer[max(0, self._used - self._most) : self._used]
         self.kept.flags.writeable = False
         self.newest = int(new["seq"][-1])
 
@@ -140,10 +156,10 @@ class Ring:
     def _count(self, cursor: int) -> None:
         """Counts the records that should exist. Everything below an earlier cursor was complete
         then; all but the last `capacity` records before the current cursor may be overwritten by
-        now."""
+        now, and all but the last `_most` are not kept."""
         if not self._holds(self._counted + 1, cursor):
             now = word(read_at(self._fd, self._cursor_at, 8), 0)
-            low = max(self._counted + 1, now + 2 - self._capacity)
+            low = max(self._counted + 1, now + 2 - self._capacity, cursor + 1 - self._most)
             high = min(cursor, low + self._capacity - 1)
             if low <= high and not self._holds(low, high):
                 seq = self.kept["seq"]

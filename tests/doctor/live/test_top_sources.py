@@ -11,8 +11,9 @@ import pytest
 from mgpu_doctor.analysis import measures
 from mgpu_doctor.case.job_snapshots import JobSnapshot
 from mgpu_doctor.case.model import Now, Outcome, State
-from mgpu_doctor.case.recording_case import NotARecording
+from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.live import job_watch
 from mgpu_doctor.live.frame_source import CPU_SHARE, FrameOptions, Pace
 from mgpu_doctor.live.job_watch import Watch, refreshed, turned
 from mgpu_doctor.live.live_jobs import LiveJobs
@@ -242,9 +243,9 @@ def test_history_is_read_seldom_and_of_all_ranks_alike(monkeypatch: pytest.Monke
     asked: list[bool] = []
     poll = BoxReader.poll
 
-    def polled(reader: BoxReader, *, whole: bool = True) -> Box:
+    def polled(reader: BoxReader, *, whole: bool = True, most: int = 1 << 16) -> Box:
         asked.append(whole)
-        return poll(reader, whole=whole)
+        return poll(reader, whole=whole, most=most)
 
     monkeypatch.setattr(BoxReader, "poll", polled)
     clock = Clock()
@@ -257,6 +258,21 @@ def test_history_is_read_seldom_and_of_all_ranks_alike(monkeypatch: pytest.Monke
     asked.clear()
     watch.poll(anew=True)
     assert all(asked)
+    watch.close()
+
+
+def test_many_ranks_share_the_records_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = recording(runs() / "job", JOB, live=True)
+    whole = load_recording(folder)
+    monkeypatch.setattr(job_watch, "MOST_RECORDS", 30 * len(JOB))
+    monkeypatch.setattr(job_watch, "MOST_READERS", 1)  # and the other is opened each time
+    watch = Watch(folder)
+    for _ in range(2):
+        case = watch.poll(anew=True).diagnosis.case
+        for rank, all_of_it in zip(case.ranks, whole.ranks, strict=True):
+            assert len(all_of_it.steps) > 60
+            assert rank.steps["step"].tolist() == all_of_it.steps["step"][-30:].tolist()
+            assert rank.lost_records == len(all_of_it.steps) - 30
     watch.close()
 
 

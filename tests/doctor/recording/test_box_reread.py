@@ -173,3 +173,29 @@ def test_another_file_of_the_same_name_is_noticed(tmp_path: Path) -> None:
         (tmp_path / "moved").rename(tmp_path / "again")
         Path(writer.path).write_bytes((tmp_path / "again").read_bytes())
         assert reader.replaced()
+
+
+@given(st.lists(st.integers(0, 30), max_size=6), st.integers(1, 20))
+@settings(max_examples=at_most(60), deadline=None)
+def test_only_the_newest_records_are_kept(news: list[int], most: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        writer = Writer.open(folder, rank=0, sizes=Sizes(steps=16))
+        with BoxReader(writer.path) as reader:
+            for count in news:
+                write_steps(writer, count, first=writer.written)
+                box = reader.poll(most=most)
+                kept = min(writer.written, most, 16)
+                assert [*box.steps["seq"]] == [
+                    *range(writer.written - kept + 1, writer.written + 1)
+                ]
+                assert (box.lost, box.overwritten) == (0, writer.written - kept)
+        writer.close()
+
+
+def test_an_invalid_cursor_costs_no_records_that_are_kept(tmp_path: Path) -> None:
+    writer = Writer.open(tmp_path, rank=0, sizes=Sizes(steps=16))
+    write_steps(writer, 12)
+    writer.words[layout.STEP_CURSOR // 8] = 4000
+    with BoxReader(writer.path) as reader:
+        assert [*reader.poll(most=5).steps["seq"]][-5:] == [8, 9, 10, 11, 12]
+    writer.close()
