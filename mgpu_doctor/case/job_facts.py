@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ from mgpu_probes.outside.jobs.launchers import find_launcher
 from msgspec import Meta
 
 from mgpu_doctor.case.lenient_json import Moment, reader
-from mgpu_doctor.case.model import Job, JobEnd, Outcome, Rank
+from mgpu_doctor.case.model import AskedHost, Job, JobEnd, Outcome, Rank, Unexamined
 from mgpu_doctor.case.outcomes import outcome_of
 from mgpu_doctor.case.untrusted_json import Json, moment, text, whole, words
 from mgpu_doctor.formatting import name_signal
@@ -24,6 +24,7 @@ from mgpu_doctor.recording.layout import GATHERED
 
 SERVED = "ps"
 """The strategy of a job with parameter servers."""
+MOST_HOSTS = 16_384
 
 
 class _EndFile(msgspec.Struct):
@@ -95,6 +96,28 @@ def job_of(
 def command_of(info: Mapping[str, Json]) -> tuple[str, ...]:
     """The command line of the job; empty if it was not recorded."""
     return tuple(words(info.get("command")) or ())
+
+
+def asked_hosts_of(info: Mapping[str, Json]) -> tuple[AskedHost, ...]:
+    """The hosts that were asked for ranks of a job that was gathered, as they were at the end."""
+    listed = info.get("asked_hosts")
+    return tuple(
+        AskedHost(
+            name,
+            text(host.get("node"), 64),
+            text(host.get("trouble")),
+            text(host.get("remedy")) or "wait for it",
+        )
+        for host in (listed if isinstance(listed, list) else ())[:MOST_HOSTS]
+        if isinstance(host, dict) and (name := text(host.get("name"), 256)) is not None
+    )
+
+
+def gaps_of(hosts: Iterable[AskedHost]) -> Iterator[Unexamined]:
+    """Yields which hosts are not seen, why, and what to do."""
+    for host in hosts:
+        if host.trouble is not None:
+            yield Unexamined(f"host {host.name}", host.trouble, host.remedy)
 
 
 def _launcher(ranks: Iterable[Rank], command: Sequence[str]) -> str | None:

@@ -288,11 +288,12 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class AskedHost:
     """A host that the user named. `node`: its own name, and of its ranks; None: it never answered.
-    `trouble`: why it is not seen, a part of a sentence; None: it is seen."""
+    `trouble`: why it is not seen, a part of a sentence; None: it is seen; `remedy`: what to do."""
 
     name: str
     node: str | None
     trouble: str | None = None
+    remedy: str = "wait for it"
 
 
 @dataclass(frozen=True, slots=True)

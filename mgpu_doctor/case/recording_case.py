@@ -20,7 +20,14 @@ from mgpu_doctor.case.ending_gaps import read_endings, unread_log
 from mgpu_doctor.case.ending_records import Ending
 from mgpu_doctor.case.flight_records import Flight, read_folder
 from mgpu_doctor.case.host_samples import HostSample, decode_host_sample
-from mgpu_doctor.case.job_facts import command_of, ending, job_of, reported_by_launcher
+from mgpu_doctor.case.job_facts import (
+    asked_hosts_of,
+    command_of,
+    ending,
+    gaps_of,
+    job_of,
+    reported_by_launcher,
+)
 from mgpu_doctor.case.job_snapshots import PIDS, JobSnapshot, decode_job_snapshot
 from mgpu_doctor.case.joint_parts import join_looks, read_parts
 from mgpu_doctor.case.lenient_json import Moment, Positive, line_decoder
@@ -137,7 +144,8 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
     elif not boxes and (why := untrusted_json.text(info.get("no_probe"), 500)):
         remedy = "set TMPDIR to a folder on a local disk (ext4, xfs, tmpfs), and run the job again"
         unexamined.append(Unexamined("in-process probe", why, remedy, Gap.PROCESS_PROBE))
-    unexamined += (*box_files.stopped_probes(boxes), *parts.gaps)
+    asked_hosts = asked_hosts_of(info)
+    unexamined += (*box_files.stopped_probes(boxes), *parts.gaps, *gaps_of(asked_hosts))
     if info.get("console_file") and not end.over and job.outcome is not Outcome.RUNNING:
         unexamined.append(_NO_COPY)
     return Case(
@@ -169,6 +177,7 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
             LostHost(name, _find_last_record(name, current, host_samples))
             for name in (parts.lost if until is None else ())
         ),
+        asked_hosts=asked_hosts,
         unexamined=tuple(unexamined),
     )
 

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from mgpu_probes.outside.node.channel_frames import BadStream
 
 from mgpu_doctor import __version__
 from mgpu_doctor.case.joint_snapshots import join_snapshots
+from mgpu_doctor.case.model import AskedHost
 from mgpu_doctor.cluster.agent_messages import FileName, JobFacts
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.home import job_name, new_recording
@@ -65,6 +66,7 @@ class GatheredJob:
         self._lines: dict[tuple[str, str], Lines] = {}
         self.snapshots: dict[str, Json] = {}
         """Host -> snapshot of its processes, of those asked for."""
+        self._asked: tuple[AskedHost, ...] = ()
 
     def add_host(self, host: str) -> None:
         """Makes the folders of a host."""
@@ -81,6 +83,13 @@ class GatheredJob:
     def over(self) -> bool:
         """Whether no host that was heard of has processes of it."""
         return all(part.over for part in self._parts.values())
+
+    def note_hosts(self, asked: tuple[AskedHost, ...]) -> None:
+        """Writes which hosts were asked for ranks, and why some are not seen, if that changed."""
+        if self._asked != asked:
+            self._asked = asked
+            self._info["asked_hosts"] = [asdict(host) for host in asked]
+            self._write_info()
 
     def boxes(self, host: str) -> Path:
         return layout.boxes(self.folder, host)

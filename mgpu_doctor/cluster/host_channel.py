@@ -12,6 +12,7 @@ from typing import Any
 
 from mgpu_probes.outside.node.channel_frames import BadStream, FrameSplitter
 
+from mgpu_doctor.case.model import AskedHost
 from mgpu_doctor.cluster.agent_command import AgentCommand
 from mgpu_doctor.cluster.engine import Engine, Trouble, not_understood
 from mgpu_doctor.cluster.gathered_job import GatheredJob
@@ -49,6 +50,19 @@ class HostState:
     ahead: float
     refused: tuple[str, ...] = ()
 
+    @property
+    def asked(self) -> AskedHost:
+        """The host as a case describes it."""
+        return _describe(self.name, self.node, self.link, self.trouble)
+
+
+def _describe(name: str, node: str | None, link: Link, trouble: Trouble | None) -> AskedHost:
+    if link is Link.LIVE:
+        return AskedHost(name, node)
+    if trouble is None:
+        return AskedHost(name, node, "it has not answered yet")
+    return AskedHost(name, node, trouble.reason, trouble.remedy)
+
 
 class HostChannel:
     """The channel to `host`. `every`: seconds between the agent's polls."""
@@ -81,6 +95,12 @@ class HostChannel:
         if self.mirror.synced:
             return Link.LIVE
         return Link.OPENING if self._trouble is None else Link.BROKEN
+
+    @property
+    def asked(self) -> AskedHost:
+        """The host as a case describes it."""
+        hello = self.mirror.hello
+        return _describe(self.host, hello.host if hello else None, self.link, self._trouble)
 
     def state(self) -> HostState:
         hello = self.mirror.hello

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from types import TracebackType
 
@@ -15,6 +16,7 @@ from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_channel import HostChannel, HostState, Link
 from mgpu_doctor.cluster.host_mirror import HostMirror, HostRefused, JobKey
 
+NOTE_EVERY = 1.0
 JUMPED = 5.0
 """Seconds between two polls from which this process was stopped meanwhile, or the machine slept."""
 TEND_EVERY = 0.1
@@ -43,7 +45,7 @@ class Fleet:
         ]
         self._engine = engine
         self._commands: list[AgentCommand] = []
-        self._polled = time.monotonic()
+        self._polled = self._noted = time.monotonic()
         self._tend_due = 0.0
 
     def __enter__(self) -> Fleet:
@@ -87,7 +89,8 @@ class Fleet:
         while time.monotonic() < end:
             self.poll(0.1)
             if not any(channel.link is Link.OPENING for channel in self._channels):
-                return
+                break
+        self._note_hosts()
 
     def take_snapshot(self, job: GatheredJob, seconds: float) -> bool:
         """Takes a snapshot of a job's processes into its recording, stacks included; whether it
@@ -109,13 +112,26 @@ class Fleet:
                 calls[descriptor] = call
         for descriptor, _ in waiting.poll(1000 * seconds):
             calls[descriptor]()
+        if time.monotonic() >= self._noted + NOTE_EVERY:
+            self._note_hosts()
 
     def close(self) -> None:
         """Ends all channels, and with them the agents."""
+        with suppress(OSError):  # the disk may be full
+            self._note_hosts()
         for command in self._commands:
             command.hang_up()
         for command in self._commands:
             command.close()
+
+    def _note_hosts(self) -> None:
+        """Writes into the recordings which hosts were asked. Those that still connect are left out:
+        they may run the ranks that seem to be missing."""
+        self._noted = time.monotonic()
+        channels = (channel for channel in self._channels if channel.link is not Link.OPENING)
+        asked = tuple(channel.asked for channel in channels)
+        for job in self._jobs.values():
+            job.note_hosts(asked)
 
     def _tend(self) -> None:
         """Does what time brings: gives up silent hosts, opens channels that are due."""

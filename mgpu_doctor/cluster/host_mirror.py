@@ -119,10 +119,11 @@ class HostMirror:
         """Identity -> box, of the boxes of a job that were found on this host."""
         return {key: box for key, box in self._known.items() if self._owners[key] is job}
 
-    def number_box(self, identity: str) -> int | None:
-        """What the agent calls a box; None: it does not have it now."""
-        box = self._known.get(identity)
-        return next((number for number, known in self._boxes.items() if known is box), None)
+    def number_boxes(self) -> dict[str, int]:
+        """Identity -> what the agent calls the box, of those that it has now."""
+        numbers = {id(box): number for number, box in self._boxes.items()}
+        known = ((identity, numbers.get(id(box))) for identity, box in self._known.items())
+        return {identity: number for identity, number in known if number is not None}
 
     def expect(self, request: HostRequest) -> int:
         """The number of a request whose replies will arrive. Those of requests that are over are

@@ -117,12 +117,13 @@ class HostRanks:
     ) -> list[HostRequest]:
         """Sends a request to all hosts that have some of these ranks."""
         sent = []
-        for host, channel in self._channels.items():
-            numbers = {
-                number: rank
-                for rank in whom
-                if rank.host == host and (number := channel.mirror.number_box(rank.box)) is not None
-            }
+        of_host: dict[str | None, list[RankProcess]] = {}
+        for rank in whom:
+            of_host.setdefault(rank.host, []).append(rank)
+        for host, ranks in of_host.items():
+            channel = self._channels[host or ""]
+            known = channel.mirror.number_boxes()
+            numbers = {known[rank.box]: rank for rank in ranks if rank.box in known}
             if numbers and channel.mirror.synced:
                 request = HostRequest(numbers, keepers, most)
                 number = channel.mirror.expect(request)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
+from mgpu_doctor.case.model import AskedHost
 from mgpu_doctor.cluster.agent_messages import JobFacts
 from mgpu_doctor.cluster.engine import Engine, Trouble
 from mgpu_doctor.cluster.gathered_job import GatheredJob
@@ -56,6 +57,9 @@ class JointJob(GatheredJob):
         if host == self._own or (self.folder / HOSTS / host / INFO).exists():
             raise HostRefused(Trouble("it writes into the same folder", "nothing"))
         super().add_host(host)
+
+    def note_hosts(self, asked: tuple[AskedHost, ...]) -> None:
+        """What was not seen is returned at the end."""
 
     def _learn(self, host: str, name: str, body: bytes) -> None:
         write_whole(self.folder / HOSTS / host / name, body)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang
-from mgpu_doctor.case.model import AskedHost, Case, Unexamined
+from mgpu_doctor.case.job_facts import gaps_of
+from mgpu_doctor.case.model import Case, Unexamined
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.cluster.engine import Engine
 from mgpu_doctor.cluster.gathered_job import GatheredJob
@@ -41,9 +42,10 @@ def load_host_cases(hosts: Sequence[str], engine: Engine, tell: Tell) -> list[Ca
     cases = [case for case in found if case.ranks]  # else nothing of it could be written here
     if not cases:
         raise UnknownSubject(explain_nothing(states, gaps))
-    asked = list_asked_hosts(states)
+    asked = tuple(state.asked for state in states)
     return [
-        replace(case, asked_hosts=asked, unexamined=(*case.unexamined, *gaps)) for case in cases
+        replace(case, asked_hosts=asked, unexamined=with_gaps(case.unexamined, gaps))
+        for case in cases
     ]
 
 
@@ -76,20 +78,12 @@ _UNREAD_STACKS = Unexamined(
 )
 
 
-def list_asked_hosts(states: Iterable[HostState]) -> tuple[AskedHost, ...]:
-    """The hosts, and why some are not seen."""
-    return tuple(
-        AskedHost(
-            state.name,
-            state.node,
-            None if state.link is Link.LIVE else _describe_trouble(state),
-        )
-        for state in states
-    )
-
-
-def _describe_trouble(state: HostState) -> str:
-    return state.trouble.reason if state.trouble else "it has not answered yet"
+def with_gaps(
+    unexamined: Iterable[Unexamined], gaps: Sequence[Unexamined]
+) -> tuple[Unexamined, ...]:
+    """`unexamined` with `gaps`, which are newer than those of the same hosts in the recording."""
+    newer = {gap.probe for gap in gaps}
+    return (*(gap for gap in unexamined if gap.probe not in newer), *gaps)
 
 
 def list_host_gaps(states: Iterable[HostState]) -> tuple[Unexamined, ...]:
@@ -98,12 +92,10 @@ def list_host_gaps(states: Iterable[HostState]) -> tuple[Unexamined, ...]:
 
 
 def _list_gaps(state: HostState) -> Iterable[Unexamined]:
-    if state.link is not Link.LIVE:
-        trouble = state.trouble
-        reason = _describe_trouble(state)
-        if state.age is not None and state.age >= 1:
-            reason += f"; last heard {format_seconds(state.age)} ago"
-        yield Unexamined(f"host {state.name}", reason, trouble.remedy if trouble else "wait for it")
+    for gap in gaps_of([state.asked]):
+        heard = state.age is not None and state.age >= 1
+        ago = f"; last heard {format_seconds(state.age)} ago" if heard and state.age else ""
+        yield replace(gap, reason=gap.reason + ago)
     if state.lost:
         reason = f"{state.lost} records of black boxes were overwritten before they were read"
         yield Unexamined(f"host {state.name}", reason, "nothing: the others were examined")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
-from mgpu_doctor.examine.host_cases import explain_nothing, list_host_gaps
+from mgpu_doctor.examine.host_cases import explain_nothing, list_host_gaps, with_gaps
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.live.frame import NO_PROGRESS, Frame
 from mgpu_doctor.live.frame_source import ALL_OPTIONS, FrameOptions, all_ranks
@@ -128,8 +128,7 @@ class HostJobs:
         # Ranks of a silent host seem to stand still: that is no hang.
         mine = [state for state in states if state.node in self._watched.hosts]
         seen = self._watch.poll(judging=all(_is_heard(state) for state in mine))
-        gaps = list_host_gaps(states)
-        unexamined = (*seen.diagnosis.unexamined, *gaps)
+        unexamined = with_gaps(seen.diagnosis.unexamined, list_host_gaps(states))
         return replace(seen, diagnosis=replace(seen.diagnosis, unexamined=unexamined))
 
     def _ranks_age(self, states: tuple[HostState, ...], seen: Seen | None) -> float:

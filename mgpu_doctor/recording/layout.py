@@ -71,6 +71,8 @@ class RecordingInfo(TypedDict, total=False):
     console_file: dict[str, str]  # stream -> path, where the job writes straight into a file;
     # for people: readers never open it, what it holds is copied into the recording
     treated: dict[str, object]  # treatments that `run --treat` applied, and their proof
+    asked_hosts: list[dict[str, str | None]]  # of GATHERED: name, node, trouble and remedy of each
+    # host that was asked, as case.model.AskedHost
     probe: bool  # whether the in-process probe was injected
 
 

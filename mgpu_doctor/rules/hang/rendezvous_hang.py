@@ -149,7 +149,9 @@ def _find_unjoined_ranks(measures: Measures, _: Limits) -> Iterable[Finding]:
         return
     if not all(map(_is_joining, ranks)):
         return
-    now = max([case.observed, *(snapshot.at for snapshot in case.job_snapshots)])
+    # The ranks themselves record nothing while they wait: afterwards, samples show how long.
+    samples = (*(one.at for one in case.job_snapshots), *(one.at for one in case.host_samples))
+    now = max([case.observed, *samples])
     youngest = max(rank.started if rank.started is not None else now for rank in ranks)
     if now - youngest < PAST_STARTUP:
         return

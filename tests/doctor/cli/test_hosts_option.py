@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.cli import app
 from mgpu_doctor.recording.home import runs
 from tests.support.jobs import until
@@ -68,7 +69,14 @@ def test_the_job_of_a_host_is_diagnosed_and_kept(rank: NodeRank) -> None:
     assert "Could not resolve hostname gone" in gap["reason"]
     assert gap["remedy"] == "check the name, or add it to ~/.ssh/config"
     again = run("diagnose", own["job"]["id"], "--json")
-    assert json.loads(again.stdout)["ranks"][0]["last_step"] == 49
+    kept = json.loads(again.stdout)
+    assert kept["ranks"][0]["last_step"] == 49
+    assert [one for one in kept["unexamined"] if one["probe"] == "host gone"] == [gap]
+    asked = load_recording(runs() / own["job"]["id"]).asked_hosts
+    assert [(host.name, host.node) for host in asked] == [
+        ("here", os.uname().nodename),
+        ("gone", None),
+    ]
 
 
 def test_hosts_that_do_not_answer() -> None:

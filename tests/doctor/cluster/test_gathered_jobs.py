@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside.node.channel_frames import pack_frame
 
-from mgpu_doctor.case.model import Outcome, State
+from mgpu_doctor.case.model import AskedHost, Outcome, State, Unexamined
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.recording.live_recordings import is_living
 from tests.support.gathered_hosts import HOSTS, Hosts
 from tests.support.host_frames import NOW, hello, receive
@@ -154,3 +155,17 @@ def test_what_arrived_is_asked_for_no_more(hosts: Hosts) -> None:
     path = f"/r/{hosts.boxes[0].name}"
     assert list(request["boxes"].values()) == [[path, job.folder.name, cursors]]
     assert request["files"] == {"/r": {"console/stdout.log": ["1", 6]}}
+
+
+def test_the_recording_says_which_hosts_were_asked_and_which_are_not_seen(hosts: Hosts) -> None:
+    hosts.send(0)
+    (job,) = hosts.jobs.values()
+    asked = AskedHost("a", "node-a"), AskedHost("c", None, "it is off", "switch it on")
+    job.note_hosts(asked)
+    assert hosts.case.asked_hosts == asked
+    assert hosts.case.unexamined == (Unexamined("host c", "it is off", "switch it on"),)
+    info = json.loads((job.folder / "recording.json").read_bytes())
+    hostile = [{"name": 7}, None, {"name": "\x1b[31md", "node": [], "trouble": {}}, {}]
+    (job.folder / "recording.json").write_text(json.dumps(info | {"asked_hosts": hostile}))
+    again = load_recording(job.folder)
+    assert again.asked_hosts == (AskedHost("d", None, None),)

@@ -37,10 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def nodes(tmp_path: Path) -> Iterator[list[NodeRank]]:
     """Two ranks of one job."""
     with ExitStack() as stack:
-        started = [
-            stack.enter_context(node_rank(tmp_path / "boxes", rank, port=23451))
-            for rank in range(2)
-        ]
+        started = [stack.enter_context(node_rank(tmp_path / "boxes", rank)) for rank in range(2)]
         for node in started:
             node.write(5)
         yield started

@@ -13,6 +13,7 @@ from mgpu_doctor.case.model import AskedHost, Console, Event, Rank, State
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.recording.box import STEP_DTYPE
 from tests.support.failure_cases import AT, dead, error, failed_job, find, logged_end, rank
+from tests.support.frames import HOST
 from tests.support.synthetic import make_case, make_rank
 
 GAVE_UP = (
@@ -85,3 +86,15 @@ def test_a_named_host_without_ranks_never_joined_though_no_stack_was_read() -> N
     assert culprits(joining(0), joining(1, started=1941.0), asked=(here, gone)) == []
     assert culprits(joining(0), joining(1, events=(joined,)), asked=(here, gone)) == []
     assert culprits(joining(0), joining(1, state=State.DEAD), asked=(here, gone)) == []
+
+
+def test_afterwards_samples_of_the_hosts_show_how_long_they_waited() -> None:
+    """The last sign of life of a rank that joins is its start."""
+    asked = AskedHost("a", "node-a"), AskedHost("c", None, "ssh fails with 'refused'")
+    for until, expected in ((1938.0 + 61, True), (1938.0 + 59, False)):
+        case = make_case((joining(0, started=1938.0),), world_size=2)
+        samples = (replace(HOST, at=until), replace(HOST, at=1950.0))
+        findings = diagnose(
+            replace(case, observed=1938.0, asked_hosts=asked, host_samples=samples)
+        ).findings
+        assert [one.code for one in findings] == ["hang-rendezvous"] * expected
