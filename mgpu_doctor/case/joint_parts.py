@@ -102,7 +102,11 @@ def _find_touched(host: Path) -> float:
 
 def join_looks(looks: Mapping[str, Sequence[JobSnapshot]]) -> list[JobSnapshot]:
     """The snapshots of several hosts, oldest first, those taken at one moment as one. A snapshot of
-    some hosts alone would show ranks that wait for others as if nobody knew of them."""
+    some hosts alone would show ranks that wait for others as if nobody knew of them. Those that a
+    gathered job has of all its hosts already, in the folder of any of them, stay as they are."""
+    whole = [one for snapshots in looks.values() for one in snapshots if one.hosts]
+    if whole:
+        return sorted(whole, key=lambda one: one.at)
     taken = {host: list(snapshots) for host, snapshots in looks.items() if snapshots}
     if len(taken) < 2:
         return [snapshot for snapshots in taken.values() for snapshot in snapshots]
@@ -118,8 +122,8 @@ def join_looks(looks: Mapping[str, Sequence[JobSnapshot]]) -> list[JobSnapshot]:
             {host: msgspec.to_builtins(one) for host, one in near.items()}, list(taken)
         )
         if len(near) == len(taken) and line is not None:
-            whole = decode_job_snapshot(msgspec.json.encode(line))
-            joined += [] if whole is None else [whole]
+            joint = decode_job_snapshot(msgspec.json.encode(line))
+            joined += [] if joint is None else [joint]
     return joined
 
 

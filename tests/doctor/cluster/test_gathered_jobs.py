@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside.node.channel_frames import pack_frame
 
+from mgpu_doctor.case.job_snapshots import PIDS
 from mgpu_doctor.case.model import AskedHost, Outcome, State, Unexamined
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.recording.live_recordings import is_living
@@ -169,3 +170,22 @@ def test_the_recording_says_which_hosts_were_asked_and_which_are_not_seen(hosts:
     (job.folder / "recording.json").write_text(json.dumps(info | {"asked_hosts": hostile}))
     again = load_recording(job.folder)
     assert again.asked_hosts == (AskedHost("d", None, None),)
+
+
+def test_snapshots_of_all_hosts_stay_as_they_are_wherever_they_were_written(hosts: Hosts) -> None:
+    """Each is written below the host that answered first."""
+    hosts.send(0)
+    hosts.send(1)
+    (job,) = hosts.jobs.values()
+    for at, order in ((NOW + 1, HOSTS), (NOW, HOSTS[::-1])):
+        for host in order:
+            process = {"pid": 4711, "role": "rank", "rank": HOSTS.index(host)}
+            line = {"at": at, "processes": [process], "stacks": []}
+            job.add_snapshot(host, line)
+        assert job.join_snapshots()
+    found = hosts.case.job_snapshots
+    assert [snapshot.at for snapshot in found] == [NOW, NOW + 1]
+    for snapshot in found:
+        pids = {process.rank: process.pid for process in snapshot.processes}
+        assert pids == {rank.rank: rank.stack_pid for rank in hosts.case.ranks}
+        assert pids == {0: 4711, 1: 4711 + PIDS}
