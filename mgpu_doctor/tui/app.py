@@ -176,9 +176,10 @@ class TopApp(ThemedApp):
         if not self.screen_stack or not self.screen_stack[0].query("#ranks"):  # the app ends
             return
         self._show()
-        if bool(_findings(before)) != bool(_findings(now)):
-            self.refresh_bindings()
         came = now is not None and now.diagnosis is not None
+        had = before is not None and before.diagnosis is not None
+        if (bool(_findings(before)), had) != (bool(_findings(now)), came):
+            self.refresh_bindings()
         if came and before is not None and before.diagnosis is None and self.view.gpu is None:
             self.screen_stack[0].query_one("#findings").focus()
 
@@ -224,7 +225,7 @@ class TopApp(ThemedApp):
         if action == "next_job":
             others = self.frame is not None and bool(self.frame.others)
             return others and isinstance(self._frames.source, Chooser)
-        return not isinstance(self._frames.source, Player)
+        return self._diagnosis is not None and not isinstance(self._frames.source, Player)
 
     async def run_action(
         self,

@@ -98,7 +98,7 @@ BINDINGS: list[BindingType] = [
     Binding(
         "d", "diagnosis", "examine", tooltip="Full diagnosis of the job; s there saves the report."
     ),
-    Binding("x", "stop", "stop", show=False, tooltip="Stop the job, after confirmation."),
+    Binding("x", "stop", "stop", tooltip="Stop the job, after confirmation."),
     Binding("p", "play_last", "play last", show=False, tooltip="Play the last recording."),
     Binding(
         "t",
@@ -138,6 +138,8 @@ class KeyHints(Footer):
         self._hinted: list[tuple[Binding, bool]] = []
 
     async def recompose(self) -> None:
+        if not self.is_attached:  # its page was closed meanwhile
+            return
         active = self.screen.active_bindings.values()
         hints = [(shown.binding, shown.enabled) for shown in active if shown.binding.show]
         if hints != self._hinted:
@@ -164,6 +166,7 @@ def why_not(app: App[Any], key: str) -> str | None:
     return None
 
 
+NO_JOB = "No job is shown: n starts one, a lists those on this machine."
 NOT_NOW = {
     "details": "There is no finding to open.",
     "copy_fix": "There is no finding with a fix to copy.",
@@ -172,7 +175,7 @@ NOT_NOW = {
     "reverse": "There are no ranks to sort.",
     "map": "There are no ranks to show.",
     "next_job": "There is no other job to show.",
-    "stop": "A replay has no job to stop.",
+    "stop": NO_JOB,
 }
 """Action -> what the screen answers while it does not work."""
 

@@ -418,8 +418,8 @@ def fault_keys() -> dict[str, tuple[str, ...]]:
 
 
 def fault_summary(kind: str) -> str:
-    """What a kind of fault does: the first sentence of its documentation."""
-    return (faults.KINDS[kind].__doc__ or "").strip().split(".")[0].replace("\n", " ")
+    """What a rank with this kind of fault does."""
+    return faults.KINDS[kind].summary
 
 
 def fault_defaults(kind: str) -> dict[str, str]:

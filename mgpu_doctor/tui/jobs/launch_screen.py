@@ -198,6 +198,7 @@ class FaultRows(Vertical):
             choice.clear()
             self._tell()
         choice.focus()
+        choice.action_show_overlay()
 
     def drop(self) -> None:
         """Removes all faults."""
@@ -252,7 +253,9 @@ class LaunchScreen(ModalScreen[Started | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s,f5", "start", "start", key_display="^s", priority=True),
         Binding("ctrl+y", "copy", "copy command", priority=True),
-        Binding("ctrl+n", "add_fault", "another fault", priority=True),
+        Binding(
+            "ctrl+n", "add_fault", "fault", priority=True, tooltip="Inject a fault; again: another."
+        ),
         Binding("ctrl+r", "drop_faults", "no faults", priority=True),
         Binding("ctrl+o", "unfold", "all options", priority=True),
         Binding("escape", "leave", "back"),

@@ -66,7 +66,7 @@ def open_diagnosis(
 ) -> None:
     """Opens the full diagnosis of the job shown."""
     from mgpu_doctor.tui.jobs.diagnosis_screen import DiagnosisScreen, examination
-    from mgpu_doctor.tui.jobs.stopping import NO_JOB
+    from mgpu_doctor.tui.keys import NO_JOB
 
     if diagnosis is None:
         app.notify(NO_JOB, markup=False)

@@ -24,9 +24,9 @@ from mgpu_doctor.case.untrusted_json import read_object
 from mgpu_doctor.live.process_list import ListedProcess
 from mgpu_doctor.recording.layout import INFO
 from mgpu_doctor.report import text
+from mgpu_doctor.tui.keys import NO_JOB
 
 READONLY = "this dashboard is --readonly and stops nothing."
-NO_JOB = "No job is shown: n starts one, a lists those on this machine."
 ANOTHERS = "it belongs to another user: only its owner can stop it."
 TERM_AFTER = 10.0
 """Seconds from SIGINT to SIGTERM: time for a handler to write a checkpoint. torchrun gives its

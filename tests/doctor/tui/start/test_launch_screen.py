@@ -90,14 +90,29 @@ async def test_what_is_typed_at_once_after_tab_is_the_next_field_s() -> None:
         await until(pilot, lambda: "--ranks 4 --steps 7 " in screen_text(app), "both numbers")
 
 
-async def test_another_fault_where_there_is_none_goes_to_the_choice_of_the_first() -> None:
+async def test_five_keys_start_a_trainer_with_a_fault() -> None:
+    starter = Starter()
+    app = ScreenApp(LaunchScreen(starter))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await begun(app, pilot)
+        await pilot.press("ctrl+n")
+        what = "hang: loops in its own code and never reaches"
+        await until(pilot, lambda: what in screen_text(app), "what each fault does")
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: "--fault slow" in screen_text(app), "the fault")
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: bool(app.results), "the start")
+    assert "--fault" in starter.told[0]
+
+
+async def test_a_fault_where_there_is_none_goes_to_the_choice_of_the_first() -> None:
     app = ScreenApp(LaunchScreen(Starter()))
     async with app.run_test(size=(80, 24)) as pilot:
         await begun(app, pilot)
         await pilot.press("ctrl+n")
         await until(pilot, lambda: "choose one to inject" in screen_text(app), "the choice")
-        assert app.focused is not None
-        assert app.focused.id == "kind"
+        await pilot.press("escape")
+        await until(pilot, lambda: app.focused is not None and app.focused.id == "kind", "the rest")
 
 
 async def test_faults_are_built_from_their_keys() -> None:
