@@ -9,6 +9,7 @@ import errno
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,15 +91,22 @@ LARGEST = 32 << 20
 MOST = 1024
 
 
-def copy(source: Path, target: Path) -> None:
+def copy(source: Path, target: Path, copied: dict[str, int] | None = None) -> None:
     """Copies every box of `source`. A box may be copied while it is written: its checksums show
-    which records are complete. Raises `OSError`."""
+    which records are complete. `copied`: name -> checksum of the earlier copies, which this call
+    updates; boxes that have not changed since, as those of a hung job, are left out. Raises
+    `OSError`."""
+    known = {} if copied is None else copied
     boxes = [entry for entry in os.scandir(source) if entry.name.endswith(BOX_SUFFIX)]
     for entry in boxes[:MOST]:
         state = entry.stat(follow_symlinks=False)
         if entry.is_file(follow_symlinks=False) and state.st_size <= LARGEST:
             with open(entry.path, "rb") as box:
-                write_whole(target / entry.name, box.read(LARGEST))
+                content = box.read(LARGEST)
+            checksum = zlib.crc32(content)
+            if known.get(entry.name) != checksum:
+                write_whole(target / entry.name, content)
+                known[entry.name] = checksum
 
 
 def move(source: Path, target: Path) -> None:

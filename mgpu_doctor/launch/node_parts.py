@@ -27,6 +27,8 @@ from mgpu_doctor.recording.write import write_json
 EVERY = 0.2
 FIRST = 2.0
 """Seconds for a part to appear at all."""
+SILENT = 5.0
+"""Seconds without a sign of life, besides two samples, after which a node counts as lost."""
 PATIENCE = 15.0
 """Seconds to wait for a node that still writes its part: it may run for hours more."""
 HURRY = 3.0
@@ -56,7 +58,7 @@ def await_parts(
     LOST. `own`: this host; `count`: of nodes; `age`: seconds that the job has run; `hurry`: the
     job was asked to end. `still_gathers`: whether parts are being fetched from other nodes."""
     began = time.monotonic()
-    quiet = 2 * interval(age) + 5.0
+    quiet = 2 * interval(age) + SILENT
     pulses: dict[str, _Pulse] = {}
     spoken = False
     while True:

@@ -150,6 +150,7 @@ class Watch:
         if self._arrivals.descriptor is not None:
             self._poll.register(self._arrivals.descriptor, select.POLLIN)
         self._arrived = False
+        self._copied: dict[str, int] = {}
         self._over = threading.Event()
         self._status: int | None = None
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -195,7 +196,7 @@ class Watch:
                 self._recording.touch()
                 sample_at = now + interval(now - started)
             if now >= copy_at:
-                self._bring_boxes(box_storage.copy)
+                self._bring_boxes(partial(box_storage.copy, copied=self._copied))
                 copy_at = time.monotonic() + COPY_EVERY
             if now >= console_at:
                 self._recording.guarded(self._copy_console)

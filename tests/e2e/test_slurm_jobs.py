@@ -57,7 +57,7 @@ def _rank(folder: Path) -> str:
     """A shell script that starts the rank of a task, recorded on its node."""
     script = (sys.executable, str(JOBS / "plain_ddp.py"), "--steps", "1000000", *FAULT)
     doctor = (sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir")
-    recorded = f"{shlex.join(doctor)} {folder}/$SLURMD_NODENAME -- {shlex.join(script)}"
+    recorded = f"{shlex.join(doctor)} {folder}/recording -- {shlex.join(script)}"
     return f"cd {ROOT} && {RANK} && {PLACE} && exec {recorded}"
 
 

@@ -91,3 +91,20 @@ def test_no_other_folder_is_one(tmp_path: Path) -> None:
     (folder / KEY_FILE).unlink()
     os.mkfifo(folder / KEY_FILE)
     assert not belongs(str(folder), key)
+
+
+def test_a_box_is_copied_again_only_if_it_changed(tmp_path: Path) -> None:
+    source, target = tmp_path / "live", tmp_path / "copies"
+    source.mkdir()
+    target.mkdir()
+    copied: dict[str, int] = {}
+    for name in ("a.1.0.box", "a.2.0.box"):
+        (source / name).write_bytes(b"first")
+    box_storage.copy(source, target, copied)
+    before = {path.name: path.stat().st_ino for path in target.iterdir()}
+    (source / "a.2.0.box").write_bytes(b"second")
+    box_storage.copy(source, target, copied)
+    after = {path.name: path.stat().st_ino for path in target.iterdir()}
+    assert before["a.1.0.box"] == after["a.1.0.box"]
+    assert before["a.2.0.box"] != after["a.2.0.box"]
+    assert (target / "a.2.0.box").read_bytes() == b"second"

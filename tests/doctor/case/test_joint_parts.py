@@ -1,0 +1,121 @@
+"""Recordings of several nodes as one case: what has ended on which host, and what is not known."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mgpu_probes.inprocess.blackbox import Writer
+
+from mgpu_doctor.case.job_snapshots import JobSnapshot, decode_job_snapshot
+from mgpu_doctor.case.joint_parts import join_looks
+from mgpu_doctor.case.model import Outcome, Rank, State
+from mgpu_doctor.case.recording_case import load_recording
+from mgpu_doctor.recording.joint_recordings import FRESH, JOINT
+from mgpu_doctor.recording.layout import END, HOSTS, INFO, SCHEMA, boxes
+from tests.support.boxes import write_steps
+
+GOOD = {"exit_code": 0, "signal": None, "ended": 2000.0}
+BAD = {"exit_code": 1, "signal": None, "ended": 2100.0}
+Record = Callable[..., Path]
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+    """Writes a recording with a part and a rank for each host. `ends`: host -> its `end.json`;
+    None: it has none. `end`: that of the job."""
+
+    def write(name: str, ends: Mapping[str, Any], end: Mapping[str, Any] | None = None) -> Path:
+        folder = tmp_path / name
+        for host, its_end in ends.items():
+            place = boxes(folder, host)
+            place.mkdir(parents=True)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "uname", lambda host=host: SimpleNamespace(nodename=host))
+                rank = int(host[-1])
+                with closing(Writer.open(place, rank=rank, local_rank=0, world_size=2)) as writer:
+                    write_steps(writer, 10)
+            info = {"schema": SCHEMA, JOINT: "key", "host": host, "started": 1000.0}
+            for at in (place.parent, folder):
+                (at / INFO).write_text(json.dumps(info))
+            if its_end is not None:
+                (place.parent / END).write_text(json.dumps(its_end))
+        if end is not None:
+            (folder / END).write_text(json.dumps(end))
+        return folder
+
+    return write
+
+
+def states(ranks: tuple[Rank, ...]) -> list[tuple[str, State]]:
+    return [(rank.host, rank.state) for rank in ranks]
+
+
+def test_a_node_that_had_not_ended_with_the_job_is_not_dead(record: Record) -> None:
+    ended = {**BAD, "unfinished": {"n1": "running"}, "unseen": {}}
+    case = load_recording(record("r", {"n0": BAD, "n1": None}, ended))
+    assert case.job.outcome is Outcome.FAILED
+    assert states(case.ranks) == [("n0", State.DEAD), ("n1", State.RUNNING)]
+    assert case.lost_hosts == ()
+
+
+def test_a_node_that_was_lost_is_dead_and_named_with_its_last_record(record: Record) -> None:
+    ended = {**BAD, "unfinished": {"n1": "lost"}, "unseen": {}}
+    case = load_recording(record("r", {"n0": BAD, "n1": None}, ended))
+    assert states(case.ranks) == [("n0", State.DEAD), ("n1", State.DEAD)]
+    (lost,) = case.lost_hosts
+    assert lost.name == "n1"
+    assert lost.seen is not None
+
+
+@pytest.mark.parametrize(("silent", "lost"), [(FRESH + 9, ["n0"]), (FRESH - 9, [])])
+def test_without_the_first_node_a_part_that_was_not_touched_for_long_is_lost(
+    record: Record, silent: float, lost: list[str]
+) -> None:
+    folder = record("r", {"n0": None, "n1": BAD})
+    touched = time.time() - silent
+    os.utime(folder / HOSTS / "n0" / INFO, (touched, touched))
+    case = load_recording(folder)
+    assert [host.name for host in case.lost_hosts] == lost
+    assert case.job.exit_code == (1 if lost else None)
+
+
+def test_parts_that_were_copied_while_all_ran_lose_nobody(record: Record) -> None:
+    folder = record("r", {"n0": None, "n1": None})
+    for host in ("n0", "n1"):
+        os.utime(folder / HOSTS / host / INFO, (1000.0, 1000.0))
+    assert load_recording(folder).lost_hosts == ()
+
+
+def test_recordings_of_all_nodes_are_one_case(record: Record) -> None:
+    unseen = {"1 other node": "they write on disks of their own"}
+    one = record("a", {"n0": GOOD}, {**GOOD, "unfinished": {}, "unseen": unseen})
+    other = record("b", {"n1": BAD}, {**BAD, "unfinished": {}, "unseen": unseen})
+    alone = load_recording(one)
+    assert [gap.probe for gap in alone.unexamined if "node" in gap.probe] == ["1 other node"]
+    whole = load_recording(one, others=(other,))
+    assert [(rank.rank, rank.host) for rank in whole.ranks] == [(0, "n0"), (1, "n1")]
+    assert (whole.job.exit_code, whole.job.ended) == (1, 2100.0)
+    assert whole.job.hosts == ("n0", "n1")
+    assert [gap.probe for gap in whole.unexamined if "node" in gap.probe] == []
+
+
+def look(at: float) -> JobSnapshot:
+    process = {"pid": 10, "role": "rank", "rank": 0, "state": "S"}
+    found = decode_job_snapshot(json.dumps({"at": at, "processes": [process]}).encode())
+    assert found is not None
+    return found
+
+
+def test_looks_of_one_moment_are_one_and_others_are_left_out() -> None:
+    joined = join_looks({"n0": [look(10.0), look(30.0)], "n1": [look(11.0), look(50.0)], "n2": []})
+    assert [(one.at, one.hosts) for one in joined] == [(11.0, ("n0", "n1"))]
+    assert len({process.pid for process in joined[0].processes}) == 2
+    assert join_looks({"n0": [look(10.0)], "n1": []}) == [look(10.0)]
