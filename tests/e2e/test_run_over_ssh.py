@@ -1,0 +1,100 @@
+"""`run` around torchrun on each of two hosts with homes of their own, which a real ssh reaches."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import JOBS, alone
+from tests.support.ssh_hosts import SshHosts, can_have_namespaces, ssh_hosts
+
+pytestmark = pytest.mark.slow
+
+NAMES = ("node-a", "node-b")
+ROOT = Path(__file__).parents[2]
+SLOW = ("--fault", "forward", "--rank", "1", "--ms", "60")
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    if not can_have_namespaces():
+        pytest.skip("namespaces with networks of their own need root")
+    with ExitStack() as stack:
+        stack.enter_context(alone())
+        yield stack.enter_context(ssh_hosts(tmp_path_factory.mktemp("hosts"), *NAMES))
+
+
+def run_on_both(
+    hosts: SshHosts, homes: Path, port: int, steps: int, *options: str
+) -> list[tuple[int, str]]:
+    """Exit code and standard error of `run` with these options on each host."""
+    started = []
+    for number, name in enumerate(NAMES):
+        place = {"MGPU_DOCTOR_HOME": homes / name, "PATH": hosts.environment()["PATH"]}
+        facts = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": 1, **place}
+        launcher = (
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"),
+            *("--node-rank", str(number), "--nproc-per-node", "1"),
+            *("--master-addr", hosts.address("node-a"), "--master-port", str(port)),
+        )
+        doctor = (sys.executable, "-m", "mgpu_doctor", "run", *options, "--")
+        script = (str(JOBS / "plain_ddp.py"), "--steps", str(steps), *SLOW)
+        given = [f"{key}={value}" for key, value in facts.items()]
+        line = f"cd {ROOT} && exec env {shlex.join([*given, *doctor, *launcher, *script])}"
+        nowhere = subprocess.DEVNULL
+        started.append(
+            subprocess.Popen(
+                hosts.command(name, line), stdout=nowhere, stderr=subprocess.PIPE, text=True
+            )
+        )
+    printed = [process.communicate(timeout=240)[1] for process in started]
+    return [(one.returncode, text) for one, text in zip(started, printed, strict=True)]
+
+
+def recording_of(home: Path) -> Path:
+    (recording,) = (home / "runs").iterdir()
+    return recording
+
+
+def assert_names_the_slow_rank(*recordings: Path) -> None:
+    command = [sys.executable, "-m", "mgpu_doctor", "diagnose", *map(str, recordings), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["job"]["outcome"] == "completed"
+    assert [(rank["rank"], rank["host"]) for rank in found["ranks"]] == [*enumerate(NAMES)]
+    first = found["findings"][0]
+    assert first["code"] == "straggler-compute"
+    assert [(one["rank"], one["host"]) for one in first["culprits"]] == [(1, "node-b")]
+
+
+def test_the_first_node_fetches_the_rest_from_hosts_that_are_named(
+    hosts: SshHosts, tmp_path: Path
+) -> None:
+    (code, first), (other_code, other) = run_on_both(
+        hosts, tmp_path, 29511, 300, "--hosts", ",".join(NAMES)
+    )
+    assert (code, other_code) == (0, 0)
+    assert "! Rank 1 is slowing down the other ranks" in first
+    assert "(node-b, pid" in first
+    assert "slowing down" not in other
+    assert_names_the_slow_rank(recording_of(tmp_path / "node-a"))
+    assert "mgpu-doctor agent" not in hosts.run("node-b", "ps", "axww")
+
+
+def test_parts_that_nobody_fetched_are_joined_by_name(hosts: SshHosts, tmp_path: Path) -> None:
+    (code, first), (other_code, other) = run_on_both(hosts, tmp_path, 29512, 100)
+    assert (code, other_code) == (0, 0)
+    assert "1 other node: they write on disks of their own." in first
+    parts = [recording_of(tmp_path / name) for name in NAMES]
+    assert f"its part of the recording is {parts[1]}. " in other
+    for text in (first, other):
+        assert "`mgpu-doctor diagnose RECORDING RECORDING…` joins those of all nodes." in text
+    assert_names_the_slow_rank(*parts)
