@@ -50,6 +50,11 @@ from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import Box, BoxFile, read_box
 from mgpu_doctor.recording.parallel_boxes import reading
 
+MOST_SAMPLES_BYTES = 20 << 20
+"""Of all hosts' samples together, which take 2.5 times as much memory: two hours of one host whose
+80 processes are sampled every second. Most numbers in them are counted since a start: fewer samples
+show them at fewer moments. A choice."""
+
 
 class NotARecording(ValueError):  # noqa: N818 - a name of the house's interface
     """The path is not a recording. Its text is one sentence that says what to do."""
@@ -85,7 +90,7 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
     found = [file for root in roots for file in box_files.find_boxes(root, own[root])]
     with reading(found, read) as read_all:
         host_samples = RecordedLines(later).of(  # boxes are read meanwhile
-            hosts, layout.HOST_SAMPLES, decode_host_sample
+            hosts, layout.HOST_SAMPLES, decode_host_sample, most=MOST_SAMPLES_BYTES
         )
         boxes = box_files.readable_boxes(read_all(), unexamined)
     parts = read_parts(roots, hosts)
@@ -339,11 +344,14 @@ class RecordedLines:
         hosts: Sequence[Path],
         name: str,
         decode: Callable[[bytes], T | None],
+        most: int | None = None,
     ) -> list[T]:
-        """The facts in the files of this name. `decode`: one line to a fact."""
+        """The facts in the files of this name. `decode`: one line to a fact; `most`: bytes of all
+        hosts together from which on only every second, third, … line is decoded."""
         facts: list[T] = []
         bad = 0
         left_out = None
+        share = None if most is None else max(1, most // max(1, len(hosts)))
         for host in hosts:
             lines = untrusted_json.read_lines(host / name, decode, root=host.parent.parent)
             facts += lines.facts

@@ -61,9 +61,11 @@ class Lines(Generic[T]):
     """Why the rest of the lines was not read."""
 
 
-def read_lines(path: Path, decode: Callable[[bytes], T | None], *, root: Path) -> Lines[T]:
+def read_lines(
+    path: Path, decode: Callable[[bytes], T | None], *, root: Path, most: int | None = None
+) -> Lines[T]:
     """The decoded lines of a `.jsonl` file: the newest ones if it is too long, none if it is
-    missing.
+    missing. `most`: bytes from which on only every second, third, … line is decoded.
 
     A line is bad if `decode` returns None, except an unfinished last line, which is still being
     written.
@@ -74,10 +76,11 @@ def read_lines(path: Path, decode: Callable[[bytes], T | None], *, root: Path) -
         return Lines()
     lines = raw.split(b"\n")
     last = lines.pop()
+    every = 1 if most is None else max(1, math.ceil(len(raw) / most))
     facts: list[T] = []
     bad = 0
     with within_budget() as budget:
-        for line in [*lines[-MOST_LINES:], last]:
+        for line in [*lines[-MOST_LINES:][::-every][::-1], last]:
             if not line.strip():
                 continue
             if len(line) > MOST_LINE:

@@ -6,6 +6,7 @@ that are the same on many ranks (numbers of steps and collectives) are shared.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isnan
 from struct import Struct
 from typing import Any, TypeAlias, overload
@@ -14,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from mgpu_probes.inprocess import layout
 
+from .column_file import Column, ColumnFile, StoredColumn
 from .records import STEP_DTYPE, Array
 
-Column: TypeAlias = npt.NDArray[Any]
 Rows: TypeAlias = "slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp]"
 
 _PHASES = len(layout.PHASES)
@@ -45,7 +46,11 @@ class Columns:
     dtype = STEP_DTYPE
 
     def __init__(
-        self, length: int, common: bytes, differing: dict[str | int, Column], first: int = 0
+        self,
+        length: int,
+        common: bytes,
+        differing: Mapping[str | int, Column | StoredColumn],
+        first: int = 0,
     ) -> None:
         self._length = length
         self._first = first
@@ -140,7 +145,9 @@ class Columns:
         same: Column = np.ndarray((self._length,), kind, self._common, at, (0,))
         return same
 
-    def _part(self, column: Column) -> Column:
+    def _part(self, column: Column | StoredColumn) -> Column:
+        if isinstance(column, StoredColumn):
+            return column.read(self._first, self._length)
         if len(column) == self._length:
             return column
         part: Column = column[self._first : self._first + self._length]
@@ -179,10 +186,11 @@ def select(records: Array | Columns, kept: npt.NDArray[np.bool_]) -> Array | Col
 
 
 class Packer:
-    """Makes columns from the records of many ranks."""
+    """Makes columns from the records of many ranks; puts them into `file` if there is one."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: ColumnFile | None = None) -> None:
         self._newest: dict[str, Column] = {}
+        self._file = file
 
     def pack(self, records: Array | Columns) -> Columns:
         """Returns the same records, by field."""
@@ -194,22 +202,32 @@ class Packer:
         words = records.view(np.uint32).reshape(count, -1)[:, _FIRST:_LAST]
         by_word = np.ascontiguousarray(words.T)
         differs = (by_word != by_word[:, :1]).any(axis=1).tolist()
-        differing: dict[str | int, Column] = {
-            number: by_word[_PHASE + number].view(np.float32).copy()
+        shared: dict[str | int, Column] = {}
+        own: dict[str | int, Column] = {
+            number: by_word[_PHASE + number].view(np.float32)
             for number in range(_PHASES)
             if differs[_PHASE + number]
         }
         for name, (first, last) in _WORDS.items():
             if first < 0 or differs[first] or differs[last]:
-                values = records[name]
-                differing[name] = self._once(name, values) if name in _ALIKE else values.copy()
-        for column in differing.values():
+                if name in _ALIKE:
+                    shared[name] = self._once(name, records[name])
+                else:
+                    own[name] = np.ascontiguousarray(records[name])
+        return Columns(count, records[:1].tobytes(), {**shared, **self._kept(own)})
+
+    def _kept(self, columns: dict[str | int, Column]) -> Mapping[str | int, Column | StoredColumn]:
+        if self._file is not None and columns:
+            return dict(zip(columns, self._file.stored([*columns.values()]), strict=True))
+        copies = {name: column.copy() for name, column in columns.items()}
+        for column in copies.values():
             column.flags.writeable = False
-        return Columns(count, records[:1].tobytes(), differing)
+        return copies
 
     def _once(self, name: str, values: Column) -> Column:
         """Returns the previous rank's column if it is equal, as counters usually are."""
         known = self._newest.get(name)
         if known is None or not np.array_equal(known, values):
             known = self._newest[name] = values.copy()
+            known.flags.writeable = False
         return known

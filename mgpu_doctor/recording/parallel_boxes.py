@@ -1,14 +1,14 @@
 """Reads many boxes; those of a large job in two processes, if a second core is free.
 
 The second process is forked and takes boxes from the same queue, some at a time. It puts the parsed
-boxes into shared memory, so that nothing is copied, and reports them through a pipe. If it is
-killed, the parent reads the boxes it did not report. The pickles are safe to load: the memory has
-no name and only this user can access it."""
+boxes into a file that both have open, and reports them through a pipe. If it is killed, the parent
+reads the boxes it did not report. The pickles are safe to load: the file has no name and only this
+user can access it. The columns of a large job stay in such files."""
 
 from __future__ import annotations
 
 import contextlib
-import mmap
+import io
 import os
 import pickle
 import signal
@@ -16,9 +16,10 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import BinaryIO, NamedTuple, NoReturn, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from mgpu_doctor.recording.box import BadBox, Box, BoxFile, read_box
+from mgpu_doctor.recording.column_file import ColumnFile
 from mgpu_doctor.recording.columns import Packer
 
 MANY = 2000
@@ -32,8 +33,7 @@ Read: TypeAlias = "Box | str"
 
 _NUMBER = struct.Struct("=H")
 _SAID = struct.Struct("=HQQ")
-"""Number of a share; offset and length of its pickle in the shared memory."""
-_ALIGNED = 64
+"""Number of a share; offset and length of its pickle in the file."""
 
 
 @contextlib.contextmanager
@@ -79,19 +79,19 @@ def _may_fork() -> bool:
 
 
 class _Helper(NamedTuple):
-    """The file descriptors of the second process."""
+    """What this process shares with the second one."""
 
     queue: int
     """A pipe with the numbers of the remaining shares."""
     answers: int
     """A pipe with the child's reports."""
-    memory: int
+    file: ColumnFile
 
 
 def _begun(shares: Sequence[Sequence[BoxFile]], opened: contextlib.ExitStack) -> _Helper | None:
-    """Starts the second process; None if memory, descriptors or processes ran out."""
+    """Starts the second process; None if disk space, descriptors or processes ran out."""
     try:
-        memory = _closing(opened, os.memfd_create("boxes"))
+        file = ColumnFile()
         queue, fill = os.pipe()
         _closing(opened, queue)
         with open(fill, "wb") as numbers:  # fits into the pipe's buffer
@@ -101,11 +101,11 @@ def _begun(shares: Sequence[Sequence[BoxFile]], opened: contextlib.ExitStack) ->
         with open(report, "wb", buffering=0):
             child = os.fork()
             if child == 0:
-                _help(shares, queue, memory, report)
+                _help(shares, queue, file, report)
     except OSError:
         return None
     opened.callback(_end, child)
-    return _Helper(queue, messages, memory)
+    return _Helper(queue, messages, file)
 
 
 def _end(child: int) -> None:
@@ -118,17 +118,24 @@ def _together(shares: Sequence[Sequence[BoxFile]], helper: _Helper | None) -> li
     """Returns the boxes that both processes read. Shares that the child did not finish are read
     here."""
     by_worker: dict[int, list[Read]] = {}
-    packer = Packer()
+    packer = Packer(_new_file())
     if helper is not None:
         for number in _taken(helper.queue):
             by_worker[number] = _packed(shares[number], packer)
         with open(helper.answers, "rb", closefd=False) as file:
-            by_worker.update(_left(helper.memory, file.read()))
+            by_worker.update(_left(helper.file, file.read()))
     return [
         box
         for number, share in enumerate(shares)
         for box in (by_worker[number] if number in by_worker else _packed(share, packer))
     ]
+
+
+def _new_file() -> ColumnFile | None:
+    try:
+        return ColumnFile()
+    except OSError:  # then everything stays in memory
+        return None
 
 
 def _closing(opened: contextlib.ExitStack, descriptor: int) -> int:
@@ -143,50 +150,43 @@ def _taken(queue: int) -> Iterator[int]:
         yield _NUMBER.unpack(raw)[0]
 
 
-def _help(shares: Sequence[Sequence[BoxFile]], queue: int, memory: int, report: int) -> NoReturn:
+def _help(
+    shares: Sequence[Sequence[BoxFile]], queue: int, file: ColumnFile, report: int
+) -> NoReturn:
     """The child's work. It prints nothing, even if it fails."""
     try:
         for asked in (signal.SIGINT, signal.SIGTERM):
             signal.signal(asked, signal.SIG_DFL)
-        packer = Packer()
-        with open(memory, "wb") as file:
-            for number in _taken(queue):
-                begin, end = _leave(file, _packed(shares[number], packer))
-                os.write(report, _SAID.pack(number, begin, end - begin))
+        packer = Packer(file)
+        for number in _taken(queue):
+            raw = io.BytesIO()
+            _Pickler(raw, 5).dump(_packed(shares[number], packer))
+            begin = file.append(raw.getbuffer())
+            os.write(report, _SAID.pack(number, begin, raw.tell()))
     finally:
         os._exit(0)
 
 
-def _leave(memory: BinaryIO, boxes: list[Read]) -> tuple[int, int]:
-    """Writes the arrays, then a pickle of everything else with their offsets; returns begin and end
-    of the pickle."""
-    arrays: list[pickle.PickleBuffer] = []
-    rest = pickle.dumps(boxes, 5, buffer_callback=arrays.append)
-    places = []
-    for array in arrays:
-        memory.write(bytes(-memory.tell() % _ALIGNED))
-        with array.raw() as raw:
-            places.append((memory.tell(), raw.nbytes))
-            memory.write(raw)
-    begin = memory.tell()
-    memory.write(pickle.dumps((places, rest)))
-    memory.flush()
-    return begin, memory.tell()
+class _Pickler(pickle.Pickler):
+    """The child's columns lie in the file that both processes have open."""
+
+    def persistent_id(self, value: object) -> object:
+        return "file" if isinstance(value, ColumnFile) else None
 
 
-def _left(memory: int, messages: bytes) -> dict[int, list[Read]]:
-    """Returns share -> the boxes that the child parsed; their arrays are not copied."""
-    size = os.fstat(memory).st_size
-    if not size:
-        return {}
-    shared = memoryview(
-        mmap.mmap(memory, size, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
-    )
-    shares = {}
-    for number, begin, length in _SAID.iter_unpack(
-        messages[: len(messages) // _SAID.size * _SAID.size]
-    ):
-        places, rest = pickle.loads(shared[begin : begin + length])
-        arrays = [shared[at : at + nbytes] for at, nbytes in places]
-        shares[number] = pickle.loads(rest, buffers=arrays)
-    return shares
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, raw: bytes, file: ColumnFile) -> None:
+        super().__init__(io.BytesIO(raw))
+        self._file = file
+
+    def persistent_load(self, _: object) -> ColumnFile:
+        return self._file
+
+
+def _left(file: ColumnFile, messages: bytes) -> dict[int, list[Read]]:
+    """Returns share -> the boxes that the child parsed."""
+    whole = messages[: len(messages) // _SAID.size * _SAID.size]
+    return {
+        number: _Unpickler(file.read(begin, length), file).load()
+        for number, begin, length in _SAID.iter_unpack(whole)
+    }

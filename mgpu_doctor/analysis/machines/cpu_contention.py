@@ -165,10 +165,7 @@ def surroundings(case: Case) -> Mapping[int, Surroundings]:
     for sample in case.host_samples:
         if sample.tasks:
             by_host[sample.host].append(sample)
-    there: dict[str | None, list[Rank]] = defaultdict(list)
-    for rank in case.ranks:
-        if rank.rank is not None:
-            there[rank.host].append(rank)
+    there = _ranks_by_host(case)
     by_rank = {}
     for host, samples in by_host.items():
         ranks = there[host]
@@ -192,12 +189,13 @@ def find_crowded(case: Case) -> frozenset[int]:
     by_host: dict[str | None, list[HostSample]] = defaultdict(list)
     for sample in case.host_samples:
         by_host[sample.host].append(sample)
+    there = _ranks_by_host(case)
     crowded = set()
     for host, samples in by_host.items():
         outside = _outside(samples)
-        for rank in case.ranks:
+        for rank in there[host]:
             ends = all_after_warm_up(rank.steps)["end_ns"]
-            if rank.rank is None or rank.host != host or not len(ends):
+            if rank.rank is None or not len(ends):
                 continue
             begin, end = (float(ends[at]) * 1e-9 + rank.clock_offset for at in (0, -1))
             near = [
@@ -210,6 +208,15 @@ def find_crowded(case: Case) -> frozenset[int]:
             if cores and is_full:
                 crowded.add(rank.rank)
     return frozenset(crowded)
+
+
+def _ranks_by_host(case: Case) -> Mapping[str | None, Sequence[Rank]]:
+    """Host -> its ranks that have a number; empty for any other host."""
+    there: dict[str | None, list[Rank]] = defaultdict(list)
+    for rank in case.ranks:
+        if rank.rank is not None:
+            there[rank.host].append(rank)
+    return there
 
 
 def _readings(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 
 from mgpu_doctor.analysis.machines.rank_devices import Key, Series, key_of, placements, recent
@@ -48,7 +49,7 @@ class Gpu:
         return next((device.name for _, device in reversed(self.series) if device.name), None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Watched:
     gpus: tuple[Gpu, ...] = ()
     """By index."""
@@ -57,18 +58,27 @@ class Watched:
 
     def alike(self, gpu: Gpu) -> tuple[Gpu, ...]:
         """The others of the same model on the same host."""
-        return tuple(
-            device
-            for device in self.gpus
-            if device is not gpu
-            and gpu.name
-            and device.name == gpu.name
-            and device.host == gpu.host
-        )
+        group = self._by_model[gpu.host, gpu.name] if gpu.name else ()
+        return tuple(device for device in group if device is not gpu)
 
-    def of_rank(self, number: int | None) -> tuple[Gpu, ...]:
+    def of_rank(self, number: int) -> tuple[Gpu, ...]:
         """The devices on which a rank runs."""
-        return tuple(gpu for gpu in self.gpus if number is not None and number in gpu.ranks)
+        return tuple(self._by_rank.get(number, ()))
+
+    @cached_property
+    def _by_model(self) -> Mapping[tuple[str | None, str | None], Sequence[Gpu]]:
+        groups = defaultdict(list)
+        for gpu in self.gpus:
+            groups[gpu.host, gpu.name].append(gpu)
+        return groups
+
+    @cached_property
+    def _by_rank(self) -> Mapping[int, Sequence[Gpu]]:
+        groups = defaultdict(list)
+        for gpu in self.gpus:
+            for number in gpu.ranks:
+                groups[number].append(gpu)
+        return groups
 
 
 def watch(case: Case) -> Watched:

@@ -16,7 +16,7 @@ from mgpu_probes.inprocess.layout import CHECKPOINT, COMMUNICATION, EVALUATION, 
 from mgpu_doctor.analysis.cost.what_if import saved_if_removed
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
-from mgpu_doctor.analysis.stalls.recompilation import compiling_seconds
+from mgpu_doctor.analysis.stalls.recompilation import without_compiling
 from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
 from mgpu_doctor.analysis.steps.warm_up import FIRST_STEPS
@@ -45,7 +45,7 @@ def find_few_stalls(
     surroundings: Mapping[int, Surroundings],
 ) -> Stalls | None:
     """The long stalls of one rank for which all others waited; None if none."""
-    without = np.maximum(attribution.own - compiling_seconds(joined, ranks), 0)
+    without = without_compiling(attribution.own, joined, ranks)
     known = ~np.isnan(without).any(axis=1)
     own, waits = without[known], attribution.in_collectives[known]
     if not len(own):

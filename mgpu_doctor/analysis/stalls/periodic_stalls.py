@@ -15,7 +15,7 @@ from mgpu_probes.inprocess.layout import CHECKPOINT, EVALUATION
 
 from mgpu_doctor.analysis.cost.what_if import saved_if_removed
 from mgpu_doctor.analysis.stalls.rare_stalls import find_rare_stalls
-from mgpu_doctor.analysis.stalls.recompilation import compiling_seconds
+from mgpu_doctor.analysis.stalls.recompilation import without_compiling
 from mgpu_doctor.analysis.stalls.unexplained_stalls import (
     CULPRIT,
     OUTLIER,
@@ -105,13 +105,16 @@ def find_stalls(
 ) -> tuple[Stalls, ...]:
     """Recurring stalls, the most expensive first; empty: none."""
     work = _work(joined, attribution)
-    seen = {name: np.nan_to_num(joined.phases[:, :, phase]) for name, phase in PHASES_SEEN.items()}
-    seen["gc"] = np.nan_to_num(joined.collecting)
-    if joined.is_device_timed:  # the host may collect while the device works on
+    named = {name: joined.phases[:, :, phase] for name, phase in PHASES_SEEN.items()}
+    seen = {
+        name: np.nan_to_num(seconds)
+        for name, seconds in {**named, "gc": joined.collecting}.items()
+        if (seconds > 0).any()
+    }
+    if "gc" in seen and joined.is_device_timed:  # the host may collect while the device works on
         usual = np.nanmedian(work.own, axis=0)
         seen["gc"] = np.minimum(seen["gc"], np.maximum(np.nan_to_num(work.own - usual), 0))
-    seen = {name: seconds for name, seconds in seen.items() if seconds.any()}
-    rest = np.maximum(work.own - compiling_seconds(joined, ranks), 0)
+    rest = without_compiling(work.own, joined, ranks)
     found_stalls = []
     for name, seconds in seen.items():
         found_stalls.append(
@@ -228,16 +231,16 @@ def _unexplained(work: _Work, attribution: Attribution, rest: Floats) -> Stalls 
     joined = work.joined
     whole = len(work.known) == len(rest)
     rows = slice(None) if whole else work.known  # a slice copies nothing
-    in_collectives = attribution.in_collectives[rows]
     candidates = []
-    for series in find_stall_series(ComparedSteps(joined.steps[rows], rest[rows], in_collectives)):
+    compared = ComparedSteps(joined.steps[rows], rest[rows], attribution.communication[rows])
+    for series in find_stall_series(compared):
         columns = np.unique(series.runs.column)
         phase, in_phase = find_struck_phase(joined.phases[:, columns][rows], series.runs, columns)
         candidates.append((series.chance * in_phase, phase, series))
     chance, phase, best = min(candidates, key=lambda values: values[0], default=(1.0, "", None))
     if best is None or happens_by_chance(chance):
         return None
-    waits = measure_wait(in_collectives, best.runs)
+    waits = measure_wait(attribution.in_collectives[rows], best.runs)
     return None if waits is None else _described(work, rest, best, phase, waits)
 
 
@@ -247,7 +250,7 @@ def _described(work: _Work, rest: Floats, series: StallSeries, phase: str, waits
     counted = np.repeat(np.minimum(1, runs.bound / runs.seconds), runs.length)
     rows, columns = runs.cells
     removed = np.zeros_like(rest)
-    removed[work.known[rows], columns] = series.longer[rows, columns] * counted
+    removed[work.known[rows], columns] = series.beyond[rows, columns] * counted
     steps = joined.steps[np.unique(start)]
     return Stalls(
         ranks=tuple(joined.ranks[column] for column in series.culprits),

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from mgpu_probes.inprocess.layout import COMMUNICATION, INPUT, PHASES, WAIT
 
-from mgpu_doctor.analysis.statistics.medians import median_of_others
+from mgpu_doctor.analysis.statistics.medians import blocks, median_of_others
 from mgpu_doctor.analysis.statistics.significance import FALSE_ALARMS, Period, period, tail_bound
 from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
 
@@ -60,8 +60,8 @@ class ComparedSteps:
     steps: Ints
     own: Floats
     """(T, R) own work without what is explained already"""
-    in_collectives: Floats
-    """(T, R) in collectives"""
+    communication: Floats
+    """(T)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ class StallSeries:
     culprits: tuple[int, ...]
     """Columns, the one with most seconds first."""
     runs: Runs
-    longer: Floats
-    """(T, R) seconds that a slow step took longer than usual."""
+    beyond: Floats
+    """(T, R) seconds that a step took longer than usual."""
     period: Period | None
     chance: float
     """Chance that a machine does this to healthy ranks, in any phase of the step."""
@@ -111,9 +111,10 @@ class StallSeries:
 def find_stall_series(grounds: ComparedSteps) -> tuple[StallSeries, ...]:
     """Candidates for stalls, one series per size; `find_struck_phase` and `measure_wait` decide."""
     beyond, slow, least = _beyond_usual(grounds)
-    longer = np.where(slow, beyond, 0.0)
-    runs = _runs(longer, grounds.steps)
-    if len(runs) < RECURS or least <= 0:
+    if least <= 0:
+        return ()
+    runs = _runs(beyond, slow, grounds.steps)
+    if len(runs) < RECURS:
         return ()
     sizes = least * 2.0 ** np.arange(int(math.log2(runs.bound / OUTLIER / least)) + 1)
     all_series = []
@@ -121,7 +122,7 @@ def find_stall_series(grounds: ComparedSteps) -> tuple[StallSeries, ...]:
         series = _series(grounds, runs[runs.seconds >= size], size)
         if series is not None and _goes_back(beyond, series[1]):
             culprits, of_them, regular, chance = series
-            all_series.append(StallSeries(culprits, of_them, longer, regular, chance * len(sizes)))
+            all_series.append(StallSeries(culprits, of_them, beyond, regular, chance * len(sizes)))
     return tuple(all_series)
 
 
@@ -133,24 +134,30 @@ def _beyond_usual(grounds: ComparedSteps) -> tuple[Floats, npt.NDArray[np.bool_]
     still a stall. A step that is slow for the other ranks, too, does not count; and a rank does not
     count as slow because the others were faster than usual.
     """
-    own = grounds.own
-    others = median_of_others(own)
-    beyond, spread = _beyond_quiet(own - others)
-    step = float(np.median(own.max(axis=1) + grounds.in_collectives.min(axis=1)))
+    sampled = _sample(grounds.own)
+    others = median_of_others(sampled)
+    apart, spread = _quiet_level(sampled - others)
+    usual_of_others, usual = np.median(others, axis=0), _quiet_level(sampled)[0]
+    step = float(np.median(grounds.own.max(axis=1) + grounds.communication))
     least = np.maximum(SPREADS * spread, LEAST * step)
-    slow = beyond > least
-    slow &= beyond >= others - np.median(_sample(others), axis=0)
-    slow &= _beyond_quiet(own)[0] >= beyond / 2
+    beyond = np.empty_like(grounds.own)
+    slow = np.empty_like(grounds.own, dtype=np.bool_)
+    for rows, own in blocks(grounds.own):
+        others = median_of_others(own)
+        longer = own - others - apart
+        slow[rows] = (longer > least) & (longer >= others - usual_of_others)
+        slow[rows] &= own - usual >= longer / 2
+        beyond[rows] = longer
     return beyond, slow, float(least.min())
 
 
-def _beyond_quiet(values: Floats) -> tuple[Floats, Floats]:
-    """(T, R) values beyond the upper end of what is usual, and (R) the standard deviation."""
-    by_rank = np.ascontiguousarray(_sample(values).T)  # what lies together is sorted much faster
+def _quiet_level(values: Floats) -> tuple[Floats, Floats]:
+    """(R) the upper end of what is usual, and (R) the standard deviation, of (T, R) values."""
+    by_rank = np.ascontiguousarray(values.T)  # what lies together is sorted much faster
     q5, q25, q75, q95 = np.quantile(by_rank, (0.05, 0.25, 0.75, 0.95), axis=1)
     spread = np.minimum(q25 - q5, q95 - q75) / 0.97  # the distance of these quantiles of a normal
     spread = np.maximum(spread, np.median(spread))
-    return values - (q25 + 0.67 * spread), spread
+    return q25 + 0.67 * spread, spread
 
 
 def _sample(values: Floats) -> Floats:
@@ -160,10 +167,10 @@ def _sample(values: Floats) -> Floats:
     return values[np.random.default_rng(0).permutation(len(values))[:SAMPLED]]
 
 
-def _runs(longer: Floats, steps: Ints) -> Runs:
+def _runs(beyond: Floats, slow: npt.NDArray[np.bool_], steps: Ints) -> Runs:
     """Neighbouring slow steps; those that are only a little slow beside a long one are left out."""
-    column, row = np.nonzero(longer.T)
-    seconds = longer[row, column].astype(np.float64)
+    column, row = np.nonzero(slow.T)
+    seconds = beyond[row, column].astype(np.float64)
     first, length = _neighbours(column, row, steps)
     if len(row):
         longest = np.repeat(np.maximum.reduceat(seconds, first), length)

@@ -40,6 +40,11 @@ class Middle:
         median: Floats = (self.low[1] + self.high[0]) / 2
         return median
 
+    def between(self, start: int, stop: int) -> Middle:
+        """The rows from index `start` up to `stop`."""
+        low = self.low[:, start:stop]
+        return Middle(low, low if self.high is self.low else self.high[:, start:stop])
+
     def without(self, values: Floats) -> Floats:
         """(T, k) the median of the row without each of these (T, k) values."""
         low = _other(self.low, values)
@@ -50,13 +55,15 @@ def _other(two: Floats, values: Floats) -> Floats:
     return np.asarray(np.where(values <= two[0][:, None], two[1][:, None], two[0][:, None]))
 
 
-def middle(values: Floats) -> Middle:
-    """The middle elements of (T, N) values, N > 1. Rows with NaN give NaN; for even N, `low` and
-    `high` are the same."""
+def middle(values: Floats, less: Floats | None = None) -> Middle:
+    """The middle elements of (T, N) values, or of how much more they are than `less`; N > 1. Rows
+    with NaN give NaN; for even N, `low` and `high` are the same."""
     count, ranks = values.shape
     middles = np.empty((3 if ranks % 2 else 2, count), dtype=values.dtype)
     place = ranks // 2
     for rows, block in blocks(values):
+        if less is not None:
+            np.subtract(block, less[rows], out=block)
         block.partition(place, axis=1)
         middles[0, rows] = block[:, :place].max(axis=1)
         middles[1, rows] = block[:, place]

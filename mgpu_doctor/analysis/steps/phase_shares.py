@@ -37,9 +37,12 @@ def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:
 
 def step_seconds(ranks: Sequence[Rank]) -> float | None:
     """Mean seconds per step after warm-up, over steps and ranks; None: no such step."""
-    walls = [all_after_warm_up(rank.steps)["wall_ns"] for rank in ranks]
-    count = sum(len(wall) for wall in walls)
-    return sum(float(wall.sum()) for wall in walls) * 1e-9 / count if count else None
+    nanoseconds, count = 0.0, 0
+    for rank in ranks:
+        wall = all_after_warm_up(rank.steps)["wall_ns"]
+        nanoseconds += float(wall.sum())
+        count += len(wall)
+    return nanoseconds * 1e-9 / count if count else None
 
 
 def coverage(ranks: Sequence[Rank]) -> float | None:

@@ -19,7 +19,7 @@ from mgpu_probes.inprocess.layout import (
 )
 
 from mgpu_doctor.analysis.statistics.medians import median_of_others
-from mgpu_doctor.analysis.steps.step_cells import Cells, Floats, Ints, Phases, Rows
+from mgpu_doctor.analysis.steps.step_cells import Cells, Floats, Ints, Phases, Rows, is_constant
 from mgpu_doctor.analysis.steps.warm_up import LEADING, LEADING_FACTOR, warming_up
 from mgpu_doctor.case.device_times import AFTER_UNTIMED, DEVICE_TIMED
 from mgpu_doctor.case.model import Gap, Rank, Records
@@ -126,9 +126,9 @@ class Joined:
 
 
 def _unknown_where_zero(values: Floats) -> Floats:
-    if not values.any():
-        return np.broadcast_to(np.float32(np.nan), values.shape)
-    return np.where(values > 0, values, np.float32(np.nan))
+    some = values[:1, :1] if is_constant(values) else values
+    known = np.where(some > 0, some, np.float32(np.nan))
+    return np.broadcast_to(known, values.shape)
 
 
 def join(ranks: Sequence[Rank], *, least: int = 1) -> Joined:

@@ -25,6 +25,11 @@ FEW_CELLS = 200_000
 """Up to this many cells (8 MB), phases are kept in memory once they are read."""
 
 
+def is_constant(values: npt.NDArray[Any]) -> bool:
+    """Whether all values are known to be the same: they take no memory."""
+    return not any(values.strides)
+
+
 class Cells:
     """Records of R ranks and the T rows of each that are the same steps."""
 
@@ -135,7 +140,7 @@ class Phases:
         if isinstance(phase, int) and not any(
             self._cells.measured(phase, rank) for rank in columns
         ):
-            return np.full((self.shape[0], len(columns)), np.nan, np.float32)
+            return np.broadcast_to(np.float32(np.nan), (self.shape[0], len(columns)))
         of_one = np.empty(len(PHASES))[phase].shape
         values = np.empty((len(ranks), self.shape[0], *of_one), dtype=np.float32)
         for place, rank in enumerate(columns):

@@ -28,22 +28,22 @@ _KNOWN: WeakKeyDictionary[Columns, Records] = WeakKeyDictionary()
 
 def after_warm_up(records: Records) -> Records:
     """The timed steps of one rank after its warm-up."""
-    if not len(records):
-        return records
-    if not isinstance(records, Columns):
-        return timed(_without_warm_up(records))
-    kept: Records | None = _KNOWN.get(records)
-    if kept is None:
-        kept = _KNOWN[records] = timed(_without_warm_up(records))
-    return kept
+    return timed(all_after_warm_up(records))
 
 
 def all_after_warm_up(records: Records) -> Records:
     """All steps of one rank after its warm-up, also those of which only the wall time is known."""
-    return _without_warm_up(records) if len(records) else records
+    if not isinstance(records, Columns):
+        return _without_warm_up(records)
+    kept: Records | None = _KNOWN.get(records)
+    if kept is None:
+        kept = _KNOWN[records] = _without_warm_up(records)
+    return kept
 
 
 def _without_warm_up(records: Records) -> Records:
+    if not len(records):
+        return records
     steps, flags, wall = records["step"], records["flags"], records["wall_ns"]
     if not (flags & WARM_UP).any() and wall[:LEADING].max() <= LEADING_FACTOR * wall.min():
         return select(records, steps >= FIRST_STEPS)  # the common case, computed quickly

@@ -49,18 +49,17 @@ error of their median is within 5 % of the step-to-step variation of one rank.""
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """Seconds; T steps × R ranks."""
+    """Seconds; T steps × R ranks. What follows from the fields is computed when it is asked for: a
+    large job's cells take 40 MB a time."""
 
+    wall: Floats
+    """(T, R)"""
     own: Floats
     """(T, R) everything but time in collectives; NaN: not measured"""
-    in_collectives: Floats
-    """(T, R) time in collectives: waiting for other ranks and communication together"""
     communication: Floats
     """(T) the least of `in_collectives` over ranks"""
-    excess: Floats
-    """(T, R) own work beyond the median of the other ranks"""
-    typical: Floats
-    """(T) own work of the median rank"""
+    others: Middle
+    """Own work of the median of the other ranks, for each rank that is left out"""
 
     @cached_property
     def steps(self) -> int:
@@ -70,22 +69,50 @@ class Attribution:
     def between(self, start: int, stop: int) -> Attribution:
         """The steps from index `start` up to `stop`."""
         return Attribution(
+            wall=self.wall[start:stop],
             own=self.own[start:stop],
-            in_collectives=self.in_collectives[start:stop],
             communication=self.communication[start:stop],
-            excess=self.excess[start:stop],
-            typical=self.typical[start:stop],
+            others=self.others.between(start, stop),
         )
 
-    @cached_property
+    @property
+    def typical(self) -> Floats:
+        """(T) own work of the median rank"""
+        return self.others.median
+
+    @property
+    def in_collectives(self) -> Floats:
+        """(T, R) time in collectives: waiting for other ranks and communication together"""
+        return self.in_collectives_of(slice(None))
+
+    def in_collectives_of(self, columns: Ints | slice) -> Floats:
+        """(T, k) the time in collectives of some ranks."""
+        return np.asarray(self.wall[:, columns] - self.own[:, columns])
+
+    @property
     def wait(self) -> Floats:
         """(T, R) `in_collectives` beyond `communication`"""
-        return np.asarray(self.in_collectives - self.communication[:, None])
+        waited = self.in_collectives
+        waited -= self.communication[:, None]
+        return waited
+
+    @property
+    def excess(self) -> Floats:
+        """(T, R) own work beyond the median of the other ranks"""
+        return self.excess_of(slice(None))
+
+    def excess_of(self, columns: Ints | slice) -> Floats:
+        """(T, k) the excess of some ranks."""
+        excess: Floats = self.own[:, columns].copy(order="F")
+        for rows, own in blocks(excess):
+            start, stop, _ = rows.indices(len(excess))
+            excess[rows] -= self.others.between(start, stop).without(own)
+        return excess
 
     @cached_property
     def in_collectives_middle(self) -> Middle:
         """Median time of the other ranks in collectives, for each rank that is left out."""
-        return middle(self.in_collectives)
+        return middle(self.wall, less=self.own)
 
 
 class UnattributableError(ValueError):
@@ -132,15 +159,9 @@ def attribute(joined: Joined) -> Attribution:
         )
     np.clip(in_collectives, 0, joined.wall, out=in_collectives)
     in_collectives[~known] = np.nan
-    own = joined.wall - in_collectives
-    typical, excess = _compare_with_others(own)
-    return Attribution(
-        own=own,
-        in_collectives=in_collectives,
-        communication=in_collectives.min(axis=1),
-        excess=excess,
-        typical=typical,
-    )
+    own = np.subtract(joined.wall, in_collectives, out=in_collectives)
+    communication = (joined.wall - own).min(axis=1)  # the last rank's wait is then exactly 0
+    return Attribution(joined.wall, own, communication, others=middle(own))
 
 
 def phase_excess(joined: Joined, phase: int, columns: Ints | None = None) -> Floats:
@@ -174,14 +195,3 @@ def _in_collectives(joined: Joined) -> Floats:
         both = np.where(np.isnan(moving), wait, wait + moving)
         in_collectives[column] = np.where(np.isnan(wait), moving, both)
     return np.asarray(in_collectives.T)
-
-
-def _compare_with_others(own: Floats) -> tuple[Floats, Floats]:
-    """Own work of the median rank (T), and excess over the other ranks (T, R)."""
-    excess = np.empty_like(own)
-    typical = np.empty(len(own), dtype=own.dtype)
-    for rows, block in blocks(own):
-        centre = middle(block)
-        excess[rows] = block - centre.without(block)
-        typical[rows] = centre.median
-    return typical, excess

@@ -281,7 +281,7 @@ def find_in_large_job(
     """Column -> lasting excesses of its own work, or of a phase, of at least `floor` seconds."""
     fleet = _Fleet.of(joined, attribution, floor)
     everybody = np.arange(len(joined.ranks))
-    by_rank = fleet.lasting(lambda columns: attribution.excess[:, columns], everybody)
+    by_rank = fleet.lasting(attribution.excess_of, everybody)
     late = column_medians(attribution.excess[-2 * LEAST_STEPS :])
     likely = np.argsort(-late)[:MOST_LIKELY]
     likely = np.sort(likely[late[likely] >= LIKELY * floor])

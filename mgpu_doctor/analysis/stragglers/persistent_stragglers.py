@@ -150,9 +150,9 @@ def _suspects_in_total(
     """For each column its clearest excess, if the total own work shows it, too."""
     for column, ways in by_rank.items():
         surest = max(ways, key=lambda way: (way.effect * way.positive, way.certainty))
-        beyond = attribution.excess[surest.onset :, column]
+        beyond = attribution.excess_of(np.array([column]))[surest.onset :, 0]
         beyond = beyond[~np.isnan(beyond)]
-        many = len(attribution.excess[0]) >= LEAST_RANKS
+        many = attribution.own.shape[1] >= LEAST_RANKS
         excess = estimate(beyond).mean if many else float(np.median(beyond))
         if excess >= max(COMPARABLE * surest.effect, FLOOR * step):
             yield _Suspect(column, surest, excess)
@@ -204,7 +204,7 @@ def _persistent(values: Floats, comparisons: int, floor: float, alike: float) ->
 
 def _is_waited_for(joined: Joined, attribution: Attribution, _suspect: _Suspect) -> bool:
     """Whether the others spend longer in collectives than the suspect, by a comparable time."""
-    own = attribution.in_collectives[:, [_suspect.column]]
+    own = attribution.in_collectives_of(np.array([_suspect.column]))
     others = attribution.in_collectives_middle.without(own)
     longer = (others - own)[_suspect.persistent.onset :, 0]
     least = COMPARABLE * _suspect.excess
@@ -250,8 +250,8 @@ def _describe(
 ) -> Straggler:
     start, column = _suspect.persistent.onset, _suspect.column
     own = attribution.own[start:, column]
-    in_collectives = attribution.in_collectives[:, [column]]
-    excess = attribution.excess[start:, column]
+    in_collectives = attribution.in_collectives_of(np.array([column]))
+    excess = attribution.excess_of(np.array([column]))[start:, 0]
     others = attribution.in_collectives_middle.without(in_collectives)[start:, 0]
     in_collectives = in_collectives[start:, 0]
     each_step = np.nanmedian(others - in_collectives) >= COMPARABLE * _suspect.excess

@@ -26,7 +26,7 @@ from mgpu_doctor.analysis.cost.what_if import saved_if_removed
 from mgpu_doctor.analysis.stalls.recompilation import compiling_seconds
 from mgpu_doctor.analysis.statistics.medians import median_of_others
 from mgpu_doctor.analysis.steps.step_alignment import Joined
-from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
+from mgpu_doctor.analysis.steps.step_cells import Floats, Ints, is_constant
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution, reference
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.structure.job_structure import Structure
@@ -165,6 +165,8 @@ def _loads(joined: Joined) -> Iterator[tuple[str, Floats]]:
     """Unit and (T, R) loads; in unknown steps, all ranks count as equal. None of those that
     are the same everywhere: they explain nothing."""
     for unit, load in (("tokens", joined.tokens), ("samples", joined.samples)):
+        if is_constant(load):
+            continue
         known = np.asarray(~np.isnan(load).any(axis=1))
         counted = load[known]
         if known.mean() >= COUNTED and counted.min() < counted.max():

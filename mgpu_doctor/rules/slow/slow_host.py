@@ -37,8 +37,8 @@ SHARED = {
 
 def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     ranks = compared_ranks(measures)
-    known = {number: measures.rank(number) for number in ranks}
-    hosts = {number: rank.host for number, rank in known.items() if rank is not None}
+    on_host = {rank.rank: rank.host for rank in measures.case.ranks}
+    hosts = {number: on_host[number] for number in ranks}
     found = find_slow_hosts(measures.stragglers or (), hosts, measures.structure.stages)
     slow = [straggler for host in found for straggler in host.stragglers]
     saved = sum(straggler.saved for straggler in slow)

@@ -36,6 +36,18 @@ def test_bad_lines_are_counted(
     assert read_lines(tmp_path / "lines", whole_number, root=tmp_path) == Lines(facts, bad)
 
 
+@pytest.mark.parametrize(
+    ("most", "facts"),
+    [(20, (1, 2, 3, 4, 5, 6)), (7, (2, 4, 6)), (1, (6,)), (12, (1, 2, 3, 4, 5, 6))],
+)
+def test_of_too_many_lines_some_are_read_up_to_the_newest(
+    tmp_path: Path, most: int, facts: tuple[int, ...]
+) -> None:
+    (tmp_path / "lines").write_bytes(b"1\n2\n3\n4\n5\n6\n")
+    lines = read_lines(tmp_path / "lines", whole_number, root=tmp_path, most=most)
+    assert lines.facts == facts
+
+
 def test_no_file_has_no_lines(tmp_path: Path) -> None:
     assert read_lines(tmp_path / "lines", whole_number, root=tmp_path) == Lines()
 

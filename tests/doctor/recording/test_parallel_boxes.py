@@ -6,9 +6,11 @@ has it as it was when it began.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -229,3 +231,25 @@ def test_another_reader_reads_here_and_as_it_likes(files: list[BoxFile]) -> None
         found = read_all()
     assert asked == files
     assert not any(isinstance(box, Box) and isinstance(box.steps, Columns) for box in found)
+
+
+def test_a_full_disk_leaves_them_in_memory(
+    files: list[BoxFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwritev", full)
+    with reading(files) as read_all:
+        check(files, read_all())
+
+
+def test_without_a_folder_for_temporary_files_they_are_read_here(
+    files: list[BoxFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(**_: object) -> None:
+        raise FileNotFoundError("no usable temporary folder")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", none)
+    with reading(files) as read_all:
+        check(files, read_all())

@@ -1,0 +1,76 @@
+"""Columns of large jobs in a temporary file, so that they take no memory.
+
+The file has no name, only this user can read it, and it is gone with the process. It lies in
+`TMPDIR`, or else in /var/tmp, which is on a disk more often than /tmp.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Column: TypeAlias = npt.NDArray[Any]
+
+LARGE_FILES = "/var/tmp"
+
+
+class ColumnFile:
+    """A growing file. Raises OSError if it cannot be made."""
+
+    def __init__(self) -> None:
+        folder = os.environ.get("TMPDIR") or LARGE_FILES
+        usable = os.access(folder, os.W_OK | os.X_OK)
+        self._file = tempfile.TemporaryFile(  # noqa: SIM115 (open as long as its columns are used)
+            buffering=0, dir=folder if usable else None
+        )
+        self._end = 0
+
+    def append(self, *parts: memoryview) -> int:
+        """Returns where the bytes begin. Raises OSError if there is no room."""
+        begin, size = self._end, sum(part.nbytes for part in parts)
+        if os.pwritev(self._file.fileno(), parts, begin) != size:
+            raise OSError("the temporary file could not be written")
+        self._end += size
+        return begin
+
+    def read(self, begin: int, size: int) -> bytes:
+        """Returns what was written there."""
+        return os.pread(self._file.fileno(), size, begin)
+
+    def stored(self, columns: Sequence[Column]) -> Sequence[Column | StoredColumn]:
+        """Returns the same columns, stored in the file; as they are if it has no room."""
+        try:
+            at = self.append(*(column.data for column in columns))
+        except OSError:
+            return columns
+        stored = []
+        for column in columns:
+            stored.append(StoredColumn(self, at, column.dtype, len(column)))
+            at += column.nbytes
+        return stored
+
+
+class StoredColumn:
+    """A column in a file."""
+
+    __slots__ = ("_at", "_file", "_kind", "_length")
+
+    def __init__(self, file: ColumnFile, at: int, kind: np.dtype[Any], length: int) -> None:
+        self._file = file
+        self._at = at
+        self._kind = kind
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, first: int, length: int) -> Column:
+        """Returns so many of its values, read-only."""
+        size = self._kind.itemsize
+        raw = self._file.read(self._at + first * size, length * size)
+        return np.frombuffer(raw, self._kind)
