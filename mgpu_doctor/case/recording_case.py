@@ -353,7 +353,9 @@ class RecordedLines:
         left_out = None
         share = None if most is None else max(1, most // max(1, len(hosts)))
         for host in hosts:
-            lines = untrusted_json.read_lines(host / name, decode, root=host.parent.parent)
+            lines = untrusted_json.read_lines(
+                host / name, decode, root=host.parent.parent, most=share
+            )
             facts += lines.facts
             bad += lines.bad
             left_out = left_out or lines.left_out

@@ -14,6 +14,7 @@ from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.processes import find_start_ticks
 
+from mgpu_doctor.case import recording_case
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
 from mgpu_doctor.case.outcomes import MOST_MISSING
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
@@ -473,6 +474,14 @@ def test_a_time_that_no_clock_shows_is_none(recorder: Recorder, at: Any) -> None
     case = recorder.load()
     assert (case.job.started, case.job.ended) == (None, None)
     assert [sample.at for sample in case.host_samples] == [STARTED]
+
+
+def test_many_samples_are_thinned_out(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder.info()
+    recorder.line(HOST_SAMPLES, *({"at": STARTED + second} for second in range(90)))
+    monkeypatch.setattr(recording_case, "MOST_SAMPLES_BYTES", 700)
+    moments = [sample.at - STARTED for sample in recorder.load().host_samples]
+    assert moments == [*range(89 % 3, 90, 3)]
 
 
 def test_a_killed_run_says_which_console_it_has_not(recorder: Recorder) -> None:
