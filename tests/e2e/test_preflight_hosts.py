@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.jobs import alone, until
-from tests.support.ssh_hosts import SshHosts, can_have_namespaces, ssh_hosts
+from tests.support.jobs import alone
+from tests.support.ssh_hosts import GROUPS, SshHosts, can_have_namespaces, cpu_quota, ssh_hosts
 
 pytestmark = pytest.mark.slow
 
 NAMES = ("node-a", "node-b", "node-c")
-GROUPS = Path("/sys/fs/cgroup/cpu")
 
 
 def preflight(hosts: SshHosts, *names: str) -> tuple[int, dict[str, Any]]:
@@ -39,23 +37,6 @@ def off(found: dict[str, Any]) -> set[tuple[str, str]]:
     """Test and host of what is wrong."""
     checks = [check for check in found["checks"] if check["level"] in ("warn", "fail")]
     return {(check["id"], host) for check in checks for host in check["hosts"] or [""]}
-
-
-@contextmanager
-def cpu_quota(hosts: SshHosts, name: str, cores: float) -> Iterator[None]:
-    """Limits all that runs on a host from now on."""
-    group = GROUPS / f"preflight-{hosts.server_pid(name)}"
-    group.mkdir()
-    try:
-        (group / "cpu.cfs_quota_us").write_text(str(int(cores * 100_000)))
-        (group / "cgroup.procs").write_text(str(hosts.server_pid(name)))
-        hosts.run(name, "mount -t tmpfs none /sys/fs/cgroup && mkdir /sys/fs/cgroup/cpu")
-        hosts.run(name, "mount -t cgroup -o cpu none /sys/fs/cgroup/cpu")
-        yield
-    finally:
-        hosts.stop()
-        until(lambda: not (group / "cgroup.procs").read_text(), 60)
-        group.rmdir()
 
 
 def test_a_slow_host_and_a_slow_link_are_named(tmp_path: Path) -> None:

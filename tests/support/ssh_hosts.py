@@ -14,10 +14,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.jobs import until
+
 CLUSTER = Path(__file__).parents[1] / "cluster"
 SERVER = CLUSTER / "openssh_server"
 DELAYING_LINK = CLUSTER / "delaying_link"
 KEPT = Path(__file__).parents[2] / ".venv" / "openssh-server"
+GROUPS = Path("/sys/fs/cgroup/cpu")
+"""Control groups, version 1, with CPU quotas."""
 NETWORK = "10.213.77"
 SSHD = """\
 Port 22
@@ -230,6 +234,23 @@ def ssh_hosts(folder: Path, *names: str) -> Iterator[SshHosts]:
         yield hosts
     finally:
         hosts._end()
+
+
+@contextmanager
+def cpu_quota(hosts: SshHosts, name: str, cores: float) -> Iterator[None]:
+    """Limits all that runs on a host from now on, and ends the hosts."""
+    group = GROUPS / f"mgpu-test-{hosts.server_pid(name)}"
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_quota_us").write_text(str(int(cores * 100_000)))
+        (group / "cgroup.procs").write_text(str(hosts.server_pid(name)))
+        hosts.run(name, "mount -t tmpfs none /sys/fs/cgroup && mkdir /sys/fs/cgroup/cpu")
+        hosts.run(name, "mount -t cgroup -o cpu none /sys/fs/cgroup/cpu")
+        yield
+    finally:
+        hosts.stop()
+        until(lambda: not (group / "cgroup.procs").read_text(), 60)
+        group.rmdir()
 
 
 def _ip(*words: str, check: bool = True) -> None:

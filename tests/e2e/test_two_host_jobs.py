@@ -1,0 +1,180 @@
+"""A job of torchrun with two ranks on each of two hosts, which a real ssh reaches: a fault of a rank,
+a host or the network is told from the others, while the job runs and after it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.case.recording_case import load_recording
+from mgpu_doctor.cluster.host_fleet import Fleet
+from mgpu_doctor.cluster.openssh import OpenSsh
+from mgpu_doctor.diagnose import diagnose as examine
+from mgpu_doctor.findings import Diagnosis
+from tests.support.gathered_fleets import STEPS, boxes_of, diagnose_hosts, polled, steps_of
+from tests.support.jobs import JOBS, alone, until
+from tests.support.ssh_hosts import GROUPS, SshHosts, can_have_namespaces, cpu_quota, ssh_hosts
+
+pytestmark = pytest.mark.slow
+
+NAMES = ("node-a", "node-b")
+ROOT = Path(__file__).parents[2]
+DELAY = 0.02
+"""Seconds: an exchange of gradients waits for it several times, so a step takes 0.15 s anywhere."""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshHosts]:
+    if not can_have_namespaces():
+        pytest.skip("namespaces with networks of their own need root")
+    folder = tmp_path / "hosts"
+    folder.mkdir()
+    with alone(), ssh_hosts(folder, *NAMES) as hosts:
+        monkeypatch.setenv("PATH", hosts.environment()["PATH"])
+        monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path / "home"))
+        yield hosts
+
+
+@contextmanager
+def job(
+    hosts: SshHosts, folder: Path, script: str, *options: str, names: tuple[str, ...] = NAMES
+) -> Iterator[None]:
+    """The job on these of its hosts."""
+    with ExitStack() as stack:
+        for number, name in enumerate(names):
+            command = hosts.command(name, _launch(folder, hosts, number, script, options))
+            output = stack.enter_context((folder / f"{name}.out").open("wb"))
+            stack.enter_context(subprocess.Popen(command, stdout=output, stderr=output))
+        stack.callback(hosts.stop)  # the hosts first: the commands above end with them
+        yield
+
+
+def _launch(
+    folder: Path, hosts: SshHosts, number: int, script: str, options: tuple[str, ...]
+) -> str:
+    """A command line for the shell of a host."""
+    torchrun = ("-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2")
+    place = ("--node-rank", str(number), "--master-addr", hosts.address("node-a"))
+    doctor = ("-m", "mgpu_doctor", "run", "-q", "--dir", str(folder / f"run-{number}"), "--")
+    words = (sys.executable, *doctor, sys.executable, *torchrun, *place, "--master-port", "29500")
+    command = shlex.join((*words, str(JOBS / script), *options))
+    return f"cd {shlex.quote(str(ROOT))} && GLOO_SOCKET_IFNAME=eth0 exec {command}"
+
+
+def watch() -> tuple[dict[str, Any], Diagnosis]:
+    """What `diagnose` says while the job runs, and of its recording once it is over."""
+    with Fleet(NAMES, OpenSsh(), 0.25) as fleet:
+        polled(fleet, lambda: steps_of(fleet) == dict.fromkeys(range(4), STEPS), 150)
+        code, live = diagnose_hosts("--hosts", ",".join(NAMES))
+        (one,) = fleet.jobs
+        polled(fleet, lambda: one.over, 200)
+        after = examine(load_recording(one.folder))
+    assert code == 1
+    assert live["job"]["outcome"] == "running"
+    assert after.case.job.outcome.value == "completed"
+    return live, after
+
+
+def named(found: dict[str, Any]) -> list[tuple[str, list[tuple[int, str]]]]:
+    """Code and culprits of the findings that name some, or the network."""
+    listed = [
+        (one["code"], [(culprit["rank"], culprit["host"]) for culprit in one["culprits"]])
+        for one in found["findings"]
+    ]
+    return [one for one in listed if one[1] or one[0] == "slow-link"]
+
+
+def named_after(found: Diagnosis) -> list[tuple[str, list[tuple[int | None, str | None]]]]:
+    listed = [
+        (one.code, [(culprit.rank, culprit.host) for culprit in one.culprits])
+        for one in found.findings
+    ]
+    return [one for one in listed if one[1] or one[0] == "slow-link"]
+
+
+def test_a_slow_rank(hosts: SshHosts, tmp_path: Path) -> None:
+    fault = ("--fault", "forward", "--rank", "3", "--ms", "60")
+    with job(hosts, tmp_path, "plain_ddp.py", "--steps", "400", *fault):
+        live, after = watch()
+    expected = [("straggler-compute", [(3, "node-b")])]
+    assert named(live) == named_after(after) == expected
+
+
+def test_a_slow_host(hosts: SshHosts, tmp_path: Path) -> None:
+    if not GROUPS.is_dir():
+        pytest.skip("the machine has no CPU quotas of control groups, version 1")
+    options = ("--steps", "300", "--batch", "192")
+    with (
+        cpu_quota(hosts, "node-b", 0.5),
+        job(hosts, tmp_path, "plain_ddp.py", *options),
+    ):
+        live, after = watch()
+    expected = [("slow-host", [(2, "node-b"), (3, "node-b")])]
+    assert named(live) == named_after(after) == expected
+    assert "quota" in live["findings"][0]["cause"]
+
+
+def test_a_slow_link(hosts: SshHosts, tmp_path: Path) -> None:
+    hosts.delay_link("node-b", DELAY)
+    with job(hosts, tmp_path, "plain_ddp.py", "--steps", "250"):
+        live, after = watch()
+    assert named(live) == named_after(after) == [("slow-link", [])]
+    first = live["findings"][0]
+    assert "between node-a and node-b" in first["title"]
+    assert first["cost"]["step_fraction"] > 0.5
+    (trip, *_) = [row for row in first["evidence"] if row["measure"] == "shortest round trip"]
+    assert DELAY <= trip["value"] < 2 * DELAY
+
+
+def test_a_hang(hosts: SshHosts, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    with job(hosts, tmp_path, "hangs.py", "sleep", "--mark", str(mark)):
+        until(mark.exists, 120)
+        code, live = diagnose_hosts("--hosts", ",".join(NAMES))
+        pids = {rank["rank"]: rank["pid"] for rank in live["ranks"]}
+    _, after = diagnose_hosts("latest")
+    assert code == 1
+    assert len(pids) == 4
+    for found in (live, after):
+        first = found["findings"][0]
+        assert named(found)[0] == ("hang-rank-behind", [(1, "node-a")])
+        assert first["victims"] == [0, 2, 3]
+        assert first["culprits"][0]["pid"] == pids[1]
+        assert "sleep_in_own_code" in first["title"]
+
+
+def test_a_killed_rank(hosts: SshHosts, tmp_path: Path) -> None:
+    with (
+        job(hosts, tmp_path, "plain_ddp.py", "--steps", "100000"),
+        Fleet(NAMES, OpenSsh(), 0.1) as fleet,
+    ):
+        polled(fleet, lambda: steps_of(fleet) == dict.fromkeys(range(4), STEPS), 150)
+        (one,) = fleet.jobs
+        pid = boxes_of(fleet)[2].identity.pid
+        hosts.run("node-b", "kill", "-9", str(pid))
+        polled(fleet, lambda: one.over, 120)
+        found = examine(load_recording(one.folder))
+    assert named_after(found)[0] == ("failed-killed", [(2, "node-b")])
+
+
+def test_a_host_on_which_nobody_started_the_job(hosts: SshHosts, tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "mgpu_doctor", "diagnose", "--hosts", ",".join(NAMES))
+    said = ""
+
+    def has_said() -> bool:
+        nonlocal said
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        said = done.stderr
+        return done.returncode == 3 and "torchrun" in said
+
+    with job(hosts, tmp_path, "plain_ddp.py", names=NAMES[:1]):
+        until(has_said, 60)
+    assert "it has started no rank: the launchers of a job wait for each other first" in said
+    assert "no launcher is seen on node-b" in said
