@@ -133,6 +133,15 @@ class RankReplied(_Message, tag="reply", frozen=True):
     last: bool
 
 
+class ClockTold(_Message, tag="clock", frozen=True):
+    """The answer to a question about the clock. `asked`: as in the question; `arrived`: when that
+    came, and `at`: when this went, by the host's clock."""
+
+    asked: Moment
+    arrived: Moment
+    at: Moment
+
+
 class Tick(_Message, tag="tick", frozen=True):
     """All that was new has been sent. `cpu`: processor seconds that the agent has used."""
 
@@ -153,6 +162,7 @@ Message: TypeAlias = (
     | NewHostSample
     | NewSnapshot
     | RankReplied
+    | ClockTold
     | Tick
 )
 

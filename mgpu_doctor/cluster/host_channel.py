@@ -39,7 +39,8 @@ class HostState:
     """A host as the user named it. `node`: its own name; None: it never answered. `age`: seconds
     since it was last heard; None: never. `trouble`: why the channel is broken. `lost`: records of
     boxes that were overwritten before they arrived. `ahead`: seconds by which its clock is ahead of
-    this machine's; 0 if that does not matter. `refused`: why some of its boxes cannot be read."""
+    this machine's, at most `clock_error` more or less; None: it was not asked. `corrected`: seconds
+    by which its times were put back. `refused`: why some of its boxes cannot be read."""
 
     name: str
     node: str | None
@@ -47,8 +48,10 @@ class HostState:
     age: float | None
     trouble: Trouble | None
     lost: int
-    ahead: float
+    ahead: float | None
     refused: tuple[str, ...] = ()
+    clock_error: float | None = None
+    corrected: float = 0.0
 
     @property
     def asked(self) -> AskedHost:
@@ -111,7 +114,9 @@ class HostChannel:
             age=None if self._heard is None else max(0.0, self._clock() - self._heard),
             trouble=self._trouble,
             lost=self.mirror.lost,
-            ahead=self.mirror.ahead,
+            ahead=self.mirror.offset.ahead,
+            clock_error=self.mirror.offset.error,
+            corrected=self.mirror.offset.corrected,
             refused=tuple(self.mirror.refused.values()),
         )
 
@@ -143,6 +148,7 @@ class HostChannel:
             return
         if self._splitter.began:
             self._heard = self._quiet_since = self._clock()
+            self._ask_for_clock()
         if self.mirror.synced:
             self.failures, self._trouble = 0, None
 
@@ -150,6 +156,8 @@ class HostChannel:
         """Gives up a silent agent. `jump`: seconds in which this process itself did not run, so
         that it could not hear."""
         self._quiet_since += jump
+        if self.mirror.synced:
+            self._ask_for_clock()
         if self.command is not None and self._clock() - self._quiet_since >= SILENCE:
             reason = f"it has been silent for {SILENCE:.0f} s"
             self._end(Trouble(reason, "check the network and the host"))
@@ -161,6 +169,12 @@ class HostChannel:
             return False
         self.send({"stacks": number})
         return True
+
+    def _ask_for_clock(self) -> None:
+        """Asks for the host's time if that is due: at once after the greeting, then now and
+        then."""
+        if self.mirror.hello is not None and (asked := self.mirror.offset.ask()) is not None:
+            self.send({"clock": asked})
 
     def send(self, request: dict[str, Any]) -> None:
         """Sends a request to the agent, if it is reached."""

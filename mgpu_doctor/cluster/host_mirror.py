@@ -15,6 +15,7 @@ from mgpu_probes.outside.node.file_stream import CONSOLE
 from mgpu_doctor.case.job_snapshots import decode_job_snapshot
 from mgpu_doctor.cluster.agent_messages import (
     BoxFound,
+    ClockTold,
     Hello,
     JobChanged,
     JobFacts,
@@ -33,6 +34,7 @@ from mgpu_doctor.cluster.agent_messages import (
     parse_message,
 )
 from mgpu_doctor.cluster.box_mirror import BoxMirror
+from mgpu_doctor.cluster.clock_offset import ClockOffset
 from mgpu_doctor.cluster.engine import Trouble
 from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_request import HostRequest
@@ -40,9 +42,6 @@ from mgpu_doctor.recording.boxheader import BadBox
 from mgpu_doctor.recording.layout import EXITS, HOST_SAMPLES
 
 MOST_JOBS, MOST_BOXES = 256, 4096
-CLOCK_MATTERS = 2.0
-"""Seconds by which a host's clock must differ before its boxes are put on this machine's. A choice:
-above what a slow channel delays the first message by, and below what makes a hang of a wait."""
 _TIMES = ("at", "started", "ended")
 _WITHOUT_TIMES = frozenset(("ending.json", *CONSOLE))
 """Files whose times stay those of their host."""
@@ -83,8 +82,7 @@ class HostMirror:
         self.hello: Hello | None = None
         self.synced = False
         """Whether everything that was there when the channel began has arrived."""
-        self.ahead = 0.0
-        """Seconds by which its clock is ahead of this machine's; 0 if that does not matter."""
+        self.offset = ClockOffset(clock)
         self._facts: dict[int, JobFacts] = {}
         self._jobs: dict[int, GatheredJob] = {}
         self._boxes: dict[int, BoxMirror] = {}
@@ -164,17 +162,17 @@ class HostMirror:
             raise BadStream(f"it is {hello.host} now and was {self.hello.host}")
         if self.hello is None:
             self._admit(hello)
-        ahead = hello.at - self._clock()
-        if abs(ahead - self.ahead) >= CLOCK_MATTERS:
-            self.ahead = ahead
+        self.offset.hear(hello.at)
         self.hello = hello
 
-    def _take(self, message: Message, body: bytes, host: str) -> None:
+    def _take(self, message: Message, body: bytes, host: str) -> None:  # noqa: PLR0912 - one per kind
         match message:
             case Tick():
                 if not self.synced:
                     self._close_absent(host)
                 self.synced = True
+            case ClockTold():
+                self.offset.answer(message.asked, message.arrived, message.at)
             case JobChanged():
                 self._change(parse_job(body), host)
             case BoxFound():
@@ -187,7 +185,7 @@ class HostMirror:
                 self._add_part(message, body, host)
             case RankEnded():
                 line = msgspec.structs.asdict(message.line)
-                line["at"] -= self.ahead
+                line["at"] -= self.offset.corrected
                 self._job(message.job).add_line(host, EXITS, line)
             case NewHostSample():
                 self._add_sample(message, body, host)
@@ -220,7 +218,7 @@ class HostMirror:
         if box is None:
             path = self._jobs[message.job].boxes(host) / Path(message.path).name
             try:
-                box = BoxMirror(path, message.path, header, self.ahead)
+                box = BoxMirror(path, message.path, header, self.offset.corrected)
             except BadBox as error:
                 self.refused[message.identity] = str(error)
                 self._ignored.add(message.box)
@@ -263,14 +261,14 @@ class HostMirror:
         mark, sent = files.get(message.name, ("", 0))
         if message.at not in (0, sent) or (message.at and message.mark != mark):
             raise BadStream(f"it sends parts of {message.name} in a wrong order")
-        here = _shift_times(message.name, body, self.ahead)
+        here = _shift_times(message.name, body, self.offset.corrected)
         self._job(message.job).add_part(host, message.name, here, anew=not message.at)
         files[message.name] = message.mark, message.at + len(body)
 
     def _add_sample(self, message: NewHostSample, body: bytes, host: str) -> None:
         try:
             sample: Any = json.loads(body)
-            sample["at"] = float(sample["at"]) - self.ahead
+            sample["at"] = float(sample["at"]) - self.offset.corrected
         except (ValueError, TypeError, KeyError, RecursionError):
             raise BadStream("it sends a sample that cannot be read") from None
         for number in message.jobs:
@@ -281,7 +279,7 @@ class HostMirror:
         if snapshot is None:
             raise BadStream("it sends stacks that cannot be read")
         line = msgspec.to_builtins(snapshot)  # what was not read as it should be is left out
-        line["at"] = snapshot.at - self.ahead
+        line["at"] = snapshot.at - self.offset.corrected
         self._job(message.job).add_snapshot(host, line)
 
     def _job(self, number: int) -> GatheredJob:

@@ -25,6 +25,8 @@ POLL = 0.25
 SECONDS_FOR_STACKS = 8.0
 """The agent gives up after five."""
 MOST_LISTED = 8
+CLOCK_IS_OFF = 0.1
+"""Seconds from which it is said that a clock differs. A choice: above what NTP leaves."""
 _RECORD_IT = "start it on each host with `mgpu-doctor run -- COMMAND`"
 
 
@@ -103,12 +105,15 @@ def _list_gaps(state: HostState) -> Iterable[Unexamined]:
         reason = f"{len(state.refused)} cannot be read: {state.refused[0]}"
         remedy = "record the job again, or use one version of mgpu-doctor on all hosts"
         yield Unexamined(f"black boxes of {state.name}", reason, remedy)
-    if state.ahead:
-        side = "ahead of" if state.ahead > 0 else "behind"
+    if abs(state.corrected) >= CLOCK_IS_OFF:
+        side = "ahead of" if state.corrected > 0 else "behind"
+        error = "the delay of its first message"
+        if state.clock_error is not None:
+            error = format_seconds(state.clock_error)
         yield Unexamined(
             f"clock of {state.name}",
-            f"it is {format_seconds(abs(state.ahead))} {side} this machine's; its times were "
-            "corrected by that, to within the delay of its first message",
+            f"it is {format_seconds(abs(state.corrected))} {side} this machine's; its times were "
+            f"corrected by that, to within {error}",
             "synchronise the clocks of the hosts (chrony, ntpd)",
         )
 

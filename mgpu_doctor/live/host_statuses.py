@@ -38,7 +38,10 @@ class HostStatus:
     rates: Mapping[Traffic, float] = field(default_factory=dict)
     """Bytes per second between its last two samples."""
     ahead: float | None = None
-    """Seconds by which its clock is ahead of this machine's; 0: less than matters."""
+    """Seconds by which its clock is ahead of this machine's, at most `clock_error` more or less."""
+    clock_error: float | None = None
+    corrected: float = 0.0
+    """Seconds by which its times were put back."""
     lost: int = 0
     """Step records that were overwritten before they arrived."""
 
@@ -74,6 +77,8 @@ def _of_channel(state: HostState, newest: Sequence[HostSample]) -> HostStatus:
         sample=newest[-1] if newest else None,
         rates=_rates(newest),
         ahead=state.ahead,
+        clock_error=state.clock_error,
+        corrected=state.corrected,
         lost=state.lost,
     )
 

@@ -114,6 +114,7 @@ def _hosts(frame: Frame, view: View) -> list[dict[str, Any]]:
             "silent": row.host.silent,
             "trouble": row.host.trouble,
             "clock_ahead_seconds": row.host.ahead,
+            "clock_error_seconds": row.host.clock_error,
             "lost_records": row.host.lost,
             **{name: getattr(row.host.sample, name, None) for name in OF_SAMPLE},
             "bytes_per_second": {way: row.host.rates.get(way) for way in get_args(Traffic)},

@@ -1,5 +1,7 @@
-"""A job of torchrun with two ranks on each of two hosts, which a real ssh reaches: a fault of a rank,
-a host or the network is told from the others, while the job runs and after it."""
+"""A job of torchrun with two ranks on each of two hosts, which a real ssh reaches.
+
+A fault of a rank, of a host or of the network is told from the others, while the job runs and after
+it."""
 
 from __future__ import annotations
 
@@ -76,7 +78,7 @@ def watch() -> tuple[dict[str, Any], Diagnosis]:
         (one,) = fleet.jobs
         polled(fleet, lambda: one.over, 200)
         after = examine(load_recording(one.folder))
-    assert code == 1
+    assert code == 1, (live["findings"], live["unexamined"], live["ranks"])
     assert live["job"]["outcome"] == "running"
     assert after.case.job.outcome.value == "completed"
     return live, after

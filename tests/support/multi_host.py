@@ -63,7 +63,10 @@ def status(name: str, number: int = 0, **changes: Any) -> HostStatus:
         AT - 1, 30.0 + number, 64, 20.0, (200 + number) * GIB, 1024 * GIB, host=name
     )
     rates: dict[Traffic, float] = {"received": 3e9, "sent": 2.5e9, "read": 4e6}
-    return replace(HostStatus(name, 1.0, sample=sample, rates=rates, ahead=0.0), **changes)
+    return replace(
+        HostStatus(name, 1.0, sample=sample, rates=rates, ahead=0.0012, clock_error=0.0004),
+        **changes,
+    )
 
 
 def replay_frame(hosts: Sequence[str], each: int, slow: int) -> Frame:

@@ -73,10 +73,11 @@ def _connection(host: HostStatus) -> Iterator[Text]:
     elif host.heard is not None:
         age = "" if host.heard < SOON else f", last heard {format_seconds(round(host.heard))} ago"
         yield _row("connection", f"answers{age}")
-    if host.ahead is not None:
+    if host.ahead is not None and host.clock_error is not None:
         side = "ahead of" if host.ahead > 0 else "behind"
-        off = f"{format_seconds(abs(host.ahead))} {side} this machine's, corrected"
-        yield _row("clock", off if host.ahead else "differs by less than 2 s from this machine's")
+        off = f"{format_seconds(abs(host.ahead))} {side} this machine's"
+        put_right = ", corrected" if host.corrected else ""
+        yield _row("clock", f"{off}, ± {format_seconds(host.clock_error)}{put_right}")
     if host.lost:
         yield _row("lost", f"{host.lost} step records were overwritten before they arrived")
 

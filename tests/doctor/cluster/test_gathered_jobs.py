@@ -101,7 +101,7 @@ def test_the_clock_of_a_host_is_put_right(hosts: Hosts) -> None:
     hosts.send(0)
     before = hosts.case.ranks[0].started
     hosts.send(1, ahead=3600.0)
-    assert hosts.mirrors[1].ahead == pytest.approx(3600, abs=0.1)
+    assert hosts.mirrors[1].offset.corrected == pytest.approx(3600, abs=0.1)
     first, second = (rank.started for rank in hosts.case.ranks)
     assert None not in (before, first, second)
     assert first == before
@@ -124,7 +124,7 @@ def test_the_times_that_a_host_recorded_are_put_right_too(hosts: Hosts) -> None:
 
 def test_a_little_difference_of_clocks_changes_nothing(hosts: Hosts) -> None:
     hosts.send(0, ahead=1.5)
-    assert hosts.mirrors[0].ahead == 0.0
+    assert hosts.mirrors[0].offset.corrected == 0.0
 
 
 def test_what_a_host_recorded_itself(hosts: Hosts) -> None:

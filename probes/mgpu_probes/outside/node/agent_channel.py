@@ -15,6 +15,7 @@ import queue
 import select
 import sys
 import threading
+import time
 from typing import Any
 
 Json = dict[str, Any]
@@ -49,6 +50,8 @@ class AgentChannel:
                     request = json.loads(text)
                 except ValueError:
                     continue
+                if isinstance(request, dict) and "clock" in request:
+                    request["arrived"] = time.time()
                 if isinstance(request, dict) and request.get("to", self._name) == self._name:
                     if request.get("end"):
                         os._exit(0)

@@ -27,6 +27,8 @@ SILENCE = 120.0
 notice a dead connection only after a quarter of an hour."""
 LEAST_EVERY, MOST_EVERY = 0.05, 60.0
 HOST_EVERY = 1.0
+FOR_CLOCK = 1.0
+"""Seconds that the first question about the clock is waited for."""
 MOST_LINE = 4 << 20
 NICE = 5
 Json = dict[str, Any]
@@ -69,20 +71,25 @@ class Agent:
             python=sys.version.split()[0],
             user=processes.name_user(os.geteuid()),
         )
+        self._wait(time.monotonic() + FOR_CLOCK, for_clock=True)  # before boxes, which have times
         while True:
             began = time.monotonic()
             self._poll()
             self._send("tick", at=time.time(), cpu=round(time.process_time(), 3))
             self._wait(began + self._every)
 
-    def _wait(self, until: float) -> None:
-        """Answers requests until the next poll. An empty one only shows that the reader is
-        there."""
+    def _wait(self, until: float, *, for_clock: bool = False) -> None:
+        """Answers requests until the next poll, or one about the clock. An empty one only shows
+        that the reader is there."""
         while (left := until - time.monotonic()) > 0:
             try:
                 request = self._channel.requests.get(timeout=left)
             except queue.Empty:
                 return
+            if isinstance(asked := request.get("clock"), float):
+                self._send("clock", asked=asked, arrived=request["arrived"], at=time.time())
+                if for_clock:
+                    return
             number = request.get("stacks")
             if type(number) is int and 0 <= number < len(self._jobs.jobs):
                 self._send_stacks(self._jobs.jobs[number])
