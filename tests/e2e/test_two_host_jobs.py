@@ -112,9 +112,9 @@ def test_a_slow_rank(hosts: SshHosts, tmp_path: Path) -> None:
 def test_a_slow_host(hosts: SshHosts, tmp_path: Path) -> None:
     if not GROUPS.is_dir():
         pytest.skip("the machine has no CPU quotas of control groups, version 1")
-    options = ("--steps", "300", "--batch", "192")
+    options = ("--steps", "200", "--batch", "128")
     with (
-        cpu_quota(hosts, "node-b", 0.5),
+        cpu_quota(hosts, "node-b", 0.2),
         job(hosts, tmp_path, "plain_ddp.py", *options),
     ):
         live, after = watch()
