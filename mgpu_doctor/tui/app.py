@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # keeps what keys open out of the first frame's imports
     from mgpu_doctor.findings import Diagnosis, Finding
     from mgpu_doctor.live.machine_recorder import Recorder
     from mgpu_doctor.tui.filter.prompt import Chosen
+    from mgpu_doctor.tui.screens.events_screen import EventsScreen
     from mgpu_doctor.tui.screens.graph_selection import Choice
 
 STEP_SECONDS = 1.0
@@ -61,6 +62,8 @@ NOTICED_FOR = 20.0
 ANSWERED_FOR = 4.0
 """Seconds that the answer to a key stays on the screen."""
 TENTHS = 10
+MOMENT = 0.01
+"""Seconds after an event at which a replay that goes to it shows it."""
 
 
 class TopApp(ThemedApp):
@@ -316,6 +319,14 @@ class TopApp(ThemedApp):
         """The map of ranks in place of the other tables, or they again."""
         self.view = self.view._replace(alone=not self.view.alone)
         self.screen_stack[0].query_one("#map" if self.view.alone else "#findings").focus()
+
+    def on_events_screen_wanted(self, message: EventsScreen.Wanted) -> None:
+        position = self.frame.replay if self.frame is not None else None
+        if position is not None and position.end > position.start:
+            share = (message.at + MOMENT - position.start) / (position.end - position.start)
+            self._steer(lambda player: player.seek(max(0.0, min(1.0, share))))
+            if not position.paused:
+                self._steer(lambda player: player.pause())
 
     def action_reverse(self) -> None:
         self.view = self.view._replace(reversed=not self.view.reversed)

@@ -173,15 +173,6 @@ def timeline(frame: Frame) -> Timeline:
     return events_of(frame.diagnosis, devices, frame.followed, until)
 
 
-KEYS = (
-    ("1 … 7", "show or hide events of this kind; several kinds can be shown"),
-    ("0", "all kinds, from the newest"),
-    ("up, down", "newer, older; also page up, page down and the wheel"),
-    ("escape, e", "close"),
-)
-"""For the help page."""
-
-
 class Sheet(DrawnLines):
     """Says when its size is another one, and when the wheel turns."""
 
@@ -226,8 +217,16 @@ class EventsScreen(FollowingScreen):
         Binding("pagedown", "page(1)", show=False),
         Binding("home", "scroll(-1000000)", show=False),
         Binding("end", "scroll(1000000)", show=False),
+        Binding("enter", "go", "go there", tooltip="Replay: go to the marked event, and pause."),
         Binding("escape,e,q", "close", "close"),
     ]
+
+    class Wanted(Message):
+        """Requests that the replay goes to this moment, in seconds since the epoch."""
+
+        def __init__(self, at: float) -> None:
+            super().__init__()
+            self.at = at
 
     def __init__(self, frame: Frame | None = None, choice: Choice | None = None) -> None:
         super().__init__()
@@ -260,6 +259,17 @@ class EventsScreen(FollowingScreen):
         first, last = self._drawn.first, self._drawn.last
         self._scroll(last if by > 0 else first - max(1, last - first))
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        del parameters
+        return action != "go" or (self._frame is not None and self._frame.replay is not None)
+
+    def action_go(self) -> None:
+        events = chosen(self._known, self.choice) if self._known is not None else ()
+        at = events[self._drawn.first].at if self._drawn.first < len(events) else None
+        if at is not None:
+            self.app.post_message(self.Wanted(at))
+            self.dismiss()
+
     def action_close(self) -> None:
         self.dismiss()
 
@@ -285,7 +295,10 @@ class EventsScreen(FollowingScreen):
         for sheet in self.query(Sheet):
             if sheet.size.area:
                 self._drawn = draw(self._known, self._frame.at, self.choice, *sheet.size)
-                sheet.put(self._drawn.lines)
+                lines = self._drawn.lines
+                if self._frame.replay is not None and self._drawn.last > self._drawn.first:
+                    lines[HEAD].stylize("reverse", 0, CLOCK)
+                sheet.put(lines)
 
 
 def _news(old: Frame, new: Frame) -> bool:

@@ -30,14 +30,6 @@ from mgpu_doctor.tui.screens.base import TURNING, SubjectScreen
 from mgpu_doctor.tui.screens.rank_console import Tail
 from mgpu_doctor.tui.view import RankKey, View
 
-KEYS = (
-    ("s", "read the rank's stack, and those of its data-loader workers; nothing is paused"),
-    ("S", "read the stacks of all ranks, as one tree"),
-    ("n p", "the next, the previous rank (also right and left, except in a replay)"),
-    ("tab", "phases, stacks, output: arrows and page keys scroll"),
-    ("escape", "close"),
-)
-"""For the help page."""
 READING = Output(reason="reading…")
 
 ReadOutput = Callable[[Case, RankSummary, bool], Output]

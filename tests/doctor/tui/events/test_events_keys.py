@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from textual.app import App
 
-from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.frame import Frame, Position
 from mgpu_doctor.report.job_events import Kind
-from mgpu_doctor.tui.screens.events_screen import Choice, EventsScreen, Sheet
+from mgpu_doctor.tui.screens.events_screen import Choice, EventsScreen, Sheet, timeline
 from tests.support.eventful_job import AT, EVENTFUL, case, event, frame, rank
 
 FALLEN = replace(EVENTFUL, at=AT + 60)
@@ -50,6 +50,25 @@ async def test_numbers_choose_kinds_and_0_all_of_them() -> None:
         await pilot.press("0")
         assert app.page.choice == Choice()
         assert "straggler-input" in app.text()
+
+
+async def test_enter_goes_to_the_marked_event_of_a_replay() -> None:
+    wanted: list[float] = []
+
+    class Player(Host):
+        def on_events_screen_wanted(self, message: EventsScreen.Wanted) -> None:
+            wanted.append(message.at)
+
+    position = Position(AT - 600, AT, AT, 1.0, False)
+    known = timeline(replace(EVENTFUL, replay=position))
+    for shown, moments in ((EVENTFUL, []), (replace(EVENTFUL, replay=position), [2])):
+        app = Player(shown)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await pilot.pause()
+            await pilot.press("down", "down", "enter")
+            await pilot.pause()
+            assert wanted == [known.events[place].at for place in moments]
+            assert isinstance(app.screen, EventsScreen) is not bool(moments)
 
 
 async def test_scrolling_by_keys_and_wheel() -> None:
