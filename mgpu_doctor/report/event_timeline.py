@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.findings import Diagnosis, Followed
 from mgpu_doctor.formatting import UNKNOWN, format_seconds
-from mgpu_doctor.report.job_events import Kind, TimelineEvent, list_joins_and_ends, list_rank_events
+from mgpu_doctor.report.job_events import (
+    Kind,
+    TimelineEvent,
+    list_joins_and_ends,
+    list_rank_events,
+    list_stops,
+)
 from mgpu_doctor.report.machine_events import exceptions, findings, log_messages, of_gpus
 
 MOST_EVENTS = 500
@@ -62,6 +68,7 @@ def _all(
         yield from exceptions(case)
         yield from log_messages(case)
         yield from list_rank_events(case)
+        yield from list_stops(case)
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,6 +208,33 @@ class _Occurrence:
     took: float
 
 
+STOPPED, STOPPED_TIMES = 5.0, 10.0
+"""Seconds, and times the median, from which a step is an event: long enough to be searched for, and
+no jitter."""
+
+
+def list_stops(case: Case) -> Iterator[TimelineEvent]:
+    """Steps that took so long that training seemed to stop, when they began. A first step is none:
+    it compiles and warms up; nor is one with an evaluation or a checkpoint, which are events."""
+    stops: dict[tuple[int, int], list[tuple[float, float, float, Rank]]] = defaultdict(list)
+    for rank in (*case.earlier, *case.ranks):
+        if len(rank.steps) < 2:
+            continue
+        seconds = rank.steps["wall_ns"] * 1e-9
+        usual = float(np.median(seconds))
+        explained = {event.step for event in (*rank.events, *evaluations(rank))}
+        for place in np.flatnonzero(seconds >= max(STOPPED, STOPPED_TIMES * usual)).tolist():
+            step, took = int(rank.steps["step"][place]), float(seconds[place])
+            if step > 1 and step not in explained:
+                began = float(rank.steps["end_ns"][place]) * 1e-9 + rank.clock_offset - took
+                stops[rank.attempt, step].append((began, took, usual, rank))
+    for (_, step), rows in sorted(stops.items())[-MOST:]:
+        began, took, usual, _ = max(rows, key=lambda row: row[1])
+        sentence = f"step {step} took {format_seconds(took)}, usually {format_seconds(usual)}"
+        who = name_ranks((rank for *_, rank in rows), hosts_of(case))
+        yield TimelineEvent(Kind.PAUSES, began, who, sentence)
+
+
 def list_rank_events(case: Case) -> Iterator[TimelineEvent]:
     """Checkpoints, evaluations, pauses, compilations and notes that the ranks recorded."""
     by_kind: dict[str, list[tuple[Rank, list[Event]]]] = defaultdict(list)

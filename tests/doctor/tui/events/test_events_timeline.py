@@ -57,6 +57,20 @@ def test_ranks_join_fall_and_are_started_again() -> None:
     )
 
 
+def test_a_step_in_which_training_stopped_is_an_event_from_its_beginning() -> None:
+    records = steps(1, 60)
+    records["wall_ns"] = 0.2e9
+    records["wall_ns"][[0, 20, 40, 50]] = 30e9, 9e9, 8e9, 1.9e9
+    saved = event("checkpoint", 41, 8.0)
+    stopped = frame(case([rank(0, steps=records, events=(saved,)), rank(1, steps=records)]))
+    assert events_of(stopped, Kind.PAUSES) == [
+        ("ranks 0 and 1", "step 21 took 9 s, usually 200 ms"),
+        ("rank 1", "step 41 took 8 s, usually 200 ms"),
+    ]
+    first = next(one for one in timeline(stopped).events if "step 21" in one.sentence)
+    assert first.at == pytest.approx(records["end_ns"][20] * 1e-9 - 9)
+
+
 def test_how_ranks_end() -> None:
     ends = {
         "ended by SIGKILL": rank(0, state=State.DEAD, signal=9, ended=AT - 40),
