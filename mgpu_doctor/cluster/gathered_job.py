@@ -106,7 +106,7 @@ class GatheredJob:
 
     def add_part(self, host: str, name: FileName, body: bytes, *, anew: bool) -> None:
         """Appends a part of a file of the host's own recording. `anew`: it is the first one, of a
-        file that may have replaced another. Raises BadStream."""
+        file that may have replaced another. Raises BadStream, and OSError without a change."""
         if name in ("recording.json", "end.json"):
             self._learn(host, name, body)
             return
@@ -115,12 +115,19 @@ class GatheredJob:
             write_whole(path, body)
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(path, flags, 0o600), "ab") as file:
+        with open(os.open(path, flags, 0o600), "ab", buffering=0) as file:
             if anew:
                 file.truncate(0)
-            if os.fstat(file.fileno()).st_size + len(body) > MOST_BYTES:
+            before = os.fstat(file.fileno()).st_size
+            if before + len(body) > MOST_BYTES:
                 raise BadStream(f"it sends a {name} that is larger than any is")
-            file.write(body)
+            rest = memoryview(body)
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError:  # the disk is full: the part comes again, as a whole
+                os.ftruncate(file.fileno(), before)
+                raise
 
     def add_line(self, host: str, name: str, line: Json) -> None:
         """Appends a line to a file that the host itself does not write."""

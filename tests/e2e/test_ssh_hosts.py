@@ -147,15 +147,16 @@ def test_an_agent_that_is_killed_costs_nothing(hosts: SshHosts) -> None:
     assert "mgpu-doctor agent" not in hosts.run("node-b", "ps", "axww")
 
 
-def test_a_link_that_was_down_for_eight_seconds_costs_nothing(hosts: SshHosts) -> None:
+@pytest.mark.parametrize("seconds", [8, 45])
+def test_a_link_that_was_down_costs_nothing(hosts: SshHosts, seconds: int) -> None:
     with Fleet(NAMES, OpenSsh(), 0.1) as fleet:
         polled(fleet, lambda: all(state.link is Link.LIVE for state in fleet.states()))
         hosts.set_link("node-b", "down")
-        end = time.monotonic() + 8
+        end = time.monotonic() + seconds
         polled(fleet, lambda: time.monotonic() > end)
         age = state_of(fleet, "node-b").age
         assert age is not None
-        assert age > 5
+        assert age > seconds - 3
         before = len(boxes_of(fleet)[1].steps)
         hosts.set_link("node-b", "up")
         polled(fleet, lambda: len(boxes_of(fleet)[1].steps) > before + 10)

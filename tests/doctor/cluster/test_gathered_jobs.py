@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,23 @@ def test_the_times_that_a_host_recorded_are_put_right_too(hosts: Hosts) -> None:
 def test_a_little_difference_of_clocks_changes_nothing(hosts: Hosts) -> None:
     hosts.send(0, ahead=1.5)
     assert hosts.mirrors[0].offset.corrected == 0.0
+
+
+def test_a_part_that_does_not_fit_on_the_disk_comes_again_as_a_whole(hosts: Hosts) -> None:
+    hosts.send(0, pack_frame("recording", job=0, path="/r"))
+    (job,) = hosts.jobs.values()
+    path = job.folder / "hosts" / "node-a" / "host.jsonl"
+    job.add_part("node-a", "host.jsonl", b"a" * 50, anew=True)
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, usual[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            job.add_part("node-a", "host.jsonl", b"b" * 80, anew=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert path.read_bytes() == b"a" * 50
+    job.add_part("node-a", "host.jsonl", b"b" * 80, anew=False)
+    assert path.read_bytes() == b"a" * 50 + b"b" * 80
 
 
 def test_what_a_host_recorded_itself(hosts: Hosts) -> None:

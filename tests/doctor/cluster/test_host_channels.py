@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -157,6 +158,90 @@ def test_a_job_that_ended_during_a_break_is_read_to_its_end(rank: NodeRank) -> N
         assert len(copies(fleet, rank)) == 1
         (found,) = load_recording(job.folder).ranks
         assert (found.state, len(found.steps)) == (State.DEAD, 50)
+
+
+def test_what_the_ring_overwrote_during_a_break_is_counted(rank: NodeRank) -> None:
+    with Fleet(["here"], ShellEngine(), EVERY) as fleet:
+        fleet.wait_until_read(30)
+        ((_, path),) = copies(fleet, rank)
+        os.kill(agent_of(fleet), signal.SIGKILL)
+        polled(fleet, lambda: fleet.states()[0].link is Link.BROKEN)
+        assert rank.write(9000) == 9020
+        polled(fleet, lambda: fleet.states()[0].link is Link.LIVE)
+        capacity = len(read_box(rank.box).steps)
+        assert capacity == 8192
+        assert read_box(path).steps["seq"].tolist() == list(range(9021 - capacity, 9021))
+        assert fleet.states()[0].lost == 9000 - capacity
+
+
+def test_a_reader_that_starts_again_reads_all_that_the_ring_holds(rank: NodeRank) -> None:
+    for more in (30, 10):
+        written = rank.write(more)
+        with Fleet(["here"], ShellEngine(), EVERY) as fleet:
+            fleet.wait_until_read(30)
+            ((_, path),) = copies(fleet, rank)
+            assert read_box(path).steps["seq"].tolist() == list(range(1, written + 1))
+            assert fleet.states()[0].lost == 0
+
+
+def test_a_full_disk_here_stops_nobody_and_nothing_is_lost(
+    rank: NodeRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with Fleet(["here"], ShellEngine(), EVERY) as fleet:
+        fleet.wait_until_read(30)
+        ((_, path),) = copies(fleet, rank)
+        with monkeypatch.context() as full:
+            full.setattr("mgpu_doctor.cluster.box_mirror.os.pwrite", refuse)
+            assert rank.write(30) == 50
+            polled(fleet, lambda: fleet.states()[0].link is Link.BROKEN)
+            (state,) = fleet.states()
+            assert state.trouble is not None
+            assert "cannot be written here: No space left on device" in state.trouble.reason
+            assert rank.write(30) == 80
+        polled(fleet, lambda: fleet.states()[0].link is Link.LIVE)
+        polled(fleet, lambda: len(read_box(path).steps) == 80)
+        assert fleet.states()[0].lost == 0
+
+
+def test_two_jobs_on_one_host_are_two_recordings(rank: NodeRank, tmp_path: Path) -> None:
+    with (
+        node_rank(tmp_path / "others", port=4243) as other,
+        Fleet(["here"], ShellEngine(), EVERY) as fleet,
+    ):
+        other.write(5)
+        fleet.wait_until_read(30)
+        polled(fleet, lambda: bool(copies(fleet, other)) and bool(copies(fleet, rank)))
+        ((first, path),), ((second, _),) = copies(fleet, rank), copies(fleet, other)
+        assert first is not second
+        other.process.kill()
+        other.process.wait()
+        polled(fleet, lambda: load_recording(second.folder).ranks[0].state is State.DEAD)
+        rank.write(10)
+        polled(fleet, lambda: len(read_box(path).steps) == 30)
+        (alive,) = load_recording(first.folder).ranks
+        assert (alive.pid, alive.state) == (rank.process.pid, State.RUNNING)
+
+
+def test_all_ranks_of_a_host_are_killed(rank: NodeRank, tmp_path: Path) -> None:
+    with (
+        node_rank(tmp_path / "boxes", rank=1) as other,
+        Fleet(["here"], ShellEngine(), EVERY) as fleet,
+    ):
+        fleet.wait_until_read(30)
+        polled(fleet, lambda: bool(copies(fleet, other)) and bool(copies(fleet, rank)))
+        ((job, _),) = copies(fleet, other)
+        for one in (rank, other):
+            one.process.kill()
+            one.process.wait()
+
+        def ends() -> set[tuple[int | None, State]]:
+            return {(one.rank, one.state) for one in load_recording(job.folder).ranks}
+
+        polled(fleet, lambda: ends() == {(0, State.DEAD), (1, State.DEAD)})
+        assert fleet.states()[0].lost == 0
 
 
 def test_a_stopped_reader_makes_only_the_agent_wait(rank: NodeRank) -> None:
