@@ -111,12 +111,15 @@ def suggest_option() -> None:
 def propose_option(environment: Mapping[str, str]) -> str | None:
     """Which option shows the whole job, as a part of a sentence; None unless this process runs in a
     job that has more than this host: of Slurm, an indexed Job, JobSet or Kubeflow, or Ray."""
-    job, nodes = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NUM_NODES", "")
-    if job.isdigit() and nodes.isdigit() and int(nodes) > 1:
-        return (
-            f"this shell is inside Slurm job {job} of {nodes} nodes: add --slurm {job} to see them "
-            "all"
-        )
+    job = environment.get("SLURM_JOB_ID", "")
+    if job.isdigit():
+        from mgpu_doctor.cluster.slurm_nodes import count_nodes
+
+        if (nodes := count_nodes(environment)) > 1:
+            return (
+                f"this shell is inside Slurm job {job} of {nodes} nodes: add --slurm {job} to see "
+                "them all"
+            )
     if "RAY_JOB_ID" in environment:  # how many nodes a cluster has is not in the environment
         return (
             "this shell is inside a Ray job: if its cluster has other nodes, add --ray to see them"

@@ -5,7 +5,8 @@ The messages are Slurm's (slurm_errno.c, srun of 22.05)."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 
 from mgpu_doctor.cluster.engine import (
     Listing,
@@ -32,6 +33,10 @@ OF_STEP = (
 )
 _JOB = re.compile(r"\d{1,10}([_+]\d{1,7})?")
 _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
+_NODES = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*")
+"""Each name, or names, of a list such as `gpu[01-03,7],login`."""
+_LISTED = re.compile(r"\[([^\]]*)\]")
+_RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 _PREFIX = re.compile(r"^srun: (error: )?")
 _WHERE = "where Slurm's commands are on PATH, such as a login node"
 _NOT_YET = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESIZING")
@@ -96,6 +101,22 @@ def find_nodes(job: str) -> tuple[tuple[str, ...], Slurm]:
     shown = run_listing(("squeue", "--noheader", "--states=all", f"--jobs={job}", form), _WHERE)
     number, nodes = _choose_job(job, shown)
     return expand_nodes(nodes, job), Slurm(number)
+
+
+def count_nodes(environment: Mapping[str, str]) -> int:
+    """How many nodes the job of this process has; 0: unknown. A step on one of them that was
+    started from elsewhere has only the list."""
+    count = environment.get("SLURM_JOB_NUM_NODES", "")
+    if count.isdigit():
+        return int(count)
+    names = _NODES.findall(environment.get("SLURM_NODELIST", ""))
+    return sum(prod(map(_count_listed, _LISTED.findall(name))) for name in names)
+
+
+def _count_listed(listed: str) -> int:
+    """How many numbers a list such as `01-03,7` has."""
+    ranges = map(_RANGE.fullmatch, listed.split(","))
+    return sum(1 if one is None else max(0, int(one[2]) - int(one[1]) + 1) for one in ranges)
 
 
 def expand_nodes(nodes: str, job: str) -> tuple[str, ...]:

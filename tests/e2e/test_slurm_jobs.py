@@ -10,12 +10,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from mgpu_probes.outside.traces.trace_requests import TraceRequest
 
+from mgpu_doctor.case.profiler_case import case_of_traces
 from mgpu_doctor.cluster.host_channel import Link
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.slurm_nodes import Slurm, find_nodes
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.examine.host_cases import load_host_cases
+from mgpu_doctor.examine.trace_targets import find_host_route, take_traces
 from tests.support.gathered_fleets import STEPS, boxes_of, diagnose_hosts, polled, steps_of
 from tests.support.jobs import JOBS, alone, until
 from tests.support.slurm_cluster import can_run_daemons, slurm_cluster
@@ -120,6 +123,32 @@ def test_one_step_reaches_all_nodes(job: str, monkeypatch: pytest.MonkeyPatch) -
     assert first.code == "straggler-compute"
     assert [(culprit.rank, culprit.host) for culprit in first.culprits] == [(1, "node-b")]
     until(lambda: len(_run("squeue", "--noheader", "--steps").splitlines()) == 1, 60)
+
+
+def test_the_ranks_of_all_nodes_trace_the_same_steps(
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through one step, whose agents all get all requests."""
+    monkeypatch.setattr(Slurm, "most_alone", 1)
+    with Fleet(*find_nodes(job), 0.1) as fleet:
+        route = find_host_route(fleet, lambda _: None)
+        taken = take_traces(route, TraceRequest(steps=12), tmp_path, lambda _: None)
+    assert [(one.rank, one.host, one.why) for one in taken] == [
+        (rank, node, None) for rank, node in enumerate(NODES)
+    ]
+    traces = case_of_traces([tmp_path]).traces
+    steps = [sorted(name for name in one.names if "ProfilerStep" in name) for one in traces]
+    assert [(one.rank, one.host) for one in traces] == [*enumerate(NODES)]
+    assert len(steps[0]) == 12
+    assert steps[0] == steps[1]
+
+
+def test_a_verb_within_the_job_proposes_it(job: str) -> None:
+    verb = (sys.executable, "-m", "mgpu_doctor", "trace")
+    step = ("srun", f"--jobid={job}", "--overlap", "--nodelist=node-b", "--ntasks=1")
+    done = subprocess.run((*step, *verb), capture_output=True, text=True, check=False, cwd=ROOT)
+    sentence = f"this shell is inside Slurm job {job} of 2 nodes: add --slurm {job} to see them all"
+    assert sentence in done.stderr
 
 
 def test_what_is_no_running_job(job: str) -> None:
