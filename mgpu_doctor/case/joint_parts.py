@@ -68,7 +68,10 @@ def read_parts(roots: Sequence[Path], hosts: Sequence[Path]) -> JointParts:
         end,
         {name: name in ends or name in lost for name in parts},
         tuple(sorted(lost)),
-        _list_unseen(wholes) if len(roots) == 1 else (),
+        (
+            *(_list_unseen(wholes) if len(roots) == 1 else ()),
+            *_list_running([name for name in open_ if wholes and name not in lost]),
+        ),
     )
 
 
@@ -76,6 +79,13 @@ def _list_unseen(wholes: Sequence[Mapping[str, Json]]) -> tuple[Unexamined, ...]
     unseen = {name: why for whole in wholes for name, why in _texts(whole, UNSEEN).items()}
     named = list(unseen.items())[:MOST_UNSEEN]
     return tuple(Unexamined(name, why, _JOIN_THEM) for name, why in named)
+
+
+def _list_running(hosts: Sequence[str]) -> tuple[Unexamined, ...]:
+    """Hosts on which the job had not ended when the first node reported."""
+    reason = "the job had not ended on it when the first node stopped waiting"
+    named = hosts[:MOST_UNSEEN]
+    return tuple(Unexamined(f"host {name}", reason, "examine it again later") for name in named)
 
 
 def _find_silent(

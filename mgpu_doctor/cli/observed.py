@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -102,8 +101,12 @@ def run_observed(
         print_message(str(failure))
         raise click.exceptions.Exit(failure.code) from None
     if group is not None and observed.recording is not None:
-        with suppress(KeyboardInterrupt):
+        try:
             group.finish(observed, observed.recording, quiet=quiet)
+        except KeyboardInterrupt:
+            print_message("the other nodes were not waited for.")
+        except Exception as error:  # it must not change the exit code of the job
+            print_message(f"the nodes were not joined ({type(error).__name__}: {error}).")
     if observed.recording is not None and observed.leads and not silent:
         try:
             diagnosis = _report_diagnosis(observed.recording, json_out, quiet)

@@ -95,7 +95,7 @@ class NodeGroup:
         missing = self._nodes.count - len(list(find_parts(folder)))
         if missing <= 0 or self._nodes.number is None:
             return {}
-        return {format_count(missing, "other node"): "they write on disks of their own"}
+        return {format_count(missing, "other node"): "nothing that was recorded there is here"}
 
     def _stop(self) -> dict[str, str]:
         """Ends the process that fetches; why it saw nothing of some hosts."""

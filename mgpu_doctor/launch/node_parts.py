@@ -6,6 +6,7 @@ nodes do not matter for that."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,8 +26,13 @@ from mgpu_doctor.recording.layout import END, HOSTS, INFO
 from mgpu_doctor.recording.write import write_json
 
 EVERY = 0.2
+MANY = 64
+"""Nodes above which they are looked at less often: each look costs a shared disk some requests."""
 FIRST = 2.0
 """Seconds for a part to appear at all."""
+YOUNG = 60.0
+"""Seconds from the start of a job within which parts that are fetched may not have begun to
+arrive."""
 SILENT = 5.0
 """Seconds without a sign of life, besides two samples, after which a node counts as lost."""
 PATIENCE = 15.0
@@ -60,18 +66,21 @@ def await_parts(
     began = time.monotonic()
     quiet = 2 * interval(age) + SILENT
     pulses: dict[str, _Pulse] = {}
+    ended = {own}
     spoken = False
     while True:
         now = time.monotonic()
-        parts = {host: end is not None for host, _, end in find_parts(folder)}
-        open_ = [host for host, ended in parts.items() if not ended and host != own]
+        names = _list_parts(folder)
+        ended |= {host for host in names - ended if (folder / HOSTS / host / END).exists()}
+        open_ = sorted(names - ended)
         for host in open_:
             touched = _find_touched(folder, host)
             pulse = pulses.setdefault(host, _Pulse(touched, began))
             if pulse.touched != touched:
                 pulses[host] = _Pulse(touched, now)
         lost = [host for host in open_ if now - pulses[host].since >= quiet]
-        absent = len(parts) < count and (now - began < FIRST or still_gathers())
+        arriving = still_gathers() and age < YOUNG
+        absent = len(names) < count and now - began < (PATIENCE if arriving else FIRST)
         runs = [host for host in open_ if host not in lost]
         most = HURRY if hurry else PATIENCE
         if not hurry and any(pulses[host].since == began for host in runs):
@@ -81,7 +90,15 @@ def await_parts(
         if runs and not spoken and now - began >= SPEAKS:
             spoken = True
             print_message(f"waiting for the end of the job on {', '.join(runs[:8])}.")
-        time.sleep(EVERY)
+        time.sleep(EVERY * max(1.0, len(names) / MANY))
+
+
+def _list_parts(folder: Path) -> set[str]:
+    try:
+        names = os.listdir(folder / HOSTS)
+    except OSError:
+        return set()
+    return {name for name in names if (folder / HOSTS / name / INFO).exists()}
 
 
 def _find_touched(folder: Path, host: str) -> float:

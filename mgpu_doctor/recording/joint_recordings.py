@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -73,7 +74,7 @@ def _forget_old(links: Path) -> None:
     for name in os.listdir(links):
         with contextlib.suppress(OSError):
             old = time.time() - (links / name).lstat().st_mtime > KEPT
-            if old and time.time() - _find_last_change(links / name) > FRESH:
+            if old and not _is_fresh(links / name):
                 (links / name).unlink()
 
 
@@ -81,15 +82,17 @@ def _can_join(folder: Path, host: str) -> bool:
     """Whether the recording is of a job that still runs and has no part of this host."""
     if (folder / END).exists() or (folder / HOSTS / host).exists():
         return False
-    return time.time() - _find_last_change(folder) < FRESH
+    return _is_fresh(folder)
 
 
-def _find_last_change(folder: Path) -> float:
-    changes = [0.0]
-    for path in (folder, *folder.glob(f"{HOSTS}/*/{INFO}")):
+def _is_fresh(folder: Path) -> bool:
+    """Whether a node wrote into the recording lately. At the start of a large job the folder itself
+    shows it, without a look at all parts."""
+    for path in itertools.chain((folder,), folder.glob(f"{HOSTS}/*/{INFO}")):
         with contextlib.suppress(OSError):
-            changes.append(path.stat().st_mtime)
-    return max(changes)
+            if time.time() - path.stat().st_mtime < FRESH:
+                return True
+    return False
 
 
 def join_recording(

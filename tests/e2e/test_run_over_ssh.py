@@ -92,7 +92,7 @@ def test_the_first_node_fetches_the_rest_from_hosts_that_are_named(
 def test_parts_that_nobody_fetched_are_joined_by_name(hosts: SshHosts, tmp_path: Path) -> None:
     (code, first), (other_code, other) = run_on_both(hosts, tmp_path, 29512, 100)
     assert (code, other_code) == (0, 0)
-    assert "1 other node: they write on disks of their own." in first
+    assert "1 other node: nothing that was recorded there is here." in first
     parts = [recording_of(tmp_path / name) for name in NAMES]
     assert f"its part of the recording is {parts[1]}. " in other
     for text in (first, other):

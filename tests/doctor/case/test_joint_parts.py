@@ -64,6 +64,7 @@ def test_a_node_that_had_not_ended_with_the_job_is_not_dead(record: Record) -> N
     assert case.job.outcome is Outcome.FAILED
     assert states(case.ranks) == [("n0", State.DEAD), ("n1", State.RUNNING)]
     assert case.lost_hosts == ()
+    assert "host n1" in {gap.probe for gap in case.unexamined}
 
 
 def test_a_node_that_was_lost_is_dead_and_named_with_its_last_record(record: Record) -> None:

@@ -79,7 +79,7 @@ def test_a_part_that_still_arrives_is_waited_for(tmp_path: Path, clock: Clock) -
     clock.meanwhile = arrive
     assert await_parts(tmp_path, "a", 2, 60.0) == {}
     assert not (tmp_path / HOSTS / "b").exists()
-    assert await_parts(tmp_path, "a", 2, 60.0, still_gathers=lambda: True) == {}
+    assert await_parts(tmp_path, "a", 2, 20.0, still_gathers=lambda: True) == {}
     assert (tmp_path / HOSTS / "b" / END).exists()
 
 

@@ -1,0 +1,36 @@
+"""The parts of other nodes in the recording of the first one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.cluster.host_mirror import HostRefused
+from mgpu_doctor.cluster.part_gatherer import JointJob
+from mgpu_doctor.recording.layout import END, HOSTS, INFO
+
+
+def test_what_a_host_says_about_its_recording_becomes_its_part(tmp_path: Path) -> None:
+    job = JointJob(tmp_path, "a")
+    job.add_host("b")
+    job.add_part("b", "recording.json", b'{"host": "b"}', anew=True)
+    job.add_part("b", "console/console.log", b"step 1\n", anew=True)
+    job.add_part("b", "end.json", b'{"exit_code": 1}', anew=True)
+    part = tmp_path / HOSTS / "b"
+    assert json.loads((part / INFO).read_text()) == {"host": "b"}
+    assert json.loads((part / END).read_text()) == {"exit_code": 1}
+    assert (part / "console" / "console.log").read_bytes() == b"step 1\n"
+    assert not (tmp_path / INFO).exists()
+    assert not (tmp_path / END).exists()
+    job.add_host("b")  # after its channel broke
+
+
+def test_a_host_that_writes_there_itself_is_left_alone(tmp_path: Path) -> None:
+    job = JointJob(tmp_path, "a")
+    (tmp_path / HOSTS / "b").mkdir(parents=True)
+    (tmp_path / HOSTS / "b" / INFO).write_text("{}")
+    for host in ("a", "b"):
+        with pytest.raises(HostRefused):
+            job.add_host(host)
