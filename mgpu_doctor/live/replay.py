@@ -25,7 +25,8 @@ from mgpu_doctor.recording.box import read_box
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
 MOST_BOXES = 256
-"""Boxes that a replay keeps in memory (a few megabytes each)."""
+"""Boxes that a replay keeps in memory (a few megabytes each). Those of a larger job are read anew
+at every moment, in parallel and as columns, like those of any finished job."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 NO_JOB = "This recording contains no job, only GPUs and host."
 
@@ -78,7 +79,8 @@ class Replay:
         self._lock = threading.Lock()
         self._position = Position(start, end, start, 1.0, paused=False)
         self._shown: tuple[float, Seen] | None = None
-        self._boxes = lru_cache(MOST_BOXES)(read_box)
+        few = len(all_ranks(whole)) <= MOST_BOXES
+        self._boxes = lru_cache(MOST_BOXES)(read_box) if few else read_box
 
     def frame(self, passed: float) -> Frame:
         with self._lock:
