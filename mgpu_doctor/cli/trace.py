@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,8 +42,8 @@ NO_TIMES = (
     "the job is started with TORCH_NCCL_ENABLE_TIMING=1."
 )
 NOT_ALL_RANKS = (
-    "no collective was timed on all of its ranks. If some of them run on other hosts, do the same "
-    "there, and examine all folders together: `mgpu-doctor diagnose {} OTHER_FOLDER`."
+    "no collective was timed on all of its ranks. If some of them run on other hosts, name all "
+    "hosts with --hosts, --slurm, --k8s or --ray. The flight recorders are in {}."
 )
 
 
@@ -157,10 +157,9 @@ def _trace_steps(
     from mgpu_doctor.case.profiler_case import case_of_traces
     from mgpu_doctor.examine.trace_targets import take_traces
 
-    folder = _make_folder(output, route.recording)
-    with progress_line() as report_progress:
+    with _new_folder(output, route.recording) as folder, progress_line() as report_progress:
         traces = take_traces(route, wanted, folder, report_progress)
-    _require_any(traces, folder)
+    _require_any(traces)
     try:
         case = case_of_traces([folder])
     except (NotATraceError, OSError) as error:
@@ -185,11 +184,11 @@ def _time_collectives(
     from mgpu_doctor.report.collective_table import render_collectives
 
     ranks = check_collective_timing(route)
-    folder = _make_folder(output, route.recording)
-    print_message(TIMING_STAYS_ON)
-    with progress_line() as report_progress:
-        traces = take_collective_times(ranks, wanted, folder, report_progress)
-    _require_any(traces, folder)
+    with _new_folder(output, route.recording) as folder:
+        print_message(TIMING_STAYS_ON)
+        with progress_line() as report_progress:
+            traces = take_collective_times(ranks, wanted, folder, report_progress)
+    _require_any(traces)
     try:
         flights = read_flights(folder)
     except NotAFlightError as error:
@@ -208,17 +207,17 @@ def _time_collectives(
     )
 
 
-def _require_any(traces: Sequence[TakenTrace], folder: Path) -> None:
+def _require_any(traces: Sequence[TakenTrace]) -> None:
     """Prints what is missing; exits with code 3 if all is."""
     _report_failures(traces)
     if not any(trace.path is not None for trace in traces):
-        _remove_if_empty(folder)
         raise click.exceptions.Exit(NOTHING_EXAMINED)
 
 
-def _make_folder(output: Path | None, recording: Path | None) -> Path:
-    """A new or empty folder that only this user can read; exits with code 2 if there is none.
-    `recording`: where the job is gathered."""
+@contextmanager
+def _new_folder(output: Path | None, recording: Path | None) -> Iterator[Path]:
+    """Yields a new or empty folder that only this user can read, and removes it if it stays empty;
+    exits with code 2 if there is none. `recording`: where the job is gathered."""
     from mgpu_doctor.recording.layout import TRACES
     from mgpu_doctor.recording.write import private_folder
 
@@ -230,14 +229,11 @@ def _make_folder(output: Path | None, recording: Path | None) -> Path:
             exit_with(WRONG_USAGE, f"{folder} is not empty: name a new folder.")
     except OSError as error:
         exit_with(WRONG_USAGE, f"{folder} cannot be written ({error.strerror}).")
-    return folder
-
-
-def _remove_if_empty(folder: Path) -> None:
     try:
-        folder.rmdir()
-    except OSError:
-        return  # it is not empty
+        yield folder
+    finally:
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
 
 
 def _report_failures(traces: Sequence[TakenTrace]) -> None:
