@@ -5,6 +5,7 @@ scripts do whose launcher leaves OMP_NUM_THREADS alone.
 """
 
 import argparse
+import copy
 import gc
 import multiprocessing
 import os
@@ -69,26 +70,40 @@ def batches(args: argparse.Namespace) -> Iterator[torch.Tensor]:
         yield from loader
 
 
+class SlowStorage:
+    """What is saved takes so long to write, without using a core."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __getstate__(self) -> dict[str, float]:
+        time.sleep(self.seconds)
+        return {"seconds": self.seconds}
+
+    def __deepcopy__(self, _: object) -> "SlowStorage":
+        return self
+
+
 class Saving:
-    """Saves `--save-mb` every `--save-every` steps. `--background`: in a thread."""
+    """Saves every `--save-every` steps, for `--save-ms`. `--background`: in a thread."""
 
     def __init__(self, args: argparse.Namespace, folder: str) -> None:
         self.args = args
         self.path = Path(folder) / "checkpoint.pt"
-        self.content = torch.zeros(args.save_mb * MIB // 4)
+        self.content = {"w": torch.zeros(MIB // 4), "slow": SlowStorage(args.save_ms / 1000)}
         self.thread: threading.Thread | None = None
 
     def save(self, step: int) -> None:
-        if not self.args.save_mb or step % self.args.save_every:
+        if not self.args.save_ms or step % self.args.save_every:
             return
         if not self.args.background:
             torch.save(self.content, self.path)
-            if self.args.check_file and self.path.stat().st_size < self.args.save_mb * MIB:
+            if self.args.check_file and self.path.stat().st_size < MIB:
                 raise RuntimeError("the checkpoint is too short")
             return
         if self.thread is not None:
             self.thread.join()
-        copied = self.content.clone()
+        copied = copy.deepcopy(self.content)
         self.thread = threading.Thread(target=torch.save, args=(copied, self.path))
         self.thread.start()
 
@@ -134,10 +149,10 @@ def options() -> argparse.ArgumentParser:
     known = argparse.ArgumentParser(description=__doc__)
     for name, default in (
         ("steps", 5000), ("batch", 4), ("width", 32), ("layers", 2), ("chain", 0), ("epoch", 2000),
-        ("workers", 0), ("garbage", 0), ("threads", 0), ("save-mb", 0), ("save-every", 5),
+        ("workers", 0), ("garbage", 0), ("threads", 0), ("save-every", 5),
     ):  # fmt: skip
         known.add_argument(f"--{name}", type=int, default=default)
-    for name in ("sample-ms", "step-ms"):
+    for name in ("sample-ms", "step-ms", "save-ms"):
         known.add_argument(f"--{name}", type=float, default=0.0)
     for name in (
         "alone", "persistent", "background", "check-file", "compile", "freeze", "spawn",
