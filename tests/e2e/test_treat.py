@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -64,6 +65,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def states(folder: Path) -> dict[str, tuple[bytes, int, int]]:
+    """Content, time of change and mode of each file."""
+    return {
+        path.name: (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode)
+        for path in folder.iterdir()
+    }
 
 
 def treat(*options: str, steps: int, code: int = 0) -> Ended:
@@ -151,3 +160,32 @@ def test_the_best_batch_of_a_job_whose_steps_cost_the_same() -> None:
     assert report["saved_per_sample"]["low"] > 0.2
     assert report["best"]["batch"] >= 256
     assert report["best"]["ranks"] == 2
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("spawn_ddp.py", "--steps", "600"),
+        (*TORCHRUN, "lightning_fit.py", "--steps", "600"),
+        (*TORCHRUN, "accelerate_loop.py", "--steps", "600"),
+        ("keras_fit.py", "--steps", "600"),
+    ],
+    ids=["spawn", "lightning", "accelerate", "keras"],
+)
+def test_scripts_of_several_files_and_their_folder_stay_as_they_are(
+    words: tuple[str, ...], folder: Path
+) -> None:
+    for script in (Path(__file__).parents[1] / "jobs").glob("*.py"):
+        shutil.copy(script, folder)
+    before = states(folder)
+    options = ("--try", "gc-freeze", "--steps", "20", "--budget", "5m", "--json")
+    ended = run([*DOCTOR, "treat", *options, "--", sys.executable, *words], 600)
+    assert ended.code in (0, 1), ended.err
+    (outcome,) = json.loads(ended.out)["treatments"]
+    assert outcome["verdict"] in ("helps", "no-difference-shown", "worse")
+    assert states(folder) == before
+    others = [each for each in psutil.process_iter(["cwd"]) if each.pid != os.getpid()]
+    assert not [each for each in others if each.info["cwd"] == str(folder)]

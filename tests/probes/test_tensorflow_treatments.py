@@ -70,6 +70,7 @@ def test_each_treatment_changes_its_setting_alone(tmp_path: Path) -> None:
         "tf-parallel-map": 2,
         "keras-jit": True,
         "keras-mixed-bf16": True,
+        "gc-freeze": True,
     }
     treated, box = train(tmp_path / "treated", everything)
     assert treated.pop("weights") == pytest.approx(weights, abs=1e-2)

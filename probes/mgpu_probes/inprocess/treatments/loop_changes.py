@@ -24,7 +24,8 @@ SEVERAL_MODULES = "several-modules"
 
 def _freeze_garbage(change: Change, context: ProbeContext, _: ModuleType) -> None:
     """Excludes the objects that exist after the first steps from garbage collection. Where it is
-    switched off again, the collector's counters start anew, as freezing resets them."""
+    switched off again, the collector's counters start anew, as freezing resets them. Where two
+    frameworks are imported, the second call changes nothing more."""
 
     def freeze() -> None:
         if change.switch.is_on and not change.changed:
@@ -174,7 +175,7 @@ def _finish_exchanges(change: Change, _: ProbeContext, optimizer: ModuleType) ->
 
 _DDP, _OPTIMIZER = "torch.nn.parallel.distributed", "torch.optim.optimizer"
 APPLICATIONS: dict[str, dict[str, Apply]] = {
-    "gc-freeze": {"torch": _freeze_garbage},
+    "gc-freeze": {"torch": _freeze_garbage, "tensorflow": _freeze_garbage},
     "gc-together": {_OPTIMIZER: _collect_together},
     "autocast-bf16": {_DDP: _autocast_forward},
     "ddp-no-sync": {_DDP: _skip_exchanges, _OPTIMIZER: _finish_exchanges},
