@@ -53,9 +53,9 @@ def measure(hosts: int, ranks: int, seconds: float, before: int, *, refresh: boo
         )
         _take_in(fleet, seconds)
         if refresh:
-            watch = Watch(fleet.jobs[0].folder)
-            for _ in range(3):
-                thread = threading.Thread(target=_refresh, args=(watch,))
+            watch = Watch(fleet.jobs[0].folder, cost=lambda: 0.0)  # it is always due
+            for judging in (True, True, False, False):
+                thread = threading.Thread(target=_refresh, args=(watch, judging))
                 thread.start()
                 while thread.is_alive():
                     fleet.poll(0.1)
@@ -69,10 +69,10 @@ def _take_in(fleet: Fleet, seconds: float) -> None:
     written, steps = _written(), _steps(fleet)
     while (passed := time.monotonic() - began) < seconds:
         fleet.poll(0.1)
-    cores = (time.process_time() - spent) / passed
+    took, arrived = time.process_time() - spent, _steps(fleet) - steps
     print(
-        f"reader: {cores:.1%} of a core, {_resident():.0f} MB resident; "
-        f"{(_steps(fleet) - steps) / passed:.0f} records and "
+        f"reader: {took / passed:.1%} of a core, {_resident():.0f} MB resident; "
+        f"{arrived / passed:.0f} records per second, {1e6 * took / arrived:.0f} µs each; "
         f"{(_written() - written) / passed / 1e6:.1f} MB written per second"
     )
 
@@ -83,12 +83,13 @@ def _steps(fleet: Fleet) -> int:
     return sum(box.cursors["steps"] for box in boxes)
 
 
-def _refresh(watch: Watch) -> None:
-    """What the screen needs of the job, as its thread reads it."""
+def _refresh(watch: Watch, judging: bool) -> None:
+    """Reads what the screen needs of the job. `judging`: and diagnoses it."""
     spent, began = time.thread_time(), time.monotonic()
-    seen = watch.poll(anew=True)
+    seen = watch.poll(judging=judging)
     print(
-        f"refresh: {time.thread_time() - spent:.1f} s of processor time, "
+        f"{'diagnosis' if judging else 'refresh'}: "
+        f"{time.thread_time() - spent:.1f} s of processor time, "
         f"{time.monotonic() - began:.1f} s; {len(seen.diagnosis.ranks)} ranks, "
         f"{_resident():.0f} MB, "
         f"at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB"

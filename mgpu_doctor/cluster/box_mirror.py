@@ -97,6 +97,8 @@ class BoxMirror:
 
     def _write(self, data: bytes, at: int) -> None:
         """Opens the file each time: a thousand ranks would take more descriptors than there are."""
+        if not data:
+            return
         path = self.path if self._visible else self._draft
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

@@ -48,9 +48,10 @@ MOST_READERS = 16_384
 """Boxes kept open, if the system allows; those of further ranks are reopened each time."""
 OTHER_FILES = 512
 """Descriptors that are left for everything else."""
-MOST_RECORDS = 1 << 21
-"""Records kept of all ranks together, 128 bytes each: all that a black box holds with 256 ranks,
-the newest 209 steps with 10,000. Of earlier steps the history is kept."""
+MOST_RECORDS = 1 << 20
+"""Records kept of all ranks together, 128 bytes each, twice while they are read again: all that a
+black box holds with 128 ranks, the newest 104 steps with 10,000. Of earlier steps the history is
+kept."""
 LIVES = (State.RUNNING, State.WAITING)
 JUDGED = (State.HUNG.value, State.WAITING.value)
 
