@@ -19,6 +19,7 @@ from mgpu_probes.outside.terminal_text import clean
 from mgpu_doctor.cluster import agent_program
 from mgpu_doctor.cluster.engine import Engine, Trouble, not_understood
 from mgpu_doctor.cluster.step_output import (
+    TASK_END,
     StepOutput,
     TaskBegan,
     TaskEnded,
@@ -49,8 +50,8 @@ class Channel(Protocol):
         """Takes in what the agent printed."""
         ...
 
-    def fail(self, trouble: Trouble, now: float, *, again: bool = False) -> None:
-        """The channel has ended. `again`: another host was the cause."""
+    def fail(self, trouble: Trouble, now: float, *, is_cause: bool | None = True) -> None:
+        """The channel has ended. `is_cause`: whether because of this host; None: unknown."""
         ...
 
 
@@ -171,19 +172,17 @@ class AgentCommand:
         self._take_error()
         code = self._stop()
         now = self._clock()
-        named = self._named_in(self._error)
+        error = _text(self._error)
+        words = frozenset(_WORD.findall(error))
+        named = [channel for channel in self._channels if channel.host in words]
+        alone = len(self._channels) == 1
         for channel in self._channels:
             trouble = (
                 not_understood(self._engine, channel.host, reason)
                 if reason
-                else self._engine.explain(channel.host, code, _text(self._error))
+                else self._engine.explain(channel.host, code, error)
             )
-            channel.fail(trouble, now, again=bool(named) and channel not in named)
-
-    def _named_in(self, error: bytes) -> list[Channel]:
-        """The channels whose hosts an error names."""
-        words = frozenset(_WORD.findall(error.decode("utf-8", "replace")))
-        return [channel for channel in self._channels if channel.host in words]
+            channel.fail(trouble, now, is_cause=channel in named if named else alone or None)
 
     def _stop(self) -> int:
         """Ends the child process; its exit code."""
@@ -290,7 +289,7 @@ class StepCommand(AgentCommand):
         """Tells the lines of tasks from those of the command itself."""
         for line in data.splitlines(keepends=True):
             task, text = split_label(line)
-            if task is None:
+            if task is None and TASK_END.search(text) is None:
                 super()._keep_error(text)
             elif task in self._by_task:
                 self._errors[task] = (self._errors.get(task, b"") + text)[-MOST_ERROR:]

@@ -83,12 +83,14 @@ class HostChannel:
         self.command: AgentCommand | None = None
         """Through which the agent is reached; None: it is not reached."""
         self.failures = 0
-        """Channels in a row that broke before all was there."""
+        """Channels in a row that broke before all was there, unless another host was the cause."""
         self._engine = engine
         self._every = every
         self._clock = clock
         self._splitter = FrameSplitter()
         self._trouble: Trouble | None = None
+        self._is_cause = False
+        """Whether the channel broke because of this host."""
         self._heard: float | None = None
         self._quiet_since = clock()
         self._open_due = 0.0
@@ -104,6 +106,11 @@ class HostChannel:
         """The host as a case describes it."""
         hello = self.mirror.hello
         return _describe(self.host, hello.host if hello else None, self.link, self._trouble)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has sent what it has, or is itself the cause that it cannot."""
+        return self.mirror.synced or self._is_cause
 
     def state(self) -> HostState:
         hello = self.mirror.hello
@@ -181,14 +188,15 @@ class HostChannel:
         if self.command is not None:
             self.command.ask(self, request)
 
-    def fail(self, trouble: Trouble, now: float, *, again: bool = False) -> None:
-        """Takes note that the channel could not be opened, or has ended. `again`: another host was
-        the cause, so that this one is opened in the same way."""
+    def fail(self, trouble: Trouble, now: float, *, is_cause: bool | None = True) -> None:
+        """Takes note that the channel could not be opened, or has ended. `is_cause`: whether
+        because of this host; None: unknown."""
         self.command = None
         self.mirror.synced = False
         self._trouble = trouble
         self._open_due = now + min(LAST_RETRY, FIRST_RETRY * 2**self.failures)
-        self.failures += not again
+        self.failures += is_cause is not False
+        self._is_cause = is_cause is True
 
     def _end(self, trouble: Trouble) -> None:
         """Ends the agent of this host."""

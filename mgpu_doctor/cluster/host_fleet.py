@@ -13,7 +13,7 @@ from mgpu_doctor.cluster.agent_command import AgentCommand, StepCommand
 from mgpu_doctor.cluster.agent_messages import Hello, JobFacts
 from mgpu_doctor.cluster.engine import Engine, StepEngine, Trouble, start_agent, start_step
 from mgpu_doctor.cluster.gathered_job import GatheredJob
-from mgpu_doctor.cluster.host_channel import HostChannel, HostState, Link
+from mgpu_doctor.cluster.host_channel import HostChannel, HostState
 from mgpu_doctor.cluster.host_mirror import HostMirror, HostRefused, JobKey
 
 NOTE_EVERY = 1.0
@@ -47,6 +47,7 @@ class Fleet:
         self._commands: list[AgentCommand] = []
         self._polled = self._noted = time.monotonic()
         self._tend_due = 0.0
+        self._has_steps = False
 
     def __enter__(self) -> Fleet:
         return self
@@ -84,11 +85,12 @@ class Fleet:
         return tuple(channel.state() for channel in self._channels)
 
     def wait_until_read(self, seconds: float) -> None:
-        """Polls until every host has sent what it has, or has failed. `seconds`: at most."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        """Polls until every host has sent what it has, or has failed. `seconds`: at most; twice as
+        long if a step is tried again because one of its hosts prevented it."""
+        began = time.monotonic()
+        while time.monotonic() - began < seconds * (1 + self._has_steps):
             self.poll(0.1)
-            if not any(channel.link is Link.OPENING for channel in self._channels):
+            if all(channel.is_settled for channel in self._channels):
                 break
         self._note_hosts()
 
@@ -151,6 +153,7 @@ class Fleet:
                 self._open_alone(channel)
             return
         opening = sum(not command.is_heard for command in self._commands)
+        self._has_steps = True
         for group in list(self._group(due))[: max(0, self._engine.most_alone - opening)]:
             self._open_step(self._engine, group)
 

@@ -88,6 +88,7 @@ _REMEDIES = (
     ("unrecognized option", "it needs Slurm 20.11 or newer, which has `srun --overlap`"),
     ("Requested nodes are busy", "its steps leave no room: start them with `srun --overlap`"),
     ("ontact slurm controller", "the controller does not answer: `scontrol ping` shows it"),
+    ("failed on node", "the node does not answer Slurm: `sinfo -R` shows why"),
     ("ode failure", "the node has failed: `sinfo -R` shows why"),
 )
 

@@ -8,6 +8,7 @@ only the order of a task's text counts, not where its lines end."""
 from __future__ import annotations
 
 import binascii
+import re
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
@@ -18,6 +19,9 @@ MEMBER = 'echo "@{name}"; ({remote} "{name}"); echo "!$?"'
 the name by which the reader knows this host."""
 MOST_LINE = 1 << 16
 MOST_LABEL = 10
+TASK_END = re.compile(rb": tasks? [\d,-]+: ")
+"""What srun reports on standard error about a task that ended, such as `node-b: task 1: Killed`: of
+all tasks if a single one could not start."""
 
 
 class TaskBegan(NamedTuple):

@@ -112,6 +112,12 @@ def test_wrong_numbers_and_missing_commands(
             "no room",
             "srun --overlap --jobid=7",
         ),
+        (
+            "srun: error: Task launch for StepId=7.9 failed on node gpu01: Socket timed out\n"
+            "srun: error: Application launch failed: Socket timed out\nsrun: Job step aborted\n",
+            "failed on node gpu01",
+            "sinfo -R",
+        ),
         ("", "exit code 9", "must work"),
     ],
 )

@@ -148,7 +148,8 @@ def test_one_step_reaches_all_hosts(tmp_path: Path) -> None:
 def test_a_host_that_prevents_a_step_is_found_by_halves(tmp_path: Path) -> None:
     engine = Steps(tmp_path, bad=("f",))
     with Fleet(HOSTS, engine) as fleet:
-        poll_until(fleet, lambda: list(links_of(fleet).values()).count(Link.LIVE) == 7)
+        fleet.wait_until_read(30)
+        assert [host for host, link in links_of(fleet).items() if link is Link.LIVE] == [*REST]
         trouble = fleet.states()[HOSTS.index("f")].trouble
     assert trouble is not None
     assert trouble.reason == "f ended with 1: no"
@@ -156,9 +157,11 @@ def test_a_host_that_prevents_a_step_is_found_by_halves(tmp_path: Path) -> None:
 
 
 def test_a_host_that_is_named_leaves_the_others_together(tmp_path: Path) -> None:
-    engine = Steps(tmp_path, bad=("f",), text="Task launch failed on node f: Timed out")
+    text = "Task launch failed on node f: Timed out\nb: task 1: Killed\nc: tasks 2-7: Killed"
+    engine = Steps(tmp_path, bad=("f",), text=text)
     with Fleet(HOSTS, engine) as fleet:
-        poll_until(fleet, lambda: list(links_of(fleet).values()).count(Link.LIVE) == 7)
+        fleet.wait_until_read(30)
+        assert [host for host, link in links_of(fleet).items() if link is Link.LIVE] == [*REST]
         assert links_of(fleet)["f"] is Link.BROKEN
     assert engine.steps == [HOSTS, REST]
 
