@@ -13,7 +13,7 @@ from mgpu_doctor.cluster.agent_command import AgentCommand, StepCommand
 from mgpu_doctor.cluster.agent_messages import Hello, JobFacts
 from mgpu_doctor.cluster.engine import Engine, StepEngine, Trouble, start_agent, start_step
 from mgpu_doctor.cluster.gathered_job import GatheredJob
-from mgpu_doctor.cluster.host_channel import HostChannel, HostState
+from mgpu_doctor.cluster.host_channel import HostChannel, HostState, Link
 from mgpu_doctor.cluster.host_mirror import HostMirror, HostRefused, JobKey
 
 NOTE_EVERY = 1.0
