@@ -20,6 +20,13 @@ BLANK = 0x2800
 SPARSE = 0x40 | 0x02 | 0x20 | 0x08
 """Every other dot."""
 
+NICE = tuple(
+    step * power
+    for power in (1.0, 10.0, 100.0)
+    for step in (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
+)
+KIBI = 1024.0
+
 Levels = Sequence[int | None]
 """A height in dots for each column of dots; None: nothing is drawn there."""
 
@@ -30,6 +37,14 @@ def levels(shares: Sequence[float], dots: int) -> list[int | None]:
         None if math.isnan(share) else max(1, round(min(1.0, max(0.0, share)) * dots))
         for share in shares
     ]
+
+
+def nice(value: float, base: float = 1000.0) -> float:
+    """Returns the next round number; 1 for 0."""
+    if not value > 0:
+        return 1.0
+    scale = base ** math.floor(math.log(value, base))
+    return next((scale * step for step in NICE if scale * step >= value), scale * base)
 
 
 class Canvas:

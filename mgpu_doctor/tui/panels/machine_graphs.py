@@ -14,7 +14,7 @@ from rich.text import Text
 
 from mgpu_doctor.formatting import UNKNOWN, format_bytes
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.braille import DOTS, Canvas, levels
+from mgpu_doctor.tui.braille import DOTS, KIBI, Canvas, levels, nice
 from mgpu_doctor.tui.filter.matching import kept_by
 from mgpu_doctor.tui.panels.table_cells import DIM, FULLEST, HIGH
 from mgpu_doctor.tui.view import View
@@ -155,8 +155,6 @@ def _draw(plot: Plot, values: Sequence[float], room: int) -> list[Text]:
     newest, top = known[-1] if known else None, 1.0
     style = plot.style
     if not plot.is_share:
-        from mgpu_doctor.tui.screens.graph_plotting import KIBI, nice
-
         top = nice(max(LEAST_TOP, *known), KIBI) if known else LEAST_TOP
     elif plot.alarms and newest is not None and newest >= HIGH:
         style = "red" if newest >= FULLEST else "yellow"

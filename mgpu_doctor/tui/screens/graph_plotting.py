@@ -17,16 +17,10 @@ from mgpu_doctor.formatting import UNKNOWN
 from mgpu_doctor.live.history_measures import Measure, Unit
 from mgpu_doctor.live.history_series import LATE, Columns, Floats, Spans, gaps
 from mgpu_doctor.report.text import cut
-from mgpu_doctor.tui.braille import DOTS, Canvas, Levels, levels
+from mgpu_doctor.tui.braille import DOTS, KIBI, Canvas, Levels, levels, nice
 from mgpu_doctor.tui.panels.table_cells import DIM
 from mgpu_doctor.tui.screens.graph_selection import Lane
 
-NICE = tuple(
-    step * power
-    for power in (1.0, 10.0, 100.0)
-    for step in (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
-)
-KIBI = 1024.0
 TICKS = (1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200)
 """Seconds between clock times, the least that leaves room for their letters."""
 TICK_ROOM = 12
@@ -45,14 +39,6 @@ def bounds(measure: Measure, drawn: list[Columns]) -> tuple[float, float]:
         return 0.0, nice(high, KIBI if measure.unit is Unit.RATE else 1000.0)
     margin = 0.05 * (high - low) or abs(high) or 1.0
     return low - margin, high + margin
-
-
-def nice(value: float, base: float = 1000.0) -> float:
-    """Returns the next round number; 1 for 0."""
-    if not value > 0:
-        return 1.0
-    scale = base ** math.floor(math.log(value, base))
-    return next((scale * step for step in NICE if scale * step >= value), scale * base)
 
 
 def clock(start: float, stop: float, width: int, margin: int) -> Text:

@@ -12,9 +12,9 @@ import pytest
 from mgpu_doctor.live.history_measures import LOSS, OF_DEVICE, STEP, UTILIZATION, Measure, Unit
 from mgpu_doctor.live.history_series import Columns, values
 from mgpu_doctor.live.history_series import columns as divide
-from mgpu_doctor.tui.braille import DOTS, Canvas, levels
+from mgpu_doctor.tui.braille import DOTS, Canvas, levels, nice
 from mgpu_doctor.tui.screens.graph_overlay import chart, legend_width, marks
-from mgpu_doctor.tui.screens.graph_plotting import Graph, bounds, clock, nice
+from mgpu_doctor.tui.screens.graph_plotting import Graph, bounds, clock
 from mgpu_doctor.tui.screens.graph_selection import Kind, Lane, Subject
 
 GAP = math.nan
