@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import msgspec
@@ -117,6 +117,7 @@ def _metadata(box: Box) -> ProcessMetadata:
 
 def last_attempt(ranks: list[Rank]) -> tuple[list[Rank], list[Rank]]:
     """Splits into the ranks of the last attempt and those that were replaced by a later one."""
+    ranks = _number_attempts_alike(ranks)
     newest = max(ranks, key=lambda rank: (rank.attempt, rank.started or 0.0), default=None)
     current: dict[object, Rank] = {}
     earlier: list[Rank] = []
@@ -130,6 +131,46 @@ def last_attempt(ranks: list[Rank]) -> tuple[list[Rank], list[Rank]]:
             earlier.append(current[key])
         current[key] = rank
     return sorted(current.values(), key=by_rank), sorted(earlier, key=by_rank)
+
+
+def _number_attempts_alike(ranks: list[Rank]) -> list[Rank]:
+    """The ranks, with attempts numbered as on the host that has seen most of them.
+
+    Each launcher of torchrun counts for itself: that of a host which joined later, in place of one
+    that was lost, begins at 0, and one whose own ranks did not fail does not count a restart. All
+    ranks of an attempt start at about the same time."""
+    by_host: dict[str, list[Rank]] = {}
+    for rank in sorted(ranks, key=lambda rank: rank.started or 0.0):
+        by_host.setdefault(rank.host, []).append(rank)
+    if len(by_host) < 2:
+        return ranks
+    starts = {host: _split_attempts(own) for host, own in by_host.items()}
+    most = max(starts.values(), key=lambda attempts: (len(attempts), attempts[-1][0].attempt))
+    if len(most) < 2:
+        return ranks
+    begun = {number: _began(attempt) for number, attempt in enumerate(most, most[0][0].attempt)}
+    return [
+        replace(rank, attempt=min(begun, key=lambda number: abs(begun[number] - _began(attempt))))
+        for attempts in starts.values()
+        for attempt in attempts
+        for rank in attempt
+    ]
+
+
+def _split_attempts(ranks: list[Rank]) -> list[list[Rank]]:
+    """The ranks of a host, oldest first, by attempt."""
+    attempts: list[list[Rank]] = []
+    for rank in ranks:
+        last = attempts[-1] if attempts else []
+        again = rank.rank is not None and any(one.rank == rank.rank for one in last)
+        if not last or again or last[0].attempt != rank.attempt:
+            attempts.append([])
+        attempts[-1].append(rank)
+    return attempts
+
+
+def _began(attempt: list[Rank]) -> float:
+    return attempt[0].started or 0.0
 
 
 def position_of(box: Box, until: float | None = None) -> DevicePosition | NoPosition:

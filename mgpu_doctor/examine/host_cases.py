@@ -140,7 +140,7 @@ def _describe_waiting_launcher(name: str, idle: Sequence[HostState]) -> Unexamin
     where = f", and no launcher is seen on {absent}" if absent else ""
     return Unexamined(
         name,
-        f"it has started no rank: the launchers of a job wait for each other first{where}",
+        f"it runs no rank: the launchers of a job wait for each other first{where}",
         f"start the job on {absent or 'all of its hosts'}, with the same address, port and number "
         "of hosts",
     )

@@ -178,5 +178,5 @@ def test_a_host_on_which_nobody_started_the_job(hosts: SshHosts, tmp_path: Path)
 
     with job(hosts, tmp_path, "plain_ddp.py", names=NAMES[:1]):
         until(has_said, 60)
-    assert "it has started no rank: the launchers of a job wait for each other first" in said
+    assert "it runs no rank: the launchers of a job wait for each other first" in said
     assert "no launcher is seen on node-b" in said
