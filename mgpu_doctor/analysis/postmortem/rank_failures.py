@@ -125,7 +125,8 @@ def find_rank_failures(case: Case) -> tuple[RankFailure, ...]:
     logged = case.console.ends
     rank_failures = [_of_rank(rank, logged, case) for rank in case.ranks if _has_failed(rank)]
     known_ranks = {rank.rank for rank in case.ranks} - {None}
-    known_pids = {rank.pid for rank in case.ranks} - {None}
+    # What the launcher said about an earlier attempt is over.
+    known_pids = {rank.pid for rank in (*case.ranks, *case.earlier)} - {None}
     texts: dict[object, list[LoggedEnd]] = {}
     for end in logged:
         if _is_ending(end) and end.rank not in known_ranks and end.pid not in known_pids:

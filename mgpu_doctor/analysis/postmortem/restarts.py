@@ -36,6 +36,10 @@ class Restart:
     """Steps that it completed after that; None: unknown, as no checkpoint was seen."""
     error: str | None
     """The type of the exception of the first rank that raised one."""
+    left: tuple[str, ...] = ()
+    """Hosts that had ranks of it and have none of the next attempt."""
+    joined: tuple[str, ...] = ()
+    """Hosts that have ranks of the next attempt only."""
 
     @property
     def down(self) -> float:
@@ -120,7 +124,13 @@ def _make_restart(
         saved=saved,
         lost_steps=lost_steps,
         error=min(raised, key=lambda error: error.at or 0.0).type if raised else None,
+        left=tuple(sorted(_hosts(ended) - _hosts(following))),
+        joined=tuple(sorted(_hosts(following) - _hosts(ended))),
     )
+
+
+def _hosts(ranks: Sequence[Rank]) -> set[str]:
+    return {rank.host for rank in ranks}
 
 
 def _find_failure(ranks: Sequence[Rank]) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem.restarts import Restart, Restarts, find_restarts
@@ -60,10 +60,28 @@ def _explain(restarts: Restarts) -> str:
         sentences.append(
             "The steps after the last checkpoint have to be repeated, if the job resumes from it."
         )
+    sentences += [
+        f"Restart {restart.number} {_describe_hosts(restart)}."
+        for restart in restarts.restarts[-MOST_SHOWN:]
+        if restart.left or restart.joined
+    ]
     errors = sorted({restart.error for restart in restarts.restarts if restart.error})
     if errors:
         sentences.append(f"The attempts ended with {', '.join(errors)}.")
     return " ".join(sentences)
+
+
+def _describe_hosts(restart: Restart) -> str:
+    left, joined = (_name_hosts(hosts) for hosts in (restart.left, restart.joined))
+    if left and joined:
+        return f"replaced {left} with {joined}"
+    return f"went on without {left}" if left else f"added {joined}"
+
+
+def _name_hosts(hosts: Sequence[str]) -> str:
+    shown = " and ".join(hosts[:MOST_SHOWN])
+    more = len(hosts) - MOST_SHOWN
+    return shown + (f" and {more} more" if more > 0 else "")
 
 
 def _list_evidence(restarts: Restarts) -> Iterable[Evidence]:

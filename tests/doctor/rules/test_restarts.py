@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.analysis.postmortem.restarts import find_restarts
-from mgpu_doctor.case.model import Case, Error, Event, Rank, State
+from mgpu_doctor.case.model import Case, Error, Event, LoggedEnd, Rank, State
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
@@ -138,6 +138,38 @@ def test_a_node_that_vanished_failed_at_its_last_step() -> None:
     restarts = find_restarts(job(attempt(0, BEGAN, 20), attempt(1, BEGAN + 60, 20), BEGAN + 100))
     assert restarts is not None
     assert restarts.restarts[0].failed == BEGAN + 10
+
+
+def on_hosts(ranks: list[Rank], *hosts: str) -> list[Rank]:
+    return [replace(rank, host=host) for rank, host in zip(ranks, hosts, strict=True)]
+
+
+def test_a_restart_names_the_host_that_it_replaced() -> None:
+    case = restarted()
+    before, after = list(case.earlier), list(case.ranks)
+    names = [
+        (("a", "b"), ("a", "c"), "Restart 1 replaced b with c."),
+        (("a", "b"), ("a", "a"), "Restart 1 went on without b."),
+        (("a", "a"), ("a", "c"), "Restart 1 added c."),
+    ]
+    for left, joined, said in names:
+        moved = job(on_hosts(before, *left), on_hosts(after, *joined), BEGAN + 1000)
+        finding = found(moved)
+        assert finding is not None
+        assert said in finding.cause
+    finding = found(case)
+    assert finding is not None
+    assert "Restart 1" not in finding.cause
+
+
+def test_what_the_launcher_said_about_a_replaced_rank_is_no_failure_now() -> None:
+    case = restarted()
+    ended = LoggedEnd(None, 4711, 1, None, first=True, error=None, source="torchrun")
+    console = replace(case.console, ends=(ended,))
+    unknown = replace(case, console=console)
+    assert "failed-exception" in {one.code for one in diagnose(unknown).findings}
+    known = replace(unknown, earlier=(replace(case.earlier[0], pid=4711), case.earlier[1]))
+    assert "failed-exception" not in {one.code for one in diagnose(known).findings}
 
 
 def test_of_a_first_step_that_is_not_on_record_the_start_counts() -> None:
