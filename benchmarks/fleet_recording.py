@@ -106,6 +106,7 @@ def _host(
     (place / BOXES).mkdir(parents=True, mode=0o700)
     count = own_work.shape[1]
     ranks = range(host * A_HOST, min(count, (host + 1) * A_HOST))
+    seconds = float(latest.sum()) + MOVING * len(latest)
     with tempfile.TemporaryDirectory(
         dir="/dev/shm" if os.path.isdir("/dev/shm") else None
     ) as spare:
@@ -119,10 +120,9 @@ def _host(
                 late=float(late[rank]),
                 latest=latest,
             )
-            _pretend(box, pid, _name(host))
+            _pretend(box, pid, _name(host), seconds)
             _copy(box, place / BOXES / f"{_name(host)}.{pid}.0{layout.BOX_SUFFIX}")
             box.unlink()
-    seconds = float(latest.sum()) + MOVING * len(latest)
     with (place / HOST_SAMPLES).open("w", encoding="utf-8") as lines:
         for number in range(SAMPLES):
             lines.write(json.dumps(_sample(host, len(ranks), seconds * number / SAMPLES)) + "\n")
@@ -164,11 +164,14 @@ def _box(
     return Path(writer.path)
 
 
-def _pretend(box: Path, pid: int, host: str) -> None:
-    """What the writer takes from the machine it runs on becomes that of a rank elsewhere."""
+def _pretend(box: Path, pid: int, host: str, seconds: float) -> None:
+    """What the writer takes from the machine it runs on becomes that of a rank elsewhere, which
+    trained for so long."""
     with box.open("r+b") as file:
         file.seek(PID_AT)
         file.write(struct.pack("=IIQqq16s", pid, 1999, 0, STARTED * 10**9, 0, b"node of a fleet."))
+        file.seek(layout.ENDED)
+        file.write(struct.pack("=Q", int(seconds * 1e9)))
         file.seek(HOST_AT)
         file.write(host.encode().ljust(64, b"\0"))
 
