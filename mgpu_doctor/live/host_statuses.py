@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mgpu_doctor.case.model import Case, State
@@ -48,20 +48,28 @@ class HostStatus:
 
 def list_hosts(case: Case, states: Sequence[HostState] = ()) -> tuple[HostStatus, ...]:
     """Returns the hosts that have ranks, in the order of ranks, then those that are not seen.
-    `states`: of the connected hosts; empty: the samples alone tell how old the data are."""
+    `states`: of the connected hosts; empty: the samples alone tell how old the data are. Ranks
+    whose host has no connection of its name are as old as the one heard last that has no ranks."""
     alive: dict[str, bool] = {}
     for rank in case.ranks:
         alive[rank.host] = alive.get(rank.host, False) or rank.state in ALIVE
     samples = _newest_two(case.host_samples, alive)
     known = {state.node or state.name: state for state in states}
-    hosts = [
-        _of_channel(known[name], samples.get(name, ()))
-        if name in known
-        else _of_samples(name, samples.get(name, ()), case.observed, alive=alive[name])
-        for name in alive
-    ]
-    unseen = (_of_channel(state, ()) for name, state in known.items() if name not in alive)
-    return (*hosts, *(host for host in unseen if host.trouble))
+    # Ranks in containers have other names than the hosts that report them.
+    others = [_of_channel(state, ()) for name, state in known.items() if name not in alive]
+    reporters = [host for host in others if host.heard is not None]
+
+    def find(name: str) -> HostStatus:
+        newest = samples.get(name, ())
+        if name in known:
+            return _of_channel(known[name], newest)
+        if not reporters:
+            return _of_samples(name, newest, case.observed, alive=alive[name])
+        latest = min(reporters, key=lambda host: host.heard or 0.0)
+        return replace(latest, name=name, sample=newest[-1] if newest else None)
+
+    hosts = [find(name) for name in alive]
+    return (*hosts, *(host for host in others if host.trouble))
 
 
 def _of_channel(state: HostState, newest: Sequence[HostSample]) -> HostStatus:

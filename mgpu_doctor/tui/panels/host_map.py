@@ -209,9 +209,11 @@ def cell_of_spot(row: Listed, spot: Spot, diagnosis: Diagnosis) -> int | None:
 
 
 def describe_silence(host: HostStatus) -> str:
-    """Returns how long a host was not heard, and why: `silent for 45 s: Connection refused`."""
-    words = "not heard" if host.heard is None else f"silent for {format_seconds(round(host.heard))}"
-    return words + (f": {text.line(host.trouble)}" if host.trouble else "")
+    """Returns how long a host was not heard, and why: `last heard 45 s ago: Connection refused`."""
+    age = None if host.heard is None else format_seconds(round(host.heard))
+    if host.trouble is None:
+        return f"silent for {age}"
+    return f"{'not heard' if age is None else f'last heard {age} ago'}: {text.line(host.trouble)}"
 
 
 def _info(ranks: RankMap, diagnosis: Diagnosis, width: int, view: View) -> Text:
@@ -222,10 +224,9 @@ def _info(ranks: RankMap, diagnosis: Diagnosis, width: int, view: View) -> Text:
             if RankKey.of(rank) == spot.rank:
                 return _describe_rank(rank, ranks.excess[place], width)
     grouping = ranks.grouping(view.by)
-    noun = grouping.by if grouping.by == HOST else "group"
-    many = f"{len(diagnosis.ranks)} ranks on {format_count(len(grouping.groups), noun)}"
-    if grouping.by != HOST:
-        many = many.replace(" on ", " in ")
+    where = ("on", HOST) if grouping.by == HOST else ("in", "group")
+    groups = format_count(len(grouping.groups), where[1])
+    many = f"{format_count(len(diagnosis.ranks), 'rank')} {where[0]} {groups}"
     if not ranks.steps:
         why = f": own work is not compared: {text.line(ranks.why)}" if ranks.why else ""
         return Text(text.cut(f"{many}{why}", width), style=DIM)

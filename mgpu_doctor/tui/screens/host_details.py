@@ -90,12 +90,13 @@ def _work(frame: Frame, host: HostStatus) -> Iterator[Text]:
         return
     numbers = [number for place in group.places if (number := ranks[place].rank) is not None]
     yield _row("ranks", format_ranks(numbers) if numbers else UNKNOWN)
-    beyond = UNKNOWN if group.excess is None else f"{max(0.0, group.excess) * 100:.0f} %"
-    yield _row(
-        "work",
-        f"{format_seconds(group.own)} per step, wait {format_seconds(group.wait)}; worst rank "
-        f"{beyond} beyond the others; last in {format_share(group.last)} of the latest steps",
-    )
+    compared = "not compared with other ranks"
+    if group.excess is not None:
+        beyond = f"{max(0.0, group.excess) * 100:.0f} %"
+        last = format_share(group.last)
+        compared = f"worst rank {beyond} beyond the others; last in {last} of the latest steps"
+    spent = f"{format_seconds(group.own)} per step, wait {format_seconds(group.wait)}"
+    yield _row("work", f"{spent}; {compared}")
 
 
 def _group(frame: Frame, name: str) -> RankGroup | None:
@@ -114,7 +115,7 @@ def _usage(host: HostStatus) -> Iterator[Text]:
     yield _row("cores", gauge(busy, BAR), f" {format_share(busy)} of {cores}, load {load}")
     used, total = sample.memory_used, sample.memory_total
     share = used / total if used is not None and total else None
-    cache = "" if sample.memory_cache is None else f", {format_bytes(sample.memory_cache)} cache"
+    cache = "" if not sample.memory_cache else f", {format_bytes(sample.memory_cache)} cache"
     of = f" {format_bytes(used)} of {format_bytes(total)}{cache}"
     yield _row("memory", gauge(share, BAR, alarm=True), of)
     for label, ways in TRAFFIC.items():

@@ -92,3 +92,16 @@ def test_hosts_that_never_joined_come_last_and_others_jobs_hosts_do_not() -> Non
         ("node-c", "refused"),
         ("node-d", UNANSWERED),
     ]
+
+
+def test_ranks_in_containers_are_as_old_as_what_their_host_sent() -> None:
+    outside = replace(LIVE, name="gpu-1", node="gpu-1", age=SILENT + 1)
+    for other, silent in (
+        (replace(outside, name="gpu-2", node="gpu-2", age=0.2), False),
+        (outside, True),
+    ):
+        hosts = list_hosts(case_of(), (outside, other))
+        assert [(host.name, host.silent) for host in hosts] == [
+            ("node-a", silent),
+            ("node-b", silent),
+        ]

@@ -114,7 +114,7 @@ def test_cells_are_read_without_colour() -> None:
 
 
 def test_a_silent_host_says_for_how_long_and_why() -> None:
-    assert row("node-03") == "  node-03 ········ silent for 45 s: connection reset"
+    assert row("node-03") == "  node-03 ········ last heard 45 s ago: connection reset"
     assert row("spare-1") == "  spare-1          not heard: Connection refused"
     lines = host_map.map_lines(JOB, 120, View())
     (silent,) = (line for line in lines if "node-03" in line.plain)
