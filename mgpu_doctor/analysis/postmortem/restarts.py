@@ -124,13 +124,16 @@ def _make_restart(
         saved=saved,
         lost_steps=lost_steps,
         error=min(raised, key=lambda error: error.at or 0.0).type if raised else None,
-        left=tuple(sorted(_hosts(ended) - _hosts(following))),
-        joined=tuple(sorted(_hosts(following) - _hosts(ended))),
+        left=_hosts_without(ended, following),
+        joined=_hosts_without(following, ended),
     )
 
 
-def _hosts(ranks: Sequence[Rank]) -> set[str]:
-    return {rank.host for rank in ranks}
+def _hosts_without(ranks: Sequence[Rank], others: Sequence[Rank]) -> tuple[str, ...]:
+    """The hosts of these ranks that have none of the others; empty if not all others are known."""
+    if len(others) < max((rank.world_size or 0 for rank in others), default=0):
+        return ()
+    return tuple(sorted({rank.host for rank in ranks} - {rank.host for rank in others}))
 
 
 def _find_failure(ranks: Sequence[Rank]) -> float | None:

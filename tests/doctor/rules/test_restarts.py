@@ -157,9 +157,13 @@ def test_a_restart_names_the_host_that_it_replaced() -> None:
         finding = found(moved)
         assert finding is not None
         assert said in finding.cause
-    finding = found(case)
-    assert finding is not None
-    assert "Restart 1" not in finding.cause
+    of_three = [replace(rank, world_size=3) for rank in on_hosts(before, "a", "b")]
+    unknown = job(of_three, on_hosts(after, "a", "c"), BEGAN + 1000)
+    for same, said in ((case, ""), (unknown, "Restart 1 went on without b.")):
+        finding = found(same)
+        assert finding is not None
+        assert ("Restart 1" in finding.cause) is bool(said)
+        assert said in finding.cause
 
 
 def test_what_the_launcher_said_about_a_replaced_rank_is_no_failure_now() -> None:
