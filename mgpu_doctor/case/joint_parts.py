@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,9 +25,9 @@ from mgpu_doctor.recording.joint_recordings import (
 )
 from mgpu_doctor.recording.layout import END, INFO
 
-TOGETHER = 5.0
-"""Seconds within which snapshots of several hosts show one moment of a job that stands still: the
-watchdogs of its nodes look at it every second."""
+TOGETHER = 10.0
+"""Seconds within which snapshots of several hosts show one moment of a job that stands still: each
+is taken once nothing has moved on its host for some seconds, and others confirm that."""
 MOST_UNSEEN = 8
 _JOIN_THEM = (
     "examine the recordings of all nodes together: `mgpu-doctor diagnose RECORDING RECORDING…`"
@@ -110,16 +110,21 @@ def _find_touched(host: Path) -> float:
         os.close(descriptor)
 
 
-def join_looks(looks: Mapping[str, Sequence[JobSnapshot]]) -> list[JobSnapshot]:
-    """The snapshots of several hosts, oldest first, those taken at one moment as one. A snapshot of
-    some hosts alone would show ranks that wait for others as if nobody knew of them. Those that a
-    gathered job has of all its hosts already, in the folder of any of them, stay as they are."""
+def join_looks(
+    looks: Mapping[str, Sequence[JobSnapshot]], parts: Collection[str]
+) -> list[JobSnapshot]:
+    """The snapshots of several hosts, oldest first, those taken at one moment as one. Moments at
+    which one of the hosts `parts` was not looked at are left out: ranks that wait for those of
+    another host would be seen as if these did not exist. Those that a gathered job has of all its
+    hosts already, in the folder of any of them, stay as they are."""
     whole = [one for snapshots in looks.values() for one in snapshots if one.hosts]
     if whole:
         return sorted(whole, key=lambda one: one.at)
-    taken = {host: list(snapshots) for host, snapshots in looks.items() if snapshots}
-    if len(taken) < 2:
-        return [snapshot for snapshots in taken.values() for snapshot in snapshots]
+    if len(parts) < 2:
+        return [snapshot for snapshots in looks.values() for snapshot in snapshots]
+    taken = {host: list(looks.get(host, ())) for host in sorted(parts)}
+    if not all(taken.values()):
+        return []
     first, *others = taken
     joined: list[JobSnapshot] = []
     for snapshot in taken[first]:

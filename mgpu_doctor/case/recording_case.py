@@ -129,7 +129,8 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
         for sample in lines.of([host], layout.DEVICE_SAMPLES, DeviceReader(host.name).decode)
     ]
     snapshots = join_looks(
-        {host.name: lines.of([host], layout.LOOKS, decode_job_snapshot) for host in hosts}
+        {host.name: lines.of([host], layout.LOOKS, decode_job_snapshot) for host in hosts},
+        parts.over,
     )
     current = _number_pids(current, snapshots)
     endings: list[Ending] = []

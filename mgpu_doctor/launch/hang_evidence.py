@@ -52,7 +52,8 @@ def longest_step(boxes: Path) -> float | None:
 
 def keep(recording: RunRecording, pid: int, unchanged: Callable[[], bool]) -> bool:
     """Samples the stacks of this process's job several times; returns whether it hangs with ranks
-    waiting. If so, records the snapshots and torch's flight recorder.
+    waiting. If so, records the snapshots and torch's flight recorder. If other nodes write into the
+    recording, keeps the snapshots anyway: their ranks may wait for ranks of this one.
 
     `unchanged`: waits until the next sample is due; returns False once the job makes progress.
     """
@@ -69,12 +70,13 @@ def keep(recording: RunRecording, pid: int, unchanged: Callable[[], bool]) -> bo
         lines.append(take_snapshot(job, aids=aids))
     seen = [snapshot for line in lines if (snapshot := read_job_snapshot(line)) is not None]
     hang = analyse_hang(seen, _positions(recording.boxes))
-    if hang is None or not hang.waiting:
-        return False  # no rank waits for another one, so this may be a legitimate wait
+    waits = hang is not None and bool(hang.waiting)
     host = recording.folder / layout.HOSTS / recording.host
     file = Lines(host / layout.LOOKS, LOOKS_LIMIT, samples=False)
-    for line in lines:
+    for line in lines if waits or recording.part != recording.folder else ():
         recording.guarded(partial(file.append, line))
+    if not waits:
+        return False  # no rank waits for another one here: ranks of other nodes may wait for these
     for form in gather_recorders(job, sockets, timeout=FLIGHT_PATIENCE).forms:
         recording.guarded(partial(_write, host / layout.FLIGHT, form))
     return True

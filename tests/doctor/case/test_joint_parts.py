@@ -116,7 +116,9 @@ def look(at: float) -> JobSnapshot:
 
 
 def test_looks_of_one_moment_are_one_and_others_are_left_out() -> None:
-    joined = join_looks({"n0": [look(10.0), look(30.0)], "n1": [look(11.0), look(50.0)], "n2": []})
+    looks = {"n0": [look(10.0), look(30.0)], "n1": [look(11.0), look(50.0)]}
+    joined = join_looks(looks, ["n0", "n1"])
     assert [(one.at, one.hosts) for one in joined] == [(11.0, ("n0", "n1"))]
     assert len({process.pid for process in joined[0].processes}) == 2
-    assert join_looks({"n0": [look(10.0)], "n1": []}) == [look(10.0)]
+    assert join_looks(looks, ["n0", "n1", "n2"]) == []
+    assert join_looks({"n0": [look(10.0)]}, ()) == [look(10.0)]
