@@ -292,7 +292,8 @@ class TopApp(ThemedApp):
     def action_try_fix(self) -> None:
         from mgpu_doctor.tui.jobs.trial_screen import offer_trials
 
-        offer_trials(self, self._diagnosis, self._selected_finding, readonly=self._readonly)
+        finding = self._selected_finding
+        offer_trials(self, self._turn, self._diagnosis, finding, readonly=self._readonly)
 
     def action_sort(self) -> None:
         orders = list(Order)

@@ -28,6 +28,7 @@ from mgpu_doctor.findings import Diagnosis, Finding
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.report import text
 from mgpu_doctor.report.proof_text import list_treatments
+from mgpu_doctor.tui.jobs.opening import Turn
 from mgpu_doctor.tui.jobs.starting import shown
 from mgpu_doctor.tui.keys import KeyHints
 
@@ -38,9 +39,9 @@ GLANCE = 0.25
 MOST_PRINTED = 1 << 16
 
 
-class TrialScreen(ModalScreen[None]):
-    """Asks, then runs the trials. `words`: the arguments of `mgpu-doctor`. `program`: what they are
-    given to."""
+class TrialScreen(ModalScreen[bool]):
+    """Asks, then runs the trials. Returns whether it ran them. `words`: the arguments of
+    `mgpu-doctor`; `program`: what they are given to."""
 
     DEFAULT_CSS = """
     TrialScreen > Vertical { background: $surface; border: round $accent; padding: 0 1; }
@@ -119,7 +120,7 @@ class TrialScreen(ModalScreen[None]):
     def action_leave(self) -> None:
         """Ends the trials, which then show what they measured so far; then closes the screen."""
         if self._process is None or self._is_over:
-            self.dismiss(None)
+            self.dismiss(self._is_over)
         else:
             self._interrupt()
 
@@ -145,9 +146,15 @@ class TrialScreen(ModalScreen[None]):
 
 
 def offer_trials(
-    app: App[Any], diagnosis: Diagnosis | None, finding: Finding | None, *, readonly: bool
+    app: App[Any],
+    turn: Turn,
+    diagnosis: Diagnosis | None,
+    finding: Finding | None,
+    *,
+    readonly: bool,
 ) -> None:
-    """Asks the user whether to try the finding's fixes, or says why that is not possible."""
+    """Asks the user whether to try the finding's fixes, or says why that is not possible. `turn`:
+    shows the job anew, with what the trials have shown."""
     if readonly or diagnosis is None or finding is None:
         app.notify(READONLY if readonly else NO_TREATMENT, markup=False)
         return
@@ -160,6 +167,12 @@ def offer_trials(
         app.notify(NOT_RECORDED, markup=False)
         return
     chosen = [word for name in names for word in ("--only", name)]
-    words = ("treat", str(Path(case.subject.ref).absolute()), *chosen)
+    recording = Path(case.subject.ref).absolute()
+    words = ("treat", str(recording), *chosen)
     still_runs = case.job.outcome in (Outcome.RUNNING, Outcome.HUNG)
-    app.push_screen(TrialScreen(words, still_runs=still_runs))
+
+    def closed(tried: bool | None) -> None:
+        if tried:
+            turn(recording)
+
+    app.push_screen(TrialScreen(words, still_runs=still_runs), closed)

@@ -37,7 +37,7 @@ async def test_nothing_is_started_before_yes_and_its_result_is_shown() -> None:
         await pilot.press("ctrl+y", "y")
         await until(pilot, lambda: f"tried {' '.join(WORDS)}" in screen_text(app), "the result")
         await pilot.press("escape")
-        await until(pilot, lambda: app.results == [None], "the way back")
+        await until(pilot, lambda: app.results == [True], "the way back")
     assert app.copied == [f"mgpu-doctor {' '.join(WORDS)}"]
 
 
@@ -55,7 +55,7 @@ async def test_a_job_that_still_runs_is_left_alone() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "The job still runs." in screen_text(app), "the reason")
         await pilot.press("y", "escape")
-        await until(pilot, lambda: app.results == [None], "the way back")
+        await until(pilot, lambda: app.results == [False], "the way back")
         assert "tried" not in screen_text(app)
 
 
@@ -85,6 +85,6 @@ async def test_what_cannot_be_tried_is_one_sentence(
     app = ScreenApp(TrialScreen(WORDS, still_runs=True))
     async with app.run_test(size=(120, 24), notifications=True) as pilot:
         await pilot.press("escape")
-        offer_trials(app, diagnosis, diagnosis.findings[0], readonly=readonly)
+        offer_trials(app, lambda _: None, diagnosis, diagnosis.findings[0], readonly=readonly)
         shown = answer or "mgpu-doctor treat /runs/4711 --only compile"
         await until(pilot, lambda: shown[:40] in screen_text(app), "the answer")
