@@ -131,7 +131,7 @@ def test_a_node_that_is_lost_is_named_from_its_last_copy(cluster: Path, home: st
     assert finding["victims"] == [0]
     assert found["job"]["outcome"] == "failed"
     last = {rank["rank"]: rank["last_step"] for rank in found["ranks"]}
-    assert last[0] - last[1] <= 60  # a second or two of steps
+    assert last[0] - last[1] <= 500  # half a minute of steps, as promised
 
 
 def run(*command: str) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -62,3 +65,12 @@ def test_accelerate() -> None:
 )
 def test_a_job_of_one_node(command: str) -> None:
     assert find(command) is None
+
+
+def test_hosts_of_a_job_of_one_node_are_refused() -> None:
+    command = (sys.executable, "-m", "mgpu_doctor", "run", "--hosts", "a,b", "--", "true")
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "--hosts needs a job that is started on each of its nodes" in line
