@@ -231,9 +231,13 @@ def _report_diagnosis(recording: Path, json_out: Path | None, quiet: bool) -> Di
 def _is_in_mid_line(recording: Path) -> bool:
     """Whether the job's output ends in an unfinished line, such as a progress bar."""
     from mgpu_doctor.case.captured_console import read_streams
+    from mgpu_doctor.recording.joint_recordings import name_host
 
     last = read_streams(recording, most=1)
-    return any(last[stream][-1] for stream in ("console", "stderr") if stream in last)
+    own = [
+        f"{host}{stream}" for host in ("", f"{name_host()} ") for stream in ("console", "stderr")
+    ]
+    return any(last[stream][-1] for stream in own if stream in last)
 
 
 def _diagnose(recording: Path) -> Diagnosis | None:

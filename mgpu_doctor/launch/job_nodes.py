@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from mgpu_probes.outside.jobs.launchers import find_launcher
 
+from mgpu_doctor.recording.home import job_name
+
 LONGEST_KEY = 300
 _COUNT = ("nnodes", "num_machines")
 _NUMBER = ("node_rank", "machine_rank")
@@ -35,11 +37,12 @@ def find_job_nodes(environment: Mapping[str, str], command: Sequence[str]) -> Jo
     """The nodes of the job that `command` is a part of; None if it has one node, if it is unknown
     how many, or if several tasks of a Slurm step share a node."""
     if "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
-        return _find_step(environment)
+        return _find_step(environment, job_name(command))
     return _find_launched(environment, command)
 
 
-def _find_step(environment: Mapping[str, str]) -> JobNodes | None:
+def _find_step(environment: Mapping[str, str], name: str) -> JobNodes | None:
+    """`name`: of the script, because a step may run several at the same time."""
     names = ("SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
     nodes, tasks, number = (_whole(environment.get(name)) for name in names)
     job, step = environment.get("SLURM_JOB_ID"), environment["SLURM_STEP_ID"]
@@ -47,7 +50,8 @@ def _find_step(environment: Mapping[str, str]) -> JobNodes | None:
         return None
     cluster = environment.get("SLURM_CLUSTER_NAME", "")
     requeue = environment.get("SLURM_RESTART_COUNT", "0")
-    return JobNodes(f"slurm {cluster} {job}.{step} {requeue}"[:LONGEST_KEY], nodes, number, job)
+    key = f"slurm {cluster} {job}.{step} {requeue} {name}"
+    return JobNodes(key[:LONGEST_KEY], nodes, number, job)
 
 
 def _find_launched(environment: Mapping[str, str], command: Sequence[str]) -> JobNodes | None:

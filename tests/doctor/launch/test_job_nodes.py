@@ -28,7 +28,7 @@ def find(command: str, **environment: str) -> JobNodes | None:
 
 def test_a_task_per_node_of_a_slurm_step() -> None:
     found = find("python train.py", **STEP)
-    assert found == JobNodes("slurm c 4711.2 0", 4, 3, "4711")
+    assert found == JobNodes("slurm c 4711.2 0 train", 4, 3, "4711")
     requeued = find("python train.py", **STEP, SLURM_RESTART_COUNT="1")
     assert requeued is not None
     assert requeued.key != found.key
