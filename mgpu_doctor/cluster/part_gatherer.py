@@ -18,17 +18,18 @@ from mgpu_doctor.case.model import AskedHost
 from mgpu_doctor.cluster.agent_messages import JobFacts
 from mgpu_doctor.cluster.engine import Engine, Trouble
 from mgpu_doctor.cluster.gathered_job import GatheredJob
-from mgpu_doctor.cluster.host_channel import Link
+from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.host_mirror import HostRefused
 from mgpu_doctor.errors import DoctorError
-from mgpu_doctor.recording.layout import HOSTS, INFO
+from mgpu_doctor.recording.layout import END, HOSTS, INFO
 from mgpu_doctor.recording.write import write_whole
 
 EVERY = 2.0
 """Seconds between two polls of a node: what is lost with it."""
 POLL = 0.5
 NICE = 19
+SHARES = "it writes into the same folder"
 
 
 class Request(TypedDict):
@@ -55,7 +56,7 @@ class JointJob(GatheredJob):
         if host in self._parts:
             return
         if host == self._own or (self.folder / HOSTS / host / INFO).exists():
-            raise HostRefused(Trouble("it writes into the same folder", "nothing"))
+            raise HostRefused(Trouble(SHARES, "nothing"))
         super().add_host(host)
 
     def note_hosts(self, asked: tuple[AskedHost, ...]) -> None:
@@ -89,8 +90,15 @@ def gather(request: Request, stop: int) -> dict[str, str]:
         return {
             f"host {state.name}": state.trouble.reason
             for state in fleet.states()
-            if state.link is not Link.LIVE and state.trouble is not None and state.node is None
+            if state.trouble is not None and _is_missing(job.folder, state)
         }
+
+
+def _is_missing(folder: Path, state: HostState) -> bool:
+    """Whether something that a host recorded may not be here."""
+    shares = state.trouble is not None and state.trouble.reason == SHARES
+    has_all = (folder / HOSTS / (state.node or state.name) / END).exists()
+    return state.link is not Link.LIVE and not shares and not has_all
 
 
 def _find_hosts(request: Request) -> tuple[Sequence[str], Engine]:

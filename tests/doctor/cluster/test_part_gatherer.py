@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from mgpu_doctor.cluster.engine import Trouble
+from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_mirror import HostRefused
-from mgpu_doctor.cluster.part_gatherer import JointJob
+from mgpu_doctor.cluster.part_gatherer import SHARES, JointJob, _is_missing
 from mgpu_doctor.recording.layout import END, HOSTS, INFO
 
 
@@ -34,3 +36,21 @@ def test_a_host_that_writes_there_itself_is_left_alone(tmp_path: Path) -> None:
     for host in ("a", "b"):
         with pytest.raises(HostRefused):
             job.add_host(host)
+
+
+def host(name: str, reason: str | None, link: Link = Link.BROKEN) -> HostState:
+    trouble = None if reason is None else Trouble(reason, "-")
+    return HostState(name, name, link, 1.0, trouble, 0, 0.0)
+
+
+def test_only_hosts_that_may_have_more_are_missing(tmp_path: Path) -> None:
+    (tmp_path / HOSTS / "done").mkdir(parents=True)
+    (tmp_path / HOSTS / "done" / END).write_text("{}")
+    states = [
+        host("done", "its channel ended"),
+        host("here", SHARES),
+        host("lost", "its channel ended"),
+        host("full", "its recording cannot be written here: No space left on device"),
+        host("live", None, Link.LIVE),
+    ]
+    assert [one.name for one in states if _is_missing(tmp_path, one)] == ["lost", "full"]
