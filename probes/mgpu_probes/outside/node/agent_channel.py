@@ -19,6 +19,7 @@ import time
 from typing import Any
 
 Json = dict[str, Any]
+AT_ONCE = 1 << 16
 LINE = 720
 """Bytes of a line before they become text: srun splits lines of more than 1,024 characters."""
 
@@ -33,6 +34,7 @@ class AgentChannel:
         self._longest = longest
         self._name = sys.argv[1] if len(sys.argv) > 1 else None
         """What requests call this host, if the channel is one of several hosts."""
+        self._waiting = bytearray()
         self._out = os.dup(1)
         os.dup2(2, 1)  # nothing that is printed by accident gets into the stream
         threading.Thread(target=self._listen, daemon=True).start()
@@ -59,10 +61,15 @@ class AgentChannel:
         os._exit(0)
 
     def write(self, data: bytes) -> None:
-        """Writes all of it; a reader that takes no more makes the agent wait, and nobody else."""
-        if self._name is not None:
-            data = to_lines(data)
-        view = memoryview(data)
+        """Collects what is to be sent: a write for each frame would wake the reader each time."""
+        self._waiting += data
+        if len(self._waiting) >= AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends all of it; a reader that takes no more makes the agent wait, and nobody else."""
+        data, self._waiting = bytes(self._waiting), bytearray()
+        view = memoryview(data if self._name is None else to_lines(data))
         try:
             while view:
                 view = view[os.write(self._out, view) :]

@@ -105,7 +105,7 @@ class BoxStream:
                 yield from self._changed_chunks(number, offset, size)
         if header != self._header:
             self._header = header
-            yield pack_frame("header", zlib.compress(header, 1), box=number)
+            yield pack_frame("header", _pack(header), box=number)
 
     def _new_records(self, number: int, ring: _Ring, newest: int) -> Iterator[bytes]:
         sent = self._sent[ring.name]
@@ -143,7 +143,7 @@ class BoxStream:
             crc = zlib.crc32(chunk)
             if self._crcs.get(offset + at, self._unsent_crcs.get(len(chunk))) != crc:
                 self._crcs[offset + at] = crc
-                yield pack_frame("chunk", zlib.compress(chunk, 1), box=number, at=offset + at)
+                yield pack_frame("chunk", _pack(chunk), box=number, at=offset + at)
 
 
 def _read_geometry(header: bytes, size: int) -> tuple[list[_Ring], list[tuple[int, int]]]:
@@ -181,6 +181,13 @@ def _is_valid(raw: bytes, at: int, size: int, sequence: int) -> bool:
         return False
     (crc,) = struct.unpack_from("=I", raw, at + size - 4)
     return bool(zlib.crc32(raw[at : at + size - 4]) == crc)
+
+
+def _pack(data: bytes) -> bytes:
+    """Compressed with little memory: a page of it would otherwise take most of its time to get
+    it."""
+    packer = zlib.compressobj(1, zlib.DEFLATED, 10, 2)
+    return packer.compress(data) + packer.flush()
 
 
 def _word(header: bytes, at: int) -> int:

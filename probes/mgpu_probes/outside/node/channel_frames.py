@@ -20,6 +20,7 @@ MOST_BODY = 1 << 19
 """Bytes of a body that the agent fills: large data is sent in several frames."""
 _LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<H")
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class BadStream(ValueError):  # noqa: N818 - a noun, like BadBox
@@ -35,7 +36,7 @@ class RawFrame(NamedTuple):
 
 def pack_frame(kind: str, body: bytes = b"", **facts: Any) -> bytes:
     """One frame. Raises ValueError if it is too long."""
-    head = json.dumps({"kind": kind, **facts}, separators=(",", ":")).encode()
+    head = _encode({"kind": kind, **facts}).encode()
     length = _HEAD.size + len(head) + len(body)
     if length > MOST_FRAME or len(head) > 0xFFFF:
         raise ValueError(f"a frame of {length} bytes is too long")

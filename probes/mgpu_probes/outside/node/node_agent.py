@@ -81,6 +81,7 @@ class Agent:
     def _wait(self, until: float, *, for_clock: bool = False) -> None:
         """Answers requests until the next poll, or one about the clock. An empty one only shows
         that the reader is there."""
+        self._channel.flush()
         while (left := until - time.monotonic()) > 0:
             try:
                 request = self._channel.requests.get(timeout=left)
@@ -88,12 +89,14 @@ class Agent:
                 return
             if isinstance(asked := request.get("clock"), float):
                 self._send("clock", asked=asked, arrived=request["arrived"], at=time.time())
+                self._channel.flush()
                 if for_clock:
                     return
             number = request.get("stacks")
             if type(number) is int and 0 <= number < len(self._jobs.jobs):
                 self._send_stacks(self._jobs.jobs[number])
             self._write_all(self._requests.answer(request, self._jobs.boxes))
+            self._channel.flush()
 
     def _send_stacks(self, job: NodeJob) -> None:
         """Sends a snapshot of the job's processes and their stacks."""

@@ -61,6 +61,7 @@ class PreflightAgent:
             "collective": lambda given: {"ranks": self._run_torch(given["ranks"])},
         }
         while True:
+            self._channel.flush()
             request = self._channel.requests.get()
             try:
                 report = tests[request["test"]](request)
