@@ -22,6 +22,7 @@ from mgpu_doctor.analysis.cost.communication_cost import Moving, moving
 from mgpu_doctor.analysis.cost.what_if import saved_without_phase
 from mgpu_doctor.analysis.machines.cpu_contention import Surroundings, find_crowded, surroundings
 from mgpu_doctor.analysis.machines.host_devices import Watched, watch
+from mgpu_doctor.analysis.machines.host_links import HostLink, measure_links
 from mgpu_doctor.analysis.machines.rank_devices import OnDevice, on_devices, why_unknown
 from mgpu_doctor.analysis.postmortem.driver_xids import Xid, find_xids
 from mgpu_doctor.analysis.postmortem.postmortem import PostMortem, examine_failures
@@ -120,6 +121,8 @@ class Measures:
     surroundings: Mapping[int, Surroundings] = field(default_factory=dict)
     crowded: frozenset[int] = frozenset()
     """Ranks on hosts whose cores other processes than this job kept busy."""
+    links: tuple[HostLink, ...] = ()
+    """What the network between the hosts did while the job trained; empty: not known."""
     replicas: Replicas = field(default_factory=Replicas)
     devices: Mapping[int, OnDevice] | None = None
     """Rank -> its GPU while it trained; ranks with an unknown GPU are left out."""
@@ -284,6 +287,7 @@ def _with_structure(seen: Measures) -> Measures:
         structure=structure_of(ranks),
         surroundings=surroundings(seen.case),
         crowded=find_crowded(seen.case),
+        links=measure_links(seen.case),
         replicas=compare(ranks),
     )
 
@@ -312,11 +316,7 @@ def _with_steps(seen: Measures) -> Measures:
     first = ranks[0]
     ranks = tuple(on_one_clock(rank) for rank in ranks)
     shares = phase_shares(ranks, INPUT)
-    alone = replace(
-        timed,
-        coverage=coverage(ranks),
-        input_shares=shares,
-    )
+    alone = replace(timed, coverage=coverage(ranks), input_shares=shares)
     if len(ranks) < 2 and (case.job.world_size or 1) - len(serving) < 2:
         saved = max(shares.values()) if shares else None
         return replace(alone, input_saved=saved, long_steps=long_steps_of(_whole(first)))

@@ -36,6 +36,8 @@ LEAST_PER_STEP, BULK_PER_STEP = 1 << 14, 1 << 20
 """Bytes sent per step, from which a round trip counts, and from which a rate does: less is heard of
 the network in the first bursts of a connection."""
 LEAST_SAMPLES = 2
+MANY = 64
+"""Links from which on one of them is compared with all: a single one does not move their median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,10 @@ def measure_links(case: Case) -> tuple[HostLink, ...]:
         if sample.links and sample.host in hosts:
             samples[str(sample.host)].append(sample)
     names = _name_addresses(samples)
+    spans = _find_spans(case)
     links = []
     for host, own in samples.items():
-        begin, end = _span(case, host)
+        begin, end = spans.get(host, (0.0, float("inf")))
         series: dict[str, list[tuple[float, TcpLink]]] = defaultdict(list)
         for sample in own:
             for address, link in sample.links.items() if begin <= sample.at <= end else ():
@@ -112,18 +115,16 @@ def _name_addresses(samples: Mapping[str, Iterable[HostSample]]) -> dict[str, st
     return {address: min(hosts) for address, hosts in owners.items() if len(hosts) == 1}
 
 
-def _span(case: Case, host: str) -> tuple[float, float]:
-    """From the end of the warm-up of a host's ranks to their last step, in seconds since the
-    epoch."""
-    begin, end = 0.0, float("inf")
+def _find_spans(case: Case) -> dict[str, tuple[float, float]]:
+    """Host -> from the end of its ranks' warm-up to their last step, in seconds since the epoch."""
+    spans: dict[str, tuple[float, float]] = {}
     for rank in case.ranks:
-        if rank.host != host:
-            continue
         ends = all_after_warm_up(rank.steps)["end_ns"]
         if len(ends):
-            begin = max(begin, float(ends[0]) * 1e-9 + rank.clock_offset)
-            end = min(end, float(ends[-1]) * 1e-9 + rank.clock_offset)
-    return begin, end
+            begin, end = spans.get(rank.host, (0.0, float("inf")))
+            first, last = (float(ends[at]) * 1e-9 + rank.clock_offset for at in (0, -1))
+            spans[rank.host] = max(begin, first), min(end, last)
+    return spans
 
 
 def _sum_up(source: str, target: str, readings: Sequence[tuple[float, TcpLink]]) -> HostLink:
@@ -159,13 +160,15 @@ def _grown(counter: Iterable[float | None]) -> float:
 def find_slow_links(links: Sequence[HostLink], step: float) -> tuple[SlowLink, ...]:
     """The links that are slow, of those that carry something in each step of `step` seconds."""
     used = [link for link in links if link.per_second * step >= LEAST_PER_STEP]
+    of_all = _find_usual(used)
     slow = []
     for link in used:
-        others = [one for one in used if {one.source, one.target} != {link.source, link.target}]
-        times = [one.round_trip for one in others if one.round_trip is not None]
-        rates = [one.rate for one in others if one.rate is not None]
-        usual_time = median(times) if times else None
-        usual_rate = median(rates) if rates else None
+        usual_time, usual_rate = of_all
+        if len(used) < MANY:
+            ends = {link.source, link.target}
+            usual_time, usual_rate = _find_usual(
+                [one for one in used if {one.source, one.target} != ends]
+            )
         found = SlowLink(
             link,
             usual_time,
@@ -179,6 +182,13 @@ def find_slow_links(links: Sequence[HostLink], step: float) -> tuple[SlowLink, .
         if found.has_long_round_trip or found.has_low_rate or found.is_lossy:
             slow.append(found)
     return tuple(slow)
+
+
+def _find_usual(links: Sequence[HostLink]) -> tuple[float | None, float | None]:
+    """The medians of round trips and rates."""
+    times = [one.round_trip for one in links if one.round_trip is not None]
+    rates = [one.rate for one in links if one.rate is not None]
+    return median(times) if times else None, median(rates) if rates else None
 
 
 def _is_long(seconds: float | None, usual: float | None) -> bool:

@@ -15,7 +15,6 @@ from mgpu_doctor.analysis.machines.host_links import (
     SlowLink,
     find_common_host,
     find_slow_links,
-    measure_links,
 )
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
@@ -52,8 +51,7 @@ class LinkCost:
 
 def measure_link_cost(measures: Measures, least: float) -> LinkCost | None:
     """None: no link is known to be slow, or what it costs is less than `least` of the step."""
-    step = measures.step_seconds
-    links = measure_links(measures.case)
+    step, links = measures.step_seconds, measures.links
     moved = exposed_share(measures, exchanged(measures)) if links else None
     if moved is None or not step:
         return None
