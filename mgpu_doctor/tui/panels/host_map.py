@@ -31,10 +31,11 @@ from mgpu_doctor.tui.filter.matching import format_left, kept, kept_by, shown
 from mgpu_doctor.tui.panels.gpu_columns import without_domain
 from mgpu_doctor.tui.panels.heatmap import LEVELS, legend, level
 from mgpu_doctor.tui.panels.rank_table import blamed_ranks
-from mgpu_doctor.tui.panels.table_cells import DIM, NOTE, Column, Rows, cell, fitting
+from mgpu_doctor.tui.panels.table_cells import DIM, FULL, NOTE, Column, Rows, cell, fitting
 from mgpu_doctor.tui.view import RankKey, Row, Spot, View
 
 FAILED, HUNG, MISSING = MARKS[Tone.CRITICAL], MARKS[Tone.WARNING], "○"
+CURSOR = "▾"
 ALARM = STYLES[Tone.CRITICAL]
 MARKS_OF = {"hung": HUNG, "missing": MISSING}
 """State -> the cell of a rank; of other failures `FAILED`."""
@@ -100,7 +101,11 @@ def map_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     listed = listed_groups(frame, view)
     sheet = _Sheet.fit(frame, listed, width, view)
     lines = lines_of(listed, sheet.cells)
-    head = [_info(ranks, diagnosis, width, view), sheet.head()]
+    row = row_of_spot(listed, view.spot)
+    chosen = (
+        cell_of_spot(listed[row], view.spot, diagnosis) if view.spot and row is not None else None
+    )
+    head = [_info(ranks, diagnosis, width, view), sheet.head(chosen)]
     if view.filter is not None:
         left = sum(len(row.places) for row in listed)
         note = format_left(left, len(diagnosis.ranks), "rank", view.filter)
@@ -325,9 +330,12 @@ class _Sheet:
             spot=view.spot,
         )
 
-    def head(self) -> Text:
-        shown_by = cell(self.by if self.by != HOST else "host", Column("", self.name), DIM)
-        made = Text.assemble("  ", shown_by, " ", (" " * self.cells, ""))
+    def head(self, chosen: int | None) -> Text:
+        """Returns the titles of columns. `chosen`: the selected cell of its row, which is marked: a
+        full block cannot be reversed."""
+        made = Text.assemble("  ", cell(self.by, Column("", self.name), DIM), " ")
+        mark = "" if chosen is None else " " * (chosen % self.cells) + CURSOR
+        made.append(mark.ljust(self.cells), style="bold")
         for column in self.columns:
             made.append(" ").append_text(cell(column.title, column, DIM))
         made.truncate(self.width, overflow="ellipsis")
@@ -340,7 +348,7 @@ class _Sheet:
         made = Text.assemble(("▸" if group.blamed and first else " ", "bold red"), " ")
         label = cell(text.cut(name, self.name), Column("", self.name))
         label.stylize("bold" if group.blamed else "dim" if silent else "")
-        if first and self.spot == Spot(group.name):
+        if first and self.spot is not None and self.spot.group == group.name:
             label.stylize("reverse")
         made.append_text(label).append(" ")
         chosen = self.spot.rank if self.spot and self.spot.group == group.name else None
@@ -365,7 +373,8 @@ class _Sheet:
             glyph, style = level(excess)
         style = DIM if silent else style
         style += " underline" if rank.rank in self.blamed else ""
-        style += " reverse" if chosen is not None and RankKey.of(rank) == chosen else ""
+        if chosen is not None and RankKey.of(rank) == chosen:
+            style += " bold" if glyph == FULL else " reverse"
         return glyph, style
 
     def worst(self, row: Listed) -> Text:

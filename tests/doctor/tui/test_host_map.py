@@ -226,6 +226,8 @@ async def test_arrows_move_over_hosts_and_ranks_and_enter_opens_them() -> None:
         assert app.view.rank == slow
         text = "rank 42 on node-05.cluster: own work +101 % beyond the others, running, step 399"
         await until(pilot, lambda: text in screen_text(app), "what is known of it")
+        title, worst = screen_text(app).splitlines()[6:8]
+        assert title.index("▾") == worst.index("█")
         await pilot.press("down")
         below = Spot(NODES[8], RankKey(66, NODES[8]))
         await until(pilot, lambda: app.view.spot == below, "the cell below")
