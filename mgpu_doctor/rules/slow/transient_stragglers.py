@@ -13,7 +13,7 @@ from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from mgpu_doctor.analysis.stalls.unexplained_stalls import STANDS_OUT
 from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES
 from mgpu_doctor.findings import Finding, Fix, Predicted, Severity
-from mgpu_doctor.formatting import format_ranks, format_share
+from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
 from mgpu_doctor.rules.advice import next_time, on_process
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.slow.host_contention import clear_cores, find_host_cause
@@ -207,7 +207,10 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
         turns = " alternately" if several else ""
         ready = queued(measures, stalls)
         by_host = _may_be_hosts(measures, stalls, ready)
+        used_up = None if ready is not None else _find_used_up_quota(measures, stalls)
         fix = _find(measures, stalls) if ready is None else clear_cores(ready.around)
+        if used_up is not None:
+            fix = _raise_quota(stalls)
         yield finding(
             measures,
             stalls,
@@ -216,7 +219,7 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
             f"{'stall' if several else 'stalls'}{turns} {when(measures, stalls)}, "
             f"{each_lasts(stalls)}",
             cause=f"In {which}, {DOES[stalls.phase]}."
-            f"{busy(stalls) if ready is None else _without_core(ready)}"
+            f"{_why(stalls, ready, used_up)}"
             f"{MAY_HIT_ANY_RANK if by_host else ''}",
             severity=Severity.INFO if by_host else None,
             ruled_out=("garbage collection", "checkpoints", "evaluation"),
@@ -226,6 +229,42 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 ),
             ),
         )
+
+
+def _why(stalls: Stalls, ready: Queued | None, used_up: Surroundings | None) -> str:
+    """What the main thread did meanwhile; begins with a space."""
+    if ready is not None:
+        return _without_core(ready)
+    if used_up is not None and used_up.quota is not None:
+        return (
+            f" Its control group had used up its CPU quota ({used_up.quota:g} cores) for "
+            f"{format_seconds(used_up.throttled)} of every second, summed over cores."
+        )
+    return busy(stalls)
+
+
+def _find_used_up_quota(measures: Measures, stalls: Stalls) -> Surroundings | None:
+    """The surroundings of a stalling rank if all of these were stopped by a CPU quota for at least
+    half of their stalls, and no other rank was stopped half as much; None: that is not known."""
+    if measures.joined is None:
+        return None
+    stopped = {rank: measures.surroundings.get(rank, UNSEEN) for rank in measures.joined.ranks}
+    own = [stopped.pop(rank) for rank in stalls.ranks]
+    least = min((around.throttled or 0.0) for around in own)
+    lasted = float(np.nansum(measures.joined.wall[:, measures.joined.ranks.index(stalls.ranks[0])]))
+    if least * lasted < DECIDES * stalls.total or any(around.quota is None for around in own):
+        return None
+    others = max(((around.throttled or 0.0) for around in stopped.values()), default=0.0)
+    return own[0] if others < DECIDES * least else None
+
+
+def _raise_quota(stalls: Stalls) -> Fix:
+    return Fix(
+        "raise-quota",
+        f"Raise the CPU quota of {format_ranks(stalls.ranks)}, or remove it",
+        "docker update --cpus N CONTAINER; Kubernetes: resources.limits.cpu (or no limit, requests "
+        "alone); systemd: systemctl set-property UNIT CPUQuota=N00%; Slurm: more --cpus-per-task.",
+    )
 
 
 def _may_be_hosts(measures: Measures, stalls: Stalls, ready: Queued | None) -> bool:

@@ -231,6 +231,23 @@ def test_stalls_of_a_rank_whose_core_others_have(queued: float, fix: str, expect
     assert advised.predicted is not None
 
 
+@pytest.mark.parametrize(
+    ("throttled", "others", "fix"),
+    [(0.2, None, "raise-quota"), (0.2, 0.15, "find-stall"), (0.02, None, "find-stall")],
+)
+def test_stalls_of_a_rank_that_a_quota_stops(
+    throttled: float, others: float | None, fix: str
+) -> None:
+    around = {
+        rank: ProcessLoad(throttled=throttled if rank == 3 else others, quota=0.5)
+        for rank in range(4)
+    }
+    (finding,) = diagnose_warnings(sampled(on_host(stalled("backward", 3)), around))
+    assert finding.code == "straggler-transient"
+    assert ("CPU quota (0.5 cores) for 200 ms" in finding.cause) is (fix == "raise-quota")
+    assert [each.id for each in finding.fixes] == [fix]
+
+
 AT_TIMES = [10, 17, 42, 45, 51, 66, 78, 83, 101, 110, 124, 149]
 """Steps at no regular distance."""
 
