@@ -27,7 +27,7 @@ from mgpu_doctor.tui.frame_thread import FrameMade, FrameMissed, Frames
 from mgpu_doctor.tui.jobs import opening
 from mgpu_doctor.tui.jobs.greeting import Greeting
 from mgpu_doctor.tui.map_panel import MapPanel
-from mgpu_doctor.tui.panel import FindingsPanel, Panel, Room
+from mgpu_doctor.tui.panel import FindingsPanel, GraphsPanel, Panel, Room
 from mgpu_doctor.tui.panels import gpu_table, header, machine_graphs, process_table
 from mgpu_doctor.tui.process_panel import ProcessesPanel
 from mgpu_doctor.tui.screens.base import FindingPage, FollowingScreen, help_page
@@ -112,7 +112,7 @@ class TopApp(ThemedApp):
         yield GpusPanel(
             gpu_table.gpu_lines, "GPUs", id="gpus", entitle=header.gpus_title, room=Room(10, 3)
         )
-        yield Panel(
+        yield GraphsPanel(
             machine_graphs.machine_lines,
             "Machine",
             id="machine",

@@ -228,6 +228,18 @@ def _same(text: Text, other: Text) -> bool:
     return text is other or (text == other and text.style == other.style)
 
 
+class GraphsPanel(Panel):
+    """Graphs of the last minutes, drawn for every second frame: they move by whole cells, and cost
+    half."""
+
+    def show(self, frame: Frame, view: View) -> None:
+        drawn = self._shown[0].at if self._shown is not None and self._lines else None
+        is_graphed = frame.diagnosis is None and frame.replay is None
+        soon = 1.5 * max(1.0, frame.interval)
+        if drawn is None or not is_graphed or not 0 <= frame.at - drawn < soon:
+            super().show(frame, view)
+
+
 class FindingsPanel(Panel):
     """The panel in which a finding can be selected and opened."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from rich.text import Text
@@ -11,9 +12,10 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.panel import Panel
+from mgpu_doctor.tui.panel import GraphsPanel, Panel
 from mgpu_doctor.tui.panels.table_cells import Rows
 from mgpu_doctor.tui.view import View
+from tests.support.frames import STRAGGLER
 from tests.support.screens import screen_text
 
 ROWS = 40
@@ -147,3 +149,26 @@ async def test_what_changed_while_it_was_hidden_or_smaller_is_shown() -> None:
         await pilot.pause()
         assert "a fourth" in screen_text(app)
         assert "a third" not in screen_text(app)
+
+
+async def test_graphs_are_drawn_for_every_second_frame_and_at_once_where_a_job_comes() -> None:
+    drawn: list[float] = []
+
+    def draw(frame: Frame, _width: int, _view: View) -> Sequence[Text]:
+        drawn.append(frame.at)
+        return [Text("graph")] if frame.diagnosis is None else []
+
+    class Graphed(App[None]):
+        def compose(self) -> ComposeResult:
+            yield GraphsPanel(draw, "Machine", id="machine")
+
+    app = Graphed()
+    async with app.run_test() as pilot:
+        panel = app.query_one(GraphsPanel)
+        for at in (10.0, 11.0, 12.0, 13.0, 14.0):
+            panel.show(Frame(at, "live"), View())
+        await pilot.pause()
+        assert sorted({*drawn}) == [10.0, 12.0, 14.0]
+        panel.show(replace(STRAGGLER, at=15.0), View())
+        assert drawn[-1] == 15.0
+        assert not panel.display
