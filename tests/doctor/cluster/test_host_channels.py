@@ -91,6 +91,17 @@ def test_ranks_are_found_and_followed(rank: NodeRank) -> None:
         assert [state.lost for state in fleet.states()] == [0]
 
 
+def test_its_clock_is_compared_before_boxes_arrive(rank: NodeRank) -> None:
+    """Both clocks are this machine's, so the truth is 0."""
+    with Fleet(["here"], ShellEngine(), EVERY) as fleet:
+        polled(fleet, lambda: bool(copies(fleet, rank)))
+        (state,) = fleet.states()
+        assert state.ahead is not None
+        assert state.clock_error is not None
+        assert abs(state.ahead) <= state.clock_error
+        assert state.corrected == 0.0
+
+
 def test_the_agent_ends_with_its_channel(rank: NodeRank) -> None:
     with Fleet(["here"], ShellEngine(), EVERY) as fleet:
         fleet.wait_until_read(30)
