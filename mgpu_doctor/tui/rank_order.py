@@ -8,10 +8,10 @@ from typing import Any
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.rank_map import own_work
 from mgpu_doctor.report.rank_rows import state
-from mgpu_doctor.tui.filter.fields import own_seconds, wait_seconds
 from mgpu_doctor.tui.filter.matching import gpus, used
-from mgpu_doctor.tui.view import Order, Row, View
+from mgpu_doctor.tui.view import Order, View
 
 URGENT = ("hung", "dead", "missing", "exited", "waiting", "running")
 """States, most urgent first."""
@@ -26,7 +26,7 @@ def ordered(
     key: dict[Order, Callable[[RankSummary], Any]] = {
         Order.RANK: lambda rank: rank.rank,
         Order.OWN: lambda rank: _negative(own_work(rank)),
-        Order.WAIT: lambda rank: _negative(_only(wait_seconds(Row(rank)))),
+        Order.WAIT: lambda rank: _negative(rank.phases.get("wait")),
         Order.STEP: lambda rank: rank.last_step,
         Order.MEMORY: lambda rank: _negative(memory(rank)) if memory else None,
         Order.STATE: _urgency,
@@ -36,11 +36,6 @@ def ordered(
     known = [rank for rank in ranks if by(rank) is not None]
     unknown = [rank for rank in ranks if by(rank) is None]
     return sorted(known, key=by, reverse=view.reversed) + unknown
-
-
-def own_work(rank: RankSummary) -> float | None:
-    """Returns the rank's own work in seconds per step, as far as measured."""
-    return _only(own_seconds(Row(rank)))
 
 
 def memory_of(frame: Frame) -> Memory:
@@ -76,10 +71,6 @@ def _urgency(rank: RankSummary) -> tuple[int, str]:
     shown = str(getattr(rank.state, "value", rank.state))
     place = URGENT.index(shown) if shown in URGENT else len(URGENT)
     return place, state(rank)
-
-
-def _only(values: Sequence[float]) -> float | None:
-    return values[0] if values else None
 
 
 def _negative(value: float | None) -> float | None:

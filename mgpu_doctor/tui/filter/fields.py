@@ -158,16 +158,6 @@ def _phases(name: str, names: Sequence[str]) -> NumberField:
     return NumberField(name, _seconds(names), SECONDS, share=_share(names))
 
 
-_work_seconds = _seconds([name for name in PHASES if name not in NOT_WORK])
-
-
-def own_seconds(row: Row) -> Numbers:
-    """Returns the rank's own work per step; nothing if it contains waits that no hook sees."""
-    return () if row.rank is None or row.rank.unseen_waits else _work_seconds(row)
-
-
-wait_seconds = _seconds(["wait"])
-
 _ALL: tuple[Field, ...] = (
     NumberField("gpu", _of_device("index"), COUNT, whole=True),
     TextField("name", lambda row: _texts(row.device.name) if row.device else ()),

@@ -233,6 +233,7 @@ async def test_arrows_move_over_hosts_and_ranks_and_enter_opens_them() -> None:
         await until(pilot, lambda: app.view.spot == below, "the cell below")
         await pilot.press("home", "left", "left")
         await until(pilot, lambda: app.view.spot == Spot(NODES[5], RankKey(40, NODES[5])), "home")
+        assert "This key works in a replay" not in screen_text(app)
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RankScreen), "the rank's page")
         await pilot.press("escape", "left", "enter")
