@@ -74,7 +74,8 @@ def run_observed(
 
     if json_out is not None and not _is_writable(json_out):
         refuse(f"{json_out} cannot be written: name another file with --json-out.")
-    nodes = find_job_nodes(os.environ if environment is None else environment, command)
+    given = os.environ if environment is None else environment
+    nodes = find_job_nodes(given, command) if kind == "run" else None
     if hosts is not None and nodes is None:
         refuse(_NO_NODES)
     group = None if nodes is None else NodeGroup(nodes, hosts)

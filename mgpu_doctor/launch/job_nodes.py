@@ -35,10 +35,26 @@ class JobNodes:
 
 def find_job_nodes(environment: Mapping[str, str], command: Sequence[str]) -> JobNodes | None:
     """The nodes of the job that `command` is a part of; None if it has one node, if it is unknown
-    how many, or if several tasks of a Slurm step share a node."""
+    how many, or if several tasks of a Slurm step share a node. Tasks of a step may just as well be
+    jobs of their own, such as runs with different seeds: they are one job if torchrun or accelerate
+    is told of several nodes, or else if there is an address at which ranks meet."""
+    launcher = find_launcher(command)
+    given = _read_options(command)
+    if launcher == "torchrun":
+        given = _read_variables(environment) | given
+    most = _whole(_first(given, _COUNT).rpartition(":")[2]) or 1
+    launched = launcher in ("torchrun", "accelerate")
+    if launched and most < 2:
+        return None
+    place = _first(given, _PLACE) or ("" if launched else environment.get("MASTER_ADDR", ""))
+    meets = place.partition(":")[0] not in _HERE
     if "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
-        return _find_step(environment, job_name(command))
-    return _find_launched(environment, command)
+        return _find_step(environment, job_name(command)) if launched or meets else None
+    if not launched or not meets:
+        return None
+    key = f"{launcher} {place} {_first(given, _PORT)} {_first(given, _RUN)}"[:LONGEST_KEY]
+    static = "rdzv_endpoint" not in given  # else torchrun numbers the nodes by itself
+    return JobNodes(key, most, _whole(_first(given, _NUMBER)) if static else None)
 
 
 def _find_step(environment: Mapping[str, str], name: str) -> JobNodes | None:
@@ -54,31 +70,23 @@ def _find_step(environment: Mapping[str, str], name: str) -> JobNodes | None:
     return JobNodes(key[:LONGEST_KEY], nodes, number, job)
 
 
-def _find_launched(environment: Mapping[str, str], command: Sequence[str]) -> JobNodes | None:
-    launcher = find_launcher(command)
-    if launcher not in ("torchrun", "accelerate"):
-        return None
-    given = {
+def _read_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """torchrun's options that the environment gives."""
+    return {
         name.removeprefix("PET_").lower(): value
         for name, value in environment.items()
-        if name.startswith("PET_") and launcher == "torchrun"
-    } | _read_options(command)
-    most = _whole(_first(given, _COUNT).rpartition(":")[2])
-    place, port = _first(given, _PLACE), _first(given, _PORT)
-    if most is None or most < 2 or place.partition(":")[0] in _HERE:
-        return None
-    run = _first(given, _RUN)
-    key = f"{launcher} {place} {port} {run}"[:LONGEST_KEY]
-    static = "rdzv_endpoint" not in given  # else torchrun numbers the nodes by itself
-    return JobNodes(key, most, _whole(_first(given, _NUMBER)) if static else None)
+        if name.startswith("PET_")
+    }
 
 
 def _read_options(command: Sequence[str]) -> dict[str, str]:
-    """The launcher's options that matter here, the first of each name: those after it may be the
-    script's."""
+    """The launcher's options that matter here, up to the name of a script in Python: what follows is
+    the script's. Of several of one name, the first."""
     known = {*_COUNT, *_NUMBER, *_PLACE, *_PORT, *_RUN}
     options: dict[str, str] = {}
     for place, word in enumerate(command):
+        if word.endswith(".py"):
+            break
         name, given, value = word.lstrip("-").partition("=")
         name = name.replace("-", "_")
         if word.startswith("--") and name in known:

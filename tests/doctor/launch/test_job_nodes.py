@@ -27,9 +27,10 @@ def find(command: str, **environment: str) -> JobNodes | None:
 
 
 def test_a_task_per_node_of_a_slurm_step() -> None:
-    found = find("python train.py", **STEP)
+    found = find("python train.py", **STEP, MASTER_ADDR="node1")
     assert found == JobNodes("slurm c 4711.2 0 train", 4, 3, "4711")
-    requeued = find("python train.py", **STEP, SLURM_RESTART_COUNT="1")
+    assert find(TORCHRUN, **STEP) == found
+    requeued = find("python train.py", **STEP, MASTER_ADDR="node1", SLURM_RESTART_COUNT="1")
     assert requeued is not None
     assert requeued.key != found.key
 
@@ -37,6 +38,20 @@ def test_a_task_per_node_of_a_slurm_step() -> None:
 @pytest.mark.parametrize("change", [{"SLURM_STEP_NUM_TASKS": "32"}, {"SLURM_STEP_NUM_NODES": "1"}])
 def test_tasks_that_share_a_node_have_a_recording_each(change: dict[str, str]) -> None:
     assert find(TORCHRUN, **{**STEP, **change}) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "address"),
+    [
+        ("python train.py --seed 3", ""),
+        ("python train.py", "127.0.0.1"),
+        ("torchrun --standalone --nproc-per-node 8 train.py", "node1"),
+        ("torchrun --nproc-per-node 8 train.py --nnodes 4", "node1"),
+        ("accelerate launch --num_processes 8 train.py", "node1"),
+    ],
+)
+def test_tasks_of_a_step_that_are_jobs_of_their_own(command: str, address: str) -> None:
+    assert find(command, **STEP, MASTER_ADDR=address) is None
 
 
 def test_torchrun_by_its_options_or_variables() -> None:
