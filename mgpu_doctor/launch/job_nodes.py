@@ -80,7 +80,7 @@ def _read_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read_options(command: Sequence[str]) -> dict[str, str]:
-    """The launcher's options that matter here, up to the name of a script in Python: what follows is
+    """The launcher's options that matter here, up to the name of a script in Python: the rest is
     the script's. Of several of one name, the first."""
     known = {*_COUNT, *_NUMBER, *_PLACE, *_PORT, *_RUN}
     options: dict[str, str] = {}
