@@ -28,6 +28,7 @@ from mgpu_doctor.formatting import UNKNOWN, format_seconds
 from mgpu_doctor.recording.layout import INFO
 from mgpu_doctor.recording.live_recordings import living
 from mgpu_doctor.report import text
+from mgpu_doctor.report.command_names import find_script
 from mgpu_doctor.tui.jobs.stopping import offer_stop
 from mgpu_doctor.tui.keys import KeyHints
 
@@ -347,8 +348,15 @@ def _cells(job: Listed, gpus: str) -> list[Text]:
         Text(text.cut(text.line(known[title] or UNKNOWN), width))
         for title, width in COLUMNS.items()
     ]
-    program, _, rest = text.line(job.command).partition(" ")
-    return [*cells, Text(text.cut(f"{program.rpartition('/')[2]} {rest}", 200))]
+    return [*cells, Text(text.cut(text.line(_script(job.command)), 200))]
+
+
+def _script(command: str) -> str:
+    """Returns a command from its script on: there is little room, and launchers are all alike."""
+    try:
+        return " ".join(find_script(shlex.split(command)))
+    except ValueError:  # a title that a process gave itself
+        return command
 
 
 def _ranks(job: Listed) -> str | None:
