@@ -37,10 +37,14 @@ class TorchPart(Enum):
     """pytorch pull request 149781; `fully_shard` averages gradients."""
     GLOO_BATCHES = _Part("pipelines over gloo", (2, 8), on_cpus=True)
     """pytorch pull request 152938: before, batched sends and receives were not all waited for."""
+    GLOO_OWN_STAGES = _Part("two successive stages on one rank over gloo", (2, 10), on_cpus=True)
+    """Until 2.9 `ScheduleZBVZeroBubble` sends to its own rank, which gloo cannot; then it became a
+    `_PipelineScheduleRuntime`, which passes such a batch on in memory."""
 
 
 OPTION_PARTS: Mapping[tuple[str, str], TorchPart] = {
-    ("checkpointing", "selective"): TorchPart.SELECTIVE_CHECKPOINTING
+    ("checkpointing", "selective"): TorchPart.SELECTIVE_CHECKPOINTING,
+    ("schedule", "zbv"): TorchPart.GLOO_OWN_STAGES,
 }
 """What the value of an option needs, by the option's name and the value."""
 
