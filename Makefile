@@ -37,10 +37,15 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
+# Several tests need Ray, which takes as much room as torch. Where it cannot be had, they say so.
+RAY := $(VENV)/.ray
+$(RAY): $(READY)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check 'ray[train]>=2.40' && touch $@
+
 # First what holds on a busy machine, several at a time: property tests with many examples, and slow
 # tests that do not judge speed, which often wait; those that share jobs stay together. Then the jobs
 # whose timing is judged, one at a time.
-test-slow: $(READY)
+test-slow: $(READY) $(RAY)
 	@failed=0; set -x; \
 	$(SLOW) -n 2 -m 'hypothesis and not slow' --hypothesis-profile=thorough || failed=1; \
 	$(AGAIN) $(SLOW) -n 2 --dist loadgroup -m 'slow and untimed' || failed=1; \

@@ -6,67 +6,22 @@ says what to install, and these tests warn that they saw no more than that.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
-import subprocess
 import sys
-import warnings
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from tests.support.jobs import JOBS, run, started
+from tests.support.ray_jobs import doctor, of, refused, settings
 from tests.zoo.catalogue import SCRIPTS
 from tests.zoo.ways import find_hanging_line
 
 pytestmark = pytest.mark.slow
-
-
-def doctor(verb: str, recording: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "mgpu_doctor", verb, "--dir", str(recording), *words]
-
-
-def refused(recording: Path) -> bool:
-    """Whether Ray is not here, in which case the trainer must say so and how to get it."""
-    if importlib.util.find_spec("ray") is not None:
-        return False
-    told = subprocess.run(
-        doctor("train", recording, "ray-torch"), capture_output=True, text=True, check=False
-    )
-    assert told.returncode == 2
-    assert "pip install 'ray[train]'" in told.stderr
-    warnings.warn("Ray is not installed: nothing was trained with it", stacklevel=2)
-    return True
-
-
-def of(folder: Path) -> list[str]:
-    """The names of the processes that run for a job with a recording in this folder."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if any(str(folder) in value for value in process.environ().values()):
-                found.append(process.name())
-    return found
-
-
-def settings(folder: Path) -> list[str]:
-    """What a script of a user's gets, for `env`: Ray listens here alone, and asks for a token."""
-    (folder / "token").write_text("0123456789abcdef" * 4)
-    (folder / "token").chmod(0o600)
-    environment = {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux, too: loopback alone
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",
-    }
-    return [f"{name}={value}" for name, value in environment.items()]
 
 
 def test_a_slow_rank_of_a_script_that_knows_no_doctor_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Ray Train's usual script: a function for each worker, `prepare_model`, metrics reported.
 
-It starts a cluster of its own on this machine alone; `RAY_…` variables say with which token.
+It starts a cluster of its own on this machine alone, or joins one; `RAY_…` variables say with which
+token.
 """
 
 import argparse
@@ -47,8 +48,12 @@ def main() -> None:
     told.add_argument("--ranks", type=int, default=2)
     told.add_argument("--storage", required=True, help="folder of what Ray Train keeps")
     told.add_argument("--raises", type=int, help="turn after which --rank fails")
+    told.add_argument("--address", help="of a cluster that runs already")
     args = told.parse_args()
-    ray.init(num_cpus=args.ranks, include_dashboard=False, _node_ip_address="127.0.0.1")
+    if args.address:
+        ray.init(args.address, _node_ip_address="127.0.0.1")
+    else:
+        ray.init(num_cpus=args.ranks, include_dashboard=False, _node_ip_address="127.0.0.1")
     trainer = TorchTrainer(
         learn,
         train_loop_config={"args": args},
