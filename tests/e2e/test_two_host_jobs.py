@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.slow
 
 NAMES = ("node-a", "node-b")
 ROOT = Path(__file__).parents[2]
+BIG = ("--batch", "512")
 DELAY = 0.02
 """Seconds: an exchange of gradients waits for it several times, so a step takes 0.15 s anywhere."""
 
@@ -70,10 +71,20 @@ def _launch(
     return f"cd {shlex.quote(str(ROOT))} && GLOO_SOCKET_IFNAME=eth0 exec {command}"
 
 
-def watch() -> tuple[dict[str, Any], Diagnosis]:
-    """What `diagnose` says while the job runs, and of its recording once it is over."""
+def watch(
+    break_it: Callable[[Fleet], object] = lambda _: None,
+) -> tuple[dict[str, Any], Diagnosis]:
+    """What `diagnose` says while the job runs, and of its recording once it is over. `break_it`:
+    called when the ranks have begun to train."""
+
+    def have_taken(steps: int) -> bool:
+        taken = {rank: len(box.steps) for rank, box in boxes_of(fleet).items()}
+        return taken.keys() == set(range(4)) and min(taken.values()) >= steps
+
     with Fleet(NAMES, OpenSsh(), 0.25) as fleet:
-        polled(fleet, lambda: steps_of(fleet) == dict.fromkeys(range(4), STEPS), 150)
+        polled(fleet, lambda: have_taken(10), 150)
+        break_it(fleet)
+        polled(fleet, lambda: have_taken(55), 150)
         code, live = diagnose_hosts("--hosts", ",".join(NAMES))
         (one,) = fleet.jobs
         polled(fleet, lambda: one.over, 200)
@@ -110,17 +121,21 @@ def test_a_slow_rank(hosts: SshHosts, tmp_path: Path) -> None:
 
 
 def test_a_slow_host(hosts: SshHosts, tmp_path: Path) -> None:
+    """Each step takes several periods of the quota (0.1 s), so that all steps are slow."""
     if not GROUPS.is_dir():
         pytest.skip("the machine has no CPU quotas of control groups, version 1")
-    options = ("--steps", "200", "--batch", "128")
-    with (
-        cpu_quota(hosts, "node-b", 0.2),
-        job(hosts, tmp_path, "plain_ddp.py", *options),
-    ):
-        live, after = watch()
+    with ExitStack() as stack:
+
+        def limit(fleet: Fleet) -> None:
+            pids = [boxes_of(fleet)[rank].identity.pid for rank in (2, 3)]
+            stack.enter_context(cpu_quota(hosts, "node-b", 0.1, pids))
+
+        stack.enter_context(job(hosts, tmp_path, "plain_ddp.py", "--steps", "110", *BIG))
+        live, after = watch(limit)
     expected = [("slow-host", [(2, "node-b"), (3, "node-b")])]
     assert named(live) == named_after(after) == expected
-    assert "quota" in live["findings"][0]["cause"]
+    for found in (live["findings"][0]["cause"], after.findings[0].cause):
+        assert "waiting for CPU quota" in found
 
 
 def test_a_slow_link(hosts: SshHosts, tmp_path: Path) -> None:

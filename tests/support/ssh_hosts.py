@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.jobs import until
@@ -119,6 +119,18 @@ class SshHosts:
         pid = self._servers[name].pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return int(children[0])
+
+    def list_pids(self, name: str, pids: Sequence[int]) -> list[int]:
+        """The pids here of processes that a host knows by `pids`."""
+        space = os.stat(f"/proc/{self.server_pid(name)}/ns/pid").st_ino
+        found = []
+        for status in Path("/proc").glob("[0-9]*/status"):
+            with suppress(OSError):
+                numbers = status.read_text().partition("NSpid:")[2].split("\n")[0].split()
+                inside = os.stat(status.parent / "ns" / "pid").st_ino == space
+                if inside and int(numbers[-1]) in pids:
+                    found.append(int(numbers[0]))
+        return found
 
     def add_alias(
         self,
@@ -237,13 +249,16 @@ def ssh_hosts(folder: Path, *names: str) -> Iterator[SshHosts]:
 
 
 @contextmanager
-def cpu_quota(hosts: SshHosts, name: str, cores: float) -> Iterator[None]:
-    """Limits all that runs on a host from now on, and ends the hosts."""
+def cpu_quota(hosts: SshHosts, name: str, cores: float, pids: Sequence[int] = ()) -> Iterator[None]:
+    """Limits all that runs on a host from now on, or processes that run there; ends the hosts.
+    `pids`: these, as the host numbers them."""
     group = GROUPS / f"mgpu-test-{hosts.server_pid(name)}"
     group.mkdir()
     try:
         (group / "cpu.cfs_quota_us").write_text(str(int(cores * 100_000)))
-        (group / "cgroup.procs").write_text(str(hosts.server_pid(name)))
+        limited = hosts.list_pids(name, pids) if pids else [hosts.server_pid(name)]
+        for pid in limited:
+            (group / "cgroup.procs").write_text(str(pid))
         hosts.run(name, "mount -t tmpfs none /sys/fs/cgroup && mkdir /sys/fs/cgroup/cpu")
         hosts.run(name, "mount -t cgroup -o cpu none /sys/fs/cgroup/cpu")
         yield
