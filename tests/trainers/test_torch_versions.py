@@ -47,10 +47,10 @@ def test_what_gloo_lacks_concerns_cpus_alone() -> None:
     for version in ("2.4.1", "2.6.0"):  # at once what is enough
         assert "torch 2.8 or newer on CPUs" in (refusal("torch-fsdp", version) or "")
     assert refusal("torch-fsdp", "2.6.0", device="cuda") is None
-    assert refusal("torch-pp", "2.9.1", schedule="interleaved") is None
-    assert "torch 2.10 or newer on CPUs" in (refusal("torch-pp", "2.9.1", schedule="zbv") or "")
-    assert refusal("torch-pp", "2.9.1", schedule="zbv", device="cuda") is None
-    assert refusal("torch-pp", "2.10.0", schedule="zbv") is None
+    assert refusal("torch-pp", "2.11.0", schedule="interleaved") is None
+    assert "torch 2.12 or newer on CPUs" in (refusal("torch-pp", "2.11.0", schedule="zbv") or "")
+    assert refusal("torch-pp", "2.11.0", schedule="zbv", device="cuda") is None
+    assert refusal("torch-pp", "2.12.0", schedule="zbv") is None
 
 
 def test_an_unknown_version_is_not_refused() -> None:
