@@ -115,11 +115,11 @@ TRIALS = {
         ranks("treatable.py", "--compile", *_CHAIN),
         ranks("treatable.py", *_SLEEPS),
     ),
-    "optimizer-foreach": Trials(
+    "optimizer-fused": Trials(
         True,
         alone("--layers", "300", "--width", "8", "--no-foreach"),
-        alone("--layers", "300", "--width", "8", "--foreach"),
-        alone("--foreach", *_SLEEPS),
+        alone("--layers", "300", "--width", "8", "--fused"),
+        alone("--fused", *_SLEEPS),
     ),
 }
 
