@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import _thread
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -21,8 +23,23 @@ def start(function: Callable[..., object], *arguments: Any) -> None:
     """Runs `function` in a new thread with all signals but `FAULTS` blocked. `threading` does not
     know the thread, and nobody waits for it at exit. Raises RuntimeError if no thread can be
     started."""
+    with _blocking():
+        _thread.start_new_thread(function, arguments)
+
+
+def start_awaited(function: Callable[[], object], name: str) -> Callable[[], None]:
+    """The same in a thread that the interpreter waits for at its exit. Returns what waits for
+    it."""
+    thread = threading.Thread(target=function, name=name)
+    with _blocking():
+        thread.start()
+    return thread.join
+
+
+@contextmanager
+def _blocking() -> Iterator[None]:
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {*FAULTS})
     try:
-        _thread.start_new_thread(function, arguments)
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import functools
 import os
-import threading
 from typing import TYPE_CHECKING, Any
 
+from .. import masked_threads
 from ..wrap import hidden
 from .call_arguments import HAS_ERROR
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from ..probe_context import ProbeContext
@@ -26,7 +27,7 @@ class _Writer:
     opened at once: the script may rename or link it at any time after."""
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
+        self._wait: Callable[[], None] | None = None
 
     def write(self, save: Any, content: Any, path: Any, kwargs: dict[str, Any]) -> None:
         """Writes a copy of the content."""
@@ -38,14 +39,13 @@ class _Writer:
             with file:
                 save(copied, file, **kwargs)
 
-        self._thread = threading.Thread(target=write, name="checkpoint")
-        self._thread.start()
+        self._wait = masked_threads.start_awaited(write, "checkpoint")
 
     def wait(self) -> None:
         """Waits until the last file is written."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        if self._wait is not None:
+            self._wait()
+            self._wait = None
 
 
 def _save_in_background(change: Change, _: ProbeContext, module: ModuleType) -> None:
