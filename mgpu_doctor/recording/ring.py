@@ -130,9 +130,9 @@ class Ring:
         """Appends in place while there is room, so that a poll costs only the new records. Earlier
         views never change: they keep a full buffer, and a new one is started."""
         if not len(self._buffer):  # the first poll: same as a full buffer
-            self._buffer = new
-            self._used = len(new)
-            self.kept = new
+            self._buffer = new[-self._most :]
+            self._used = len(self._buffer)
+            self.kept = self._buffer
             self.kept.flags.writeable = False
             self.newest = int(new["seq"][-1])
             return
