@@ -6,6 +6,7 @@ what it finds is kept in the recording.
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -41,7 +42,7 @@ MOST_PRINTED = 1 << 16
 
 class TrialScreen(ModalScreen[bool]):
     """Asks, then runs the trials. Returns whether it ran them. `words`: the arguments of
-    `mgpu-doctor`; `program`: what they are given to."""
+    `mgpu-doctor`; `job`: the command that they start; `program`: what they are given to."""
 
     DEFAULT_CSS = """
     TrialScreen > Vertical { background: $surface; border: round $accent; padding: 0 1; }
@@ -56,12 +57,14 @@ class TrialScreen(ModalScreen[bool]):
     def __init__(
         self,
         words: Sequence[str],
+        job: Sequence[str],
         *,
         still_runs: bool,
         program: Sequence[str] = (sys.executable, "-m", "mgpu_doctor"),
     ) -> None:
         super().__init__()
         self._words = tuple(words)
+        self._job = tuple(job)
         self._still_runs = still_runs
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None
@@ -89,7 +92,8 @@ class TrialScreen(ModalScreen[bool]):
         self._tell(
             f"{command}\n\n"
             "This runs the first steps of the job again and again, as it is and with each fix, for "
-            "up to 10 minutes. The script is not changed, and what the trials write is discarded.\n"
+            "up to 10 minutes. The script is not changed, and what the trials write is discarded. "
+            f"The job is, by its recording:\n\n{text.line(shlex.join(self._job))}\n\n"
             "y: try it   escape: leave"
         )
 
@@ -175,4 +179,4 @@ def offer_trials(
         if tried:
             turn(recording)
 
-    app.push_screen(TrialScreen(words, still_runs=still_runs), closed)
+    app.push_screen(TrialScreen(words, case.job.command, still_runs=still_runs), closed)

@@ -21,6 +21,8 @@ from tests.support.screen_app import ScreenApp
 from tests.support.screens import GOLDEN_SIZE, check_screen, screen_text, until
 
 WORDS = ("treat", "/runs/4711", "--only", "loader-workers")
+JOB = ("python", "train.py", "--name", "two words\x1b[31m")
+"""As a stranger may have recorded it."""
 PRINTS = (sys.executable, "-c", "import sys; print('tried', *sys.argv[1:])")
 WAITS = (
     sys.executable,
@@ -30,7 +32,7 @@ WAITS = (
 
 
 async def test_nothing_is_started_before_yes_and_its_result_is_shown() -> None:
-    app = ScreenApp(TrialScreen(WORDS, still_runs=False, program=PRINTS))
+    app = ScreenApp(TrialScreen(WORDS, JOB, still_runs=False, program=PRINTS))
     async with app.run_test(size=GOLDEN_SIZE) as pilot:
         await until(pilot, lambda: "y: try it" in screen_text(app), "the question")
         await check_screen(pilot, "trial")
@@ -42,7 +44,7 @@ async def test_nothing_is_started_before_yes_and_its_result_is_shown() -> None:
 
 
 async def test_ending_the_trials_keeps_what_was_measured() -> None:
-    app = ScreenApp(TrialScreen(WORDS, still_runs=False, program=WAITS))
+    app = ScreenApp(TrialScreen(WORDS, JOB, still_runs=False, program=WAITS))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("y")
         await until(pilot, lambda: "trying, for 1" in screen_text(app), "the trials")
@@ -51,7 +53,7 @@ async def test_ending_the_trials_keeps_what_was_measured() -> None:
 
 
 async def test_a_job_that_still_runs_is_left_alone() -> None:
-    app = ScreenApp(TrialScreen(WORDS, still_runs=True, program=PRINTS))
+    app = ScreenApp(TrialScreen(WORDS, JOB, still_runs=True, program=PRINTS))
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "The job still runs." in screen_text(app), "the reason")
         await pilot.press("y", "escape")
@@ -82,7 +84,7 @@ def finding(fix: str, *, subject: str = "recording") -> Diagnosis:
 async def test_what_cannot_be_tried_is_one_sentence(
     diagnosis: Diagnosis, readonly: bool, answer: str | None
 ) -> None:
-    app = ScreenApp(TrialScreen(WORDS, still_runs=True))
+    app = ScreenApp(TrialScreen(WORDS, JOB, still_runs=True))
     async with app.run_test(size=(120, 24), notifications=True) as pilot:
         await pilot.press("escape")
         offer_trials(app, lambda _: None, diagnosis, diagnosis.findings[0], readonly=readonly)
