@@ -27,12 +27,12 @@ def test_workers_of_a_cluster_that_runs_already_are_found_and_the_slow_one_is_na
     recording = tmp_path / "recording"
     if refused(recording):
         return
-    for setting in settings(tmp_path):
-        monkeypatch.setenv(*setting.split("=", 1))
     monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path / "home"))
     address = f"127.0.0.1:{free_port()}"
     script = [sys.executable, str(JOBS / "ray_train.py"), "--storage", str(tmp_path / "kept")]
     with ExitStack() as stack:
+        for name, value in stack.enter_context(settings(tmp_path)).items():
+            monkeypatch.setenv(name, value)
         cluster = stack.enter_context(started(doctor("run", recording, "--", *head(address))))
         until(lambda: answers(address), 120)
         stack.enter_context(started([*script, "--address", address, "--steps", "3000", *FAULT]))

@@ -17,7 +17,7 @@ from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from tests.support.jobs import JOBS, run, started
-from tests.support.ray_jobs import doctor, of, refused, settings
+from tests.support.ray_jobs import doctor, env, of, refused, settings
 from tests.zoo.catalogue import SCRIPTS
 from tests.zoo.ways import find_hanging_line
 
@@ -28,11 +28,11 @@ def test_a_slow_rank_of_a_script_that_knows_no_doctor_is_named(tmp_path: Path) -
     recording = tmp_path / "recording"
     if refused(recording):
         return
-    given = settings(tmp_path)
     slow = ("--fault", "forward", "--rank", "1", "--ms", "60")
     script = [sys.executable, str(JOBS / "ray_train.py"), "--storage", str(tmp_path / "kept")]
-    command = ["env", *given, *doctor("run", recording, "--", *script, "--steps", "30", *slow)]
-    ended = run(command)  # Ray's processes would count as somebody else's, so not calmly
+    command = doctor("run", recording, "--", *script, "--steps", "30", *slow)
+    with settings(tmp_path) as given:
+        ended = run(env(given, command))  # Ray's processes would count as others', so not calmly
     assert ended.code == 0, ended.err
     case = load_recording(recording)
     assert (case.job.launcher, case.job.strategy) == ("ray", "ddp")
@@ -55,7 +55,8 @@ def test_a_worker_that_hangs_is_named_with_its_line(tmp_path: Path) -> None:
     hang = ("--fault", "hang", "--rank", "1", "--at", "30", "--mark", str(mark))
     script = [sys.executable, str(SCRIPTS / "ray_workers.py"), "--steps", "100000", *hang]
     watched = [*doctor("run", recording), "--on-hang", "stop", "--", *script]
-    ended = run(["env", *settings(tmp_path), *watched], seconds=400)
+    with settings(tmp_path) as given:
+        ended = run(env(given, watched), seconds=400)
     assert mark.exists(), ended.err
     case = load_recording(recording)
     assert [(rank.rank, len(rank.steps)) for rank in case.ranks] == [(0, 29), (1, 29)]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import tempfile
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -39,15 +41,23 @@ def of(folder: Path) -> list[str]:
     return found
 
 
-def settings(folder: Path) -> list[str]:
-    """What a script of a user's gets, for `env`: Ray listens here alone, and asks for a token."""
+@contextmanager
+def settings(folder: Path) -> Iterator[dict[str, str]]:
+    """The environment of a script of a user's: Ray listens here alone, asks for a token, and knows
+    no cluster that others have left behind."""
     (folder / "token").write_text("0123456789abcdef" * 4)
     (folder / "token").chmod(0o600)
-    environment = {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux, too: loopback alone
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",
-    }
-    return [f"{name}={value}" for name, value in environment.items()]
+    with tempfile.TemporaryDirectory(prefix="ray-") as short:  # as paths of sockets must be
+        yield {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux, too: loopback alone
+            "RAY_TMPDIR": short,
+            "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+
+
+def env(settings: Mapping[str, str], command: Sequence[str]) -> list[str]:
+    """The command with this environment."""
+    return ["env", *(f"{name}={value}" for name, value in settings.items()), *command]
