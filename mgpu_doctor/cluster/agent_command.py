@@ -225,7 +225,7 @@ class StepCommand(AgentCommand):
         self._say(shared)
 
     def ask(self, channel: Channel, request: Json) -> None:
-        self._say({"to": channel.host, **request})
+        self._say({"agent": channel.host, **request})
 
     def drop(self, channel: Channel) -> None:
         if self.child is None or channel not in self._channels:

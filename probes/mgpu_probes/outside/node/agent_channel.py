@@ -54,7 +54,7 @@ class AgentChannel:
                     continue
                 if isinstance(request, dict) and "clock" in request:
                     request["arrived"] = time.time()
-                if isinstance(request, dict) and request.get("to", self._name) == self._name:
+                if isinstance(request, dict) and request.get("agent", self._name) == self._name:
                     if request.get("end"):
                         os._exit(0)
                     self.requests.put(request)
