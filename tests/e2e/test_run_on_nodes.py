@@ -120,7 +120,8 @@ def test_a_node_that_is_lost_is_named_from_its_last_copy(cluster: Path, home: st
     until(lambda: len(read_box(box).steps) > 100, 120)
     (job,) = run("squeue", "--noheader", "--format=%A").split()
     inside = ("srun", "--overlap", f"--jobid={job}", "--nodelist=node-b", "--nodes=1", "--ntasks=1")
-    run(*inside, "pkill", "-9", "-f", "plain_ddp|mgpu")
+    for signal in ("-STOP", "-KILL"):  # else `run` may see the rank's end first, and record it
+        run(*inside, "pkill", signal, "-f", "plain_ddp|mgpu")
     _, errors = step.communicate(timeout=180)
     assert step.returncode != 0
     assert "Host node-b was lost about " in errors
