@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def watch(
         polled(fleet, lambda: have_taken(10), 150)
         break_it(fleet)
         for steps in (55, 75, 95):  # a look may come too early to be certain
-            polled(fleet, lambda steps=steps: have_taken(steps), 150)
+            polled(fleet, partial(have_taken, steps), 150)
             code, live = diagnose_hosts("--hosts", ",".join(NAMES))
             if code == 1:
                 break
