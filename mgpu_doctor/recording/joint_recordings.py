@@ -35,6 +35,8 @@ FRESH = 120.0
 joins it. A node that runs touches its part every 15 s or more often (`process_watch.SLOWEST`)."""
 KEPT = 86_400.0
 """Seconds for which the link to a recording is kept."""
+LAST_MOMENT = 4_102_444_800
+"""The year 2100, in seconds since the epoch."""
 MOST_IN_A_STEP = 1000
 """Recordings with one key: a script may call mgpu-doctor several times in one Slurm step."""
 
@@ -174,4 +176,7 @@ def combine_ends(ends: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _moment(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    """Seconds since the epoch; 0 for what is no time. A file may have a number of any size."""
+    if isinstance(value, int | float) and value >= 0:
+        return float(min(value, LAST_MOMENT))
+    return 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from mgpu_doctor.recording.joint_recordings import (
     JOINT,
     are_of_one_job,
     claim_recording,
+    combine_ends,
     find_parts,
     join_recording,
 )
@@ -90,3 +92,10 @@ def test_recordings_of_one_job_are_known_by_key_time_and_hosts(tmp_path: Path) -
     assert are_of_one_job(one, tmp_path / "b")
     for name in ("later", "again", "other"):
         assert not are_of_one_job(one, tmp_path / name)
+
+
+@pytest.mark.parametrize("ended", [10**400, -1, math.nan, math.inf, "x", None])
+def test_an_end_at_no_time_is_no_reason_to_fail(ended: object) -> None:
+    """A stranger may have written it."""
+    failed = {"exit_code": 1, "ended": 5.0}
+    assert combine_ends([{"exit_code": 0, "ended": ended}, failed])["exit_code"] == 1
