@@ -85,6 +85,7 @@ def resample(runs: list[list[float]], sessions: int) -> Counter[str]:
         session.measure_baseline()
         for name in islice(TREATMENTS, TREATMENTS_TRIED):
             session.try_values({name: True})
+        session.settle()
         verdicts.update(outcome.verdict.value for outcome in session.outcomes())
     return verdicts
 

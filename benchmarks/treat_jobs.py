@@ -167,8 +167,9 @@ def _try(command: list[str], values: dict[str, Value]) -> tuple[Outcome, float]:
             runner.run, budget=BUDGET, steps=None, clock=time.monotonic, report=lambda *_: None
         )
         session.measure_baseline()
-        outcome = session.try_values(values)
-        return outcome, session.baseline.seconds
+        session.try_values(values)
+        session.settle()
+        return session.outcomes()[0], session.baseline.seconds
 
 
 def _gain_by_hand(trials: Trials, plain: float) -> float:

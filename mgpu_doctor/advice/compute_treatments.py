@@ -36,6 +36,7 @@ TREATMENTS = (
         lines="torch.optim.AdamW(..., fused=True)",
         needs="SGD, Adam, AdamW or Adagrad.",
         propose=_fused,
+        switches=True,
         excludes=frozenset({"optimizer-foreach"}),
     ),
     Treatment(
@@ -46,6 +47,7 @@ TREATMENTS = (
         lines="torch.optim.AdamW(..., foreach=True)",
         needs="SGD, Adam, AdamW or Adagrad, on the CPU.",
         propose=_foreach,
+        switches=True,
         excludes=frozenset({"optimizer-fused"}),
     ),
     Treatment(

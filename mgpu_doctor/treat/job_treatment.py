@@ -56,9 +56,11 @@ class JobTreatment:
             self._plan(case)
         for candidate in self.candidates:
             session.try_values({candidate.name: candidate.value})
+        session.settle(keeps_time=len(self.candidates) > 1)
         combined = session.combine(session.outcomes())
         if len(combined) > 1:
             session.try_values(combined)
+            session.settle()
         self.complete = True
 
     def read_report(self) -> TrialReport | None:

@@ -4,7 +4,8 @@ A treatment that can be switched while the job runs is switched on and off in on
 seems to matter, in a second one with on and off exchanged. If that does not work out, or it cannot
 be switched, whole runs follow each other in the order A B B A C C A …: every treatment lies between
 two runs of the job as it is, and is run twice. A treatment that seems to matter but is not certain
-is run in a second such block.
+is run in a second such block, and one that seems to help in more of them, with what is left of the
+budget.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from mgpu_doctor.advice.treatment import Effect, Value
 from mgpu_doctor.advice.treatment_catalogue import TREATMENTS, describe_values
 from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level
 from mgpu_doctor.analysis.trials.paired_effect import (
+    LEAST_GAIN,
     Block,
     Noise,
     TimeSaved,
@@ -41,8 +43,14 @@ from mgpu_doctor.analysis.trials.trial_verdict import (
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.treat.trial_runner import Problem, Trial, TrialFailure
 
-MOST_BLOCKS = 2
-"""Blocks per treatment, and looks at its result."""
+FIRST_BLOCKS, MOST_BLOCKS, LOOKS = 2, 8, 4
+"""Blocks per treatment before the next one is tried, and with what is left of the budget; and how
+often its result is looked at: after 1, 2, 4 and 8 blocks."""
+MOST_SWITCHED, SWITCHED_LOOKS = 4, 2
+"""The same of runs in which a treatment is switched: two show something, and then four."""
+HOPE = 0.5
+"""Share of the half interval after `MOST_BLOCKS` that a saving must reach to be looked at again. A
+choice: of treatments without any effect one in six does."""
 _RUNS_PER_BLOCK = 3
 _SWITCHED_SECONDS = 1.5
 _LEAST_SWITCHED = 6
@@ -104,6 +112,11 @@ class _Tried:
     sites: tuple[str, ...] = ()
 
     @property
+    def count(self) -> int:
+        """Blocks, or runs in which it was switched."""
+        return len(self.switched) or len(self.blocks)
+
+    @property
     def treated(self) -> list[TrialRun]:
         return [run for block in self.blocks for run in block[1:3]]
 
@@ -156,15 +169,41 @@ class Session:
         tried = _Tried(values)
         self._tried.append(tried)
         switches = all(TREATMENTS[name].switches for name in values)
-        if not (switches and self._repeat(tried, self._add_switched)) and tried.failure is None:
+        measured = switches and self._look_after_each(tried, self._add_switched)
+        if not measured and tried.failure is None:
             tried.switched.clear()
-            self._repeat(tried, self._add_block)
+            self._look_after_each(tried, self._add_block)
         return self._judge(tried)
 
-    def _repeat(self, tried: _Tried, add: Callable[[_Tried], bool]) -> bool:
+    def settle(self, *, keeps_time: bool = False) -> None:
+        """Tries again what seems to help but is not certain, the largest saving first, with what is
+        left of the budget. `keeps_time`: leaves enough to try what helps together."""
+        kept = FIRST_BLOCKS * _RUNS_PER_BLOCK * self._longest if keeps_time else 0.0
+        self._ends -= kept
+        while uncertain := [tried for tried in self._tried if self._may_help(tried)]:
+            tried = max(uncertain, key=lambda each: _share(self._judge(each)))
+            add = self._add_switched if tried.switched else self._add_block
+            wanted = 2 * tried.count
+            while tried.count < wanted and add(tried):
+                pass
+            if tried.count < wanted and tried.failure is None:
+                break  # there is no time left
+        self._ends += kept
+
+    def _may_help(self, tried: _Tried) -> bool:
+        """Whether more trials are likely to show that it helps."""
+        most = MOST_SWITCHED if tried.switched else MOST_BLOCKS
+        outcome = self._judge(tried)
+        saved = outcome.saved
+        if outcome.verdict is not Verdict.NO_DIFFERENCE or saved is None or tried.count >= most:
+            return False
+        reach = (saved.share - saved.low) * math.sqrt(tried.count / most)
+        return saved.share >= max(LEAST_GAIN, HOPE * reach)
+
+    def _look_after_each(self, tried: _Tried, add: Callable[[_Tried], bool]) -> bool:
         """Adds trials until the verdict is settled; False if there is none."""
         saved = None
-        for _ in range(MOST_BLOCKS):
+        for _ in range(FIRST_BLOCKS):
             if not add(tried):
                 break
             saved = self._estimate(tried)
@@ -247,11 +286,12 @@ class Session:
         block = tried.block = tried.block or self._find_block()
         steps = BLOCKS * block
         expected = self._longest + steps * self._level(self.plain[0]).seconds
-        if self._left() < expected * (MOST_BLOCKS - len(tried.switched)):
+        pair = 2 - len(tried.switched) % 2
+        if self._left() < expected * pair:
             return False
         self._report(describe_values(tried.values), self._left())
         limit = _SLOWER * expected + _MORE
-        blocks = SwitchedBlocks(block, inverted=bool(tried.switched))
+        blocks = SwitchedBlocks(block, inverted=bool(len(tried.switched) % 2))
         trial = self._run(tried.values, steps=steps, limit=limit, blocks=blocks)
         self._note_sites(tried, trial)
         if isinstance(trial.result, TrialFailure):
@@ -289,12 +329,12 @@ class Session:
     def _estimate(self, tried: _Tried) -> TimeSaved | None:
         if tried.switched:
             runs = [run.seconds for run in tried.switched]
-            return estimate_switched(runs, tried.block)
+            return estimate_switched(runs, tried.block, looks=SWITCHED_LOOKS)
         noise = self.noise
         if noise is None or not tried.blocks:
             return None
         blocks = [Block(*(self._level(run) for run in block)) for block in tried.blocks]
-        return estimate_saving(blocks, noise, looks=MOST_BLOCKS)
+        return estimate_saving(blocks, noise, looks=LOOKS)
 
     def _judge(self, tried: _Tried) -> Outcome:
         runs = len(tried.switched) or 2 * len(tried.blocks)

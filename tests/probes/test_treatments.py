@@ -200,3 +200,18 @@ def test_switching_garbage_collection_and_precision(tmp_path: Path) -> None:
     assert on["inside"] == ["torch.bfloat16", "torch.float32"]
     off, _ = train(tmp_path, treatments, blocks="[1, 1, true]")
     assert (off["frozen"], off["collects"]) == (False, True)
+
+
+@pytest.mark.parametrize("name", ["fused", "foreach"])
+def test_switching_how_an_optimizer_updates(name: str, tmp_path: Path) -> None:
+    untreated, _ = train(tmp_path, {})
+    treatment = {f"optimizer-{name}": True}
+    on, box = train(tmp_path, treatment, blocks="[1, 1, false]")
+    off, _ = train(tmp_path, treatment, blocks="[1, 1, true]")
+    assert (on[name], off[name]) == (True, None)
+    for treated in (on, off):
+        assert treated["weights"] == pytest.approx(untreated["weights"], abs=1e-5)
+    (described,) = box.birth["treatments"]
+    line = next(n for n, text in enumerate(SCRIPT.splitlines(), 1) if "optim.AdamW" in text)
+    assert described["sites"] == [f"{tmp_path}/script.py:{line}"]
+    assert (described["changed"], described["refused"]) == (1, None)

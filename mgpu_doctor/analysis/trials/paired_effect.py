@@ -31,6 +31,9 @@ interval of 95 %."""
 LEAST_GAIN = 0.02
 """Share of the step time that a treatment must save to be worth a line. A choice."""
 
+DISSENT = 1 / 4
+"""Share of the pairs that may point in the other direction. A choice."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -59,7 +62,7 @@ class TimeSaved:
     low: float
     high: float
     pairs_agree: bool
-    """Whether all pairs of a run with and one without the treatment differ in one direction."""
+    """Whether nearly all pairs with and without the treatment differ in one direction."""
 
     @property
     def is_gain(self) -> bool:
@@ -99,13 +102,18 @@ def estimate_saving(blocks: Sequence[Block], noise: Noise, looks: int = 1) -> Ti
     error = math.sqrt(max(noise.variance, own) * 2 / len(pairs))
     reach = student_quantile(1 - FALSE_HELPS / looks, noise.freedom) * error
     middle = sum(differences) / len(differences)
-    signs = {difference > 0 for difference in differences}
     return TimeSaved(
         share=1 - math.exp(middle),
         low=1 - math.exp(middle + reach),
         high=1 - math.exp(middle - reach),
-        pairs_agree=len(signs) == 1,
+        pairs_agree=do_agree(differences),
     )
+
+
+def do_agree(differences: Sequence[float]) -> bool:
+    """Whether nearly all differ in one direction."""
+    gains, count = sum(each < 0 for each in differences), len(differences)
+    return min(gains, count - gains) <= count * DISSENT
 
 
 def _pairs(block: Block) -> tuple[tuple[Level, Level], tuple[Level, Level]]:

@@ -27,16 +27,20 @@ from mgpu_probes.inprocess.treatments.trial_blocks import is_treated_block
 
 from mgpu_doctor.analysis.statistics.significance import autocorrelation
 from mgpu_doctor.analysis.steps.step_alignment import Floats
-from mgpu_doctor.analysis.trials.paired_effect import FALSE_HELPS, TimeSaved, student_quantile
+from mgpu_doctor.analysis.trials.paired_effect import (
+    FALSE_HELPS,
+    TimeSaved,
+    do_agree,
+    student_quantile,
+)
 
 BLOCKS = 24
 """Blocks of a run: twelve numbers. A choice."""
 LEAST_PAIRS = 4
+LEAST_RUNS = 2
 SETTLING = 2
 """Steps of each block that are left out: a batch that was fetched before, or work that the switch
 itself causes."""
-DISSENT = 1 / 4
-"""Share of the numbers that may point in the other direction. A choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +56,26 @@ class SwitchedBlocks:
         return np.array(on, dtype=bool)
 
 
-def estimate_switched(runs: Sequence[Floats], length: int) -> TimeSaved | None:
-    """The time saved, from the step times of a run, or of this and an inverted one, that begin with
-    a whole block. None: too few blocks. Of one run, the result is neither gain nor loss."""
-    both = [_ratios(run, length, inverted=bool(place)) for place, run in enumerate(runs)]
-    count = min(map(len, both), default=0)
+def estimate_switched(runs: Sequence[Floats], length: int, looks: int = 1) -> TimeSaved | None:
+    """The time saved, from the step times of runs that begin with a whole block, every second one
+    inverted. None: too few blocks. Of one run, the result is neither gain nor loss; the last of
+    three is left out. `looks`: how often a decision is made at most, this one included."""
+    whole = runs if len(runs) < LEAST_RUNS else runs[: len(runs) // 2 * 2]
+    each_run = [_ratios(run, length, inverted=bool(at % 2)) for at, run in enumerate(whole)]
+    count = min(map(len, each_run), default=0)
     if count < LEAST_PAIRS:
         return None
-    ratios = np.mean([each[:count] for each in both], axis=0)
+    ratios = np.mean([each[:count] for each in each_run], axis=0)
     middle = float(ratios.mean())
     alike = autocorrelation(ratios - middle)
     wider = (1 + alike) / (1 - alike)
     error = math.sqrt(float(ratios.var(ddof=1)) * wider / count)
-    reach = student_quantile(1 - FALSE_HELPS, max(1.0, count / wider - 1)) * error
-    gains = int((ratios < 0).sum())
+    reach = student_quantile(1 - FALSE_HELPS / looks, max(1.0, count / wider - 1)) * error
     return TimeSaved(
         share=1 - math.exp(middle),
         low=1 - math.exp(middle + reach),
         high=1 - math.exp(middle - reach),
-        pairs_agree=len(runs) > 1 and min(gains, count - gains) <= count * DISSENT,
+        pairs_agree=len(runs) >= LEAST_RUNS and do_agree(ratios.tolist()),
     )
 
 

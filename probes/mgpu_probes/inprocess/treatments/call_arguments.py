@@ -1,4 +1,4 @@
-"""Treatments that change an argument of a call: data loaders, DistributedDataParallel, optimizers.
+"""Treatments that change an argument of a call: data loaders, DistributedDataParallel, FSDP.
 
 A call that has set an argument itself keeps it where the treatment would be no improvement; each
 function below says when.
@@ -119,33 +119,6 @@ def _set_in_ddp(argument: str, value: bool | None = None) -> Apply:
     return apply
 
 
-def _set_in_optimizer(kind: str, argument: str, excluded: str) -> Apply:
-    """Sets an argument of the optimizer of this class, and unsets the one that excludes it."""
-
-    def apply(change: Change, _: ProbeContext, module: ModuleType) -> None:
-        optimizer = getattr(module, kind)
-        if argument not in inspect.signature(optimizer.__init__).parameters:
-            change.refuse(NO_ARGUMENT, f"{kind} of this torch")
-            return
-        set_argument = setting(optimizer.__init__, argument, True)
-
-        def edit(arguments: Arguments) -> str | None:
-            reason = set_argument(arguments)
-            if reason is None and arguments.get(excluded):
-                arguments[excluded] = None
-            return reason
-
-        edit_call(optimizer, "__init__", change, edit)
-
-    return apply
-
-
-def _drop_gradients(change: Change, _: ProbeContext, module: ModuleType) -> None:
-    """Drops gradients in `zero_grad` calls that ask for zeros instead."""
-    zero_grad = module.Optimizer.zero_grad
-    edit_call(module.Optimizer, "zero_grad", change, setting(zero_grad, "set_to_none", True))
-
-
 def setting(function: Callable[..., Any], argument: str, value: Any) -> Edit:
     """Sets an argument, unless it has this value already."""
     default = inspect.signature(function).parameters[argument].default
@@ -159,8 +132,6 @@ def setting(function: Callable[..., Any], argument: str, value: Any) -> Edit:
     return edit
 
 
-_OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad"}
-"""Those with a fused implementation for the CPU too."""
 _LOADER, _DDP = "torch.utils.data.dataloader", "torch.nn.parallel.distributed"
 APPLICATIONS: dict[str, dict[str, Apply]] = {
     "loader-workers": {_LOADER: _load_in_background},
@@ -170,20 +141,9 @@ APPLICATIONS: dict[str, dict[str, Apply]] = {
     "ddp-bucket-view": {_DDP: _set_in_ddp("gradient_as_bucket_view", True)},
     "ddp-static-graph": {_DDP: _set_in_ddp("static_graph", True)},
     "ddp-bucket-size": {_DDP: _set_in_ddp("bucket_cap_mb")},
-    "optimizer-fused": {
-        f"torch.optim.{module}": _set_in_optimizer(kind, "fused", "foreach")
-        for module, kind in _OPTIMIZERS.items()
-    },
-    "optimizer-foreach": {
-        f"torch.optim.{module}": _set_in_optimizer(kind, "foreach", "fused")
-        for module, kind in _OPTIMIZERS.items()
-    },
-    "drop-gradients": {"torch.optim.optimizer": _drop_gradients},
     "loader-pin-memory": {_LOADER: _pin_memory},
     "fsdp-keep-gathered": {
         "torch.distributed.fsdp._fully_shard._fully_shard": _keep_gathered,
     },
 }
 """For each treatment, the modules that it changes, and the function that changes each."""
-SWITCHABLE = frozenset({"drop-gradients"})
-"""Those whose call is made in every step, so that they can be switched while the job runs."""

@@ -16,6 +16,7 @@ from . import (
     call_arguments,
     loop_changes,
     model_changes,
+    optimizer_changes,
     tensorflow_changes,
 )
 from .trial_blocks import Switch, read_blocks
@@ -79,13 +80,14 @@ APPLICATIONS: Mapping[str, Mapping[str, Apply]] = {
     **call_arguments.APPLICATIONS,
     **loop_changes.APPLICATIONS,
     **model_changes.APPLICATIONS,
+    **optimizer_changes.APPLICATIONS,
     **background_saving.APPLICATIONS,
     **tensorflow_changes.APPLICATIONS,
 }
 """For each treatment, the modules that it changes, and the function that changes each."""
 
 
-SWITCHABLE = loop_changes.SWITCHABLE | call_arguments.SWITCHABLE
+SWITCHABLE = loop_changes.SWITCHABLE | optimizer_changes.SWITCHABLE
 """Treatments that can be switched on and off while the job runs."""
 
 
