@@ -1,8 +1,8 @@
 """Searches the batch size or the number of ranks that serves a goal best, one trial for each size.
 
-Before each trial, the memory of all ranks is predicted from those before, and nothing is started
-that would need more than the machine has left. A trial that eats up the machine's memory all the
-same is ended before other jobs suffer.
+Before each trial, its memory is predicted from those before, and nothing is started that would need
+more than the machine or a GPU has left. A trial that eats up the machine's memory all the same is
+ended before other jobs suffer.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from mgpu_probes.outside.host_usage import HostUsage
 
 from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level
 from mgpu_doctor.analysis.trials.paired_effect import (
@@ -27,6 +25,13 @@ from mgpu_doctor.analysis.trials.paired_effect import (
 )
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.treat.job_size import BATCH_OPTIONS, RANK_OPTIONS, Setting, Size, find_setting
+from mgpu_doctor.treat.memory_room import (
+    GpuRoom,
+    explain_gpu_shortage,
+    explain_host_shortage,
+    find_gpu_room,
+    is_short,
+)
 from mgpu_doctor.treat.trial_runner import Trial, TrialFailure, TrialRunner
 from mgpu_doctor.treat.trial_session import BaselineError
 
@@ -38,10 +43,6 @@ HALVINGS = 2
 MOST_RANK_COUNTS = 8
 BETTER = 1.05
 """A doubled batch must gain so much throughput, or the next one is the last that is tried."""
-USABLE = 0.8
-"""Share of the free memory that a trial may be predicted to need. A choice."""
-FLOOR = 0.05
-"""A trial is ended if less than this share of the machine's memory is left. A choice."""
 _SLOWER, _MORE = 4.0, 30.0
 _NEXT, _CONFIRMING = 2.0, 4.0
 """Time for the next trial and for the last four, in trials as long as the longest so far."""
@@ -104,6 +105,9 @@ class SizeSearch:
     _report: Callable[[str, float], None] = lambda *_: None
     _rank_count: int = 1
     _is_global: bool = False
+    _is_on_gpus: bool = False
+    """Whether the memory of the trials is that of GPUs."""
+    _gpu_room: GpuRoom | None = None
     _longest: float = 0.0
     _count: int = 0
 
@@ -193,16 +197,15 @@ class SizeSearch:
         """Tries a size if it may fit; whether it did."""
         if not self._has_time():
             return False
-        needed, free = self._predict_bytes(size), _read_memory()[0]
-        if needed is not None and free is not None and needed > free * USABLE:
-            reason = "it is predicted to need more memory than the machine has left"
+        reason = self._explain_shortage(size)
+        if reason is not None:
             self.points.append(Point(size, reason=reason))
             return False
         self.points.append(self._try(size))
         return self.points[-1].step is not None
 
-    def _predict_bytes(self, size: Size) -> int | None:
-        """Memory of all ranks on the host, by the line through the two largest batches so far."""
+    def _explain_shortage(self, size: Size) -> str | None:
+        """Why a size is not to be tried: by the line through the two largest batches so far."""
         known = sorted(
             (point.size.batch, point.memory_bytes) for point in self.points if point.memory_bytes
         )[-2:]
@@ -211,7 +214,10 @@ class SizeSearch:
         slope = known[-1][1] / known[-1][0]
         if len(known) > 1:
             slope = max(0.0, (known[1][1] - known[0][1]) / (known[1][0] - known[0][0]))
-        return int((known[-1][1] + slope * (size.batch - known[-1][0])) * self._rank_count)
+        needed = int(known[-1][1] + slope * (size.batch - known[-1][0]))
+        if self._is_on_gpus:
+            return explain_gpu_shortage(needed, self._gpu_room)
+        return explain_host_shortage(needed * self._rank_count)
 
     def _confirm(self, now: Size, best: Point) -> None:
         """Runs the job as it is and in its best size in the order A B B A."""
@@ -235,12 +241,15 @@ class SizeSearch:
         runner = TrialRunner(command, self._folder / f"size-{self._count}", private=self.private)
         limit = _SLOWER * self._longest + _MORE if self._longest else left
         trial = runner.run(
-            {}, steps=self.steps, limit=min(limit, left), keeps_case=True, is_short=_is_short
+            {}, steps=self.steps, limit=min(limit, left), keeps_case=True, is_short=is_short
         )
         if isinstance(trial.result, TrialFailure):
             return Point(size, reason=trial.result.reason)
         self._longest = max(self._longest, trial.seconds)
         samples = self._count_samples(size, trial)
+        self._is_on_gpus = trial.result.is_gpu_memory
+        if trial.case is not None and self._is_on_gpus:
+            self._gpu_room = find_gpu_room(trial.case) or self._gpu_room
         level = mean_level(trial.result.seconds)
         return Point(size, level, samples, trial.result.memory_bytes)
 
@@ -279,21 +288,3 @@ def _per_sample(point: Point) -> Level | None:
     if point.step is None or not point.samples:
         return None
     return Level(point.step.seconds / point.samples, point.step.error, point.step.freedom)
-
-
-def _is_short() -> bool:
-    free, total = _read_memory()
-    return free is not None and total is not None and free < total * FLOOR
-
-
-def _read_memory() -> tuple[int | None, int | None]:
-    """Bytes of memory that the machine, or this container, has left, and all; None: unknown."""
-    sample = _host().sample()
-    total, used = sample["memory_total"], sample["memory_used"]
-    cache = sample.get("memory_cache") or 0
-    return (None if total is None or used is None else total - used + cache), total
-
-
-@lru_cache(maxsize=1)
-def _host() -> HostUsage:
-    return HostUsage()

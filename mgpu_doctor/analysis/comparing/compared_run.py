@@ -28,13 +28,15 @@ from mgpu_doctor.case.process_metadata import UNKNOWN, PhaseClock, ProcessMetada
 from mgpu_doctor.case.rank_device import is_host_stamped
 from mgpu_doctor.case.treatment_proofs import TreatmentProof
 
+ON_HOST = "resident on the host"
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Peak bytes of each rank; ranks with unknown memory are left out."""
 
     kind: str
-    """`allocated on the device`, `used on the device`, `resident on the host`"""
+    """`allocated on the device`, `used on the device`, `ON_HOST`"""
     ranks: Mapping[int, int]
 
     @property
@@ -47,7 +49,7 @@ def memory_of(case: Case) -> Memory | str:
     sources = (
         ("allocated on the device", _allocated),
         ("used on the device", _on_devices),
-        ("resident on the host", _resident),
+        (ON_HOST, _resident),
     )
     for kind, source in sources:
         known = source(case)

@@ -7,7 +7,7 @@ from enum import Enum
 
 import numpy as np
 
-from mgpu_doctor.analysis.comparing.compared_run import Memory, memory_of
+from mgpu_doctor.analysis.comparing.compared_run import ON_HOST, Memory, memory_of
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
 from mgpu_doctor.analysis.steps.step_alignment import Floats
 from mgpu_doctor.case.model import Case, Rank
@@ -35,6 +35,8 @@ class TrialRun:
     """Loss of each step, the mean of the ranks that report it in every step; None: none does."""
     memory_bytes: int | None
     """Peak memory of the rank with the most; None: unknown."""
+    is_gpu_memory: bool = False
+    """Whether that is memory of a GPU, not of the host."""
 
 
 def measure_run(case: Case, first: int, most: int) -> TrialRun | Shortfall:
@@ -59,6 +61,7 @@ def measure_run(case: Case, first: int, most: int) -> TrialRun | Shortfall:
         seconds=np.mean([seconds[:count] for seconds, _ in runs], axis=0),
         losses=np.mean(reported, axis=0) if reported else None,
         memory_bytes=memory.most if isinstance(memory, Memory) else None,
+        is_gpu_memory=isinstance(memory, Memory) and memory.kind != ON_HOST,
     )
 
 

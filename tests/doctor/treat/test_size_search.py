@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.analysis.trials.trial_run import TrialRun
-from mgpu_doctor.treat import size_search
+from mgpu_doctor.case.device_samples import Device, DeviceProcess, DeviceSample
+from mgpu_doctor.treat import memory_room, size_search
 from mgpu_doctor.treat.job_size import BATCH_OPTIONS, RANK_OPTIONS, find_setting
 from mgpu_doctor.treat.size_report import is_better, render_json, render_sizes
 from mgpu_doctor.treat.size_search import Goal, SizeSearch, UnknownSizeError
@@ -59,9 +60,11 @@ def simulate(
     most: int = 10**9,
     free: int = 10**12,
     noise: float = 0.01,
+    others_on_gpu: int | None = None,
 ) -> list[tuple[int, int]]:
     """Lets searches run a job whose step takes `fixed` seconds, `per_sample` for each of its batch
-    and `per_rank` for each rank, and which crashes with a batch above `most`."""
+    and `per_rank` for each rank, and which crashes with a batch above `most`. `others_on_gpu`: each
+    rank has a GPU of 600 MiB, of which other jobs use so much; None: there are no GPUs."""
     random = np.random.default_rng(4)
     ran: list[tuple[int, int]] = []
 
@@ -78,13 +81,32 @@ def simulate(
                 return Trial(TrialFailure(Problem.CRASHED, "Rank 0 ran out of memory"), 0.0)
             whole = fixed + per_sample * self.batch + per_rank * self.ranks
             seconds = whole * np.exp(random.normal(0, noise, steps))
-            ranks = [SimpleNamespace(steps={"samples": np.full(steps, self.batch)})] * self.ranks
-            measured = TrialRun(FIRST_STEP, seconds, None, (100 + self.batch) * MIB)
-            return Trial(measured, 0.0, (), SimpleNamespace(ranks=ranks))  # type: ignore[arg-type]
+            numbers = {"samples": np.full(steps, self.batch)}
+            ranks = [SimpleNamespace(steps=numbers, pid=1 + rank) for rank in range(self.ranks)]
+            memory = (100 + self.batch) * MIB
+            gpus: tuple[Device, ...] = ()
+            if others_on_gpu is not None:
+                gpus = tuple(gpu_of(rank.pid, memory, others_on_gpu) for rank in ranks)
+            measured = TrialRun(FIRST_STEP, seconds, None, memory, is_gpu_memory=bool(gpus))
+            case: Any = SimpleNamespace(ranks=ranks, device_samples=[DeviceSample(0.0, gpus)])
+            return Trial(measured, 0.0, (), case)
 
     monkeypatch.setattr(size_search, "TrialRunner", Runner)
-    monkeypatch.setattr(size_search, "_read_memory", lambda: (free, 10**12))
+    monkeypatch.setattr(memory_room, "read_memory", lambda: (free, 10**12))
     return ran
+
+
+def gpu_of(pid: int, memory: int, others: int) -> Device:
+    """A GPU of 600 MiB with this process, and others of which one uses `others`."""
+    processes = [DeviceProcess(pid, memory)]
+    if others:
+        processes.append(DeviceProcess(1000, others))
+    return Device(
+        index=pid,
+        memory_used=memory + others,
+        memory_total=600 * MIB,
+        processes=tuple(processes),
+    )
 
 
 def search(goal: Goal, folder: Path, command: Sequence[str] = COMMAND) -> SizeSearch:
@@ -147,6 +169,22 @@ def test_nothing_is_started_that_would_take_the_memory_of_other_jobs(
     assert best is not None
     assert best.size.batch == 448
     assert "more memory than the machine has left" in render_sizes(made, unicode=True)
+
+
+@pytest.mark.parametrize(("others", "best_batch"), [(0, 448), (100 * MIB, 256)])
+def test_memory_of_gpus_is_predicted_apart_from_that_of_the_host(
+    others: int, best_batch: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A rank takes 100 MiB and 1 MiB for each sample. A GPU of its own may be filled; of what
+    others leave, a fifth stays free."""
+    ran = simulate(monkeypatch, free=MIB, others_on_gpu=others)
+    made = search(Goal.MEMORY, tmp_path)
+    assert max(batch for batch, _ in ran) == best_batch
+    best = made.find_best()
+    assert best is not None
+    assert best.size.batch == best_batch
+    whose = "other jobs leave on its GPU" if others else "its GPU has"
+    assert f"predicted to need more memory than {whose}" in render_sizes(made, unicode=True)
 
 
 def test_the_number_of_ranks_at_the_same_global_batch(
