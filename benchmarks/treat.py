@@ -3,12 +3,13 @@ known.
 
     python -m benchmarks.treat --record tests/recorded/treat/plain_runs.json [--runs 12]
     python -m benchmarks.treat --resample tests/recorded/treat/plain_runs.json [--sessions 200]
-    python -m benchmarks.treat --jobs NAME|all [--jobs NAME …] [--whole]
+    python -m benchmarks.treat --jobs NAME|all [--jobs NAME …]
+    python -m benchmarks.treat --find NAME
 
 `--record` runs the built-in trainer torch-ddp so often, as it is, and keeps the step times. Nothing
 else should run meanwhile. `--resample` draws the runs of whole sessions from them, in which no
-treatment does anything, and counts the verdicts. It takes a second or two. `--jobs`: see
-`benchmarks.treat_jobs`; some minutes for each name.
+treatment does anything, and counts the verdicts. It takes some seconds. `--jobs`
+and `--find`: see `benchmarks.treat_jobs`; some minutes for each name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.support import machine
-from benchmarks.treat_jobs import TRIALS, run_jobs
+from benchmarks.treat_jobs import TRIALS, find_treatment, run_jobs
 from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
 from mgpu_doctor.analysis.trials.paired_effect import FALSE_HELPS
 from mgpu_doctor.analysis.trials.trial_run import TrialRun
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--sessions", type=int, default=200)
     parser.add_argument("--jobs", action="append", choices=["all", *TRIALS], default=[])
-    parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--find", choices=[*TRIALS])
     args = parser.parse_args()
     print(machine(), flush=True)
     if args.record is not None:
@@ -53,9 +54,11 @@ def main() -> None:
     if args.resample is not None:
         runs = json.loads(args.resample.read_text())["seconds"]
         print_rates(resample(runs, args.sessions), len(runs), args.sessions)
+    if args.find is not None:
+        sys.exit(0 if find_treatment(args.find) else 1)
     if args.jobs:
         names = [*TRIALS] if "all" in args.jobs else args.jobs
-        sys.exit(0 if run_jobs(names, whole=args.whole) else 1)
+        sys.exit(0 if run_jobs(names) else 1)
 
 
 def record(count: int, steps: int) -> dict[str, object]:

@@ -1,17 +1,17 @@
 """Jobs on which a treatment helps, changes nothing, or breaks something, and what `treat` says.
 
     python -m benchmarks.treat --jobs loader-workers --jobs gc-freeze
-    python -m benchmarks.treat --jobs all [--whole]
+    python -m benchmarks.treat --jobs all
+    python -m benchmarks.treat --find ddp-no-search
 
 Each verdict is held against what is known of the job, and the measured gain against that of the
-same job with the script edited by hand. `--whole` also runs `treat` without naming the treatment:
-it must find it within its budget.
+same job with the script edited by hand. `--find` runs `treat` on the job that it helps without
+naming the treatment, until it is shown to help: that must happen within the budget.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import sys
 import tempfile
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mgpu_doctor.advice.treatment import Value
+from mgpu_doctor.advice.treatment_catalogue import describe_values
 from mgpu_doctor.analysis.comparing.step_time_noise import mean_level
 from mgpu_doctor.analysis.trials.trial_run import TrialRun
 from mgpu_doctor.analysis.trials.trial_verdict import Verdict
@@ -124,23 +125,20 @@ TRIALS = {
 }
 
 
-def run_jobs(names: Sequence[str], *, whole: bool) -> bool:
+def run_jobs(names: Sequence[str]) -> bool:
     """Runs the jobs of these treatments; returns whether all verdicts are right."""
     right = count = 0
     for name in names:
         trials = TRIALS[name]
-        os.environ["OMP_NUM_THREADS"] = "1"  # else small jobs measure how threads wait
-        if name == "threads":
-            del os.environ["OMP_NUM_THREADS"]
+        _set_threads(name)
         for job, command, expected in _list_jobs(trials):
             outcome, plain = _try(command, {name: trials.value})
             is_right = outcome.verdict in expected
             right, count = right + is_right, count + 1
-            print(_describe(name, job, outcome, is_right), flush=True)
+            mark = "right" if is_right else "WRONG"
+            print(f"{mark}  {_describe(name, job, outcome)}", flush=True)
             if job == "helps":
                 print(_compare(outcome, _gain_by_hand(trials, plain)), flush=True)
-        if whole:
-            print(_find(name, trials.helps), flush=True)
     print(f"right: {right} of {count}")
     return right == count
 
@@ -183,16 +181,45 @@ def _gain_by_hand(trials: Trials, plain: float) -> float:
     return 1 - sum(seconds) / len(seconds) / plain
 
 
-def _find(name: str, command: list[str]) -> str:
-    """Whether `treat` finds the treatment without being told."""
-    treatment = JobTreatment(command, private=False)
+class _FoundError(Exception):
+    """The treatment is shown to help: the rest need not be tried."""
+
+
+def find_treatment(name: str) -> bool:
+    """Whether `treat` finds the treatment without being told, within its budget."""
+    _set_threads(name)
+    treatment = JobTreatment(TRIALS[name].helps, private=False)
     began = time.monotonic()
-    with _folder() as folder, contextlib.redirect_stdout(io.StringIO()):
-        treatment.run(folder, budget=BUDGET, steps=None, report=lambda *_: None)
+
+    def stop_when_found(_action: str, _left: float) -> None:
+        if treatment.session is not None and any(
+            outcome.verdict is Verdict.HELPS and name in outcome.values
+            for outcome in treatment.session.outcomes()
+        ):
+            raise _FoundError
+
+    is_found = False
+    with _folder() as folder:
+        try:
+            treatment.run(folder, budget=BUDGET, steps=None, report=stop_when_found)
+        except _FoundError:
+            is_found = True
     report = treatment.read_report()
-    kept = {} if report is None else dict(report.kept)
-    found = "found" if name in kept else "NOT FOUND"
-    return f"    {found} within {time.monotonic() - began:.0f} s: keeps {kept}"
+    is_found = is_found or (report is not None and name in report.kept)
+    order = ", ".join(each.name for each in treatment.candidates)
+    codes = ", ".join(finding.code for finding in treatment.findings)
+    print(f"{name}: {'found' if is_found else 'NOT FOUND'} within {time.monotonic() - began:.0f} s")
+    print(f"    findings: {codes}; tries in this order: {order}")
+    for outcome in () if report is None else report.outcomes:
+        print(f"    {_describe(describe_values(outcome.values), '', outcome)}")
+    return is_found
+
+
+def _set_threads(name: str) -> None:
+    """One thread for each rank: else small jobs measure how threads wait."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if name == "threads":
+        del os.environ["OMP_NUM_THREADS"]
 
 
 @contextlib.contextmanager
@@ -207,11 +234,11 @@ def _folder() -> Iterator[Path]:
             os.chdir(before)
 
 
-def _describe(name: str, job: str, outcome: Outcome, is_right: bool) -> str:
+def _describe(name: str, job: str, outcome: Outcome) -> str:
     saved = outcome.saved
     measured = outcome.reason or ""
     if saved is not None:
         low, high = format_share(saved.low), format_share(saved.high)
         measured = f"{format_share(saved.share)} ({low} to {high})"
-    mark = "right" if is_right else "WRONG"
-    return f"{mark}  {name:26} {job:7} {outcome.verdict.value:20} {measured}"
+    measured += f"  {outcome.runs} runs"
+    return f"{name:26} {job:7} {outcome.verdict.value:20} {measured}"

@@ -265,8 +265,8 @@ def _run_trials(
     private: bool,
     measured: Callable[[], bool],
 ) -> int:
-    """Runs all trials; returns the signal that stopped them, 0 for none. Exits with code 3 if
-    nothing can be tried. `measured`: whether anything was measured so far."""
+    """Runs all trials; returns the signal that stopped them, 0 for none. Says why they ended early;
+    exits with code 3 if nothing was measured by then, as `measured` says."""
     from mgpu_doctor.formatting import format_seconds
     from mgpu_doctor.treat.job_treatment import trial_folder, why_not_private
     from mgpu_doctor.treat.trial_session import BaselineError
@@ -292,9 +292,9 @@ def _run_trials(
 
             try_all(folder, budget - time.monotonic() + began, report)
     except BaselineError as error:
-        exit_with(NOTHING_EXAMINED, str(error))
+        _end_early(str(error), measured)
     except OSError as error:
-        exit_with(NOTHING_EXAMINED, f"the trials cannot be run ({error.strerror or error}).")
+        _end_early(f"the trials cannot be run ({error.strerror or error}).", measured)
     except KeyboardInterrupt:
         follows = "what was measured so far follows" if measured() else "nothing was measured yet"
         print_message(f"stopped; {follows}.")
@@ -303,6 +303,12 @@ def _run_trials(
             with suppress(TypeError):
                 signal.signal(number, handler)
     return asked[0] if asked else 0
+
+
+def _end_early(why: str, measured: Callable[[], bool]) -> None:
+    print_message(why)
+    if not measured():
+        raise click.exceptions.Exit(NOTHING_EXAMINED)
 
 
 def _explain_open_trials(why: str) -> str:

@@ -109,6 +109,8 @@ class _Tried:
     block: int = 0
     """Steps per block of these runs."""
     failure: TrialFailure | None = None
+    unfinished: str = "the budget was used up"
+    """Why there are not more trials, a clause."""
     sites: tuple[str, ...] = ()
 
     @property
@@ -254,16 +256,13 @@ class Session:
     def _left(self) -> float:
         return self._ends - self._clock()
 
-    def _run_plain(self) -> TrialRun | None:
-        trial = self._run_once({})
-        if isinstance(trial.result, TrialFailure):
-            if len(self.plain) < 2:
-                raise BaselineError(
-                    f"the job ran once, and failed the second time: {trial.result.reason}."
-                )
-            return None
-        self.plain.append(trial.result)
-        return trial.result
+    def _run_plain(self) -> TrialRun | TrialFailure:
+        result = self._run_once({}).result
+        if isinstance(result, TrialRun):
+            self.plain.append(result)
+        elif len(self.plain) < 2:
+            raise BaselineError(f"the job ran once, and failed the second time: {result.reason}.")
+        return result
 
     def _run_once(self, values: Mapping[str, Value]) -> Trial:
         more = max((TREATMENTS[name].start_seconds for name in values), default=0.0)
@@ -321,7 +320,8 @@ class Session:
             treated.append(trial.result)
         self._report("the job as it is", self._left())
         after = self._run_plain()
-        if after is None:
+        if isinstance(after, TrialFailure):
+            tried.unfinished = f"a run of the job as it is failed: {after.reason}"
             return False
         tried.blocks.append((before, treated[0], treated[1], after))
         return True
@@ -346,7 +346,7 @@ class Session:
             )
         saved = self._estimate(tried)
         if saved is None:
-            return Outcome(tried.values, Verdict.UNTRIED, "the budget was used up")
+            return Outcome(tried.values, Verdict.UNTRIED, tried.unfinished)
         runs_with = tried.switched or tried.treated
         plain = [run.losses for run in self.plain if run.losses is not None]
         treated = [run.losses for run in runs_with if run.losses is not None]

@@ -63,15 +63,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def states(folder: Path) -> dict[str, tuple[bytes, int, int]]:
-    """Content, time of change and mode of each file."""
+    """Content, time of change and mode of each file, and of the folder."""
     return {
-        path.name: (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode)
-        for path in folder.iterdir()
+        path.name: (
+            path.read_bytes() if path.is_file() else b"",
+            path.stat().st_mtime_ns,
+            path.stat().st_mode,
+        )
+        for path in (folder, *folder.iterdir())
     }
 
 
@@ -81,12 +81,12 @@ def treat(*options: str, steps: int, code: int = 0) -> Ended:
 
 
 def test_workers_help_a_slow_loader_and_nothing_is_left_behind(folder: Path) -> None:
-    before = contents(folder)
+    before = states(folder)
     file = folder.parent / "treatment.toml"
     options = ("--only", "loader-workers", "--only", "loader-prefetch", "--json", "-o", str(file))
     ended = treat(*options, steps=900)
     assert ended.code == 0, ended.err
-    assert contents(folder) == before
+    assert states(folder) == before
     assert not any((folder.parent / "home").glob("mgpu-doctor-trials-*"))
     others = [each for each in psutil.process_iter(["cwd"]) if each.pid != os.getpid()]
     assert not [each for each in others if each.info["cwd"] == str(folder)]
@@ -134,13 +134,13 @@ def test_a_job_that_cannot_be_tried_is_explained_in_a_sentence(
     if steps < 0:
         (folder / "train.py").write_text("import torch; print('no step')")
         sentence = "no training step was seen"
-    before = contents(folder)
+    before = states(folder)
     ended = treat(steps=steps, code=code)
     assert ended.code == 3
     assert ended.out == ""
     assert len(ended.err.splitlines()) == 1
     assert sentence in ended.err
-    assert contents(folder) == before
+    assert states(folder) == before
 
 
 @pytest.mark.usefixtures("folder")

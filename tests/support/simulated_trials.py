@@ -42,6 +42,8 @@ class SimulatedJob:
     """The job ends after these measured steps."""
     pause_every: int = 0
     """One in so many steps takes five times as long, as with a checkpoint; 0: none."""
+    failing_at: int | None = None
+    """The run of this number crashes, from 0."""
     now: float = 0.0
     ran: list[dict[str, Value]] = field(default_factory=list)
 
@@ -60,6 +62,8 @@ class SimulatedJob:
         self.ran.append(dict(values))
         self.now += 10.0
         failure = next((self.failing[name] for name in values if name in self.failing), None)
+        if self.failing_at == len(self.ran) - 1:
+            failure = CRASH
         if failure is not None:
             return Trial(failure, 10.0)
         ratio = float(np.prod([self.ratios.get(name, 1.0) for name in values]))

@@ -124,6 +124,21 @@ def test_a_job_that_fails_by_itself_ends_with_code_3(monkeypatch: pytest.MonkeyP
     assert "the job cannot be tried: rank 0 failed." in result.stderr
 
 
+def test_a_job_that_fails_the_second_time_keeps_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = SimulatedJob(np.random.default_rng(1))
+    first = job.run({}, steps=60, limit=1.0)
+    trials = iter((first, _failed(job)))
+    monkeypatch.setattr(job, "run", lambda *_, **__: next(trials))
+    simulate(monkeypatch, job)
+    result = treat("--", "ls")
+    assert result.exit_code == 3
+    assert result.stderr.count("\n") == 1
+    assert "the job ran once, and failed the second time: rank 0 failed." in result.stderr
+    assert "(1 run of 60 steps)" in result.stdout
+
+
 def _failed(job: SimulatedJob) -> object:
     return SimulatedJob(job.random, failing={"gc-freeze": CRASH}).run(
         {"gc-freeze": True}, steps=60, limit=1.0

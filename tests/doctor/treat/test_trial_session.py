@@ -210,6 +210,15 @@ def test_the_budget_ends_the_trials_and_keeps_what_was_measured() -> None:
     assert job.now == 50.0
 
 
+def test_a_job_that_fails_now_and_then_is_not_held_against_the_treatment() -> None:
+    job = SimulatedJob(np.random.default_rng(23))
+    trials = session(job)
+    job.failing_at = len(job.ran) + 2
+    outcome = trials.try_values({"ddp-no-search": True})
+    assert outcome.verdict is Verdict.UNTRIED
+    assert outcome.reason == "a run of the job as it is failed: rank 0 failed"
+
+
 def test_a_job_that_fails_by_itself_is_not_tried() -> None:
     job = SimulatedJob(np.random.default_rng(18))
     trials = Session(
