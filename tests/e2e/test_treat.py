@@ -13,6 +13,7 @@ import pytest
 
 from mgpu_doctor.case.recording_case import load_recording
 from tests.support.jobs import Ended, run
+from tests.support.nvml import PretendNvml
 
 pytestmark = pytest.mark.slow
 
@@ -160,6 +161,30 @@ def test_the_best_batch_of_a_job_whose_steps_cost_the_same() -> None:
     assert report["saved_per_sample"]["low"] > 0.2
     assert report["best"]["batch"] >= 256
     assert report["best"]["ranks"] == 2
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("others", "best"), [(0, 10240), (20000, 6144)])
+def test_the_largest_batch_that_fits_on_a_pretend_gpu(
+    others: int, best: int, nvml: PretendNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """81,559 MiB, of which the model takes 2,000 and a sample 7: 11,365 samples fit. Where others
+    have 20,000, a fifth of the rest stays free: 6,748."""
+    for name, value in nvml.environment(tmp_path / "state").items():
+        monkeypatch.setenv(name, value)
+    script = Path(__file__).parents[1] / "jobs" / "gpu_memory.py"
+    words = ["--goal", "memory", "--yes", "--budget", "6m", "--json", "--", sys.executable]
+    job = [str(script), "--batch", "1024", "--others", str(others)]
+    ended = run([*DOCTOR, "treat", *words, *job], 600)
+    assert ended.code == 0, ended.err
+    report = json.loads(ended.out)
+    assert report["best"]["batch"] == best
+    assert report["curve"][0]["memory_bytes"] == (2000 + 7 * 1024) << 20
+    refused = [point for point in report["curve"] if point["reason"]]
+    whose = "other jobs leave on its GPU" if others else "its GPU has"
+    assert {point["reason"] for point in refused} == {
+        f"it is predicted to need more memory than {whose}"
+    }
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -54,6 +54,9 @@ parser.add_argument("--copies", type=float, default=0, help="ms that copying a b
 parser.add_argument("--no-loader", action="store_true", help="batches are made on the device")
 parser.add_argument("--slow", default="", help="rank:phase:milliseconds")
 parser.add_argument("--scale", type=float, default=1, help="of the time that all work takes")
+parser.add_argument(
+    "--tensor-cores", action="store_true", help="a block computes bfloat16 in a quarter of the time"
+)
 parser.add_argument("--endless", default="", help="rank:phase:step of work that never ends")
 parser.add_argument("--nan-from", type=int, help="the loss is no number from this step on")
 options = parser.parse_args()
@@ -83,17 +86,21 @@ def work(phase: str, milliseconds: float, parts: int = 1) -> None:
 parts = BLOCKS * (MICRO_BATCHES if options.strategy == "pipeline" else 1)
 
 
+def share_of_time(tensor: Any) -> float:
+    return 0.25 if options.tensor_cores and tensor.dtype is torch.bfloat16 else 1.0
+
+
 class Work(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, batch: Any) -> Any:
         context.save_for_backward(batch)  # else nothing is computed again under checkpointing
-        work("forward", 8, parts)
+        work("forward", 8 * share_of_time(batch), parts)
         return batch.clone()
 
     @staticmethod
     def backward(context: Any, gradient: Any) -> Any:
         assert context.saved_tensors
-        work("backward", 16, parts)
+        work("backward", 16 * share_of_time(gradient), parts)
         return gradient.clone()
 
 
