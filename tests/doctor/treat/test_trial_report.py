@@ -80,7 +80,7 @@ def test_the_text_fits_and_names_lines_and_places() -> None:
     text = render_report(made(), width=100, unicode=True)
     for line in (
         "ddp-no-search: rank 0 failed.",
-        "Switched on and off within the same runs: gc-freeze.",
+        "Switched on and off within the same runs: optimizer-fused, gc-freeze.",
         "Do not fit: threads (each rank has 2 already).",
         "  DataLoader(..., num_workers=2, persistent_workers=True)  at train.py:3",
     ):
