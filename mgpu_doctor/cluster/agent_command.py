@@ -1,6 +1,10 @@
 """The command through which agents are reached: its child process, for one host or for several.
 
-For one thread. A command ends with its last channel, and its channels end with it."""
+For one thread. A command ends with its last channel, and its channels end with it.
+
+What goes to several hosts through one command reaches all of them, so requests that are equal are
+sent once, with the names of those hosts for which they are, or none if they are for all. A question
+to each of 1,250 hosts would otherwise be 1,250 lines for each of them."""
 
 from __future__ import annotations
 
@@ -10,13 +14,14 @@ import re
 import select
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from mgpu_probes.outside.node.channel_frames import BadStream
 from mgpu_probes.outside.terminal_text import clean
 
 from mgpu_doctor.cluster import agent_program
+from mgpu_doctor.cluster.clock_offset import ASK_EVERY
 from mgpu_doctor.cluster.engine import Engine, Trouble, not_understood
 from mgpu_doctor.cluster.step_output import (
     TASK_END,
@@ -28,7 +33,6 @@ from mgpu_doctor.cluster.step_output import (
     split_label,
 )
 
-PING_EVERY = 20.0
 SECONDS_TO_END = 2.0
 MOST_ERROR = 4096
 """Bytes of standard error that are kept, its end."""
@@ -44,6 +48,10 @@ class Channel(Protocol):
 
     def make_request(self) -> Json:
         """The first request for a new agent."""
+        ...
+
+    def note_question(self, at: float) -> None:
+        """The agent is asked for its clock. `at`: this machine's clock."""
         ...
 
     def take_in(self, data: bytes) -> None:
@@ -73,7 +81,7 @@ class AgentCommand:
         self._clock = clock
         self._error = b""
         self._error_over = False
-        self._ping_due = clock() + PING_EVERY
+        self._question_due = clock() + ASK_EVERY
         self._outgoing = bytearray(agent_program.program())
         self._begin()
         for stream in (child.stdin, child.stdout, child.stderr):
@@ -95,10 +103,21 @@ class AgentCommand:
             yield self.child.stdin.fileno(), select.POLLOUT, self._send
 
     def tend(self) -> None:
-        """Shows the agents now and then that somebody listens."""
-        if self._clock() >= self._ping_due and not self._outgoing:
-            self._ping_due = self._clock() + PING_EVERY
-            self._say({})
+        """Asks all agents now and then for their clocks, which shows them also that somebody
+        listens."""
+        if self._clock() >= self._question_due and not self._outgoing:
+            self._question_due = self._clock() + ASK_EVERY
+            self._ask_for_clocks(self._channels)
+
+    def ask_for_clock(self, channel: Channel) -> None:
+        """Asks the agent of one host for its clock."""
+        self._ask_for_clocks([channel])
+
+    def _ask_for_clocks(self, channels: Iterable[Channel]) -> None:
+        now = time.time()
+        for channel in channels:
+            channel.note_question(now)
+            self.ask(channel, {"clock": now})
 
     def ask(self, channel: Channel, request: Json) -> None:
         """Sends a request to the agent of one host."""
@@ -123,7 +142,7 @@ class AgentCommand:
     def _begin(self) -> None:
         """Sends the first requests."""
         for channel in self._channels:
-            self._say(channel.make_request())
+            self.ask(channel, channel.make_request())
 
     def _say(self, request: Json) -> None:
         self._outgoing += json.dumps(request, separators=(",", ":")).encode() + b"\n"
@@ -209,23 +228,33 @@ class StepCommand(AgentCommand):
     """A started command that reaches the agents of several hosts at once (`step_output`)."""
 
     def _begin(self) -> None:
-        """What is known of a host is sent to it alone, and first: an agent takes the first request
-        that is for it."""
         self._output = StepOutput()
         self._by_node = {channel.host: channel for channel in self._channels}
         """Node -> channel, of tasks that have not begun."""
         self._by_task: dict[int, Channel] = {}
+        self._waiting: dict[str, tuple[Json, set[str]]] = {}
+        """Requests, by their texts, and the hosts for which they are."""
+        self._unasked: dict[Channel, None] = {}
+        """Channels whose agents are to be asked for their clocks."""
         self._errors: dict[int, bytes] = {}
-        shared: Json = {}
-        for channel in self._channels:
-            request = channel.make_request()
-            if request.get("boxes") or request.get("files"):
-                self.ask(channel, request)
-            shared = {"every": request["every"]}
-        self._say(shared)
+        super()._begin()
+
+    def awaited(self) -> Iterator[tuple[int, int, Callable[[], None]]]:
+        unasked, self._unasked = self._unasked, {}
+        self._ask_for_clocks(unasked)
+        waiting, self._waiting = self._waiting, {}
+        all_hosts = {channel.host for channel in self._channels}
+        for request, hosts in waiting.values():
+            self._say(request if hosts == all_hosts else {"agent": sorted(hosts), **request})
+        return super().awaited()
 
     def ask(self, channel: Channel, request: Json) -> None:
-        self._say({"agent": channel.host, **request})
+        """Sends a request to the agent of one host, at the next `awaited`."""
+        _, hosts = self._waiting.setdefault(json.dumps(request), (request, set()))
+        hosts.add(channel.host)
+
+    def ask_for_clock(self, channel: Channel) -> None:
+        self._unasked[channel] = None
 
     def drop(self, channel: Channel) -> None:
         if self.child is None or channel not in self._channels:

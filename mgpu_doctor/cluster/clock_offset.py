@@ -6,6 +6,7 @@ time on the way, however unequal the two ways are."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -19,6 +20,8 @@ GREETING_MATTERS: Final = 2.0
 DRIFT: Final = 1e-4
 """Seconds per second by which a clock may go wrong: more than quartz does (5e-5), and than NTP
 adjusts it by while it runs well."""
+MOST_ASKED: Final = 8
+"""Questions whose answers may still come."""
 
 
 class ClockOffset:
@@ -26,8 +29,9 @@ class ClockOffset:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._asked: float | None = None
-        self._due = 0.0
+        self.is_new = False
+        """Whether the host has greeted and was not asked since."""
+        self._asked: deque[float] = deque(maxlen=MOST_ASKED)
         self._best: tuple[float, float, float] | None = None
         """Seconds ahead, error, and when that was measured."""
         self.corrected = 0.0
@@ -49,26 +53,23 @@ class ClockOffset:
 
     def hear(self, at: float) -> None:
         """Takes note of a greeting. `at`: the host's clock as it sent it."""
-        self._asked, self._due = None, 0.0
+        self.is_new = True
         ahead = at - self._clock()
         if self._best is None and abs(ahead - self.corrected) >= GREETING_MATTERS:
             self.corrected = ahead
 
-    def ask(self) -> float | None:
-        """What to send to the host now, so that it answers; None: nothing yet."""
-        now = self._clock()
-        if now < self._due:
-            return None
-        self._asked, self._due = now, now + ASK_EVERY
-        return now
+    def ask(self, at: float) -> None:
+        """Takes note of a question. `at`: this machine's clock as it was sent."""
+        self.is_new = False
+        self._asked.append(at)
 
     def answer(self, asked: float, arrived: float, sent: float) -> None:
-        """Takes in an answer. `asked`: what `ask` returned; `arrived`, `sent`: the host's clock as
+        """Takes in an answer. `asked`: when, as in `ask`; `arrived`, `sent`: the host's clock as
         the question came and as the answer went. One that was not asked for is ignored."""
         now = self._clock()
-        if asked != self._asked or sent < arrived or now < asked:
+        if asked not in self._asked or sent < arrived or now < asked:
             return
-        self._asked = None
+        self._asked.remove(asked)
         ahead = ((arrived - asked) + (sent - now)) / 2
         measured = ahead, max(0.0, (now - asked) - (sent - arrived)) / 2, now
         if self._best is None or measured[1] <= self._error_now(self._best):

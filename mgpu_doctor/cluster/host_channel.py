@@ -155,7 +155,8 @@ class HostChannel:
             return
         if self._splitter.began:
             self._heard = self._quiet_since = self._clock()
-            self._ask_for_clock()
+            if self.mirror.offset.is_new and self.command is not None:
+                self.command.ask_for_clock(self)
         if self.mirror.synced:
             self.failures, self._trouble = 0, None
 
@@ -163,8 +164,6 @@ class HostChannel:
         """Gives up a silent agent. `jump`: seconds in which this process itself did not run, so
         that it could not hear."""
         self._quiet_since += jump
-        if self.mirror.synced:
-            self._ask_for_clock()
         if self.command is not None and self._clock() - self._quiet_since >= SILENCE:
             reason = f"it has been silent for {SILENCE:.0f} s"
             self._end(Trouble(reason, "check the network and the host"))
@@ -177,11 +176,9 @@ class HostChannel:
         self.send({"stacks": number})
         return True
 
-    def _ask_for_clock(self) -> None:
-        """Asks for the host's time if that is due: at once after the greeting, then now and
-        then."""
-        if self.mirror.hello is not None and (asked := self.mirror.offset.ask()) is not None:
-            self.send({"clock": asked})
+    def note_question(self, at: float) -> None:
+        """Takes note that the agent is asked for its clock. `at`: this machine's clock."""
+        self.mirror.offset.ask(at)
 
     def send(self, request: dict[str, Any]) -> None:
         """Sends a request to the agent, if it is reached."""

@@ -20,8 +20,8 @@ class Pair:
 
     def exchange(self, there: float, back: float, kept: float = 0.0) -> None:
         """A question that takes `there`, waits `kept`, and whose answer takes `back`."""
-        asked = self.offset.ask()
-        assert asked is not None
+        asked = self.now
+        self.offset.ask(asked)
         arrived = self.now + there + self.ahead
         self.now += there + kept + back
         self.offset.answer(asked, arrived, arrived + kept)
@@ -83,12 +83,31 @@ def test_a_greeting_alone_shows_only_large_differences() -> None:
 
 def test_answers_that_were_not_asked_for_are_ignored() -> None:
     pair = Pair(0.0)
-    asked = pair.offset.ask()
-    assert asked == NOW
-    assert pair.offset.ask() is None
+    pair.offset.ask(NOW)
     pair.offset.answer(NOW + 1, NOW, NOW)
     pair.offset.answer(NOW, NOW + 5, NOW)
     assert pair.offset.ahead is None
     pair.offset.answer(NOW, NOW, NOW)
     pair.offset.answer(NOW, NOW + 9, NOW + 9)
     assert pair.offset.ahead == 0.0
+
+
+def test_each_greeting_asks_for_a_question() -> None:
+    offset = ClockOffset(lambda: NOW)
+    assert not offset.is_new
+    for _ in range(2):
+        offset.hear(NOW)
+        assert offset.is_new
+        offset.ask(NOW)
+        assert not offset.is_new
+
+
+def test_an_answer_counts_although_another_question_has_followed() -> None:
+    pair = Pair(2.0)
+    pair.offset.ask(NOW)
+    pair.now += 0.1
+    pair.offset.ask(pair.now)
+    pair.now += 0.1
+    pair.offset.answer(NOW, NOW + 2.1, NOW + 2.1)
+    assert pair.offset.ahead == pytest.approx(2.0)
+    assert pair.offset.error == pytest.approx(0.1)

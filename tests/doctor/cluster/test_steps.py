@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from mgpu_probes.outside.node.agent_channel import to_lines
 from mgpu_probes.outside.node.channel_frames import MAGIC, BadStream, pack_frame
 
 from mgpu_doctor.cluster import host_channel
+from mgpu_doctor.cluster.agent_program import program
 from mgpu_doctor.cluster.host_channel import Link
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.step_output import (
@@ -100,7 +103,13 @@ class Steps(ShellEngine):
             return list(self._fail(self._text))
         output = self._folder / f"step-{len(self.steps)}"
         output.write_bytes(b"".join(self._task(*task) for task in enumerate(hosts)))
-        return ["/bin/sh", "-c", f"cat {shlex.quote(str(output))}; cat > /dev/null"]
+        return ["/bin/sh", "-c", 'cat "$0"; cat > "$0.asked"; :', str(output)]
+
+    def asked(self, step: int) -> list[dict[str, Any]]:
+        """The requests that went to a step so far."""
+        path = self._folder / f"step-{step}.asked"
+        sent = path.read_bytes() if path.exists() else b""
+        return [json.loads(line) for line in sent[len(program()) :].splitlines()]
 
     def _task(self, task: int, host: str) -> bytes:
         data = MAGIC + hello(host, boot=host) + TICK
@@ -143,6 +152,24 @@ def test_one_step_reaches_all_hosts(tmp_path: Path) -> None:
     assert engine.steps == [HOSTS]
     assert child is not None
     assert child.poll() is not None
+
+
+def test_equal_requests_to_hosts_of_a_step_are_sent_once(tmp_path: Path) -> None:
+    engine = Steps(tmp_path)
+    engine.ends["h"] = b"!1"
+    with Fleet(HOSTS, engine, 0.5) as fleet:
+        poll_until(fleet, lambda: fleet.states()[-1].link is not Link.OPENING)
+        for channel in fleet.channels:
+            channel.send({"stacks": 0})
+        for channel in fleet.channels[:2]:
+            channel.send({"stacks": 1})
+        poll_until(fleet, lambda: len(engine.asked(1)) >= 4)
+    first, *later = engine.asked(1)
+    assert first == {"every": 0.5, "boxes": {}, "files": {}, "joint": None}
+    clocks = [request for request in later if "clock" in request]
+    assert len(clocks) <= 2  # one for each group that greeted at a time
+    assert {"stacks": 0} in later
+    assert {"agent": ["a", "b"], "stacks": 1} in later
 
 
 def test_a_host_that_prevents_a_step_is_found_by_halves(tmp_path: Path) -> None:

@@ -52,13 +52,16 @@ class AgentChannel:
                     request = json.loads(text)
                 except ValueError:
                     continue
-                if isinstance(request, dict) and "clock" in request:
+                if isinstance(request, dict) and self._is_for_this_host(request):
                     request["arrived"] = time.time()
-                if isinstance(request, dict) and request.get("agent", self._name) == self._name:
                     if request.get("end"):
                         os._exit(0)
                     self.requests.put(request)
         os._exit(0)
+
+    def _is_for_this_host(self, request: Json) -> bool:
+        hosts = request.get("agent")
+        return hosts is None or (isinstance(hosts, list) and self._name in hosts)
 
     def write(self, data: bytes) -> None:
         """Collects what is to be sent: a write for each frame would wake the reader each time."""
