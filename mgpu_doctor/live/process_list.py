@@ -6,23 +6,29 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-import psutil
+from mgpu_probes.outside.host_usage import read_proc_file
 from mgpu_probes.outside.kernel_log import sees_own_pids
-from mgpu_probes.outside.processes import name_user
+from mgpu_probes.outside.processes import find_uid, name_user, split_stat
 
 from mgpu_doctor.live.frame_source import Pace
 
 if TYPE_CHECKING:
     from mgpu_doctor.case.device_samples import Device, DeviceSample
 
-BUDGET = 0.004
-"""Share of a core for reading processes: 200 of them every second or two."""
+BUDGET = 0.001
+"""Share of a core for reading processes: 100 of them every two seconds."""
 LONGEST = 5.0
 """Seconds after which they are read again in any case."""
 MOST_OTHERS = 64
 """Processes without a GPU that are listed, those that use the most CPU."""
+KERNEL = 2
+"""The pid of the parent of the kernel's threads."""
+PROC = Path("/proc")
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +43,15 @@ class ListedProcess:
     started: float | None = None
     """Seconds since the epoch."""
     cores: float | None = None
-    """Cores in use since the last look; None at the first."""
+    """Cores in use since the last sample; None in the first."""
     resident: int | None = None
     """Bytes of host memory."""
     gpus: tuple[int, ...] = ()
     """Indices of the GPUs that it uses."""
     gpu_memory: int | None = None
     """Bytes on all of them."""
+    start_ticks: int | None = None
+    """Clock ticks from the boot to its start, which tell it from a later process with its pid."""
 
 
 class ProcessList:
@@ -52,8 +60,8 @@ class ProcessList:
     def __init__(self) -> None:
         self._pace = Pace(time.monotonic, time.thread_time, LONGEST, BUDGET)
         self._known: tuple[ListedProcess, ...] = ()
-        self._before: dict[tuple[int, float], float] = {}
-        """(pid, start) -> CPU seconds at the last look."""
+        self._before: dict[tuple[int, int], int] = {}
+        """(pid, start ticks) -> CPU ticks in the last sample."""
         self._looked = 0.0
         self._host_pids = not sees_own_pids()
 
@@ -69,21 +77,19 @@ class ProcessList:
         on_gpus, memory = _uses(devices)
         now = time.monotonic()
         passed, self._looked = now - self._looked, now
-        spent: dict[tuple[int, float], float] = {}
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        known = set() if self._host_pids else on_gpus.keys()
+        spent: dict[tuple[int, int], int] = {}
         seen = []
         for process in _processes():
-            key = (process.pid, process.info["create_time"] or 0.0)
-            times, before = process.info["cpu_times"], self._before.get(key)
-            if times is not None:
-                spent[key] = times.user + times.system
-            used = spent.get(key)
-            cores = None if used is None or before is None else (used - before) / passed
+            key = (process.pid, process.start_ticks)
+            before, spent[key] = self._before.get(key), process.cpu_ticks
+            cores = None if before is None else (process.cpu_ticks - before) / TICKS / passed
             seen.append((process, cores))
         self._before = spent
-        known = set() if self._host_pids else on_gpus.keys()
         seen.sort(key=lambda pair: (pair[0].pid not in known, -(pair[1] or 0.0)))
         listed = [
-            _describe(process, cores, on_gpus, memory, in_container=self._host_pids)
+            _describe(process, cores, booted, on_gpus, memory, in_container=self._host_pids)
             for process, cores in seen[: len(known) + MOST_OTHERS]
         ]
         unseen = on_gpus.keys() - {process.pid for process in listed if process.gpus}
@@ -91,11 +97,27 @@ class ProcessList:
         return (*bare, *listed)
 
 
-def _processes() -> Iterator[psutil.Process]:
+class _Stat(NamedTuple):
+    """What one read of /proc/PID/stat says of a process."""
+
+    pid: int
+    name: str
+    parent: int
+    cpu_ticks: int
+    start_ticks: int
+    resident: int
+    """Bytes."""
+
+
+def _processes() -> Iterator[_Stat]:
     """Yields the processes except those of the kernel."""
-    for process in psutil.process_iter(["ppid", "create_time", "cpu_times", "memory_info"]):
-        if process.info["ppid"] != 2 and process.pid != 2:
-            yield process
+    for entry in os.listdir(PROC):
+        if entry.isdigit():
+            name, fields = split_stat(read_proc_file(f"{PROC}/{entry}/stat"))
+            if len(fields) > 21 and int(fields[1]) != KERNEL and int(entry) != KERNEL:
+                spent = int(fields[11]) + int(fields[12])
+                parent, started, pages = int(fields[1]), int(fields[19]), int(fields[21])
+                yield _Stat(int(entry), name, parent, spent, started, pages * PAGE)
 
 
 def _uses(
@@ -117,32 +139,27 @@ def _uses(
 
 
 def _describe(
-    process: psutil.Process,
+    process: _Stat,
     cores: float | None,
+    booted: float,
     on_gpus: dict[int, tuple[int, ...]],
     memory: dict[int, int | None],
     *,
     in_container: bool,
 ) -> ListedProcess:
-    """Also reads what takes longer: user and command. `in_container`: the pids of GPUs mean other
-    processes."""
-    info = process.info
-    try:
-        command = tuple(process.cmdline()) or (process.name(),)
-    except psutil.Error:
-        command = ()
-    try:
-        user = name_user(os.stat(f"/proc/{process.pid}").st_uid)
-    except OSError:
-        user = None
+    """Also reads what takes longer: user and command. `booted`: when this machine was started, in
+    seconds since the epoch. `in_container`: the pids of GPUs mean other processes."""
+    words = read_proc_file(f"{PROC}/{process.pid}/cmdline").rstrip("\0")
+    uid = find_uid(process.pid)
     return ListedProcess(
         pid=process.pid,
-        parent=info["ppid"],
-        user=user,
-        command=command,
-        started=info["create_time"],
+        parent=process.parent,
+        user=name_user(uid) if uid is not None else None,
+        command=tuple(words.split("\0")) if words else (process.name,),
+        started=booted + process.start_ticks / TICKS,
+        start_ticks=process.start_ticks,
         cores=None if cores is None else max(0.0, cores),
-        resident=info["memory_info"].rss if info["memory_info"] is not None else None,
+        resident=process.resident,
         gpus=() if in_container else on_gpus.get(process.pid, ()),
         gpu_memory=None if in_container else memory.get(process.pid),
     )

@@ -8,7 +8,6 @@ from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from mgpu_doctor.case.device_samples import Device
-from mgpu_doctor.case.job_snapshots import pid_on_host
 from mgpu_doctor.formatting import format_count
 from mgpu_doctor.live.frame import Frame, HostGpu
 from mgpu_doctor.report.text import line
@@ -180,6 +179,8 @@ def _pairs(frame: Frame) -> Iterator[_Pair]:
 def _users(frame: Frame) -> dict[int | None, str | None]:
     """Returns pid -> user from the last sample of processes."""
     snapshots = frame.diagnosis.case.job_snapshots if frame.diagnosis else ()
+    from mgpu_doctor.case.job_snapshots import pid_on_host  # not needed on a machine without a job
+
     return (
         {pid_on_host(process.pid): process.user for process in snapshots[-1].processes}
         if snapshots

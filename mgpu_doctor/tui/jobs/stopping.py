@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import psutil
 from mgpu_probes.outside import jobs, processes
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -151,20 +150,13 @@ def _parent(pid: int) -> int | None:
 
 def aim_at_listed(process: ListedProcess) -> Aim | str:
     """Returns a process of the list and its descendants, or a sentence why it cannot be stopped."""
-    if process.started is None:
+    if process.start_ticks is None:
         return (
             f"process {process.pid} is not seen here: it has ended, or is outside this container."
         )
-    gone = f"process {process.pid} has ended."
-    found = processes.read_process(process.pid)
-    if found is None:
-        return gone
-    try:
-        if psutil.Process(process.pid).create_time() != process.started:
-            return gone
-    except psutil.Error:
-        return gone
-    target = TargetProcess(process.pid, found.start_ticks)
+    if not processes.is_alive(process.pid, process.start_ticks):
+        return f"process {process.pid} has ended."
+    target = TargetProcess(process.pid, process.start_ticks)
     name = text.cut(text.line(" ".join(process.command)), 200)
     return _ours(Aim(f"process {process.pid}: {name}", (target,), (target,)))
 

@@ -59,7 +59,9 @@ DESCENDING: Mapping[ProcessOrder, Value] = {
 
 
 def _made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
-    return frame.processes, round(frame.at), width, view
+    """Returns the inputs of the table. Ages are those at the last reading of the processes, like
+    the other columns."""
+    return frame.processes, width, view
 
 
 @kept_by(_made_of)

@@ -153,7 +153,7 @@ async def test_a_process_is_ended_only_after_a_question(
 
 
 def test_another_process_with_the_same_pid_is_left_alone(child: subprocess.Popen[bytes]) -> None:
-    earlier = ListedProcess(child.pid, started=1000.0, command=("sleep", "600"))
+    earlier = ListedProcess(child.pid, start_ticks=1, command=("sleep", "600"))
     assert stopping.aim_at_listed(earlier) == f"process {child.pid} has ended."
     of_host = ListedProcess(child.pid, gpus=(0,))
     assert "outside this container" in str(stopping.aim_at_listed(of_host))
