@@ -42,6 +42,8 @@ STARTS = 12
 """Of each, in turn: a first frame is too short a time to be compared otherwise."""
 PROCESSES = 16
 PEER = "nvitop==1.7.2"
+INHERITED = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""What is started has its modules compiled, as after an installation."""
 TICKS = os.sysconf("SC_CLK_TCK")
 BARE = (
     sys.executable,
@@ -51,8 +53,9 @@ BARE = (
     "    def compose(self):\n        yield Static('under observation')\n        yield Footer()\n"
     "Bare().run()",
 )
-FIRST = (b"observation", b"Ranks", b"GPU", b"NVITOP")
-"""Whatever of these is drawn first makes a frame."""
+FIRST = {b"observation": 1, b"Ranks": 1, b"No GPU": 1, b"NVIDIA H100": 8, b"NVITOP": 1}
+"""A frame is complete when one of these was drawn this many times: eight rows of GPUs, where there
+are GPUs."""
 
 
 @dataclass(frozen=True)
@@ -79,17 +82,19 @@ def drawn(
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **environment},
+        env={**INHERITED, "TERM": "xterm-256color", "COLORTERM": "truecolor", **environment},
         start_new_session=True,
         cwd=ROOT,
     )
     first: list[float] = []
 
     def drain() -> None:
+        text = b""
         while process.poll() is None:
             if select.select([master], [], [], 0.1)[0]:
-                text = os.read(master, 1 << 16)
-                if not first and any(word in text for word in FIRST):
+                data = os.read(master, 1 << 16)
+                text = text + data if not first else b""
+                if any(text.count(word) >= rows for word, rows in FIRST.items()):
                     first.append(time.perf_counter() - began)
 
     reader = threading.Thread(target=drain, daemon=True)

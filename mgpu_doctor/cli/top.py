@@ -273,7 +273,10 @@ def _make_source(
         from mgpu_doctor.live.live_jobs import LiveJobs
 
         recording = None if job is None else find_recording(job)
-        return LiveJobs(recording, settings=chosen, recorder=recorder, wanted=wanted or ALL_OPTIONS)
+        jobs = LiveJobs(recording, settings=chosen, recorder=recorder, wanted=wanted or ALL_OPTIONS)
+        if wanted is None:
+            jobs.begin()
+        return jobs
     from mgpu_doctor.case.recording_case import NotARecording
     from mgpu_doctor.live.replay import Replay
 

@@ -19,6 +19,7 @@ from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Rank, Records
 from mgpu_doctor.live import history_measures
 from mgpu_doctor.live.history_measures import (
+    OF_ALL_DEVICES,
     OF_COUNTERS,
     OF_DEVICE,
     OF_HOST,
@@ -126,6 +127,8 @@ class History:
     """Seconds since the epoch; later samples are not shown."""
     devices: Mapping[Place, Trace] = field(default_factory=dict)
     """Measures in the order of `OF_DEVICE`."""
+    means: Mapping[str | None, Trace] = field(default_factory=dict)
+    """Host -> means over its GPUs, in the order of `OF_ALL_DEVICES`."""
     hosts: Mapping[str | None, HostPast] = field(default_factory=dict)
     ranks: tuple[Rank, ...] = ()
     """Ranks, whose boxes contain their history."""
@@ -145,6 +148,7 @@ class Collector:
     def __init__(self, blocks: float = BLOCKS) -> None:
         self._blocks = blocks
         self._devices: dict[Place, Series] = {}
+        self._means: dict[str | None, Series] = {}
         self._hosts: dict[str | None, _Host] = {}
 
     @classmethod
@@ -170,6 +174,12 @@ class Collector:
                     continue
                 series = self._devices[place] = Series(len(OF_DEVICE), self._blocks)
             series.append(sample.at, [read(device) for read in OF_DEVICE.values()])
+        means = self._means.get(sample.host)
+        if means is None and len(self._means) < MOST_HOSTS:
+            means = self._means[sample.host] = Series(len(OF_ALL_DEVICES), self._blocks)
+        if means is not None:
+            read_all = (OF_DEVICE[measure] for measure in OF_ALL_DEVICES)
+            means.append(sample.at, [_mean(map(read, sample.devices)) for read in read_all])
 
     def add_host(self, sample: HostSample) -> None:
         host = self._hosts.get(sample.host)
@@ -186,6 +196,7 @@ class Collector:
         return History(
             at,
             {place: series.trace() for place, series in devices},
+            {host: series.trace() for host, series in self._means.items()},
             {name: host.past() for name, host in hosts},
             ranks,
         )
@@ -219,6 +230,11 @@ class _Host:
 
     def past(self) -> HostPast:
         return HostPast(self._use.trace(), self._counted.trace())
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _growth(then: float | None, now: float | None, passed: float) -> float | None:

@@ -73,6 +73,8 @@ OF_DEVICE: Mapping[Measure, Callable[[Device], float | None]] = {
     Measure("NVLink sent", Unit.RATE): lambda device: device.nvlink_sent,
     Measure("NVLink received", Unit.RATE): lambda device: device.nvlink_received,
 }
+OF_ALL_DEVICES = (UTILIZATION, MEMORY)
+"""Also collected as the mean over a host's GPUs."""
 OF_HOST: Mapping[Measure, Callable[[HostSample], float | None]] = {
     CPU: lambda host_sample: (
         None if host_sample.cpu_percent is None else host_sample.cpu_percent / 100

@@ -158,12 +158,14 @@ class Trace:
 
     blocks: tuple[Block, ...]
 
-    def spans(self, measure: int) -> Spans:
-        """Returns the spans of one measure where it is known."""
-        if not self.blocks:
+    def spans(self, measure: int, since: float = -math.inf) -> Spans:
+        """Returns the spans of one measure where it is known. `since`: earlier blocks are left out,
+        in seconds since the epoch."""
+        blocks = [block for block in self.blocks if block.times[-1, 1] >= since]
+        if not blocks:
             return NONE
-        times = np.concatenate([block.times for block in self.blocks])
-        held = np.concatenate([block.values[:, :, measure] for block in self.blocks])
+        times = np.concatenate([block.times for block in blocks])
+        held = np.concatenate([block.values[:, :, measure] for block in blocks])
         low, mean, high = held.T.astype(np.float64)
         return Spans(times[:, 0], times[:, 1], low, mean, high).known()
 

@@ -56,6 +56,11 @@ class LiveJobs:
         self._alive: list[Path] = []
         self._finding = Pace(time.monotonic, time.thread_time, UNFOUND, FINDING)
 
+    def begin(self) -> None:
+        """Starts to read the GPUs, which takes a driver longer than to load the screen's modules,
+        and does not wait for them."""
+        self._machine.begin()
+
     def next_job(self) -> None:
         """Switches to the next running job from the next frame on."""
         self._skip.set()

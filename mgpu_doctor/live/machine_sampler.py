@@ -58,6 +58,10 @@ class MachineSampler:
         self._list: ProcessList | None = None
         self._frames = 0
 
+    def begin(self) -> None:
+        """Starts to read the GPUs, and does not wait for them."""
+        self._opened().begin()
+
     def sample(self, pids: Iterable[int] = ()) -> tuple[DeviceSample | None, HostSample | None]:
         """Returns a sample. CPU use covers the time since the previous call."""
         before, devices = self._devices_known, self._of_devices()
@@ -85,8 +89,8 @@ class MachineSampler:
         return self._devices_known
 
     def _opened(self) -> Devices:
-        """Returns the drivers. Their modules are imported by the sampling thread, not by the
-        screen's."""
+        """Returns the drivers. Their modules are imported only here: not every frame has GPUs of
+        this machine."""
         if self._devices is None:
             from mgpu_probes.outside.devices import Devices
 

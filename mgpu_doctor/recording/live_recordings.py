@@ -20,7 +20,6 @@ from mgpu_probes.inprocess import layout as box
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.untrusted_files import entries_below, open_below
 
-from mgpu_doctor.recording import boxheader
 from mgpu_doctor.recording.home import all_remembered, runs
 from mgpu_doctor.recording.layout import BOXES, END, HOSTS, INFO
 
@@ -93,6 +92,8 @@ def _boxes(recording: Path, info: Mapping[str, Any]) -> Iterator[tuple[Path, Pat
 
 def _writes(root: Path, path: Path) -> bool:
     """Returns whether the process that made this box runs here."""
+    from mgpu_doctor.recording import boxheader  # not needed on a machine without a job
+
     try:
         descriptor = open_below(root, path)
     except OSError:

@@ -98,6 +98,8 @@ class TopApp(ThemedApp):
         self._recorder = recorder
         self._asked: list[str] = []
         self._graphs: Choice | None = None
+        self._panels: tuple[Panel, ...] = ()
+        """Those of the main screen; empty until it is open."""
         self._missed: set[str] = set()
 
     def compose(self) -> ComposeResult:
@@ -144,6 +146,7 @@ class TopApp(ThemedApp):
         yield keys.KeyHints()
 
     def on_mount(self) -> None:
+        self._panels = tuple(self.query(Panel))
         self.query_one("#findings").focus()
         if not self.is_headless:
             terminal_signals.obey_signals(self.exit)
@@ -176,7 +179,7 @@ class TopApp(ThemedApp):
             self.notify(shown, severity="error", timeout=MISSED_FOR, markup=False)
 
     def watch_frame(self, before: Frame | None, now: Frame | None) -> None:
-        if not self.screen_stack or not self.screen_stack[0].query("#ranks"):  # the app ends
+        if not self._panels or not self._panels[0].is_attached:  # the app ends
             return
         self._show()
         came = now is not None and now.diagnosis is not None
@@ -191,7 +194,7 @@ class TopApp(ThemedApp):
 
     def _show(self) -> None:
         if self.frame is not None:
-            for panel in self.screen_stack[0].query(Panel):
+            for panel in self._panels:
                 panel.show(self.frame, self.view)
             self._arrange()
             for screen in self.screen_stack:
@@ -199,12 +202,13 @@ class TopApp(ThemedApp):
                     screen.show(self.frame)
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._arrange)
+        if self._panels:
+            self.call_after_refresh(self._arrange)
 
     def _arrange(self) -> None:
-        screen = self.screen_stack[0]
-        wide = screen.size.width >= WIDE_FROM
-        panel_layout.arrange(screen, side_by_side=wide, map_only=self.view.alone)
+        size = self.screen_stack[0].size
+        wide = size.width >= WIDE_FROM
+        panel_layout.arrange(self._panels, size.height, side_by_side=wide, map_only=self.view.alone)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         follows = isinstance(self.screen, FollowingScreen)

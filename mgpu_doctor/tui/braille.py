@@ -16,7 +16,10 @@ DOTS = 4
 """Dots of a cell, one above the other."""
 SIDES = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 """Bits of a cell's dots, left and right, from the lowest up (Unicode, block 2800)."""
-BLANK = 0x2800
+FILLED = tuple(tuple(sum(side[:dots]) for dots in range(DOTS + 1)) for side in SIDES)
+"""Bits of a cell's lowest dots, by their number, left and right."""
+CHARACTERS = (" ", *map(chr, range(0x2801, 0x2900)))
+"""Bits of a cell -> its character."""
 SPARSE = 0x40 | 0x02 | 0x20 | 0x08
 """Every other dot."""
 
@@ -87,19 +90,22 @@ class Canvas:
         return [self._line(row) for row in reversed(range(self.height))]
 
     def _line(self, row: int) -> Text:
-        line = Text()
-        cells = zip(self._styles[row], enumerate(self._bits[row]), strict=True)
-        for style, run in groupby(cells, key=lambda cell: cell[0]):
-            line.append("".join(self._cell(row, *cell) for _, cell in run), style=style)
+        cells = [CHARACTERS[bits] for bits in self._bits[row]]
+        for (of, cell), glyph in self._glyphs.items():
+            if of == row:
+                cells[cell] = glyph
+        line, drawn = Text("".join(cells)), 0
+        for style, run in groupby(self._styles[row]):
+            start, drawn = drawn, drawn + len(list(run))
+            if style:
+                line.stylize(style, start, drawn)
         return line
-
-    def _cell(self, row: int, cell: int, bits: int) -> str:
-        return self._glyphs.get((row, cell)) or (chr(BLANK + bits) if bits else " ")
 
     def _column(self, x: int, bottom: int, top: int, style: str, mask: int = 0xFF) -> None:
         """Sets the dots from `bottom` to below `top` of a column of dots."""
-        cell, dots = x // 2, SIDES[x % 2]
+        cell, filled = x // 2, FILLED[x % 2]
         for row in range(bottom // DOTS, min(-(-top // DOTS), self.height)):
             floor = row * DOTS
-            self._bits[row][cell] |= mask & sum(dots[max(0, bottom - floor) : top - floor])
+            below = filled[bottom - floor] if bottom > floor else 0
+            self._bits[row][cell] |= mask & (filled[min(DOTS, top - floor)] - below)
             self._styles[row][cell] = style

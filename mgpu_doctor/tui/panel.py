@@ -172,7 +172,7 @@ class Panel(ScrollView, inherit_bindings=False):
         before, self._lines = self._lines, self._draw(frame, width, view)
         self.display = bool(self._lines) and not self._squeezed
         size = Size(width, len(self._lines))
-        if self.virtual_size != size:
+        if self.virtual_size != size and not self._scroll_over(size):
             self.virtual_size = size
             self._painted = {}
             self.refresh(layout=True)
@@ -182,6 +182,18 @@ class Panel(ScrollView, inherit_bindings=False):
         if marked != self._marked:
             self._marked, self._due = marked, marked is not None
             self.call_after_refresh(self._bring)
+
+    def _scroll_over(self, size: Size) -> bool:
+        """Sets the number of lines if that moves nothing but the scroll bar, and returns whether it
+        does. Textual would lay out and paint the whole screen, whenever a process comes or goes."""
+        room = self.scrollable_content_region.height
+        last_top = size.height - room
+        stays = room and self.scroll_offset.y <= last_top and self.virtual_size.height > room
+        if not stays or last_top <= 0 or size.width != self.virtual_size.width:
+            return False
+        self.set_reactive(Panel.virtual_size, size)
+        self.vertical_scrollbar.window_virtual_size = size.height
+        return True
 
     def _paint_changed(self, width: int) -> None:
         before, self._painted = self._painted, {}

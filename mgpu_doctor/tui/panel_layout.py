@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from textual.screen import Screen
-
 from mgpu_doctor.tui.panel import Panel
 
 FOOTER = 1
@@ -48,18 +46,19 @@ def useful(room: int, wishes: Sequence[Wish]) -> list[int]:
         wished[least] = wished[least]._replace(lines=0)
 
 
-def arrange(screen: Screen[object], *, side_by_side: bool, map_only: bool = False) -> None:
-    """Sets the panels' heights. `side_by_side`: the rank table and the heat map are next to each
-    other, so both get the height of the taller one. `map_only`: the map of ranks takes the place of
-    the other tables."""
-    rooms = [(panel, panel.room) for panel in screen.query(Panel) if panel.room is not None]
-    ranks, heat, findings = (
-        screen.query_one(f"#{name}", Panel) for name in ("ranks", "heat", "findings")
-    )
+def arrange(
+    panels: Sequence[Panel], height: int, *, side_by_side: bool, map_only: bool = False
+) -> None:
+    """Sets the panels' heights. `height`: lines of the screen. `side_by_side`: the rank table and
+    the heat map are next to each other, so both get the height of the taller one. `map_only`: the
+    map of ranks takes the place of the other tables."""
+    rooms = [(panel, panel.room) for panel in panels if panel.room is not None]
+    named = {panel.id: panel for panel in panels}
+    ranks, heat, findings = named["ranks"], named["heat"], named["findings"]
     # Side by side, a rank and its steps are on one line.
     heat.lower(max(0, ranks.stays - heat.stays) if side_by_side and heat.stays else 0)
-    in_full = sum(panel.wish for panel in screen.query(Panel) if panel.room is None)
-    available = screen.size.height - in_full - FOOTER
+    in_full = sum(panel.wish for panel in panels if panel.room is None)
+    available = height - in_full - FOOTER
     wishes = {
         panel: Wish(0 if map_only and panel.id not in OF_THE_MAP else panel.wish, *room)
         for panel, room in rooms

@@ -198,6 +198,26 @@ def test_a_driver_that_comes_later_is_found(nvml: PretendNvml, tmp_path: Path) -
     assert ended.stdout.splitlines() == [none, none, "None 2 570.133.20"]
 
 
+def test_a_first_sample_that_was_begun_earlier_asks_nothing_twice(
+    nvml: PretendNvml, tmp_path: Path
+) -> None:
+    machine("busy", gpus=2).write(str(tmp_path / "state"))
+
+    def asked(begin: str) -> dict[str, int]:
+        counted = tmp_path / f"counts{begin}"
+        read = (
+            "from mgpu_probes.outside.devices import Devices\n"
+            f"devices = Devices(patience=60, details=False)\n{begin}\n"
+            "assert [one['trouble'] for one in devices.sample()['devices']] == [None, None]\n"
+            "devices.close()"
+        )
+        environment = nvml.environment(tmp_path / "state") | {"FAKENVML_COUNTS": str(counted)}
+        subprocess.run([sys.executable, "-c", read], env=environment, check=True)
+        return counts(str(counted))
+
+    assert asked("devices.begin()") == asked("")
+
+
 def test_one_look_asks_less_and_shows_the_same(nvml: PretendNvml, tmp_path: Path) -> None:
     def asked(*, details: bool) -> tuple[dict[str, Any], dict[str, int]]:
         counted = tmp_path / f"counts{details}"

@@ -7,7 +7,7 @@ A column without samples is blank; one that is zero has its lowest dot.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
@@ -15,14 +15,12 @@ from rich.text import Text
 from mgpu_doctor.formatting import UNKNOWN, format_bytes
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.braille import DOTS, KIBI, Canvas, levels, nice
-from mgpu_doctor.tui.filter.matching import kept_by
 from mgpu_doctor.tui.panels.table_cells import DIM, FULLEST, HIGH
 from mgpu_doctor.tui.view import View
 
 if TYPE_CHECKING:
-    from mgpu_doctor.live.history_collector import History
     from mgpu_doctor.live.history_measures import Measure
-    from mgpu_doctor.live.history_series import Floats, Spans
+    from mgpu_doctor.live.history_series import Trace
 
 HEIGHT = 4
 """Lines of a graph below its title."""
@@ -71,82 +69,63 @@ def _room(width: int, beside: int) -> int:
     return (width - GAP * (beside - 1)) // beside - SCALE - 1
 
 
-def _gpu_inputs(frame: Frame, columns: int) -> tuple[object, ...]:
-    return frame.devices, columns, frame.history and len(frame.history.devices)
+Find = Callable[[Frame, str], "tuple[Trace, Sequence[Measure]]"]
+"""Where a measure is: its series, and the measures in it."""
 
 
-@kept_by(_gpu_inputs)
-def _of_gpus(frame: Frame, columns: int) -> Mapping[str, Sequence[float]]:
-    """Returns measure -> its mean over the GPUs. With many GPUs not every frame has new samples."""
-    from mgpu_doctor.live.history_measures import MEMORY, OF_DEVICE, UTILIZATION
+def _find_gpus(frame: Frame, _name: str) -> tuple[Trace, Sequence[Measure]]:
+    from mgpu_doctor.live.history_measures import OF_ALL_DEVICES
+    from mgpu_doctor.live.history_series import EMPTY
 
     assert frame.history is not None
-    means = {}
-    for measure in (UTILIZATION, MEMORY):
-        index = list(OF_DEVICE).index(measure)
-        spans = [trace.spans(index) for trace in frame.history.devices.values()]
-        means[measure.name] = [float(mean) for mean in _means(frame, spans, columns)]
-    return means
+    host = frame.devices.host if frame.devices is not None else None
+    return frame.history.means.get(host, EMPTY), OF_ALL_DEVICES
 
 
-def _utilization(frame: Frame, columns: int) -> Sequence[float]:
-    return _of_gpus(frame, columns)["utilization"]
+def _find_host(frame: Frame, name: str) -> tuple[Trace, Sequence[Measure]]:
+    from mgpu_doctor.live.history_collector import HostPast
+    from mgpu_doctor.live.history_measures import OF_COUNTERS, OF_HOST
+
+    assert frame.history is not None
+    past = next(iter(frame.history.hosts.values()), HostPast())
+    used = tuple(OF_HOST)
+    is_used = name in (measure.name for measure in used)
+    return (past.use, used) if is_used else (past.counted, OF_COUNTERS)
 
 
-def _gpu_memory(frame: Frame, columns: int) -> Sequence[float]:
-    return _of_gpus(frame, columns)["memory"]
-
-
-def _of_host(*names: str) -> Callable[[Frame, int], Sequence[float]]:
-    """Returns how to read the sum of these measures of the host."""
+def _sum_of(find: Find, *names: str) -> Callable[[Frame, int], Sequence[float]]:
+    """Returns how to read the sum of these measures in each column, a second or a frame each, until
+    now."""
 
     def read(frame: Frame, columns: int) -> Sequence[float]:
-        assert frame.history is not None
-        values = [_means(frame, [_spans(frame.history, name)], columns) for name in names]
-        return [float(total) for total in sum(values[1:], values[0])]
+        from mgpu_doctor.live.history_series import columns as divide
+
+        start = frame.at - columns * max(1.0, frame.interval)
+        values = []
+        for name in names:
+            trace, measures = find(frame, name)
+            spans = trace.spans([measure.name for measure in measures].index(name), start)
+            values.append(divide(spans, start, frame.at, columns).mean)
+        total: list[float] = sum(values[1:], values[0]).tolist()
+        return total
 
     return read
 
 
-def _spans(history: History, name: str) -> Spans:
-    from mgpu_doctor.live.history_measures import OF_COUNTERS, OF_HOST
-    from mgpu_doctor.live.history_series import NONE
-
-    past = next(iter(history.hosts.values()), None)
-    if past is None:
-        return NONE
-    used: list[Measure] = list(OF_HOST)
-    names = [measure.name for measure in used]
-    if name in names:
-        return past.use.spans(names.index(name))
-    return past.counted.spans([measure.name for measure in OF_COUNTERS].index(name))
-
-
-def _means(frame: Frame, spans: Sequence[Spans], columns: int) -> Floats:
-    """Returns the mean of the spans in each column, a second or a frame each, until now."""
-    import numpy as np
-
-    from mgpu_doctor.live.history_series import columns as divide
-
-    start = frame.at - columns * max(1.0, frame.interval)
-    rows = [divide(one, start, frame.at, columns).mean for one in spans]
-    if not rows:
-        return np.full(columns, np.nan)
-    known = np.isfinite(np.stack(rows))
-    total, counts = np.where(known, rows, 0.0).sum(axis=0), known.sum(axis=0)
-    means: Floats = np.divide(total, counts, out=np.full(columns, np.nan), where=counts > 0)
-    return means
-
-
 GPU_PLOTS = (
-    Plot("GPU utilization", "green", _utilization),
-    Plot("GPU memory", "magenta", _gpu_memory, alarms=True),
+    Plot("GPU utilization", "green", _sum_of(_find_gpus, "utilization")),
+    Plot("GPU memory", "magenta", _sum_of(_find_gpus, "memory"), alarms=True),
 )
 HOST_PLOTS = (
-    Plot("cpu", "cyan", _of_host("cpu")),
-    Plot("memory", "blue", _of_host("memory"), alarms=True),
-    Plot("disk", "yellow", _of_host("disk read", "disk written"), is_share=False),
-    Plot("network", "bright_red", _of_host("network received", "network sent"), is_share=False),
+    Plot("cpu", "cyan", _sum_of(_find_host, "cpu")),
+    Plot("memory", "blue", _sum_of(_find_host, "memory"), alarms=True),
+    Plot("disk", "yellow", _sum_of(_find_host, "disk read", "disk written"), is_share=False),
+    Plot(
+        "network",
+        "bright_red",
+        _sum_of(_find_host, "network received", "network sent"),
+        is_share=False,
+    ),
 )
 
 

@@ -25,16 +25,17 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 MOST_KILLS = 64
 _LONGEST = 300
 
-_CHOSEN = re.compile(
+# Compiled at the first line of a kill: few machines ever have one.
+_CHOSEN = (
     r"^oom-kill:constraint=(?P<constraint>[A-Z_]{1,40}),.{0,2000}?"
     r",(?:oom_memcg=(?P<limited>[^,]*),)?task_memcg=(?P<group>[^,]*),"
     r"task=(?P<name>.{0,64}?),pid=(?P<pid>\d{1,9}),"
 )
-_KILLED = re.compile(
+_KILLED = (
     r"^(?:.{0,60}: )?[Kk]illed process (?P<pid>\d{1,9}) \((?P<name>.{0,64}?)\),? "
     r"(?:UID \d{1,10},? )?total-vm:\d{1,20}kB(?P<sizes>.{0,400})"
 )
-_RESIDENT = re.compile(r"(?:anon|file|shmem)-rss:(\d{1,15})kB")
+_RESIDENT = r"(?:anon|file|shmem)-rss:(\d{1,15})kB"
 
 
 class Records:
@@ -179,9 +180,9 @@ class KernelLog:
         """Kills logged since the last call, at most the latest MOST_KILLS."""
         kills: list[Kill] = []
         for since_boot, text in self._records.new():
-            if chosen := _CHOSEN.match(text):
+            if chosen := re.match(_CHOSEN, text):
                 self._chosen = {int(chosen["pid"]): chosen}
-            elif killed := _KILLED.match(text):
+            elif killed := re.match(_KILLED, text):
                 kills.append(self._kill(killed, since_boot))
         return kills[-MOST_KILLS:]
 
@@ -191,7 +192,7 @@ class KernelLog:
     def _kill(self, killed: re.Match[str], since_boot: float) -> Kill:
         pid = int(killed["pid"])
         chosen = self._chosen.pop(pid, None)
-        sizes = _RESIDENT.findall(killed["sizes"])
+        sizes = re.findall(_RESIDENT, killed["sizes"])
         return Kill(
             pid=pid,
             since_boot=since_boot,

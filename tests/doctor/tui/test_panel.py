@@ -104,6 +104,23 @@ async def test_another_title_is_one_line_to_paint() -> None:
             assert f"─[b]Rows, {at}[/b]─" in screen_text(app)
 
 
+async def test_more_rows_out_of_sight_paint_no_line_and_can_be_scrolled_to() -> None:
+    app = Screen()
+    async with app.run_test(size=(40, 14)) as pilot:
+        await at_rest(app, pilot)
+        app.panel.said |= {row: f"row {row}" for row in range(ROWS, ROWS + 5)}
+        app.show(100)
+        await pilot.pause()
+        assert app.panel.painted == []
+        app.panel.scroll_end(animate=False)
+        await pilot.pause()
+        assert f"row {ROWS + 4}" in screen_text(app)
+        app.panel.said = {row: f"row {row}" for row in range(ROWS - 10)}
+        app.show(101)
+        await pilot.pause()
+        assert f"row {ROWS - 11}" in screen_text(app), "where the last rows are gone, others show"
+
+
 async def test_rows_that_changed_out_of_sight_are_right_when_scrolled_to() -> None:
     app = Screen()
     async with app.run_test(size=(40, 14)) as pilot:

@@ -42,6 +42,10 @@ class Devices:
         self._merger = XidMerger()
         self._listens = stays
 
+    def begin(self) -> None:
+        """Starts the NVIDIA driver and the first sample of its GPUs, and does not wait for them."""
+        self._nvidia.begin()
+
     def sample(self) -> Json:
         """One reading, ready for JSON; its names and units are those of the case's `DeviceSample`
         and `Device`. A driver's error never raises."""

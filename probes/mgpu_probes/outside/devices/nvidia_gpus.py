@@ -55,15 +55,21 @@ class NvidiaGpus:
         self._map_at = 0.0
         self._started = threading.Event()
         self._samples = 0
+        self._begun = 0
+        """The round of `begin`; 0: none, or the first sample has waited for it."""
         self._listener = XidListener()
         self._prompt = PollingThread(self._read, "nvml")
         self._slow = PollingThread(self._read_slow, "nvml-slow")
         self._map = PollingThread(self._draw, "nvml-topology")
 
+    def begin(self) -> None:
+        """Starts to read what the first sample returns, and does not wait for it."""
+        self._begun = self._prompt.ask()
+
     def sample(self) -> Json:
         """`devices`, `trouble`, `driver`, `took`, `topology`, `events`, `events_trouble`."""
         self._samples += 1
-        round_ = self._prompt.ask()
+        round_, self._begun = self._begun or self._prompt.ask(), 0
         if not self._started.wait(START_SECONDS if self._samples == 1 else 0):
             return self._describe(time.monotonic())
         until = time.monotonic() + self._patience
