@@ -78,7 +78,7 @@ TREATMENTS = (
     ),
     Treatment(
         name="ddp-static-graph",
-        summary="Tell DistributedDataParallel that the graph never changes",
+        summary="Declare the graph of DistributedDataParallel static",
         framework="torch",
         strategies=DDP,
         lines="DistributedDataParallel(..., static_graph=True)",

@@ -49,7 +49,7 @@ TREATMENTS = (
     ),
     Treatment(
         name="gc-together",
-        summary="Collect only young garbage, every so many updates, on all ranks at once",
+        summary="Collect only young garbage, every few updates, on all ranks at once",
         framework="torch",
         lines="gc.disable()  # before the loop; in it: if step % {value} == 0: gc.collect(1)",
         needs="Memory for garbage in reference cycles, which lives longer.",

@@ -74,7 +74,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="CUDA driver initialization failed",
         pattern=r"RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu",
         meaning="The NVIDIA driver is there but did not start: it was updated without a restart, "
-        "the device files are missing, or the GPU fell out.",
+        "the device files are missing, or the GPU no longer responds.",
         fix="Read what `nvidia-smi` says, restart after a driver update, and look for `NVRM: Xid` "
         "in `dmesg`.",
         example="RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.",

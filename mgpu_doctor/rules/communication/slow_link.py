@@ -218,7 +218,7 @@ SLOW_LINK = Rule(
     "`communication-bound`: the time in collectives after the last rank has arrived.",
     thresholds="A round trip is long from 5 ms on, or from three times that of the other pairs of "
     "hosts and 0.5 ms more. A rate is low below 100 MB/s, or a quarter of the other pairs', if at "
-    "least 1 MiB per step is sent, the receiver did not hold the sender up, and cores are not "
+    "least 1 MiB per step is sent, the receiver did not slow down the sender, and cores are not "
     "overloaded (or the rate is a tenth). A link is lossy if 1 % of its bytes are sent again; what "
     "that costs is not known, so communication must take a fifth of the step. All of these are "
     "choices, the absolute ones those of `preflight`. If all slow links end at one host, and it "

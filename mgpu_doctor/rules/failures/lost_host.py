@@ -91,8 +91,9 @@ RULES: tuple[Rule, ...] = (
         code="host-lost",
         family="failed",
         summary="A host of the job stopped at once: all of its ranks, and the mgpu-doctor on it.",
-        measured="The host's part of a recording of several nodes has no end, it was not touched "
-        "any more while other hosts went on, and none of its ranks left a record of how it ended. "
+        measured="The host's part of a recording of several nodes has no end, it was not "
+        "written any more while the other hosts continued, and none of its ranks left a record of "
+        "how it ended. "
         "Copies of black boxes that lie elsewhere are at most 30 s old.",
         thresholds="Its part counts as abandoned after 5 s and twice the interval of its samples "
         "(1 to 15 s), as the first node sees it when its own processes have ended; later after "

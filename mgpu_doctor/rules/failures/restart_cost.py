@@ -75,7 +75,7 @@ def _describe_hosts(restart: Restart) -> str:
     left, joined = (_name_hosts(hosts) for hosts in (restart.left, restart.joined))
     if left and joined:
         return f"replaced {left} with {joined}"
-    return f"went on without {left}" if left else f"added {joined}"
+    return f"continued without {left}" if left else f"added {joined}"
 
 
 def _name_hosts(hosts: Sequence[str]) -> str:

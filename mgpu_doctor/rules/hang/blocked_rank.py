@@ -124,7 +124,9 @@ _VERBS = {
     "recvmsg": "receive from",
     "sendto": "send to",
     "sendmsg": "send to",
-    **dict.fromkeys(("poll", "ppoll", "select", "pselect6", "epoll_wait"), "hear from a file"),
+    **dict.fromkeys(
+        ("poll", "ppoll", "select", "pselect6", "epoll_wait"), "get an event from a file"
+    ),
 }
 
 

@@ -112,7 +112,7 @@ def _end_job(case: Case, more: str = "") -> Fix:
     alive = [rank.pid for rank in case.ranks if is_alive(case, rank.pid)]
     pids = " ".join(map(str, alive[:MOST_PIDS]))
     how = f"Ctrl-C in its terminal, or `kill {pids}`." if pids else "Ctrl-C in its terminal."
-    return Fix("end-the-job", "End the job: it cannot go on", f"{how} {more}".strip())
+    return Fix("end-the-job", "End the job: it cannot continue", f"{how} {more}".strip())
 
 
 def _notice_sooner(job: Job) -> Fix:

@@ -68,7 +68,7 @@ def _find_device_behind(measures: Measures, _: Limits) -> Iterable[Finding]:
             Evidence(f"device of {name}", f"still in {work}", "text", None, DEVICES),
             *_other_devices(hang),
             *_hosts(hang),
-            Evidence("time in which no device went on", round(seconds, 1), "s", None, DEVICES),
+            Evidence("time without progress on any device", round(seconds, 1), "s", None, DEVICES),
         ),
         since_step=position.step,
         fixes=(_fix(measures.case, culprit.host_pid),),

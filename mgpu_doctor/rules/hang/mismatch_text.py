@@ -198,7 +198,7 @@ def _outcome(divergence: Divergence) -> str:
             f" All ranks have called {divergence.beyond} collectives since: they exchange tensors "
             "that do not belong together."
         )
-    return " The job cannot go on from there."
+    return " The job cannot continue from there."
 
 
 def _cause_deadlock(divergence: Divergence) -> str:

@@ -139,7 +139,7 @@ def _cause(hang: Hang, worst: RankProgress, *, certain: bool, seconds: float) ->
         sentences.append(f"It {verb} the call in which the other ranks wait.")
     if not certain:
         sentences.append(
-            f"It has been there for only {seconds:.1f} s and may still go on: check again."
+            f"It has been there for only {seconds:.1f} s and may still continue: check again."
         )
     return " ".join(sentences)
 
@@ -152,7 +152,7 @@ def _fix_if_unsure(worst: RankProgress, *, is_permanent: bool, is_over: bool) ->
         return (
             Fix(
                 "look-there",
-                f"Find out why it does not go on at {place}",
+                f"Find out why it is blocked at {place}",
                 "Set a limit on what it waits for or repeats there, and raise an error at the "
                 "limit: that ends the job at once, with a traceback. If the job hangs again, run "
                 "`mgpu-doctor diagnose` meanwhile to see whether the rank still moves.",
@@ -161,9 +161,9 @@ def _fix_if_unsure(worst: RankProgress, *, is_permanent: bool, is_over: bool) ->
     return (
         Fix(
             "look-again",
-            "Check whether it goes on by itself",
+            "Check whether it continues by itself",
             "Run `mgpu-doctor diagnose` on the job again: a rank that is still blocked at the same "
-            "line is unlikely to go on.",
+            "line is unlikely to continue.",
         ),
     )
 
@@ -182,9 +182,9 @@ RULES: tuple[Rule, ...] = (
         "recorder also shows it: ranks that never called a collective in which the others wait.",
         thresholds=f"Every process of the job must be blocked for {LEAST_BLOCKED:g} s; a rank that "
         f"polls and sleeps may use {format_share(NAPS)} of a core if the ranks that wait for it "
-        f"use none, for {LONG_WAIT:g} s unless it sleeps at one line. A rank that cannot go on by "
-        "itself (stopped, deadlocked, holding the GIL while it waits) is critical at once. A rank "
-        "that sleeps, reads or loops is a warning until it has lasted for"
+        f"use none, for {LONG_WAIT:g} s unless it sleeps at one line. A rank that cannot continue "
+        "by itself (stopped, deadlocked, holding the GIL while it waits) is critical at once. A "
+        "rank that sleeps, reads or loops is a warning until it has lasted for"
         f" {stall.LEAST_SECONDS:.0f} s and {stall.LEAST_STEPS:.0f} "
         f"median steps, or for {LONG_WITHOUT_STEPS:.0f} s if no steps were recorded. The scheduler "
         "says how long a thread has not run (/proc/PID/sched). Saving, compiling and importing are "

@@ -51,7 +51,7 @@ def _find_communication(measures: Measures, limits: Limits) -> Iterable[Finding]
         confidence=0.85 if summary.on_device else 0.6,
         title=f"Moving data between the ranks takes {format_share(share)} of the time, with "
         "nothing computed meanwhile",
-        cause="Computing takes too little time for so many bytes on this link."
+        cause="Computing takes too little time for this many bytes on this link."
         + ("" if summary.on_device else _HOSTED),
         evidence=tuple(_moving(summary, share)),
         cost=_cost(summary, saved) if summary.on_device else Cost(),

@@ -76,7 +76,7 @@ def check(filled: Filled) -> Ready | Refused:
         words += [f"--{name}", value]
     if filled.directory.strip():
         words += ["--dir", filled.directory.strip()]
-    return Ready((*words, "--quiet"))
+    return Ready(tuple(words))
 
 
 def fault_text(kind: str, values: Mapping[str, str]) -> str:

@@ -45,11 +45,11 @@ class Started:
 
 def run_words(command: Sequence[str]) -> tuple[str, ...]:
     """Returns the arguments for `mgpu-doctor` to run `command`, which may itself be one of
-    `OBSERVING`. The screen shows its diagnosis."""
-    program, words = os.path.basename(command[0]), command[1:]
+    `OBSERVING`."""
+    program, words = os.path.basename(command[0]), tuple(command[1:])
     if program == PROGRAM and words and words[0] in OBSERVING:
-        return (words[0], "--quiet", *words[1:])
-    return ("run", "--quiet", "--", *command)
+        return words
+    return ("run", "--", *command)
 
 
 def shown(words: Sequence[str]) -> str:
@@ -138,7 +138,7 @@ def farewell(started: Started) -> str:
     name = started.recording.name if own else shlex.quote(str(started.recording))
     if not (started.recording / END).exists():
         if processes.is_alive(started.pid):
-            return f"the job goes on; `mgpu-doctor top {name}` shows it again."
+            return f"the job keeps running; `mgpu-doctor top {name}` shows it again."
         return f"the job's end was not recorded; `mgpu-doctor diagnose {name}` shows what is known."
     end = _object(started.recording / END)
     code, signal, asked = end.get("exit_code"), end.get("signal"), end.get("asked")

@@ -69,7 +69,7 @@ def test_the_rank_whose_device_does_not_reach_the_collective_is_named(
     assert rows == {
         "device of rank 1": "still in the forward pass of step 40",
         "devices of ranks 0 and 2": "waiting for other ranks in step 40",
-        "time in which no device went on": 39.5,
+        "time without progress on any device": 39.5,
     }
     assert finding.fixes[0].id == "see-the-kernel"
 

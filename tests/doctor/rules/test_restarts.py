@@ -149,7 +149,7 @@ def test_a_restart_names_the_host_that_it_replaced() -> None:
     before, after = list(case.earlier), list(case.ranks)
     names = [
         (("a", "b"), ("a", "c"), "Restart 1 replaced b with c."),
-        (("a", "b"), ("a", "a"), "Restart 1 went on without b."),
+        (("a", "b"), ("a", "a"), "Restart 1 continued without b."),
         (("a", "a"), ("a", "c"), "Restart 1 added c."),
     ]
     for left, joined, said in names:
@@ -159,7 +159,7 @@ def test_a_restart_names_the_host_that_it_replaced() -> None:
         assert said in finding.cause
     of_three = [replace(rank, world_size=3) for rank in on_hosts(before, "a", "b")]
     unknown = job(of_three, on_hosts(after, "a", "c"), BEGAN + 1000)
-    for same, said in ((case, ""), (unknown, "Restart 1 went on without b.")):
+    for same, said in ((case, ""), (unknown, "Restart 1 continued without b.")):
         finding = found(same)
         assert finding is not None
         assert ("Restart 1" in finding.cause) is bool(said)

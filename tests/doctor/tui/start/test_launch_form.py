@@ -20,20 +20,20 @@ def filled(**changes: Any) -> Filled:
 @pytest.mark.parametrize(
     ("form", "command"),
     [
-        (filled(), "mgpu-doctor train torch-ddp --quiet"),
+        (filled(), "mgpu-doctor train torch-ddp"),
         (
             filled(ranks=" 4 ", options={"steps": "60", "model": "cnn-nano", "seed": ""}),
-            "mgpu-doctor train torch-ddp --ranks 4 --steps 60 --model cnn-nano --quiet",
+            "mgpu-doctor train torch-ddp --ranks 4 --steps 60 --model cnn-nano",
         ),
         (
             filled(ranks="4", faults=("slow:rank=2,ms=20", "kill:step=9"), directory="my runs/x"),
             "mgpu-doctor train torch-ddp --ranks 4 --fault slow:rank=2,ms=20 --fault kill:step=9 "
-            "--dir 'my runs/x' --quiet",
+            "--dir 'my runs/x'",
         ),
-        (Filled("torch-single"), "mgpu-doctor train torch-single --quiet"),
+        (Filled("torch-single"), "mgpu-doctor train torch-single"),
         (
             filled(options={"save-every": "5", "save-to": "x"}),
-            "mgpu-doctor train torch-ddp --save-every 5 --save-to x --quiet",
+            "mgpu-doctor train torch-ddp --save-every 5 --save-to x",
         ),
     ],
     ids=["defaults", "options", "faults and folder", "one process", "options that need each other"],

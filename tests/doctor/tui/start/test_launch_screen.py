@@ -58,7 +58,7 @@ async def test_typing_shows_the_command_or_what_is_wrong_and_start_starts_it() -
         await pilot.press("ctrl+s", "ctrl+y")
         assert (starter.told, app.copied) == ([], [])
         await pilot.press("backspace", "6", "0")
-        command = "mgpu-doctor train torch-ddp --ranks 4 --steps 60 --quiet"
+        command = "mgpu-doctor train torch-ddp --ranks 4 --steps 60"
         await until(pilot, lambda: command in screen_text(app), "the command")
         await pilot.press("ctrl+y")
         assert app.copied == [command]
@@ -133,7 +133,7 @@ async def test_faults_are_built_from_their_keys() -> None:
         await pilot.press("ctrl+n")
         await until(pilot, lambda: "+ slow:ms=20.5" in screen_text(app), "the first fault, kept")
         kind.value = "nan"
-        both = "--fault slow:ms=20.5 --fault nan --quiet"
+        both = "--fault slow:ms=20.5 --fault nan"
         await until(pilot, lambda: both in screen_text(app), "both faults")
         await pilot.press("ctrl+r")
         await until(pilot, lambda: "--fault" not in screen_text(app), "no fault")
@@ -160,5 +160,5 @@ async def test_readonly_shows_and_copies_but_starts_nothing() -> None:
         await begun(app, pilot)
         assert "--readonly" in screen_text(app)
         await pilot.press("ctrl+s", "ctrl+y")
-        assert app.copied == ["mgpu-doctor train torch-ddp --quiet"]
+        assert app.copied == ["mgpu-doctor train torch-ddp"]
     assert starter.told == []

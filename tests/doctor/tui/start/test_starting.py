@@ -17,7 +17,7 @@ from mgpu_probes.outside.jobs import command_lines
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.recording.home import runs
-from mgpu_doctor.recording.layout import END
+from mgpu_doctor.recording.layout import END, VERDICT
 from mgpu_doctor.recording.live_recordings import is_living
 from mgpu_doctor.tui.jobs import stopping
 from mgpu_doctor.tui.jobs.attach_screen import jobs_here
@@ -79,7 +79,7 @@ def test_a_job_is_nobodys_child_and_runs_in_a_session_of_its_own(begun: list[Sta
     assert is_living(one.recording)
     eventually("what it prints", lambda: "at work" in console(one))
     assert [job.recording for job in jobs_here() if job.recording] == [one.recording]
-    assert farewell(one) == f"the job goes on; `mgpu-doctor top {one.recording.name}` " + (
+    assert farewell(one) == f"the job keeps running; `mgpu-doctor top {one.recording.name}` " + (
         "shows it again."
     )
 
@@ -99,10 +99,12 @@ def test_its_output_is_in_the_recording_and_its_end_is_reported() -> None:
     assert aim_at_recording(one.recording) == "the job has ended."
 
 
-def test_how_it_failed_is_reported() -> None:
+def test_how_it_failed_is_reported_and_listed() -> None:
     one = start(run_words(python("import sys; sys.exit(7)")))
     eventually("its end", lambda: ended(one))
     assert "has ended with exit code 7" in farewell(one)
+    eventually("its verdict, for `runs`", (one.recording / VERDICT).exists)
+    assert read_json(one.recording / VERDICT)["code"] == "exit-code"
 
 
 def test_who_started_it_may_be_killed(begun: list[Started], tmp_path: Path) -> None:
@@ -130,8 +132,8 @@ def test_who_started_it_may_be_killed(begun: list[Started], tmp_path: Path) -> N
     ("words", "sentence"),
     [
         (run_words(["no-such-command"]), "no-such-command: command not found."),
-        (("train", "nope", "--quiet"), "there is no trainer 'nope': choose one of torch-ddp"),
-        (("run", "--dir", "/", "--quiet", "--", "true"), "/ is not empty. Name a new or empty"),
+        (("train", "nope"), "there is no trainer 'nope': choose one of torch-ddp"),
+        (("run", "--dir", "/", "--", "true"), "/ is not empty. Name a new or empty"),
         (("train", "torch-ddp", "--ranks", "x"), "Invalid value for '--ranks'"),
     ],
     ids=["no command", "no trainer", "occupied folder", "no number"],
@@ -152,22 +154,22 @@ def test_a_missing_framework_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
     )
     monkeypatch.setenv("PYTHONPATH", str(site))
     with pytest.raises(NotStartedError, match="torch-ddp needs torch, which is not installed"):
-        start(("train", "torch-ddp", "--quiet"))
+        start(("train", "torch-ddp"))
 
 
 def test_a_folder_of_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "my runs"
-    one = start(("run", "--quiet", "--dir", str(folder), "--", *python(TALKS)))
+    one = start(("run", "--dir", str(folder), "--", *python(TALKS)))
     assert one.recording == folder
     eventually("its end", lambda: ended(one))
     assert f"diagnose '{folder}'" in farewell(one)
 
 
 def test_what_is_shown_can_be_typed() -> None:
-    assert run_words(["/x/mgpu-doctor", "train", "torch-ddp"]) == ("train", "--quiet", "torch-ddp")
-    assert run_words(["mgpu-doctor", "runs"])[:3] == ("run", "--quiet", "--")
+    assert run_words(["/x/mgpu-doctor", "train", "torch-ddp"]) == ("train", "torch-ddp")
+    assert run_words(["mgpu-doctor", "runs"])[:2] == ("run", "--")
     words = run_words(["torchrun", "my script.py"])
-    assert shown(words) == "mgpu-doctor run --quiet -- torchrun 'my script.py'"
+    assert shown(words) == "mgpu-doctor run -- torchrun 'my script.py'"
 
 
 def test_stopping_asks_the_job_through_the_doctor(begun: list[Started]) -> None:
