@@ -127,11 +127,11 @@ class History:
     """Seconds since the epoch; later samples are not shown."""
     devices: Mapping[Place, Trace] = field(default_factory=dict)
     """Measures in the order of `OF_DEVICE`."""
-    means: Mapping[str | None, Trace] = field(default_factory=dict)
-    """Host -> means over its GPUs, in the order of `OF_ALL_DEVICES`."""
     hosts: Mapping[str | None, HostPast] = field(default_factory=dict)
     ranks: tuple[Rank, ...] = ()
     """Ranks, whose boxes contain their history."""
+    means: Mapping[str | None, Trace] = field(default_factory=dict)
+    """Host -> means over its GPUs, in the order of `OF_ALL_DEVICES`."""
 
     @property
     def first(self) -> float | None:
@@ -196,9 +196,9 @@ class Collector:
         return History(
             at,
             {place: series.trace() for place, series in devices},
-            {host: series.trace() for host, series in self._means.items()},
             {name: host.past() for name, host in hosts},
             ranks,
+            {host: series.trace() for host, series in self._means.items()},
         )
 
 

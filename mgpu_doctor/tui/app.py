@@ -182,12 +182,15 @@ class TopApp(ThemedApp):
         if not self._panels or not self._panels[0].is_attached:  # the app ends
             return
         self._show()
+        main = self.screen_stack[0]
+        if before is None and main.focused is not None and not main.focused.display:
+            main.set_focus(None)  # no panel was shown when it was focused
         came = now is not None and now.diagnosis is not None
         had = before is not None and before.diagnosis is not None
         if (bool(_findings(before)), had) != (bool(_findings(now)), came):
             self.refresh_bindings()
         if came and before is not None and before.diagnosis is None and self.view.gpu is None:
-            self.screen_stack[0].query_one("#findings").focus()
+            main.query_one("#findings").focus()
 
     def watch_view(self) -> None:
         self._show()

@@ -93,7 +93,7 @@ class Panel(ScrollView, inherit_bindings=False):
         self._squeezed = False
         """Whether it got no line of the screen."""
         self.can_focus = bool(title) and reachable
-        self.display = False
+        self.display = False  # until the first frame, so that the screen is laid out once
 
     @property
     def wish(self) -> int:

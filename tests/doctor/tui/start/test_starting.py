@@ -104,7 +104,7 @@ def test_how_it_failed_is_reported_and_listed() -> None:
     eventually("its end", lambda: ended(one))
     assert "has ended with exit code 7" in farewell(one)
     eventually("its verdict, for `runs`", (one.recording / VERDICT).exists)
-    assert read_json(one.recording / VERDICT)["code"] == "exit-code"
+    assert read_json(one.recording / VERDICT)["code"] == "failed-exception"
 
 
 def test_who_started_it_may_be_killed(begun: list[Started], tmp_path: Path) -> None:
