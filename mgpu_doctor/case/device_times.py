@@ -96,6 +96,8 @@ def _noting_rests(records: Records) -> Records:
 def with_device_losses(rank: Rank) -> Records:
     """The step records of a rank, with losses from device times for steps in which the host did not
     read the loss."""
+    if rank.device_times is None or not len(rank.device_times):
+        return rank.steps
     rows, times = _joined(rank.steps, rank.device_times)
     fresh = np.isnan(rank.steps["loss"][rows]) & ~np.isnan(times["loss"])
     if not fresh.any():

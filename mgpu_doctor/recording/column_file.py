@@ -28,19 +28,20 @@ class ColumnFile:
         self._file = tempfile.TemporaryFile(  # noqa: SIM115 (open as long as its columns are used)
             buffering=0, dir=folder if usable else None
         )
+        self._descriptor = self._file.fileno()
         self._end = 0
 
     def append(self, *parts: memoryview) -> int:
         """Returns where the bytes begin. Raises OSError if there is no room."""
         begin, size = self._end, sum(part.nbytes for part in parts)
-        if os.pwritev(self._file.fileno(), parts, begin) != size:
+        if os.pwritev(self._descriptor, parts, begin) != size:
             raise OSError("the temporary file could not be written")
         self._end += size
         return begin
 
     def read(self, begin: int, size: int) -> bytes:
         """Returns what was written there."""
-        return os.pread(self._file.fileno(), size, begin)
+        return os.pread(self._descriptor, size, begin)
 
     def stored(self, columns: Sequence[Column]) -> Sequence[Column | StoredColumn]:
         """Returns the same columns, stored in the file; as they are if it has no room."""
@@ -74,3 +75,21 @@ class StoredColumn:
         size = self._kind.itemsize
         raw = self._file.read(self._at + first * size, length * size)
         return np.frombuffer(raw, self._kind)
+
+    @classmethod
+    def read_together(
+        cls, columns: Sequence[Column | StoredColumn], first: int, length: int
+    ) -> Column | None:
+        """(k, `length`) values of k columns that were stored one behind the other, read at once;
+        None if they were not."""
+        stored = [column for column in columns if isinstance(column, cls)]
+        if not stored or len(stored) < len(columns):
+            return None
+        start = stored[0]
+        count, size = len(start), len(start) * start._kind.itemsize
+        for place, column in enumerate(stored):
+            if (column._at, column._length) != (start._at + place * size, count):
+                return None
+        raw = start._file.read(start._at, len(stored) * size)
+        together: Column = np.frombuffer(raw, start._kind).reshape(len(stored), count)
+        return together[:, first : first + length]

@@ -110,21 +110,25 @@ class Columns:
         """Returns the seconds of each constant phase; NaN: not measured."""
         return _SECONDS.unpack_from(self._common, _FIELDS["phases"][1])
 
-    def phases_that_differ(self) -> list[int]:
-        """Returns the phases that are not the same in every record."""
-        return [name for name in self._differing if isinstance(name, int)]
+    def phases_that_differ(self) -> tuple[list[int], Column]:
+        """Returns the k phases that are not the same in every record, and (k, n) seconds."""
+        numbers = [name for name in self._differing if isinstance(name, int)]
+        columns = [self._differing[number] for number in numbers]
+        together = StoredColumn.read_together(columns, self._first, self._length)
+        if together is None:
+            together = np.array([self._part(column) for column in columns], np.float32)
+        return numbers, together.reshape(len(numbers), self._length)
 
     def phase_sums(self) -> Column:
         """Returns the same as the function of this name."""
-        sums = [
-            0.0 if isnan(common_phase) else common_phase * self._length
-            for common_phase in self.common_phases()
-        ]
-        for number in self.phases_that_differ():
-            seconds = self._part(self._differing[number])
-            total = np.add.reduce(seconds, dtype=np.float64)
-            sums[number] = np.nansum(seconds, dtype=np.float64) if isnan(total) else total
-        return np.array(sums)
+        sums = np.array(self.common_phases()) * self._length
+        numbers, seconds = self.phases_that_differ()
+        totals = np.add.reduce(seconds, axis=1, dtype=np.float64)
+        if np.isnan(totals).any():
+            totals = np.nansum(seconds, axis=1, dtype=np.float64)
+        sums[numbers] = totals
+        sums[np.isnan(sums)] = 0.0
+        return sums
 
     def copy(self) -> Array:
         """Returns a writable structured array of the records."""
@@ -156,8 +160,8 @@ class Columns:
     def _phases(self) -> Column:
         together = np.empty((self._length, _PHASES), np.float32)
         together[:] = np.frombuffer(self._common, np.float32, _PHASES, _FIELDS["phases"][1])
-        for number in self.phases_that_differ():
-            together[:, number] = self._part(self._differing[number])
+        numbers, seconds = self.phases_that_differ()
+        together[:, numbers] = seconds.T
         return together
 
 

@@ -47,11 +47,9 @@ def _of_records(records: Records) -> list[float | None]:
     if not len(records):
         return [None] * len(PHASES)
     medians = [None if isnan(same) else same for same in records.common_phases()]
-    differing = records.phases_that_differ()
-    if differing:
-        together = np.array([records.phase(phase) for phase in differing])
-        for phase, median in zip(differing, _medians(together.T), strict=True):
-            medians[phase] = median
+    differing, seconds = records.phases_that_differ()
+    for phase, median in zip(differing, _medians(seconds.T), strict=True):
+        medians[phase] = median
     return medians
 
 
