@@ -285,7 +285,11 @@ def _interrupted_wait(wait: _Wait | None, offset: float) -> Wait | None:
 def _until(records: Records, offset: float, until: float | None) -> Records:
     if until is None or not len(records):
         return records
-    return records[records["end_ns"] / 1e9 + offset <= until]
+    known = records["end_ns"] / 1e9 + offset <= until
+    count = int(np.count_nonzero(known))
+    if known[:count].all():  # the usual case, which copies nothing
+        return records[:count]
+    return records[known]
 
 
 def _events(box: Box, offset: float, until: float | None) -> tuple[Event, ...]:

@@ -7,10 +7,10 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from mgpu_doctor.case.box_files import find_boxes
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.recording_case import load_recording
@@ -21,12 +21,9 @@ from mgpu_doctor.live.frame_source import all_ranks
 from mgpu_doctor.live.history_collector import Collector
 from mgpu_doctor.live.host_statuses import HOST_GONE, HOST_LATE, list_hosts
 from mgpu_doctor.live.job_watch import Seen
-from mgpu_doctor.recording.box import read_box
+from mgpu_doctor.recording.parallel_boxes import KeptBoxes
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
-MOST_BOXES = 256
-"""Boxes that a replay keeps in memory (a few megabytes each). Those of a larger job are read anew
-at every moment, in parallel and as columns, like those of any finished job."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 NO_JOB = "This recording contains no job, only GPUs and host."
 
@@ -72,15 +69,14 @@ class Replay:
     def __init__(self, recording: Path, settings: Settings = DEFAULTS) -> None:
         self._recording = recording
         self._settings = settings
-        self._whole = whole = load_recording(recording)
+        self._boxes = KeptBoxes(find_boxes(recording, {}))
+        self._whole = whole = load_recording(recording, read=self._boxes)
         self._past: Collector | None = None
         self._devices = NewestSamples(whole.device_samples)
         start, end = _begin_and_end(whole)
         self._lock = threading.Lock()
         self._position = Position(start, end, start, 1.0, paused=False)
         self._shown: tuple[float, Seen] | None = None
-        few = len(all_ranks(whole)) <= MOST_BOXES
-        self._boxes = lru_cache(MOST_BOXES)(read_box) if few else read_box
 
     def frame(self, passed: float) -> Frame:
         with self._lock:

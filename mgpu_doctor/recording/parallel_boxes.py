@@ -56,6 +56,28 @@ def reading(
             yield lambda: _together(shares, helper)
 
 
+class KeptBoxes:
+    """Boxes that are read once, as they are then; called like `read_box`. Their columns lie in a
+    file without a name."""
+
+    def __init__(self, files: Sequence[BoxFile]) -> None:
+        if len(files) < MANY:
+            boxes = _together([files], None)
+        else:
+            with reading(files) as read_all:
+                boxes = read_all()
+        self._boxes = dict(zip(files, boxes, strict=True))
+
+    def __call__(self, file: BoxFile) -> Box:
+        """The box in a file. Raises BadBox."""
+        box = self._boxes.get(file)
+        if box is None:
+            box = self._boxes[file] = _read_one_file(file, read_box)
+        if isinstance(box, str):
+            raise BadBox(box)
+        return box
+
+
 def _read_one_file(file: BoxFile, read: Callable[[BoxFile], Box]) -> Read:
     try:
         return read(file)

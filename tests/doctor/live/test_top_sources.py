@@ -19,7 +19,10 @@ from mgpu_doctor.live.job_watch import Watch, refreshed, turned
 from mgpu_doctor.live.live_jobs import LiveJobs
 from mgpu_doctor.live.replay import Replay
 from mgpu_doctor.live.step_heatmap import Heatmap, make_heatmap
+from mgpu_doctor.recording import parallel_boxes
 from mgpu_doctor.recording.box import Box, BoxReader
+from mgpu_doctor.recording.column_file import StoredColumn
+from mgpu_doctor.recording.columns import Columns
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
 from mgpu_doctor.recording.live_recordings import is_living, living
@@ -153,6 +156,21 @@ def test_replay_knows_only_what_was_known() -> None:
     assert end.diagnosis is not None
     assert end.at == end.replay.end > start.at == start.replay.start
     assert end.diagnosis.case.observed == end.at
+
+
+def test_replay_reads_boxes_once_and_keeps_their_columns_in_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also of the steps up to a moment, while the records are in order."""
+    replay = Replay(recording(runs() / "r", JOB))
+    monkeypatch.setattr(parallel_boxes, "read_box", pytest.fail)
+    replay.seek(1)
+    end = replay.frame(0).diagnosis
+    assert end is not None
+    for rank in end.case.ranks:
+        assert len(rank.steps)
+        assert isinstance(rank.steps, Columns)
+        assert isinstance(rank.steps._differing["end_ns"], StoredColumn)
 
 
 def test_replay_runs_by_its_speed_and_stops_at_the_end() -> None:
