@@ -13,7 +13,7 @@ from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.findings import Diagnosis, Evidence, RankSummary, Severity
 from mgpu_doctor.formatting import UNKNOWN, format_count, format_signal
 from mgpu_doctor.report import text
-from mgpu_doctor.report.verdict import leading
+from mgpu_doctor.report.verdict import leading, named_ranks
 
 TRACED = "traced"
 NO_PHASE = "other"
@@ -38,8 +38,8 @@ class Row:
 
 
 def rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
-    """One row per rank. Beyond `limit` ranks: the culprits and ranks in an unusual state (at most
-    `limit`), then one row of medians per state for all others."""
+    """One row per rank. Beyond `limit` ranks: those that the headline names and those in an unusual
+    state (at most `limit`), then one row of medians per state for all others."""
     table = _rows(diagnosis, limit)
     if diagnosis.case.subject.kind != "trace":
         return table
@@ -64,13 +64,15 @@ def _rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
     for rank in diagnosis.ranks:
         states.setdefault(state(rank), []).append(rank)
     usual = max(states.values(), key=len)
-    listed = [rank for rank in diagnosis.ranks if guilty(rank)][:limit]
+    named = ranks | named_ranks(diagnosis)
+    listed = [rank for rank in diagnosis.ranks if guilty(rank) or rank.rank in named][:limit]
+    first = {id(rank) for rank in listed}
     listed += [
         rank
         for group in states.values()
         if group is not usual
         for rank in group
-        if not guilty(rank)
+        if id(rank) not in first
     ][: limit - len(listed)]
     alone = {id(rank) for rank in listed}
     folded = (

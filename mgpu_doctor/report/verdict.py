@@ -64,6 +64,18 @@ def leading(diagnosis: Diagnosis) -> Finding | None:
     return first if first and (alone or first.severity is not Severity.INFO) else None
 
 
+def named_ranks(diagnosis: Diagnosis) -> frozenset[int]:
+    """Returns the ranks that the headline names: the culprits of the leading finding, or of the
+    first note where nothing is a warning."""
+    named = leading(diagnosis) or _first_note(diagnosis)
+    culprits = named.culprits if named is not None else ()
+    return frozenset(culprit.rank for culprit in culprits if culprit.rank is not None)
+
+
+def _first_note(diagnosis: Diagnosis) -> Finding | None:
+    return next((finding for finding in diagnosis.findings if finding.culprits), None)
+
+
 def verdict(diagnosis: Diagnosis) -> Verdict:
     lead = leading(diagnosis)
     if lead:
@@ -103,7 +115,7 @@ def _measuring(diagnosis: Diagnosis) -> Verdict | None:
 
 def _with_steps(diagnosis: Diagnosis) -> Verdict:
     praise = _nothing_wrong(diagnosis.case.job)
-    note = next((finding for finding in diagnosis.findings if finding.culprits), None)
+    note = _first_note(diagnosis)
     if praise and note is not None:
         return Verdict(Tone.INFO, f"no warning; worth knowing: {text.line(note.title)}")
     if praise:

@@ -12,7 +12,7 @@ from mgpu_doctor.report.html.heat_map import heat_section
 from mgpu_doctor.report.html.page import page
 from mgpu_doctor.report.html.sections import event_section, last_minute_section
 from mgpu_doctor.report.redaction.redact import make_redactor, no_redaction, redact_diagnosis
-from mgpu_doctor.report.verdict import leading, verdict
+from mgpu_doctor.report.verdict import leading, named_ranks, verdict
 
 
 def render(diagnosis: Diagnosis, *, redact: bool = False) -> str:
@@ -23,8 +23,7 @@ def render(diagnosis: Diagnosis, *, redact: bool = False) -> str:
     conclusion = verdict(diagnosis)
     lead = leading(diagnosis)
     further = [finding for finding in diagnosis.findings if finding is not lead]
-    blamed = lead.culprits if lead else ()
-    culprits = frozenset(one.rank for one in blamed if one.rank is not None)
+    culprits = named_ranks(diagnosis)
     parts = [
         sections.header(diagnosis, conclusion),
         event_strip(diagnosis, hide),

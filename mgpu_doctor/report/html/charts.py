@@ -67,9 +67,9 @@ def render_run(
     hide: Redactor | None = None,
     events: Sequence[TimelineEvent] = (),
 ) -> str:
-    """Returns the run over time as markup; empty with fewer than two samples. The steps of
-    `culprits` are among those drawn. Severe `events` are vertical lines."""
-    curves = [*_steps(case), *_host(case), *_gpus(case)]
+    """Returns the run over time as markup; empty with fewer than two samples. The steps and
+    hosts of `culprits` are among those drawn. Severe `events` are vertical lines."""
+    curves = [*_steps(case), *_hosts(case, culprits), *_gpus(case)]
     if not curves:
         return ""
     start = min(float(curve.at[0]) for curve in curves)
@@ -144,14 +144,18 @@ def _steps(case: Case) -> Iterator[Curve]:
         yield Curve(title, moments, took, most, format_seconds(most), ranged=True)
 
 
-def _host(case: Case) -> Iterator[Curve]:
+def _hosts(case: Case, culprits: frozenset[int]) -> Iterator[Curve]:
+    """Returns the curves of a few hosts, those of `culprits` first."""
     by_host: dict[str, list[tuple[float, float | None, float | None]]] = {}
     for host_sample in case.host_samples:
         used, total = host_sample.memory_used, host_sample.memory_total
         share = used / total if used is not None and total else None
         cpu = None if host_sample.cpu_percent is None else host_sample.cpu_percent / 100
         by_host.setdefault(host_sample.host or "", []).append((host_sample.at, cpu, share))
-    for host, rows in sorted(by_host.items())[:MOST_HOSTS]:
+    named = {rank.host for rank in case.ranks if rank.rank in culprits}
+    for host, rows in sorted(by_host.items(), key=lambda item: (item[0] not in named, item[0]))[
+        :MOST_HOSTS
+    ]:
         name = f"host {host}" if host else "host"
         yield from _shares(f"{name}: cores in use", [(moment, cpu) for moment, cpu, _ in rows])
         yield from _shares(f"{name}: memory in use", [(moment, share) for moment, _, share in rows])

@@ -57,7 +57,7 @@ def heat_section(ranks: Sequence[Rank], culprits: frozenset[int]) -> str:
 
 def _names(ranks: Sequence[Rank], drawn: HeatMap, height: int, culprits: frozenset[int]) -> str:
     """Returns the names of rows, as many as there is room for; culprits' always."""
-    several = len({rank.host for rank in ranks}) > 1
+    on_hosts = len({rank.host for rank in ranks}) > 1
     rows = [
         ranks[row * drawn.ranks_a_row : (row + 1) * drawn.ranks_a_row] for row in range(drawn.rows)
     ]
@@ -69,9 +69,9 @@ def _names(ranks: Sequence[Rank], drawn: HeatMap, height: int, culprits: frozens
     names = []
     for i in sorted(guilty | others):
         numbers = [UNKNOWN if rank.rank is None else str(rank.rank) for rank in rows[i]]
-        host = f"{rows[i][0].host} " if several else ""
-        joined = numbers[0] if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
-        name = text.cut(text.line(f"{host}{joined}"), LONGEST_NAME)
+        name = numbers[0] if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+        if on_hosts and drawn.ranks_a_row == 1:
+            name = f"{text.cut(text.line(rows[i][0].host), LONGEST_NAME - 1 - len(name))} {name}"
         kind, mark = (' class="guilty"', "▸ ") if i in guilty else ("", "")
         x, y = NAME_WIDTH - 6, i * height + height / 2
         names.append(f'<text{kind} x="{x}" y="{y:g}">{mark}{escape(name)}</text>')

@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.model import Event as Told
-from mgpu_doctor.report.html.charts import GRAPH_COLUMNS, MOST_MARKS, render_run
+from mgpu_doctor.report.html.charts import GRAPH_COLUMNS, MOST_HOSTS, MOST_MARKS, render_run
 from mgpu_doctor.report.html.event_strip import MOST_MOMENTS, event_strip
 from mgpu_doctor.report.html.sections import MOST_EVENTS, event_section
 from mgpu_doctor.report.html.step_lanes import LANE_PHASES, MOST_LANES, MOST_STEPS, render_lanes
@@ -50,6 +50,18 @@ def test_steps_host_and_gpus_are_drawn() -> None:
     assert list(drawn)[:3] == ["time of a step, rank 0", *of_host]
     of_gpus = [f"GPU {n}: {what}" for n in (0, 1) for what in ("busy", "memory in use")]
     assert list(drawn)[3:] == of_gpus
+
+
+def test_of_many_hosts_those_of_the_culprits_are_drawn() -> None:
+    case = on_gpus(JOB, gpus(2))
+    ranks = tuple(replace(rank, host=f"node{rank.rank}") for rank in case.ranks)
+    names = [f"node{number}" for number in range(-9, len(ranks))]
+    rows = [row for name in names for row in sampled(0, 5, 10, host=name).host_samples]
+    last = len(ranks) - 1
+    many = replace(case, ranks=ranks, host_samples=tuple(rows))
+    drawn = curves(render_run(many, frozenset({last})))
+    assert f"host node{last}: cores in use" in drawn
+    assert len([title for title in drawn if "cores in use" in title]) == MOST_HOSTS
 
 
 def test_what_was_not_sampled_is_a_gap() -> None:

@@ -11,7 +11,9 @@ import pytest
 from rich.cells import cell_len
 
 from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.findings import Severity
 from mgpu_doctor.report import terminal
+from mgpu_doctor.report.rank_rows import rows
 from tests.support import diagnoses
 from tests.support.loops import over
 
@@ -156,6 +158,16 @@ def test_five_hundred_ranks_fit_on_a_screen() -> None:
     text = terminal.render(diagnoses.ALL["straggler-512"], width=100, colour=False)
     assert len(text.splitlines()) < 40
     assert "511 others" in text
+
+
+def test_a_rank_that_the_headline_names_without_a_warning_has_a_row() -> None:
+    slow = diagnoses.straggler(512, 77)
+    noted = tuple(replace(finding, severity=Severity.INFO) for finding in slow.findings)
+    made = replace(slow, findings=noted)
+    text = terminal.render(made, width=100, colour=False)
+    assert text.startswith("i no warning; worth knowing: rank 77 ")
+    assert "511 others" in text
+    assert [row.label for row in rows(made, 16)] == ["77", "511 others"]
 
 
 def test_hundreds_of_dead_ranks_fit_on_a_screen() -> None:
