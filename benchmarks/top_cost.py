@@ -50,10 +50,10 @@ BARE = (
     "-c",
     "from textual.app import App\nfrom textual.widgets import Footer, Static\n"
     "class Bare(App):\n"
-    "    def compose(self):\n        yield Static('under observation')\n        yield Footer()\n"
+    "    def compose(self):\n        yield Static('a bare application')\n        yield Footer()\n"
     "Bare().run()",
 )
-FIRST = {b"observation": 1, b"Ranks": 1, b"No GPU": 1, b"NVIDIA H100": 8, b"NVITOP": 1}
+FIRST = {b"bare application": 1, b"Ranks": 1, b"No GPU": 1, b"80GB HBM3": 8, b"NVITOP": 1}
 """A frame is complete when one of these was drawn this many times: eight rows of GPUs, where there
 are GPUs."""
 

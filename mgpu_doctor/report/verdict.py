@@ -159,11 +159,11 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
         return Verdict(Tone.UNKNOWN, f"{snapshots}: not enough to say whether the job moves")
     longest = max(still, key=lambda rank: rank.still_seconds or 0.0)
     name = "it" if len(diagnosis.ranks) == 1 else f"rank {longest.rank}"
-    where = f" in {text.cut(text.line(longest.where), 60)}" if longest.where else ""
+    where = text.cut(text.line(longest.where or ""), 60)
+    still_there = f"has been in {where}" if where else "has not moved"
     lasted = format_seconds(longest.still_seconds or 0.0)
     return Verdict(
-        Tone.UNKNOWN,
-        f"no movement seen in {snapshots}: {name} has been{where} for {lasted}",
+        Tone.UNKNOWN, f"no movement seen in {snapshots}: {name} {still_there} for {lasted}"
     )
 
 

@@ -147,7 +147,6 @@ class TopApp(ThemedApp):
 
     def on_mount(self) -> None:
         self._panels = tuple(self.query(Panel))
-        self.query_one("#findings").focus()
         if not self.is_headless:
             terminal_signals.obey_signals(self.exit)
         if self._notice is not None:
@@ -182,15 +181,12 @@ class TopApp(ThemedApp):
         if not self._panels or not self._panels[0].is_attached:  # the app ends
             return
         self._show()
-        main = self.screen_stack[0]
-        if before is None and main.focused is not None and not main.focused.display:
-            main.set_focus(None)  # no panel was shown when it was focused
         came = now is not None and now.diagnosis is not None
         had = before is not None and before.diagnosis is not None
         if (bool(_findings(before)), had) != (bool(_findings(now)), came):
             self.refresh_bindings()
         if came and before is not None and before.diagnosis is None and self.view.gpu is None:
-            main.query_one("#findings").focus()
+            self.screen_stack[0].query_one("#findings").focus()
 
     def watch_view(self) -> None:
         self._show()

@@ -96,6 +96,12 @@ class Panel(ScrollView, inherit_bindings=False):
         self.display = False  # until the first frame, so that the screen is laid out once
 
     @property
+    def focusable(self) -> bool:
+        """Returns whether it can take the focus. When a page closes, Textual gives the focus to the
+        first widget that can, even one that is hidden."""
+        return super().focusable and self.display
+
+    @property
     def wish(self) -> int:
         """Returns the lines needed to show everything; 0 if there is nothing to show."""
         return len(self._lines) + bool(self._title) if self._lines else 0

@@ -18,7 +18,7 @@ from mgpu_doctor.tui.screens.graph_screen import HistoryScreen
 from mgpu_doctor.tui.screens.graph_selection import Choice
 from mgpu_doctor.tui.screens.rank_screen import RankScreen
 from mgpu_doctor.tui.view import Order
-from tests.support.frames import HEALTHY, NOTHING, STRAGGLER
+from tests.support.frames import EIGHT_GPUS, HEALTHY, NOTHING, STRAGGLER
 from tests.support.histories import history
 from tests.support.recordings import HEALTHY as HEALTHY_STEP
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
@@ -344,6 +344,19 @@ async def test_when_a_job_comes_its_findings_are_what_keys_move_in() -> None:
         await until(pilot, lambda: getattr(app.focused, "id", "") != "findings", "no findings")
         app.post_message(FrameMade(STRAGGLER))
         await until(pilot, lambda: getattr(app.focused, "id", "") == "findings", "the findings")
+
+
+async def test_when_a_page_closes_no_hidden_panel_gets_the_focus() -> None:
+    app = TopApp(Still(replace(NOTHING, devices=EIGHT_GPUS.devices)), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await pilot.press("question_mark")
+        await until(pilot, lambda: len(app.screen_stack) == 2, "the help")
+        await pilot.press("escape")
+        await until(pilot, lambda: len(app.screen_stack) == 1, "the screen again")
+        await until(pilot, lambda: app.focused is not None, "a panel with the focus")
+        assert app.focused is not None
+        assert app.focused.display, app.focused
 
 
 class Failing(Still):
