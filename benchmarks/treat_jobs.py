@@ -59,7 +59,7 @@ class Trials:
     breaks: list[str] | None = None
 
 
-_UNUSED = ("--branches", "1000", "--width", "64", "--batch", "8", "--steps", "5000")
+_UNUSED = ("--kept", "2000", "--width", "64", "--batch", "8", "--steps", "20000")
 _SPLIT = ("--accumulate", "4", "--link", "4", "--width", "64", "--layers", "2", "--steps", "5000")
 _SAVES = ("--save-ms", "200", "--step-ms", "40")
 _CHAIN = ("--chain", "60", "--width", "512", "--batch", "256")

@@ -22,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 class Net(nn.Module):
     """Equal layers, so that gradients become ready evenly. With `--branches`, layers without
-    arithmetic make the autograd graph long, as many small operations do in real models."""
+    arithmetic make the autograd graph long, as many small operations do in real models. With
+    `--kept`, there is an output that the loss does not use, whose graph is as long."""
 
     def __init__(self, args: argparse.Namespace, slow: Slow) -> None:
         super().__init__()
@@ -32,8 +33,11 @@ class Net(nn.Module):
         self.spare = nn.Linear(args.width, args.width) if args.spare else None
         self.spare_every = args.spare
         self.passes = 0
+        self.kept = torch.zeros(1, requires_grad=args.kept > 0)
+        for _ in range(args.kept):
+            self.kept = self.kept.view_as(self.kept)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         self.passes += 1
         x = self.slow.in_backward(x)
         for layer in self.layers:
@@ -43,7 +47,7 @@ class Net(nn.Module):
             x = self.spare(x)
         for _ in range(self.branches):
             x = x[:, :1] + x if self.branches % 2 else x.view_as(x)
-        return x.square().mean()
+        return x.square().mean(), self.kept
 
 
 class Link:
@@ -89,7 +93,7 @@ def train(args: argparse.Namespace) -> None:
         for micro in range(1, args.accumulate + 1):
             last = micro == args.accumulate
             with model.no_sync() if args.no_sync and not last else nullcontext():
-                loss = model(x) / args.accumulate
+                loss = model(x)[0] / args.accumulate
                 loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -116,6 +120,7 @@ def options() -> argparse.ArgumentParser:
     known.add_argument("--find-unused", action="store_true")
     known.add_argument("--spare", type=int, default=0, help="a layer that every n-th pass skips")
     known.add_argument("--branches", type=int, default=0)
+    known.add_argument("--kept", type=int, default=0)
     known.add_argument("--accumulate", type=int, default=1)
     known.add_argument("--no-sync", action="store_true")
     known.add_argument("--barrier", action="store_true")
