@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from mgpu_doctor.advice.treatment import DDP, Effect, Situation, Treatment, Value
+from mgpu_doctor.advice.treatment import (
+    DDP,
+    FSDP,
+    DdpTreatment,
+    Effect,
+    FsdpTreatment,
+    Remedy,
+    Situation,
+    TensorflowTreatment,
+    TorchTreatment,
+    Value,
+)
 
 FUSED_OPTIMIZERS = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 
@@ -27,122 +38,143 @@ def _tf32(job: Situation) -> Value | str:
     return "it uses TF32 already" if job.metadata.tf32 else _autocast(job)
 
 
+def _zero1(job: Situation) -> Value | str:
+    if "zero1" in job.strategy:
+        return "its optimizer is sharded already"
+    kinds = {optimizer.kind for optimizer in job.metadata.optimizers}
+    return True if kinds & FUSED_OPTIMIZERS else "its optimizer is none of those"
+
+
+COMPUTES_FULL = Remedy("autocast", ("precision-full",))
+LAUNCHES_SLOWLY = Remedy("compile", ("launch-bound", "low-utilization"))
+NEEDS_MEMORY = Remedy("plan-memory", ("oom-risk", "oom-device"))
+UPDATE = "implementation of the update"
+
 TREATMENTS = (
-    Treatment(
-        name="optimizer-fused",
-        summary="Update all parameters in one fused operation",
-        framework="torch",
-        effect=Effect.ROUNDING,
+    TorchTreatment(
+        "optimizer-fused",
+        "Update all parameters in one fused operation",
+        "SGD, Adam, AdamW or Adagrad.",
+        _fused,
         lines="torch.optim.AdamW(..., fused=True)",
-        needs="SGD, Adam, AdamW or Adagrad.",
-        propose=_fused,
-        switches=True,
-        excludes=frozenset({"optimizer-foreach"}),
-    ),
-    Treatment(
-        name="optimizer-foreach",
-        summary="Update parameters in groups instead of one by one",
-        framework="torch",
         effect=Effect.ROUNDING,
+        switches=True,
+        slot=UPDATE,
+    ),
+    TorchTreatment(
+        "optimizer-foreach",
+        "Update parameters in groups instead of one by one",
+        "SGD, Adam, AdamW or Adagrad, on the CPU.",
+        _foreach,
         lines="torch.optim.AdamW(..., foreach=True)",
-        needs="SGD, Adam, AdamW or Adagrad, on the CPU.",
-        propose=_foreach,
+        effect=Effect.ROUNDING,
         switches=True,
-        excludes=frozenset({"optimizer-fused"}),
+        slot=UPDATE,
     ),
-    Treatment(
-        name="drop-gradients",
-        summary="Drop gradients after an update instead of filling them with zeros",
-        framework="torch",
+    DdpTreatment(
+        "optimizer-zero1",
+        "Divide the states of the optimizer among the ranks (ZeRO-1), which saves memory",
+        "SGD, Adam, AdamW or Adagrad, made after init_process_group. To save the states, the "
+        "script must call consolidate_state_dict first; otherwise it fails.",
+        _zero1,
+        lines="ZeroRedundancyOptimizer(parameters, torch.optim.AdamW, "
+        "parameters_as_bucket_view=True, ...)  # torch.distributed.optim",
+        applies=NEEDS_MEMORY,
+        only_by_name=True,
+    ),
+    TorchTreatment(
+        "drop-gradients",
+        "Drop gradients after an update instead of filling them with zeros",
+        "The script calls zero_grad(set_to_none=False), which few do.",
         lines="optimizer.zero_grad(set_to_none=True)",
-        needs="The script calls zero_grad(set_to_none=False), which few do.",
-        propose=lambda _: True,
         switches=True,
-        waits_to_be_named=True,
+        only_by_name=True,
     ),
-    Treatment(
-        name="autocast-bf16",
-        summary="Compute the forward pass in bfloat16",
-        framework="torch",
-        strategies=DDP,
-        effect=Effect.CONVERGENCE,
+    TorchTreatment(
+        "activation-checkpointing",
+        "Keep only the inputs of repeated blocks, and compute the rest again in the backward pass, "
+        "which saves memory",
+        "Blocks of one class in a ModuleList or Sequential, without batch normalization, that "
+        "change nothing outside of themselves.",
+        lines="block.forward = functools.partial(torch.utils.checkpoint.checkpoint, "
+        "block.forward, use_reentrant=False)  # for each block",
+        strategies=DDP | FSDP,
+        applies=NEEDS_MEMORY,
+        only_by_name=True,
+    ),
+    DdpTreatment(
+        "autocast-bf16",
+        "Compute the forward pass in bfloat16",
+        "Hardware that computes in bfloat16.",
+        _autocast,
         lines='with torch.autocast("cuda", torch.bfloat16): around forward and loss',
-        needs="Hardware that computes in bfloat16.",
-        propose=_autocast,
+        effect=Effect.CONVERGENCE,
+        applies=COMPUTES_FULL,
         switches=True,
-        fixes=("autocast",),
-        codes=("precision-full",),
-        waits_to_be_named=True,
     ),
-    Treatment(
-        name="compile",
-        summary="Compile the model",
-        framework="torch",
-        strategies=DDP,
-        effect=Effect.ROUNDING,
+    FsdpTreatment(
+        "fsdp-mixed-bf16",
+        "Gather parameters and compute in bfloat16, with weights and sums of gradients in float32",
+        "Hardware that computes in bfloat16, and NCCL.",
+        _autocast,
+        lines="fully_shard(..., mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, "
+        "reduce_dtype=torch.float32))",
+        effect=Effect.CONVERGENCE,
+        applies=COMPUTES_FULL,
+        needs_gpu=True,
+    ),
+    DdpTreatment(
+        "compile",
+        "Compile the model",
+        "A model that torch.compile can trace, and on CPUs a C++ compiler. The first steps take "
+        "longer.",
         lines="model.compile()  # before DistributedDataParallel",
-        needs="A model that torch.compile can trace, and on CPUs a C++ compiler. The first steps "
-        "take longer.",
-        propose=lambda _: True,
+        effect=Effect.ROUNDING,
+        applies=LAUNCHES_SLOWLY,
         start_seconds=120.0,
-        fixes=("compile",),
-        codes=("launch-bound", "low-utilization"),
     ),
-    Treatment(
-        name="channels-last",
-        summary="Store images and the weights of convolutions with the channels last",
-        framework="torch",
-        strategies=DDP,
-        effect=Effect.ROUNDING,
+    DdpTreatment(
+        "channels-last",
+        "Store images and the weights of convolutions with the channels last",
+        "A model with convolutions.",
         lines="model.to(memory_format=torch.channels_last)  # before DistributedDataParallel",
-        needs="A model with convolutions.",
-        propose=lambda _: True,
+        effect=Effect.ROUNDING,
     ),
-    Treatment(
-        name="tf32",
-        summary="Let matrix multiplications and convolutions round float32 to TF32",
-        framework="torch",
-        effect=Effect.CONVERGENCE,
+    TorchTreatment(
+        "tf32",
+        "Let matrix multiplications and convolutions round float32 to TF32",
+        "A GPU of the Ampere generation or newer.",
+        _tf32,
         lines='torch.set_float32_matmul_precision("high")',
-        needs="A GPU of the Ampere generation or newer.",
-        propose=_tf32,
-        needs_gpu=True,
-        waits_to_be_named=True,
-        fixes=("tf32",),
-        codes=("precision-full",),
-    ),
-    Treatment(
-        name="cudnn-benchmark",
-        summary="Let cuDNN time its algorithms and take the fastest",
-        framework="torch",
-        effect=Effect.ROUNDING,
-        lines="torch.backends.cudnn.benchmark = True",
-        needs="Convolutions of inputs whose sizes stay the same.",
-        propose=lambda _: True,
-        needs_gpu=True,
-    ),
-    Treatment(
-        name="keras-jit",
-        summary="Compile the training step of Keras with XLA",
-        framework="tensorflow",
-        effect=Effect.ROUNDING,
-        lines="model.compile(..., jit_compile=True)",
-        needs="The script uses compile and fit of Keras 3, with operations that XLA knows.",
-        propose=lambda job: "it is compiled with XLA already" if job.metadata.jit else True,
-        start_seconds=60.0,
-        fixes=("compile",),
-        codes=("launch-bound", "low-utilization"),
-    ),
-    Treatment(
-        name="keras-mixed-bf16",
-        summary="Compute the layers of Keras in bfloat16, with weights in float32",
-        framework="tensorflow",
         effect=Effect.CONVERGENCE,
+        applies=Remedy("tf32", ("precision-full",)),
+        needs_gpu=True,
+    ),
+    TorchTreatment(
+        "cudnn-benchmark",
+        "Let cuDNN time its algorithms and take the fastest",
+        "Convolutions of inputs whose sizes stay the same.",
+        lines="torch.backends.cudnn.benchmark = True",
+        effect=Effect.ROUNDING,
+        needs_gpu=True,
+    ),
+    TensorflowTreatment(
+        "keras-jit",
+        "Compile the training step of Keras with XLA",
+        "The script uses compile and fit of Keras 3, with operations that XLA knows.",
+        lambda job: "it is compiled with XLA already" if job.metadata.jit else True,
+        lines="model.compile(..., jit_compile=True)",
+        effect=Effect.ROUNDING,
+        applies=LAUNCHES_SLOWLY,
+        start_seconds=60.0,
+    ),
+    TensorflowTreatment(
+        "keras-mixed-bf16",
+        "Compute the layers of Keras in bfloat16, with weights in float32",
+        "Keras 3, and hardware that computes in bfloat16.",
+        _autocast,
         lines='keras.mixed_precision.set_global_policy("mixed_bfloat16")',
-        needs="Keras 3, and hardware that computes in bfloat16.",
-        propose=_autocast,
-        waits_to_be_named=True,
-        fixes=("autocast",),
-        codes=("precision-full",),
+        effect=Effect.CONVERGENCE,
+        applies=COMPUTES_FULL,
     ),
 )

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from mgpu_doctor.advice.treatment import Situation, Treatment, Value
+from mgpu_doctor.advice.treatment import (
+    Effect,
+    Remedy,
+    Situation,
+    TensorflowTreatment,
+    TorchTreatment,
+    Value,
+)
 
 MOST_WORKERS = 4
 """Workers per rank that are proposed at most. A choice; try others by `--try loader-workers=N`."""
@@ -51,70 +58,76 @@ def _tf_parallel_map(job: Situation) -> Value | str:
     return int(min(MOST_WORKERS, max(2.0, job.cores or MOST_WORKERS)))
 
 
+def _tf_cache(job: Situation) -> Value | str:
+    if not job.metadata.pipelines:
+        return "no tf.data pipeline was seen"
+    if all(pipeline.cached for pipeline in job.metadata.pipelines):
+        return "its pipeline is cached already"
+    return True
+
+
+SLOW_INPUT = Remedy("load-in-background", ("input-bound", "straggler-input"))
+
 TREATMENTS = (
-    Treatment(
-        name="loader-workers",
-        summary="Load batches in worker processes of the data loader, and keep these",
-        framework="torch",
+    TorchTreatment(
+        "loader-workers",
+        "Load batches in worker processes of the data loader, and keep these",
+        "The dataset is map-style and can be used in another process. Random numbers that it draws "
+        "differ.",
+        _workers,
         lines="DataLoader(..., num_workers={value}, persistent_workers=True)",
-        needs="The dataset is map-style and can be used in another process. Random numbers that it "
-        "draws differ.",
-        propose=_workers,
-        fixes=("load-in-background",),
-        codes=("input-bound", "straggler-input"),
-        least=1,
-        most=64,
+        applies=SLOW_INPUT,
+        values=range(1, 65),
     ),
-    Treatment(
-        name="loader-prefetch",
-        summary="Prepare more batches in advance",
-        framework="torch",
+    TorchTreatment(
+        "loader-prefetch",
+        "Prepare more batches in advance",
+        "The data loader has workers. Each holds more batches in memory.",
+        _prefetch,
         lines="DataLoader(..., prefetch_factor={value})",
-        needs="The data loader has workers. Each holds more batches in memory.",
-        propose=_prefetch,
-        fixes=("load-in-background",),
-        codes=("input-bound", "straggler-input"),
-        least=1,
-        most=64,
+        applies=SLOW_INPUT,
+        values=range(1, 65),
     ),
-    Treatment(
-        name="loader-persistent",
-        summary="Keep the workers of the data loader between epochs",
-        framework="torch",
+    TorchTreatment(
+        "loader-persistent",
+        "Keep the workers of the data loader between epochs",
+        "The data loader has workers, and an epoch ends within the trial.",
+        _persistent,
         lines="DataLoader(..., persistent_workers=True)",
-        needs="The data loader has workers, and an epoch ends within the trial.",
-        propose=_persistent,
     ),
-    Treatment(
-        name="loader-pin-memory",
-        summary="Let the data loader put batches into pinned memory",
-        framework="torch",
+    TorchTreatment(
+        "loader-pin-memory",
+        "Let the data loader put batches into pinned memory",
+        "The script copies batches with non_blocking=True.",
+        _pin_memory,
         lines="DataLoader(..., pin_memory=True), and batch.to(device, non_blocking=True)",
-        needs="The script copies batches with non_blocking=True.",
-        propose=_pin_memory,
         needs_gpu=True,
     ),
-    Treatment(
-        name="tf-prefetch",
-        summary="Prepare batches of tf.data while the step before computes",
-        framework="tensorflow",
+    TensorflowTreatment(
+        "tf-prefetch",
+        "Prepare batches of tf.data while the step before computes",
+        "The script iterates over a tf.data.Dataset, or gives one to fit.",
+        _tf_prefetch,
         lines="dataset = dataset.prefetch(tf.data.AUTOTUNE)",
-        needs="The script iterates over a tf.data.Dataset, or gives one to fit.",
-        propose=_tf_prefetch,
-        fixes=("load-in-background",),
-        codes=("input-bound", "straggler-input"),
+        applies=SLOW_INPUT,
     ),
-    Treatment(
-        name="tf-parallel-map",
-        summary="Let the maps of tf.data work on several elements at once",
-        framework="tensorflow",
+    TensorflowTreatment(
+        "tf-parallel-map",
+        "Let the maps of tf.data work on several elements at once",
+        "The mapped functions can run at the same time. Random numbers that they draw differ.",
+        _tf_parallel_map,
         lines="dataset.map(..., num_parallel_calls={value})",
-        needs="The mapped functions can run at the same time. Random numbers that they draw "
-        "differ.",
-        propose=_tf_parallel_map,
-        fixes=("load-in-background",),
-        codes=("input-bound", "straggler-input"),
-        least=2,
-        most=256,
+        applies=SLOW_INPUT,
+        values=range(2, 257),
+    ),
+    TensorflowTreatment(
+        "tf-cache",
+        "Keep what the first map of a tf.data pipeline makes in memory, for later epochs",
+        "The mapped function draws no random numbers, its results fit into memory, and an epoch "
+        "ends within the trial.",
+        _tf_cache,
+        lines="dataset.map(...).cache()",
+        effect=Effect.CONVERGENCE,
+        applies=SLOW_INPUT,
     ),
 )

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from mgpu_doctor.advice.treatment import DDP, FSDP, Effect, Situation, Treatment, Value
+from mgpu_doctor.advice.treatment import (
+    DdpTreatment,
+    Effect,
+    FsdpTreatment,
+    Remedy,
+    Situation,
+    TensorflowTreatment,
+    TorchTreatment,
+    Value,
+)
 
 MIB = 1 << 20
 DEFAULT_CAP, LARGE_CAP = 25, 100
@@ -55,129 +64,161 @@ def _compress(job: Situation) -> Value | str:
     return "it has a communication hook" if ddp is not None and ddp.comm_hook else True
 
 
+def _with_backend(name: str, value: Value, job: Situation) -> Value | str:
+    return value if name in (job.metadata.backend or "") else f"its ranks do not use {name}"
+
+
+HOOK = "communication hook"
+EXCHANGES_LONG = Remedy("compress", ("communication-bound",))
+
 TREATMENTS = (
-    Treatment(
-        name="ddp-no-search",
-        summary="Do not search for unused parameters",
-        framework="torch",
-        strategies=DDP,
+    DdpTreatment(
+        "ddp-no-search",
+        "Do not search for unused parameters",
+        "Every parameter is used in every pass; otherwise the job fails.",
+        _no_search,
         lines="DistributedDataParallel(..., find_unused_parameters=False)",
-        needs="Every parameter is used in every pass; otherwise the job fails.",
-        propose=_no_search,
-        fixes=("no-search",),
-        codes=("unused-parameter-scan",),
+        applies=Remedy("no-search", ("unused-parameter-scan",)),
     ),
-    Treatment(
-        name="ddp-bucket-view",
-        summary="Let gradients be views of the communication buckets instead of copies",
-        framework="torch",
-        strategies=DDP,
+    DdpTreatment(
+        "ddp-bucket-view",
+        "Let gradients be views of the communication buckets instead of copies",
+        "The script does not detach gradients in place.",
+        _bucket_view,
         lines="DistributedDataParallel(..., gradient_as_bucket_view=True)",
-        needs="The script does not detach gradients in place.",
-        propose=_bucket_view,
     ),
-    Treatment(
-        name="ddp-static-graph",
-        summary="Declare the graph of DistributedDataParallel static",
-        framework="torch",
-        strategies=DDP,
+    DdpTreatment(
+        "ddp-static-graph",
+        "Tell DistributedDataParallel that the graph never changes",
+        "The same parameters are used in every pass.",
+        _static_graph,
         lines="DistributedDataParallel(..., static_graph=True)",
-        needs="The same parameters are used in every pass.",
-        propose=_static_graph,
     ),
-    Treatment(
-        name="ddp-bucket-size",
-        summary="Exchange gradients in buckets of another size",
-        framework="torch",
-        strategies=DDP,
-        effect=Effect.ROUNDING,
+    DdpTreatment(
+        "ddp-bucket-size",
+        "Exchange gradients in buckets of another size",
+        "DistributedDataParallel.",
+        _bucket_size,
         lines="DistributedDataParallel(..., bucket_cap_mb={value})",
-        needs="DistributedDataParallel.",
-        propose=_bucket_size,
-        fixes=("smaller-buckets",),
-        codes=("overlap-poor",),
-        least=1,
-        most=10_000,
-    ),
-    Treatment(
-        name="ddp-no-sync",
-        summary="Exchange gradients only in the last micro-batch of an update",
-        framework="torch",
-        strategies=DDP,
         effect=Effect.ROUNDING,
+        applies=Remedy("smaller-buckets", ("overlap-poor",)),
+        values=range(1, 10_001),
+    ),
+    DdpTreatment(
+        "ddp-no-sync",
+        "Exchange gradients only in the last micro-batch of an update",
+        "One such module, and as many micro-batches in every update.",
+        _no_sync,
         lines="with model.no_sync(): around forward and backward of all but the last of {value} "
         "micro-batches",
-        needs="One such module, and as many micro-batches in every update.",
-        propose=_no_sync,
+        effect=Effect.ROUNDING,
+        applies=Remedy("no-sync", ("accumulation-syncs",)),
+        values=range(2, 1025),
         switches=True,
-        fixes=("no-sync",),
-        codes=("accumulation-syncs",),
-        least=2,
-        most=1024,
     ),
-    Treatment(
-        name="ddp-local-buffers",
-        summary="Do not copy the buffers of rank 0 to all ranks before each pass",
-        framework="torch",
-        strategies=DDP,
-        effect=Effect.CONVERGENCE,
+    DdpTreatment(
+        "ddp-local-buffers",
+        "Do not copy the buffers of rank 0 to all ranks before each pass",
+        "Buffers that need not be equal, such as running means: those of rank 0 are saved.",
         lines="DistributedDataParallel(..., broadcast_buffers=False)",
-        needs="Buffers that need not be equal, such as running means: those of rank 0 are saved.",
-        propose=lambda _: True,
-        waits_to_be_named=True,
-    ),
-    Treatment(
-        name="ddp-compress-bf16",
-        summary="Exchange gradients in bfloat16",
-        framework="torch",
-        strategies=DDP,
         effect=Effect.CONVERGENCE,
+    ),
+    DdpTreatment(
+        "ddp-compress-bf16",
+        "Exchange gradients in bfloat16",
+        "No communication hook of the script's own, and NCCL.",
+        _compress,
         lines="model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
-        needs="No communication hook of the script's own, and NCCL.",
-        propose=_compress,
+        effect=Effect.CONVERGENCE,
+        applies=EXCHANGES_LONG,
         needs_gpu=True,
-        fixes=("compress",),
-        codes=("communication-bound",),
-        waits_to_be_named=True,
-        excludes=frozenset({"ddp-compress-fp16", "ddp-power-sgd"}),
+        slot=HOOK,
     ),
-    Treatment(
-        name="ddp-compress-fp16",
-        summary="Exchange gradients in float16",
-        framework="torch",
-        strategies=DDP,
-        effect=Effect.CONVERGENCE,
+    DdpTreatment(
+        "ddp-compress-fp16",
+        "Exchange gradients in float16",
+        "No communication hook of the script's own, and gradients within the range of float16.",
+        _compress,
         lines="model.register_comm_hook(None, default_hooks.fp16_compress_hook)",
-        needs="No communication hook of the script's own, and gradients within the range of "
-        "float16.",
-        propose=_compress,
-        fixes=("compress",),
-        codes=("communication-bound",),
-        waits_to_be_named=True,
-        excludes=frozenset({"ddp-compress-bf16", "ddp-power-sgd"}),
-    ),
-    Treatment(
-        name="ddp-power-sgd",
-        summary="Exchange matrices of low rank instead of gradients",
-        framework="torch",
-        strategies=DDP,
         effect=Effect.CONVERGENCE,
+        applies=EXCHANGES_LONG,
+        slot=HOOK,
+    ),
+    DdpTreatment(
+        "ddp-power-sgd",
+        "Exchange matrices of low rank instead of gradients",
+        "No communication hook of the script's own. Compare the loss of whole runs.",
+        lambda job: 2 if (fits := _compress(job)) is True else fits,
         lines="model.register_comm_hook(PowerSGDState(None, matrix_approximation_rank={value}, "
         "start_powerSGD_iter=10), powerSGD_hook)",
-        needs="No communication hook of the script's own. Compare the loss of whole runs.",
-        propose=lambda job: 2 if (fits := _compress(job)) is True else fits,
-        least=1,
-        most=64,
-        waits_to_be_named=True,
-        excludes=frozenset({"ddp-compress-bf16", "ddp-compress-fp16"}),
+        effect=Effect.CONVERGENCE,
+        values=range(1, 65),
+        slot=HOOK,
     ),
-    Treatment(
-        name="fsdp-keep-gathered",
-        summary="Keep the gathered parameters from forward until backward",
-        framework="torch",
-        strategies=FSDP,
+    FsdpTreatment(
+        "fsdp-keep-gathered",
+        "Keep the gathered parameters from forward until backward",
+        "Memory for all parameters at once on each rank.",
         lines="fully_shard(..., reshard_after_forward=False)",
-        needs="Memory for all parameters at once on each rank.",
-        propose=lambda _: True,
+    ),
+    FsdpTreatment(
+        "fsdp-prefetch",
+        "Gather the parameters of more blocks in advance",
+        "Three or more blocks with fully_shard, used in the order in which they were made. Memory "
+        "for the parameters of these blocks.",
+        lambda _: 2,
+        lines="block.set_modules_to_forward_prefetch(the next {value} blocks) and "
+        "block.set_modules_to_backward_prefetch(the {value} before), for each block",
+        values=range(1, 17),
+        needs_gpu=True,
+    ),
+    TorchTreatment(
+        "gloo-threads",
+        "Let gloo work on more exchanges at once",
+        "Several exchanges at once, over links that are slow to answer.",
+        lambda job: _with_backend("gloo", 8, job),
+        lines="options = ProcessGroupGloo._Options(); options._threads = {value}  # private to "
+        "torch: prefer run --treat",
+        values=range(1, 65),
+        only_by_name=True,
+    ),
+    TorchTreatment(
+        "nccl-high-priority",
+        "Let kernels of NCCL start before others that wait",
+        "NCCL, and exchanges that overlap with computing.",
+        lambda job: _with_backend("nccl", True, job),
+        environment={"TORCH_NCCL_HIGH_PRIORITY": "1"},
+        needs_gpu=True,
+    ),
+    TorchTreatment(
+        "nccl-socket-threads",
+        "Let NCCL use more threads for each connection over TCP",
+        "NCCL between hosts without RDMA, and cores for these threads.",
+        lambda job: _with_backend("nccl", 4, job),
+        environment={"NCCL_SOCKET_NTHREADS": "{value}"},
+        values=range(1, 17),
+        needs_gpu=True,
+        only_by_name=True,
+    ),
+    TensorflowTreatment(
+        "tf-pack-size",
+        "Let workers of TensorFlow exchange gradients in packs of so many MiB",
+        "The script gives the strategy no communication_options.",
+        lambda _: 32,
+        lines="tf.distribute.MultiWorkerMirroredStrategy(communication_options="
+        "tf.distribute.experimental.CommunicationOptions(bytes_per_pack={value} << 20))",
+        strategies=frozenset({"multiworker"}),
+        effect=Effect.ROUNDING,
+        values=range(1, 1025),
+    ),
+    TensorflowTreatment(
+        "tf-hierarchical-copy",
+        "Let replicas of TensorFlow sum gradients by copies along the links between GPUs",
+        "The script gives the strategy no cross_device_ops. Made for hosts of 8 GPUs.",
+        lines="tf.distribute.MirroredStrategy(cross_device_ops="
+        "tf.distribute.HierarchicalCopyAllReduce())",
+        strategies=frozenset({"mirrored"}),
+        effect=Effect.ROUNDING,
+        needs_gpu=True,
     ),
 )

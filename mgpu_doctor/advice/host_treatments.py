@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from mgpu_doctor.advice.treatment import Effect, Situation, Treatment, Value
+from mgpu_doctor.advice.treatment import (
+    Effect,
+    Remedy,
+    Situation,
+    TensorflowTreatment,
+    TorchTreatment,
+    Treatment,
+    Value,
+)
 from mgpu_doctor.formatting import format_share
 
 COLLECTING_COSTS = 0.005
@@ -35,74 +43,151 @@ def _checkpoint(job: Situation) -> Value | str:
     return True if job.saves else "no checkpoint was saved in the measured steps"
 
 
+def _interop_threads(job: Situation) -> Value | str:
+    if job.cores is None or job.metadata.interop_threads is None:
+        return "the number of its cores or threads is unknown"
+    fitting = max(1, int(job.cores))
+    return fitting if job.metadata.interop_threads > fitting else "it has no more than cores"
+
+
+def _keep_memory(job: Situation) -> Value | str:
+    if not (job.metadata.device or "cpu").startswith("cpu"):
+        return "it computes on a GPU"
+    return True
+
+
+def _tf_threads(job: Situation) -> Value | str:
+    """TensorFlow's own choice, which reads as unknown, is a thread for each core of the host."""
+    now = job.metadata.threads or job.metadata.affinity
+    if job.cores is None or now is None:
+        return "the number of its cores or threads is unknown"
+    fitting = max(1, int(job.cores))
+    return f"each worker has {fitting} already" if now == fitting else fitting
+
+
+CORES = "cores of the rank"
+OWN_ALLOCATOR = "The script and the environment set no other allocator options."
+OVERSUBSCRIBED = Remedy("fewer-threads", ("cpu-oversubscribed", "straggler-host"))
+ALLOCATOR = "settings of the GPU allocator"
+
 TREATMENTS = (
     Treatment(
-        name="gc-freeze",
-        summary="Exclude the objects that exist after five steps from garbage collection",
-        framework=None,
+        "gc-freeze",
+        "Exclude the objects that exist after five steps from garbage collection",
+        "Nothing.",
+        lambda job: _collecting(True, job),
         lines="gc.collect(); gc.freeze()  # once, before the training loop",
-        needs="Nothing.",
-        propose=lambda job: _collecting(True, job),
+        applies=Remedy("gc-freeze", ("gc-pauses",)),
         switches=True,
-        fixes=("gc-freeze",),
-        codes=("gc-pauses",),
     ),
-    Treatment(
-        name="gc-together",
-        summary="Collect only young garbage, every few updates, on all ranks at once",
-        framework="torch",
+    TorchTreatment(
+        "gc-together",
+        "Collect only young garbage, every so many updates, on all ranks at once",
+        "Memory for garbage in reference cycles, which lives longer.",
+        lambda job: _collecting(COLLECT_EVERY, job),
         lines="gc.disable()  # before the loop; in it: if step % {value} == 0: gc.collect(1)",
-        needs="Memory for garbage in reference cycles, which lives longer.",
-        propose=lambda job: _collecting(COLLECT_EVERY, job),
+        applies=Remedy("gc-together", ("gc-pauses",)),
+        values=range(10, 100_001),
         switches=True,
-        fixes=("gc-together",),
-        codes=("gc-pauses",),
-        least=10,
-        most=100_000,
     ),
     Treatment(
-        name="threads",
-        summary="Give each rank as many computing threads as it has cores",
-        framework=None,
+        "threads",
+        "Give each rank as many computing threads as it has cores",
+        "The script does not set the number of threads itself.",
+        _threads,
+        environment={"OMP_NUM_THREADS": "{value}"},
         effect=Effect.ROUNDING,
-        lines="OMP_NUM_THREADS={value}",
-        needs="The script does not set the number of threads itself.",
-        propose=_threads,
-        fixes=("fewer-threads",),
-        codes=("cpu-oversubscribed", "straggler-host"),
-        least=1,
-        most=1024,
-        variable="OMP_NUM_THREADS",
+        applies=OVERSUBSCRIBED,
+        values=range(1, 1025),
     ),
-    Treatment(
-        name="rank-cores",
-        summary="Give each rank cores of its own",
-        framework="torch",
+    TorchTreatment(
+        "interop-threads",
+        "Let torch run no more independent operations at once than the rank has cores",
+        "Operations that run at once, such as torch.jit.fork, which few scripts use.",
+        _interop_threads,
+        lines="torch.set_num_interop_threads({value})  # at the start",
+        values=range(1, 1025),
+        only_by_name=True,
+    ),
+    TensorflowTreatment(
+        "tf-threads",
+        "Give each worker of TensorFlow as many computing threads as it has cores",
+        "The script does not set the number of threads itself.",
+        _tf_threads,
+        environment={"TF_NUM_INTRAOP_THREADS": "{value}", "TF_NUM_INTEROP_THREADS": "{value}"},
+        effect=Effect.ROUNDING,
+        applies=OVERSUBSCRIBED,
+        values=range(1, 1025),
+    ),
+    TorchTreatment(
+        "rank-cores",
+        "Give each rank cores of its own",
+        "A launcher that sets LOCAL_RANK and LOCAL_WORLD_SIZE, and a core for each rank.",
+        _rank_cores,
         lines="os.sched_setaffinity(0, cores)  # by LOCAL_RANK, before init_process_group",
-        needs="A launcher that sets LOCAL_RANK and LOCAL_WORLD_SIZE, and a core for each rank.",
-        propose=_rank_cores,
+        slot=CORES,
     ),
-    Treatment(
-        name="checkpoint-in-background",
-        summary="Copy what torch.save saves, and write it while training continues",
-        framework="torch",
-        lines="pending = dcp.async_save(...)  # torch.distributed.checkpoint",
-        needs="Memory for one copy of what is saved, and saving to a path.",
-        propose=_checkpoint,
-        fixes=("save-in-background",),
-        codes=("checkpoint-stall",),
-    ),
-    Treatment(
-        name="expandable-segments",
-        summary="Let the allocator of GPU memory grow its segments",
-        framework="torch",
-        lines="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        needs="The script and the environment set no other allocator options.",
-        propose=lambda _: True,
+    TorchTreatment(
+        "gpu-cores",
+        "Let each rank run only on the cores near its GPU",
+        "A launcher that sets LOCAL_RANK, NVIDIA's driver, and a host with several NUMA nodes.",
+        lines="numactl --cpunodebind=NODE --membind=NODE  # NODE: as `nvidia-smi topo -m` shows",
+        applies=Remedy("bind-cores", ("numa-misplaced",)),
         needs_gpu=True,
-        variable="PYTORCH_CUDA_ALLOC_CONF",
-        setting="expandable_segments:True",
-        fixes=("expandable-segments",),
-        codes=("oom-fragmentation", "oom-risk"),
+        slot=CORES,
+    ),
+    Treatment(
+        "keep-host-memory",
+        "Let the C library keep freed memory for the next step, instead of giving it back",
+        "glibc's own allocator. The process keeps the most memory that it has used.",
+        _keep_memory,
+        environment={"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184"},
+        applies=Remedy("keep-memory", ("straggler-host",)),
+    ),
+    TorchTreatment(
+        "checkpoint-in-background",
+        "Copy what torch.save saves, and write it while training continues",
+        "Memory for one copy of what is saved, and saving to a path.",
+        _checkpoint,
+        lines="pending = dcp.async_save(...)  # torch.distributed.checkpoint",
+        applies=Remedy("save-in-background", ("checkpoint-stall",)),
+    ),
+    TorchTreatment(
+        "expandable-segments",
+        "Let the allocator of GPU memory grow its segments",
+        OWN_ALLOCATOR,
+        environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        applies=Remedy("expandable-segments", ("oom-fragmentation", "oom-risk")),
+        needs_gpu=True,
+        slot=ALLOCATOR,
+    ),
+    TorchTreatment(
+        "allocator-split-size",
+        "Let the allocator of GPU memory split no blocks larger than so many MB",
+        OWN_ALLOCATOR,
+        lambda _: 128,
+        environment={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:{value}"},
+        values=range(21, 100_001),
+        needs_gpu=True,
+        only_by_name=True,
+        slot=ALLOCATOR,
+    ),
+    TorchTreatment(
+        "pinned-memory-threads",
+        "Let a thread watch when pinned memory can be used again",
+        OWN_ALLOCATOR,
+        environment={"PYTORCH_CUDA_ALLOC_CONF": "pinned_use_background_threads:True"},
+        needs_gpu=True,
+        only_by_name=True,
+        slot=ALLOCATOR,
+    ),
+    TensorflowTreatment(
+        "tf-memory-growth",
+        "Let TensorFlow take GPU memory as it needs it, instead of nearly all at the start",
+        "Nothing. Memory may fragment more.",
+        environment={"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+        applies=Remedy("memory-growth", ("memory-preallocated",)),
+        needs_gpu=True,
+        only_by_name=True,
     ),
 )

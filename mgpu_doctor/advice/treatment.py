@@ -5,9 +5,10 @@ Numpy is not imported here: `run --treat` must not load it before it has started
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
+from functools import partial
 from statistics import median
 from typing import TypeAlias
 
@@ -18,7 +19,13 @@ Value: TypeAlias = bool | int
 DDP = frozenset({"ddp", "zero1"})
 """Strategies that use DistributedDataParallel."""
 FSDP = frozenset({"fsdp"})
-_STRATEGIES = {DDP: "DistributedDataParallel", FSDP: "fully_shard"}
+_STRATEGIES = {
+    DDP: "DistributedDataParallel",
+    FSDP: "fully_shard",
+    DDP | FSDP: "DistributedDataParallel or fully_shard",
+    frozenset({"multiworker"}): "MultiWorkerMirroredStrategy",
+    frozenset({"mirrored"}): "MirroredStrategy",
+}
 
 
 class Effect(str, Enum):
@@ -50,57 +57,79 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
+class Remedy:
+    """A fix of findings, which several treatments may apply."""
+
+    fix: str
+    """Its id."""
+    codes: tuple[str, ...]
+    """Codes of the findings that have it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Treatment:
     """A change to a job's settings."""
 
     name: str
     summary: str
     """What it does, as an imperative."""
-    framework: str | None
-    """None: any."""
-    lines: str
-    """What a person would write to make the change last; `{value}` stands for the value."""
     needs: str
     """What must be true of the job, in a sentence."""
-    propose: Callable[[Situation], Value | str]
+    propose: Callable[[Situation], Value | str] = lambda _: True
     """The value to try in this situation, or why it does not fit."""
+    _: KW_ONLY
+    lines: str = ""
+    """What a person would write to make the change last, unless it is set in the environment;
+    `{value}` stands for the value."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The environment variables that it sets; empty: the probe changes calls of the framework."""
+    framework: str | None = None
+    """None: any."""
     strategies: frozenset[str] = frozenset()
     """Those that it needs; empty: any."""
     effect: Effect = Effect.NOTHING
-    fixes: tuple[str, ...] = ()
-    """Ids of the fixes of findings that this treatment applies."""
-    codes: tuple[str, ...] = ()
-    """Codes of the findings that have these fixes."""
-    least: int | None = None
-    """The least value; None: it is a switch without one."""
-    most: int = 0
-    variable: str | None = None
-    """The environment variable that it sets; None: the probe changes calls of the framework."""
-    setting: str = "{value}"
-    """What the variable is set to."""
+    applies: Remedy | None = None
+    """The fix of findings that it applies."""
+    values: range | None = None
+    """The values it takes; None: it is a switch without one."""
     start_seconds: float = 0.0
     """Seconds by which it may prolong the start of the job."""
     needs_gpu: bool = False
     """Whether only a GPU can show what it does. Such treatments have not been tried yet."""
     switches: bool = False
     """Whether it can be switched on and off while the job runs."""
-    waits_to_be_named: bool = False
-    """Whether it is tried only if the user names it: it may change how the training converges, or
-    hardly ever fits."""
-    excludes: frozenset[str] = frozenset()
-    """Treatments that cannot be combined with it."""
+    only_by_name: bool = False
+    """Whether it is tried only if the user names it, as it saves memory instead of time, or hardly
+    ever fits. So are those that may change how the training converges."""
+    slot: str | None = None
+    """What it occupies: two treatments with the same slot cannot be combined."""
 
     @property
     def is_switch(self) -> bool:
         """Whether it has no value but on."""
-        return self.least is None
+        return self.values is None
+
+    @property
+    def fix(self) -> str | None:
+        """The id of the fix of findings that it applies; None: none."""
+        return self.applies.fix if self.applies is not None else None
+
+    @property
+    def waits_to_be_named(self) -> bool:
+        """Whether it is tried only if the user names it."""
+        return self.only_by_name or self.effect is Effect.CONVERGENCE
+
+    @property
+    def strategy_names(self) -> str:
+        """The strategies that it needs, as a user knows them; empty: any."""
+        return _STRATEGIES[self.strategies] if self.strategies else ""
 
     def find_value(self, situation: Situation) -> Value | str:
         """The value to try, or a sentence that says why the treatment does not fit the job."""
         if self.framework is not None and situation.framework != self.framework:
             return f"it is for {self.framework}"
         if self.strategies and not self.strategies & situation.strategy:
-            return f"the job does not use {_STRATEGIES[self.strategies]}"
+            return f"the job does not use {self.strategy_names}"
         if self.needs_gpu and (situation.metadata.device or "cpu").startswith("cpu"):
             return "the job uses no GPU"
         return self.propose(situation)
@@ -108,16 +137,15 @@ class Treatment:
     def parse_value(self, text: str) -> Value:
         """The value that a user wrote. Raises ValueError with a sentence that says what is
         allowed."""
-        if self.least is None:
+        if self.values is None:
             if text.lower() in ("", "1", "on", "true", "yes"):
                 return True
             raise ValueError(f"{self.name} has no value: write {self.name} alone.")
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
-        if self.least is not None and number is not None and self.least <= number <= self.most:
+        if number is not None and number in self.values:
             return number
-        raise ValueError(
-            f"{self.name} takes a whole number from {self.least} to {self.most}, not {text!r}."
-        )
+        least, most = self.values[0], self.values[-1]
+        raise ValueError(f"{self.name} takes a whole number from {least} to {most}, not {text!r}.")
 
     def check_value(self, value: object) -> Value:
         """The value of a file, checked. Raises ValueError."""
@@ -129,8 +157,27 @@ class Treatment:
         return self.parse_value(str(value))
 
     def write_lines(self, value: Value) -> str:
-        """The lines that make the change last."""
-        return self.lines.replace("{value}", str(value))
+        """The lines that make the change last, or the variables to set."""
+        lines = self.lines or " ".join(f"{name}={text}" for name, text in self.environment.items())
+        return lines.replace("{value}", str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A change that cannot be tried without an edit of the script."""
+
+    summary: str
+    """What to do, as an imperative."""
+    lines: str
+    """What a person would write."""
+    reason: str
+    """Why the script must be edited, a clause."""
+
+
+TorchTreatment = partial(Treatment, framework="torch")
+DdpTreatment = partial(TorchTreatment, strategies=DDP)
+FsdpTreatment = partial(TorchTreatment, strategies=FSDP)
+TensorflowTreatment = partial(Treatment, framework="tensorflow")
 
 
 def find_situation(case: Case) -> Situation:

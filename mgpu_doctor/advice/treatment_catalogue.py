@@ -10,7 +10,7 @@ from mgpu_doctor.advice import (
     exchange_treatments,
     host_treatments,
 )
-from mgpu_doctor.advice.treatment import Situation, Treatment, Value
+from mgpu_doctor.advice.treatment import Advice, Situation, Treatment, Value
 
 _TREATMENTS: tuple[Treatment, ...] = (
     *data_treatments.TREATMENTS,
@@ -18,6 +18,38 @@ _TREATMENTS: tuple[Treatment, ...] = (
     *compute_treatments.TREATMENTS,
     *host_treatments.TREATMENTS,
 )
+ADVICE = (
+    Advice(
+        "Read the loss less often",
+        "if step % 50 == 0: print(loss.item())",
+        "only the script knows what depends on the value",
+    ),
+    Advice(
+        "Evaluate less often, or save fewer checkpoints",
+        "if epoch % 5 == 0: evaluate(model)",
+        "early stopping, schedules and restarts depend on both. `checkpoint-in-background` saves "
+        "as often, without the wait",
+    ),
+    Advice(
+        "Make several steps in each call of Keras' training function",
+        "model.compile(..., steps_per_execution=10)",
+        "callbacks see only the last of these steps then, and the probe counts them as one: the "
+        "gain cannot be measured",
+    ),
+    Advice(
+        "Use smaller micro-batches and accumulate more of them, at the same global batch",
+        "loss = model(part) / 4; loss.backward() for each quarter of the batch, then one update",
+        "the loop decides when it updates. Where the command names both numbers, `treat --goal` "
+        "exchanges one for the other",
+    ),
+    Advice(
+        "Use a larger batch, with a learning rate that grows linearly with it after a warm-up",
+        "lr = 4 * lr * min(1, (step + 1) / 500)  # for four times the batch",
+        "the schedule follows from the number of steps. Where the command names the batch and the "
+        "learning rate, `treat --goal throughput` finds the batch and scales the rate",
+    ),
+)
+"""What only an edit of the script can do."""
 TREATMENTS: Mapping[str, Treatment] = {treatment.name: treatment for treatment in _TREATMENTS}
 """By name, in the order in which they are listed."""
 
@@ -25,14 +57,18 @@ TREATMENTS: Mapping[str, Treatment] = {treatment.name: treatment for treatment i
 def find_by_fix(fix_id: str, situation: Situation) -> Treatment | None:
     """The treatment that applies a finding's fix and fits the job; None: there is none."""
     for treatment in _TREATMENTS:
-        if fix_id in treatment.fixes and not isinstance(treatment.find_value(situation), str):
+        if treatment.fix == fix_id and not isinstance(treatment.find_value(situation), str):
             return treatment
     return None
 
 
 def find_by_code(code: str) -> list[Treatment]:
     """The treatments that apply fixes of a finding."""
-    return [treatment for treatment in _TREATMENTS if code in treatment.codes]
+    return [
+        treatment
+        for treatment in _TREATMENTS
+        if treatment.applies is not None and code in treatment.applies.codes
+    ]
 
 
 def split_by_way(
@@ -40,11 +76,11 @@ def split_by_way(
 ) -> tuple[dict[str, Value], dict[str, str]]:
     """The values that the probe applies, and the environment variables to set."""
     chosen = {name: TREATMENTS[name] for name in values}
-    patches = {name: values[name] for name, each in chosen.items() if each.variable is None}
+    patches = {name: values[name] for name, each in chosen.items() if not each.environment}
     variables = {
-        each.variable: each.setting.replace("{value}", str(values[name]))
+        variable: text.replace("{value}", str(values[name]))
         for name, each in chosen.items()
-        if each.variable is not None
+        for variable, text in each.environment.items()
     }
     return patches, variables
 

@@ -24,14 +24,13 @@ def list_treatments(finding: Finding, case: Case) -> list[str]:
     return [
         name
         for name, treatment in TREATMENTS.items()
-        if ids.intersection(treatment.fixes)
-        and not isinstance(treatment.find_value(situation), str)
+        if treatment.fix in ids and not isinstance(treatment.find_value(situation), str)
     ]
 
 
 def find_proofs(fix: Fix, tried: Iterable[TreatmentProof]) -> list[TreatmentProof]:
     """The proofs about treatments that apply this fix, each alone."""
-    names = {name for name, treatment in TREATMENTS.items() if fix.id in treatment.fixes}
+    names = {name for name, treatment in TREATMENTS.items() if treatment.fix == fix.id}
     return [proof for proof in tried if len(proof.values) == 1 and proof.names <= names]
 
 

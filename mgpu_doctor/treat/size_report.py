@@ -13,7 +13,7 @@ from mgpu_doctor.treat.size_search import Goal, Point, SizeSearch
 
 SCHEMA = "mgpu-doctor/treat-goal/1"
 _BAR = 20
-_HEAD = ("batch", "ranks", "samples/s", "", "step", "memory per rank", "")
+_HEAD = ("batch", "micro-batches", "ranks", "samples/s", "", "step", "memory per rank", "")
 
 
 def render_sizes(search: SizeSearch, *, unicode: bool) -> str:
@@ -25,7 +25,8 @@ def render_sizes(search: SizeSearch, *, unicode: bool) -> str:
         rows.append(
             (
                 str(size.batch),
-                "" if size.ranks is None else str(size.ranks),
+                str(size.micro_batches or ""),
+                str(size.ranks or ""),
                 "" if rate is None else format_number(rate),
                 "" if rate is None else ("█" if unicode else "#") * round(_BAR * rate / most),
                 "" if point.step is None else format_seconds(point.step.seconds),
@@ -33,11 +34,9 @@ def render_sizes(search: SizeSearch, *, unicode: bool) -> str:
                 "as it is" if place == 0 else line(point.reason or ""),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    padded = [[word.ljust(max(map(len, column))) for word in column] for column in columns]
+    lines = ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
     return "\n".join([*lines, "", *_conclude(search)]) + "\n"
 
 
@@ -60,7 +59,7 @@ def render_json(search: SizeSearch) -> str:
         "complete": search.complete,
         "steps": search.steps,
         "curve": [_point(point) for point in search.points],
-        "best": None if best is None else {"batch": best.size.batch, "ranks": best.size.ranks},
+        "best": None if best is None else _size(best),
         "is_better": is_better(search),
         "saved_per_sample": None
         if saved is None
@@ -70,10 +69,14 @@ def render_json(search: SizeSearch) -> str:
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
+def _size(point: Point) -> dict[str, int | None]:
+    size = point.size
+    return {"batch": size.batch, "ranks": size.ranks, "micro_batches": size.micro_batches}
+
+
 def _point(point: Point) -> dict[str, Any]:
     return {
-        "batch": point.size.batch,
-        "ranks": point.size.ranks,
+        **_size(point),
         "samples_per_second": point.per_second,
         "samples_per_step": point.samples,
         "step_seconds": None if point.step is None else point.step.seconds,
@@ -103,8 +106,9 @@ def _conclude(search: SizeSearch) -> Iterator[str]:
             return
         yield f"Saves {change}."
     yield f"To keep it: {shlex.join(search.write_command(best.size))}"
-    if search.goal is not Goal.TIME_PER_SAMPLE:
+    if search.find_growth(best.size) != 1:
+        how = "scale the learning rate with it" if search.rate is None else "the learning rate grew"
         yield (
-            "A larger batch changes the training: scale the learning rate with it, warm up, and "
+            f"A larger batch changes the training: {how}, warm up for a few hundred updates, and "
             "compare the validation loss."
         )

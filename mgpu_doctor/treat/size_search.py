@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -24,7 +24,15 @@ from mgpu_doctor.analysis.trials.paired_effect import (
     pool_noise,
 )
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.treat.job_size import BATCH_OPTIONS, RANK_OPTIONS, Setting, Size, find_setting
+from mgpu_doctor.treat.job_size import (
+    ACCUMULATION_OPTIONS,
+    BATCH_OPTIONS,
+    RANK_OPTIONS,
+    RATE_OPTIONS,
+    Setting,
+    Size,
+    find_setting,
+)
 from mgpu_doctor.treat.memory_room import (
     GpuRoom,
     explain_gpu_shortage,
@@ -100,6 +108,9 @@ class SizeSearch:
     complete: bool = False
     batch: Setting | None = None
     ranks: Setting | None = None
+    micro_batches: Setting | None = None
+    rate: Setting | None = None
+    """The learning rate, which grows linearly with the samples per update."""
     _folder: Path = Path()
     _ends: float = 0.0
     _report: Callable[[str, float], None] = lambda *_: None
@@ -115,6 +126,8 @@ class SizeSearch:
         """Finds the numbers to vary in the command. Raises `UnknownSizeError`."""
         self.batch = find_setting(self.command, BATCH_OPTIONS)
         self.ranks = find_setting(self.command, RANK_OPTIONS)
+        self.micro_batches = find_setting(self.command, ACCUMULATION_OPTIONS)
+        self.rate = find_setting(self.command, RATE_OPTIONS)
         if self.batch is None:
             raise UnknownSizeError(
                 "the command names no batch size to vary: add the script's option, such as "
@@ -132,7 +145,7 @@ class SizeSearch:
         assert self.batch is not None
         self._folder, self._report = folder, report
         self._ends = time.monotonic() + budget
-        now = Size(self.batch.value, self.ranks.value if self.ranks else None)
+        now = self._read_size(self.batch)
         first = self._try(now)
         if first.step is None:
             raise BaselineError(f"the job cannot be tried: {first.reason}.")
@@ -156,17 +169,37 @@ class SizeSearch:
     def write_command(self, size: Size) -> list[str]:
         """The command in this size."""
         command = list(self.command)
-        if self.batch is not None:
-            command = self.batch.write(command, size.batch)
-        if self.ranks is not None and size.ranks is not None:
-            command = self.ranks.write(command, size.ranks)
+        for setting, value in (
+            (self.batch, size.batch),
+            (self.ranks, size.ranks),
+            (self.micro_batches, size.micro_batches),
+        ):
+            if setting is not None and value is not None:
+                command = setting.write(command, str(value))
+        growth = self.find_growth(size)
+        if self.rate is not None and growth != 1:
+            command = self.rate.write(command, f"{float(self.rate.text) * growth:.6g}")
         return command
 
+    def find_growth(self, size: Size) -> float:
+        """Samples per update in this size / in the job as it is."""
+        if self.batch is None or self.goal is Goal.TIME_PER_SAMPLE:
+            return 1.0
+        return size.share / self._read_size(self.batch).share
+
+    def _read_size(self, batch: Setting) -> Size:
+        ranks, micro_batches = self.ranks, self.micro_batches
+        return Size(
+            batch.value,
+            None if ranks is None else ranks.value,
+            None if micro_batches is None else micro_batches.value,
+        )
+
     def _try_batches(self, now: Size) -> None:
-        best, batch, without_gain = self.points[0].per_second or 0.0, now.batch, 0
+        best, size, without_gain = self.points[0].per_second or 0.0, now, 0
         for _ in range(MOST_DOUBLINGS):
-            batch *= 2
-            if not self._add(Size(batch, now.ranks)):
+            size = size.double()
+            if not self._add(size):
                 break
             gained = self.points[-1].per_second or 0.0
             without_gain = 0 if gained > best * BETTER else without_gain + 1
@@ -174,10 +207,10 @@ class SizeSearch:
             if self.goal is Goal.THROUGHPUT and without_gain > 1:
                 return
         if self.goal is Goal.MEMORY and self.points[-1].step is None:
-            fits, limit = batch // 2, batch
+            fits, limit = size.batch // 2, size.batch
             for _ in range(HALVINGS):
                 middle = (fits + limit) // 2
-                if self._add(Size(middle, now.ranks)):
+                if self._add(replace(size, batch=middle)):
                     fits = middle
                 else:
                     limit = middle
@@ -191,7 +224,7 @@ class SizeSearch:
             batch = now.batch if self._is_global else total // count
             if not self._has_time():
                 return
-            self.points.append(self._try(Size(batch, count)))
+            self.points.append(self._try(replace(now, batch=batch, ranks=count)))
 
     def _add(self, size: Size) -> bool:
         """Tries a size if it may fit; whether it did."""
@@ -264,7 +297,7 @@ class SizeSearch:
             self._is_global = bool(recorded[0]) and recorded[0] % size.batch != 0
         if all(recorded):
             return sum(recorded)
-        return size.batch if self._is_global else size.batch * len(case.ranks)
+        return size.share if self._is_global else size.share * len(case.ranks)
 
     def _has_time(self) -> bool:
         confirming = 0 if self.goal is Goal.MEMORY else _CONFIRMING

@@ -222,8 +222,9 @@ class Session:
         are left out."""
         combined: dict[str, Value] = {}
         for outcome in sorted(outcomes, key=_share, reverse=True):
-            if outcome.verdict is Verdict.HELPS and not any(
-                TREATMENTS[name].excludes & combined.keys() for name in outcome.values
+            slots = {TREATMENTS[name].slot for name in combined} - {None}
+            if outcome.verdict is Verdict.HELPS and slots.isdisjoint(
+                TREATMENTS[name].slot for name in outcome.values
             ):
                 combined |= outcome.values
         return combined

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from mgpu_doctor.advice.treatment import Effect, Treatment, Value
-from mgpu_doctor.advice.treatment_catalogue import TREATMENTS, describe_values
+from mgpu_doctor.advice.treatment_catalogue import ADVICE, TREATMENTS, describe_values
 from mgpu_doctor.analysis.trials.trial_verdict import Verdict
 from mgpu_doctor.formatting import format_bytes, format_count, format_seconds, format_share
 from mgpu_doctor.report.text import line
@@ -67,18 +67,24 @@ def render_list() -> str:
     """All treatments, with what they may change and what they need."""
     lines = []
     for treatment in TREATMENTS.values():
-        value = "" if treatment.is_switch else f"=N ({treatment.least} to {treatment.most})"
+        values = treatment.values
+        value = "" if values is None else f"=N ({values[0]} to {values[-1]})"
         lines += [f"{treatment.name}{value}", f"    {treatment.summary}."]
         lines.append(f"    {_describe(treatment)}")
+    lines += ["", "Only an edit of the script can do this:"]
+    for advice in ADVICE:
+        lines += [f"  {advice.summary}: {advice.reason}.", f"    {advice.lines}"]
     return "\n".join(lines) + "\n"
 
 
 def _describe(treatment: Treatment) -> str:
-    how = "set by the probe" if treatment.variable is None else "set in the environment"
+    how = "set in the environment" if treatment.environment else "set by the probe"
     framework = treatment.framework or "any framework"
-    strategies = ", with DistributedDataParallel" if treatment.strategies else ""
+    strategies = f", with {treatment.strategy_names}" if treatment.strategies else ""
     named = "; tried only if you name it" if treatment.waits_to_be_named else ""
-    return f"{framework}{strategies}; {_EFFECTS[treatment.effect]}; {how}{named}. {treatment.needs}"
+    untried = "; not tried yet: needs a GPU" if treatment.needs_gpu else ""
+    effect = _EFFECTS[treatment.effect]
+    return f"{framework}{strategies}; {effect}; {how}{named}{untried}. {treatment.needs}"
 
 
 def _baseline(report: TrialReport) -> str:
@@ -163,7 +169,7 @@ def _kept(report: TrialReport, width: int) -> Iterator[str]:
 def _write(report: TrialReport, name: str, value: Value) -> str:
     treatment = TREATMENTS[name]
     lines = treatment.write_lines(value)
-    if treatment.variable is not None:
+    if treatment.environment:
         return f"{lines} {shlex.join(report.command)}"
     return lines
 

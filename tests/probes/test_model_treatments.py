@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mgpu_doctor.recording.box import read_box
+from tests.support.treated_script import changes, train
 
 pytestmark = pytest.mark.slow  # it starts processes that load a framework
 
-INJECT = Path(__file__).parents[2] / "probes" / "mgpu_probes" / "inject"
 TORCH = """
 import json, os, sys, time
 import torch, torch.distributed as dist
@@ -94,49 +88,6 @@ dist.destroy_process_group()
 """
 
 
-def start(
-    script: str, folder: Path, treatments: dict[str, Any], words: tuple[str, ...], rank: int
-) -> subprocess.Popen[str]:
-    """One rank of two."""
-    (folder / "script.py").write_text(script)
-    return subprocess.Popen(
-        [sys.executable, "script.py", f"file://{folder}/meeting", *words],
-        cwd=folder,
-        env={
-            "PYTHONPATH": str(INJECT),
-            "MGPU_DOCTOR_BOXES": str(folder / "boxes"),
-            "MGPU_DOCTOR_TREATMENTS": json.dumps(treatments),
-            "RANK": str(rank),
-            "WORLD_SIZE": "2",
-            "LOCAL_RANK": str(rank),
-            "LOCAL_WORLD_SIZE": "2",
-            "OMP_NUM_THREADS": "1",
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "PATH": os.environ["PATH"],  # torch.compile needs a compiler
-            "HOME": str(folder),
-        },
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def train(
-    folder: Path, treatments: dict[str, Any], *words: str, script: str = TORCH
-) -> tuple[Any, dict[str, Any]]:
-    """What rank 0 of two printed, and its treatments by name, as its box holds them."""
-    folder.mkdir(exist_ok=True)
-    ranks = [start(script, folder, treatments, words, rank) for rank in range(2)]
-    printed = [process.communicate()[0] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0]
-    return json.loads(printed[0]), described(folder)
-
-
-def described(folder: Path) -> dict[str, Any]:
-    boxes = [read_box(path) for path in sorted((folder / "boxes").glob("*.box"))]
-    rank_0 = next(box for box in boxes if box.identity.rank in (0, None))
-    return {each["name"]: each for each in rank_0.birth.get("treatments", ())}
-
-
 UNTREATED = {
     "compiled": False,
     "class": "Sequential",
@@ -148,7 +99,7 @@ UNTREATED = {
 
 
 def test_each_treatment_changes_its_setting_alone(tmp_path: Path) -> None:
-    untreated, _ = train(tmp_path / "untreated", {})
+    untreated, _ = train(tmp_path / "untreated", TORCH, {})
     weights, names = untreated.pop("weights"), untreated.pop("names")
     cores = untreated.pop("cores")
     assert untreated == UNTREATED
@@ -160,7 +111,7 @@ def test_each_treatment_changes_its_setting_alone(tmp_path: Path) -> None:
         "rank-cores": True,
         "checkpoint-in-background": True,
     }
-    treated, changes = train(tmp_path / "treated", everything)
+    treated, box = train(tmp_path / "treated", TORCH, everything)
     assert treated.pop("weights") == pytest.approx(weights, abs=1e-3)
     assert treated.pop("names") == names
     assert treated.pop("cores") == (cores // 2 if cores > 1 else 1)
@@ -170,13 +121,13 @@ def test_each_treatment_changes_its_setting_alone(tmp_path: Path) -> None:
         "buffers": False,
         "hooks": ["fp16_compress_hook"],
     }
-    assert {name: each["changed"] for name, each in changes.items()} == {
+    assert {name: each["changed"] for name, each in changes(box).items()} == {
         **dict.fromkeys(everything, 1),
         "rank-cores": int(cores > 1),
         "checkpoint-in-background": 3,
     }
     line = TORCH.splitlines().index("model = DistributedDataParallel(inner)") + 1
-    assert changes["compile"]["sites"] == [f"{tmp_path}/treated/script.py:{line}"]
+    assert changes(box)["compile"]["sites"] == [f"{tmp_path}/treated/script.py:{line}"]
 
 
 @pytest.mark.parametrize(
@@ -184,25 +135,25 @@ def test_each_treatment_changes_its_setting_alone(tmp_path: Path) -> None:
     [("ddp-compress-fp16", "fp16_compress_hook"), ("ddp-power-sgd", "powerSGD_hook")],
 )
 def test_hooks_of_the_exchange(name: str, hook: str, tmp_path: Path) -> None:
-    treated, changes = train(tmp_path / "treated", {name: 1})
+    treated, box = train(tmp_path / "treated", TORCH, {name: 1})
     assert treated["hooks"] == [hook]
-    assert changes[name]["changed"] == 1
-    own, changes = train(tmp_path / "own", {name: 1}, "own-hook")
+    assert changes(box)[name]["changed"] == 1
+    own, box = train(tmp_path / "own", TORCH, {name: 1}, "own-hook")
     assert own["hooks"] == ["allreduce_hook"]
-    assert (changes[name]["changed"], changes[name]["refused"]) == (0, "has-hook")
+    assert (changes(box)[name]["changed"], changes(box)[name]["refused"]) == (0, "has-hook")
 
 
 def test_what_torch_refuses_leaves_the_job_as_it_is(tmp_path: Path) -> None:
     """On CPUs, torch has no exchange in bfloat16."""
-    treated, changes = train(tmp_path / "treated", {"ddp-compress-bf16": True})
+    treated, box = train(tmp_path / "treated", TORCH, {"ddp-compress-bf16": True})
     assert treated["hooks"] == []
-    assert changes["ddp-compress-bf16"]["refused"] == "error"
-    assert "BF16" in changes["ddp-compress-bf16"]["details"]
+    assert changes(box)["ddp-compress-bf16"]["refused"] == "error"
+    assert "BF16" in changes(box)["ddp-compress-bf16"]["details"]
 
 
 def test_parameters_stay_gathered_until_backward(tmp_path: Path) -> None:
-    untreated, _ = train(tmp_path / "untreated", {}, script=SHARDED)
-    treated, changes = train(tmp_path / "treated", {"fsdp-keep-gathered": True}, script=SHARDED)
+    untreated, _ = train(tmp_path / "untreated", SHARDED, {})
+    treated, box = train(tmp_path / "treated", SHARDED, {"fsdp-keep-gathered": True})
     assert (untreated["gathered"], treated["gathered"]) == (False, True)
     assert treated["loss"] == pytest.approx(untreated["loss"], rel=1e-6)
-    assert changes["fsdp-keep-gathered"]["changed"] == 3
+    assert changes(box)["fsdp-keep-gathered"]["changed"] == 3

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mgpu_doctor.recording.box import read_box
+from tests.support.treated_script import changes, train
 
 pytestmark = pytest.mark.slow  # it starts processes that load a framework
 
-INJECT = Path(__file__).parents[2] / "probes" / "mgpu_probes" / "inject"
 SCRIPT = """
 import json
 import tensorflow as tf
@@ -38,31 +32,8 @@ print(json.dumps({
 """
 
 
-def train(folder: Path, treatments: dict[str, Any]) -> tuple[Any, Any]:
-    """What the script printed, and its box."""
-    folder.mkdir()
-    (folder / "script.py").write_text(SCRIPT)
-    ended = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=folder,
-        env={
-            "PYTHONPATH": str(INJECT),
-            "MGPU_DOCTOR_BOXES": str(folder / "boxes"),
-            "MGPU_DOCTOR_TREATMENTS": json.dumps(treatments),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "PATH": os.environ["PATH"],
-            "HOME": str(folder),
-        },
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    (box,) = (read_box(path) for path in (folder / "boxes").glob("*.box"))
-    return json.loads(ended.stdout), box
-
-
 def test_each_treatment_changes_its_setting_alone(tmp_path: Path) -> None:
-    untreated, _ = train(tmp_path / "untreated", {})
+    untreated, _ = train(tmp_path / "untreated", SCRIPT, {}, ranks=1)
     weights = untreated.pop("weights")
     assert untreated == {"jit": False, "computes": "float32", "maps": "_MapDataset"}
     everything = {
@@ -72,15 +43,69 @@ def test_each_treatment_changes_its_setting_alone(tmp_path: Path) -> None:
         "keras-mixed-bf16": True,
         "gc-freeze": True,
     }
-    treated, box = train(tmp_path / "treated", everything)
+    treated, box = train(tmp_path / "treated", SCRIPT, everything, ranks=1)
     assert treated.pop("weights") == pytest.approx(weights, abs=1e-2)
     assert treated == {
         "jit": True,
         "computes": "bfloat16",
         "maps": "_ParallelMapDataset",
     }
-    changes = {each["name"]: each for each in box.birth["treatments"]}
-    assert changes.keys() == everything.keys()
-    assert all(each["changed"] for each in changes.values())
+    described = changes(box)
+    assert described.keys() == everything.keys()
+    assert all(each["changed"] for each in described.values())
     line = SCRIPT.splitlines().index("model.compile(optimizer=keras.optimizers.SGD(0.01),") + 1
-    assert changes["keras-jit"]["sites"] == [f"{tmp_path}/treated/script.py:{line}"]
+    assert described["keras-jit"]["sites"] == [f"{tmp_path}/treated/script.py:{line}"]
+
+
+OPTIONS = """
+import json
+import tensorflow as tf
+
+def chain(dataset):
+    while dataset is not None:
+        yield type(dataset).__name__.strip("_").removesuffix("Dataset")
+        dataset = getattr(dataset, "_input_dataset", None)
+
+calls = []
+def load(x):
+    tf.py_function(lambda: calls.append(1), [], [])
+    return x
+data = tf.data.Dataset.range(8).map(load).map(lambda x: x + 1).shuffle(8).map(lambda x: x).batch(2)
+seen = [sorted(int(x) for batch in data for x in batch) for _ in range(3)]
+workers = tf.distribute.MultiWorkerMirroredStrategy()
+mirrored = tf.distribute.MirroredStrategy(["cpu:0"])
+weight, optimizer = tf.Variable(1.0), tf.keras.optimizers.SGD(0.1)
+for _ in range(3):
+    with tf.GradientTape() as tape:
+        loss = weight * weight
+    optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+print(json.dumps({
+    "chain": list(chain(data)), "calls": len(calls), "seen": seen,
+    "packs": workers.extended._communication_options.bytes_per_pack,
+    "mirrored": type(mirrored.extended._cross_device_ops).__name__,
+}))
+"""
+
+
+def test_caches_and_options_of_strategies(tmp_path: Path) -> None:
+    """Only what the first map makes is kept: the later ones may draw random numbers."""
+    untreated, _ = train(tmp_path / "untreated", OPTIONS, {}, ranks=1)
+    assert untreated.pop("mirrored") != "HierarchicalCopyAllReduce"
+    assert untreated == {
+        "chain": ["Batch", "Map", "Shuffle", "Map", "Map", "Range"],
+        "calls": 24,
+        "seen": [[*range(1, 9)]] * 3,
+        "packs": 0,
+    }
+    wanted = {"tf-cache": True, "tf-pack-size": 4, "tf-hierarchical-copy": True}
+    treated, box = train(tmp_path / "treated", OPTIONS, wanted, ranks=1)
+    assert treated == {
+        "chain": ["Batch", "Map", "Shuffle", "Map", "Cache", "Map", "Range"],
+        "calls": 8,
+        "seen": [[*range(1, 9)]] * 3,
+        "packs": 4 << 20,
+        "mirrored": "HierarchicalCopyAllReduce",
+    }
+    assert {name: each["changed"] for name, each in changes(box).items()} == dict.fromkeys(
+        wanted, 1
+    )

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mgpu_doctor.recording.box import read_box
+from tests.support.treated_script import changes, train
 
 pytestmark = pytest.mark.slow  # it starts processes that load a framework
 
-INJECT = Path(__file__).parents[2] / "probes" / "mgpu_probes" / "inject"
 SCRIPT = """
 import gc, json, os, sys, tempfile, threading
 import torch, torch.distributed as dist
@@ -64,39 +59,6 @@ dist.destroy_process_group()
 """
 
 
-def train(
-    folder: Path, treatments: dict[str, Any], ranks: int = 1, blocks: str = ""
-) -> tuple[Any, Any]:
-    """What the script saw, and what rank 0's box holds, for a run with these treatments."""
-    boxes = folder / f"boxes-{'-'.join(treatments)}"
-    script = folder / "script.py"
-    script.write_text(SCRIPT)
-    meeting = f"file://{folder}/meeting-{'-'.join(treatments)}"
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(script), meeting],
-            env={
-                "PYTHONPATH": str(INJECT),
-                "MGPU_DOCTOR_BOXES": str(boxes),
-                "MGPU_DOCTOR_TREATMENTS": json.dumps(treatments),
-                "MGPU_DOCTOR_TREATMENT_BLOCKS": blocks,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(ranks),
-                "OMP_NUM_THREADS": "1",
-                "PATH": "",
-            },
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    printed = [process.communicate()[0] for process in started]
-    assert [process.returncode for process in started] == [0] * ranks
-    metadata = [read_box(path) for path in sorted(boxes.glob("*.box"))]
-    rank_0 = next(box for box in metadata if box.identity.rank == 0)
-    return json.loads(printed[0]), rank_0
-
-
 UNTREATED = {
     "workers": 0,
     "kept": False,
@@ -117,7 +79,7 @@ UNTREATED = {
 
 
 def test_each_treatment_changes_its_setting_alone(tmp_path: Path) -> None:
-    untreated, _ = train(tmp_path, {})
+    untreated, _ = train(tmp_path / "untreated", SCRIPT, {}, ranks=1)
     weights = untreated.pop("weights")
     assert untreated == UNTREATED
     everything = {
@@ -129,7 +91,7 @@ def test_each_treatment_changes_its_setting_alone(tmp_path: Path) -> None:
         "gc-freeze": True,
         "gc-together": 100,
     }
-    treated, box = train(tmp_path, everything)
+    treated, box = train(tmp_path / "treated", SCRIPT, everything, ranks=1)
     assert treated.pop("weights") == pytest.approx(weights, abs=1e-5)
     assert treated == UNTREATED | {
         "workers": 2,
@@ -141,23 +103,26 @@ def test_each_treatment_changes_its_setting_alone(tmp_path: Path) -> None:
         "frozen": True,
         "collects": False,
     }
-    described = {each["name"]: each for each in box.birth["treatments"]}
+    described = changes(box)
     assert described.keys() == everything.keys()
     assert all(each["changed"] == 1 for each in described.values())
     line = SCRIPT.splitlines().index("loader = DataLoader(data, 4)") + 1
-    assert described["loader-workers"]["sites"] == [f"{tmp_path}/script.py:{line}"]
+    assert described["loader-workers"]["sites"] == [f"{tmp_path}/treated/script.py:{line}"]
     assert described["loader-workers"]["refused"] == "iterable-dataset"
 
 
 def test_what_does_not_fit_or_is_unknown_is_recorded_and_leaves_the_job_alone(
     tmp_path: Path,
 ) -> None:
-    treated, box = train(tmp_path, {"loader-prefetch": 4, "loader-persistent": True, "magic": 1})
+    treated, box = train(
+        tmp_path / "treated",
+        SCRIPT,
+        {"loader-prefetch": 4, "loader-persistent": True, "magic": 1},
+        ranks=1,
+    )
     treated.pop("weights")
     assert treated == UNTREATED
-    described = {
-        each["name"]: (each["changed"], each["refused"]) for each in box.birth["treatments"]
-    }
+    described = {name: (each["changed"], each["refused"]) for name, each in changes(box).items()}
     assert described == {
         "loader-prefetch": (0, "no-workers"),
         "loader-persistent": (0, "no-workers"),
@@ -167,7 +132,10 @@ def test_what_does_not_fit_or_is_unknown_is_recorded_and_leaves_the_job_alone(
 
 def test_precision_changes_inside_the_model_only(tmp_path: Path) -> None:
     treated, _ = train(
-        tmp_path, {"autocast-bf16": True, "optimizer-fused": True, "drop-gradients": True}
+        tmp_path / "treated",
+        SCRIPT,
+        {"autocast-bf16": True, "optimizer-fused": True, "drop-gradients": True},
+        ranks=1,
     )
     treated.pop("weights")
     changed = {"inside": ["torch.bfloat16"], "fused": True, "zeros": False}
@@ -176,8 +144,8 @@ def test_precision_changes_inside_the_model_only(tmp_path: Path) -> None:
 
 def test_exchanging_gradients_once_per_update_trains_the_same_weights(tmp_path: Path) -> None:
     """Also where the last group of micro-batches is shorter than the others."""
-    untreated, _ = train(tmp_path, {}, ranks=2)
-    treated, box = train(tmp_path, {"ddp-no-sync": 4}, ranks=2)
+    untreated, _ = train(tmp_path / "untreated", SCRIPT, {})
+    treated, box = train(tmp_path / "treated", SCRIPT, {"ddp-no-sync": 4})
     assert treated["weights"] == pytest.approx(untreated["weights"], abs=1e-5)
     assert (box.birth["ddp"]["forwards"], box.birth["ddp"]["synced"]) == (18, 4)
 
@@ -187,31 +155,31 @@ def test_switching_in_the_same_step_on_all_ranks(blocks: str, synced: int, tmp_p
     """Five updates of 4, 4, 4, 4 and 2 passes; off in the first, then A B B A or B A A B. Gradients
     are exchanged in each pass where it is off, else once, and by the optimizer after a short
     group."""
-    untreated, _ = train(tmp_path, {}, ranks=2)
-    treated, box = train(tmp_path, {"ddp-no-sync": 4}, ranks=2, blocks=blocks)
+    untreated, _ = train(tmp_path / "untreated", SCRIPT, {})
+    treated, box = train(tmp_path / "treated", SCRIPT, {"ddp-no-sync": 4}, blocks=blocks)
     assert treated["weights"] == pytest.approx(untreated["weights"], abs=1e-5)
     assert (box.birth["ddp"]["forwards"], box.birth["ddp"]["synced"]) == (18, synced)
 
 
 def test_switching_garbage_collection_and_precision(tmp_path: Path) -> None:
     treatments = {"gc-freeze": True, "gc-together": 100, "autocast-bf16": True}
-    on, _ = train(tmp_path, treatments, blocks="[1, 1, false]")
+    on, _ = train(tmp_path / "on", SCRIPT, treatments, blocks="[1, 1, false]", ranks=1)
     assert (on["frozen"], on["collects"]) == (True, False)
     assert on["inside"] == ["torch.bfloat16", "torch.float32"]
-    off, _ = train(tmp_path, treatments, blocks="[1, 1, true]")
+    off, _ = train(tmp_path / "off", SCRIPT, treatments, blocks="[1, 1, true]", ranks=1)
     assert (off["frozen"], off["collects"]) == (False, True)
 
 
 @pytest.mark.parametrize("name", ["fused", "foreach"])
 def test_switching_how_an_optimizer_updates(name: str, tmp_path: Path) -> None:
-    untreated, _ = train(tmp_path, {})
+    untreated, _ = train(tmp_path / "untreated", SCRIPT, {}, ranks=1)
     treatment = {f"optimizer-{name}": True}
-    on, box = train(tmp_path, treatment, blocks="[1, 1, false]")
-    off, _ = train(tmp_path, treatment, blocks="[1, 1, true]")
+    on, box = train(tmp_path / "on", SCRIPT, treatment, blocks="[1, 1, false]", ranks=1)
+    off, _ = train(tmp_path / "off", SCRIPT, treatment, blocks="[1, 1, true]", ranks=1)
     assert (on[name], off[name]) == (True, None)
     for treated in (on, off):
         assert treated["weights"] == pytest.approx(untreated["weights"], abs=1e-5)
-    (described,) = box.birth["treatments"]
+    described = changes(box)[f"optimizer-{name}"]
     line = next(n for n, text in enumerate(SCRIPT.splitlines(), 1) if "optim.AdamW" in text)
-    assert described["sites"] == [f"{tmp_path}/script.py:{line}"]
+    assert described["sites"] == [f"{tmp_path}/on/script.py:{line}"]
     assert (described["changed"], described["refused"]) == (1, None)

@@ -39,7 +39,7 @@ def situation(**facts: Any) -> Situation:
 
 
 def test_every_patch_can_be_applied_and_every_variable_set() -> None:
-    patches = {name for name, each in TREATMENTS.items() if each.variable is None}
+    patches = {name for name, each in TREATMENTS.items() if not each.environment}
     assert patches == APPLICATIONS.keys()
     assert {name for name, each in TREATMENTS.items() if each.switches} == SWITCHABLE
 
@@ -47,12 +47,12 @@ def test_every_patch_can_be_applied_and_every_variable_set() -> None:
 def test_fixes_that_treatments_apply_are_those_of_rules() -> None:
     texts = [file.read_text(encoding="utf-8") for file in RULES.rglob("*.py")]
     ids = {fix for text in texts for fix in re.findall(r'Fix\(\s*"([a-z0-9-]+)"', text)}
-    assert {fix for each in TREATMENTS.values() for fix in each.fixes} <= ids
-    for treatment in TREATMENTS.values():
-        assert bool(treatment.codes) is bool(treatment.fixes)
-        own = [text for text in texts if any(f'"{fix}"' in text for fix in treatment.fixes)]
-        for code in treatment.codes:
-            assert any(f'code="{code}"' in text for text in own), (treatment.name, code)
+    for remedy in {each.applies for each in TREATMENTS.values() if each.applies is not None}:
+        assert remedy.fix in ids
+        constant = remedy.fix.upper().replace("-", "_")
+        own = [text for text in texts if f'"{remedy.fix}"' in text or constant in text]
+        for code in remedy.codes:
+            assert any(re.search(rf'(code=|CODE = )"{code}"', text) for text in own), remedy
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,27 @@ def test_a_fix_names_the_treatment_that_fits_the_job(
         ("tf-prefetch", {"framework": "tensorflow", "pipelines": [{"prefetch": -1}]}, None),
         ("tf-parallel-map", {"framework": "tensorflow", "pipelines": [{"parallel_calls": 1}]}, 2),
         ("tf-parallel-map", {"framework": "tensorflow", "pipelines": [{}]}, None),
+        ("tf-cache", {"framework": "tensorflow", "pipelines": [{"cached": False}]}, True),
+        ("tf-cache", {"framework": "tensorflow", "pipelines": [{"cached": True}]}, None),
+        ("tf-threads", {"framework": "tensorflow", "affinity": 8}, 2),
+        ("tf-threads", {"framework": "tensorflow", "affinity": 8, "threads": 2}, None),
+        ("tf-pack-size", {"framework": "tensorflow", "strategy": frozenset({"mirrored"})}, None),
+        ("tf-pack-size", {"framework": "tensorflow", "strategy": frozenset({"multiworker"})}, 32),
+        ("optimizer-zero1", {"optimizers": [{"class": "AdamW"}]}, True),
+        ("optimizer-zero1", {"optimizers": [{"class": "Lion"}]}, None),
+        ("optimizer-zero1", {"strategy": frozenset({"ddp", "zero1"})}, None),
+        ("activation-checkpointing", {"strategy": frozenset({"fsdp"})}, True),
+        ("activation-checkpointing", {"strategy": frozenset({"single"})}, None),
+        ("fsdp-prefetch", {"strategy": frozenset({"fsdp"}), "device": "cuda:0"}, 2),
+        ("fsdp-prefetch", {"strategy": frozenset({"fsdp"}), "device": "cpu"}, None),
+        ("interop-threads", {"interop_threads": 16}, 2),
+        ("interop-threads", {"interop_threads": 2}, None),
+        ("gloo-threads", {"backend": "cpu:gloo,cuda:nccl"}, 8),
+        ("gloo-threads", {"backend": "nccl"}, None),
+        ("nccl-socket-threads", {"backend": "nccl", "device": "cuda:0"}, 4),
+        ("nccl-high-priority", {"backend": "gloo", "device": "cuda:0"}, None),
+        ("keep-host-memory", {"device": "cpu"}, True),
+        ("keep-host-memory", {"device": "cuda:0"}, None),
     ],
 )  # fmt: skip
 def test_a_value_is_proposed_where_the_treatment_fits(
@@ -139,7 +160,7 @@ def test_a_value_is_proposed_where_the_treatment_fits(
 def test_treatments_of_another_framework_or_strategy_do_not_fit() -> None:
     other = situation(framework="tensorflow", strategy=frozenset({"mirrored"}), garbage_share=0.5)
     fitting = {name for name, each in TREATMENTS.items() if each.find_value(other) is True}
-    assert fitting == {"gc-freeze", "keras-jit", "keras-mixed-bf16"}
+    assert fitting == {"gc-freeze", "keep-host-memory", "keras-jit", "keras-mixed-bf16"}
     single = situation(strategy=frozenset({"single"}))
     assert isinstance(TREATMENTS["ddp-bucket-view"].find_value(single), str)
 
@@ -147,6 +168,14 @@ def test_treatments_of_another_framework_or_strategy_do_not_fit() -> None:
 def test_what_may_change_convergence_is_tried_only_by_name() -> None:
     for treatment in TREATMENTS.values():
         assert treatment.waits_to_be_named or treatment.effect is not Effect.CONVERGENCE
+
+
+def test_what_sets_the_same_variable_cannot_be_combined() -> None:
+    for name, treatment in TREATMENTS.items():
+        for other_name, other in TREATMENTS.items():
+            if name != other_name and treatment.environment.keys() & other.environment.keys():
+                assert treatment.slot is not None
+                assert treatment.slot == other.slot
 
 
 def test_values_of_users_and_files_are_checked() -> None:
@@ -172,6 +201,11 @@ def test_patches_go_to_the_probe_and_variables_to_the_environment() -> None:
         {"gc-freeze": True},
         {"OMP_NUM_THREADS": "2"},
     )
+    assert split_by_way({"nccl-socket-threads": 4, "keep-host-memory": True})[1] == {
+        "NCCL_SOCKET_NTHREADS": "4",
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": "17179869184",
+    }
     assert split_by_way({"expandable-segments": True}) == (
         {},
         {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
+from mgpu_doctor.advice.treatment_catalogue import ADVICE, TREATMENTS
 from mgpu_doctor.cli import app
 from mgpu_doctor.treat import job_treatment
 from mgpu_doctor.treat.job_treatment import JobTreatment
@@ -60,8 +60,10 @@ def test_wrong_usage_is_one_sentence_and_code_2(words: list[str], sentence: str)
 def test_the_list_names_every_treatment() -> None:
     result = treat("--list")
     assert result.exit_code == 0
-    listed = [row.split("=")[0] for row in result.stdout.splitlines() if not row.startswith(" ")]
+    treatments, _, advice = result.stdout.partition("\n\n")
+    listed = [row.split("=")[0] for row in treatments.splitlines() if not row.startswith(" ")]
     assert listed == [*TREATMENTS]
+    assert all(each.summary in advice for each in ADVICE)
 
 
 def test_without_private_views_nothing_starts_before_yes(monkeypatch: pytest.MonkeyPatch) -> None:

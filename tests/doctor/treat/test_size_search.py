@@ -16,7 +16,12 @@ import pytest
 from mgpu_doctor.analysis.trials.trial_run import TrialRun
 from mgpu_doctor.case.device_samples import Device, DeviceProcess, DeviceSample
 from mgpu_doctor.treat import memory_room, size_search
-from mgpu_doctor.treat.job_size import BATCH_OPTIONS, RANK_OPTIONS, find_setting
+from mgpu_doctor.treat.job_size import (
+    ACCUMULATION_OPTIONS,
+    BATCH_OPTIONS,
+    RANK_OPTIONS,
+    find_setting,
+)
 from mgpu_doctor.treat.size_report import is_better, render_json, render_sizes
 from mgpu_doctor.treat.size_search import Goal, SizeSearch, UnknownSizeError
 from mgpu_doctor.treat.trial_runner import FIRST_STEP, Problem, Trial, TrialFailure
@@ -44,9 +49,9 @@ def test_sizes_that_a_command_names(command: Sequence[str], batch: object, ranks
         setting = find_setting(command, options)
         assert (setting and (setting.option, setting.value)) == expected
         if setting is not None:
-            changed = setting.write(command, 77)
+            changed = setting.write(command, "77")
             assert find_setting(changed, options) == type(setting)(
-                setting.option, setting.place, 77
+                setting.option, setting.place, "77"
             )
             assert sum(old != new for old, new in zip(command, changed, strict=True)) == 1
 
@@ -71,17 +76,18 @@ def simulate(
     class Runner:
         def __init__(self, command: Sequence[str], _: Path, *, private: bool) -> None:
             del private
-            batch, ranks = (find_setting(command, each) for each in (BATCH_OPTIONS, RANK_OPTIONS))
-            self.batch = batch.value if batch else 0
-            self.ranks = ranks.value if ranks else 1
+            self.batch, self.ranks, self.micro_batches = (
+                found.value if (found := find_setting(command, options)) else 1
+                for options in (BATCH_OPTIONS, RANK_OPTIONS, ACCUMULATION_OPTIONS)
+            )
 
         def run(self, _: object, *, steps: int, **_others: Any) -> Trial:
             ran.append((self.batch, self.ranks))
             if self.batch > most:
                 return Trial(TrialFailure(Problem.CRASHED, "Rank 0 ran out of memory"), 0.0)
-            whole = fixed + per_sample * self.batch + per_rank * self.ranks
+            whole = (fixed + per_sample * self.batch) * self.micro_batches + per_rank * self.ranks
             seconds = whole * np.exp(random.normal(0, noise, steps))
-            numbers = {"samples": np.full(steps, self.batch)}
+            numbers = {"samples": np.full(steps, self.batch * self.micro_batches)}
             ranks = [SimpleNamespace(steps=numbers, pid=1 + rank) for rank in range(self.ranks)]
             memory = (100 + self.batch) * MIB
             gpus: tuple[Device, ...] = ()
@@ -130,9 +136,30 @@ def test_throughput_grows_until_a_larger_batch_gains_nothing(
     assert made.saved is not None
     assert made.saved.low < 1 - (0.01 / 512 + 0.001) / (0.01 / 8 + 0.001) < made.saved.high + 0.02
     assert made.points[0].per_second == pytest.approx(32 / 0.018, rel=0.02)
-    kept = f"torchrun --nproc-per-node=4 train.py --batch-size {best.size.batch} --lr 0.1"
+    rate = f"{0.1 * best.size.batch / 8:.6g}"
+    kept = f"torchrun --nproc-per-node=4 train.py --batch-size {best.size.batch} --lr {rate}"
     assert kept in render_sizes(made, unicode=True)
-    assert "scale the learning rate" in render_sizes(made, unicode=True)
+    assert "the learning rate grew, warm up" in render_sizes(made, unicode=True)
+
+
+def test_micro_batches_are_exchanged_for_a_larger_batch_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """12 micro-batches of 8: at the same global batch 6 of 16 and 3 of 32; then the batch grows,
+    and the learning rate with it."""
+    simulate(monkeypatch, fixed=0.1, per_sample=0.001, most=64)
+    command = ("python", "t.py", "--bs", "8", "--gradient_accumulation_steps=12", "--lr", "1e-3")
+    made = search(Goal.MEMORY, tmp_path, command)
+    sizes = [(point.size.batch, point.size.micro_batches) for point in made.points]
+    assert sizes == [(8, 12), (16, 6), (32, 3), (64, 3), (128, 3), (96, 3), (80, 3)]
+    assert [point.samples for point in made.points[:4]] == [96, 96, 96, 192]
+    written = [made.write_command(point.size)[-3:] for point in made.points[1:4]]
+    assert written[:2] == [
+        ["--gradient_accumulation_steps=6", "--lr", "1e-3"],
+        ["--gradient_accumulation_steps=3", "--lr", "1e-3"],
+    ]
+    assert written[2] == ["--gradient_accumulation_steps=3", "--lr", "0.002"]
+    assert "A larger batch changes the training" in render_sizes(made, unicode=True)
 
 
 def test_a_batch_size_that_changes_nothing_is_not_said_to_help(

@@ -42,6 +42,7 @@ def test_what_findings_predict_to_gain_most_comes_first() -> None:
         "optimizer-foreach",
         "compile",
         "channels-last",
+        "keep-host-memory",
     ]
     reasons = {each.name: each.reason for each in unfit}
     assert reasons["threads"] == "each rank has 2 already"

@@ -109,6 +109,20 @@ def _keep_gathered(change: Change, _: ProbeContext, fully_shard: ModuleType) -> 
     edit_call(fully_shard, "fully_shard", change, edit)
 
 
+def _mix_in_fsdp(change: Change, _: ProbeContext, fully_shard: ModuleType) -> None:
+    """Computes in bfloat16 where the script sets no precision."""
+
+    def edit(arguments: Arguments) -> str | None:
+        if "mp_policy" in arguments:
+            return ALREADY_SET
+        torch = sys.modules["torch"]
+        policy = sys.modules["torch.distributed.fsdp"].MixedPrecisionPolicy
+        arguments["mp_policy"] = policy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        return None
+
+    edit_call(fully_shard, "fully_shard", change, edit)
+
+
 def _set_in_ddp(argument: str, value: bool | None = None) -> Apply:
     """Sets an argument of DistributedDataParallel to `value`; None: to the treatment's value."""
 
@@ -133,6 +147,7 @@ def setting(function: Callable[..., Any], argument: str, value: Any) -> Edit:
 
 
 _LOADER, _DDP = "torch.utils.data.dataloader", "torch.nn.parallel.distributed"
+_FULLY_SHARD = "torch.distributed.fsdp._fully_shard._fully_shard"
 APPLICATIONS: dict[str, dict[str, Apply]] = {
     "loader-workers": {_LOADER: _load_in_background},
     "loader-persistent": {_LOADER: _keep_workers},
@@ -142,8 +157,7 @@ APPLICATIONS: dict[str, dict[str, Apply]] = {
     "ddp-static-graph": {_DDP: _set_in_ddp("static_graph", True)},
     "ddp-bucket-size": {_DDP: _set_in_ddp("bucket_cap_mb")},
     "loader-pin-memory": {_LOADER: _pin_memory},
-    "fsdp-keep-gathered": {
-        "torch.distributed.fsdp._fully_shard._fully_shard": _keep_gathered,
-    },
+    "fsdp-keep-gathered": {_FULLY_SHARD: _keep_gathered},
+    "fsdp-mixed-bf16": {_FULLY_SHARD: _mix_in_fsdp},
 }
 """For each treatment, the modules that it changes, and the function that changes each."""

@@ -1,10 +1,9 @@
-"""Treatments that change the model, how its gradients are exchanged, and the cores of its rank."""
+"""Treatments that change the model, its precision, and how its gradients are exchanged."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from .treatment_adapter import Change
 
 NO_BUFFERS, NO_CONVOLUTION, HAS_HOOK = "no-buffers", "no-convolution", "has-hook"
-NO_LOCAL_RANK, TOO_FEW_CORES = "no-local-rank", "too-few-cores"
 _HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
 _WARM_UP = 10
 """Steps before PowerSGD begins, as many as a trial does not measure."""
@@ -114,28 +112,6 @@ def _power_sgd(rank: Any) -> tuple[Any, Any]:
     return state, module.powerSGD_hook
 
 
-def _bind_cores(change: Change, _: ProbeContext, groups: ModuleType) -> None:
-    """Divides the cores that the process may use among the ranks of the host, in order, before the
-    rank joins the others. All its threads move, and those that it starts later."""
-
-    def edit(_: Arguments) -> str | None:
-        if change.changed:
-            return ALREADY_SET
-        try:
-            rank, ranks = (int(os.environ[f"LOCAL_{name}"]) for name in ("RANK", "WORLD_SIZE"))
-        except (KeyError, ValueError):
-            return NO_LOCAL_RANK
-        cores = sorted(os.sched_getaffinity(0))
-        own = cores[rank * len(cores) // ranks : (rank + 1) * len(cores) // ranks]
-        if not own:
-            return TOO_FEW_CORES
-        for thread in os.listdir("/proc/self/task"):
-            os.sched_setaffinity(int(thread), own)
-        return None
-
-    edit_call(groups, "init_process_group", change, edit)
-
-
 def _set_flag(change: Change, owner: Any, name: str, value: Any) -> None:
     if getattr(owner, name) == value:
         change.refuse(ALREADY_SET)
@@ -166,7 +142,6 @@ APPLICATIONS: dict[str, dict[str, Apply]] = {
     "ddp-compress-bf16": {_DDP: _register(_default_hook("bf16_compress_hook"))},
     "ddp-compress-fp16": {_DDP: _register(_default_hook("fp16_compress_hook"))},
     "ddp-power-sgd": {_DDP: _register(_power_sgd)},
-    "rank-cores": {"torch.distributed.distributed_c10d": _bind_cores},
     "tf32": {"torch": _use_tf32},
     "cudnn-benchmark": {"torch": _time_algorithms},
 }

@@ -120,16 +120,16 @@ def _drop_gradients(change: Change, _: ProbeContext, module: ModuleType) -> None
     edit_call(module.Optimizer, "zero_grad", change, setting(zero_grad, "set_to_none", True))
 
 
-_OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad"}
+OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad"}
 """Those with a fused implementation for the CPU too."""
 APPLICATIONS: dict[str, dict[str, Apply]] = {
     "optimizer-fused": {
         f"torch.optim.{module}": _set_in_optimizer(kind, "fused", "foreach")
-        for module, kind in _OPTIMIZERS.items()
+        for module, kind in OPTIMIZERS.items()
     },
     "optimizer-foreach": {
         f"torch.optim.{module}": _set_in_optimizer(kind, "foreach", "fused")
-        for module, kind in _OPTIMIZERS.items()
+        for module, kind in OPTIMIZERS.items()
     },
     "drop-gradients": {"torch.optim.optimizer": _drop_gradients},
 }

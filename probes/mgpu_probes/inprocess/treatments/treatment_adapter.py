@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 from ..exits import is_library_code
 from . import (
     background_saving,
+    block_changes,
     call_arguments,
     loop_changes,
     model_changes,
     optimizer_changes,
+    optimizer_sharding,
+    rank_placement,
     tensorflow_changes,
 )
 from .trial_blocks import Switch, read_blocks
@@ -41,7 +44,7 @@ class Change:
 
     def __init__(self, name: str, value: Any, switch: Switch) -> None:
         self.name = name
-        self.value = value
+        self.value: Any = value
         self.switch = switch
         """Whether the treatment is on. Only treatments in `SWITCHABLE` heed it."""
         self.changed = 0
@@ -81,6 +84,9 @@ APPLICATIONS: Mapping[str, Mapping[str, Apply]] = {
     **loop_changes.APPLICATIONS,
     **model_changes.APPLICATIONS,
     **optimizer_changes.APPLICATIONS,
+    **block_changes.APPLICATIONS,
+    **optimizer_sharding.APPLICATIONS,
+    **rank_placement.APPLICATIONS,
     **background_saving.APPLICATIONS,
     **tensorflow_changes.APPLICATIONS,
 }

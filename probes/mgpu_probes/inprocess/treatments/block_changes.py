@@ -1,0 +1,113 @@
+"""Treatments of the repeated blocks of a model: activation checkpointing, and how many blocks FSDP
+gathers in advance."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .call_arguments import ALREADY_SET, edit_call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from ..probe_context import ProbeContext
+    from .call_arguments import Apply, Arguments
+    from .treatment_adapter import Change
+
+NO_BLOCKS, HAS_NORMALIZATION = "no-blocks", "batch-normalization"
+
+
+def _checkpoint_blocks(root: Any) -> str | None:
+    """Checkpoints the repeated blocks of a model, whose names and classes stay the same. Not those
+    with batch normalization: its running means would count each batch twice. Returns why there are
+    none, or None."""
+    torch = sys.modules["torch"]
+    checkpoint = sys.modules["torch.utils.checkpoint"].checkpoint
+    if getattr(root, "is_gradient_checkpointing", False):
+        return ALREADY_SET
+    refused, count = NO_BLOCKS, 0
+    for block in _find_blocks(root, torch.nn):
+        if type(block).__name__ == "CheckpointWrapper":
+            refused = ALREADY_SET
+        elif any(isinstance(part, _batch_norm(torch)) for part in block.modules()):
+            refused = HAS_NORMALIZATION
+        else:
+            count += 1
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    return None if count else refused
+
+
+def _batch_norm(torch: Any) -> Any:
+    return torch.nn.modules.batchnorm._BatchNorm
+
+
+def _find_blocks(module: Any, nn: Any) -> Iterator[Any]:
+    """The outermost modules with parts of their own that stand in a list with others of their
+    class."""
+    blocks: list[Any] = []
+    if isinstance(module, (nn.ModuleList, nn.Sequential)):
+        kinds = [type(part) for part in module if any(True for _ in part.children())]
+        blocks = [part for part in module if kinds.count(type(part)) > 1]
+        yield from blocks
+    for part in module.children():
+        if not any(part is block for block in blocks):
+            yield from _find_blocks(part, nn)
+
+
+def _checkpoint_in_ddp(change: Change, _: ProbeContext, distributed: ModuleType) -> None:
+    def edit(arguments: Arguments) -> str | None:
+        return _checkpoint_blocks(arguments["module"])
+
+    edit_call(distributed.DistributedDataParallel, "__init__", change, edit)
+
+
+def _prefetch_blocks(depth: int, root: Any) -> str | None:
+    """Lets each block gather the parameters of so many after it before its forward pass, and of so
+    many before it before its backward pass. Returns why there is none, or None."""
+    kind = sys.modules["torch.distributed.fsdp"].FSDPModule
+    blocks = [part for part in root.modules() if isinstance(part, kind) and part is not root]
+    if len(blocks) < 3:
+        return NO_BLOCKS
+    for place, block in enumerate(blocks):
+        block.set_modules_to_forward_prefetch(blocks[place + 1 : place + 1 + depth])
+        block.set_modules_to_backward_prefetch(blocks[max(0, place - depth) : place][::-1])
+    return None
+
+
+def _when_complete(make: Callable[[Change], Callable[[Any], str | None]]) -> Apply:
+    """Changes a model of FSDP2 when its root is known: before its first forward pass."""
+
+    def apply(change: Change, _: ProbeContext, states: ModuleType) -> None:
+        state = states.FSDPState
+        original, edit = state._lazy_init, make(change)
+
+        @functools.wraps(original)
+        def initialize(this: Any) -> None:
+            is_new = this._is_root is None
+            original(this)
+            if is_new and this._is_root:
+                reason = edit(this._modules[0])
+                if reason is None:
+                    change.note()
+                else:
+                    change.refuse(reason)
+
+        state._lazy_init = initialize
+
+    return apply
+
+
+_DDP, _STATES = "torch.nn.parallel.distributed", "torch.distributed.fsdp._fully_shard._fsdp_state"
+APPLICATIONS: dict[str, dict[str, Apply]] = {
+    "activation-checkpointing": {
+        _DDP: _checkpoint_in_ddp,
+        _STATES: _when_complete(lambda _: _checkpoint_blocks),
+    },
+    "fsdp-prefetch": {
+        _STATES: _when_complete(lambda change: functools.partial(_prefetch_blocks, change.value))
+    },
+}
+"""For each treatment, the modules that it changes, and the function that changes each."""
