@@ -73,7 +73,7 @@ TREATMENTS = (
     ),
     DdpTreatment(
         "optimizer-zero1",
-        "Divide the states of the optimizer among the ranks (ZeRO-1), which saves memory",
+        "Shard the states of the optimizer over the ranks as in ZeRO-1, which saves memory",
         "SGD, Adam, AdamW or Adagrad, made after init_process_group. To save the states, the "
         "script must call consolidate_state_dict first; otherwise it fails.",
         _zero1,

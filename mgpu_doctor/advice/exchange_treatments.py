@@ -89,7 +89,7 @@ TREATMENTS = (
     ),
     DdpTreatment(
         "ddp-static-graph",
-        "Tell DistributedDataParallel that the graph never changes",
+        "Declare the graph of DistributedDataParallel static",
         "The same parameters are used in every pass.",
         _static_graph,
         lines="DistributedDataParallel(..., static_graph=True)",

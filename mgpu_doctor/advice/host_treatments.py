@@ -82,7 +82,7 @@ TREATMENTS = (
     ),
     TorchTreatment(
         "gc-together",
-        "Collect only young garbage, every so many updates, on all ranks at once",
+        "Collect only young garbage, every few updates, on all ranks at once",
         "Memory for garbage in reference cycles, which lives longer.",
         lambda job: _collecting(COLLECT_EVERY, job),
         lines="gc.disable()  # before the loop; in it: if step % {value} == 0: gc.collect(1)",
