@@ -1,4 +1,5 @@
-"""Treatments that change how an optimizer updates parameters: in one operation, or in groups.
+"""Treatments that change how an optimizer updates parameters: in one operation, in groups, or each
+rank its part.
 
 In whole runs an argument of the optimizer is changed. Where the treatment is switched while the job
 runs, the optimizer reads its settings in each step, so they are changed in its parameter groups.
@@ -7,6 +8,7 @@ runs, the optimizer reads its settings in each step, so they are changed in its 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import sys
 import weakref
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from ..probe_context import ProbeContext
     from .call_arguments import Apply, Arguments
     from .treatment_adapter import Change
+
+NO_GROUP = "no-group"
+_ZERO = "torch.distributed.optim.zero_redundancy_optimizer"
 
 
 class _Optimizers:
@@ -114,6 +119,37 @@ def _set_in_optimizer(kind: str, argument: str, excluded: str) -> Apply:
     return apply
 
 
+def _shard(kind: str) -> Apply:
+    """Makes a ZeroRedundancyOptimizer where the script makes an optimizer of this class. Its own
+    part of it is made as before. Subclasses, and optimizers made before the ranks have met, stay as
+    they are."""
+
+    def apply(change: Change, _: ProbeContext, module: ModuleType) -> None:
+        optimizer = getattr(module, kind)
+        signature = inspect.signature(optimizer.__init__)
+
+        def create(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            caller = sys._getframe(1)
+            is_part = caller.f_globals.get("__name__") == _ZERO
+            if cls is not optimizer or is_part or not (args or kwargs):
+                return object.__new__(cls)
+            distributed = sys.modules["torch.distributed"]
+            if not distributed.is_initialized() or distributed.get_world_size() < 2:
+                change.refuse(NO_GROUP)
+                return object.__new__(cls)
+            options = dict(signature.bind(None, *args, **kwargs).arguments)
+            options.pop("self")
+            sharded = importlib.import_module(_ZERO).ZeroRedundancyOptimizer(
+                options.pop("params"), optimizer, parameters_as_bucket_view=True, **options
+            )
+            change.note(caller)
+            return sharded
+
+        optimizer.__new__ = create
+
+    return apply
+
+
 def _drop_gradients(change: Change, _: ProbeContext, module: ModuleType) -> None:
     """Drops gradients in `zero_grad` calls that ask for zeros instead."""
     zero_grad = module.Optimizer.zero_grad
@@ -131,8 +167,11 @@ APPLICATIONS: dict[str, dict[str, Apply]] = {
         f"torch.optim.{module}": _set_in_optimizer(kind, "foreach", "fused")
         for module, kind in OPTIMIZERS.items()
     },
+    "optimizer-zero1": {
+        f"torch.optim.{module}": _shard(kind) for module, kind in OPTIMIZERS.items()
+    },
     "drop-gradients": {"torch.optim.optimizer": _drop_gradients},
 }
 """For each treatment, the modules that it changes, and the function that changes each."""
-SWITCHABLE = frozenset(APPLICATIONS)
+SWITCHABLE = frozenset(APPLICATIONS) - {"optimizer-zero1"}
 """Those that can be switched on and off while the job runs."""

@@ -18,7 +18,6 @@ from . import (
     loop_changes,
     model_changes,
     optimizer_changes,
-    optimizer_sharding,
     rank_placement,
     tensorflow_changes,
 )
@@ -85,7 +84,6 @@ APPLICATIONS: Mapping[str, Mapping[str, Apply]] = {
     **model_changes.APPLICATIONS,
     **optimizer_changes.APPLICATIONS,
     **block_changes.APPLICATIONS,
-    **optimizer_sharding.APPLICATIONS,
     **rank_placement.APPLICATIONS,
     **background_saving.APPLICATIONS,
     **tensorflow_changes.APPLICATIONS,
