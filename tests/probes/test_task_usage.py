@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mgpu_probes.outside import cgroups, host_usage
-from mgpu_probes.outside.host_usage import CLOSE_LOOKS, THEN_EACH, THREADS, HostUsage, Tasks
+from mgpu_probes.outside.host_usage import MOST_BETWEEN, SHARE_BETWEEN, THREADS, HostUsage, Tasks
 
 from tests.support.jobs import until
 
@@ -143,12 +144,17 @@ def test_groups_are_read_anew_now_and_then_and_for_a_reused_pid(tmp_path: Path) 
     assert probe.sample([77])["tasks"]["77"]["limits"] == []
 
 
-def test_a_host_looks_closely_at_first_and_then_now_and_then(tmp_path: Path) -> None:
+def test_a_host_is_looked_at_closely_enough_for_steps_that_begin_late(tmp_path: Path) -> None:
     process(tmp_path, 77)
     host = HostUsage(tmp_path, closely=True)
-    samples = [host.sample([77]) for _ in range(CLOSE_LOOKS + 2 * THEN_EACH)]
+    samples = [host.sample([77]) for _ in range(500)]
     close = [number for number, sample in enumerate(samples) if "tasks" in sample]
-    assert close == [*range(CLOSE_LOOKS), CLOSE_LOOKS, CLOSE_LOOKS + THEN_EACH]
+    assert close[:20] == [*range(20)]
+    for begin in range(200):  # samples while a job imports; its steps last a quarter of that, or 12
+        end = begin + max(12, begin // 4)
+        assert sum(begin <= number < end for number in close) >= 3, begin
+    late = [number for number in close if number >= MOST_BETWEEN / SHARE_BETWEEN]
+    assert {after - before for before, after in pairwise(late)} == {MOST_BETWEEN}
     assert "tasks" not in HostUsage(tmp_path).sample([77])
 
 

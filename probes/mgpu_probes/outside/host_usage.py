@@ -37,9 +37,11 @@ _LEAST_TICKS = 20
 _IOWAIT, _STEAL = 4, 7
 _COLUMNS = 8  # the later ones repeat time that is already in `user` and `nice`
 _PRESSURES = ("cpu", "io", "memory")
-CLOSE_LOOKS = 30
-"""The first samples, which all read the tasks; later only every tenth does."""
-THEN_EACH = 10
+SHARE_BETWEEN = 1 / 20
+"""Tasks are read when a twentieth of all samples came since the last time: after 40 s of imports on
+a busy machine, 12 s of steps still have three readings or more."""
+MOST_BETWEEN = 10
+"""Then in every tenth sample, however long the run lasts."""
 
 
 def read_stat(proc: Path, pid: int) -> list[str]:
@@ -184,7 +186,7 @@ class HostUsage:
         self._before = self._ticks()
         self._tasks = Tasks(root) if closely else None
         self._links = TcpLinks(self._proc)
-        self._taken = 0
+        self._taken = self._looked = 0
 
     def sample(self, pids: Iterable[int] = ()) -> Json:
         """One reading, ready for JSON: `at` (seconds since the epoch), `host` (its name),
@@ -217,10 +219,11 @@ class HostUsage:
         if cache is not None:
             sample["memory_cache"] = cache
         if self._tasks is not None:
-            if self._taken < CLOSE_LOOKS or self._taken % THEN_EACH == 0:
+            self._taken += 1
+            if self._taken - self._looked >= min(self._taken * SHARE_BETWEEN, MOST_BETWEEN):
+                self._looked = self._taken
                 sample |= {**self._tasks.sample(pids), **self._standstill()}
                 sample |= self._links.sample(pids)
-            self._taken += 1
         if self._standing:
             sample |= self._standstill()
         return sample
