@@ -170,8 +170,8 @@ class BoxReader:
         self._texts = TextReader(self._fd, self._at)
         opened = os.fstat(self._fd)
         self._file = opened.st_dev, opened.st_ino
-        self._before = b""
-        """The header as last read."""
+        self._before: int | None = None
+        """GENERATION_LAST of the header as last read."""
         self._who: tuple[bytes, Identity] | None = None
         """The identity, with the bytes it was read from."""
 
@@ -204,12 +204,14 @@ class BoxReader:
         records of a ring to keep, the newest."""
         self._steps.limit(most)
         self._device_times.limit(most)
-        before = self._before or self._header()
+        before = self._before
+        if before is None:
+            before = word(self._header(), layout.GENERATION_LAST)
         for _ in range(_ATTEMPTS):
             header = self._header()
             if trusted := stable(before, header):
                 break
-            before = header
+            before = word(header, layout.GENERATION_LAST)
         who = self._identity(header, trusted=trusted)
         self._steps.poll(header)
         if whole or word(header, layout.DEVICE_CURSOR) != self._device_times.newest:
@@ -221,7 +223,8 @@ class BoxReader:
             self._events_seen = (*self._events_seen, *map(_event, new))[-self._at.event_capacity :]
         self._seldom = seldom
         windows, window = self._windows
-        header = self._before = self._header()
+        header = self._header()
+        self._before = word(header, layout.GENERATION_LAST)
         if has_news:
             self._told_texts = self._texts.poll(header)
         texts = self._told_texts

@@ -160,11 +160,11 @@ def word(header: bytes, offset: int) -> int:
     return int.from_bytes(header[offset : offset + 8], sys.byteorder)
 
 
-def stable(before: bytes, after: bytes) -> bool:
-    """Returns whether the identity in `after` is consistent; the header `before` was read
-    earlier."""
+def stable(before: int, after: bytes) -> bool:
+    """Returns whether the identity in the header `after` is consistent. `before`: the word
+    GENERATION_LAST of a header that was read earlier."""
     first = word(after, layout.GENERATION_FIRST)
-    return 0 < first == word(before, layout.GENERATION_LAST) == word(after, layout.GENERATION_LAST)
+    return 0 < first == before == word(after, layout.GENERATION_LAST)
 
 
 def read_at(fd: int, offset: int, size: int) -> bytes:

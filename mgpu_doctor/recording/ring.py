@@ -11,6 +11,9 @@ from .records import Array, sound, whole
 
 _MOST = 1 << 62
 """A larger sequence number is invalid."""
+_FEW = 1024
+"""Records that are copied in some microseconds. Where no more are kept, there are very many ranks,
+and room for more would take more memory than the records."""
 
 
 class Ring:
@@ -136,10 +139,12 @@ class Ring:
             self.kept.flags.writeable = False
             self.newest = int(new["seq"][-1])
             return
-        room = self._most + self._most // 4 + len(new)
+        new = new[-self._most :]
+        spare = self._most // 4 + len(new) if self._most > _FEW else 0
         if self._used + len(new) > len(self._buffer):
             kept = self.kept[max(0, len(self.kept) + len(new) - self._most) :]
-            self._buffer = np.empty(min(room, 2 * (len(kept) + len(new)) + 64), self._dtype)
+            room = min(self._most + spare, 2 * (len(kept) + len(new)) + 64)
+            self._buffer = np.empty(room, self._dtype)
             self._used = 0
             self._append(kept)
         self._append(new)

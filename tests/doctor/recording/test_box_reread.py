@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.inprocess.boxfile import Sizes
 
+from mgpu_doctor.recording import ring
 from mgpu_doctor.recording.box import (
     DEVICE_DTYPE,
     HISTORY_DTYPE,
@@ -27,6 +29,15 @@ from tests.support.seeds import at_most
 
 SMALL = Sizes(steps=8, events=4, history=4, window_ns=3 * SECOND, device=5)
 AT = layout.areas()
+
+
+@pytest.fixture(params=(ring._FEW, 0), ids=("few", "many"), autouse=True)
+def kept(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both as rings of which few records are kept, and as others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ring, "_FEW", request.param)
+        yield
+
 
 DEEDS = st.one_of(
     st.tuples(st.just("steps"), st.integers(1, 30)),
