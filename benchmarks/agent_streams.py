@@ -4,7 +4,8 @@
 
 It writes one host's black boxes and reads them as an agent does, once per second; each host sends
 these frames with ranks, pids, a boot and a name of its own. All hosts send within a second, spread
-evenly. `fleet_scale` reads it. Nothing of it is read from standard input but its end.
+evenly. `fleet_scale` reads it. Of standard input only its end matters, and questions about the
+clock, which each host answers when it sends next.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ HOST_AT = layout.IDENTITY.size - 64
 FIRST_PID = 2000
 OWN = {layout.INPUT: 0.002, layout.FORWARD: 0.3, layout.BACKWARD: 0.5, layout.OPTIMIZER: 0.1}
 """Seconds of a step."""
+
+
+QUESTIONS: list[tuple[float, float, list[str] | None]] = []
+"""About the clock: when they were asked, when they came, and for which hosts; None: all."""
 
 
 class Streams:
@@ -150,13 +155,21 @@ def send(streams: Streams, nodes: Sequence[str], every: float, steps: int) -> No
     for label, name, frames in zip(labels, nodes, streams.begin(), strict=True):
         sys.stdout.buffer.write(label + b"@" + name.encode() + b"\n")
         print_frames(label, frames)
+    answered = [0] * len(nodes)
     while True:
         began = time.monotonic()
         streams.write(steps)
         for number, frames in enumerate(streams.news()):
             due = began + every * number / len(nodes)
             time.sleep(max(0.0, due - time.monotonic()))
-            print_frames(labels[number], frames)
+            new = QUESTIONS[answered[number] :]
+            answered[number] += len(new)
+            answers = [
+                pack_frame("clock", asked=asked, arrived=arrived, at=time.time())
+                for asked, arrived, hosts in new
+                if hosts is None or nodes[number] in hosts
+            ]
+            print_frames(labels[number], [*answers, *frames])
         time.sleep(max(0.0, began + every - time.monotonic()))
 
 
@@ -167,9 +180,12 @@ def print_frames(label: bytes, frames: Sequence[bytes]) -> None:
     sys.stdout.buffer.flush()
 
 
-def end_with_input() -> None:
-    while os.read(0, 1 << 16):
-        pass
+def listen() -> None:
+    """Keeps questions; ends the process with its input."""
+    for line in sys.stdin.buffer:  # the first lines are the agent's program
+        if line.startswith(b"{") and b'"clock"' in line:
+            request = json.loads(line)
+            QUESTIONS.append((request["clock"], time.time(), request.get("agent")))
     os._exit(0)
 
 
@@ -181,7 +197,7 @@ def main() -> None:
     parser.add_argument("--before", type=int, default=100)
     parser.add_argument("--every", type=float, default=1.0)
     arguments = parser.parse_args()
-    threading.Thread(target=end_with_input, daemon=True).start()
+    threading.Thread(target=listen, daemon=True).start()
     with tempfile.TemporaryDirectory() as folder:
         streams = Streams(
             arguments.nodes, arguments.ranks, arguments.rate, arguments.before, Path(folder)

@@ -8,6 +8,7 @@ CPU, memory, bytes. Then what a refresh of `top --hosts` costs with that many ra
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import shutil
@@ -16,9 +17,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
+from unittest.mock import patch
 
 from benchmarks.support import machine
+from mgpu_doctor.cluster.agent_command import AgentCommand, Json
 from mgpu_doctor.cluster.host_channel import Link
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.live.job_watch import Watch
@@ -44,14 +48,27 @@ def measure(hosts: int, ranks: int, seconds: float, before: int, *, refresh: boo
     names = [f"node{number:04}" for number in range(hosts)]
     options = f"--ranks={ranks}", f"--before={before}"
     began, spent = time.monotonic(), time.process_time()
-    with Fleet(names, Generator(*options)) as fleet:
+    sizes: list[int] = []
+    say = AgentCommand._say
+
+    def counted(command: AgentCommand, request: Json) -> None:
+        sizes.append(len(json.dumps(request, separators=(",", ":"))) + 1)
+        say(command, request)
+
+    with patch.object(AgentCommand, "_say", counted), Fleet(names, Generator(*options)) as fleet:
         fleet.wait_until_read(120)
         links = [state.link for state in fleet.states()]
         print(
             f"{links.count(Link.LIVE)} of {hosts} hosts after {time.monotonic() - began:.1f} s, "
             f"{time.process_time() - spent:.1f} s of processor time, {_resident():.0f} MB"
         )
+        print(f"to connect: {sum(sizes) / 1e3:.1f} kB of requests to each host")
+        sizes.clear()
         _take_in(fleet, seconds)
+        each = sum(sizes) / seconds
+        print(f"requests: {each:.0f} bytes per second to each host, {each * hosts / 1e3:.0f} kB/s")
+        errors = sorted(state.clock_error or inf for state in fleet.states())
+        print(f"clocks: {errors[hosts // 2] * 1e3:.0f} ms median error, {errors[-1] * 1e3:.0f} ms")
         if refresh:
             watch = Watch(fleet.jobs[0].folder, cost=lambda: 0.0)  # it is always due
             for judging in (True, True, False, False):

@@ -243,6 +243,7 @@ SMALL_MODULES = {
     "mgpu_doctor.errors": LEAF,
     "mgpu_doctor.launch.box_arrivals": "one interface of the kernel",
     "mgpu_doctor.launch.messages": LEAF,
+    "mgpu_doctor.recording.open_files": LEAF,
     "mgpu_doctor.live.finding_history": "a state machine of its own",
     "mgpu_doctor.report.console": LEAF,
     "mgpu_doctor.rules.culprits": LEAF,

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Semaphore
 from typing import Any, TypeVar
 
 from mgpu_probes.outside.preflight import torch_speed
@@ -34,6 +35,8 @@ from mgpu_doctor.check.preflight_reports import (
     parse,
 )
 from mgpu_doctor.cluster.engine import Engine, Trouble
+from mgpu_doctor.cluster.host_fleet import DESCRIPTORS, MOST_OPENING, OTHER_FILES
+from mgpu_doctor.recording.open_files import allow_open_files
 
 LINK_SECONDS = 60.0
 """From the start; no pair of hosts is begun later."""
@@ -112,9 +115,16 @@ def run_preflight(hosts: Sequence[str], engine: Engine, options: Options, tell: 
     began = time.monotonic()
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(max(1, len(hosts))))
+        allow_open_files(DESCRIPTORS * len(hosts) + OTHER_FILES)
         tell(f"connecting to {_count(hosts)}")
         first = options.first_line()
-        tested = list(pool.map(lambda name: _open(name, engine, first, stack), hosts))
+        connecting = Semaphore(MOST_OPENING)
+
+        def connect(name: str) -> _Host:
+            with connecting:
+                return _open(name, engine, first, stack)
+
+        tested = list(pool.map(connect, hosts))
         _refuse_twins(tested)
         session = _Session(tested, pool, tell, began)
         session.test_hosts()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import subprocess
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from mgpu_probes.outside.terminal_text import clean
 
 from mgpu_doctor.cluster.agent_program import OLDEST, TOO_OLD, remote_command
-from mgpu_doctor.errors import NOTHING_EXAMINED, DoctorError
+from mgpu_doctor.errors import NOTHING_EXAMINED, WRONG_USAGE, DoctorError
 
 SECONDS_TO_LIST = 30.0
 """After which a command that lists hosts is given up."""
@@ -83,9 +84,28 @@ def _start(command: Sequence[str]) -> subprocess.Popen[bytes] | Trouble:
             start_new_session=True,  # no terminal to ask on, and none of its signals
         )
     except OSError as error:
-        return Trouble(
-            f"{command[0]} cannot be started: {error.strerror}",
-            f"install it, so that `{command[0]}` is found on PATH",
+        remedy = _REMEDIES.get(
+            error.errno or 0, f"install it, so that `{command[0]}` is found on PATH"
+        )
+        return Trouble(f"{command[0]} cannot be started: {error.strerror}", remedy)
+
+
+_REMEDIES = {
+    errno.EMFILE: "raise the limit of open files (`ulimit -n`), or name fewer hosts",
+    errno.ENFILE: "name fewer hosts",
+    errno.EAGAIN: "raise the limit of processes (`ulimit -u`), or name fewer hosts",
+    errno.ENOMEM: "name fewer hosts",
+}
+
+
+def require_at_most(most: int, hosts: int, command: str) -> None:
+    """Raises DoctorError if there are more hosts than commands may run here at the same time."""
+    if hosts > most:
+        raise DoctorError(
+            f"{hosts:,} hosts would take as many processes of {command} here, and {most} is the "
+            "most: name some of them, or name a Slurm job with --slurm, whose nodes are reached "
+            "together.",
+            WRONG_USAGE,
         )
 
 

@@ -15,10 +15,18 @@ from mgpu_doctor.cluster.engine import Engine, StepEngine, Trouble, start_agent,
 from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_channel import HostChannel, HostState, Link
 from mgpu_doctor.cluster.host_mirror import HostMirror, HostRefused, JobKey
+from mgpu_doctor.recording.open_files import allow_open_files
 
 NOTE_EVERY = 1.0
 JUMPED = 5.0
 """Seconds between two polls from which this process was stopped meanwhile, or the machine slept."""
+MOST_OPENING = 32
+"""Commands that connect at the same time. A choice: starting them takes cores here, and a jump host
+refuses some of more than 10 at once, which are tried again (MaxStartups in sshd_config)."""
+DESCRIPTORS = 3
+"""Of each command."""
+OTHER_FILES = 256
+"""Descriptors that are left for everything else."""
 TEND_EVERY = 0.1
 """Seconds between two passes over all hosts."""
 
@@ -43,6 +51,8 @@ class Fleet:
             HostChannel(host, engine, HostMirror(self._find_job, self._admit, joint=joint), every)
             for host in dict.fromkeys(hosts)
         ]
+        if not isinstance(engine, StepEngine):
+            allow_open_files(DESCRIPTORS * len(self._channels) + OTHER_FILES)
         self._engine = engine
         self._commands: list[AgentCommand] = []
         self._polled = self._noted = time.monotonic()
@@ -148,11 +158,12 @@ class Fleet:
         for command in self._commands:
             command.tend()
         due = [channel for channel in self._channels if channel.is_due()]
+        opening = sum(not command.is_heard for command in self._commands)
         if not isinstance(self._engine, StepEngine) or len(due) <= self._engine.most_alone:
-            for channel in due:
+            first = sorted(due, key=_failures)[: max(0, MOST_OPENING - opening)]
+            for channel in first:
                 self._open_alone(channel)
             return
-        opening = sum(not command.is_heard for command in self._commands)
         self._has_steps = True
         for group in list(self._group(due))[: max(0, self._engine.most_alone - opening)]:
             self._open_step(self._engine, group)

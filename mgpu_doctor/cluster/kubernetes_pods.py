@@ -15,6 +15,7 @@ from mgpu_doctor.cluster.engine import (
     Trouble,
     find_python_trouble,
     last_line,
+    require_at_most,
     run_listing,
 )
 from mgpu_doctor.errors import NOTHING_EXAMINED, WRONG_USAGE, DoctorError
@@ -30,6 +31,8 @@ INDEXES = (
 """Labels that number the pods of a job, the coarser ones first."""
 FIRST_ROLES = ("chief", "master", "launcher")
 NAME_LABELS = (f"{_JOBSET}/jobset-name", f"{_KUBEFLOW}/job-name", f"{_JOB}/job-name")
+MOST_PODS = 128
+"""Each takes a kubectl process here, of 46 MB or more: 6 GB."""
 _WHERE = "where kubectl works"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _SELECTOR = re.compile(r"[^-\s][^\x00-\x1f]{0,1000}")
@@ -126,6 +129,7 @@ def find_pods(selector: str, namespace: str | None) -> tuple[tuple[str, ...], Ku
     names = tuple(pod.metadata.name for pod in sorted(there, key=_order))
     if not names or not all(map(_NAME.fullmatch, names)):
         raise _explain_none(selector, pods)
+    require_at_most(MOST_PODS, len(names), "kubectl")
     return names, engine
 
 

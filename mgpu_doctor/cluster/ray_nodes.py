@@ -14,12 +14,15 @@ from mgpu_doctor.cluster.engine import (
     Trouble,
     find_python_trouble,
     last_line,
+    require_at_most,
     run_listing,
 )
 from mgpu_doctor.errors import NOTHING_EXAMINED, WRONG_USAGE, DoctorError
 
 ANY = "auto"
 """The address of the cluster that runs on this machine, or that RAY_ADDRESS names."""
+MOST_NODES = 64
+"""Each takes a Python process here that has imported Ray. A choice."""
 SECONDS_TO_CONNECT = 10.0
 RELAY = (sys.executable, "-m", "mgpu_doctor.cluster.ray_relay")
 _ADDRESS = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9:/.\[\]_-]{0,254}")
@@ -66,6 +69,7 @@ def find_ray_nodes(address: str) -> tuple[tuple[str, ...], Ray]:
     if not rows:
         sentence = f"the Ray cluster at {address} shows no living node: try `ray list nodes`."
         raise DoctorError(sentence, NOTHING_EXAMINED)
+    require_at_most(MOST_NODES, len(rows), "Ray")
     names = [name for _, name in rows]
     nodes = {name if names.count(name) == 1 else f"{name}-{node[:8]}": node for node, name in rows}
     return tuple(nodes), Ray(address, nodes)

@@ -8,10 +8,8 @@ is read. Only `diagnose` judges them: it reads all output."""
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +28,7 @@ from mgpu_doctor.live.job_progress import measure_progress
 from mgpu_doctor.live.rank_map import RankMap, map_ranks
 from mgpu_doctor.live.step_heatmap import Heatmap, make_heatmap
 from mgpu_doctor.recording.box import Box, BoxFile, BoxReader
+from mgpu_doctor.recording.open_files import allow_open_files
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
 MOST_BYTES = 1 << 18
@@ -222,16 +221,6 @@ class Watch:
         boxes = len(find_boxes(self._recording, {}))
         self._most_records = MOST_RECORDS // max(1, boxes)
         self._most_readers = allow_open_files(min(boxes, MOST_READERS) + OTHER_FILES) - OTHER_FILES
-
-
-def allow_open_files(wanted: int) -> int:
-    """Raises the limit of open files as far as needed and possible; how many may be open."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def refreshed(old: Diagnosis, case: Case) -> Diagnosis:

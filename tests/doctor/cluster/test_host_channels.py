@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,10 +19,10 @@ from mgpu_doctor.case.model import State
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.cluster.agent_command import AgentCommand
 from mgpu_doctor.cluster.agent_program import TOO_OLD, remote_command
-from mgpu_doctor.cluster.engine import start_agent
+from mgpu_doctor.cluster.engine import Trouble, start_agent
 from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_channel import SILENCE, HostChannel, Link
-from mgpu_doctor.cluster.host_fleet import Fleet
+from mgpu_doctor.cluster.host_fleet import MOST_OPENING, Fleet
 from mgpu_doctor.cluster.openssh import OpenSsh
 from mgpu_doctor.recording.box import read_box
 from tests.support.host_frames import HostFrames
@@ -115,7 +115,7 @@ def test_the_agent_ends_with_its_channel(rank: NodeRank) -> None:
 
 READER = """\
 import sys, time
-from mgpu_doctor.cluster.host_fleet import Fleet
+from mgpu_doctor.cluster.host_fleet import MOST_OPENING, Fleet
 from tests.support.node_ranks import ShellEngine
 fleet = Fleet(["here"], ShellEngine(), 0.05)
 fleet.wait_until_read(30)
@@ -353,6 +353,35 @@ def test_a_newer_python_beside_an_old_one_is_used(tmp_path: Path) -> None:
     newer.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     newer.chmod(0o700)
     assert run_with_path(tmp_path).returncode == 0
+
+
+def test_only_some_hosts_are_connected_to_at_the_same_time() -> None:
+    hosts = [f"host{number}" for number in range(MOST_OPENING + 8)]
+    slow = ("/bin/sh", "-c", "exec sleep 100")
+    bad = ("/bin/sh", "-c", "exit 1")
+    commands: dict[str, Sequence[str]] = dict.fromkeys(hosts[4:], slow)
+    commands |= dict.fromkeys(hosts[:4], bad)
+    with Fleet(hosts, ShellEngine(commands)) as fleet:
+        fleet.poll(0.0)
+        assert len(fleet._commands) == MOST_OPENING
+        assert all(channel.command is None for channel in fleet.channels[MOST_OPENING:])
+        end = time.monotonic() + 30
+        while fleet.channels[MOST_OPENING + 3].command is None:  # before the bad ones, once more
+            assert time.monotonic() < end
+            fleet.poll(0.05)
+        opened = [channel.host for channel in fleet.channels if channel.command is not None]
+        assert opened == hosts[4 : MOST_OPENING + 4]
+
+
+def test_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    trouble = start_agent(ShellEngine(), "a")
+    assert isinstance(trouble, Trouble)
+    assert trouble.reason.endswith("cannot be started: Too many open files")
+    assert "ulimit -n" in trouble.remedy
 
 
 class Clock:

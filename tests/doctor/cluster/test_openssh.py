@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mgpu_doctor.cluster.openssh import OpenSsh, parse_hosts
+from mgpu_doctor.cluster.openssh import MOST_HOSTS, OpenSsh, parse_hosts
 from mgpu_doctor.errors import DoctorError
 
 CHANGED = """\
@@ -62,3 +62,10 @@ def test_messages(code: int, text: str, reason: str, remedy: str) -> None:
     trouble = OpenSsh().explain("node-b", code, text)
     assert reason in trouble.reason
     assert remedy in trouble.remedy
+
+
+def test_more_hosts_than_ssh_processes_make_sense() -> None:
+    names = ",".join(f"node{number}" for number in range(MOST_HOSTS + 1))
+    assert len(parse_hosts(names.rpartition(",")[0])[0]) == MOST_HOSTS
+    with pytest.raises(DoctorError, match=r"^513 hosts would take as many processes of ssh here"):
+        parse_hosts(names)
