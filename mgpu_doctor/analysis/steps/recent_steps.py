@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,10 @@ TIMED_STEPS = 80
 """The same for ranks on devices, which may time only one step in many: twice the 40."""
 SECONDS = 60.0
 """Jobs with short steps keep more of them, so that events every few seconds appear repeatedly."""
+
+LATE = 2.0
+"""Seconds after which the end of a process is seen on a busy host, at most: other ranks notice it
+at once. A choice."""
 
 
 def recent(case: Case, *, steps: int = STEPS, seconds: float = SECONDS) -> Case:
@@ -33,12 +38,18 @@ def recent(case: Case, *, steps: int = STEPS, seconds: float = SECONDS) -> Case:
 
 def unmoved(case: Case) -> Case:
     """The case without outdated stack samples and flight-recorder dumps: those taken before the
-    newest step ended, and all of them once the job has completed."""
+    newest step ended, and all of them once the job has completed. If the job was asked to end, a
+    step that ended after a first rank had is no progress: an exception in its collective ended
+    it."""
     if not case.job_snapshots and not case.flights:
         return case
     if case.job.outcome is Outcome.COMPLETED:
         return replace(case, job_snapshots=(), flights=())
-    moved = max((end for rank in case.ranks if (end := _newest(rank)) is not None), default=None)
+    ends = [rank.ended for rank in case.ranks if rank.ended is not None]
+    stopped = min(ends, default=math.inf) - LATE if case.job.asked is not None else math.inf
+    moved = max(
+        (at for rank in case.ranks if (at := _newest(rank, stopped)) is not None), default=None
+    )
     if moved is None:
         return case
     return replace(
@@ -48,11 +59,14 @@ def unmoved(case: Case) -> Case:
     )
 
 
-def _newest(rank: Rank) -> float | None:
-    """End of the rank's newest step, in seconds since the epoch."""
+def _newest(rank: Rank, stopped: float) -> float | None:
+    """End of the rank's newest step, in seconds since the epoch; its start if it ended only after
+    the moment `stopped`."""
     if not len(rank.steps):
         return None
-    return float(rank.steps["end_ns"][-1]) * 1e-9 + rank.clock_offset
+    newest = rank.steps[-1]
+    end = float(newest["end_ns"]) * 1e-9 + rank.clock_offset
+    return end if end <= stopped else end - float(newest["wall_ns"]) * 1e-9
 
 
 def _within(records: Records, seconds: float) -> int:

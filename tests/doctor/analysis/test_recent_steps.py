@@ -94,6 +94,19 @@ def test_what_the_job_has_outlived_is_reported_no_more() -> None:
     assert left.flights == case.flights[2:]
 
 
+def test_a_step_that_ends_because_the_others_were_stopped_is_no_progress() -> None:
+    """Its collective raised an exception once the first rank was gone: the hang was before."""
+    case = looked_at(-0.01, -0.001, 5.0)
+    end = case.job_snapshots[-1].at - 5.0
+    step = float(case.ranks[0].steps["wall_ns"][-1]) * 1e-9
+    assert step > 0.01
+    for ended, kept in ((end + 0.1, 3), (end + 60.0, 1)):
+        ranks = (replace(case.ranks[0], ended=ended), *case.ranks[1:])
+        stopped = replace(case, ranks=ranks, job=replace(case.job, asked="SIGTERM"))
+        assert len(unmoved(stopped).job_snapshots) == kept
+        assert len(unmoved(replace(stopped, job=case.job)).job_snapshots) == 1
+
+
 def test_nothing_stands_in_a_job_that_has_completed() -> None:
     case = looked_at(5.0)
     left = unmoved(replace(case, job=replace(case.job, outcome=Outcome.COMPLETED)))
