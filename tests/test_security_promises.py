@@ -17,6 +17,7 @@ MAY_USE_IT = {
     "mgpu_doctor/export/http_server.py",
     "mgpu_doctor/export/http_request.py",
     "mgpu_doctor/launch/job_console.py",  # a socketpair to the job
+    "mgpu_doctor/launch/job_nodes.py",  # looks up the name at which nodes meet
     "mgpu_doctor/launch/private_view.py",  # sets up loopback in a network namespace of its own
     "mgpu_doctor/plan/fork_server.py",  # the same to its children, as in the next three
     "mgpu_doctor/plan/tracing/tracing_server.py",

@@ -14,27 +14,23 @@ from mgpu_doctor.case.model import Gap, Unexamined
 from mgpu_doctor.case.untrusted_json import Json
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import Box, BoxFile
-from mgpu_doctor.recording.live_recordings import belongs
+from mgpu_doctor.recording.live_recordings import find_outside
 from mgpu_doctor.recording.parallel_boxes import Read
 
 MOST_BOXES = 32_768
-MOST_HOSTS = 8192
+MOST_HOSTS, MOST_TASKS = 8192, 1024
 LONGEST = 5000
 """Most characters of a reason, which may contain a whole path."""
 MOST_REPORTED = 8
 """Unreadable boxes that are reported one by one."""
 
 
-def find_boxes(path: Path, info: Mapping[str, Json]) -> list[BoxFile]:
-    """Every box file: in the recording, beside its samples, or in its folder of live boxes. A file
-    that has several names is one box."""
+def find_boxes(path: Path, infos: Iterable[Mapping[str, Json]]) -> list[BoxFile]:
+    """Every box file: in the recording, beside its samples, or in the folders of live boxes that
+    `infos`, its `recording.json` and those of its parts on this host, name. A file that has several
+    names is one box."""
     folders = [(path, path), *((path, folder / layout.BOXES) for folder in host_folders(path))]
-    outside, key = (
-        untrusted_json.text(info.get("boxes"), 4000),
-        untrusted_json.text(info.get("boxes_key"), 100),
-    )
-    if outside is not None and belongs(outside, key):
-        folders.append((Path(outside), Path(outside)))
+    folders += [(outside, outside) for outside in find_outside(infos)]
     by_name: dict[str, tuple[int, BoxFile]] = {}
     for root, folder in folders:
         for entry in entries_below(root, folder):
@@ -62,6 +58,14 @@ def host_folders(path: Path) -> list[Path]:
     """The folder of each host, with its samples and boxes, by name."""
     entries = entries_below(path, path / layout.HOSTS)
     return [entry.path for entry in entries if entry.is_folder][:MOST_HOSTS]
+
+
+def part_folders(root: Path, host: Path) -> list[tuple[int, Path]]:
+    """Number and folder of each task of a host that wrote into the recording `root`: with its
+    `recording.json`, its `end.json` and its console."""
+    entries = entries_below(root, host / layout.TASKS)
+    numbered = [entry for entry in entries if entry.is_folder and entry.name.isdecimal()]
+    return [(0, host), *((int(task.name), task.path) for task in numbered[:MOST_TASKS])]
 
 
 def readable_boxes(read: Sequence[Read], unexamined: list[Unexamined]) -> list[Box]:

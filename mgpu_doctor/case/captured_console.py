@@ -12,7 +12,7 @@ from mgpu_probes.outside.console_errors import Failure
 from mgpu_probes.outside.terminal_text import clean, clean_line
 from mgpu_probes.outside.tracebacks import Frame, Traceback
 
-from mgpu_doctor.case.box_files import host_folders
+from mgpu_doctor.case.box_files import host_folders, part_folders
 from mgpu_doctor.case.model import Console, Error, LoggedEnd, Rank
 from mgpu_doctor.case.untrusted_json import read_bounded
 from mgpu_doctor.case.user_code import is_user_code
@@ -32,7 +32,9 @@ def read_streams(recording: Path, most: int = MOST_BYTES) -> dict[str, list[str]
     `most`: bytes that are read of a file."""
     streams: dict[str, list[str]] = {}
     folders = {"": recording}
-    folders |= {f"{host.name} ": host for host in host_folders(recording)}
+    for host in host_folders(recording):
+        for task, folder in part_folders(recording, host):
+            folders[f"{host.name} task {task} " if task else f"{host.name} "] = folder
     for whose, folder in folders.items():
         for stream in STREAMS:
             raw = b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from pathlib import Path
 
+from mgpu_doctor.case.box_files import part_folders
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.case.ending_records import Ending, ending_of
 from mgpu_doctor.case.model import Gap, Unexamined
@@ -21,9 +22,10 @@ def read_endings(
     none. `until`: records written later are left out (replay)."""
     endings: list[Ending] = []
     gaps: dict[str, Unexamined] = {}
-    for host in hosts:
+    parts = ((host, part) for host in hosts for _, part in part_folders(root, host))
+    for host, part in parts:
         try:
-            ending = ending_of(host.name, read_object(host / layout.ENDING, root=root))
+            ending = ending_of(host.name, read_object(part / layout.ENDING, root=root))
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:

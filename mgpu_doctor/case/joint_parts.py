@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 from mgpu_probes.outside.untrusted_files import open_below
 
+from mgpu_doctor.case.box_files import part_folders
 from mgpu_doctor.case.job_snapshots import JobSnapshot, decode_job_snapshot
 from mgpu_doctor.case.joint_snapshots import join_snapshots
 from mgpu_doctor.case.model import Unexamined
@@ -49,24 +50,37 @@ class JointParts:
 
 def read_parts(roots: Sequence[Path], hosts: Sequence[Path]) -> JointParts:
     """The parts below the folders `hosts` of the recordings `roots`, which are of one job."""
-    parts = {host.name: host for host in hosts if (host / INFO).is_file()}
+    parts = {
+        host.name: [part for _, part in part_folders(_root(host), host) if (part / INFO).is_file()]
+        for host in hosts
+    }
+    parts = {name: folders for name, folders in parts.items() if folders}
     if not parts:
         return JointParts()
     wholes = [_read(root / END, root) for root in roots]
     wholes = [whole for whole in wholes if whole]
-    read = {name: _read(host / END, _root(host)) for name, host in parts.items()}
-    ends = {name: end for name, end in read.items() if end}
-    open_ = [name for name in parts if name not in ends]
+    roots_of = {host.name: _root(host) for host in hosts}
+    read = {
+        name: [_read(part / END, roots_of[name]) for part in folders]
+        for name, folders in parts.items()
+    }
+    ends = [end for name in parts for end in read[name] if end]
+    open_ = [name for name in parts if not all(read[name])]
     known = {name: state for whole in wholes for name, state in _texts(whole, UNFINISHED).items()}
     lost = {name for name in open_ if known.get(name) == LOST}
     if open_ and not wholes:
-        lost |= _find_silent({name: parts[name] for name in open_}, parts, ends)
+        touched = {
+            name: max(_find_touched(part, roots_of[name]) for part in folders)
+            for name, folders in parts.items()
+        }
+        newest = time.time() if ends else max(touched.values())
+        lost |= {name for name in open_ if newest - touched[name] > FRESH}
     end: Mapping[str, Json] = {}
-    if wholes or len(ends) + len(lost) == len(parts):
-        end = combine_ends(list(ends.values())) if ends else {}
+    if wholes or set(open_) <= lost:
+        end = combine_ends(ends) if ends else {}
     return JointParts(
         end,
-        {name: name in ends or name in lost for name in parts},
+        {name: name not in open_ or name in lost for name in parts},
         tuple(sorted(lost)),
         (
             *(_list_unseen(wholes) if len(roots) == 1 else ()),
@@ -88,20 +102,10 @@ def _list_running(hosts: Sequence[str]) -> tuple[Unexamined, ...]:
     return tuple(Unexamined(f"host {name}", reason, "examine it again later") for name in named)
 
 
-def _find_silent(
-    open_: Mapping[str, Path], parts: Mapping[str, Path], ends: Mapping[str, object]
-) -> set[str]:
-    """Of parts without an end, those that nobody touches any more although others went on, or
-    ended."""
-    touched = {name: _find_touched(host) for name, host in parts.items()}
-    newest = time.time() if ends else max(touched.values())
-    return {name for name in open_ if newest - touched[name] > FRESH}
-
-
-def _find_touched(host: Path) -> float:
-    """When the node last showed that it writes its part."""
+def _find_touched(part: Path, root: Path) -> float:
+    """When a node last showed that it writes a part."""
     try:
-        descriptor = open_below(_root(host), host / INFO)
+        descriptor = open_below(root, part / INFO)
     except OSError:
         return 0.0
     try:

@@ -48,6 +48,7 @@ from mgpu_doctor.case.treatment_proofs import read_applied, read_tried
 from mgpu_doctor.case.untrusted_json import Json
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import Box, BoxFile, read_box
+from mgpu_doctor.recording.live_recordings import read_tasks
 from mgpu_doctor.recording.parallel_boxes import reading
 
 MOST_SAMPLES_BYTES = 20 << 20
@@ -84,10 +85,10 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
     unexamined: list[Unexamined] = []
     lines = RecordedLines(unexamined)
     info = _info(path, unexamined)
-    hosts = [*{host.name: host for root in roots for host in box_files.host_folders(root)}.values()]
+    hosts = _choose_hosts(roots)
     own = {root: _own_info(root) or (info if root == path else {}) for root in roots}
     later: list[Unexamined] = []
-    found = [file for root in roots for file in box_files.find_boxes(root, own[root])]
+    found = _find_boxes(roots, own, hosts)
     with reading(found, read) as read_all:
         host_samples = RecordedLines(later).of(  # boxes are read meanwhile
             hosts, layout.HOST_SAMPLES, decode_host_sample, most=MOST_SAMPLES_BYTES
@@ -188,6 +189,28 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
     )
 
 
+def _choose_hosts(roots: Iterable[Path]) -> list[Path]:
+    """A folder of each host. Of copies in several recordings, one that was brought to its end."""
+    chosen: dict[str, Path] = {}
+    for root in roots:
+        for host in box_files.host_folders(root):
+            if host.name not in chosen or not (chosen[host.name] / layout.END).is_file():
+                chosen[host.name] = host
+    return list(chosen.values())
+
+
+def _find_boxes(
+    roots: Sequence[Path], infos: Mapping[Path, Mapping[str, Json]], hosts: Sequence[Path]
+) -> list[BoxFile]:
+    """The boxes of all recordings. Of copies of a box, that of the host's folder in `hosts`."""
+    found: dict[str, BoxFile] = {}
+    for root in roots:
+        for file in box_files.find_boxes(root, (infos[root], *read_tasks(root))):
+            if file.path.name not in found or file.path.parent.parent in hosts:
+                found[file.path.name] = file
+    return list(found.values())
+
+
 def _number_pids(ranks: Iterable[Rank], snapshots: Sequence[JobSnapshot]) -> list[Rank]:
     """The ranks with what snapshots of several hosts add to their pids."""
     hosts = snapshots[-1].hosts if snapshots else ()
@@ -231,7 +254,7 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
     try:
         info = untrusted_json.read_object(path / layout.INFO, root=path)
     except FileNotFoundError:
-        if box_files.find_boxes(path, {}):
+        if box_files.find_boxes(path, ()):
             return {}
         raise NotARecording(
             f"{path} is not a recording: it contains neither {layout.INFO} nor black boxes; "
@@ -239,7 +262,7 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
         ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        if not box_files.find_boxes(path, {}):
+        if not box_files.find_boxes(path, ()):
             raise NotARecording(
                 f"{path / layout.INFO} cannot be read ({reason}) and there are no black boxes "
                 "beside it; look at the folder's permissions or record the job again."

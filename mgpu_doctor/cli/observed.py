@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -101,14 +102,15 @@ def run_observed(
     except CannotStartError as failure:
         print_message(str(failure))
         raise click.exceptions.Exit(failure.code) from None
+    leads = observed.leads
     if group is not None and observed.recording is not None:
         try:
-            group.finish(observed, observed.recording, quiet=quiet)
+            leads = group.finish(observed, observed.recording, quiet=quiet)
         except KeyboardInterrupt:
             print_message("the other nodes were not waited for.")
         except Exception as error:  # it must not change the exit code of the job
             print_message(f"the nodes were not joined ({type(error).__name__}: {error}).")
-    if observed.recording is not None and observed.leads and not silent:
+    if observed.recording is not None and leads and not silent:
         try:
             diagnosis = _report_diagnosis(observed.recording, json_out, quiet)
             if notices is not None:
@@ -153,7 +155,10 @@ def _send_end(notices: JobNotices, exit_code: int, diagnosis: Diagnosis | None) 
 
 def _make_alarm(on_hang: OnHang, quiet: bool, notices: JobNotices | None, recording: Path) -> Alarm:
     """What to print and do when the job hangs, after its evidence was recorded. It is stopped as by
-    a SIGTERM that we get: passed on, and recorded as what asked the job to end."""
+    a SIGTERM that we and the other tasks on this host get: passed on, and recorded as what asked
+    the job to end."""
+    from mgpu_doctor.recording.live_recordings import list_task_recorders
+
     if notices is not None:
         notices.watch(recording)
 
@@ -173,7 +178,9 @@ def _make_alarm(on_hang: OnHang, quiet: bool, notices: JobNotices | None, record
     def react_to_hang(seconds: float) -> None:
         if on_hang is OnHang.stop:
             print_message(f"stopping the job: no progress for {seconds:.0f} s (--on-hang=stop).")
-            os.kill(os.getpid(), signal.SIGTERM)
+            for pid in (os.getpid(), *list_task_recorders(recording)):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
 
     return Alarm(report_hang, react_to_hang)
 

@@ -21,11 +21,13 @@ BoxPath = Annotated[
     str, Meta(max_length=4096, pattern=r"^(/|.*/)[^./\x00-\x1f][^/\x00-\x1f]{0,200}\.box$")
 ]
 RingName: TypeAlias = Literal["steps", "events", "device"]
-FileName: TypeAlias = Literal[
-    "recording.json", "end.json", "exits.jsonl", "ending.json", "host.jsonl", "devices.jsonl",
-    "console/console.log", "console/console.log.1", "console/stdout.log", "console/stdout.log.1",
-    "console/stderr.log", "console/stderr.log.1",
-]  # fmt: skip
+FileName = Annotated[
+    str,
+    Meta(
+        pattern=r"^((exits|host|devices|looks)\.jsonl|flight/[0-9]{1,10}\.json|(tasks/[0-9]{1,4}/)?"
+        r"((recording|end|ending)\.json|console/(console|stdout|stderr)\.log(\.1)?))\Z"
+    ),
+]
 
 
 class _Message(Struct, tag_field="kind", frozen=True):

@@ -15,6 +15,7 @@ from typing import Any
 
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.node.channel_frames import BadStream
+from mgpu_probes.outside.node.file_stream import OBJECTS
 
 from mgpu_doctor import __version__
 from mgpu_doctor.case.joint_snapshots import join_snapshots
@@ -107,11 +108,12 @@ class GatheredJob:
     def add_part(self, host: str, name: FileName, body: bytes, *, anew: bool) -> None:
         """Appends a part of a file of the host's own recording. `anew`: it is the first one, of a
         file that may have replaced another. Raises BadStream, and OSError without a change."""
-        if name in ("recording.json", "end.json"):
+        path = self.folder / layout.HOSTS / host / name
+        private_folder(path.parent)
+        if path.name in (layout.INFO, layout.END):
             self._learn(host, name, body)
             return
-        path = private_folder((self.folder / layout.HOSTS / host / name).parent) / Path(name).name
-        if name.endswith(".json"):
+        if path.name in OBJECTS:
             write_whole(path, body)
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 from mgpu_probes.outside.node.channel_frames import BadStream, RawFrame
-from mgpu_probes.outside.node.file_stream import CONSOLE
+from mgpu_probes.outside.node.file_stream import OBJECTS
 
 from mgpu_doctor.case.job_snapshots import decode_job_snapshot
 from mgpu_doctor.cluster.agent_messages import (
@@ -41,10 +41,10 @@ from mgpu_doctor.cluster.host_request import HostRequest
 from mgpu_doctor.recording.boxheader import BadBox
 from mgpu_doctor.recording.layout import EXITS, HOST_SAMPLES
 
-MOST_JOBS, MOST_BOXES = 256, 4096
+MOST_JOBS, MOST_BOXES, MOST_FILES = 256, 4096, 4096
 _TIMES = ("at", "started", "ended")
-_WITHOUT_TIMES = frozenset(("ending.json", *CONSOLE))
-"""Files whose times stay those of their host."""
+_WITHOUT_TIMES = ("ending.json", "console/", "flight/")
+"""What is in the names of files whose times stay those of their host."""
 JobKey = tuple[str, ...]
 """Equal for the parts of one job on several hosts."""
 
@@ -258,6 +258,8 @@ class HostMirror:
 
     def _add_part(self, message: NewPart, body: bytes, host: str) -> None:
         files = self._files.setdefault(self._paths.get(message.job, ""), {})
+        if message.name not in files and len(files) >= MOST_FILES:
+            raise BadStream("it sends more files than a recording has")
         mark, sent = files.get(message.name, ("", 0))
         if message.at not in (0, sent) or (message.at and message.mark != mark):
             raise BadStream(f"it sends parts of {message.name} in a wrong order")
@@ -292,9 +294,9 @@ class HostMirror:
 def _shift_times(name: str, body: bytes, ahead: float) -> bytes:
     """A part of a file, with times of a clock that is behind the one of its host by `ahead`
     seconds. What cannot be read stays as it is."""
-    if not ahead or name in _WITHOUT_TIMES:
+    if not ahead or any(part in name for part in _WITHOUT_TIMES):
         return body
-    if name.endswith(".json"):
+    if name.endswith(OBJECTS):
         return _shift_object(body, ahead)
     return b"\n".join(_shift_object(line, ahead) for line in body.split(b"\n"))
 

@@ -22,6 +22,7 @@ from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.host_mirror import HostRefused
 from mgpu_doctor.errors import DoctorError
+from mgpu_doctor.recording.joint_recordings import host_of, list_parts
 from mgpu_doctor.recording.layout import END, HOSTS, INFO
 from mgpu_doctor.recording.write import write_whole
 
@@ -33,11 +34,13 @@ SHARES = "it writes into the same folder"
 
 
 class Request(TypedDict):
-    """What to fetch. `own`: this host; `joint`: the key of the recording. Either `slurm`, the job
+    """What to fetch. `own`: this host; `node`: what Slurm calls it; `joint`: the key of the
+    recording. Either `slurm`, the job
     and its nodes as Slurm lists them, or `hosts`, as `--hosts` has them."""
 
     folder: str
     own: str
+    node: str
     joint: str
     slurm: tuple[str, str] | None
     hosts: str | None
@@ -97,7 +100,9 @@ def gather(request: Request, stop: int) -> dict[str, str]:
 def _is_missing(folder: Path, state: HostState) -> bool:
     """Whether something that a host recorded may not be here."""
     shares = state.trouble is not None and state.trouble.reason == SHARES
-    has_all = (folder / HOSTS / (state.node or state.name) / END).exists()
+    host = state.node or state.name
+    parts = [part for part in list_parts(folder) if host_of(part) == host]
+    has_all = parts and all((folder / HOSTS / part / END).exists() for part in parts)
     return state.link is not Link.LIVE and not shares and not has_all
 
 
@@ -107,21 +112,11 @@ def _find_hosts(request: Request) -> tuple[Sequence[str], Engine]:
         from mgpu_doctor.cluster.slurm_nodes import Slurm, expand_nodes
 
         job, nodes = request["slurm"]
-        here = os.environ.get("SLURMD_NODENAME", request["own"])
-        named = expand_nodes(nodes, job)
-        _forget_step()
-        return [name for name in named if name != here], Slurm(job)
+        return [name for name in expand_nodes(nodes, job) if name != request["node"]], Slurm(job)
     from mgpu_doctor.cluster.openssh import parse_hosts
 
     names, engine = parse_hosts(request["hosts"] or "")
     return [name for name in names if name != request["own"]], engine
-
-
-def _forget_step() -> None:
-    """Removes what the step of the job sets for `srun` below it, such as its CPUs and tasks."""
-    for name in list(os.environ):
-        if name.startswith(("SLURM_", "SRUN_")) and name != "SLURM_CONF":
-            del os.environ[name]
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ has blocked the signals it handles, or they would receive them and end the docto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -60,8 +60,10 @@ def keep(recording: RunRecording, pid: int, unchanged: Callable[[], bool]) -> bo
     job = jobs.find(pid)
     if job is None or recording.folder is None or recording.boxes is None:
         return False
-    job = _numbered(job, recording.boxes)
-    sockets = _sockets(job, recording.boxes)
+    folders = recording.list_box_folders()
+    boxes = [path for folder in folders for path in folder.glob("*.box")][:MOST]
+    job = _numbered(job, boxes)
+    sockets = _sockets(job, folders)
     aids = {pid: Aid(worker_socket=path) for pid, path in sockets.items()}
     lines = []
     for number in range(LOOKS):
@@ -69,7 +71,7 @@ def keep(recording: RunRecording, pid: int, unchanged: Callable[[], bool]) -> bo
             return False
         lines.append(take_snapshot(job, aids=aids))
     seen = [snapshot for line in lines if (snapshot := read_job_snapshot(line)) is not None]
-    hang = analyse_hang(seen, _positions(recording.boxes))
+    hang = analyse_hang(seen, _positions(boxes))
     waits = hang is not None and bool(hang.waiting)
     host = recording.folder / layout.HOSTS / recording.host
     file = Lines(host / layout.LOOKS, LOOKS_LIMIT, samples=False)
@@ -82,12 +84,12 @@ def keep(recording: RunRecording, pid: int, unchanged: Callable[[], bool]) -> bo
     return True
 
 
-def _numbered(job: RunningJob, boxes: Path) -> RunningJob:
+def _numbered(job: RunningJob, boxes: Sequence[Path]) -> RunningJob:
     """Returns the job with rank numbers that only the boxes contain, as with Ray Train."""
     if all(rank.rank is not None for rank in job.ranks):
         return job
     rank_of_pid = {}
-    for path in list(boxes.glob("*.box"))[:MOST]:
+    for path in boxes:
         with suppress(BadBox, OSError):
             identity = read_box(path).identity
             rank_of_pid[identity.pid] = identity.rank
@@ -100,10 +102,10 @@ def _numbered(job: RunningJob, boxes: Path) -> RunningJob:
     return replace(job, processes=tuple(numbered))
 
 
-def _positions(boxes: Path) -> dict[int, DevicePosition]:
+def _positions(boxes: Sequence[Path]) -> dict[int, DevicePosition]:
     """Returns pid -> device position, for the ranks where it is known."""
     positions = {}
-    for path in list(boxes.glob("*.box"))[:MOST]:
+    for path in boxes:
         with suppress(BadBox, OSError):
             box = read_box(path)
             position = position_of(box)
@@ -112,9 +114,14 @@ def _positions(boxes: Path) -> dict[int, DevicePosition]:
     return positions
 
 
-def _sockets(job: RunningJob, boxes: Path) -> dict[int, str]:
+def _sockets(job: RunningJob, folders: Sequence[Path]) -> dict[int, str]:
     """Returns pid -> socket of an instrumented rank."""
-    sockets = {rank.pid: next(boxes.glob(f"*.{rank.pid}.*.sock"), None) for rank in job.ranks}
+    sockets = {
+        rank.pid: next(
+            (path for folder in folders for path in folder.glob(f"*.{rank.pid}.*.sock")), None
+        )
+        for rank in job.ranks
+    }
     return {pid: str(path) for pid, path in sockets.items() if path is not None}
 
 

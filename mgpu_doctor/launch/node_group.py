@@ -1,5 +1,6 @@
 """The nodes of a job while they are recorded: the first one fetches the parts of the others where
-they write on disks of their own, waits for them, and says what it could not see."""
+they write on disks of their own, waits for them, and says what it could not see. So does the
+second one, which speaks for the job if the first is lost."""
 
 from __future__ import annotations
 
@@ -7,15 +8,25 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from mgpu_probes.outside.jobs.rank_environment import VARIABLES
 
 from mgpu_doctor.formatting import format_count
 from mgpu_doctor.launch.job_nodes import JobNodes
 from mgpu_doctor.launch.messages import print_message
-from mgpu_doctor.launch.node_parts import await_parts, finish_job
+from mgpu_doctor.launch.node_parts import (
+    await_parts,
+    find_lost_first,
+    finish_job,
+    list_unfinished,
+)
 from mgpu_doctor.launch.observe import Observed
-from mgpu_doctor.recording.joint_recordings import find_parts, name_host
+from mgpu_doctor.recording.joint_recordings import host_of, list_parts, name_host, name_part
+from mgpu_doctor.recording.kept_recordings import read_object
+from mgpu_doctor.recording.layout import INFO
 
 SECONDS_TO_ANSWER = 5.0
 """For the process that fetches, at the end."""
@@ -33,24 +44,26 @@ class NodeGroup:
     def __init__(self, nodes: JobNodes, hosts: str | None) -> None:
         self._nodes = nodes
         self._hosts = hosts
+        self._own = name_part(name_host(), nodes.task)
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
     def follows(self) -> bool:
-        """Whether another node speaks for the job, as far as that is known before it starts."""
-        return bool(self._nodes.number)
+        """Whether another process speaks for the job, as far as that is known before it starts."""
+        return self._nodes.first is False
 
     def begin(self, folder: Path) -> None:
         """Fetches the parts of nodes that do not write into this folder, if there is a way to."""
-        here = len(list(find_parts(folder)))
         slurm = self._nodes.slurm, os.environ.get("SLURM_STEP_NODELIST")
-        if self._nodes.number != 0 or here >= self._nodes.count:
+        speaks = self._nodes.first or self._nodes.second
+        if not speaks or len(list_parts(folder)) >= self._nodes.tasks:
             return
         if self._hosts is None and None in slurm:
             return
         request = {
             "folder": str(folder),
             "own": name_host(),
+            "node": os.environ.get("SLURMD_NODENAME", name_host()),
             "joint": self._nodes.key,
             "slurm": slurm if self._hosts is None else None,
             "hosts": self._hosts,
@@ -61,26 +74,28 @@ class NodeGroup:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                env=_leave_job(os.environ),
                 cwd="/",
                 start_new_session=True,  # the terminal's signals are for the job
             )
 
-    def finish(self, observed: Observed, folder: Path, *, quiet: bool) -> None:
-        """Waits for the other nodes, and notes how the job ended on all of them. Another node than
-        the first prints one line, and notes how the job ended on it if it has the folder alone."""
-        if not observed.leads:
-            alone = len(list(find_parts(folder))) == 1
-            if alone:
-                finish_job(folder, {}, self._name_missing(folder))
-            if not quiet:
-                self._point_to(folder, alone=alone)
-            return
+    def finish(self, observed: Observed, folder: Path, *, quiet: bool) -> bool:
+        """Waits for the other nodes, and notes how the job ended on all of them; whether this
+        process reports about it. Another than the first prints one line, and notes what it knows
+        of the end if no other node writes into its folder."""
+        lost = None if observed.leads else self._find_lost_first(observed, folder)
+        if lost is None and not observed.leads:
+            self._follow(folder, quiet=quiet)
+            return False
+        if lost is not None and not quiet:
+            print_message(f"host {host_of(lost)}, the first node, was lost: this node reports.")
         unfinished = await_parts(
             folder,
-            name_host(),
-            self._nodes.count,
+            self._own,
+            self._nodes.tasks,
             observed.seconds,
             hurry=observed.asked,
+            lost=() if lost is None else [lost],
             still_gathers=lambda: self._child is not None and self._child.poll() is None,
         )
         unseen = self._stop() or self._name_missing(folder)
@@ -90,10 +105,28 @@ class NodeGroup:
                 f"{', '.join(unseen)}: {'; '.join(unseen.values())}. Only what is in {folder} is "
                 f"examined. {_JOIN}"
             )
+        return True
+
+    def _find_lost_first(self, observed: Observed, folder: Path) -> str | None:
+        """The part of the first node, if it was lost and this node speaks for it. A job that ended
+        well lost none."""
+        if not self._nodes.second or observed.exit_code == 0:
+            return None
+        return find_lost_first(folder, self._own, observed.seconds)
+
+    def _follow(self, folder: Path, *, quiet: bool) -> None:
+        unseen = self._stop()
+        if self._nodes.task:
+            return
+        alone = {host_of(part) for part in list_parts(folder)} == {name_host()}
+        if (read_object(folder, INFO) or {}).get("host") == name_host():
+            finish_job(folder, list_unfinished(folder), unseen or self._name_missing(folder))
+        if not quiet:
+            self._point_to(folder, alone=alone)
 
     def _name_missing(self, folder: Path) -> dict[str, str]:
-        missing = self._nodes.count - len(list(find_parts(folder)))
-        if missing <= 0 or self._nodes.number is None:
+        missing = self._nodes.least - len({host_of(part) for part in list_parts(folder)})
+        if missing <= 0 or self._nodes.first is None:
             return {}
         return {format_count(missing, "other node"): "nothing that was recorded there is here"}
 
@@ -113,8 +146,19 @@ class NodeGroup:
 
     def _point_to(self, folder: Path, *, alone: bool) -> None:
         """Prints where the part of a node is whose job the first node reports about."""
-        number = "" if self._nodes.number is None else f"{self._nodes.number + 1} of "
+        number = "" if self._nodes.number is None else f"{self._nodes.number + 1} "
         where = f"the first node prints the diagnosis; the recording is {folder}."
         if alone:
             where = f"its part of the recording is {folder}. {_JOIN}"
-        print_message(f"node {number}{self._nodes.count} has ended; {where}")
+        print_message(f"node {number}of {self._nodes.count} has ended; {where}")
+
+
+def _leave_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what makes a process a rank of the job: an agent that `srun` starts
+    would be taken for one. Nor do its limits count for `srun`, such as its CPUs and tasks."""
+    of_step = ("SLURM_", "SRUN_")
+    return {
+        name: value
+        for name, value in environment.items()
+        if name == "SLURM_CONF" or not (name in VARIABLES or name.startswith(of_step))
+    }

@@ -1,14 +1,13 @@
-"""Waits, on the first node of a job, until the other nodes have written their parts, and notes how
-the job as a whole ended.
+"""Waits, at the end of a job of several nodes, until the other nodes have written their parts, and
+notes how the job as a whole ended.
 
 A part that is neither ended nor touched any more is of a node that was lost. The clocks of other
 nodes do not matter for that."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,18 +15,21 @@ from mgpu_doctor.launch.messages import print_message
 from mgpu_doctor.launch.process_watch import interval
 from mgpu_doctor.recording.joint_recordings import (
     LOST,
+    NODE,
     RUNNING,
     UNFINISHED,
     UNSEEN,
     combine_ends,
     find_parts,
+    host_of,
+    list_parts,
 )
 from mgpu_doctor.recording.layout import END, HOSTS, INFO
 from mgpu_doctor.recording.write import write_json
 
 EVERY = 0.2
 MANY = 64
-"""Nodes above which they are looked at less often: each look costs a shared disk some requests."""
+"""Parts above which they are looked at less often: each look costs a shared disk some requests."""
 FIRST = 2.0
 """Seconds for a part to appear at all."""
 YOUNG = 60.0
@@ -58,54 +60,80 @@ def await_parts(
     age: float,
     *,
     hurry: bool = False,
+    lost: Collection[str] = (),
     still_gathers: Callable[[], bool] = lambda: False,
 ) -> dict[str, str]:
-    """Waits for the parts of the other nodes. Returns those that have not ended: host -> RUNNING or
-    LOST. `own`: this host; `count`: of nodes; `age`: seconds that the job has run; `hurry`: the
-    job was asked to end. `still_gathers`: whether parts are being fetched from other nodes."""
+    """Waits for the parts of the others. Returns the hosts on which the job has not ended: RUNNING
+    or LOST. `own`: this part; `count`: of parts; `age`: seconds that the job has run; `hurry`: the
+    job was asked to end; `lost`: parts that are not waited for. `still_gathers`: whether parts are
+    being fetched from other nodes."""
     began = time.monotonic()
-    quiet = 2 * interval(age) + SILENT
-    pulses: dict[str, _Pulse] = {}
+    quiet = _find_patience(age)
+    pulses = {part: _Pulse(_find_touched(folder, part), began - quiet) for part in lost}
     ended = {own}
     spoken = False
     while True:
         now = time.monotonic()
-        names = _list_parts(folder)
-        ended |= {host for host in names - ended if (folder / HOSTS / host / END).exists()}
+        names = set(list_parts(folder))
+        ended |= {part for part in names - ended if _has_ended(folder, part)}
         open_ = sorted(names - ended)
-        for host in open_:
-            touched = _find_touched(folder, host)
-            pulse = pulses.setdefault(host, _Pulse(touched, began))
+        for part in open_:
+            touched = _find_touched(folder, part)
+            pulse = pulses.setdefault(part, _Pulse(touched, began))
             if pulse.touched != touched:
-                pulses[host] = _Pulse(touched, now)
-        lost = [host for host in open_ if now - pulses[host].since >= quiet]
+                pulses[part] = _Pulse(touched, now)
+        runs = [part for part in open_ if now - pulses[part].since < quiet]
         arriving = still_gathers() and age < YOUNG
         absent = len(names) < count and now - began < (PATIENCE if arriving else FIRST)
-        runs = [host for host in open_ if host not in lost]
         most = HURRY if hurry else PATIENCE
-        if not hurry and any(pulses[host].since == began for host in runs):
+        if not hurry and any(pulses[part].since == began for part in runs):
             most = max(most, quiet + EVERY)  # until it shows life, or counts as lost
         if not (absent or runs) or now - began >= most:
-            return {host: LOST if host in lost else RUNNING for host in open_}
+            alive = {host_of(part) for part in (*runs, *ended)}  # the others lost a process alone
+            return {host_of(part): RUNNING if host_of(part) in alive else LOST for part in open_}
         if runs and not spoken and now - began >= SPEAKS:
             spoken = True
-            print_message(f"waiting for the end of the job on {', '.join(runs[:8])}.")
+            hosts = sorted({host_of(part) for part in runs})
+            print_message(f"waiting for the end of the job on {', '.join(hosts[:8])}.")
         time.sleep(EVERY * max(1.0, len(names) / MANY))
 
 
-def _list_parts(folder: Path) -> set[str]:
-    try:
-        names = os.listdir(folder / HOSTS)
-    except OSError:
-        return set()
-    return {name for name in names if (folder / HOSTS / name / INFO).exists()}
+def find_lost_first(folder: Path, own: str, age: float) -> str | None:
+    """The part of the first node, if that node is lost; None: it lives, has ended, or has no part
+    here. Waits until it shows life, or counts as lost. `own`: this part, touched as often."""
+    first = next((part for part, info, _ in find_parts(folder) if info.get(NODE) == 0), None)
+    if first is None:
+        return None
+    quiet = _find_patience(age)
+    touched, began = _find_touched(folder, first), time.monotonic()
+    silent = _find_touched(folder, own) - touched
+    while not _has_ended(folder, first) and _find_touched(folder, first) == touched:
+        if silent + time.monotonic() - began >= quiet:
+            return first
+        time.sleep(EVERY)
+    return None
 
 
-def _find_touched(folder: Path, host: str) -> float:
+def _find_patience(age: float) -> float:
+    """Seconds without a sign of life after which a node of a job of this age counts as lost."""
+    return 2 * interval(age) + SILENT
+
+
+def _has_ended(folder: Path, part: str) -> bool:
+    return (folder / HOSTS / part / END).exists()
+
+
+def _find_touched(folder: Path, part: str) -> float:
     try:
-        return (folder / HOSTS / host / INFO).stat().st_mtime
+        return (folder / HOSTS / part / INFO).stat().st_mtime
     except OSError:
         return 0.0
+
+
+def list_unfinished(folder: Path) -> dict[str, str]:
+    """Hosts on which the job has not ended, as far as this node knows, without waiting."""
+    open_ = (part for part in list_parts(folder) if not _has_ended(folder, part))
+    return {host_of(part): RUNNING for part in open_}
 
 
 def finish_job(folder: Path, unfinished: Mapping[str, str], unseen: Mapping[str, str]) -> None:

@@ -123,7 +123,8 @@ def interval(elapsed: float) -> float:
 
 class Watch:
     """Records exits of processes, and host and device samples; copies boxes and console text into
-    the recording.
+    the recording. If another task of the job on this host samples it, that one also watches for
+    hangs, of the ranks of all.
 
     `alarm`: for a hung job. `copy_console`: copies new output."""
 
@@ -155,12 +156,18 @@ class Watch:
         self._status: int | None = None
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._devices = threading.Thread(target=self._watch_devices, name="devices", daemon=True)
-        self._watchdog = HangWatchdog(recording, pid, self._over, alarm) if alarm else None
-        self._endings = ExitWatch(recording, host / layout.ENDING, self._pids, interval)
+        own = host if recording.samples_host else recording.part or host
+        self._endings = ExitWatch(recording, own / layout.ENDING, self._pids, interval)
+        self._watchdog = (
+            HangWatchdog(recording, pid, self._over, alarm)
+            if alarm and recording.samples_host
+            else None
+        )
 
     def start(self) -> None:
         self._thread.start()
-        self._devices.start()
+        if self._recording.samples_host:
+            self._devices.start()
         self._endings.start()
         if self._watchdog is not None:
             self._watchdog.start()
@@ -192,7 +199,8 @@ class Watch:
                 step = min(2 * step, interval(now - started))
                 looked, look_at = now, now + step
             if now >= sample_at:
-                self._write(self._samples, host.sample(self._pids()))
+                if self._recording.samples_host:
+                    self._write(self._samples, host.sample(self._pids()))
                 self._recording.touch()
                 sample_at = now + interval(now - started)
             if now >= copy_at:

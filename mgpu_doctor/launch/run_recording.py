@@ -17,22 +17,26 @@ from mgpu_doctor.launch.messages import print_message
 from mgpu_doctor.recording import home, layout
 from mgpu_doctor.recording.joint_recordings import (
     JOINT,
+    NODE,
     claim_recording,
     join_recording,
     name_host,
+    name_part,
 )
+from mgpu_doctor.recording.live_recordings import find_outside, read_tasks
 from mgpu_doctor.recording.write import OccupiedError, create, private_folder, write_json
 
 
 class RunRecording:
     """Writes a recording. `folder` and `boxes` are None if there is none. `part`: the folder of
     this node's `recording.json`, `end.json` and console; `folder` itself unless several nodes write
-    into it. `leads`: whether this node writes about the whole job."""
+    into it. `leads`: whether this node writes about the whole job; `samples_host`: whether no other
+    task of the job on this host does so."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.part = folder
-        self.leads = True
+        self.leads = self.samples_host = True
         self.boxes: Path | None = None
         self.host = name_host()
         self._info: dict[str, object] = {"schema": layout.SCHEMA, "host": self.host}
@@ -63,12 +67,12 @@ class RunRecording:
         if nodes is None:
             create(folder)
             return folder
-        self._info[JOINT] = nodes.key
-        self._info["nodes"] = nodes.count
-        part, made = join_recording(folder, self._info, nodes.key, self.host)
-        self.part = part
-        self.leads = made if nodes.number is None else nodes.number == 0
-        return part
+        self._info |= {JOINT: nodes.key, "nodes": nodes.count, NODE: nodes.number}
+        own = name_part(self.host, nodes.task)
+        self.part, made = join_recording(folder, self._info, nodes.key, own)
+        self.leads = made if nodes.first is None else nodes.first
+        self.samples_host = nodes.task == 0
+        return self.part
 
     @classmethod
     def begin_at_home(
@@ -86,7 +90,8 @@ class RunRecording:
             if nodes is None:
                 folder = home.new_recording(name, started, environment)
             else:
-                folder = claim_recording(nodes.key, name, started, name_host(), environment)
+                part = name_part(name_host(), nodes.task)
+                folder = claim_recording(nodes.key, name, started, part, environment)
             recording = cls.begin(folder, {"id": folder.name, **info}, nodes)
         except (OSError, OccupiedError) as error:
             return cls.nowhere(home.runs(environment), error)
@@ -134,6 +139,12 @@ class RunRecording:
             if folder is not None:
                 write_json(folder / layout.INFO, self._info)
 
+    def list_box_folders(self) -> list[Path]:
+        """Folders of the live boxes of all tasks of the job on this host."""
+        if self.folder is None or self.boxes is None:
+            return []
+        return list(dict.fromkeys((self.boxes, *find_outside(read_tasks(self.folder)))))
+
     def touch(self) -> None:
         """Shows other nodes that this one still writes its part."""
         part = self.part
@@ -166,7 +177,13 @@ class RunRecording:
         boxes, part = layout.boxes(folder, self.host), self.part or folder
         with contextlib.suppress(OSError):
             (part / layout.INFO).unlink()
-        for empty in (part / layout.CONSOLE, boxes, boxes.parent, boxes.parent.parent):
+        for empty in (
+            part / layout.CONSOLE,
+            boxes,
+            *([] if part == folder else [part]),
+            boxes.parent,
+            boxes.parent.parent,
+        ):
             with contextlib.suppress(OSError):
                 empty.rmdir()
         with contextlib.suppress(OSError):

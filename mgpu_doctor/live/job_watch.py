@@ -218,7 +218,7 @@ class Watch:
 
     def _plan(self) -> None:
         """Divides records and descriptors among the boxes that there are now."""
-        boxes = len(find_boxes(self._recording, {}))
+        boxes = len(find_boxes(self._recording, ()))
         self._most_records = MOST_RECORDS // max(1, boxes)
         self._most_readers = allow_open_files(min(boxes, MOST_READERS) + OTHER_FILES) - OTHER_FILES
 

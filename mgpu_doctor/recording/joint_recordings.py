@@ -1,6 +1,8 @@
 """One recording of a job that is started once per node: each node writes a part of it.
 
 The part of a node is `hosts/HOST`, with a `recording.json`, `end.json` and `console` of its own.
+If several tasks of a Slurm step share the node, the first one writes that part, and each other one
+has a part for these, `hosts/HOST/tasks/N`; boxes and exits of all lie together.
 Nodes that share the doctor's home, or a folder that the user names, find one another there: the
 first one to come makes the recording, and the others see for whom it did. On a disk of its own, a
 node's recording has its own part alone."""
@@ -20,11 +22,13 @@ from typing import Any
 
 from mgpu_doctor.recording.home import home, new_recording
 from mgpu_doctor.recording.kept_recordings import read_object
-from mgpu_doctor.recording.layout import END, HOSTS, INFO
+from mgpu_doctor.recording.layout import END, HOSTS, INFO, TASKS
 from mgpu_doctor.recording.write import OccupiedError, private_folder
 
 JOINT = "joint"
 """The key of `recording.json` whose value all nodes of a job share."""
+NODE = "node"
+"""The key of `recording.json`: number of the node, from 0; null: unknown."""
 UNFINISHED = "unfinished"
 """The key of `end.json`: host -> LOST or RUNNING, of nodes that had not ended with the job."""
 LOST, RUNNING = "lost", "running"
@@ -46,11 +50,43 @@ def name_host() -> str:
     return os.uname().nodename.replace("/", "_") or "localhost"
 
 
+def name_part(host: str, task: int) -> str:
+    """The part of a task, as a path below `hosts`. `task`: its number on the host, from 0."""
+    return f"{host}/{TASKS}/{task}" if task else host
+
+
+def host_of(part: str) -> str:
+    """The host of a part."""
+    return part.partition("/")[0]
+
+
+def list_parts(folder: Path) -> list[str]:
+    """The parts that have begun, as paths below `hosts`. None of a recording that has no parts."""
+    hosts = folder / HOSTS
+    names = (
+        part
+        for host in _list(hosts)
+        for part in (host, *(name_part(host, int(task)) for task in _list_tasks(hosts / host)))
+    )
+    return [name for name in names if (hosts / name / INFO).exists()]
+
+
+def _list_tasks(host: Path) -> list[str]:
+    return [name for name in _list(host / TASKS) if name.isascii() and name.isdecimal()]
+
+
+def _list(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
 def claim_recording(
-    key: str, name: str, started: float, host: str, environment: Mapping[str, str] = os.environ
+    key: str, name: str, started: float, part: str, environment: Mapping[str, str] = os.environ
 ) -> Path:
     """The folder in the doctor's home in which all nodes of the job with this key write: made by
-    the first that asks. Raises OSError."""
+    the first that asks. `part`: of the one that asks now. Raises OSError."""
     links = private_folder(home(environment) / JOINT)
     _forget_old(links)
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
@@ -65,7 +101,7 @@ def claim_recording(
             else:
                 return made
         folder = Path(os.path.realpath(link))
-        if _can_join(folder, host):
+        if _can_join(folder, part):
             return folder
     raise FileExistsError(f"{links} is full")
 
@@ -80,9 +116,9 @@ def _forget_old(links: Path) -> None:
                 (links / name).unlink()
 
 
-def _can_join(folder: Path, host: str) -> bool:
-    """Whether the recording is of a job that still runs and has no part of this host."""
-    if (folder / END).exists() or (folder / HOSTS / host).exists():
+def _can_join(folder: Path, part: str) -> bool:
+    """Whether the recording is of a job that still runs and does not have this part."""
+    if (folder / END).exists() or (folder / HOSTS / part / INFO).exists():
         return False
     return _is_fresh(folder)
 
@@ -98,32 +134,30 @@ def _is_fresh(folder: Path) -> bool:
 
 
 def join_recording(
-    folder: Path, info: Mapping[str, object], key: str, host: str
+    folder: Path, info: Mapping[str, object], key: str, part: str
 ) -> tuple[Path, bool]:
-    """Makes this host's part of the recording in `folder`, which this call makes if no node has
-    yet. `info`: content of `recording.json`. Returns the part, and whether this call made the
-    recording. Raises OSError, and OccupiedError if the folder has something else, or a part of this
-    host already."""
+    """Makes a part of the recording in `folder`, which this call makes if no node has yet. `info`:
+    content of `recording.json`. Returns the folder of the part, and whether this call made the
+    recording. Raises OSError, and OccupiedError if the folder has something else, or that part
+    already."""
     private_folder(folder)
     others = {name for name in os.listdir(folder) if not name.startswith(f".{INFO}.")}
     if not (folder / INFO).exists() and others:
         raise OccupiedError(f"{folder} is not empty.")
     if folder.stat().st_uid != os.geteuid():
         raise OccupiedError(f"{folder} belongs to another user.")
-    made = _write_first(folder, info, host)
+    made = _write_first(folder, info)
     if (read_object(folder, INFO) or {}).get(JOINT) != key:
         raise OccupiedError(f"{folder} already contains a recording.")
-    part = private_folder(folder / HOSTS) / host
-    try:
-        part.mkdir(mode=0o700)
-    except FileExistsError:
-        raise OccupiedError(f"{folder} already contains a recording of this host.") from None
-    return part, made
+    own = private_folder(folder / HOSTS / part)
+    if not _write_first(own, info):
+        raise OccupiedError(f"{folder} already contains a recording of this host.")
+    return own, made
 
 
-def _write_first(folder: Path, info: Mapping[str, object], host: str) -> bool:
+def _write_first(folder: Path, info: Mapping[str, object]) -> bool:
     """Writes `recording.json` as a whole unless there is one; whether it did."""
-    draft = folder / f".{INFO}.{host}.{os.getpid()}"
+    draft = folder / f".{INFO}.{name_host()}.{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(draft, flags, 0o600), "wb") as file:
         file.write((json.dumps(info, indent=1) + "\n").encode())
@@ -137,28 +171,31 @@ def _write_first(folder: Path, info: Mapping[str, object], host: str) -> bool:
 
 
 def find_parts(folder: Path) -> Iterator[tuple[str, dict[str, Any], dict[str, Any] | None]]:
-    """The host of each part of a joint recording, its `recording.json`, and its `end.json` if it
-    has ended. Nothing of a recording that has no parts."""
-    try:
-        names = sorted(os.listdir(folder / HOSTS))
-    except OSError:
-        return
-    for name in names:
-        part = folder / HOSTS / name
+    """Each part of a joint recording, its `recording.json`, and its `end.json` if it has ended."""
+    for name in list_parts(folder):
         info = read_object(folder, f"{HOSTS}/{name}/{INFO}")
-        if info is not None and part.is_dir():
+        if info is not None:
             yield name, info, read_object(folder, f"{HOSTS}/{name}/{END}")
 
 
 def are_of_one_job(one: Path, other: Path) -> bool:
     """Whether two recordings are of one job, by different nodes: they have the same key, the times
-    of their parts overlap, and no host has a part in both."""
+    of their parts overlap, and if both have a part of a host, they are copies of one."""
     keys = [(read_object(folder, INFO) or {}).get(JOINT) for folder in (one, other)]
-    hosts = [{name for name, _, _ in find_parts(folder)} for folder in (one, other)]
-    if keys[0] is None or keys[0] != keys[1] or not all(hosts) or hosts[0] & hosts[1]:
+    if keys[0] is None or keys[0] != keys[1]:
+        return False
+    parts, others = ({name: info for name, info, _ in find_parts(at)} for at in (one, other))
+    both = parts.keys() & others.keys()
+    if not parts or not others or any(not _are_copies(parts[name], others[name]) for name in both):
         return False
     (begun, over), (other_begun, other_over) = _find_span(one), _find_span(other)
     return max(begun, other_begun) <= min(over, other_over)
+
+
+def _are_copies(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two `recording.json` are of one part. Times of a copy may have been shifted."""
+    keys = ("doctor_pid", "doctor_start_ticks", "boot_id")
+    return "doctor_pid" in one and all(one.get(key) == other.get(key) for key in keys)
 
 
 def _find_span(folder: Path) -> tuple[float, float]:
@@ -169,7 +206,7 @@ def _find_span(folder: Path) -> tuple[float, float]:
 
 
 def combine_ends(ends: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The end of the job by those of its hosts: the first one that failed, else the last one."""
+    """The end of the job by those of its parts: the first one that failed, else the last one."""
     ends = sorted(ends, key=lambda end: _moment(end.get("ended")))
     failed = [end for end in ends if end.get("exit_code") or end.get("signal")]
     return {**(failed[0] if failed else ends[-1]), "ended": ends[-1].get("ended")}

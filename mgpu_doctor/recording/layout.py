@@ -14,6 +14,8 @@ RECORDING/
     flight/PID.json         collectives of a rank, from torch's flight recorder
     ending.json             evidence of failures: out of memory, full disks, limits
     console/                copies of what this host printed, in a GATHERED recording
+    tasks/N/                recording.json, end.json, ending.json and console of the other tasks of
+                            a Slurm step on this host, from 1
   console/                  bounded copies of what the job printed
     stdout.log  stderr.log  or console.log where both went to one place;
                             NAME.1 is the newer part once NAME is full
@@ -32,6 +34,7 @@ VERDICT = "verdict.json"
 VERDICT_SCHEMA = "mgpu-doctor/verdict/1"
 TRIALS = "trials.json"
 HOSTS = "hosts"
+TASKS = "tasks"
 BOXES = "boxes"
 EXITS = "exits.jsonl"
 HOST_SAMPLES = "host.jsonl"

@@ -12,7 +12,7 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ from mgpu_probes.outside import processes
 from mgpu_probes.outside.untrusted_files import entries_below, open_below
 
 from mgpu_doctor.recording.home import all_remembered, runs
-from mgpu_doctor.recording.layout import BOXES, END, HOSTS, INFO
+from mgpu_doctor.recording.layout import BOXES, END, HOSTS, INFO, TASKS
 
 NEWEST = 256
 """The most folders checked, newest first by name: a running job is among the newest."""
-MOST_HOSTS, MOST_BOXES = 8192, 32_768
+MOST_HOSTS, MOST_TASKS, MOST_BOXES = 8192, 1024, 32_768
 MAX_INFO_BYTES = 1 << 20
 
 PREFIX = "mgpu-doctor-boxes-"
@@ -79,9 +79,7 @@ def _boxes(recording: Path, info: Mapping[str, Any]) -> Iterator[tuple[Path, Pat
     must contain them, and their path."""
     hosts = entries_below(recording, recording / HOSTS)[:MOST_HOSTS]
     folders = [(recording, host.path / BOXES) for host in hosts]
-    outside, key = info.get("boxes"), info.get("boxes_key")
-    if isinstance(outside, str) and isinstance(key, str) and belongs(outside, key):
-        folders.append((Path(outside), Path(outside)))
+    folders += [(outside, outside) for outside in find_outside((info, *read_tasks(recording)))]
     for root, folder in folders:
         for entry in entries_below(root, folder)[:MOST_BOXES]:
             _, pid, *_ = (*entry.name.split("."), "", "")  # HOST.PID.ATTEMPT.box
@@ -113,15 +111,41 @@ def _writes(root: Path, path: Path) -> bool:
 def _info(recording: Path) -> dict[str, Any]:
     """What `recording.json` says: that of this host's part, where several nodes write into one
     recording."""
-    for path in (recording / HOSTS / os.uname().nodename / INFO, recording / INFO):
-        try:
-            with open(open_below(recording, path), "rb") as file:
-                content = json.loads(file.read(MAX_INFO_BYTES))
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(content, dict):
-            return content
-    return {}
+    own = _read(recording, recording / HOSTS / os.uname().nodename / INFO)
+    return own or _read(recording, recording / INFO) or {}
+
+
+def _read(recording: Path, path: Path) -> dict[str, Any] | None:
+    """The object in a file of a recording; None: there is none."""
+    try:
+        with open(open_below(recording, path), "rb") as file:
+            content = json.loads(file.read(MAX_INFO_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def read_tasks(recording: Path) -> list[dict[str, Any]]:
+    """What `recording.json` says of the further tasks on this host that write into a recording."""
+    tasks = entries_below(recording, recording / HOSTS / os.uname().nodename / TASKS)[:MOST_TASKS]
+    return [_read(recording, task.path / INFO) or {} for task in tasks if task.is_folder]
+
+
+def list_task_recorders(recording: Path) -> list[int]:
+    """Pids of the mgpu-doctor of further tasks on this host that run."""
+    running = [info for info in read_tasks(recording) if _runs_here(info, "doctor")]
+    return [info["doctor_pid"] for info in running]
+
+
+def find_outside(infos: Iterable[Mapping[str, object]]) -> list[Path]:
+    """The folders of live boxes that lie outside of a recording. `infos`: what it has in its
+    `recording.json`, and in those of its parts on this host."""
+    named = ((info.get("boxes"), info.get("boxes_key")) for info in infos)
+    return [
+        Path(folder)
+        for folder, key in named
+        if isinstance(folder, str) and isinstance(key, str) and belongs(folder, key)
+    ]
 
 
 def make_outside(place: Path) -> tuple[Path, str]:

@@ -33,17 +33,23 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
 
 
 def run_on_both(
-    hosts: SshHosts, homes: Path, port: int, steps: int, *options: str
+    hosts: SshHosts, homes: Path, port: int, steps: int, *options: str, meets: bool = False
 ) -> list[tuple[int, str]]:
-    """Exit code and standard error of `run` with these options on each host."""
+    """Exit code and standard error of `run` with these options on each host. `meets`: whether the
+    nodes get their numbers from a rendezvous."""
     started = []
     for number, name in enumerate(NAMES):
-        place = {"MGPU_DOCTOR_HOME": homes / name, "PATH": hosts.environment()["PATH"]}
-        facts = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": 1, **place}
+        facts = {"MGPU_DOCTOR_HOME": homes / name, "PATH": hosts.environment()["PATH"]}
+        facts |= {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+        address = hosts.address("node-a")
+        place = (
+            ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:{port}")
+            if meets
+            else ("--node-rank", number, "--master-addr", address, "--master-port", port)
+        )
         launcher = (
             *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"),
-            *("--node-rank", str(number), "--nproc-per-node", "1"),
-            *("--master-addr", hosts.address("node-a"), "--master-port", str(port)),
+            *("--nproc-per-node", "1", *map(str, place)),
         )
         doctor = (sys.executable, "-m", "mgpu_doctor", "run", *options, "--")
         script = (str(JOBS / "plain_ddp.py"), "--steps", str(steps), *SLOW)
@@ -64,10 +70,15 @@ def recording_of(home: Path) -> Path:
     return recording
 
 
-def assert_names_the_slow_rank(*recordings: Path) -> None:
+def diagnose(*recordings: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "mgpu_doctor", "diagnose", *map(str, recordings), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def assert_names_the_slow_rank(*recordings: Path) -> None:
+    found = diagnose(*recordings)
     assert found["job"]["outcome"] == "completed"
     assert [(rank["rank"], rank["host"]) for rank in found["ranks"]] == [*enumerate(NAMES)]
     first = found["findings"][0]
@@ -87,6 +98,24 @@ def test_the_first_node_fetches_the_rest_from_hosts_that_are_named(
     assert "slowing down" not in other
     assert_names_the_slow_rank(recording_of(tmp_path / "node-a"))
     assert "mgpu-doctor agent" not in hosts.run("node-b", "ps", "axww")
+
+
+def test_nodes_of_a_rendezvous_leave_the_report_to_the_one_that_serves_it(
+    hosts: SshHosts, tmp_path: Path
+) -> None:
+    """Which of them torch gives the number 0 is another matter."""
+    (code, first), (other_code, other) = run_on_both(
+        hosts, tmp_path, 29513, 300, "--hosts", ",".join(NAMES), meets=True
+    )
+    assert (code, other_code) == (0, 0)
+    assert "! Rank 1 is slowing down the other ranks" in first
+    assert "slowing down" not in other
+    assert "node of 2 has ended" in other
+    found = diagnose(recording_of(tmp_path / "node-a"))
+    assert {rank["host"] for rank in found["ranks"]} == set(NAMES)
+    (culprit,) = found["findings"][0]["culprits"]
+    assert culprit["rank"] == 1
+    assert [gap for gap in found["unexamined"] if "node" in gap["probe"]] == []
 
 
 def test_parts_that_nobody_fetched_are_joined_by_name(hosts: SshHosts, tmp_path: Path) -> None:

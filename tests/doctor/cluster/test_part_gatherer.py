@@ -45,7 +45,8 @@ def host(name: str, reason: str | None, link: Link = Link.BROKEN) -> HostState:
 
 def test_only_hosts_that_may_have_more_are_missing(tmp_path: Path) -> None:
     (tmp_path / HOSTS / "done").mkdir(parents=True)
-    (tmp_path / HOSTS / "done" / END).write_text("{}")
+    for name in (INFO, END):
+        (tmp_path / HOSTS / "done" / name).write_text("{}")
     states = [
         host("done", "its channel ended"),
         host("here", SHARES),

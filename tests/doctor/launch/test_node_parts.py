@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.launch import node_parts
-from mgpu_doctor.launch.node_parts import await_parts, finish_job
+from mgpu_doctor.launch.node_parts import (
+    await_parts,
+    find_lost_first,
+    finish_job,
+    list_unfinished,
+)
 from mgpu_doctor.recording.layout import END, HOSTS, INFO
 from mgpu_doctor.recording.write import write_json
 
@@ -81,6 +86,44 @@ def test_a_part_that_still_arrives_is_waited_for(tmp_path: Path, clock: Clock) -
     assert not (tmp_path / HOSTS / "b").exists()
     assert await_parts(tmp_path, "a", 2, 20.0, still_gathers=lambda: True) == {}
     assert (tmp_path / HOSTS / "b" / END).exists()
+
+
+def test_a_host_is_not_lost_as_long_as_one_of_its_tasks_is_not(
+    tmp_path: Path, clock: Clock
+) -> None:
+    part(tmp_path, "a", exit_code=0, ended=10.0)
+    for name in ("a/tasks/1", "b", "b/tasks/1", "c", "c/tasks/1"):
+        part(tmp_path, name)
+    alive = tmp_path / HOSTS / "b" / "tasks" / "1" / INFO
+    clock.meanwhile = lambda now: os.utime(alive, (now // 1, now // 1))
+    states = {"a": "running", "b": "running", "c": "lost"}
+    assert await_parts(tmp_path, "a", 6, 60.0) == states
+    assert list_unfinished(tmp_path) == dict.fromkeys("abc", "running")
+
+
+def test_the_second_node_finds_out_that_the_first_is_lost(tmp_path: Path, clock: Clock) -> None:
+    first = part(tmp_path, "first")
+    own = part(tmp_path, "second", exit_code=1, ended=10.0) / INFO
+    os.utime(own, (1000.0, 1000.0))
+    assert find_lost_first(tmp_path, "second", 60.0) is None  # which one is the first?
+    write_json(first / INFO, {"host": "first", "node": 0})
+    os.utime(first / INFO, (999.0, 999.0))
+    assert find_lost_first(tmp_path, "second", 60.0) == "first"
+    assert clock.now == pytest.approx(6.0, abs=0.5)
+    assert await_parts(tmp_path, "second", 2, 60.0, hurry=True, lost=["first"]) == {"first": "lost"}
+    assert clock.now == pytest.approx(6.0, abs=0.5)
+
+    os.utime(own, (1200.0, 1200.0))  # silent for long already
+    assert find_lost_first(tmp_path, "second", 60.0) == "first"
+    assert clock.now == pytest.approx(6.0, abs=0.5)
+
+    clock.meanwhile = lambda now: os.utime(first / INFO, (1000.0 + now, 1000.0 + now))
+    os.utime(own, (1000.0, 1000.0))
+    assert find_lost_first(tmp_path, "second", 60.0) is None
+    write_json(first / END, {"exit_code": 1})
+    os.utime(first / INFO, (1.0, 1.0))
+    assert find_lost_first(tmp_path, "second", 60.0) is None
+    assert clock.now < 7.0
 
 
 def test_the_job_ended_as_its_first_failure_did(tmp_path: Path) -> None:

@@ -17,7 +17,10 @@ from mgpu_doctor.recording.joint_recordings import (
     claim_recording,
     combine_ends,
     find_parts,
+    host_of,
     join_recording,
+    list_parts,
+    name_part,
 )
 from mgpu_doctor.recording.layout import END, HOSTS, INFO
 from mgpu_doctor.recording.write import OccupiedError, write_json
@@ -27,13 +30,22 @@ KEY = "slurm c 1.0 0"
 
 def begin(home: Path, host: str, key: str = KEY) -> Path:
     """What `run` does on a host: its part of the recording."""
-    folder = claim_recording(key, "train", time.time(), host, {"MGPU_DOCTOR_HOME": str(home)})
-    return join(folder, host, key)
+    return join(claim(home, host, key), host, key)
 
 
-def join(folder: Path, host: str, key: str = KEY, started: float = 1000.0) -> Path:
-    info = {JOINT: key, "host": host, "started": started}
-    part, _ = join_recording(folder, info, key, host)
+def claim(home: Path, part: str, key: str = KEY, *, join_it: bool = False) -> Path:
+    """The recording of the job, of which `part` is one."""
+    folder = claim_recording(key, "train", time.time(), part, {"MGPU_DOCTOR_HOME": str(home)})
+    if join_it:
+        join(folder, part, key)
+    return folder
+
+
+def join(
+    folder: Path, part_name: str, key: str = KEY, started: float = 1000.0, pid: int = 7
+) -> Path:
+    info = {JOINT: key, "host": part_name, "started": started, "doctor_pid": pid}
+    part, _ = join_recording(folder, info, key, part_name)
     write_json(part / INFO, info)
     return part
 
@@ -45,6 +57,16 @@ def test_the_first_node_makes_the_recording_and_the_others_join_it(tmp_path: Pat
     assert json.loads((folder / INFO).read_text())["host"] == "a"
     assert [host for host, _, end in find_parts(folder) if end is None] == ["a", "b", "c"]
     assert begin(tmp_path, "a", "slurm c 2.0 0").parent.parent != folder
+
+
+def test_tasks_of_a_node_have_parts_of_their_own_in_any_order(tmp_path: Path) -> None:
+    names = [name_part(host, task) for host in ("a", "b") for task in (1, 0, 2)]
+    (folder,) = {claim(tmp_path, name, join_it=True) for name in names}
+    assert list_parts(folder) == ["a", "a/tasks/1", "a/tasks/2", "b", "b/tasks/1", "b/tasks/2"]
+    assert {host_of(name) for name in names} == {"a", "b"}
+    with pytest.raises(OccupiedError):
+        join(folder, "a/tasks/1")
+    assert claim(tmp_path, "a/tasks/1") != folder  # a second run in the same step
 
 
 def test_a_second_run_in_the_same_step_has_a_recording_of_its_own(tmp_path: Path) -> None:
@@ -84,12 +106,14 @@ def test_recordings_of_one_job_are_known_by_key_time_and_hosts(tmp_path: Path) -
         ("b", "b", KEY, 1010.0),
         ("later", "c", KEY, 5000.0),
         ("again", "a", KEY, 1000.0),
+        ("copy", "a", KEY, 1000.0),
         ("other", "b", "slurm c 9.0 0", 1000.0),
     ):
-        part = join(tmp_path / name, host, key, started)
+        part = join(tmp_path / name, host, key, started, pid=8 if name == "again" else 7)
         write_json(part / END, {"exit_code": 0, "ended": started + 100})
     one = tmp_path / "a"
     assert are_of_one_job(one, tmp_path / "b")
+    assert are_of_one_job(one, tmp_path / "copy")  # that another node fetched
     for name in ("later", "again", "other"):
         assert not are_of_one_job(one, tmp_path / name)
 

@@ -120,8 +120,11 @@ class Agent:
             if job.number not in self._described:
                 self._describe(job)
             if job.boxes:
+                stream = self._find_stream(job)
+                ends = stream.list_ends() if stream is not None else []
                 self._send_boxes(job)
-                self._send_files(job)
+                if stream is not None:
+                    self._write_all(stream.poll(job.number, ends))
                 self._send_exits(job)
             self._describe(job)  # last: whoever reads that it is over has all of it
         self._send_host()
@@ -146,14 +149,17 @@ class Agent:
                 if box.ended:
                     box.stream.close()
 
-    def _send_files(self, job: NodeJob) -> None:
+    def _find_stream(self, job: NodeJob) -> FileStream | None:
+        """The files of the job's recording; None: it has none."""
         if job.recording is None:
-            return
+            return None
         if job.number not in self._streams:
             known = self._files.get(job.recording, {})
-            self._streams[job.number] = FileStream(job.recording, job.recorded_as, known)
+            self._streams[job.number] = FileStream(
+                job.recording, job.recorded_as, known, whole=self._joint is not None
+            )
             self._send("recording", job=job.number, path=job.recording)
-        self._write_all(self._streams[job.number].poll(job.number))
+        return self._streams[job.number]
 
     def _send_exits(self, job: NodeJob) -> None:
         """Sends exits that nobody records on this host."""
