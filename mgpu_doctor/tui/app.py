@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # keeps what keys open out of the first frame's imports
 STEP_SECONDS = 1.0
 WHOLE = 1 << 10
 """A panel's minimum: all its lines."""
+USUAL = "-usual"
 WIDE, WIDE_FROM = "-wide", 170
 """A style-sheet class, and the screen width from which it applies. Applied shortly after a
 resize."""
@@ -73,7 +74,7 @@ class TopApp(ThemedApp):
     TITLE = "mgpu-doctor"
     CSS_PATH = "top.tcss"
     # Textual declares these as instance variables: no ClassVar here.
-    HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (90, "-usual"), (WIDE_FROM, WIDE)]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (90, USUAL), (WIDE_FROM, WIDE)]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = keys.BINDINGS
 
     frame: reactive[Frame | None] = reactive(None, init=False, repaint=False)
@@ -101,6 +102,13 @@ class TopApp(ThemedApp):
         self._panels: tuple[Panel, ...] = ()
         """Those of the main screen; empty until it is open."""
         self._missed: set[str] = set()
+
+    def get_default_screen(self) -> Screen[Any]:
+        """Returns the main screen, which has the class of usual widths at once: a class that comes
+        with the size styles the whole screen a second time before the first frame."""
+        screen = super().get_default_screen()
+        screen.add_class(USUAL)
+        return screen
 
     def compose(self) -> ComposeResult:
         """Yields the panels. A weight is the panel's lines on an 80 × 24 screen when every panel
