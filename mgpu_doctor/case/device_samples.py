@@ -270,9 +270,13 @@ class _Entry(msgspec.Struct, frozen=True):
     def links(self) -> tuple[NvLink, ...]:
         """The NVLinks, each with all its counters by name."""
         zeros = dict.fromkeys(self.nvlink_errors or (), 0)
+        counted = [(link, {**zeros, **dict(link.errors)}) for link in self.nvlinks or ()]
+        # A sample that was just taken names all counters of its links, often 144: nothing is added.
         return tuple(
-            replace(link, errors=tuple({**zeros, **dict(link.errors)}.items()))
-            for link in self.nvlinks or ()
+            link
+            if not zeros and len(errors) == len(link.errors)
+            else replace(link, errors=tuple(errors.items()))
+            for link, errors in counted
         )
 
 

@@ -36,6 +36,7 @@ def read(environment, options, machines):
         os.replace(name, os.environ["FAKENVML_STATE"])
         while not ENOUGH[wanted](sample := devices.sample()):
             time.sleep(0.01)
+        assert json.loads(json.dumps(sample)) == sample, "it is ready for JSON"
         samples.append(sample)
     devices.close()
     return samples

@@ -103,9 +103,9 @@ class NvLinks:
 
     def errors(self, handle: Any) -> Json:
         """Error counters by link. Raises NVMLError if they are denied."""
-        spell: dict[int, list[tuple[str, int]]] = {}
+        spell: dict[int, list[list[str | int]]] = {}
         for link in range(self._links(handle)):
-            counters = []
+            counters: list[list[str | int]] = []
             for kind, number in list(self._kinds.items()):
                 try:
                     count = int(pynvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, number))
@@ -116,7 +116,7 @@ class NvLinks:
                         raise
                     self._kinds.pop(kind)
                 else:
-                    counters.append((kind, count))
+                    counters.append([kind, count])
             spell[link] = counters
         return {"nvlink_errors": spell}
 
