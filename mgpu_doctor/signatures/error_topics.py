@@ -398,7 +398,8 @@ _TOPICS = (
         "failed-world-size",
         "the number of processes",
         r"world[_ ]?size|nproc|number of (?:processes|ranks|gpus|nodes|tasks|slots)"
-        rf"|num_(?:gpus|processes|nodes|machines)|{_PARALLEL}\w*.{{0,40}}(?:size|degree|world)"
+        r"|num_(?:gpus|processes|nodes|machines)(?!.{0,40}must not be (?:given|passed|provided))"
+        rf"|{_PARALLEL}\w*.{{0,40}}(?:size|degree|world)"
         r"|enough slots|\b(?:mp|tp|pp|dp)[_ ]size",
         "LaunchError: world size 3 does not fit the mesh",
     ),
