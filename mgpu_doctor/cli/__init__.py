@@ -40,9 +40,9 @@ FIRST_STEPS = (
     ("mgpu-doctor check", "See what can be measured here."),
 )
 """What a new user needs, above the list of all verbs."""
-GARBAGE_THRESHOLD = 100_000
-"""New objects between two garbage collections: more than loading a verb makes. With 10,000, the
-collections while `top` loads took a tenth of the time to its first frame and freed nothing."""
+GARBAGE_THRESHOLD = 10_000
+"""New objects between two garbage collections. With Python's default of 700, loading a verb runs
+sixty collections that free almost nothing."""
 INTERRUPTED = 130
 """128 + SIGINT."""
 
