@@ -239,9 +239,12 @@ class StepCommand(AgentCommand):
         self._errors: dict[int, bytes] = {}
         super()._begin()
 
-    def awaited(self) -> Iterator[tuple[int, int, Callable[[], None]]]:
+    def tend(self) -> None:
+        super().tend()
         unasked, self._unasked = self._unasked, {}
         self._ask_for_clocks(unasked)
+
+    def awaited(self) -> Iterator[tuple[int, int, Callable[[], None]]]:
         waiting, self._waiting = self._waiting, {}
         all_hosts = {channel.host for channel in self._channels}
         for request, hosts in waiting.values():
