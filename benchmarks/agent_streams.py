@@ -95,14 +95,14 @@ class Streams:
     def news(self) -> Iterator[list[bytes]]:
         """Yields what is new on each node."""
         frames = [[*FrameSplitter().feed(MAGIC + b"".join(box.poll(0)))] for box in self._boxes]
-        sample = pack_frame(
-            "host", json.dumps(self._usage.sample([os.getpid()])).encode(), jobs=[0]
-        )
-        for node in range(len(self._nodes)):
+        own = os.uname().nodename
+        sample = json.dumps({**self._usage.sample([os.getpid()]), "host": own})
+        for node, name in enumerate(self._nodes):
             boxes = range(self._ranks)
+            line = sample.replace(json.dumps(own), json.dumps(name)).encode()
             yield [
                 *(frame for box in boxes for frame in self._of(node, box, frames[box])),
-                sample,
+                pack_frame("host", line, jobs=[0]),
                 *self._end(),
             ]
 

@@ -152,9 +152,9 @@ def _recent(
     place_of = {rank.rank: place for place, rank in enumerate(ranks)}
     places = [place_of.get(number) for number in heat.ranks]
     counts = np.sum(~np.isnan(newest), axis=1)
-    slowest = np.bincount(
-        np.argmax(np.nan_to_num(newest, nan=-np.inf), axis=0), minlength=len(places)
-    )
+    known = np.nan_to_num(newest, nan=-np.inf)
+    late = known.max(axis=0) > 0  # else nobody came last
+    slowest = np.bincount(np.argmax(known[:, late], axis=0), minlength=len(places))
     medians = row_medians(newest) if steps else counts
     for row, place in enumerate(places):
         if place is not None and counts[row] >= LEAST_STEPS:

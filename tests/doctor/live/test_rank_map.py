@@ -131,3 +131,11 @@ def test_a_finding_about_a_host_blames_its_group() -> None:
     made = map_ranks(replace(found, findings=(culprit,)), "no steps")
     assert made is not None
     assert [group.blamed for group in made.grouping(HOST).groups] == [True, False]
+
+
+def test_where_all_work_alike_nobody_comes_last() -> None:
+    diagnosis = diagnose(on_hosts(synthetic_case(Synthetic(4)), 2))
+    heat = Heatmap((0, 1, 2, 3), np.arange(20), np.zeros((4, 20)))
+    made = map_ranks(diagnosis, heat)
+    assert made is not None
+    assert [group.last for group in made.grouping(HOST).groups] == [0.0, 0.0]
