@@ -65,6 +65,7 @@ class FileStream:
 
     def list_ends(self) -> list[str]:
         """Names of the ends that are there."""
+        self._find_more()
         return [name for name, path in self._ends.items() if os.path.exists(path)]
 
     def poll(self, job: int, ends: Iterable[str]) -> Iterator[bytes]:
