@@ -36,7 +36,10 @@ FIRST_STEP = 10
 LEAST_STEPS = 60
 LEAST_SECONDS = 4.0
 MOST_STEPS = 2000
-"""Unless the user names the steps, the first run decides: at least 60, and 4 seconds of them."""
+FIRST_RUN = 1 / 12
+"""Unless the user names the steps, the first run decides: at least 60, and 4 seconds of them. If it
+takes longer than this share of the budget, as few as can be measured, so that a job whose steps are
+slow can be run five times: twice as it is, and in one block."""
 _POLL = 0.05
 _PATIENCE = 10.0
 """Seconds in which the observer writes the end of the recording after the job was killed."""
@@ -125,7 +128,7 @@ class TrialRunner:
         case: Case | None = None
         end = End.TIMED_OUT
         try:
-            end = _await_end(process, recording, steps, began + limit, is_short)
+            end = _await_end(process, recording, steps, began, limit, is_short=is_short)
             if keeps_case and end in (End.REACHED, End.OVER):
                 case = load_recording(recording)
         finally:
@@ -156,7 +159,9 @@ def _await_end(
     process: subprocess.Popen[bytes],
     recording: Path,
     steps: int | None,
-    deadline: float,
+    began: float,
+    limit: float,
+    *,
     is_short: Callable[[], bool],
 ) -> End:
     """Waits until all ranks have made their steps, the job is over, or the time or the machine's
@@ -164,7 +169,7 @@ def _await_end(
     warm: float | None = None
     while process.poll() is None:
         now = time.monotonic()
-        if now > deadline:
+        if now > began + limit:
             return End.TIMED_OUT
         if is_short():
             return End.NO_MEMORY
@@ -177,6 +182,7 @@ def _await_end(
         elif warm is not None and (
             (made >= FIRST_STEP + LEAST_STEPS and now - warm >= LEAST_SECONDS)
             or made >= FIRST_STEP + MOST_STEPS
+            or (made >= FIRST_STEP + LEAST_MEASURED and now - began > limit * FIRST_RUN)
         ):
             return End.REACHED
         time.sleep(_POLL)
