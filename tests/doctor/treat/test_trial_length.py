@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ def test_a_job_whose_steps_are_slow_is_measured_by_fewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(trial_runner.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(trial_runner.time, "sleep", lambda _: now.__setitem__(0, now[0] + 0.05))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda _: now.__setitem__(0, now[0] + 0.05))
     monkeypatch.setattr(trial_runner, "_count_steps", lambda _: int(now[0] / step_seconds))
     process: Any = Running()
     assert _await_end(process, tmp_path, None, 0.0, budget, is_short=bool) is End.REACHED
