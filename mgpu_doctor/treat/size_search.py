@@ -23,6 +23,7 @@ from mgpu_doctor.analysis.trials.paired_effect import (
     estimate_saving,
     pool_noise,
 )
+from mgpu_doctor.analysis.trials.trial_run import TrialRun
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.treat.job_size import (
     ACCUMULATION_OPTIONS,
@@ -280,11 +281,19 @@ class SizeSearch:
             return Point(size, reason=trial.result.reason)
         self._longest = max(self._longest, trial.seconds)
         samples = self._count_samples(size, trial)
-        self._is_on_gpus = trial.result.is_gpu_memory
-        if trial.case is not None and self._is_on_gpus:
-            self._gpu_room = find_gpu_room(trial.case) or self._gpu_room
+        memory = self._note_memory(trial.result, trial.case)
         level = mean_level(trial.result.seconds)
-        return Point(size, level, samples, trial.result.memory_bytes)
+        return Point(size, level, samples, memory)
+
+    def _note_memory(self, run: TrialRun, case: Case | None) -> int | None:
+        """Peak memory of the rank with the most. Of a job on GPUs, memory of the host, which is all
+        that is known of a trial too short for a sample of its GPU, is not held against theirs."""
+        if run.is_gpu_memory and not self._is_on_gpus:
+            self._is_on_gpus = True
+            self.points = [replace(point, memory_bytes=None) for point in self.points]
+        if case is not None and run.is_gpu_memory:
+            self._gpu_room = find_gpu_room(case) or self._gpu_room
+        return run.memory_bytes if run.is_gpu_memory is self._is_on_gpus else None
 
     def _count_samples(self, size: Size, trial: Trial) -> int | None:
         """Samples per step of all ranks: as recorded, else the batch of each rank."""

@@ -173,13 +173,25 @@ def test_the_largest_batch_that_fits_on_a_pretend_gpu(
     for name, value in nvml.environment(tmp_path / "state").items():
         monkeypatch.setenv(name, value)
     script = Path(__file__).parents[1] / "jobs" / "gpu_memory.py"
-    words = ["--goal", "memory", "--yes", "--budget", "6m", "--json", "--", sys.executable]
+    words = [
+        "--goal",
+        "memory",
+        "--yes",
+        "--steps",
+        "100",
+        "--budget",
+        "6m",
+        "--json",
+        "--",
+        sys.executable,
+    ]
     job = [str(script), "--batch", "1024", "--others", str(others)]
     ended = run([*DOCTOR, "treat", *words, *job], 600)
     assert ended.code == 0, ended.err
     report = json.loads(ended.out)
     assert report["best"]["batch"] == best
-    assert report["curve"][0]["memory_bytes"] == (2000 + 7 * 1024) << 20
+    for point in report["curve"]:
+        assert point["memory_bytes"] in (None, (2000 + 7 * point["batch"]) << 20)
     refused = [point for point in report["curve"] if point["reason"]]
     whose = "other jobs leave on its GPU" if others else "its GPU has"
     assert {point["reason"] for point in refused} == {
