@@ -290,7 +290,7 @@ class SizeSearch:
         that is known of a trial too short for a sample of its GPU, is not held against theirs."""
         if run.is_gpu_memory and not self._is_on_gpus:
             self._is_on_gpus = True
-            self.points = [replace(point, memory_bytes=None) for point in self.points]
+            self.points[:] = [replace(point, memory_bytes=None) for point in self.points]
         if case is not None and run.is_gpu_memory:
             self._gpu_room = find_gpu_room(case) or self._gpu_room
         return run.memory_bytes if run.is_gpu_memory is self._is_on_gpus else None

@@ -91,7 +91,7 @@ def simulate(
             ranks = [SimpleNamespace(steps=numbers, pid=1 + rank) for rank in range(self.ranks)]
             memory = (100 + self.batch) * MIB
             gpus: tuple[Device, ...] = ()
-            if others_on_gpu is not None:
+            if others_on_gpu is not None and len(ran) > 1:  # the first is too short for a sample
                 gpus = tuple(gpu_of(rank.pid, memory, others_on_gpu) for rank in ranks)
             measured = TrialRun(FIRST_STEP, seconds, None, memory, is_gpu_memory=bool(gpus))
             case: Any = SimpleNamespace(ranks=ranks, device_samples=[DeviceSample(0.0, gpus)])
@@ -207,6 +207,12 @@ def test_memory_of_gpus_is_predicted_apart_from_that_of_the_host(
     ran = simulate(monkeypatch, free=MIB, others_on_gpu=others)
     made = search(Goal.MEMORY, tmp_path)
     assert max(batch for batch, _ in ran) == best_batch
+    measured = [point for point in made.points if point.step is not None]
+    assert [point.size.batch for point in measured] == [batch for batch, _ in ran]
+    assert [point.memory_bytes for point in measured] == [
+        None,
+        *((100 + batch) * MIB for batch, _ in ran[1:]),
+    ]
     best = made.find_best()
     assert best is not None
     assert best.size.batch == best_batch
