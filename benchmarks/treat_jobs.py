@@ -41,6 +41,11 @@ def alone(*words: str) -> list[str]:
     return [sys.executable, str(JOBS / "treatable.py"), *words]
 
 
+def keras(*words: str) -> list[str]:
+    """A job of one process with TensorFlow."""
+    return [sys.executable, str(JOBS / "treatable_tf.py"), *words]
+
+
 def ranks(script: str, *words: str) -> list[str]:
     """A job of two ranks."""
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -121,6 +126,12 @@ TRIALS = {
         alone("--layers", "300", "--width", "8", "--no-foreach"),
         alone("--layers", "300", "--width", "8", "--fused"),
         alone("--fused", *_SLEEPS),
+    ),
+    "tf-cache": Trials(
+        True,
+        keras("--sample-ms", "10"),
+        keras("--sample-ms", "10", "--cache"),
+        keras(*_SLEEPS),
     ),
 }
 

@@ -132,6 +132,8 @@ def train(args: argparse.Namespace) -> None:
             optimizer.zero_grad()
             if args.garbage:  # each step makes the collector look through everything once
                 gc.collect()
+            if args.save_states:
+                optimizer.state_dict()
             time.sleep(args.step_ms / 1000)
             saving.save(step)
             if step == args.steps:
@@ -156,6 +158,7 @@ def options() -> argparse.ArgumentParser:
         known.add_argument(f"--{name}", type=float, default=0.0)
     for name in (
         "alone", "persistent", "background", "check-file", "compile", "freeze", "spawn",
+        "save-states",
     ):  # fmt: skip
         known.add_argument(f"--{name}", action="store_true")
     for name in ("foreach", "fused"):

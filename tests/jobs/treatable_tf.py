@@ -15,8 +15,6 @@ def pipeline(args: argparse.Namespace) -> tf.data.Dataset:
         if args.sample_ms:
             tf.numpy_function(lambda: time.sleep(args.sample_ms / 1000), [], [])
         sample = tf.fill((args.width,), tf.cast(index, tf.float32) / (args.epoch * args.batch))
-        if args.noise:
-            sample += tf.random.normal((args.width,))
         return sample, sample[:1]
 
     data = tf.data.Dataset.range(args.epoch * args.batch)
@@ -35,7 +33,7 @@ def options() -> argparse.ArgumentParser:
         known.add_argument(f"--{name}", type=int, default=default)
     for name in ("sample-ms", "step-ms"):
         known.add_argument(f"--{name}", type=float, default=0.0)
-    for name in ("cache", "prefetch", "noise"):
+    for name in ("cache", "prefetch"):
         known.add_argument(f"--{name}", action="store_true")
     return known
 
@@ -50,7 +48,7 @@ def main() -> None:
     if args.step_ms:
         callbacks.append(
             keras.callbacks.LambdaCallback(
-                on_train_batch_end=lambda *_: time.sleep(args.step_ms / 1000)
+                on_train_batch_end=lambda *_, **__: time.sleep(args.step_ms / 1000)
             )
         )
     model.fit(pipeline(args), epochs=args.epochs, verbose=0, callbacks=callbacks)
