@@ -204,7 +204,7 @@ def test_memory_of_gpus_is_predicted_apart_from_that_of_the_host(
 ) -> None:
     """A rank takes 100 MiB and 1 MiB for each sample. A GPU of its own may be filled; of what
     others leave, a fifth stays free."""
-    ran = simulate(monkeypatch, free=MIB, others_on_gpu=others)
+    ran = simulate(monkeypatch, free=1200 * MIB, others_on_gpu=others)
     made = search(Goal.MEMORY, tmp_path)
     assert max(batch for batch, _ in ran) == best_batch
     measured = [point for point in made.points if point.step is not None]
