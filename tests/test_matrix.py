@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mgpu_trainers import catalogue
 
-from tests.matrix import checks, page
+from tests.matrix import checks, environments, page
 from tests.matrix.__main__ import main
 from tests.matrix.checks import SMOKE_CHECKS, TENSORFLOW, TORCH, checks_of
 from tests.matrix.environments import (
@@ -70,8 +72,8 @@ def test_a_healthy_job_has_no_alarm_and_all_of_its_steps() -> None:
     wrong = {
         "straggler-input": seen(diagnosis(finding("straggler-input", 1))),
         "last steps [38, 38]": seen(diagnosis(steps=STEPS - 1)),
-        "explain 0.7": seen(diagnosis(coverage=0.7)),
-        "explain None": seen(diagnosis(coverage=None)),
+        "explain 70 %": seen(diagnosis(coverage=0.7)),
+        "explain ? of": seen(diagnosis(coverage=None)),
         "exit code 1: ImportError: no": seen(diagnosis(), Ended(1, "", "ImportError: no\n")),
         "exit code 0": seen(None),
     }
@@ -254,6 +256,15 @@ def test_an_environment_without_its_python_is_not_tried(
     fails.write_text("#!/bin/sh\nexit 127\n")
     fails.chmod(0o755)
     with pytest.raises(NotTriedError, match=r"no Python 3\.10"):
+        build(ENVIRONMENTS[0], tmp_path / "environment")
+
+
+def test_an_environment_that_would_fill_the_disk_is_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "find_interpreter", lambda _: Path("python"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=11.9e9))
+    with pytest.raises(NotTriedError, match=r"11\.9 GB of disk are free, 12 needed"):
         build(ENVIRONMENTS[0], tmp_path / "environment")
 
 

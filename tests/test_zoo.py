@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,14 @@ def test_a_job_is_unchanged_if_it_prints_and_exits_as_it_does_without() -> None:
 
 
 def test_what_is_not_seen_of_a_job_is_what_it_works_without() -> None:
-    script = Script("any", "any", (), None, noisy=True, unseen="its steps")
+    script = Script("any", "any", (), None, noisy=True, unseen="its steps", stepless=(0, 1))
     bare = Ended(0, "started 1\n(worker) steps 40\n", "")
     seen = observed("started 2\n(worker) steps 40\n", last_step=0)
-    assert judge_unchanged(script, bare, seen) == Verdict(Outcome.WITHOUT, "its steps")
+    without = Verdict(Outcome.WITHOUT, "its steps")
+    assert judge_unchanged(script, bare, seen) == without
+    counted = replace(script, stepless=())
+    assert judge_unchanged(counted, bare, seen).outcome is Outcome.FAILS
+    assert judge_unchanged(counted, bare, observed(bare.out)) == without
 
 
 def test_every_script_is_in_the_catalogue_and_has_the_common_faults() -> None:

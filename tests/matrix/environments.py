@@ -18,6 +18,17 @@ LONGEST_INSTALL = 3000.0
 """Seconds: builds for CUDA are several GB."""
 LONGEST_SMOKE_INSTALL = 480.0
 """Seconds: CI has no more time for it."""
+
+
+class Framework(Enum):
+    """What an environment is for."""
+
+    TORCH = "torch"
+    TENSORFLOW = "tensorflow"
+
+
+LEAST_SPACE = {Framework.TORCH: 12e9, Framework.TENSORFLOW: 4e9}
+"""Bytes that must be free on the disk: an environment has half, and pip unpacks beside it."""
 _INSTALL = (
     *("-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"),
     *("install", "--no-cache-dir", "--no-compile"),  # Python compiles what is imported
@@ -41,13 +52,6 @@ except ImportError:
     pass
 print(json.dumps(found))
 """
-
-
-class Framework(Enum):
-    """What an environment is for."""
-
-    TORCH = "torch"
-    TENSORFLOW = "tensorflow"
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,9 @@ def build(environment: Environment, folder: Path, longest: float = LONGEST_INSTA
         interpreter = find_interpreter(environment.python)
         if interpreter is None:
             raise NotTriedError(f"no Python {environment.python} on the machine")
+        free, needed = shutil.disk_usage(folder.parent).free, LEAST_SPACE[environment.framework]
+        if free < needed:
+            raise NotTriedError(f"{free / 1e9:.1f} GB of disk are free, {needed / 1e9:.0f} needed")
         _run([interpreter, "-m", "venv", folder])
         # One call: what pip resolves together is what users get.
         _run([python, *_INSTALL, *environment.requirements, ROOT], UNCAPPED, longest)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from mgpu_doctor.formatting import format_share
 from tests.support.jobs import Ended
 
 Json = Mapping[str, Any]
@@ -83,7 +84,7 @@ def judge_healthy(
         return fails(f"last steps {counted} of {steps} steps")
     coverage = diagnosis["coverage"]
     if least_coverage is not None and (coverage is None or coverage < least_coverage):
-        return fails(f"the phases explain {coverage} of the time")
+        return fails(f"the phases explain {format_share(coverage)} of the time")
     return _without(diagnosis, "probe of ")
 
 

@@ -72,8 +72,8 @@ class Script:
 
     `slow`: None where no rank can be slower than another. `hang`: None where the place alone is
     expected, in a process that no other one waits for.
-    `faulty`: the rank with the fault. `unseen`: what the doctor does not see of a healthy job,
-    whose steps then are not judged. `least_coverage`: None where its phases are not."""
+    `faulty`: the rank with the fault. `unseen`: what the doctor does not see of a healthy job.
+    `least_coverage`: None where its phases are not judged."""
 
     name: str
     style: str
@@ -94,13 +94,18 @@ class Script:
     """Codes that are true of the healthy script, too: on a busy machine what it does costs 5 % of
     the time or more."""
     stepless: tuple[int, ...] = ()
-    """Ranks that take no steps of their own: they serve the others."""
+    """Ranks that take no steps of their own: they serve the others, or nothing watches them."""
     noisy: bool = False
     """Whether it prints more than its own lines, and not the same each time."""
 
     @property
     def path(self) -> Path:
         return SCRIPTS / f"{self.file or self.name}.py"
+
+    @property
+    def takes_steps(self) -> bool:
+        """Whether mgpu-doctor counts the steps of any rank."""
+        return len(self.stepless) < self.ranks
 
 
 INPUT = Expected("straggler-input")
@@ -124,6 +129,7 @@ def _keras_fit(backend: str, package: str, packages: Packages, unseen: str = "")
         variables={"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2"},
         file="keras_fit_backend",
         unseen=unseen,
+        stepless=(0,) if unseen else (),
     )
 
 
@@ -148,6 +154,9 @@ CATALOGUE = (
         "TRL-like loop: sampling, rewards, one update; the reward",
         ("torch",),
         slow=OTHER,
+        unseen="a phase for rollouts: no hook sees a model that is called without its wrapper and "
+        "without gradients",
+        least_coverage=None,
     ),
     Script(
         "titan_loop",

@@ -3,6 +3,7 @@ cost more under the doctor."""
 
 from __future__ import annotations
 
+import os
 import re
 import statistics
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from enum import Enum
 
 from tests.matrix.sites import LONGEST, JobEndedError, Site, parse
 from tests.matrix.verdicts import (
+    WORKS,
     Observation,
     Outcome,
     Verdict,
@@ -67,17 +69,19 @@ def judge_unchanged(script: Script, bare: Ended, seen: Observation) -> Verdict:
         return fails(f"it printed {differing[1]!r} instead of {differing[0]!r}")
     if f"steps {script.steps}" not in printed:
         return fails(f"it did not print that it took {script.steps} steps")
-    if not script.unseen:
-        return judge_healthy(
+    if script.takes_steps:
+        verdict = judge_healthy(
             seen,
             script.steps,
             least_coverage=script.least_coverage,
             costs=script.costs,
             stepless=script.stepless,
         )
-    if loud := list_warnings(seen.diagnosis):
+        if verdict != WORKS:
+            return verdict
+    elif loud := list_warnings(seen.diagnosis):
         return fails(f"false alarm: {loud[0]['title']}")
-    return Verdict(Outcome.WITHOUT, script.unseen)
+    return Verdict(Outcome.WITHOUT, script.unseen) if script.unseen else WORKS
 
 
 def find_lines(text: str, script: Script) -> list[str]:
@@ -145,8 +149,9 @@ def make_command(script: Script, site: Site, fault: str = "none", *options: str)
 
 def measure_overhead(script: Script, site: Site, pairs: int) -> str:
     """What a step costs more under the doctor, from runs in turn: the median of the pairs, the
-    least and the most, in percent of the median step without it."""
-    ratios, steps = [], []
+    least and the most, in percent of the median step without it, and how busy the machine was
+    before."""
+    load, ratios, steps = os.getloadavg()[0], list[float](), list[float]()
     for number in range(pairs):
         order: Sequence[bool] = (False, True) if number % 2 == 0 else (True, False)
         seconds = {observed: _time_steps(script, site, observed=observed) for observed in order}
@@ -154,7 +159,7 @@ def measure_overhead(script: Script, site: Site, pairs: int) -> str:
         steps.append(seconds[False])
     least, most, step = min(ratios), max(ratios), 1000 * statistics.median(steps)
     percent = f"{statistics.median(ratios):+.1f} % [{least:+.1f} … {most:+.1f}]"
-    return f"{percent} of {step:.1f} ms, {pairs} pairs"
+    return f"{percent} of {step:.1f} ms, {pairs} pairs, load average {load:.1f}"
 
 
 def _time_steps(script: Script, site: Site, *, observed: bool) -> float:
