@@ -1,5 +1,6 @@
-"""Keras' `fit`, alone or over replicas of one process."""
+"""Keras' `fit`, alone, over replicas of one process, or as a worker of several (TF_CONFIG)."""
 
+import os
 from typing import Any
 
 import _tf
@@ -26,7 +27,12 @@ def main() -> None:
     options.add_argument("--per-execution", type=int, default=1)
     args = options.parse_args()
     _tf.few_threads()
-    strategy = _tf.mirrored(args.replicas) if args.replicas > 1 else tf.distribute.get_strategy()
+    if "TF_CONFIG" in os.environ:  # Keras 3 cannot
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    elif args.replicas > 1:
+        strategy = _tf.mirrored(args.replicas)
+    else:
+        strategy = tf.distribute.get_strategy()
     slow = _tf.Slow(args, 0)
     with strategy.scope():
         model = _tf.model()

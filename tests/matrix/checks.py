@@ -163,18 +163,25 @@ def check_keras(site: Site) -> Verdict:
     return judge_healthy(site.observe(["run"], ["--", *job]), STEPS)
 
 
+def check_fitting_workers(site: Site) -> Verdict:
+    if site.variables.get("TF_USE_LEGACY_KERAS") != "1":
+        cannot = "Keras 3 cannot `fit` under MultiWorkerMirroredStrategy (keras issue 20585)"
+        return Verdict(Outcome.NOT_RUN, cannot)
+    return judge_healthy(check_workers(site, "keras_fit.py", "--steps", str(STEPS)), STEPS)
+
+
 def check_healthy_workers(site: Site) -> Verdict:
-    return judge_healthy(check_workers(site, "--steps", str(STEPS)), STEPS)
+    return judge_healthy(check_workers(site, "tf_loop.py", "--steps", str(STEPS)), STEPS)
 
 
-def check_workers(site: Site, *options: str) -> Observation:
-    launcher = [site.python, str(JOBS / "tf_workers.py"), "--workers", "2", "tf_loop.py"]
+def check_workers(site: Site, script: str, *options: str) -> Observation:
+    launcher = [site.python, str(JOBS / "tf_workers.py"), "--workers", "2", script]
     return site.observe(["run"], ["--", *launcher, *options])
 
 
 def check_slow_worker(site: Site) -> Verdict:
     fault = ("--steps", str(SLOW_STEPS), "--fault", "forward", "--rank", "1", "--ms", SLOW_MS)
-    return judge_culprit(check_workers(site, *fault), "straggler-compute", 1)
+    return judge_culprit(check_workers(site, "tf_loop.py", *fault), "straggler-compute", 1)
 
 
 def check_slow_data(site: Site) -> Verdict:
@@ -225,6 +232,7 @@ SMOKE_CHECKS = ("healthy job", "slow rank: input")
 TENSORFLOW = (
     Check("healthy `fit`", check_keras),
     Check("healthy workers", check_healthy_workers),
+    Check("healthy `fit` on workers", check_fitting_workers),
     Check("slow worker: forward", check_slow_worker),
     Check("slow data set", check_slow_data),
     Check("`plan`", lambda site: check_plan(site, "tf-single", "--model", "cnn-nano")),

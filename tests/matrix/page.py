@@ -42,6 +42,10 @@ make matrix MATRIX="torch-2.4 torch-2.15"          # these environments
 make matrix MATRIX="torch-2.4 --only plan --keep"  # checks with this word; keeps the environment
 ```
 """
+KERAS = """\
+*Keras 2* is `tf_keras`: scripts use it as `tf.keras` if `TF_USE_LEGACY_KERAS=1` is set. The
+built-in trainers and `plan` use Keras 3 in every column.
+"""
 
 
 ORDER = {
@@ -67,6 +71,8 @@ def _render_table(framework: Framework, results: Results) -> Iterator[str]:
     columns = [results[environment.name] for environment in shown]
     notes: list[str] = []
     yield f"## {title}\n"
+    if framework is Framework.TENSORFLOW:
+        yield KERAS
     if missed := [_title(environment) for environment in own if environment not in shown]:
         yield f"Not run so far: {', '.join(missed)}.\n"
     if not shown:
