@@ -65,8 +65,8 @@ test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(READY))
 	$(GPU_PYTHON) -m tests.gpu
 
 # Other versions of Python, PyTorch and TensorFlow, each in a fresh environment: hours, and several GB
-# of disk at a time. `MATRIX` takes names and options: see `python -m tests.matrix --help`. With `--smoke`,
-# two checks of the oldest and the newest torch: a machine that cannot get one is told so, and fails
+# of disk at a time. `MATRIX` takes names and options: see `python -m tests.matrix --help`. With `--smoke`, as
+# in CI, two checks of the oldest and the newest torch: a machine that cannot get one is told so, and fails
 # nothing. A cap that the machine puts on versions does not apply to these environments.
 MATRIX ?=
 matrix: $(READY)

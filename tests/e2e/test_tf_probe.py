@@ -74,6 +74,19 @@ def test_the_slow_worker_of_two_is_named(tmp_path: Path) -> None:
     assert case.job.strategy == "multiworker"
 
 
+def test_the_slow_worker_of_two_is_named_with_the_optimizers_of_keras_2(tmp_path: Path) -> None:
+    slow = ("--fault", "forward", "--rank", "1", "--ms", "80")
+    case, turns = recorded(tmp_path, "tf_loop.py", "--legacy", "--steps", "45", *slow, workers=2)
+    assert [len(rank.steps) for rank in case.ranks] == [turns, turns]
+    diagnosis = diagnose(case)
+    first = diagnosis.findings[0]
+    assert (first.code, [one.rank for one in first.culprits]) == ("straggler-compute", [1])
+    waits = [rank.phases["wait"] for rank in diagnosis.ranks]
+    assert waits[0] is not None
+    assert waits[0] >= 0.07
+    assert not waits[1] or waits[1] < 0.04
+
+
 @pytest.mark.untimed
 def test_weights_that_a_program_changes_by_hand_are_its_update(tmp_path: Path) -> None:
     case, turns = recorded(tmp_path, "tf_loop.py", "--steps", "60", "--plain", "--by-hand")

@@ -2,7 +2,10 @@
 
 import json
 import os
+import sys
 from contextlib import nullcontext
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import _tf
@@ -11,10 +14,22 @@ from _tf import keras
 
 import mgpu_doctor
 
+LEGACY = Path(__file__).parent / "legacy"
+
+
+def make_optimizer(model: Any, *, legacy: bool) -> Any:
+    if legacy:
+        sys.path.insert(0, str(LEGACY))
+        return import_module("tf_keras.src.optimizers.optimizer").Optimizer(0.02)
+    optimizer = keras.optimizers.SGD(0.02)
+    optimizer.build(model.trainable_variables)
+    return optimizer
+
 
 def main() -> None:
     options = _tf.parser()
     options.add_argument("--plain", action="store_true", help="without a strategy")
+    options.add_argument("--legacy", action="store_true", help="reduce gradients as Keras 2 does")
     options.add_argument("--by-hand", action="store_true", help="without an optimizer")
     options.add_argument("--eager", action="store_true", help="without tf.function")
     options.add_argument("--marked", action="store_true", help="mark phases and steps itself")
@@ -30,8 +45,7 @@ def main() -> None:
         strategy = tf.distribute.get_strategy()
     with strategy.scope():
         model = _tf.model()
-        optimizer = keras.optimizers.SGD(0.02)
-        optimizer.build(model.trainable_variables)
+        optimizer = make_optimizer(model, legacy=args.legacy)
     losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
     world = strategy.num_replicas_in_sync
 

@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LONGEST_INSTALL = 3000.0
 """Seconds: builds for CUDA are several GB."""
-LONGEST_SMOKE_INSTALL = 480.0
-"""Seconds: CI has no more time for it."""
+LONGEST_SMOKE_INSTALL = 300.0
+"""Seconds: it took 71 and 51 with a load average of 2.5 on two cores, 231 and 130 with 10."""
 
 
 class Framework(Enum):

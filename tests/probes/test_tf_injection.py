@@ -27,6 +27,13 @@ MODULES = {
     "tensorflow/python/framework/auto_control_deps.py": (
         "class AutomaticControlDependencies:\n    def __exit__(self, *_):\n        return None\n"
     ),
+    "tf_keras/__init__.py": "",
+    "tf_keras/src/__init__.py": "",
+    "tf_keras/src/optimizers/__init__.py": "",
+    "tf_keras/src/optimizers/optimizer.py": (
+        "class Optimizer:\n    def apply_gradients(self, pairs):\n        return None\n"
+    ),
+    "tf_keras/src/optimizers/utils.py": "def _all_reduce_sum_fn(strategy, pairs):\n    return []\n",
 }
 """What older or newer versions may lack is missing here, too."""
 
@@ -59,6 +66,17 @@ def test_the_tape_is_wrapped_and_its_exception_passes(tmp_path: Path) -> None:
         "print({'torch', 'numpy'} & set(sys.modules))\n"
     )
     assert run(tmp_path, code).splitlines() == ["True", "of the tape", "set()"]
+
+
+def test_autograph_does_not_convert_what_is_wrapped(tmp_path: Path) -> None:
+    """It would fail to, and warn: TensorFlow before 2.21 converts functions of Keras 2."""
+    code = (
+        "import tensorflow\n"
+        "from tf_keras.src.optimizers import optimizer, utils\n"
+        "for function in (optimizer.Optimizer.apply_gradients, utils._all_reduce_sum_fn):\n"
+        "    print(hasattr(function, '__mgpu_probe__'), hasattr(function, 'autograph_info__'))\n"
+    )
+    assert run(tmp_path, code).splitlines() == ["True True"] * 2
 
 
 def test_modules_without_what_is_private_are_left_as_they_are(tmp_path: Path) -> None:

@@ -26,6 +26,10 @@ ADAPTER = HookTable(
             "keras.src.backend.common.variables": "patch_variables",
             "keras.src.optimizers.base_optimizer": "patch",
             "tf_keras.src.optimizers.optimizer": "patch_legacy",
+            "tf_keras.src.optimizers.legacy.optimizer_v2": "patch_legacy",
+        },
+        "replica_reductions": {
+            "tf_keras.src.optimizers.utils": "patch_legacy",
         },
         "gradient_tapes": {
             "tensorflow.python.eager.backprop": "patch",

@@ -26,10 +26,10 @@ def patch(base_optimizer: ModuleType) -> None:
 
 
 def patch_legacy(optimizer: ModuleType) -> None:
-    """Wraps `apply_gradients` of Keras 2 (`tf_keras`)."""
-    owner = getattr(optimizer, "Optimizer", None)
-    if owner is not None:
-        wrap(owner, "apply_gradients", _update_begins, _update_ends)
+    """Wraps `apply_gradients` of Keras 2 (`tf_keras`), also of its older optimizers."""
+    for name in ("Optimizer", "OptimizerV2"):
+        if hasattr(optimizer, name):
+            wrap(getattr(optimizer, name), "apply_gradients", _update_begins, _update_ends)
 
 
 def patch_variables(module: ModuleType) -> None:

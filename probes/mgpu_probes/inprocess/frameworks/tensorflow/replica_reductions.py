@@ -25,10 +25,25 @@ def patch(distribute_lib: ModuleType) -> None:
     wrap(distribute_lib.StrategyBase, "reduce", _reduce_begins, _reduce_ends)
 
 
+def patch_legacy(optimizer_utils: ModuleType) -> None:
+    """Wraps what the optimizers of Keras 2 (`tf_keras`) call once all replicas are there, where
+    `all_reduce` is not called."""
+    wrap(optimizer_utils, "_all_reduce_sum_fn", _sum_begins, _all_reduce_ends)
+
+
+def _sum_begins(args: tuple[Any, ...], _: dict[str, Any]) -> tuple[int, Any] | None:
+    strategy, pairs = args
+    return _begin_in_graph(strategy, [gradient for gradient, _ in pairs])
+
+
 def _all_reduce_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Any] | None:
-    if is_eager() or graph_stamps.stampable_graph() is None or _is_single_replica(args[0]):
+    return _begin_in_graph(args[0], args[2] if len(args) > 2 else kwargs.get("value"))
+
+
+def _begin_in_graph(replicas: Any, value: Any) -> tuple[int, Any] | None:
+    """`replicas`: a strategy, or the context of one of its replicas. `value`: what is reduced."""
+    if is_eager() or graph_stamps.stampable_graph() is None or _is_single_replica(replicas):
         return None
-    value = args[2] if len(args) > 2 else kwargs.get("value")
     replica = graph_stamps.current_replica()
     try:
         graph_stamps.stamp(REDUCE_BEGINS, value, replica)
@@ -39,9 +54,9 @@ def _all_reduce_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[i
     return replica, value
 
 
-def _is_single_replica(context: Any) -> bool:
+def _is_single_replica(replicas: Any) -> bool:
     """Whether there is no other replica to wait for."""
-    return int(getattr(context, "num_replicas_in_sync", 2)) < 2
+    return int(getattr(replicas, "num_replicas_in_sync", 2)) < 2
 
 
 def _all_reduce_ends(token: tuple[int, Any], reduced: Any) -> None:

@@ -30,7 +30,10 @@ def wrap(owner: Any, name: str, begins: Begins, ends: Ends) -> bool:
     original = getattr(owner, name, None)
     if not callable(original):
         return False
-    setattr(owner, name, around(original, begins, ends, probe.fail, probe.was_interrupted))
+    replacement = around(original, begins, ends, probe.fail, probe.was_interrupted)
+    # AutoGraph runs such a function as it is; of another one it warns that it cannot convert it.
+    vars(replacement).setdefault("autograph_info__", None)
+    setattr(owner, name, replacement)
     return True
 
 
