@@ -21,6 +21,7 @@ from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.openssh import OpenSsh
 from mgpu_doctor.diagnose import diagnose as examine
+from mgpu_doctor.recording.box import Box, read_box
 from tests.support.gathered_fleets import STEPS, boxes_of, diagnose_hosts, polled, steps_of
 from tests.support.jobs import JOBS, alone, until
 from tests.support.ssh_hosts import SshHosts, can_have_namespaces, ssh_hosts
@@ -29,6 +30,9 @@ pytestmark = pytest.mark.slow
 
 NAMES = ("node-a", "node-b")
 ROOT = Path(__file__).parents[2]
+LEAST_DURING = 5
+"""Steps of about 0.08 s that a rank takes while something happens to the doctor, for a second or
+more: one that waited for the doctor would take none."""
 FAULT = ("--fault", "forward", "--rank", "1", "--ms", "60")
 
 
@@ -138,13 +142,62 @@ def test_an_agent_that_is_killed_costs_nothing(hosts: SshHosts) -> None:
         polled(fleet, lambda: all(state.link is Link.LIVE for state in fleet.states()))
         hello = fleet._channels[1].mirror.hello
         assert hello is not None
+        begin = time.time()
         hosts.run("node-b", "kill", "-9", str(hello.pid))
         polled(fleet, lambda: state_of(fleet, "node-b").link is Link.BROKEN)
         assert state_of(fleet, "node-a").link is Link.LIVE
         assert state_of(fleet, "node-b").trouble is not None
         polled(fleet, lambda: state_of(fleet, "node-b").link is Link.LIVE)
+        end = time.time()
+        polled(fleet, lambda: all(newest_end(box) > end for box in boxes_of(fleet).values()))
         assert_whole(fleet)
+        assert_trained(fleet, begin, end)
     assert "mgpu-doctor agent" not in hosts.run("node-b", "ps", "axww")
+
+
+@pytest.mark.usefixtures("hosts")
+def test_a_reader_that_stands_still_costs_nothing() -> None:
+    with Fleet(NAMES, OpenSsh(), 0.1) as fleet:
+        polled(fleet, lambda: all(state.link is Link.LIVE for state in fleet.states()))
+        begin = time.time()
+        time.sleep(6)  # nobody polls meanwhile
+        end = time.time()
+        fleet.poll(0.1)
+        assert [state.link for state in fleet.states()] == [Link.LIVE, Link.LIVE]
+        polled(fleet, lambda: all(newest_end(box) > end for box in boxes_of(fleet).values()))
+        assert_whole(fleet)
+        assert_trained(fleet, begin, end)
+
+
+READER = """\
+import sys
+from mgpu_doctor.cluster.host_fleet import Fleet
+from mgpu_doctor.cluster.openssh import OpenSsh
+with Fleet(sys.argv[1:], OpenSsh(), 0.1) as fleet:
+    fleet.wait_until_read(30)
+    print("read", flush=True)
+    while True:
+        fleet.poll(1)
+"""
+
+
+def test_a_reader_that_is_killed_costs_nothing(hosts: SshHosts) -> None:
+    """Its agents end, and the next reader reads all that the rings hold."""
+    command = (sys.executable, "-c", READER, *NAMES)
+    begin = time.time()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "read\n"
+        reader.kill()
+    until(lambda: not any("mgpu-doctor agent" in hosts.run(one, "ps", "axww") for one in NAMES), 30)
+    end = time.time()
+    with Fleet(NAMES, OpenSsh(), 0.1) as fleet:
+        fleet.wait_until_read(30)
+        for rank, box in boxes_of(fleet).items():
+            (original,) = (hosts.bin.parent / NAMES[rank or 0]).rglob("*.box")
+            assert box.steps["seq"][0] <= read_box(original).steps["seq"][0]
+        assert_whole(fleet)
+        assert_trained(fleet, begin, end)
 
 
 @pytest.mark.parametrize("seconds", [8, 45])
@@ -213,3 +266,15 @@ def assert_whole(fleet: Fleet) -> None:
         assert box.lost == 0
         first, last = int(box.steps["seq"][0]), int(box.steps["seq"][-1])
         assert len(box.steps) == last - first + 1
+
+
+def newest_end(box: Box) -> float:
+    """When its newest step ended, in seconds since the epoch."""
+    return float(box.steps["end_ns"][-1]) * 1e-9
+
+
+def assert_trained(fleet: Fleet, begin: float, end: float) -> None:
+    """The ranks went on meanwhile."""
+    for box in boxes_of(fleet).values():
+        ends = box.steps["end_ns"] * 1e-9
+        assert ((ends > begin) & (ends < end)).sum() >= LEAST_DURING

@@ -5,22 +5,26 @@ it."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from mgpu_doctor.case.recording_case import load_recording
+from mgpu_doctor.cli import app
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.openssh import OpenSsh
 from mgpu_doctor.diagnose import diagnose as examine
 from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.rules.hang import rendezvous_hang
 from tests.support.gathered_fleets import STEPS, boxes_of, diagnose_hosts, polled, steps_of
 from tests.support.jobs import JOBS, alone, until
 from tests.support.ssh_hosts import GROUPS, SshHosts, can_have_namespaces, cpu_quota, ssh_hosts
@@ -51,25 +55,31 @@ def job(
     hosts: SshHosts, folder: Path, script: str, *options: str, names: tuple[str, ...] = NAMES
 ) -> Iterator[None]:
     """The job on these of its hosts."""
-    with ExitStack() as stack:
-        for number, name in enumerate(names):
-            command = hosts.command(name, _launch(folder, hosts, number, script, options))
-            output = stack.enter_context((folder / f"{name}.out").open("wb"))
-            stack.enter_context(subprocess.Popen(command, stdout=output, stderr=output))
-        stack.callback(hosts.stop)  # the hosts first: the commands above end with them
+    torchrun = ("-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2")
+    commands = {}
+    for number, name in enumerate(names):
+        place = ("--node-rank", str(number), "--master-addr", hosts.address("node-a"))
+        commands[name] = (*torchrun, *place, "--master-port", "29500", str(JOBS / script), *options)
+    with launched(hosts, folder, commands):
         yield
 
 
-def _launch(
-    folder: Path, hosts: SshHosts, number: int, script: str, options: tuple[str, ...]
-) -> str:
-    """A command line for the shell of a host."""
-    torchrun = ("-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2")
-    place = ("--node-rank", str(number), "--master-addr", hosts.address("node-a"))
-    doctor = ("-m", "mgpu_doctor", "run", "-q", "--dir", str(folder / f"run-{number}"), "--")
-    words = (sys.executable, *doctor, sys.executable, *torchrun, *place, "--master-port", "29500")
-    command = shlex.join((*words, str(JOBS / script), *options))
-    return f"cd {shlex.quote(str(ROOT))} && GLOO_SOCKET_IFNAME=eth0 exec {command}"
+@contextmanager
+def launched(
+    hosts: SshHosts, folder: Path, commands: Mapping[str, tuple[str, ...]]
+) -> Iterator[None]:
+    """`commands`: host -> what Python runs there under `mgpu-doctor run`."""
+    with ExitStack() as stack:
+        for name, words in commands.items():
+            doctor = ("-m", "mgpu_doctor", "run", "-q", "--dir", str(folder / f"run-{name}"), "--")
+            command = shlex.join((sys.executable, *doctor, sys.executable, *words))
+            shell = f"cd {shlex.quote(str(ROOT))} && GLOO_SOCKET_IFNAME=eth0 exec {command}"
+            output = stack.enter_context((folder / f"{name}.out").open("wb"))
+            stack.enter_context(
+                subprocess.Popen(hosts.command(name, shell), stdout=output, stderr=output)
+            )
+        stack.callback(hosts.stop)  # the hosts first: the commands above end with them
+        yield
 
 
 def watch(
@@ -99,7 +109,10 @@ def watch(
     return live, after
 
 
-def named(found: dict[str, Any]) -> list[tuple[str, list[tuple[int, str]]]]:
+Named = list[tuple[str, list[tuple[int | None, str | None]]]]
+
+
+def named(found: dict[str, Any]) -> Named:
     """Code and culprits of the findings that name some, or the network."""
     listed = [
         (one["code"], [(culprit["rank"], culprit["host"]) for culprit in one["culprits"]])
@@ -108,7 +121,7 @@ def named(found: dict[str, Any]) -> list[tuple[str, list[tuple[int, str]]]]:
     return [one for one in listed if one[1] or one[0] == "slow-link"]
 
 
-def named_after(found: Diagnosis) -> list[tuple[str, list[tuple[int | None, str | None]]]]:
+def named_after(found: Diagnosis) -> Named:
     listed = [
         (one.code, [(culprit.rank, culprit.host) for culprit in one.culprits])
         for one in found.findings
@@ -154,7 +167,11 @@ def test_a_slow_link(hosts: SshHosts, tmp_path: Path) -> None:
     assert DELAY <= trip["value"] < 2 * DELAY
 
 
-def test_a_hang(hosts: SshHosts, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ahead", [0.0, 3600.0])
+def test_a_hang(hosts: SshHosts, tmp_path: Path, ahead: float) -> None:
+    """Also if the clock of a host is wrong."""
+    if ahead:
+        hosts.set_clock("node-b", ahead)
     mark = tmp_path / "mark"
     with job(hosts, tmp_path, "hangs.py", "sleep", "--mark", str(mark)):
         until(mark.exists, 120)
@@ -183,6 +200,37 @@ def test_a_killed_rank(hosts: SshHosts, tmp_path: Path) -> None:
         polled(fleet, lambda: one.over, 120)
         found = examine(load_recording(one.folder))
     assert named_after(found)[0] == ("failed-killed", [(2, "node-b")])
+
+
+def test_a_host_that_never_joins(
+    hosts: SshHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named while the ranks of the other one wait, and after they have given up."""
+    monkeypatch.setattr(rendezvous_hang, "PAST_STARTUP", 20.0)
+    address = f"{hosts.address('node-a')}:29501"
+    ranks = ("--ranks", "2", "--world-size", "4", "--address", address)
+    script = (str(JOBS / "env_ranks.py"), *ranks, "never_init.py", "--patience", "45")
+    live: dict[str, Any] = {}
+
+    def is_named() -> bool:
+        nonlocal live
+        done = CliRunner().invoke(app, ("diagnose", "--hosts", ",".join(NAMES), "--json"))
+        live = json.loads(done.stdout or "{}")
+        return done.exit_code == 1
+
+    with launched(hosts, tmp_path, {"node-a": script}), Fleet(NAMES, OpenSsh(), 0.25) as fleet:
+        polled(fleet, lambda: len(boxes_of(fleet)) == 2, 90)
+        polled(fleet, is_named, 60)
+        (one,) = fleet.jobs
+        polled(fleet, lambda: one.over, 120)
+        after = examine(load_recording(one.folder))
+    assert live["job"]["outcome"] == "hung"
+    assert named(live) == [("hang-rendezvous", [(None, "node-b")])]
+    assert live["findings"][0]["victims"] == [0, 1]
+    assert named_after(after) == [("failed-rendezvous", [(None, "node-b")])]
+    assert after.findings[0].victims == (0, 1)
+    for title in (live["findings"][0]["title"], after.findings[0].title):
+        assert title.startswith("Host node-b never joined")
 
 
 def test_a_host_on_which_nobody_started_the_job(hosts: SshHosts, tmp_path: Path) -> None:

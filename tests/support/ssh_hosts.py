@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from tests.support.jobs import until
 CLUSTER = Path(__file__).parents[1] / "cluster"
 SERVER = CLUSTER / "openssh_server"
 DELAYING_LINK = CLUSTER / "delaying_link"
+WRONG_CLOCK = CLUSTER / "wrong_clock.c"
 KEPT = Path(__file__).parents[2] / ".venv" / "openssh-server"
 GROUPS = Path("/sys/fs/cgroup/cpu")
 """Control groups, version 1, with CPU quotas."""
@@ -113,6 +115,16 @@ class SshHosts:
         relay = [str(DELAYING_LINK), f"p{number}", inner, str(seconds)]
         command = ["ip", "netns", "exec", self._space, sys.executable, *relay]
         self._relays.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
+
+    def set_clock(self, name: str, ahead: float) -> None:
+        """Lets all that is started on a host by ssh from now on read a clock that is wrong."""
+        library = self._folder / "wrong_clock.so"
+        options = ("-shared", "-fPIC", "-O1", f"-DAHEAD={ahead:.0f}")
+        subprocess.run(["cc", *options, "-o", library, WRONG_CLOCK, "-ldl"], check=True)
+        with (self._folder / f"{name}.sshd").open("a") as file:
+            file.write(f"SetEnv LD_PRELOAD={library}\n")
+        os.kill(self.server_pid(name), signal.SIGHUP)  # it reads its configuration again
+        until(lambda: abs(float(self.run(name, "date", "+%s")) - time.time() - ahead) < 60, 20)
 
     def server_pid(self, name: str) -> int:
         """The process number of the host's sshd, its first process."""

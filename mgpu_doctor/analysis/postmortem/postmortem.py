@@ -26,6 +26,7 @@ from mgpu_doctor.analysis.postmortem.unexplained_failures import (
     find_absent_ranks,
     find_early_exits,
     find_killed_helper,
+    find_unjoined_hosts,
 )
 from mgpu_doctor.analysis.postmortem.unmet_wait import (
     SplitWait,
@@ -33,7 +34,7 @@ from mgpu_doctor.analysis.postmortem.unmet_wait import (
     find_split_wait,
     find_unmet_wait,
 )
-from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank
+from mgpu_doctor.case.model import AskedHost, Case, Outcome, ProcessEnd, Rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class PostMortem:
     """Ranks that exited normally and thereby broke the others' connections."""
     absent: tuple[Rank, ...] = ()
     """Ranks that never joined the process group."""
+    unjoined_hosts: tuple[AskedHost, ...] = ()
+    """Hosts whose ranks never joined it, and of which no rank is known."""
     killed_helper: ProcessEnd | None = None
     """A process that is not a rank and was killed just before the ranks failed."""
     log: tuple[LogCause, ...] = ()
@@ -100,6 +103,7 @@ def examine_failures(case: Case, *, shows_waiting: bool, is_flat: bool) -> PostM
         split_wait=split_wait,
         early_exits=find_early_exits(failures, case),
         absent=find_absent_ranks(first, case),
+        unjoined_hosts=find_unjoined_hosts(first, case),
         killed_helper=find_killed_helper(failures, first, case),
         log=judge_log(
             case, first, blames_symptoms=stall is None and not shows_waiting, is_flat=is_flat

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.analysis.postmortem.secondary_failures import is_rendezvous_timeout
-from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank, State
+from mgpu_doctor.case.model import AskedHost, Case, Outcome, ProcessEnd, Rank, State
 
 SOON_AFTER = 60.0
 """Seconds after the end of a helper process within which the ranks fail because of it."""
@@ -21,10 +21,29 @@ pipe."""
 
 def find_absent_ranks(first: Sequence[RankFailure], case: Case) -> tuple[Rank, ...]:
     """Ranks that never joined, in a failed job in which others timed out waiting for them and no
-    rank failed by itself. `first`: the first failures."""
-    if case.job.outcome is not Outcome.FAILED or first or not find_rendezvous_timeouts(case):
+    rank failed by itself; none if whole hosts are missing. `first`: the first failures."""
+    if not _timed_out(first, case) or find_unjoined_hosts(first, case):
         return ()
     return tuple(rank for rank in case.ranks if rank.state is State.MISSING)
+
+
+def find_unjoined_hosts(first: Sequence[RankFailure], case: Case) -> tuple[AskedHost, ...]:
+    """Hosts that the user named and that have no rank, in a failed job in which ranks are missing
+    and the others timed out waiting for them. `first`: the first failures."""
+    present = [rank for rank in case.ranks if rank.state is not State.MISSING]
+    if not _timed_out(first, case) or len(present) >= (case.job.world_size or 0):
+        return ()
+    return tuple(list_hosts_without_ranks(case))
+
+
+def _timed_out(first: Sequence[RankFailure], case: Case) -> bool:
+    return case.job.outcome is Outcome.FAILED and not first and bool(find_rendezvous_timeouts(case))
+
+
+def list_hosts_without_ranks(case: Case) -> list[AskedHost]:
+    """The hosts that the user named and that have no rank of the job, as far as can be seen."""
+    present = {rank.host for rank in case.ranks}
+    return [host for host in case.asked_hosts if host.node is None or host.node not in present]
 
 
 def find_rendezvous_timeouts(case: Case) -> list[Rank]:

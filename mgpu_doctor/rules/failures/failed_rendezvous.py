@@ -15,6 +15,11 @@ from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.failures import failure_text
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.gpu.xid_evidence import XIDS_OF_ENDS
+from mgpu_doctor.rules.hang.rendezvous_hang import (
+    START_ALL_RANKS,
+    describe_host_without_ranks,
+    name_hosts,
+)
 from mgpu_doctor.rules.rule import Limits, Rule
 
 SEEN, GUESSED = 0.9, 0.7
@@ -63,47 +68,55 @@ def _world_size(measures: Measures, _: Limits) -> Iterable[Finding]:
 
 def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
     case = measures.case
-    absent = measures.postmortem.absent
-    if not absent or _never_meant(case):
+    absent, hosts = measures.postmortem.absent, measures.postmortem.unjoined_hosts
+    if not hosts and (not absent or _never_meant(case)):
         return
     waiters = find_rendezvous_timeouts(case)
-    who = format_ranks(rank.rank for rank in absent if rank.rank is not None)
     pids: dict[int | None, int | None] = {
         end.rank: end.pid for end in case.console.ends if end.rank is not None
     }
-    all_known = all(pids.get(rank.rank) is not None for rank in absent)
+    all_known = not hosts and all(pids.get(rank.rank) is not None for rank in absent)
     victims = [rank.rank for rank in waiters if rank.rank is not None]
+    missing = format_ranks(rank.rank for rank in absent if rank.rank is not None)
+    who = name_hosts(hosts) if hosts else missing.capitalize()
+    cause = "Nothing shows that the process was ever started, or it could not reach the others."
+    if all_known:
+        cause = (
+            "The process was started but never called init_process_group in time: what it did "
+            "instead was not measured."
+        )
     yield Finding(
         code="failed-rendezvous",
         severity=Severity.CRITICAL,
         confidence=SEEN if all_known else GUESSED,
-        title=f"{who.capitalize()} never joined the process group; {format_ranks(victims)} timed "
-        "out waiting",
-        cause="The process was started but never called init_process_group in time: what it did "
-        "instead was not measured."
-        if all_known
-        else "Nothing shows that the process was ever started, or it could not reach the others.",
-        culprits=tuple(Culprit(rank.rank, rank.host, pid=pids.get(rank.rank)) for rank in absent),
+        title=f"{who} never joined the process group; {format_ranks(victims)} timed out waiting",
+        cause=" ".join(map(describe_host_without_ranks, hosts)) or cause,
+        culprits=(
+            *(Culprit(rank.rank, rank.host, pid=pids.get(rank.rank)) for rank in absent),
+            *(Culprit(None, host.node or host.name) for host in hosts),
+        ),
         victims=tuple(victims),
         evidence=(
             Evidence(
                 "ranks that asked to join",
-                len(case.ranks) - len(absent),
+                sum(rank.state is not State.MISSING for rank in case.ranks),
                 "ranks",
-                len(case.ranks),
+                case.job.world_size,
                 "black boxes",
             ),
             *failure_text.list_survivor_evidence(waiters[0]),
         ),
-        fixes=(
-            Fix(
-                "look-at-the-absent",
-                f"See what {who} does before init_process_group",
-                f"While it hangs, `py-spy dump --pid PID` on {who} shows the line. Usual causes: "
-                "rank-dependent code before the call (a download, a lock), a WORLD_SIZE larger "
-                "than the number of processes started, another MASTER_ADDR or MASTER_PORT.",
-            ),
-        ),
+        fixes=(START_ALL_RANKS if hosts else _see_what_they_do(missing),),
+    )
+
+
+def _see_what_they_do(ranks: str) -> Fix:
+    return Fix(
+        "look-at-the-absent",
+        f"See what {ranks} does before init_process_group",
+        f"While it hangs, `py-spy dump --pid PID` on {ranks} shows the line. Usual causes: "
+        "rank-dependent code before the call (a download, a lock), a WORLD_SIZE larger "
+        "than the number of processes started, another MASTER_ADDR or MASTER_PORT.",
     )
 
 
@@ -114,7 +127,8 @@ RULES: tuple[Rule, ...] = (
         summary="Ranks never joined the process group, and the others timed out waiting for them.",
         measured="A rank's own exception says that others did not join in time, no rank failed for "
         "another reason, and some ranks have no black box: a rank opens its box when it enters "
-        "init_process_group.",
+        "init_process_group. A host that was named with `--hosts` and has no rank is reported "
+        "instead of its ranks.",
         thresholds=f"Confidence {SEEN} if the launcher printed the missing rank's pid, else "
         f"{GUESSED}: it may never have been started.",
         fixes="Look at what the missing rank does before init_process_group; check WORLD_SIZE, "

@@ -50,6 +50,7 @@ def _find(code: str, measures: Measures) -> Iterable[Finding]:
         case.job.outcome is Outcome.FAILED
         and not measures.postmortem.first
         and not measures.postmortem.absent
+        and not measures.postmortem.unjoined_hosts
     ):
         if code == "failed-killed":
             yield from find_killed_helper(measures)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.unexplained_failures import list_hosts_without_ranks
 from mgpu_doctor.analysis.stacks.hang_analysis import Hang, Kind
 from mgpu_doctor.analysis.stacks.progress import LEAST_BLOCKED, RankProgress
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
@@ -55,7 +56,7 @@ def _report_absent_ranks(hang: Hang, measures: Measures) -> Iterable[Finding]:
     dead = [progress for progress in hang.culprits if progress.state.doing is Doing.DEAD]
     absent = sorted({*hang.missing, *rank_numbers(progress.state for progress in dead)})
     long = is_long(hang, case)
-    hosts = [] if hang.complete else list_absent_hosts(case)
+    hosts = [] if hang.complete else list_hosts_without_ranks(case)
     past = (hang.complete or bool(hosts)) and _are_past_startup(hang, case)
     if not absent and not long and not past:
         return  # they may be about to connect, or others may still start on other hosts
@@ -65,7 +66,7 @@ def _report_absent_ranks(hang: Hang, measures: Measures) -> Iterable[Finding]:
         gone = f"{format_ranks(absent).capitalize()} {_describe_absence(absent, dead)}"
         title = f"{gone}; {waiting} {verb} in init_process_group"
     elif hosts:
-        title = f"{_name_absent(hosts)} never joined; {waiting} {verb} in init_process_group"
+        title = f"{name_hosts(hosts)} never joined; {waiting} {verb} in init_process_group"
     else:
         title = f"{waiting.capitalize()} {verb} in init_process_group, and no other rank joins"
     present = len(hang.waiting) + len(hang.culprits) - len(dead)
@@ -75,7 +76,9 @@ def _report_absent_ranks(hang: Hang, measures: Measures) -> Iterable[Finding]:
         severity=Severity.CRITICAL if absent or long else Severity.WARNING,
         confidence=0.9 if long and not hosts else 0.75 if absent or hosts else 0.55,
         title=title,
-        cause=" ".join((_cause(absent, present, hang.world_size), *map(_describe_host, hosts))),
+        cause=" ".join(
+            (_cause(absent, present, hang.world_size), *map(describe_host_without_ranks, hosts))
+        ),
         culprits=(
             *(
                 find_culprit(measures, states[rank]) if rank in states else Culprit(rank)
@@ -94,13 +97,8 @@ def _report_absent_ranks(hang: Hang, measures: Measures) -> Iterable[Finding]:
     )
 
 
-def list_absent_hosts(case: Case) -> list[AskedHost]:
-    """The hosts that the user named and that have no rank of the job, as far as can be seen."""
-    present = {rank.host for rank in case.ranks}
-    return [host for host in case.asked_hosts if host.node is None or host.node not in present]
-
-
-def _describe_host(host: AskedHost) -> str:
+def describe_host_without_ranks(host: AskedHost) -> str:
+    """A sentence: what is known of a host that has no rank of the job."""
     if host.trouble is not None:
         return f"Host {host.name} is not seen: {host.trouble}."
     return f"Host {host.name} answers, and runs no rank of this job that has a black box."
@@ -144,7 +142,7 @@ def _find_unjoined_ranks(measures: Measures, _: Limits) -> Iterable[Finding]:
     """The same by black boxes, if the user named a host that has no rank: a rank that has a box
     and has not joined is in init_process_group."""
     case = measures.case
-    hosts, ranks, world = list_absent_hosts(case), case.ranks, case.job.world_size
+    hosts, ranks, world = list_hosts_without_ranks(case), case.ranks, case.job.world_size
     if not hosts or not ranks or world is None or len(ranks) >= world:
         return
     if not all(map(_is_joining, ranks)):
@@ -161,9 +159,9 @@ def _find_unjoined_ranks(measures: Measures, _: Limits) -> Iterable[Finding]:
         code="hang-rendezvous",
         severity=Severity.WARNING,
         confidence=0.7,
-        title=f"{_name_absent(hosts)} never joined; {format_ranks(numbers)} {verb} in "
+        title=f"{name_hosts(hosts)} never joined; {format_ranks(numbers)} {verb} in "
         "init_process_group",
-        cause=" ".join((_cause([], len(ranks), world), *map(_describe_host, hosts))),
+        cause=" ".join((_cause([], len(ranks), world), *map(describe_host_without_ranks, hosts))),
         culprits=tuple(Culprit(None, host.node or host.name) for host in hosts),
         victims=numbers,
         evidence=(
@@ -182,7 +180,8 @@ def _is_joining(rank: Rank) -> bool:
     return lives and not len(rank.steps) and not any(e.kind == "joined" for e in rank.events)
 
 
-def _name_absent(hosts: Sequence[AskedHost]) -> str:
+def name_hosts(hosts: Sequence[AskedHost]) -> str:
+    """The hosts by name, to begin a sentence with."""
     noun = "Host" if len(hosts) == 1 else "Hosts"
     return f"{noun} {' and '.join(host.name for host in hosts)}"
 

@@ -60,6 +60,20 @@ def test_a_rank_that_fell_by_itself_explains_why_the_others_waited() -> None:
     assert [culprit.rank for culprit in finding.culprits] == [1]
 
 
+def test_a_named_host_without_ranks_is_named_instead_of_its_ranks() -> None:
+    here, gone = AskedHost("a", "node"), AskedHost("c", None, "ssh fails with 'refused'")
+    case = failed_job([waiter(0), waiter(1)])
+    case = replace(case, job=replace(case.job, world_size=4), asked_hosts=(here, gone))
+    (finding,) = find(case)
+    assert finding.code == "failed-rendezvous"
+    assert finding.title.startswith("Host c never joined")
+    assert [(culprit.rank, culprit.host) for culprit in finding.culprits] == [(None, "c")]
+    assert finding.victims == (0, 1)
+    assert "ssh fails with 'refused'" in finding.cause
+    complete = replace(case, job=replace(case.job, world_size=2))
+    assert [one.code for one in find(complete)] == ["failed-exception"]
+
+
 def joining(number: int, **changes: Any) -> Rank:
     """A rank in init_process_group, since 61 s before the case is observed."""
     facts = {"started": 2000.0 - 61, "host": "node-a", **changes}
