@@ -22,7 +22,7 @@ from mgpu_doctor.analysis.cost.communication_cost import Moving, moving
 from mgpu_doctor.analysis.cost.what_if import saved_without_phase
 from mgpu_doctor.analysis.machines.cpu_contention import Surroundings, find_crowded, surroundings
 from mgpu_doctor.analysis.machines.host_devices import Watched, watch
-from mgpu_doctor.analysis.machines.host_links import HostLink, measure_links
+from mgpu_doctor.analysis.machines.job_network import Network, measure_network
 from mgpu_doctor.analysis.machines.rank_devices import OnDevice, on_devices, why_unknown
 from mgpu_doctor.analysis.postmortem.driver_xids import Xid, find_xids
 from mgpu_doctor.analysis.postmortem.postmortem import PostMortem, examine_failures
@@ -77,7 +77,6 @@ STALL_CELLS = 2_500_000
 """Most (step, rank) cells searched for stalls, the newest: 250 steps of 10,000 ranks. More would
 take most of the memory of the whole analysis (benchmarks/detection.py)."""
 
-
 Need = Literal[
     "joined",
     "attribution",
@@ -121,8 +120,7 @@ class Measures:
     surroundings: Mapping[int, Surroundings] = field(default_factory=dict)
     crowded: frozenset[int] = frozenset()
     """Ranks on hosts whose cores other processes than this job kept busy."""
-    links: tuple[HostLink, ...] = ()
-    """What the network between the hosts did while the job trained; empty: not known."""
+    network: Network = field(default_factory=Network)
     replicas: Replicas = field(default_factory=Replicas)
     devices: Mapping[int, OnDevice] | None = None
     """Rank -> its GPU while it trained; ranks with an unknown GPU are left out."""
@@ -196,8 +194,8 @@ def measure(case: Case, *, forgiving: bool = False) -> Measures:
 
 def describe_crash(part: str, error: Exception) -> Unexamined:
     """What is unknown because a part of the doctor raised an exception."""
-    reason = f"it failed with {type(error).__name__}: {error}"
-    return Unexamined(part, reason, "report it, with the recording, to its authors")
+    why = f"it failed with {type(error).__name__}: {error}"
+    return Unexamined(part, why, "report it, with the recording, to its authors")
 
 
 def _with_postmortem(seen: Measures) -> Measures:
@@ -207,8 +205,7 @@ def _with_postmortem(seen: Measures) -> Measures:
 
 
 def _with_xids(seen: Measures) -> Measures:
-    xids = find_xids(seen.watched.gpus, seen.postmortem.first, seen.case)
-    return replace(seen, xids=xids)
+    return replace(seen, xids=find_xids(seen.watched.gpus, seen.postmortem.first, seen.case))
 
 
 def _with_devices(seen: Measures) -> Measures:
@@ -287,7 +284,6 @@ def _with_structure(seen: Measures) -> Measures:
         structure=structure_of(ranks),
         surroundings=surroundings(seen.case),
         crowded=find_crowded(seen.case),
-        links=measure_links(seen.case),
         replicas=compare(ranks),
     )
 
@@ -378,6 +374,11 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
     )
 
 
+def _with_network(seen: Measures) -> Measures:
+    divided = seen.attribution if seen.moving else None
+    return replace(seen, network=measure_network(seen.case, seen.joined, divided))
+
+
 def _newest_stalls(seen: Measures, ranks: tuple[Rank, ...]) -> tuple[Stalls, ...] | None:
     joined, attribution = seen.joined, seen.attribution
     if joined is None or attribution is None or joined.is_sampled:
@@ -395,6 +396,7 @@ def _newest_stalls(seen: Measures, ranks: tuple[Rank, ...]) -> tuple[Stalls, ...
 PARTS: Mapping[str, Callable[[Measures], Measures]] = {
     "the job's structure": _with_structure,
     "step records": _with_steps,
+    "the network": _with_network,
     "flight-recorder dumps": _with_collectives,
     "stacks": _with_stacks,
     "profiler traces": _with_traces,
@@ -417,8 +419,6 @@ REMEDIES = {
 TRACE_ALL = "take a profiler trace of the same steps on all ranks: `mgpu-doctor trace PID`"
 STEP_MEASURES = ("coverage", "input_shares", *REMEDIES)
 """Fields that are computed from the phases of steps."""
-
-
 MOST_REASONS = 3
 """How many reasons for untimed devices are listed."""
 ONE_IN_MANY = Unexamined(

@@ -114,6 +114,8 @@ class TcpLink(Fact):
     """Seconds of them in which the receiver took no more."""
     round_trip: float | None = None
     """The shortest of about the last five minutes."""
+    smoothed: float | None = None
+    """The mean of the newest round trips."""
     rate: float | None = None
     """Bytes per second that arrived while there was more to send."""
 

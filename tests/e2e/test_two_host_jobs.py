@@ -9,6 +9,7 @@ import json
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -83,20 +84,26 @@ def launched(
 
 
 def watch(
-    break_it: Callable[[Fleet], object] = lambda _: None,
+    break_it: Callable[[Fleet], object] = lambda _: None, healthy: float = 0.0
 ) -> tuple[dict[str, Any], Diagnosis]:
     """What `diagnose` says while the job runs, and of its recording once it is over. `break_it`:
-    called when the ranks have begun to train."""
+    called when the ranks have trained for so many seconds."""
 
-    def have_taken(steps: int) -> bool:
+    def has_taken(steps: int) -> bool:
+        return count_steps() >= steps
+
+    def count_steps() -> int:
         taken = {rank: len(box.steps) for rank, box in boxes_of(fleet).items()}
-        return taken.keys() == set(range(4)) and min(taken.values()) >= steps
+        return min(taken.values()) if taken.keys() == set(range(4)) else 0
 
     with Fleet(NAMES, OpenSsh(), 0.25) as fleet:
-        polled(fleet, lambda: have_taken(10), 150)
+        polled(fleet, partial(has_taken, 10), 150)
+        begin = time.monotonic()
+        polled(fleet, lambda: time.monotonic() - begin > healthy)
         break_it(fleet)
-        for steps in (55, 75, 95):  # a look may come too early to be certain
-            polled(fleet, partial(have_taken, steps), 150)
+        broken = count_steps()
+        for more in (45, 65, 85):  # a look may come too early to be certain
+            polled(fleet, partial(has_taken, broken + more), 150)
             code, live = diagnose_hosts("--hosts", ",".join(NAMES))
             if code == 1:
                 break
@@ -165,6 +172,29 @@ def test_a_slow_link(hosts: SshHosts, tmp_path: Path) -> None:
     assert first["cost"]["step_fraction"] > 0.5
     (trip, *_) = [row for row in first["evidence"] if row["measure"] == "shortest round trip"]
     assert DELAY <= trip["value"] < 2 * DELAY
+
+
+@pytest.mark.parametrize("kind", ["delay", "rate"])
+def test_a_link_that_becomes_slow(hosts: SshHosts, tmp_path: Path, kind: str) -> None:
+    """Long before the kernel forgets how short round trips were."""
+
+    def spoil(_: Fleet) -> None:
+        if kind == "delay":
+            hosts.delay_link("node-b", DELAY)
+        else:
+            hosts.limit_link("node-b", "200mbit")
+
+    steady = ("--fault", "between", "--rank", "-1", "--ms", "60")  # as long on fast cores, about
+    with job(hosts, tmp_path, "plain_ddp.py", "--steps", "360", *steady):
+        live, after = watch(spoil, healthy=25.0)
+    assert named(live) == named_after(after) == [("slow-link", [])]
+    for since, title in (
+        (live["findings"][0]["since_step"], live["findings"][0]["title"]),
+        (after.findings[0].since_step, after.findings[0].title),
+    ):
+        assert since
+        assert since > 20
+        assert ("a round trip takes" if kind == "delay" else "/s arrive from node-b") in title
 
 
 @pytest.mark.parametrize("ahead", [0.0, 3600.0])

@@ -48,7 +48,7 @@ def test_what_the_kernel_says_of_a_connection(family: int, address: str) -> None
     assert (mine.source, mine.peer) == ("127.0.0.1", "127.0.0.1")
     assert mine.sent - mine.resent == SENT
     assert mine.round_trip is not None
-    assert 0 < mine.round_trip < 1_000_000
+    assert 0 < mine.round_trip <= mine.smoothed < 1_000_000
     assert full.busy - mine.busy >= 100_000
     assert full.held - mine.held >= 100_000
 
@@ -63,6 +63,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, *sockets: tcp_links._Socket) -> Non
 
 def one(peer: str, inode: int, **changes: Any) -> tcp_links._Socket:
     facts: dict[str, Any] = {"round_trip": 100, "rate": 10**9, "busy": 2_000_000, "held": 500_000}
+    facts |= {"smoothed": 300}
     facts |= {"source": "10.0.0.1", "peer": peer, "inode": inode, "sent": 10**6, "resent": 1000}
     return tcp_links._Socket(**{**facts, **changes})
 
@@ -82,8 +83,10 @@ def test_sockets_of_the_processes_to_other_hosts(
     pretend(
         monkeypatch,
         one("10.0.0.2", 1),
-        one("10.0.0.2", 2, round_trip=90, rate=None, sent=3 * 10**6),
-        one("10.0.0.2", 3, round_trip=10, sent=LEAST_BYTES),  # carries too little to be asked
+        one("10.0.0.2", 2, round_trip=90, smoothed=250, rate=None, sent=3 * 10**6),
+        one(
+            "10.0.0.2", 3, round_trip=10, smoothed=20, sent=LEAST_BYTES
+        ),  # carries too little to be asked
         one("10.0.0.2", 4, sent=10**9),  # of another process
         one("10.0.0.1", 5),  # within this host
         one("10.0.0.3", 6, sent=LEAST_BYTES - 1),
@@ -98,6 +101,7 @@ def test_sockets_of_the_processes_to_other_hosts(
                 "busy": 6.0,
                 "held": 1.5,
                 "round_trip": pytest.approx(90e-6),
+                "smoothed": pytest.approx(250e-6),
                 "rate": 10**9,
             }
         },

@@ -51,6 +51,8 @@ class Synthetic:
     asymmetry: float = 0.003
     """Constant relative differences between ranks."""
     communication: float = 0.002
+    longer: float = 1.0
+    """Factor by which the second half of the steps communicates longer."""
     meets: int = 1
     """Steps between two collectives."""
     base: Mapping[str, float] = field(default_factory=lambda: dict(BASE))
@@ -94,6 +96,7 @@ def records(job: Synthetic) -> list[Any]:
     phases = own_work(job)
     own = np.sum(list(phases.values()), axis=0)
     moving = job.communication * _lognormal(random, job.noise, (job.steps, 1))
+    moving[job.steps // 2 :] *= job.longer
     standing = np.zeros_like(own)
     for end in range(job.meets, job.steps + 1, job.meets):
         since = own[end - job.meets : end].sum(axis=0)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
 
-from mgpu_doctor.analysis.steps.warm_up import all_after_warm_up
+from mgpu_doctor.analysis.steps.warm_up import LEADING, all_after_warm_up
 from mgpu_doctor.case.host_samples import HostSample, TcpLink
 from mgpu_doctor.case.model import Case
 
@@ -36,8 +37,28 @@ LEAST_PER_STEP, BULK_PER_STEP = 1 << 14, 1 << 20
 """Bytes sent per step, from which a round trip counts, and from which a rate does: less is heard of
 the network in the first bursts of a connection."""
 LEAST_SAMPLES = 2
+BEFORE, LEAST_BEFORE = 900.0, 5
+"""Seconds before the examined steps, and samples in them, with which a link is compared to find out
+whether it has become slower. Three times as long as the kernel remembers the shortest round trip,
+so that most of these samples are older than a change until that shows it."""
+LEAST_SINCE = 3
+"""Samples since then that must agree."""
+SLOWER = 3.0
+"""Factor by which bytes must take longer to arrive than before."""
+Reading = tuple[float, TcpLink]
+"""Seconds since the epoch, and the counters so far."""
 MANY = 64
 """Links from which on one of them is compared with all: a single one does not move their median."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierLink:
+    """What a link did before it became slower: medians of samples. None: unknown."""
+
+    round_trip: float
+    """Seconds, smoothed by the kernel."""
+    rate: float | None
+    """Bytes per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +76,14 @@ class HostLink:
     held: float
     """Share of the time with data on its way, 0..1, in which the receiver took no more."""
     round_trip: float | None
-    """Seconds: the median of samples, each the shortest of five minutes."""
+    """Seconds: the median of samples, each the shortest of five minutes; if it has become longer,
+    the least of those that the kernel smoothed."""
     rate: float | None
-    """Bytes per second: the best of the samples in which there was more to send."""
+    """Bytes per second: the best of the samples in which there was more to send; of a link that
+    became slower, their median, because the kernel keeps one until there is more to send again."""
     samples: int
+    before: EarlierLink | None = None
+    """None: it is not known to have become slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +102,9 @@ class SlowLink:
         return frozenset((self.link.source, self.link.target))
 
 
-def measure_links(case: Case) -> tuple[HostLink, ...]:
-    """The links over which the job's hosts sent something by TCP, by host."""
+def measure_links(case: Case, since: float = 0.0) -> tuple[HostLink, ...]:
+    """The links over which the job's hosts sent something by TCP, by host: in the steps of the
+    case, from `since` (seconds since the epoch) on."""
     hosts = {rank.host for rank in case.ranks if rank.host is not None}
     if len(hosts) < 2:
         return ()
@@ -90,16 +116,20 @@ def measure_links(case: Case) -> tuple[HostLink, ...]:
     spans = _find_spans(case)
     links = []
     for host, own in samples.items():
-        begin, end = spans.get(host, (0.0, float("inf")))
-        series: dict[str, list[tuple[float, TcpLink]]] = defaultdict(list)
+        first, begin, end = spans.get(host, (0.0, 0.0, float("inf")))
+        begin = max(begin, since)
+        series: dict[str, list[Reading]] = defaultdict(list)
+        earlier: dict[str, list[Reading]] = defaultdict(list)
         for sample in own:
-            for address, link in sample.links.items() if begin <= sample.at <= end else ():
+            for address, link in sample.links.items() if first <= sample.at <= end else ():
                 if names.get(address, host) != host:
-                    series[address].append((sample.at, link))
+                    kept = series if sample.at >= begin else earlier
+                    kept[address].append((sample.at, link))
         by_target: dict[str, list[HostLink]] = defaultdict(list)
         for address, readings in series.items():
             if len(readings) >= LEAST_SAMPLES:
-                by_target[names[address]].append(_sum_up(host, names[address], readings))
+                now = _sum_up(host, names[address], readings)
+                by_target[names[address]].append(_compare(now, readings, earlier[address]))
         # A host with several addresses: the one that carries most.
         links += [max(several, key=lambda one: one.per_second) for several in by_target.values()]
     return tuple(sorted(links, key=lambda link: (link.source, link.target)))
@@ -115,19 +145,22 @@ def _name_addresses(samples: Mapping[str, Iterable[HostSample]]) -> dict[str, st
     return {address: min(hosts) for address, hosts in owners.items() if len(hosts) == 1}
 
 
-def _find_spans(case: Case) -> dict[str, tuple[float, float]]:
-    """Host -> from the end of its ranks' warm-up to their last step, in seconds since the epoch."""
-    spans: dict[str, tuple[float, float]] = {}
+def _find_spans(case: Case) -> dict[str, tuple[float, float, float]]:
+    """Host -> from when on samples are of training, and the begin and end of the ranks' steps after
+    warm-up, in seconds since the epoch."""
+    spans: dict[str, tuple[float, float, float]] = {}
     for rank in case.ranks:
-        ends = all_after_warm_up(rank.steps)["end_ns"]
-        if len(ends):
-            begin, end = spans.get(rank.host, (0.0, float("inf")))
-            first, last = (float(ends[at]) * 1e-9 + rank.clock_offset for at in (0, -1))
-            spans[rank.host] = max(begin, first), min(end, last)
+        steps = all_after_warm_up(rank.steps)
+        if len(steps):
+            _, begin, end = spans.get(rank.host, (0.0, 0.0, float("inf")))
+            ends = (float(steps["end_ns"][at]) * 1e-9 + rank.clock_offset for at in (0, -1))
+            begin, end = max(begin, next(ends)), min(end, next(ends))
+            is_cut_off = int(steps["step"][0]) > LEADING
+            spans[rank.host] = (begin - BEFORE if is_cut_off else begin, begin, end)
     return spans
 
 
-def _sum_up(source: str, target: str, readings: Sequence[tuple[float, TcpLink]]) -> HostLink:
+def _sum_up(source: str, target: str, readings: Sequence[Reading]) -> HostLink:
     (first, _), (last, _) = readings[0], readings[-1]
     links = [link for _, link in readings]
     sent = _grown(link.sent for link in links)
@@ -145,6 +178,34 @@ def _sum_up(source: str, target: str, readings: Sequence[tuple[float, TcpLink]])
         rate=max((link.rate for link in links if link.rate is not None), default=None),
         samples=len(links),
     )
+
+
+def _compare(link: HostLink, readings: Sequence[Reading], before: Sequence[Reading]) -> HostLink:
+    """The link, with what it did before, if it has become slower: bytes take longer to arrive
+    although no more are sent, so it is not the job's own traffic that fills the link."""
+    since, usual = [_speed(readings)], [_speed(pair) for pair in pairwise(before)]
+    times = [one.smoothed for _, one in readings if one.smoothed is not None]
+    earlier = [one.smoothed for _, one in before if one.smoothed is not None]
+    known = [speed for speed in usual if speed is not None]
+    if len(times) < LEAST_SINCE or min(len(known), len(earlier)) < LEAST_BEFORE or None in since:
+        return link
+    (now,) = (speed for speed in since if speed is not None)
+    sent_before = _grown(one.sent for _, one in before) / (before[-1][0] - before[0][0])
+    if now * SLOWER > median(known) or link.per_second > sent_before:
+        return link
+    rates = [[one.rate for _, one in part if one.rate is not None] for part in (before, readings)]
+    old, new = (median(part) if part else None for part in rates)
+    return replace(link, round_trip=min(times), rate=new, before=EarlierLink(median(earlier), old))
+
+
+def _speed(readings: Sequence[Reading]) -> float | None:
+    """Bytes per second in which a connection had some on their way and the receiver took them;
+    None: none were sent."""
+    links = [link for _, link in readings]
+    sent, busy, held = (
+        _grown(getattr(link, name) for link in links) for name in ("sent", "busy", "held")
+    )
+    return sent / (busy - held) if sent and busy > held else None
 
 
 def _grown(counter: Iterable[float | None]) -> float:
@@ -169,6 +230,8 @@ def find_slow_links(links: Sequence[HostLink], step: float) -> tuple[SlowLink, .
             usual_time, usual_rate = _find_usual(
                 [one for one in used if {one.source, one.target} != ends]
             )
+        if link.before is not None:
+            usual_time, usual_rate = link.before.round_trip, link.before.rate
         found = SlowLink(
             link,
             usual_time,

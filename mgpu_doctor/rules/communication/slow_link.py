@@ -44,6 +44,8 @@ class LinkCost:
     links: tuple[HostLink, ...]
     share: float
     """Exposed communication, of the step."""
+    step: float
+    """Seconds per step."""
     source: str
     saved: float | None
     """Share of the step time that links like the others would save; None: unknown."""
@@ -51,11 +53,13 @@ class LinkCost:
 
 def measure_link_cost(measures: Measures, least: float) -> LinkCost | None:
     """None: no link is known to be slow, or what it costs is less than `least` of the step."""
-    step, links = measures.step_seconds, measures.links
+    step, links, longer = measures.step_seconds, measures.network.links, measures.network.longer
     moved = exposed_share(measures, exchanged(measures)) if links else None
     if moved is None or not step:
         return None
     share, source = moved
+    if longer is not None:
+        share, step = longer.moving.share, longer.step_seconds
     crowd = measure_core_contention(measures.case.ranks, measures.surroundings, share)
     crowded = crowd is not None and crowd.short
     slow = tuple(
@@ -67,9 +71,11 @@ def measure_link_cost(measures: Measures, least: float) -> LinkCost | None:
     known = max((cost for cost in costs if cost is not None), default=None)
     if known is not None and known >= least:
         slow = tuple(one for one, cost in zip(slow, costs, strict=True) if cost or one.is_lossy)
-        return LinkCost(slow, links, share, source, known)
+        return LinkCost(slow, links, share, step, source, known)
     lossy = tuple(one for one in slow if one.is_lossy)
-    return LinkCost(lossy, links, share, source, None) if lossy and share >= LOSS_COST else None
+    if not lossy or share < LOSS_COST:
+        return None
+    return LinkCost(lossy, links, share, step, source, None)
 
 
 def _is_busy_ends(one: SlowLink) -> bool:
@@ -97,9 +103,9 @@ def _saved(one: SlowLink, exposed: float, step: float) -> float | None:
 
 def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     found = measure_link_cost(measures, limits["cost"])
-    step = measures.step_seconds
-    if found is None or not step:
+    if found is None:
         return
+    step, longer = found.step, measures.network.longer
     host = find_common_host(found.slow, found.links)
     where = _place(found, host)
     yield Finding(
@@ -119,7 +125,7 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
             ),
             *(row for one in found.slow[:MOST_LINKS] for row in _list_evidence(one, step)),
         ),
-        since_step=0,
+        since_step=longer.step if longer is not None else 0,
         cost=Cost() if found.saved is None else Cost(found.saved, found.saved * step),
         fixes=tuple(_list_fixes(found)),
     )
@@ -167,7 +173,8 @@ def _list_evidence(one: SlowLink, step: float) -> Iterable[Evidence]:
     where = f"{link.source} to {link.target}"
     usual = one.usual_round_trip
     if link.round_trip is not None:
-        yield Evidence("shortest round trip", link.round_trip, "s", usual, SOURCE, where)
+        kind = "smoothed" if link.before is not None and one.has_long_round_trip else "shortest"
+        yield Evidence(f"{kind} round trip", link.round_trip, "s", usual, SOURCE, where)
     if link.rate is not None:
         yield Evidence(
             "highest rate while there was more to send",
@@ -212,18 +219,21 @@ SLOW_LINK = Rule(
     code="slow-link",
     family="slow",
     summary="The network between hosts is slow, and all ranks wait for it.",
-    measured="Linux measures each TCP connection of a rank anyway (tcp_info): shortest round trip, "
-    "rate while there was more to send, bytes sent again. These are sampled on each host and "
-    "joined by address. Whether communication takes long is measured in steps, as for "
-    "`communication-bound`: the time in collectives after the last rank has arrived.",
+    measured="Linux measures each TCP connection of a rank anyway (tcp_info): shortest and "
+    "smoothed round trip, rate while there was more to send, bytes sent again. These are sampled on "
+    "each host and joined by address. Whether communication takes long is measured in steps, as "
+    "for `communication-bound`: the time in collectives after the last rank has arrived.",
     thresholds="A round trip is long from 5 ms on, or from three times that of the other pairs of "
     "hosts and 0.5 ms more. A rate is low below 100 MB/s, or a quarter of the other pairs', if at "
     "least 1 MiB per step is sent, the receiver did not slow down the sender, and cores are not "
     "overloaded (or the rate is a tenth). A link is lossy if 1 % of its bytes are sent again; what "
     "that costs is not known, so communication must take a fifth of the step. All of these are "
     "choices, the absolute ones those of `preflight`. If all slow links end at one host, and it "
-    "has no other, that host's network is named. A link that becomes slow later has a short round "
-    "trip for up to five minutes more: so long does the kernel remember the shortest.",
+    "has no other, that host's network is named. The kernel remembers the shortest round trip for "
+    "five minutes. So if bytes take three times as long to arrive as in the 15 minutes before, "
+    "although no more are sent, the smoothed round trip counts, the least of at least three "
+    "samples, if it is three times the earlier median; and rates are compared with the earlier "
+    "ones. If communication takes 1.5 times as long from some step on, later steps are examined.",
     fixes="Test the link (`mgpu-doctor preflight --hosts A,B --pairs`), choose another interface "
     "(GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), or replace cable or port.",
     examine=_examine,

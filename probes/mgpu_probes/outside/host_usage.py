@@ -42,6 +42,9 @@ SHARE_BETWEEN = 1 / 20
 a busy machine, 12 s of steps still have three readings or more."""
 MOST_BETWEEN = 10
 """Then in every tenth sample, however long the run lasts."""
+LINKS_EACH = 3
+"""Connections are read then and in every third sample: a link that becomes slow shows it within a
+minute, and the kernel lists a hundred sockets in less than a millisecond."""
 
 
 def read_stat(proc: Path, pid: int) -> list[str]:
@@ -220,9 +223,11 @@ class HostUsage:
             sample["memory_cache"] = cache
         if self._tasks is not None:
             self._taken += 1
-            if self._taken - self._looked >= min(self._taken * SHARE_BETWEEN, MOST_BETWEEN):
+            between = self._taken - self._looked
+            if between >= min(self._taken * SHARE_BETWEEN, MOST_BETWEEN):
                 self._looked = self._taken
                 sample |= {**self._tasks.sample(pids), **self._standstill()}
+            if self._looked == self._taken or self._taken % LINKS_EACH == 0:
                 sample |= self._links.sample(pids)
         if self._standing:
             sample |= self._standstill()

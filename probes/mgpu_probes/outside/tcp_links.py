@@ -35,9 +35,10 @@ _HEADER = struct.Struct("=IHHII")
 _SOCKET = struct.Struct("=4x4x16s16s28xI")
 """Source and destination, and the inode, of a struct inet_diag_msg."""
 _ATTRIBUTE = struct.Struct("=HH")
-_TCP_INFO = struct.Struct("=7xB140xI8xQQQ16xQQ")
-"""App-limited bit, least round trip (µs), delivery rate, µs with data on its way and with a full
-window of the receiver, bytes sent and sent again: at 7, 148, 160, 168, 176, 200 and 208."""
+_TCP_INFO = struct.Struct("=7xB60xI76xI8xQQQ16xQQ")
+"""App-limited bit, smoothed and least round trip (µs), delivery rate, µs with data on its way and
+with a full window of the receiver, bytes sent and sent again: at 7, 68, 148, 160, 168, 176, 200 and
+208."""
 _UNKNOWN = 0xFFFFFFFF
 _MAPPED = "::ffff:"
 _MICRO = 1e-6
@@ -48,6 +49,7 @@ class _Socket(NamedTuple):
     peer: str
     inode: int
     round_trip: int | None
+    smoothed: int
     rate: int | None
     """Bytes per second; None: the sender had no more to send."""
     busy: int
@@ -73,8 +75,8 @@ class TcpLinks:
         {…}}; empty if there are none. A link has sums over its sockets so far: `sent`, `resent`
         (bytes, the second ones because they were lost), `busy`, `held` (seconds with data on its
         way, and those in which the receiver took no more); and `round_trip` (seconds, the least of
-        the last five minutes), `rate` (bytes per second that arrived while there was more to
-        send; null: unknown)."""
+        the last five minutes), `smoothed` (seconds, the mean of the newest round trips), `rate`
+        (bytes per second that arrived while there was more to send; null: unknown)."""
         found = self._list_sockets() if self._usable else []
         here = {one.source for one in found}
         found = [
@@ -170,7 +172,7 @@ def _read_socket(family: int, message: bytes) -> _Socket | None:
     while at + _ATTRIBUTE.size <= len(message):
         length, kind = _ATTRIBUTE.unpack_from(message, at)
         if kind == _INFO and length - _ATTRIBUTE.size >= _TCP_INFO.size:
-            limited, least, rate, busy, held, sent, resent = _TCP_INFO.unpack_from(
+            limited, smoothed, least, rate, busy, held, sent, resent = _TCP_INFO.unpack_from(
                 message, at + _ATTRIBUTE.size
             )
             return _Socket(
@@ -178,6 +180,7 @@ def _read_socket(family: int, message: bytes) -> _Socket | None:
                 _name(family, peer),
                 inode,
                 None if least == _UNKNOWN else least,
+                smoothed,
                 None if limited & 1 or not rate else rate,
                 busy,
                 held,
@@ -208,5 +211,6 @@ def _sum_up(sockets: list[_Socket]) -> Json:
         "busy": round(sum(one.busy for one in sockets) * _MICRO, 3),
         "held": round(sum(one.held for one in sockets) * _MICRO, 3),
         "round_trip": min(times) * _MICRO if times else None,
+        "smoothed": min(one.smoothed for one in main) * _MICRO,
         "rate": sum(rates) if rates else None,
     }

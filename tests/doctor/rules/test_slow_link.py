@@ -7,10 +7,11 @@ from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mgpu_doctor.case.host_samples import HostSample, TcpLink
-from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.rule_limits import equal_counts_as
@@ -18,7 +19,14 @@ from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
 LONG = 0.060
 """Communication of a step of 27 ms of work."""
-HEALTHY: Mapping[str, Any] = {"round_trip": 1e-4, "rate": 1_000_000_000, "lost": 0.0, "held": 0.0}
+HEALTHY: Mapping[str, Any] = {
+    "round_trip": 1e-4,
+    "smoothed": 4e-4,
+    "speed": 1e8,
+    "rate": 1_000_000_000,
+    "lost": 0.0,
+    "held": 0.0,
+}
 PER_STEP = 2_000_000
 Pair = tuple[str, str]
 
@@ -27,34 +35,38 @@ def job(
     hosts: int = 2,
     links: Mapping[Pair, Mapping[str, Any]] | None = None,
     *,
+    later: Mapping[Pair, Mapping[str, Any]] | None = None,
+    more: int = 1,
     per_step: int = PER_STEP,
     communication: float = LONG,
     **fields: Any,
 ) -> Case:
     """A job with two ranks per host, `a`, `b` and so on. `links`: what differs from a healthy
-    link, of the sender's direction."""
+    link, of the sender's direction; `later`: the same, in the second half of the steps, which send
+    `more` times as much."""
     made = synthetic_case(Synthetic(ranks=2 * hosts, communication=communication, **fields))
     names = "abcdefgh"[:hosts]
     placed = [replace(rank, host=names[(rank.rank or 0) // 2]) for rank in made.ranks]
     ends = placed[0].steps["end_ns"] * 1e-9
-    span = float(ends[-1] - ends[0])
-    moved = per_step * len(ends) / span
-    samples = [
-        HostSample(
-            at=float(ends[0]) + span * part / 20,
-            host=source,
-            addresses=(_address(source),),
-            links={
-                _address(target): _counters(
-                    moved * span * part / 20, {**HEALTHY, **(links or {}).get((source, target), {})}
-                )
-                for other, target in permutations(names, 2)
-                if other == source
-            },
-        )
-        for part in range(21)
-        for source in names
+    shapes = [
+        {pair: {**HEALTHY, **(changes or {}).get(pair, {})} for pair in permutations(names, 2)}
+        for changes in (links, {**(links or {}), **(later or {})})
     ]
+    samples = []
+    counters = dict.fromkeys(permutations(names, 2), TcpLink(sent=0, resent=0, busy=0.0, held=0.0))
+    before = 0
+    for step in np.linspace(0, len(ends) - 1, 41).astype(int):
+        half = int(step > len(ends) // 2)
+        sent = per_step * float(step - before) * (1, more)[half]
+        for pair, counter in counters.items():
+            counters[pair] = _counters(counter, sent, shapes[half][pair])
+        before = step
+        for source in names:
+            links_of = {_address(to): link for (at, to), link in counters.items() if at == source}
+            sample = HostSample(
+                at=float(ends[step]), host=source, addresses=(_address(source),), links=links_of
+            )
+            samples.append(sample)
     return replace(
         made,
         ranks=tuple(placed),
@@ -67,13 +79,15 @@ def _address(host: str) -> str:
     return f"10.0.0.{ord(host)}"
 
 
-def _counters(sent: float, shape: Mapping[str, Any]) -> TcpLink:
+def _counters(so_far: TcpLink, sent: float, shape: Mapping[str, Any]) -> TcpLink:
+    busy = sent / shape["speed"]
     return TcpLink(
-        sent=int(sent),
-        resent=int(sent * shape["lost"]),
-        busy=sent * 1e-8,
-        held=sent * 1e-8 * shape["held"],
+        sent=(so_far.sent or 0) + int(sent),
+        resent=(so_far.resent or 0) + int(sent * shape["lost"]),
+        busy=(so_far.busy or 0.0) + busy,
+        held=(so_far.held or 0.0) + busy * shape["held"],
         round_trip=shape["round_trip"],
+        smoothed=shape["smoothed"],
         rate=shape["rate"],
     )
 
@@ -143,6 +157,45 @@ def test_a_link_that_costs_nothing_is_not_named() -> None:
     assert codes(job(2, slow, communication=0.001)) == []
     assert codes(job(2, slow, communication=LONG, per_step=200)) == ["communication-bound"]
     assert codes(job(2, {("a", "b"): {"lost": 0.03}}, communication=0.004)) == []
+
+
+WORSE: Mapping[str, Any] = {"smoothed": 0.021, "speed": 1e7}
+"""The shortest round trip of five minutes stays as it was."""
+
+
+def test_a_link_that_becomes_slower_is_named_from_then_on() -> None:
+    finding = only(job(2, later=both(("a", "b"), **WORSE), communication=0.002, longer=30.0))
+    assert finding.code == "slow-link"
+    assert finding.since_step == pytest.approx(60, abs=2)
+    assert "21 ms" in finding.title
+    (trip, *_) = [row for row in finding.evidence if row.measure == "smoothed round trip"]
+    assert (trip.value, trip.baseline) == (0.021, 4e-4)
+    # The new step takes 87 ms, of which 60 are communication.
+    assert finding.cost.seconds_per_step == pytest.approx(0.057, rel=0.05)
+    slow = {("a", "b"): {"speed": 1e7, "rate": 12_000_000}}
+    finding = only(job(2, later=slow, communication=0.002, longer=30.0))
+    assert finding.code == "slow-link"
+    assert finding.since_step == pytest.approx(60, abs=2)
+    assert "11.4 MiB/s arrive from a at b" in finding.title
+
+
+def test_of_a_running_job_older_samples_show_what_was_usual() -> None:
+    """Only the newest steps are judged, all of them after the change."""
+    case = job(2, later=both(("a", "b"), **WORSE), communication=0.002, longer=30.0, steps=1200)
+    finding = only(replace(case, job=replace(case.job, outcome=Outcome.RUNNING)))
+    assert finding.code == "slow-link"
+    assert "21 ms" in finding.title
+
+
+def test_congestion_of_the_jobs_own_traffic_is_no_slower_link() -> None:
+    # Round trips are long in the queues that the job fills itself, from the beginning.
+    assert "slow-link" not in codes(job(2, both(("a", "b"), **WORSE)))
+    # They become longer, but bytes arrive as quickly; or become long because more is sent.
+    for shape in ({**WORSE, "speed": 5e7}, {"speed": 1e7}):
+        case = job(2, later=both(("a", "b"), **shape), communication=0.002, longer=30.0)
+        assert "slow-link" not in codes(case)
+    more = job(2, later=both(("a", "b"), **WORSE), more=100, communication=0.002, longer=30.0)
+    assert "slow-link" not in codes(more)
 
 
 def test_a_healthy_network_is_not_named() -> None:
