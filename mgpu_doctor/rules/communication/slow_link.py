@@ -220,8 +220,8 @@ SLOW_LINK = Rule(
     family="slow",
     summary="The network between hosts is slow, and all ranks wait for it.",
     measured="Linux measures each TCP connection of a rank anyway (tcp_info): shortest and "
-    "smoothed round trip, rate while there was more to send, bytes sent again. These are sampled on "
-    "each host and joined by address. Whether communication takes long is measured in steps, as "
+    "smoothed round trip, rate while there was more to send, bytes sent again. These are sampled "
+    "on each host and joined by address. Whether communication takes long is measured in steps, as "
     "for `communication-bound`: the time in collectives after the last rank has arrived.",
     thresholds="A round trip is long from 5 ms on, or from three times that of the other pairs of "
     "hosts and 0.5 ms more. A rate is low below 100 MB/s, or a quarter of the other pairs', if at "
