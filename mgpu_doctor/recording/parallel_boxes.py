@@ -57,16 +57,11 @@ def reading(
 
 
 class KeptBoxes:
-    """Boxes that are read once, as they are then; called like `read_box`. Their columns lie in a
-    file without a name."""
+    """Boxes that are read once, as they are then; called like `read_box`."""
 
     def __init__(self, files: Sequence[BoxFile]) -> None:
-        if len(files) < MANY:
-            boxes = _together([files], None)
-        else:
-            with reading(files) as read_all:
-                boxes = read_all()
-        self._boxes = dict(zip(files, boxes, strict=True))
+        with reading(files) as read_all:
+            self._boxes = dict(zip(files, read_all(), strict=True))
 
     def __call__(self, file: BoxFile) -> Box:
         """The box in a file. Raises BadBox."""
