@@ -47,12 +47,12 @@ def reading(
     """
     if read is not read_box:
         yield lambda: [_read_one_file(file, read) for file in files]
-    elif len(files) < MANY or not _may_fork():
+    elif len(files) < MANY:
         yield lambda: _packed(files, Packer())
     else:
         with contextlib.ExitStack() as opened:
             shares = [files[at : at + AT_ONCE] for at in range(0, len(files), AT_ONCE)]
-            helper = _begun(shares, opened)
+            helper = _begun(shares, opened) if _may_fork() else None
             yield lambda: _together(shares, helper)
 
 

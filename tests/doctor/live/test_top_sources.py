@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mgpu_doctor.analysis import measures
@@ -158,10 +159,12 @@ def test_replay_knows_only_what_was_known() -> None:
     assert end.diagnosis.case.observed == end.at
 
 
-def test_replay_reads_boxes_once_and_keeps_their_columns_in_a_file(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("many", "kind"), [(1, StoredColumn), (10, np.ndarray)])
+def test_replay_reads_boxes_once_and_those_of_many_ranks_into_a_file(
+    monkeypatch: pytest.MonkeyPatch, many: int, kind: type
 ) -> None:
     """Also of the steps up to a moment, while the records are in order."""
+    monkeypatch.setattr(parallel_boxes, "MANY", many)
     replay = Replay(recording(runs() / "r", JOB))
     monkeypatch.setattr(parallel_boxes, "read_box", pytest.fail)
     replay.seek(1)
@@ -170,7 +173,7 @@ def test_replay_reads_boxes_once_and_keeps_their_columns_in_a_file(
     for rank in end.case.ranks:
         assert len(rank.steps)
         assert isinstance(rank.steps, Columns)
-        assert isinstance(rank.steps._differing["end_ns"], StoredColumn)
+        assert isinstance(rank.steps._differing["end_ns"], kind)
 
 
 def test_replay_runs_by_its_speed_and_stops_at_the_end() -> None:
