@@ -197,7 +197,7 @@ class _FoundError(Exception):
 
 
 def find_treatment(name: str) -> bool:
-    """Whether `treat` finds the treatment without being told, within its budget."""
+    """Whether `treat` finds the treatment, which nothing names, within its budget."""
     _set_threads(name)
     treatment = JobTreatment(TRIALS[name].helps, private=False)
     began = time.monotonic()

@@ -80,7 +80,7 @@ class Treatment:
     _: KW_ONLY
     lines: str = ""
     """What a person would write to make the change last, unless it is set in the environment;
-    `{value}` stands for the value."""
+    `{value}` is replaced by the value."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The environment variables that it sets; empty: the probe changes calls of the framework."""
     framework: str | None = None

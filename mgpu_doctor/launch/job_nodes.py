@@ -58,8 +58,8 @@ class JobNodes:
 def find_job_nodes(environment: Mapping[str, str], command: Sequence[str]) -> JobNodes | None:
     """The nodes of the job that `command` is a part of; None if it is all of it, or if that is
     unknown. Tasks of a step may just as well be jobs of their own, such as runs with different
-    seeds: they are one job if torchrun or accelerate is told of several nodes, or else if there is
-    an address at which ranks meet."""
+    seeds: they are one job if torchrun or accelerate is started for several nodes, or else if there
+    is an address at which ranks meet."""
     launcher = find_launcher(command)
     given = _read_options(command)
     if launcher == "torchrun":

@@ -1,4 +1,4 @@
-"""`treat` finds the treatment of a known fault within its budget, without being told which."""
+"""`treat` finds the treatment of a known fault within its budget, although nothing names it."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Network:
 
 
 def measure_network(case: Case, joined: Joined | None, attribution: Attribution | None) -> Network:
-    """`attribution`: None if communication cannot be told from waiting."""
+    """`attribution`: None if communication cannot be separated from waiting."""
     longer = None
     if joined is not None and attribution is not None and len(case.job.hosts) > 1:
         longer = find_longer_communication(joined, attribution)

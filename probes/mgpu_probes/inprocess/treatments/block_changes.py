@@ -45,7 +45,7 @@ def _batch_norm(torch: Any) -> Any:
 
 
 def _find_blocks(module: Any, nn: Any) -> Iterator[Any]:
-    """The outermost modules with parts of their own that stand in a list with others of their
+    """The outermost modules with parts of their own that are in a list with others of their
     class."""
     blocks: list[Any] = []
     if isinstance(module, (nn.ModuleList, nn.Sequential)):
