@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mgpu_doctor.case.model import State
@@ -270,11 +271,17 @@ def assert_whole(fleet: Fleet) -> None:
 
 def newest_end(box: Box) -> float:
     """When its newest step ended, in seconds since the epoch."""
-    return float(box.steps["end_ns"][-1]) * 1e-9
+    return float(ends_of(box)[-1])
+
+
+def ends_of(box: Box) -> np.ndarray:
+    """When its steps ended, in seconds since the epoch."""
+    ends: np.ndarray = box.steps["end_ns"] * 1e-9 + box.clock_offset
+    return ends
 
 
 def assert_trained(fleet: Fleet, begin: float, end: float) -> None:
     """The ranks went on meanwhile."""
     for box in boxes_of(fleet).values():
-        ends = box.steps["end_ns"] * 1e-9
+        ends = ends_of(box)
         assert ((ends > begin) & (ends < end)).sum() >= LEAST_DURING
