@@ -159,7 +159,10 @@ class Session:
         self._longest = first.seconds
         self.steps = len(first.result.seconds)
         self.plain.append(first.result)
-        self._run_plain()
+        second = self._run_once({}).result
+        if isinstance(second, TrialFailure):
+            raise BaselineError(f"the job ran once, and failed the second time: {second.reason}.")
+        self.plain.append(second)
         return first.case
 
     def has_time(self) -> bool:
@@ -257,14 +260,6 @@ class Session:
     def _left(self) -> float:
         return self._ends - self._clock()
 
-    def _run_plain(self) -> TrialRun | TrialFailure:
-        result = self._run_once({}).result
-        if isinstance(result, TrialRun):
-            self.plain.append(result)
-        elif len(self.plain) < 2:
-            raise BaselineError(f"the job ran once, and failed the second time: {result.reason}.")
-        return result
-
     def _run_once(self, values: Mapping[str, Value]) -> Trial:
         more = max((TREATMENTS[name].start_seconds for name in values), default=0.0)
         limit = _SLOWER * self._longest + _MORE + more
@@ -273,6 +268,20 @@ class Session:
             self.steps = min(self.steps or len(trial.result.seconds), len(trial.result.seconds))
             self._longest = max(self._longest, trial.seconds)
         return trial
+
+    def _run_in_block(self, tried: _Tried, values: Mapping[str, Value]) -> TrialRun | TrialFailure:
+        """A run with or without the treatment. One that fails is repeated: the job may fail now and
+        then."""
+        for _ in range(2):
+            self._report(describe_values(values) if values else "the job as it is", self._left())
+            trial = self._run_once(values)
+            self._note_sites(tried, trial)
+            result = trial.result
+            if isinstance(result, TrialRun) or result.problem is Problem.NOT_APPLIED:
+                break
+            if self._left() < self._longest:
+                break
+        return result
 
     def _find_block(self) -> int:
         """Steps per block of a run in which a treatment is switched."""
@@ -312,18 +321,16 @@ class Session:
         treated: list[TrialRun] = []
         before = self.plain[-1]
         for _ in range(2):
-            self._report(describe_values(tried.values), self._left())
-            trial = self._run_once(tried.values)
-            self._note_sites(tried, trial)
-            if isinstance(trial.result, TrialFailure):
-                tried.failure = trial.result
+            result = self._run_in_block(tried, tried.values)
+            if isinstance(result, TrialFailure):
+                tried.failure = result
                 return False
-            treated.append(trial.result)
-        self._report("the job as it is", self._left())
-        after = self._run_plain()
+            treated.append(result)
+        after = self._run_in_block(tried, {})
         if isinstance(after, TrialFailure):
-            tried.unfinished = f"a run of the job as it is failed: {after.reason}"
+            tried.unfinished = f"the job as it is failed twice: {after.reason}"
             return False
+        self.plain.append(after)
         tried.blocks.append((before, treated[0], treated[1], after))
         return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,8 +42,8 @@ class SimulatedJob:
     """The job ends after these measured steps."""
     pause_every: int = 0
     """One in so many steps takes five times as long, as with a checkpoint; 0: none."""
-    failing_at: int | None = None
-    """The run of this number crashes, from 0."""
+    failing_at: Collection[int] = ()
+    """The runs of these numbers crash, from 0."""
     now: float = 0.0
     ran: list[dict[str, Value]] = field(default_factory=list)
 
@@ -62,7 +62,7 @@ class SimulatedJob:
         self.ran.append(dict(values))
         self.now += 10.0
         failure = next((self.failing[name] for name in values if name in self.failing), None)
-        if self.failing_at == len(self.ran) - 1:
+        if len(self.ran) - 1 in self.failing_at:
             failure = CRASH
         if failure is not None:
             return Trial(failure, 10.0)

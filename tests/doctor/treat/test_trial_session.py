@@ -211,12 +211,21 @@ def test_the_budget_ends_the_trials_and_keeps_what_was_measured() -> None:
 
 
 def test_a_job_that_fails_now_and_then_is_not_held_against_the_treatment() -> None:
+    """Of the first of two blocks, a run with the treatment and the one of the job as it is."""
     job = SimulatedJob(np.random.default_rng(23))
     trials = session(job)
-    job.failing_at = len(job.ran) + 2
+    job.failing_at = {len(job.ran), len(job.ran) + 3}
+    outcome = trials.try_values({"ddp-no-search": True})
+    assert (outcome.verdict, outcome.runs) == (Verdict.NO_DIFFERENCE, 4)
+
+
+def test_a_job_that_fails_twice_in_a_row_says_nothing_of_the_treatment() -> None:
+    job = SimulatedJob(np.random.default_rng(23))
+    trials = session(job)
+    job.failing_at = {len(job.ran) + 2, len(job.ran) + 3}
     outcome = trials.try_values({"ddp-no-search": True})
     assert outcome.verdict is Verdict.UNTRIED
-    assert outcome.reason == "a run of the job as it is failed: rank 0 failed"
+    assert outcome.reason == "the job as it is failed twice: rank 0 failed"
 
 
 def test_a_job_that_fails_by_itself_is_not_tried() -> None:
