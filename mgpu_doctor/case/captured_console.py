@@ -11,9 +11,10 @@ from mgpu_probes.outside import console_errors as parser
 from mgpu_probes.outside.console_errors import Failure
 from mgpu_probes.outside.terminal_text import clean, clean_line
 from mgpu_probes.outside.tracebacks import Frame, Traceback
+from mgpu_probes.outside.untrusted_files import OverBudgetError, within_budget
 
 from mgpu_doctor.case.box_files import host_folders, part_folders
-from mgpu_doctor.case.model import Console, Error, LoggedEnd, Rank
+from mgpu_doctor.case.model import Console, Error, LoggedEnd, Rank, Unexamined
 from mgpu_doctor.case.untrusted_json import read_bounded
 from mgpu_doctor.case.user_code import is_user_code
 from mgpu_doctor.recording import layout
@@ -25,26 +26,44 @@ TAIL_WIDTH = 500
 MESSAGE_LIMIT = 4000
 TRACEBACK_LIMIT = 16_000
 STREAMS = ("console", "stdout", "stderr")
+_LEFT_OUT = "examine a single file of its console: `mgpu-doctor diagnose FILE`"
 
 
-def read_streams(recording: Path, most: int = MOST_BYTES) -> dict[str, list[str]]:
+def read_streams(
+    recording: Path,
+    most: int = MOST_BYTES,
+    hosts: Iterable[Path] | None = None,
+    unexamined: list[Unexamined] | None = None,
+) -> dict[str, list[str]]:
     """The lines of each captured stream, oldest first; those of single hosts are named after them.
-    `most`: bytes that are read of a file."""
+    `most`: bytes that are read of a file; `hosts`: the folders of the hosts, None: of all.
+    `unexamined` gets the reason if some streams are left out."""
     streams: dict[str, list[str]] = {}
     folders = {"": recording}
-    for host in host_folders(recording):
+    for host in host_folders(recording) if hosts is None else hosts:
         for task, folder in part_folders(recording, host):
             folders[f"{host.name} task {task} " if task else f"{host.name} "] = folder
-    for whose, folder in folders.items():
-        for stream in STREAMS:
-            raw = b""
-            for name in (f"{stream}.log", f"{stream}.log.1"):
-                with suppress(OSError):
-                    path = folder / layout.CONSOLE / name
-                    raw += read_bounded(path, most, root=recording, at_end=True)
+    names = ((folder, whose, stream) for whose, folder in folders.items() for stream in STREAMS)
+    with within_budget() as budget:
+        for folder, whose, stream in names:
+            raw = _read_stream(recording, folder / layout.CONSOLE, stream, most)
+            try:
+                budget.take_text(raw)
+            except OverBudgetError as error:
+                if unexamined is not None:
+                    unexamined.append(Unexamined("console log", str(error.strerror), _LEFT_OUT))
+                break
             if raw:
                 streams[whose + stream] = raw.decode("utf-8", "replace").split("\n")
     return streams
+
+
+def _read_stream(root: Path, folder: Path, stream: str, most: int) -> bytes:
+    raw = b""
+    for name in (f"{stream}.log", f"{stream}.log.1"):
+        with suppress(OSError):
+            raw += read_bounded(folder / name, most, root=root, at_end=True)
+    return raw
 
 
 def console(streams: Mapping[str, list[str]], ranks: Iterable[Rank]) -> tuple[Console, int | None]:

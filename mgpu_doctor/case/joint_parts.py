@@ -74,7 +74,8 @@ def read_parts(roots: Sequence[Path], hosts: Sequence[Path]) -> JointParts:
             for name, folders in parts.items()
         }
         newest = time.time() if ends else max(touched.values())
-        lost |= {name for name in open_ if newest - touched[name] > FRESH}
+        silent = {name for name in open_ if newest - touched[name] > FRESH}
+        lost |= {name for name in silent if not any(read[name])}  # else it lost a task alone
     end: Mapping[str, Json] = {}
     if wholes or set(open_) <= lost:
         end = combine_ends(ends) if ends else {}

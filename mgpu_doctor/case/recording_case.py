@@ -86,6 +86,7 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
     lines = RecordedLines(unexamined)
     info = _info(path, unexamined)
     hosts = _choose_hosts(roots)
+    by_root = {root: [host for host in hosts if host.parent.parent == root] for root in roots}
     own = {root: _own_info(root) or (info if root == path else {}) for root in roots}
     later: list[Unexamined] = []
     found = _find_boxes(roots, own, hosts)
@@ -106,8 +107,8 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
     loaded = [rank for box in boxes if (rank := box_ranks.rank_of(box, moment)) is not None]
     current, earlier = box_ranks.last_attempt(loaded)
     streams: dict[str, list[str]] = {}
-    for root in roots if until is None or end.over else ():
-        streams |= captured_console.read_streams(root)
+    for root, of_root in by_root.items() if until is None or end.over else ():
+        streams |= captured_console.read_streams(root, hosts=of_root, unexamined=unexamined)
     console, asked = captured_console.console(streams, current)
     end = reported_by_launcher(end, asked)
     if info.get("kind") != layout.GATHERED:
@@ -136,8 +137,7 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
     current = _number_pids(current, snapshots)
     endings: list[Ending] = []
     unread: list[Unexamined] = []
-    for root in roots:
-        of_root = [host for host in hosts if host.parent.parent == root]
+    for root, of_root in by_root.items():
         some, gaps = read_endings(of_root, until, root=root)
         endings += some
         unread += gaps
@@ -204,9 +204,10 @@ def _find_boxes(
 ) -> list[BoxFile]:
     """The boxes of all recordings. Of copies of a box, that of the host's folder in `hosts`."""
     found: dict[str, BoxFile] = {}
+    chosen = frozenset(hosts)
     for root in roots:
         for file in box_files.find_boxes(root, (infos[root], *read_tasks(root))):
-            if file.path.name not in found or file.path.parent.parent in hosts:
+            if file.path.name not in found or file.path.parent.parent in chosen:
                 found[file.path.name] = file
     return list(found.values())
 

@@ -25,8 +25,8 @@ from mgpu_doctor.launch.node_parts import (
 )
 from mgpu_doctor.launch.observe import Observed
 from mgpu_doctor.recording.joint_recordings import host_of, list_parts, name_host, name_part
-from mgpu_doctor.recording.kept_recordings import read_object
 from mgpu_doctor.recording.layout import INFO
+from mgpu_doctor.recording.live_recordings import read_object
 
 SECONDS_TO_ANSWER = 5.0
 """For the process that fetches, at the end."""

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_doctor.recording.home import home, new_recording
-from mgpu_doctor.recording.kept_recordings import read_object
 from mgpu_doctor.recording.layout import END, HOSTS, INFO, TASKS
+from mgpu_doctor.recording.live_recordings import read_object
 from mgpu_doctor.recording.write import OccupiedError, private_folder
 
 JOINT = "joint"

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mgpu_probes.inprocess.layout import BOX_SUFFIX
 from mgpu_probes.outside.terminal_text import clean
-from mgpu_probes.outside.untrusted_files import open_below
 
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO, VERDICT
-from mgpu_doctor.recording.live_recordings import is_written
+from mgpu_doctor.recording.live_recordings import is_written, read_object
 
-MOST_BYTES = 1 << 20
-"""The most bytes read of a file."""
 MOST_FILES = 100_000
 """The most files of a recording that are counted."""
 MOST_WORDS, LONGEST = 256, 4096
@@ -174,23 +169,6 @@ def _files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
                 folders.append(entry.path)
             else:
                 yield entry, status
-
-
-def read_object(folder: Path, name: str) -> dict[str, Any] | None:
-    """Returns the object in a file of a recording; empty if it is invalid; None if there is no such
-    regular file. No link is followed."""
-    try:
-        descriptor = open_below(folder, folder / name)
-    except PermissionError:
-        return {}
-    except OSError:
-        return None
-    try:
-        with open(descriptor, "rb") as file:
-            content = json.loads(file.read(MOST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _text(value: object) -> str | None:

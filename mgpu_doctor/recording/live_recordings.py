@@ -18,7 +18,7 @@ from typing import Any
 
 from mgpu_probes.inprocess import layout as box
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.untrusted_files import entries_below, open_below
+from mgpu_probes.outside.untrusted_files import entries_below, open_below, within_budget
 
 from mgpu_doctor.recording.home import all_remembered, runs
 from mgpu_doctor.recording.layout import BOXES, END, HOSTS, INFO, TASKS
@@ -26,7 +26,8 @@ from mgpu_doctor.recording.layout import BOXES, END, HOSTS, INFO, TASKS
 NEWEST = 256
 """The most folders checked, newest first by name: a running job is among the newest."""
 MOST_HOSTS, MOST_TASKS, MOST_BOXES = 8192, 1024, 32_768
-MAX_INFO_BYTES = 1 << 20
+MOST_BYTES = 1 << 20
+"""The most bytes read of a file."""
 
 PREFIX = "mgpu-doctor-boxes-"
 KEY_FILE = "key"
@@ -111,24 +112,35 @@ def _writes(root: Path, path: Path) -> bool:
 def _info(recording: Path) -> dict[str, Any]:
     """What `recording.json` says: that of this host's part, where several nodes write into one
     recording."""
-    own = _read(recording, recording / HOSTS / os.uname().nodename / INFO)
-    return own or _read(recording, recording / INFO) or {}
+    own = read_object(recording, f"{HOSTS}/{os.uname().nodename}/{INFO}")
+    return own or read_object(recording, INFO) or {}
 
 
-def _read(recording: Path, path: Path) -> dict[str, Any] | None:
-    """The object in a file of a recording; None: there is none."""
+def read_object(folder: Path, name: str) -> dict[str, Any] | None:
+    """Returns the object in a file of a recording; empty if it is invalid, or over the budget of
+    this command; None if there is no such regular file. No link is followed."""
     try:
-        with open(open_below(recording, path), "rb") as file:
-            content = json.loads(file.read(MAX_INFO_BYTES))
-    except (OSError, ValueError, RecursionError):
+        descriptor = open_below(folder, folder / name)
+    except PermissionError:
+        return {}
+    except OSError:
         return None
-    return content if isinstance(content, dict) else None
+    try:
+        with open(descriptor, "rb") as file, within_budget() as budget:
+            raw = file.read(MOST_BYTES)
+            budget.take_json(raw)
+            content = json.loads(raw)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def read_tasks(recording: Path) -> list[dict[str, Any]]:
     """What `recording.json` says of the further tasks on this host that write into a recording."""
-    tasks = entries_below(recording, recording / HOSTS / os.uname().nodename / TASKS)[:MOST_TASKS]
-    return [_read(recording, task.path / INFO) or {} for task in tasks if task.is_folder]
+    place = f"{HOSTS}/{os.uname().nodename}/{TASKS}"
+    tasks = entries_below(recording, recording / place)[:MOST_TASKS]
+    names = (f"{place}/{task.name}/{INFO}" for task in tasks if task.is_folder)
+    return [read_object(recording, name) or {} for name in names]
 
 
 def list_task_recorders(recording: Path) -> list[int]:

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mgpu_doctor.recording.kept_recordings import read_object
 from mgpu_doctor.recording.layout import END, INFO
-from mgpu_doctor.recording.live_recordings import is_written
+from mgpu_doctor.recording.live_recordings import is_written, read_object
 
 VARIABLE = "MGPU_DOCTOR_JOB"
 """The environment variable that names a job: runs with one name may continue each other."""

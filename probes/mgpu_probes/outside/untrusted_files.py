@@ -26,6 +26,8 @@ FIRST_OBJECTS = 1_000_000
 BYTES_AN_OBJECT = 4
 """Bytes on disk that add one object. JSON from torch and the doctor has 6 to 10 bytes per
 value."""
+TEXT_AN_OBJECT = 64
+"""Bytes of text that cost as much as an object."""
 FIRST_SECONDS = 5.0
 BYTES_A_SECOND = 1 << 20
 """Bytes on disk that add one second: the slowest reader reads 5 MB/s (benchmarks/traces.py)."""
@@ -81,6 +83,10 @@ class Budget:
     def take_json(self, raw: bytes) -> None:
         """Charges the most values that this JSON text can hold. Raises OverBudgetError."""
         self.take(len(raw) - len(raw.translate(None, b",:[{")) + 1)
+
+    def take_text(self, raw: bytes) -> None:
+        """Charges the lines of this text. Raises OverBudgetError."""
+        self.take(raw.count(b"\n") + len(raw) / TEXT_AN_OBJECT)
 
     def unpacked(
         self, disk: int, before: int, count: int, bytes_a_second: int = UNPACKED_BYTES_A_SECOND

@@ -88,6 +88,16 @@ def test_without_the_first_node_a_part_that_was_not_touched_for_long_is_lost(
     assert case.job.exit_code == (1 if lost else None)
 
 
+def test_a_host_is_not_lost_if_one_of_its_tasks_has_ended(record: Record) -> None:
+    folder = record("r", {"n0": GOOD, "n1": BAD})
+    task = folder / HOSTS / "n0/tasks/1"
+    task.mkdir(parents=True)
+    (task / INFO).write_bytes((folder / INFO).read_bytes())
+    for part in (task, task.parent.parent):
+        os.utime(part / INFO, (1000.0, 1000.0))
+    assert load_recording(folder).lost_hosts == ()
+
+
 def test_parts_that_were_copied_while_all_ran_lose_nobody(record: Record) -> None:
     folder = record("r", {"n0": None, "n1": None})
     for host in ("n0", "n1"):
@@ -106,6 +116,21 @@ def test_recordings_of_all_nodes_are_one_case(record: Record) -> None:
     assert (whole.job.exit_code, whole.job.ended) == (1, 2100.0)
     assert whole.job.hosts == ("n0", "n1")
     assert [gap.probe for gap in whole.unexamined if "node" in gap.probe] == []
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_of_copies_of_a_console_the_one_that_was_brought_to_its_end_is_read(
+    record: Record, swapped: bool
+) -> None:
+    printed = "Traceback (most recent call last):\nValueError: bad sample\n"
+    recordings = record("a", {"n0": BAD}), record("b", {"n0": None, "n1": None})
+    for folder, text in zip(recordings, (printed, printed[:9]), strict=True):
+        console = folder / HOSTS / "n0/console"
+        console.mkdir()
+        (console / "stderr.log").write_text(text)
+    first, second = recordings[::-1] if swapped else recordings
+    case = load_recording(first, others=(second,))
+    assert "ValueError: bad sample" in case.console.tail
 
 
 def look(at: float) -> JobSnapshot:

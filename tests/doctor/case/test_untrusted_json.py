@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+from mgpu_probes.outside.untrusted_files import within_budget
 
-from mgpu_doctor.case.captured_console import TRACEBACK_LIMIT, shortened
+from mgpu_doctor.case.captured_console import TRACEBACK_LIMIT, read_streams, shortened
+from mgpu_doctor.case.model import Unexamined
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.case.untrusted_json import MOST_LINE, Lines, number, read_lines, read_object
 from mgpu_doctor.recording.layout import INFO, SCHEMA
+from mgpu_doctor.recording.live_recordings import read_object as read_part
 
 
 def whole_number(line: bytes) -> int | None:
@@ -93,3 +97,22 @@ def test_a_long_traceback_keeps_both_ends() -> None:
     assert len(cut) <= TRACEBACK_LIMIT
     assert cut.startswith("first")
     assert cut.endswith("last")
+
+
+def test_many_names_of_one_file_add_little_to_the_budget(tmp_path: Path) -> None:
+    """A file of a megabyte may have thousands of names: what it contains would fill the memory."""
+    values, lines = b'{"a":[' + b"[]," * 300_000 + b"[]]}", b"ab\n" * 600_000
+    for at in range(16):
+        host = tmp_path / f"hosts/n{at}"
+        (host / "console").mkdir(parents=True)
+        for name, content in ((INFO, values), ("console/stdout.log", lines)):
+            if at:
+                os.link(tmp_path / "hosts/n0" / name, host / name)
+            else:
+                (host / name).write_bytes(content)
+    gaps: list[Unexamined] = []
+    with within_budget():
+        read = [read_part(tmp_path, f"hosts/n{at}/{INFO}") for at in range(16)]
+    assert 1 <= sum(map(bool, read)) < 4
+    assert 1 <= len(read_streams(tmp_path, unexamined=gaps)) < 4
+    assert [gap.probe for gap in gaps] == ["console log"]
