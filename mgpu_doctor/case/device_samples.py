@@ -1,16 +1,12 @@
 """Samples of a host's GPUs, from `devices.jsonl`. Every field may be unknown (None)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from mgpu_doctor.case.lenient_json import (
-    Fact,
     Json,
     Moment,
     Pid,
@@ -50,8 +46,7 @@ HARD_CLOCK_REASONS = ("hw_thermal", "sw_thermal", "hw_power_brake", "hw_slowdown
 """Reasons that a healthy device under load does not have; a power cap is normal under full load."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Pcie(Fact):
+class Pcie(msgspec.Struct, frozen=True):
     """The link to the host. Generation and width (lanes) change with load: an idle link sleeps."""
 
     generation: Lanes | None = None
@@ -66,8 +61,7 @@ class Pcie(Fact):
     """Counter since the driver was loaded."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class NvLink(Fact):
+class NvLink(msgspec.Struct, frozen=True):
     """One NVLink. Errors are counters since the driver was loaded, by kind: `crc_flit`, `crc_data`,
     `replay`, `recovery`, `ecc`."""
 
@@ -77,8 +71,7 @@ class NvLink(Fact):
     errors: Counts = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Ecc(Fact):
+class Ecc(msgspec.Struct, frozen=True):
     """Memory errors that the hardware found. `volatile`: since the driver was loaded."""
 
     corrected: Whole | None = None
@@ -93,8 +86,7 @@ class Ecc(Fact):
     """Whether a remap failed because no spare rows are left."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class DeviceProcess(Fact):
+class DeviceProcess(msgspec.Struct, frozen=True):
     """A process on the device. `pid`: as the host numbers it, also inside a container."""
 
     pid: Pid
@@ -103,8 +95,7 @@ class DeviceProcess(Fact):
     kind: Literal["compute", "graphics", "mps"] = "compute"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class MigInstance(Fact):
+class MigInstance(msgspec.Struct, frozen=True):
     """A part of a GPU in MIG mode: NVML reports its memory, no utilization of its own."""
 
     uuid: Label | None = None
@@ -115,8 +106,7 @@ class MigInstance(Fact):
     pids: Annotated[tuple[Pid, ...], Meta(max_length=MOST_PROCESSES)] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class XidEvent(Fact):
+class XidEvent(msgspec.Struct, frozen=True):
     """An XID from the driver's events or the kernel's log."""
 
     at: Moment
@@ -129,8 +119,7 @@ class XidEvent(Fact):
     """Whether it is from the kernel's log instead of the driver's events."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Topology(Fact):
+class Topology(msgspec.Struct, frozen=True):
     """How the GPUs of a host are connected; this never changes while the host is up."""
 
     levels: Table = ()
@@ -140,7 +129,7 @@ class Topology(Fact):
     """Whether i reaches j's memory by itself: `OK`, or NVML's reason (`CNS`, `GNS`, `TNS`, `DR`,
     `NS`), or `?`."""
 
-    def checked(self) -> Topology | None:
+    def checked(self) -> "Topology | None":
         """The topology, unknown words as `?`; None unless both tables are square, of one size."""
         levels, peer = _checked(self.levels, _LEVELS), _checked(self.peer, _REACHES)
         if not levels or not peer or len(levels) != len(peer):
@@ -158,8 +147,7 @@ _LEVELS = frozenset({"SELF", "NVL", "PIX", "PXB", "PHB", "NODE", "SYS"})
 _REACHES = frozenset({"OK", "CNS", "GNS", "TNS", "DR", "NS"})
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Device(Fact):
+class Device(msgspec.Struct, frozen=True):
     """One GPU at one moment. Every field may be unknown."""
 
     index: int
@@ -206,8 +194,7 @@ class Device(Fact):
     vendor: str = "nvidia"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class DeviceSample(Fact):
+class DeviceSample(msgspec.Struct, frozen=True):
     at: float
     devices: tuple[Device, ...]
     trouble: str | None = None
@@ -275,7 +262,7 @@ class _Entry(msgspec.Struct, frozen=True):
         return tuple(
             link
             if not zeros and len(errors) == len(link.errors)
-            else replace(link, errors=tuple(errors.items()))
+            else structs.replace(link, errors=tuple(errors.items()))
             for link, errors in counted
         )
 
@@ -371,7 +358,7 @@ def _device(entry: _Entry, steady: _Entry, nvlinks: tuple[NvLink, ...]) -> Devic
     pcie = steady.pcie or entry.pcie
     if pcie is not None:  # what the link carries is never as before
         now = entry.pcie or Pcie()
-        pcie = replace(pcie, sent=now.sent, received=now.received)
+        pcie = structs.replace(pcie, sent=now.sent, received=now.received)
     return Device(
         index=entry.index,
         name=steady.name,

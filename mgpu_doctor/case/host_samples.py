@@ -3,17 +3,14 @@
 Times are seconds; memory is bytes; what is unknown is None.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from mgpu_doctor.case.lenient_json import (
-    Fact,
     Json,
     Moment,
     Name,
@@ -40,7 +37,7 @@ class Cores(frozenset[int]):
     """A set of CPU core numbers."""
 
     @classmethod
-    def from_json(cls, listed: Json) -> Cores:
+    def from_json(cls, listed: Json) -> "Cores":
         """The cores in a list as the kernel writes it, `0-3,8`. Raises ValueError."""
         cores = parse_cores(listed) if isinstance(listed, str) and len(listed) <= 500 else None
         if cores is None:
@@ -61,8 +58,7 @@ def parse_cores(listed: str) -> Cores | None:
     return Cores(cores) or None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Task(Fact):
+class Task(msgspec.Struct, frozen=True):
     """Scheduler counters of one process. Seconds since it started; None: unknown."""
 
     parent: Whole | None = None
@@ -89,8 +85,7 @@ class Task(Fact):
     """Bytes left by its own memory limits (`ulimit -v`, `-d`), if it has any."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Group(Fact):
+class Group(msgspec.Struct, frozen=True):
     """A control group whose CPU time is limited."""
 
     quota: float | None = None
@@ -99,8 +94,7 @@ class Group(Fact):
     """Seconds so far, of all cores together, in which it had threads to run and no quota left."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TcpLink(Fact):
+class TcpLink(msgspec.Struct, frozen=True):
     """What the ranks of a host sent to an address of another one by TCP; sums over their sockets so
     far, and what the kernel measured (mgpu_probes.outside.tcp_links)."""
 
@@ -120,8 +114,7 @@ class TcpLink(Fact):
     """Bytes per second that arrived while there was more to send."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class HostSample(Fact):
+class HostSample(msgspec.Struct, frozen=True):
     at: Moment
     cpu_percent: float | None = None
     """Use of all cores together, 0..100."""
@@ -129,27 +122,33 @@ class HostSample(Fact):
     load1: float | None = None
     memory_used: Whole | None = None
     memory_total: Whole | None = None
-    processes: Annotated[Mapping[Pid, tuple[float, Whole]], Most] = field(default_factory=dict)
+    processes: Annotated[Mapping[Pid, tuple[float, Whole]], Most] = msgspec.field(
+        default_factory=dict
+    )
     """pid -> (CPU seconds so far, resident bytes)."""
     host: Annotated[str, Meta(max_length=64)] | None = None
-    tasks: Annotated[Mapping[Pid, Task], Most] = field(default_factory=dict)
+    tasks: Annotated[Mapping[Pid, Task], Most] = {}
     """Pid -> scheduler counters; empty in most samples of a long run."""
-    groups: Annotated[Mapping[Text, Group], Meta(max_length=1024)] = field(default_factory=dict)
+    groups: Annotated[Mapping[Text, Group], Meta(max_length=1024)] = msgspec.field(
+        default_factory=dict
+    )
     busy: float | None = None
     """Busy seconds since boot, of all cores together, like the next two."""
     iowait: float | None = None
     """Idle seconds while waiting for a disk."""
     steal: float | None = None
     """Seconds that the hypervisor gave to other machines."""
-    pressure: Mapping[Resource, float] = field(default_factory=dict)
+    pressure: Mapping[Resource, float] = {}
     """`cpu`, `io`, `memory` -> seconds so far in which some task was stalled on it."""
-    traffic: Mapping[Traffic, Whole] = field(default_factory=dict)
+    traffic: Mapping[Traffic, Whole] = {}
     """Bytes since boot."""
     memory_cache: Whole | None = None
     """Bytes of `memory_used` that are page cache, which the kernel would drop if needed."""
     addresses: Annotated[tuple[Address, ...], Meta(max_length=64)] = ()
     """Of this host, in the connections of the job."""
-    links: Annotated[Mapping[Address, TcpLink], Meta(max_length=64)] = field(default_factory=dict)
+    links: Annotated[Mapping[Address, TcpLink], Meta(max_length=64)] = msgspec.field(
+        default_factory=dict
+    )
     """Address of another host -> connections to it; empty in most samples of a long run."""
 
 

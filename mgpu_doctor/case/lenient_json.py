@@ -36,29 +36,6 @@ _WRONG: Final = object()
 _Reader = Callable[[Json], Any]
 
 
-class Fact:
-    """Equality, hash and repr by value, as `dataclass` provides them. `dataclass` compiles them for
-    each class, which took a thirtieth of `top --once`: classes of facts that are loaded there
-    use `eq=False, repr=False` and inherit these."""
-
-    __slots__: tuple[str, ...] = ()
-
-    def _values(self) -> tuple[object, ...]:
-        return tuple(getattr(self, name) for name in self.__slots__)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Fact) or type(other) is not type(self):
-            return NotImplemented
-        return self._values() == other._values()
-
-    def __hash__(self) -> int:
-        return hash(self._values())
-
-    def __repr__(self) -> str:
-        values = zip(self.__slots__, self._values(), strict=True)
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values)})"
-
-
 def line_decoder(kind: type[T]) -> Callable[[bytes], T | None]:
     """A function from a line of JSON to a `kind`, which means what `reader` means. msgspec reads
     what is plain ASCII and in bounds, at once; `reader` takes the rest."""

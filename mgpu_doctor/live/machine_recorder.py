@@ -4,12 +4,14 @@ A full disk ends the recording, and the header of the screen says so; the screen
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec import structs
 
 from mgpu_doctor import __version__
 from mgpu_doctor.case.device_samples import DeviceSample
@@ -58,7 +60,7 @@ class Recorder:
         """Adds samples. `state` shows a failure until a later sample can be written."""
         try:
             if devices is not None:
-                line = dataclasses.asdict(devices)
+                line = msgspec.to_builtins(devices)
                 del line["host"]  # the folder says so
                 self._devices.append(line)
             if host is not None:
@@ -71,6 +73,6 @@ class Recorder:
 
 def _host(sample: HostSample) -> dict[str, Any]:
     """Returns a line of host.jsonl, without the samples of single tasks."""
-    names = [field.name for field in dataclasses.fields(sample)]
-    kept = {name: getattr(sample, name) for name in names if name not in ("tasks", "groups")}
-    return {name: value for name, value in kept.items() if value is not None}
+    left_out = ("tasks", "groups")
+    values = structs.asdict(sample).items()
+    return {name: value for name, value in values if value is not None and name not in left_out}

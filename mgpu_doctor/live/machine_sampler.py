@@ -6,10 +6,10 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mgpu_probes.outside.host_usage import HostUsage
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import DeviceReader, DeviceSample, XidEvent
 from mgpu_doctor.case.host_samples import read_host_sample
@@ -103,7 +103,7 @@ class MachineSampler:
         asked, known = self._processes
         if asked == pids and self._recorder is None and not self._pace.due():
             host = read_host_sample(self._host.sample())
-            return replace(host, processes=known) if host is not None else None
+            return structs.replace(host, processes=known) if host is not None else None
         self._pace.begin()
         host = read_host_sample(self._host.sample(pids))
         self._pace.end()

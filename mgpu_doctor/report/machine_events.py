@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec import structs
 
 from mgpu_doctor.analysis.machines.rank_devices import key_of, placements
 from mgpu_doctor.case.device_samples import Device, DeviceSample, XidEvent
@@ -86,7 +87,7 @@ def _samples(
             if not any(_is_same_xid(event, two) for two in recorded)
         )
         if not earlier or newest.at > earlier[-1].at:
-            earlier.append(replace(newest, events=events))
+            earlier.append(structs.replace(newest, events=events))
     return by_host
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
+import msgspec
 from rich.text import Text
 
 from mgpu_doctor.live.frame import HOST, Frame
@@ -154,12 +155,12 @@ def _left_out(frame: Frame, ranks: int, devices: int) -> dict[str, int]:
 
 
 def _devices(sample: DeviceSample, left: tuple[Device, ...]) -> dict[str, Any]:
-    return {**asdict(sample), "devices": [_device(device) for device in left]}
+    return {**msgspec.to_builtins(sample), "devices": [_device(device) for device in left]}
 
 
 def _device(device: Device) -> dict[str, Any]:
-    links = [{**asdict(link), "errors": dict(link.errors)} for link in device.nvlinks]
-    return {**asdict(device), "nvlinks": links}
+    links = [{**msgspec.to_builtins(link), "errors": dict(link.errors)} for link in device.nvlinks]
+    return {**msgspec.to_builtins(device), "nvlinks": links}
 
 
 def _host(sample: HostSample) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.analysis.capacity.long_batches import find_long_batches
 from mgpu_doctor.case.model import Case, Outcome
@@ -24,7 +25,7 @@ def limited(case: Case, room: float) -> Case:
     """The job as it ran, on a host that has so many bytes for it."""
     pid = case.ranks[0].pid or 0
     samples = tuple(
-        replace(sample, memory_used=sample.processes[pid][1], memory_total=int(room))
+        structs.replace(sample, memory_used=sample.processes[pid][1], memory_total=int(room))
         for sample in case.host_samples
         if pid in sample.processes
     )

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import structs
+
 from mgpu_doctor.case.device_samples import (
     Device,
     DeviceReader,
@@ -34,7 +36,7 @@ SAMPLES = 24
 FIRST_PID = 1000
 """The pid of rank 0; the other ranks have the following ones."""
 WIDE = Pcie(generation=5, width=16, generation_most=5, width_most=16, replays=0)
-NARROW = replace(WIDE, generation=3, width=4)
+NARROW = structs.replace(WIDE, generation=3, width=4)
 IDLE = {"utilization": 0.0, "clock_reasons": ("idle",), "pids": ()}
 """A GPU on which nobody computes."""
 
@@ -56,7 +58,7 @@ def job(
     shown = tuple(devices if devices is not None else gpus(ranks, of=of))
     samples = [DeviceSample(at, shown, topology=topology) for at in times(case, every)]
     heard = tuple(XidEvent(samples[-1].at - ago, index, xid) for ago, index, xid in events)
-    samples[-1] = replace(samples[-1], events=heard)
+    samples[-1] = structs.replace(samples[-1], events=heard)
     return replace(case, device_samples=tuple(samples), observed=samples[-1].at)
 
 
@@ -72,10 +74,10 @@ def changed(case: Case, index: int, at: Mapping[int, Mapping[str, Any]]) -> Case
     samples = list(case.device_samples)
     for place, changes in at.items():
         devices = [
-            replace(device, **changes) if device.index == index else device
+            structs.replace(device, **changes) if device.index == index else device
             for device in samples[place].devices
         ]
-        samples[place] = replace(samples[place], devices=tuple(devices))
+        samples[place] = structs.replace(samples[place], devices=tuple(devices))
     return replace(case, device_samples=tuple(samples))
 
 

@@ -4,9 +4,11 @@ of the live screen, and as a recording for a replay."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import to_builtins
 
 from mgpu_doctor.case.device_samples import Device, DeviceSample
 from mgpu_doctor.case.host_samples import HostSample, Traffic
@@ -97,7 +99,7 @@ def record(folder: Path, device_samples: Sequence[DeviceSample]) -> None:
         lines = DeviceLines(place / DEVICE_SAMPLES)
         for sample in device_samples:
             if sample.host == host:
-                lines.append({**asdict(sample), "host": None})
+                lines.append({**to_builtins(sample), "host": None})
 
 
 FOUR_HOSTS = replay_frame([f"trainer-gpu-{number:04}" for number in range(4)], 4, 9)

@@ -14,6 +14,7 @@ from math import isnan
 
 import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
+from msgspec import structs
 
 from mgpu_doctor.analysis.steps.warm_up import after_warm_up, all_after_warm_up
 from mgpu_doctor.case.host_samples import Group, HostSample, Task
@@ -235,7 +236,7 @@ def _readings(
         if task is None or not begin <= sample.at <= end:
             continue
         if rank.metadata.main_thread_trains is False:  # the main thread does not train
-            task = replace(task, ran=None, queued=None)
+            task = structs.replace(task, ran=None, queued=None)
         groups = {name: sample.groups[name] for name in task.limits or () if name in sample.groups}
         quotas = {name: group.quota for name, group in groups.items() if group.quota}
         group = min(quotas, key=lambda name: quotas[name], default=None)

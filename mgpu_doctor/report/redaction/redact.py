@@ -11,6 +11,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
+from msgspec import structs
+
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import text
@@ -69,7 +71,7 @@ def redact_diagnosis(diagnosis: Diagnosis, hide: Redactor | None = None) -> Diag
     case = diagnosis.case
     redacted_fields: dict[str, Any] = {name: hide(getattr(case, name)) for name in _SHOWN}
     redacted_fields["host_samples"] = tuple(
-        replace(host_sample, host=hide(host_sample.host), addresses=(), links={})
+        structs.replace(host_sample, host=hide(host_sample.host), addresses=(), links={})
         for host_sample in case.host_samples
     )
     redacted_fields["device_samples"] = tuple(
@@ -90,8 +92,10 @@ def redact_diagnosis(diagnosis: Diagnosis, hide: Redactor | None = None) -> Diag
 def _redact_sample(sample: DeviceSample, hide: Redactor) -> DeviceSample:
     devices = sample.devices
     if any(device.trouble for device in devices):
-        devices = tuple(replace(device, trouble=hide(device.trouble)) for device in devices)
-    return replace(sample, host=hide(sample.host), trouble=hide(sample.trouble), devices=devices)
+        devices = tuple(structs.replace(device, trouble=hide(device.trouble)) for device in devices)
+    return structs.replace(
+        sample, host=hide(sample.host), trouble=hide(sample.trouble), devices=devices
+    )
 
 
 def make_redactor(diagnosis: Diagnosis, home: str | None = None) -> Redactor:

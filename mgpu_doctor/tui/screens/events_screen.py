@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from msgspec import structs
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -169,7 +170,7 @@ def timeline(frame: Frame) -> Timeline:
     until = frame.at if frame.replay is not None else math.inf
     devices = frame.devices
     if devices is not None and frame.xids:  # a sample contains those since the previous one
-        devices = replace(devices, events=frame.xids)
+        devices = structs.replace(devices, events=frame.xids)
     return events_of(frame.diagnosis, devices, frame.followed, until)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.analysis.machines.cpu_contention import find_crowded, surroundings
 from mgpu_doctor.case.host_samples import Group, HostSample, Task
@@ -73,7 +74,9 @@ def test_of_a_pool_all_threads_count_as_the_main_one_only_waits() -> None:
 def test_groups_that_cannot_be_seen_are_not_without_limit() -> None:
     case = case_of()
     blind = [
-        replace(sample, tasks={pid: replace(t, limits=None) for pid, t in sample.tasks.items()})
+        structs.replace(
+            sample, tasks={pid: structs.replace(t, limits=None) for pid, t in sample.tasks.items()}
+        )
         for sample in case.host_samples
     ]
     assert surroundings(replace(case, host_samples=tuple(blind)))[0].throttled is None
@@ -96,8 +99,12 @@ def test_samples_before_and_after_the_steps_do_not_count() -> None:
     first, last = case.host_samples[0], case.host_samples[-1]
     pid = case.ranks[0].pid
     assert pid is not None
-    start = replace(first, at=first.at - 60, tasks={pid: replace(first.tasks[pid], queued=0.0)})
-    end = replace(last, at=last.at + 60, tasks={pid: replace(last.tasks[pid], queued=999.0)})
+    start = structs.replace(
+        first, at=first.at - 60, tasks={pid: structs.replace(first.tasks[pid], queued=0.0)}
+    )
+    end = structs.replace(
+        last, at=last.at + 60, tasks={pid: structs.replace(last.tasks[pid], queued=999.0)}
+    )
     around = replace(case, host_samples=(start, *case.host_samples, end))
     assert surroundings(around)[0].queueing == pytest.approx(0.2)
 
@@ -110,7 +117,9 @@ def test_a_counter_that_falls_is_another_one() -> None:
 
     def fallen(sample: HostSample) -> HostSample:
         task = sample.tasks[pid]
-        return replace(sample, tasks={pid: replace(task, queued=(task.queued or 0) - 4)})
+        return structs.replace(
+            sample, tasks={pid: structs.replace(task, queued=(task.queued or 0) - 4)}
+        )
 
     halves = len(case.host_samples) // 2
     samples = case.host_samples[:halves] + tuple(map(fallen, case.host_samples[halves:]))
@@ -122,9 +131,9 @@ def test_another_group_is_another_counter() -> None:
     halves = len(case.host_samples) // 2
 
     def moved(sample: HostSample) -> HostSample:
-        tasks = {pid: replace(task, limits=("/new",)) for pid, task in sample.tasks.items()}
+        tasks = {pid: structs.replace(task, limits=("/new",)) for pid, task in sample.tasks.items()}
         grown = sample.groups["/group-0"].throttled or 0
-        return replace(sample, tasks=tasks, groups={"/new": Group(3.0, 500 + grown)})
+        return structs.replace(sample, tasks=tasks, groups={"/new": Group(3.0, 500 + grown)})
 
     samples = case.host_samples[:halves] + tuple(map(moved, case.host_samples[halves:]))
     seen = surroundings(replace(case, host_samples=samples))[0]
@@ -152,7 +161,7 @@ def test_children_that_live_shortly_count_from_their_birth() -> None:
     sample = case.host_samples[at]
     pid = case.ranks[0].pid
     child = Task(parent=pid, state="S", age=EVERY / 2, queued=EVERY / 8)
-    seen = replace(
+    seen = structs.replace(
         sample,
         tasks={**sample.tasks, 99: child},
         processes={**sample.processes, 99: (EVERY / 4, 1)},
@@ -171,9 +180,9 @@ def test_grandchildren_are_children_and_ranks_are_none() -> None:
     assert other is not None
 
     def deeper(sample: HostSample) -> HostSample:
-        grandchild = replace(sample.tasks[10 * pid], parent=10 * pid)
-        below = replace(sample.tasks[other], parent=pid)
-        return replace(sample, tasks={**sample.tasks, 99: grandchild, other: below})
+        grandchild = structs.replace(sample.tasks[10 * pid], parent=10 * pid)
+        below = structs.replace(sample.tasks[other], parent=pid)
+        return structs.replace(sample, tasks={**sample.tasks, 99: grandchild, other: below})
 
     seen = surroundings(replace(case, host_samples=tuple(map(deeper, case.host_samples))))
     assert seen[0].children is not None
@@ -203,9 +212,9 @@ def test_from_which_use_by_others_on_the_cores_of_a_host_count_as_busy(
     outside: float, crowded: set[int]
 ) -> None:
     case = case_of(outside=outside)
-    samples = [replace(sample, cores=2, tasks={}) for sample in case.host_samples]
+    samples = [structs.replace(sample, cores=2, tasks={}) for sample in case.host_samples]
     assert find_crowded(replace(case, host_samples=(samples[0], samples[-1]))) == crowded
-    long_before = [replace(sample, at=sample.at - 1e3) for sample in samples]
+    long_before = [structs.replace(sample, at=sample.at - 1e3) for sample in samples]
     assert find_crowded(replace(case, host_samples=tuple(long_before))) == set()
 
 
@@ -214,6 +223,6 @@ def test_the_load_average_counts_if_there_is_only_one_sample(
     load: float | None, crowded: set[int]
 ) -> None:
     case = case_of()
-    one = replace(case.host_samples[0], cores=2, load1=load, tasks={})
+    one = structs.replace(case.host_samples[0], cores=2, load1=load, tasks={})
     assert find_crowded(replace(case, host_samples=(one,))) == crowded
     assert find_crowded(replace(case, host_samples=())) == set()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.analysis.machines.host_devices import wiring
 from mgpu_doctor.analysis.machines.rank_devices import on_devices, placements, use_of, why_unknown
@@ -118,7 +119,7 @@ def test_a_lost_device_keeps_what_it_reported_before() -> None:
     half = len(case.device_samples) // 2
     lost = gpus(4, of={1: {"utilization": None, "clock_reasons": None, "trouble": "GPU is lost"}})
     samples = [
-        sample if place < half else replace(sample, devices=tuple(lost))
+        sample if place < half else structs.replace(sample, devices=tuple(lost))
         for place, sample in enumerate(case.device_samples)
     ]
     use = on_devices(replace(case, device_samples=tuple(samples)))[1].use
@@ -154,7 +155,7 @@ def test_a_job_without_gpus_lacks_nothing() -> None:
 def test_samples_are_taken_by_the_clock_of_the_rank_s_host(ahead: float) -> None:
     case = on_gpus(JOB, gpus(4))
     ranks = tuple(replace(rank, clock_offset=ahead) for rank in case.ranks)
-    samples = tuple(replace(sample, at=sample.at + ahead) for sample in case.device_samples)
+    samples = tuple(structs.replace(sample, at=sample.at + ahead) for sample in case.device_samples)
     shifted = on_devices(replace(case, ranks=ranks, device_samples=samples))
     assert [shifted[n].use for n in range(4)] == [on_devices(case)[n].use for n in range(4)]
     assert on_devices(replace(case, ranks=ranks)) == {}
@@ -170,9 +171,9 @@ def test_ten_samples_tell_how_a_device_does(count: int, known: bool) -> None:
 
 def test_the_summary_of_samples_by_hand() -> None:
     busy = gpu(0, utilization=0.5, sm_clock_mhz=1000.0, power_watts=400.0, temperature=70.0)
-    hot = replace(busy, sm_clock_mhz=900.0, clock_reasons=("hw_thermal",), temperature=90.0)
-    idle = replace(busy, utilization=0.0, sm_clock_mhz=200.0, clock_reasons=("idle",))
-    unknown = replace(
+    hot = structs.replace(busy, sm_clock_mhz=900.0, clock_reasons=("hw_thermal",), temperature=90.0)
+    idle = structs.replace(busy, utilization=0.0, sm_clock_mhz=200.0, clock_reasons=("idle",))
+    unknown = structs.replace(
         busy, utilization=None, sm_clock_mhz=None, clock_reasons=None, memory_used=70 << 30
     )
     use = use_of([(float(at), one) for at, one in enumerate([busy, hot, idle, unknown])])
@@ -195,7 +196,7 @@ def test_gpus_reach_each_other_over_switches_where_both_have_links_to_them() -> 
     assert over_switches == {frozenset((0, 1))}
     assert len(found.ways) == 6
     assert found.barred == {frozenset((0, 2)): "NS"}
-    down = [replace(device, nvlinks=links(0, remote="switch")) for device in devices]
+    down = [structs.replace(device, nvlinks=links(0, remote="switch")) for device in devices]
     none = wiring(measure(job(devices=down, topology=Topology(levels, peer))).watched)
     assert none is not None
     assert set(none.ways.values()) == {"PIX"}

@@ -18,6 +18,7 @@ import jsonschema
 import psutil
 import pytest
 from click.testing import CliRunner, Result
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.cli import app
@@ -57,7 +58,7 @@ class Counted(Still):
     def frame(self, passed: float) -> Frame:
         del passed
         self.given += 1
-        link = replace(gpu(0), nvlink_sent=None if self.given == 1 else 7.0)
+        link = structs.replace(gpu(0), nvlink_sent=None if self.given == 1 else 7.0)
         return replace(NOTHING, devices=DeviceSample(AT, (link,)))
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from mgpu_probes.inprocess.layout import PHASES
+from msgspec import structs
 
 from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.cli import app
@@ -68,7 +69,7 @@ def test_ranks_hosts_and_gpus_have_names_and_counters() -> None:
 def test_gpus_of_several_hosts_have_counters_of_their_own() -> None:
     case = on_gpus(JOB, gpus(1))
     samples = tuple(
-        replace(sample, host=host) for host in "ab" for sample in case.device_samples[:3]
+        structs.replace(sample, host=host) for host in "ab" for sample in case.device_samples[:3]
     )
     events = traced(replace(case, device_samples=samples))
     names = {

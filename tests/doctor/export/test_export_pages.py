@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from mgpu_probes.inprocess.training_objects import UnseenWaits
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import Device, DeviceSample, Ecc, NvLink, Pcie, XidEvent
 from mgpu_doctor.case.host_samples import HostSample
@@ -258,7 +259,7 @@ def test_a_label_is_one_printable_line_whatever_it_holds() -> None:
     wild = 'a\\nb\\\nc"}\r\n# EOF\x00\x9b2J\x85\u2028\ud800\x1b]0;x\x07d'
     job = replace(diagnoses.straggler().case.job, id=wild, framework=wild, launcher=wild)
     bad = diagnoses.straggler()
-    device = replace(FULL, name=wild, uuid=wild)
+    device = structs.replace(FULL, name=wild, uuid=wild)
     shown = frames.frame(
         replace(bad, case=replace(bad.case, job=job)),
         devices=DeviceSample(frames.AT, (device,)),
@@ -310,7 +311,7 @@ def test_xids_are_counted_from_sample_to_sample() -> None:
     assert made.of("mgpu_gpu_xid_events_total", gpu="2", UUID="GPU-2", xid="79") == [2]
     assert made.of("mgpu_gpu_xid_events_total", gpu="", xid="31") == [2]
     assert made.of("mgpu_gpu_xids_heard", Hostname=HERE) == [1]
-    deaf = replace(unnamed, events_trouble="XIDs cannot be received: no permission")
+    deaf = structs.replace(unnamed, events_trouble="XIDs cannot be received: no permission")
     assert written(frames.frame(None, devices=deaf)).of("mgpu_gpu_xids_heard") == [0]
 
 
@@ -333,7 +334,7 @@ def test_when_the_job_is_over_the_next_one_is_mentioned() -> None:
 
 def test_every_name_is_documented() -> None:
     job = diagnoses.straggler()
-    host = replace(frames.HOST, pressure={"cpu": 1.5}, processes={4002: (1.0, 2**30)})
+    host = structs.replace(frames.HOST, pressure={"cpu": 1.5}, processes={4002: (1.0, 2**30)})
     made = watched(
         OneByOne(
             frames.frame(

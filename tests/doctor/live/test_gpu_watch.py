@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import DeviceReader, DeviceSample
 from mgpu_doctor.findings import Culprit, Finding
@@ -111,8 +112,8 @@ def test_healthy_gpus_are_not_even_judged(
 def test_a_gpu_that_is_no_longer_listed_is_lost(nvml: PretendNvml, tmp_path: Path) -> None:
     samples = samples_of(nvml, tmp_path, "busy")
     start = samples[0].at
-    samples = [replace(sample, at=start + place) for place, sample in enumerate(samples)]
-    fewer = [replace(sample, devices=sample.devices[:7]) for sample in samples[6:]]
+    samples = [structs.replace(sample, at=start + place) for place, sample in enumerate(samples)]
+    fewer = [structs.replace(sample, devices=sample.devices[:7]) for sample in samples[6:]]
     (finding,) = watched([*samples[:6], *fewer]).judge()
     assert (finding.code, finding.culprits[0].device) == ("gpu-lost", "GPU 7")
 
@@ -121,5 +122,5 @@ def test_what_recovers_is_no_longer_reported(nvml: PretendNvml, tmp_path: Path) 
     watch = watched(samples_of(nvml, tmp_path, "throttled"))
     assert watch.judge()
     for sample in samples_of(nvml, tmp_path, "busy") * 3:
-        watch.add(replace(sample))
+        watch.add(structs.replace(sample))
     assert watch.judge() == ()

@@ -8,10 +8,10 @@ import shutil
 import stat
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import DeviceSample, Ecc, NvLink, Pcie
 from mgpu_doctor.case.host_samples import HostSample
@@ -68,7 +68,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
         recorder.write(sample, host)
     case = load_recording(tmp_path / "r")
     here = os.uname().nodename
-    assert case.device_samples == tuple(replace(sample, host=here) for sample in samples)
+    assert case.device_samples == tuple(structs.replace(sample, host=here) for sample in samples)
     assert case.host_samples == (host, host)
     assert [gap.reason.partition(":")[0] for gap in case.unexamined] == [
         "GPUs and host alone were recorded, by `top --record`"

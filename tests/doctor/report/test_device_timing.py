@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.device_times import RunAhead
@@ -73,7 +74,9 @@ def test_in_a_blocked_job_all_that_a_busy_gpu_does_is_waiting(
     now = Now("wait", died, 119, "all_reduce train.py:22", None)
     ranks = [replace(rank, state=State.WAITING, now=now) for rank in case.ranks]
     ranks[2] = replace(case.ranks[2], state=State.DEAD, signal=9, ended=died)
-    later = [replace(case.device_samples[-1], at=died + at) for at in range(1, 1 + int(seconds))]
+    later = [
+        structs.replace(case.device_samples[-1], at=died + at) for at in range(1, 1 + int(seconds))
+    ]
     samples = (*case.device_samples, *later)
     hung = replace(case, ranks=tuple(ranks), observed=died + seconds, device_samples=samples)
     known = BusyWaiting(0, 1.0, 1.0, 2)

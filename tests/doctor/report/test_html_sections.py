@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case
@@ -117,9 +118,11 @@ def test_of_very_many_events_the_newest_are_reported() -> None:
 def test_gpus_of_several_hosts_are_drawn_host_by_host() -> None:
     case = on_gpus(JOB, gpus(1))
     rows = tuple(
-        replace(sample, host=host) for host in "ab" for sample in sampled(0, 5).host_samples
+        structs.replace(sample, host=host) for host in "ab" for sample in sampled(0, 5).host_samples
     )
-    samples = tuple(replace(sample, host=host) for host in "ab" for sample in case.device_samples)
+    samples = tuple(
+        structs.replace(sample, host=host) for host in "ab" for sample in case.device_samples
+    )
     drawn = curves(render_run(replace(case, host_samples=rows, device_samples=samples)))
     busy = [title for title in drawn if title.endswith("busy")]
     assert busy == ["host a, GPU 0: busy", "host b, GPU 0: busy"]
@@ -129,7 +132,7 @@ def test_gpus_of_several_hosts_are_drawn_host_by_host() -> None:
 def test_gpus_of_nobody_knows_which_of_several_hosts_are_not_drawn_as_one() -> None:
     case = on_gpus(JOB, gpus(1))
     rows = tuple(
-        replace(sample, host=host) for host in "ab" for sample in sampled(0, 5).host_samples
+        structs.replace(sample, host=host) for host in "ab" for sample in sampled(0, 5).host_samples
     )
     drawn = curves(render_run(replace(case, host_samples=rows)))
     assert not any("GPU" in title for title in drawn)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures, find_latest_end
 from mgpu_doctor.analysis.postmortem.rank_failures import find_rank_failures
@@ -116,7 +117,7 @@ def test_no_end_is_reported_after_what_came_of_it() -> None:
 
 
 def test_what_is_dead_and_still_listed_holds_nothing() -> None:
-    last = replace(KILLED.case.host_samples[0], at=END - 1, processes={4000: (1.0, 0)})
+    last = structs.replace(KILLED.case.host_samples[0], at=END - 1, processes={4000: (1.0, 0)})
     case = replace(KILLED.case, host_samples=(*KILLED.case.host_samples, last))
     known = find_last_minute(replace(KILLED, case=case))
     assert known is not None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import INPUT
+from msgspec import structs
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.device_samples import Device, DeviceSample, device_sample
@@ -177,7 +178,7 @@ def test_only_the_time_since_the_rank_is_slow_counts() -> None:
 
     def hot_when(after: bool) -> Case:
         samples = [
-            replace(sample, devices=tuple(hot)) if (sample.at >= began) is after else sample
+            structs.replace(sample, devices=tuple(hot)) if (sample.at >= began) is after else sample
             for sample in case.device_samples
         ]
         return replace(case, device_samples=tuple(samples))
@@ -308,7 +309,9 @@ def test_a_gpu_that_spins_for_another_is_no_idle_one() -> None:
     """One of four reads low: the others wait for its rank at 100 %."""
     case = idle_job()
     spinning = gpus(4, of={1: {"utilization": 0.3}}, utilization=1.0)
-    samples = tuple(replace(sample, devices=tuple(spinning)) for sample in case.device_samples)
+    samples = tuple(
+        structs.replace(sample, devices=tuple(spinning)) for sample in case.device_samples
+    )
     assert not codes(replace(case, device_samples=samples)) & {"launch-bound", "low-utilization"}
 
 
@@ -535,7 +538,7 @@ def test_a_reason_that_the_others_give_too_tells_no_device_apart(share: float, c
     every = int(1 / share)
     warm = tuple(gpus(4, sm_clock_mhz=None, clock_reasons=("hw_thermal",)))
     samples = tuple(
-        replace(one, devices=warm) if place % every == 0 else one
+        structs.replace(one, devices=warm) if place % every == 0 else one
         for place, one in enumerate(case.device_samples)
     )
     told = "straggler-throttled" in codes(replace(case, device_samples=samples))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.postmortem.failure_order import find_latest_end
@@ -196,9 +197,9 @@ def test_memory_that_was_full_in_the_last_minute_is_a_hint(
     case = with_ending_record(killed(), **UNREADABLE, groups=(group(None),), machine_kills=None)
     case = sampled(case, {pid_of(2): GIB}, used=used * GIB, total=100 * GIB)
     (sample,) = case.host_samples
-    assert codes_and_culprits(replace(case, host_samples=(replace(sample, at=AT - ago),))) == [
-        (code, [2])
-    ]
+    assert codes_and_culprits(
+        replace(case, host_samples=(structs.replace(sample, at=AT - ago),))
+    ) == [(code, [2])]
 
 
 @pytest.mark.parametrize(("early", "code"), [(59.0, "oom-host"), (61.0, "failed-killed")])

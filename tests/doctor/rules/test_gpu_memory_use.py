@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
@@ -98,10 +99,10 @@ def test_memory_that_is_taken_whole_varies_by_a_hundredth(varies: float, expecte
     case = on_gpus(Synthetic(ranks=1), gpus(1, memory_used=77 * GIB))
     *before, last = case.device_samples
     less = int(77 * GIB - varies / 100 * 80 * GIB)
-    devices = tuple(replace(device, memory_used=less) for device in last.devices)
+    devices = tuple(structs.replace(device, memory_used=less) for device in last.devices)
     case = replace(
         case,
         job=replace(case.job, framework="keras"),
-        device_samples=(*before, replace(last, devices=devices)),
+        device_samples=(*before, structs.replace(last, devices=devices)),
     )
     assert [found.code for found in findings_of(case)] == ["memory-preallocated"] * expected

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import Device, DeviceProcess
 from mgpu_doctor.case.model import Case
@@ -77,7 +78,7 @@ def test_a_stranger_on_a_device() -> None:
 def test_a_stranger_that_only_comes_by() -> None:
     case = job([holding(place, 1000 + place) for place in range(3)])
     visited = (holding(0, 1000, STRANGER), *case.device_samples[0].devices[1:])
-    samples = [replace(case.device_samples[0], devices=visited), *case.device_samples[1:]]
+    samples = [structs.replace(case.device_samples[0], devices=visited), *case.device_samples[1:]]
     assert findings_of(replace(case, device_samples=tuple(samples))) == []
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import NvLink
 from mgpu_doctor.case.model import Case
@@ -35,13 +34,15 @@ def test_a_narrow_link_under_load() -> None:
 
 
 def test_a_machine_whose_slots_have_no_more_lanes() -> None:
-    half = replace(WIDE, width=8)
+    half = structs.replace(WIDE, width=8)
     findings = hardware(job(devices=[gpu(index, pcie=half) for index in range(4)]))
     assert {one.severity for one in findings} == {Severity.INFO}
 
 
 def test_a_link_that_is_slow_now_and_then_only_wakes() -> None:
-    asleep = {place: {"pcie": replace(WIDE, generation=1)} for place in range(0, SAMPLES, 2)}
+    asleep = {
+        place: {"pcie": structs.replace(WIDE, generation=1)} for place in range(0, SAMPLES, 2)
+    }
     case = job(devices=[gpu(index, pcie=WIDE) for index in range(4)])
     assert hardware(changed(case, 0, asleep)) == []
 
@@ -49,7 +50,8 @@ def test_a_link_that_is_slow_now_and_then_only_wakes() -> None:
 @pytest.mark.parametrize(("each", "reported"), [(0.1, False), (5, True)])
 def test_replays_count_by_their_rate(each: float, *, reported: bool) -> None:
     at = {
-        place: {"pcie": replace(WIDE, replays=40 + int(each * place))} for place in range(SAMPLES)
+        place: {"pcie": structs.replace(WIDE, replays=40 + int(each * place))}
+        for place in range(SAMPLES)
     }
     case = job(devices=[gpu(index, pcie=WIDE) for index in range(4)], every=2.0)
     assert accused(changed(case, 3, at)) == ({("pcie-degraded", 3)} if reported else set())
@@ -89,7 +91,7 @@ def test_bridges_between_some_pairs_are_no_defect() -> None:
 )
 def test_errors_of_a_link(kind: str, each: int, *, reported: bool) -> None:
     def counted(place: int) -> tuple[NvLink, ...]:
-        return (replace(links(1)[0], errors=((kind, 900 + each * place),)), *links(4)[1:])
+        return (structs.replace(links(1)[0], errors=((kind, 900 + each * place),)), *links(4)[1:])
 
     case = job(devices=[gpu(index, nvlinks=links(4)) for index in range(4)])
     found = changed(case, 0, {place: {"nvlinks": counted(place)} for place in range(SAMPLES)})
@@ -101,10 +103,10 @@ def test_what_equals_a_limit_of_a_link_counts() -> None:
         at = {
             place: {
                 "nvlinks": (
-                    replace(links(1)[0], errors=((kind, each * place),)),
+                    structs.replace(links(1)[0], errors=((kind, each * place),)),
                     *links(4)[1:],
                 ),
-                "pcie": replace(WIDE, replays=each * place),
+                "pcie": structs.replace(WIDE, replays=each * place),
             }
             for place in range(SAMPLES)
         }

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import Topology
 from mgpu_doctor.case.host_samples import Cores, HostSample, Task
@@ -33,7 +34,7 @@ PAIRS = Topology(
 
 def on_pairs(*used: int, **changes: Any) -> Case:
     """A job of two ranks on two of the four GPUs of PAIRS."""
-    case = job(2, topology=replace(PAIRS, **changes))
+    case = job(2, topology=structs.replace(PAIRS, **changes))
     placed = [
         with_metadata(rank, device_uuid=f"GPU-{used[number]:04x}")
         for number, rank in enumerate(case.ranks)
@@ -41,7 +42,7 @@ def on_pairs(*used: int, **changes: Any) -> Case:
     shown = tuple(
         gpu(i, pids=(1000 + used.index(i),)) if i in used else gpu(i, **IDLE) for i in range(4)
     )
-    samples = [replace(sample, devices=shown) for sample in case.device_samples]
+    samples = [structs.replace(sample, devices=shown) for sample in case.device_samples]
     return replace(case, ranks=tuple(placed), device_samples=tuple(samples))
 
 

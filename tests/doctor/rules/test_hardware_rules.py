@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import Ecc, Pcie
 from mgpu_doctor.case.log_case import signs_of
@@ -62,7 +63,7 @@ def without_steps_for(case: Case, seconds: float) -> Case:
         {},
         IDLE,
         {"pcie": WIDE, "ecc": Ecc(0, 0, 9000, 3, 2, False, False), "nvlinks": links(4)},
-        {**IDLE, "pcie": replace(WIDE, generation=1)},
+        {**IDLE, "pcie": structs.replace(WIDE, generation=1)},
         {"clock_reasons": ("power_cap",), "sm_clock_mhz": 1700.0},
         {"nvlinks": links(0), "pcie": Pcie(), "ecc": Ecc()},
         {"trouble": "not supported: fan"},
@@ -125,7 +126,7 @@ def test_a_lost_gpu_without_a_rank_is_a_defect() -> None:
 def test_a_gpu_that_is_not_listed_any_more_is_lost() -> None:
     case = job()
     *before, a, b, c = case.device_samples
-    gone = [replace(one, devices=one.devices[:3]) for one in (a, b, c)]
+    gone = [structs.replace(one, devices=one.devices[:3]) for one in (a, b, c)]
     one = only(replace(case, device_samples=(*before, *gone)))
     assert [culprit.rank for culprit in one.culprits] == [3]
     assert "no longer listed" in one.cause
@@ -134,13 +135,13 @@ def test_a_gpu_that_is_not_listed_any_more_is_lost() -> None:
 def test_a_host_that_is_sampled_no_more_has_lost_no_gpu() -> None:
     case = job()
     for ranks in (case.ranks, ()):  # all on one host, or none joined yet
-        there = [replace(sample, host="node") for sample in case.device_samples]
-        other = [replace(one, uuid=f"GPU-of-b-{one.index}") for one in there[0].devices]
-        first = [replace(one, host="b", devices=tuple(other)) for one in there[:12]]
+        there = [structs.replace(sample, host="node") for sample in case.device_samples]
+        other = [structs.replace(one, uuid=f"GPU-of-b-{one.index}") for one in there[0].devices]
+        first = [structs.replace(one, host="b", devices=tuple(other)) for one in there[:12]]
         several = replace(case, device_samples=(*first, *there), ranks=ranks)
         assert hardware(several) == []
-        silent = (*other[:3], replace(other[3], **LOST))
-        lost = [replace(one, devices=silent) for one in first[-4:]]
+        silent = (*other[:3], structs.replace(other[3], **LOST))
+        lost = [structs.replace(one, devices=silent) for one in first[-4:]]
         finding = only(replace(several, device_samples=(*first[:-4], *lost, *there)))
         assert [(culprit.host, culprit.device) for culprit in finding.culprits] == [("b", "GPU 3")]
 
@@ -193,7 +194,9 @@ def test_whose_fault_an_xid_usually_is(
 def test_an_xid_says_who_reported_it() -> None:
     case = job(events=[(5.0, 2, 119)])
     last = case.device_samples[-1]
-    logged = replace(last, events=tuple(replace(event, logged=True) for event in last.events))
+    logged = structs.replace(
+        last, events=tuple(structs.replace(event, logged=True) for event in last.events)
+    )
     read = replace(case, device_samples=(*case.device_samples[:-1], logged))
     assert [only(one).evidence[0].source for one in (case, read)] == ["NVML events", "kernel log"]
 
@@ -421,7 +424,7 @@ def test_an_xid_stops_a_rank_that_ends_no_step_in_ten_seconds(
 def test_two_samples_tell_how_often_a_gpu_is_listed() -> None:
     case = job()
     *_, first, second, third, fourth = case.device_samples
-    gone = [replace(one, devices=one.devices[:3]) for one in (third, fourth)]
+    gone = [structs.replace(one, devices=one.devices[:3]) for one in (third, fourth)]
     seen = replace(case, device_samples=(first, second, *gone))
     assert [culprit.rank for culprit in only(seen).culprits] == [3]
     once = replace(case, device_samples=(second, *gone))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import DeviceReader
 from mgpu_doctor.findings import Severity
@@ -68,7 +69,7 @@ def test_a_gpu_that_falls_off_the_bus(nvml: PretendNvml, tmp_path: Path, how: st
 
 def test_a_gpu_that_is_lost_once_recovers(nvml: PretendNvml, tmp_path: Path) -> None:
     case = scenario(nvml, tmp_path, "busy", "lost", "busy")
-    quiet = [replace(sample, events=()) for sample in case.device_samples]
+    quiet = [structs.replace(sample, events=()) for sample in case.device_samples]
     assert hardware(replace(case, device_samples=tuple(quiet))) == []
 
 
@@ -95,8 +96,10 @@ def test_an_xid_that_is_heard_names_the_rank(nvml: PretendNvml, tmp_path: Path) 
     case = scenario(nvml, tmp_path, "busy")
     *before, last = case.device_samples
     at = last.at - 5
-    told = tuple(replace(event, at=at) for event in events.events)
-    (finding,) = hardware(replace(case, device_samples=(*before, replace(last, events=told))))
+    told = tuple(structs.replace(event, at=at) for event in events.events)
+    (finding,) = hardware(
+        replace(case, device_samples=(*before, structs.replace(last, events=told)))
+    )
     assert finding.code == "gpu-xid"
     assert [culprit.rank for culprit in finding.culprits] == [5]
     assert "XID 119 on the GPU at 0000:ab:00.0" in finding.cause

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
@@ -27,7 +28,8 @@ def leaking(mebibytes: float, faults: float | None = None, outcome: Outcome | No
     taken = mebibytes * MIB / 4096 / SECONDS if faults is None else faults
     case = sampled(case, {1: ProcessLoad(faults=taken, kernel=0.05 + 0.02 / SECONDS)})
     samples = [
-        replace(sample, memory_used=20 * GIB, memory_total=64 * GIB) for sample in case.host_samples
+        structs.replace(sample, memory_used=20 * GIB, memory_total=64 * GIB)
+        for sample in case.host_samples
     ]
     job = replace(case.job, outcome=outcome or Outcome.RUNNING)
     return replace(case, job=job, host_samples=tuple(samples))
@@ -58,7 +60,7 @@ def test_a_leak_of_a_rank_that_is_slow_for_another_reason_is_no_cause() -> None:
 
 
 def unsampled(case: Case) -> Case:
-    samples = (replace(sample, tasks={}) for sample in case.host_samples)
+    samples = (structs.replace(sample, tasks={}) for sample in case.host_samples)
     return replace(case, host_samples=tuple(samples))
 
 

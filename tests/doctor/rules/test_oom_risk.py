@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.analysis.capacity.memory_growth import find_growing_devices
 from mgpu_doctor.case.host_samples import HostSample, Task
@@ -79,7 +80,7 @@ def test_a_limit_of_its_own_that_is_nearer_than_the_end_of_the_host(
     resident = int(rank.steps["resident_bytes"][-1]) - later * MIB
     assert rank.pid is not None
     task = Task(room=None if room is None else room * MIB)
-    sample = replace(sample, tasks={rank.pid: task}, processes={rank.pid: (1.0, resident)})
+    sample = structs.replace(sample, tasks={rank.pid: task}, processes={rank.pid: (1.0, resident)})
     (finding,) = memory_findings(replace(case, host_samples=(sample,)))
     assert f"about {steps:,} steps" in finding.title
     assert ("ulimit -v" in finding.cause) is (steps < 512)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.model import AskedHost, Console, Event, Rank, State
 from mgpu_doctor.diagnose import diagnose
@@ -107,7 +108,7 @@ def test_afterwards_samples_of_the_hosts_show_how_long_they_waited() -> None:
     asked = AskedHost("a", "node-a"), AskedHost("c", None, "ssh fails with 'refused'")
     for until, expected in ((1938.0 + 61, True), (1938.0 + 59, False)):
         case = make_case((joining(0, started=1938.0),), world_size=2)
-        samples = (replace(HOST, at=until), replace(HOST, at=1950.0))
+        samples = (structs.replace(HOST, at=until), structs.replace(HOST, at=1950.0))
         findings = diagnose(
             replace(case, observed=1938.0, asked_hosts=asked, host_samples=samples)
         ).findings

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.host_samples import HostSample, TcpLink
 from mgpu_doctor.case.model import Case, Outcome
@@ -226,7 +227,8 @@ def test_a_slow_rank_and_a_slow_host_are_no_slow_link() -> None:
 def test_an_address_that_several_hosts_have_says_nothing() -> None:
     case = job(2, both(("a", "b"), round_trip=0.020))
     shared = tuple(
-        replace(sample, addresses=("10.0.0.97", "10.0.0.98")) for sample in case.host_samples
+        structs.replace(sample, addresses=("10.0.0.97", "10.0.0.98"))
+        for sample in case.host_samples
     )
     assert codes(replace(case, host_samples=shared)) == ["communication-bound"]
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import PHASES
+from msgspec import structs
 
 from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.diagnose import diagnose
@@ -285,7 +286,7 @@ def test_stalls_in_which_a_wait_for_a_core_is_unknown(
     ran = np.full((STEPS, 4), 0.02)
     ran[AT_TIMES, 1] += computed * 0.3
     case = sampled(on_host(case_of_seconds(work, fields={"cpu_s": ran})), {}, outside=outside)
-    samples = tuple(replace(sample, cores=8, tasks={}) for sample in case.host_samples)
+    samples = tuple(structs.replace(sample, cores=8, tasks={}) for sample in case.host_samples)
     findings = diagnose(replace(case, host_samples=samples)).findings
     found = {finding.code: finding.severity.value for finding in findings}
     assert found["straggler-transient"] == severity

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
@@ -103,7 +104,7 @@ def test_a_rank_that_may_only_have_waited_for_a_core_is_a_note(
     """How long it waited was not sampled; the host has 8 cores."""
     job = synthetic_case(Synthetic(faults=[Fault(1, "forward", milliseconds=20)]))
     case = sampled(on_host(job), {}, outside=outside)
-    samples = tuple(replace(sample, cores=8, tasks={}) for sample in case.host_samples)
+    samples = tuple(structs.replace(sample, cores=8, tasks={}) for sample in case.host_samples)
     (finding,) = diagnose(replace(case, host_samples=samples)).findings
     assert (finding.code, finding.severity.value) == ("straggler-compute", severity)
     assert ("may only have waited for a core" in finding.cause) is (severity == "info")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import DeviceProcess, DeviceSample
 from mgpu_doctor.live.frame import Frame
@@ -89,7 +90,7 @@ def test_graphs_show_the_mean_of_all_gpus_and_the_newest_values() -> None:
         for ago in range(30, -1, -1)
     ]
     hosts = [
-        replace(HOST, at=AT - ago, traffic={"read": 1 << 30, "written": (40 - ago) << 20})
+        structs.replace(HOST, at=AT - ago, traffic={"read": 1 << 30, "written": (40 - ago) << 20})
         for ago in range(30, -1, -1)
     ]
     frame = replace(MACHINE, history=Collector.of(samples, hosts).history(AT))

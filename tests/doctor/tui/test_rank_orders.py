@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import DeviceProcess, DeviceSample
 from mgpu_doctor.case.host_samples import HostSample
@@ -89,7 +90,7 @@ def test_without_a_gpu_it_is_what_is_resident_on_this_host() -> None:
     assert made.diagnosis is not None
     second = made.diagnosis.ranks[1]
     assert memory_of(made)(second) == 3 * GIB
-    elsewhere = replace(made, host=replace(host, host="node-b"))
+    elsewhere = replace(made, host=structs.replace(host, host="node-b"))
     assert memory_of(elsewhere)(second) is None
     assert memory_of(replace(made, host=None))(second) is None
 
@@ -103,6 +104,8 @@ def test_the_table_is_made_anew_only_where_something_of_it_is() -> None:
         rank_table.rank_lines(before, 121, view),
         rank_table.rank_lines(before, 120, View(reversed=True)),
         rank_table.rank_lines(replace(before, diagnosis=diagnoses.hang()), 120, view),
-        rank_table.rank_lines(replace(before, host=replace(HOST, processes=others)), 120, view),
+        rank_table.rank_lines(
+            replace(before, host=structs.replace(HOST, processes=others)), 120, view
+        ),
     ):
         assert other is not made

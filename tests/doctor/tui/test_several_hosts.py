@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from textual.app import App
 
 from mgpu_doctor.case.device_samples import DeviceSample
@@ -38,7 +39,9 @@ def alone(made: Frame) -> Frame:
     """The same, where the drivers list no process."""
     assert made.devices is not None
     samples = [
-        replace(one, devices=tuple(replace(device, pids=()) for device in one.devices))
+        structs.replace(
+            one, devices=tuple(structs.replace(device, pids=()) for device in one.devices)
+        )
         for one in (made.devices, *made.elsewhere)
     ]
     return replace(made, devices=samples[0], elsewhere=tuple(samples[1:]))
@@ -54,7 +57,7 @@ def test_a_pid_is_joined_on_its_own_host_alone() -> None:
     ]
     told = [row.rpartition("MHz")[2].split() for row in rows(TWO)[1:4]]
     assert told == [["rank", "0"], ["rank", "1"], ["rank", "2"]]
-    stranger = replace(TWO, elsewhere=(replace(TWO.elsewhere[0], host="node-x"),))
+    stranger = replace(TWO, elsewhere=(structs.replace(TWO.elsewhere[0], host="node-x"),))
     assert used(stranger) == {2: (0,)}
 
 
@@ -78,8 +81,10 @@ def test_an_index_is_joined_on_its_own_host_alone() -> None:
 def test_memory_is_that_of_the_own_gpu() -> None:
     assert TWO.diagnosis is not None
     assert TWO.devices is not None
-    fuller = replace(TWO.devices.devices[0], memory_used=71 * GIB)
-    made = replace(TWO, devices=replace(TWO.devices, devices=(fuller, TWO.devices.devices[1])))
+    fuller = structs.replace(TWO.devices.devices[0], memory_used=71 * GIB)
+    made = replace(
+        TWO, devices=structs.replace(TWO.devices, devices=(fuller, TWO.devices.devices[1]))
+    )
     of = memory_of(made)
     assert [of(rank) for rank in TWO.diagnosis.ranks] == [60 * GIB, 61 * GIB, 71 * GIB, None]
 
@@ -120,7 +125,7 @@ def test_one_host_has_no_column_and_hosts_without_gpus_say_so() -> None:
     made = Frame(AT, "r", devices=one, elsewhere=(bare,))
     assert rows(made)[0] == "No GPU seen on node-a: no NVIDIA driver"
     assert "host" not in rows(made)[1]
-    two = replace(made, elsewhere=(bare, replace(bare, host="node-c")))
+    two = replace(made, elsewhere=(bare, structs.replace(bare, host="node-c")))
     assert rows(two)[0] == "No GPU seen on 2 of 3 hosts"
     assert rows(replace(made, devices=bare)) == ["No GPU seen: no NVIDIA driver"]
 

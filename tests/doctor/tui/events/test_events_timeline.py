@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import EVALUATION
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import XidEvent
 from mgpu_doctor.case.log_matches import LogMatch
@@ -210,8 +211,8 @@ def test_what_the_driver_tells_of_gpus() -> None:
 
 def test_a_gpu_that_is_not_listed_any_more_is_lost_once() -> None:
     whole, less = devices(AT - 30), devices(AT - 20)
-    less = replace(less, devices=less.devices[:1])
-    samples = (whole, less, replace(less, at=AT - 10), replace(whole, at=AT))
+    less = structs.replace(less, devices=less.devices[:1])
+    samples = (whole, less, structs.replace(less, at=AT - 10), structs.replace(whole, at=AT))
     made = [
         sentence for _, sentence in events_of(frame(case([], device_samples=samples)), Kind.GPUS)
     ]
@@ -219,9 +220,16 @@ def test_a_gpu_that_is_not_listed_any_more_is_lost_once() -> None:
 
 
 def test_gpus_of_several_hosts_are_distinguished() -> None:
-    whole, less = replace(devices(AT - 30), host="a"), replace(devices(AT - 20, True), host="b")
+    whole, less = (
+        structs.replace(devices(AT - 30), host="a"),
+        structs.replace(devices(AT - 20, True), host="b"),
+    )
     broken = XidEvent(AT - 21.0, 1, 79, "0000:1c:00", logged=True)
-    samples = (whole, replace(devices(AT - 10), host="a"), replace(less, events=(broken,)))
+    samples = (
+        whole,
+        structs.replace(devices(AT - 10), host="a"),
+        structs.replace(less, events=(broken,)),
+    )
     made = events_of(frame(case([], device_samples=samples)), Kind.GPUS)
     assert {who for who, _ in made} == {"GPU 1 b"}
     assert [sentence.partition(":")[0] for _, sentence in made] == ["XID 79", "is lost"]
@@ -238,15 +246,15 @@ def test_an_xid_stays_reported_after_its_sample_and_once_if_the_recording_has_it
     xid = XidEvent(AT - 50.0, 1, 79)
     quiet = Frame(AT, "live", devices=devices(AT), xids=(xid,))
     assert len(events_of(quiet, Kind.GPUS)) == 1
-    recorded = (devices(AT - 49.0, False, replace(xid, at=AT - 50.4)),)
+    recorded = (devices(AT - 49.0, False, structs.replace(xid, at=AT - 50.4)),)
     both = frame(case([], device_samples=recorded), devices=devices(AT), xids=(xid,))
     assert [sentence.endswith("times") for _, sentence in events_of(both, Kind.GPUS)] == [False]
 
 
 def test_samples_of_another_host_are_another_machine() -> None:
     one = devices(AT - 30)
-    other = replace(one, at=AT - 40, devices=one.devices[:1])
-    made = frame(case([], device_samples=(one, other, replace(other, at=AT))))
+    other = structs.replace(one, at=AT - 40, devices=one.devices[:1])
+    made = frame(case([], device_samples=(one, other, structs.replace(other, at=AT))))
     assert not events_of(made, Kind.GPUS)
 
 

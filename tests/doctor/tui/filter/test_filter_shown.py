@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import Device, DeviceProcess, DeviceSample, MigInstance
 from mgpu_doctor.case.host_samples import HostSample
@@ -102,7 +103,7 @@ def test_pids_of_another_host_mean_nothing_here() -> None:
     made = machine(gpu(0, pids=(4001,)), host=here)
     assert used(made) == {}
     assert shown_numbers(made, "host:node-b") == ([], [0])
-    assert used(replace(made, host=replace(here, host="node-a"))) == {1: (0,)}
+    assert used(replace(made, host=structs.replace(here, host="node-a"))) == {1: (0,)}
 
 
 def test_a_rank_that_names_its_gpu_is_found_without_its_pid() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.live.history_collector import Collector, History, Place
 from mgpu_doctor.tui.screens.graph_screen import draw
@@ -63,9 +63,9 @@ def test_why_something_was_never_sampled_is_reported_without_markup() -> None:
 
 def test_gpus_and_hosts_of_several_hosts_are_not_mixed() -> None:
     collector = Collector.of(
-        [replace(histories.devices(second), host="node-b") for second in range(60)]
-        + [replace(histories.devices(second), host="[red]a") for second in range(60)],
-        [replace(histories.host(second), host="node-b") for second in range(60)],
+        [structs.replace(histories.devices(second), host="node-b") for second in range(60)]
+        + [structs.replace(histories.devices(second), host="[red]a") for second in range(60)],
+        [structs.replace(histories.host(second), host="node-b") for second in range(60)],
     )
     past = collector.history(BEGAN + 60)
     there = [subject.title for subject in subjects(past)]

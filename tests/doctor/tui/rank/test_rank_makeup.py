@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from textual.app import App
 
 from mgpu_doctor.case.host_samples import HostSample
@@ -58,7 +59,7 @@ def test_what_is_predicted_of_all_ranks_and_the_batch_that_fits() -> None:
     rank.steps["tokens"] = 100 + rank.steps["step"].astype(int) * 7 % 900
     peak_history = [[n, 8, 200 + 80 * n, GIB + (200 + 80 * n) * (1 << 20)] for n in range(9)]
     rank = with_metadata(rank, memory_peaks={"host": peak_history})
-    sample = replace(host(), processes={rank.pid or 0: (1.0, GIB)})
+    sample = structs.replace(host(), processes={rank.pid or 0: (1.0, GIB)})
     case = replace(case, ranks=(rank,), host_samples=(sample,))
     told = replace(diagnoses.healthy(Outcome.RUNNING), case=case)
     (line,) = forecast_lines(told, rank)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from mgpu_doctor.case.device_samples import DeviceProcess, DeviceSample
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.panels import rank_table
@@ -47,7 +49,7 @@ def test_what_torch_made_of_it() -> None:
 
 
 def test_the_host_of_a_job_without_gpus() -> None:
-    host = replace(HOST, processes={4000: (1.0, 32 * GIB)})
+    host = structs.replace(HOST, processes={4000: (1.0, 32 * GIB)})
     (line,) = first_rank_lines(replace(STRAGGLER, devices=None, host=host))
     assert line == "memory 32 GiB of 128 GiB of its host  ████▒▒··········  38 % in use by all"
 
@@ -55,7 +57,9 @@ def test_the_host_of_a_job_without_gpus() -> None:
 def test_where_nothing_is_known_nothing_is_reported() -> None:
     assert first_rank_lines(replace(STRAGGLER, devices=None, host=None)) == []
     assert (
-        first_rank_lines(replace(STRAGGLER, devices=None, host=replace(HOST, host="elsewhere")))
+        first_rank_lines(
+            replace(STRAGGLER, devices=None, host=structs.replace(HOST, host="elsewhere"))
+        )
         == []
     )
     assert first_rank_lines(on_gpus(used=None, own=None)) == []

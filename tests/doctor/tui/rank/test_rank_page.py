@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from textual.app import App
 
 from mgpu_doctor.case.model import Case
@@ -22,7 +23,7 @@ from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 
 SEEN = job_snapshots.snapshot_series({2: job_snapshots.LOCKED}).snapshots()[0]
 CULPRIT = RankKey(2, "node-a")
-FRAME = replace(STRAGGLER, devices=replace(eight_gpus(), devices=eight_gpus().devices[:3]))
+FRAME = replace(STRAGGLER, devices=structs.replace(eight_gpus(), devices=eight_gpus().devices[:3]))
 
 
 @pytest.fixture(autouse=True)
