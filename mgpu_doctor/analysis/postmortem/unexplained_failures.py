@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import signal
+from collections import Counter
 from collections.abc import Sequence
 
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
@@ -30,8 +31,7 @@ def find_absent_ranks(first: Sequence[RankFailure], case: Case) -> tuple[Rank, .
 def find_unjoined_hosts(first: Sequence[RankFailure], case: Case) -> tuple[AskedHost, ...]:
     """Hosts that the user named and that have no rank, in a failed job in which ranks are missing
     and the others timed out waiting for them. `first`: the first failures."""
-    present = [rank for rank in case.ranks if rank.state is not State.MISSING]
-    if not _timed_out(first, case) or len(present) >= (case.job.world_size or 0):
+    if not _timed_out(first, case) or case.job.world_size is None:
         return ()
     return tuple(list_hosts_without_ranks(case))
 
@@ -41,9 +41,16 @@ def _timed_out(first: Sequence[RankFailure], case: Case) -> bool:
 
 
 def list_hosts_without_ranks(case: Case) -> list[AskedHost]:
-    """The hosts that the user named and that have no rank of the job, as far as can be seen."""
-    present = {rank.host for rank in case.ranks}
-    return [host for host in case.asked_hosts if host.node is None or host.node not in present]
+    """The hosts that the user named and that have no rank of the job, as far as can be seen. None
+    if no more ranks are missing than hosts with ranks lack: a host that the user named may have
+    nothing to do with the job."""
+    present = [rank for rank in case.ranks if rank.state is not State.MISSING]
+    local = {rank.host: rank.metadata.local_world_size or 0 for rank in present}
+    counts = Counter(rank.host for rank in present)
+    expected = sum(max(count, local[host]) for host, count in counts.items())
+    if case.job.world_size is not None and expected >= case.job.world_size:
+        return []
+    return [host for host in case.asked_hosts if host.node is None or host.node not in counts]
 
 
 def find_rendezvous_timeouts(case: Case) -> list[Rank]:

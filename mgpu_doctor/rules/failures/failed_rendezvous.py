@@ -128,7 +128,8 @@ RULES: tuple[Rule, ...] = (
         measured="A rank's own exception says that others did not join in time, no rank failed for "
         "another reason, and some ranks have no black box: a rank opens its box when it enters "
         "init_process_group. A host that was named with `--hosts` and has no rank is reported "
-        "instead of its ranks.",
+        "instead of its ranks, if more ranks are missing than the other hosts lack by their "
+        "LOCAL_WORLD_SIZE.",
         thresholds=f"Confidence {SEEN} if the launcher printed the missing rank's pid, else "
         f"{GUESSED}: it may never have been started.",
         fixes="Look at what the missing rank does before init_process_group; check WORLD_SIZE, "

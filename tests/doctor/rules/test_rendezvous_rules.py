@@ -6,11 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec import structs
 
 from mgpu_doctor.case.model import AskedHost, Console, Event, Rank, State
+from mgpu_doctor.case.process_metadata import UNKNOWN
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.recording.box import STEP_DTYPE
 from tests.support.failure_cases import AT, dead, error, failed_job, find, logged_end, rank
@@ -73,6 +75,20 @@ def test_a_named_host_without_ranks_is_named_instead_of_its_ranks() -> None:
     assert "ssh fails with 'refused'" in finding.cause
     complete = replace(case, job=replace(case.job, world_size=2))
     assert [one.code for one in find(complete)] == ["failed-exception"]
+
+
+def test_a_named_host_is_not_to_blame_for_a_rank_that_another_host_lacks() -> None:
+    asked = tuple(AskedHost(name, name) for name in "abc")
+
+    def name_culprits(world: int) -> list[str | None]:
+        metadata = msgspec.structs.replace(UNKNOWN, local_world_size=2)
+        ranks = [replace(waiter(at), host=host, metadata=metadata) for at, host in enumerate("aab")]
+        case = failed_job(ranks)
+        case = replace(case, job=replace(case.job, world_size=world), asked_hosts=asked)
+        return [culprit.host for one in find(case) for culprit in one.culprits]
+
+    assert name_culprits(world=4) == []  # the missing one is of host b
+    assert name_culprits(world=5) == ["c"]
 
 
 def joining(number: int, **changes: Any) -> Rank:
