@@ -53,12 +53,12 @@ MANY = 64
 
 @dataclass(frozen=True, slots=True)
 class EarlierLink:
-    """What a link did before it became slower: medians of samples. None: unknown."""
+    """What a link did before it became slower: medians of samples."""
 
-    round_trip: float
-    """Seconds, smoothed by the kernel."""
+    round_trip: float | None
+    """Seconds, smoothed by the kernel; None: it has not become three times as long."""
     rate: float | None
-    """Bytes per second."""
+    """Bytes per second; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,29 +153,28 @@ def _find_spans(case: Case) -> dict[str, tuple[float, float, float]]:
         steps = all_after_warm_up(rank.steps)
         if len(steps):
             _, begin, end = spans.get(rank.host, (0.0, 0.0, float("inf")))
-            ends = (float(steps["end_ns"][at]) * 1e-9 + rank.clock_offset for at in (0, -1))
-            begin, end = max(begin, next(ends)), min(end, next(ends))
-            is_cut_off = int(steps["step"][0]) > LEADING
-            spans[rank.host] = (begin - BEFORE if is_cut_off else begin, begin, end)
+            first, last = (float(steps["end_ns"][at]) * 1e-9 + rank.clock_offset for at in (0, -1))
+            begin, end = max(begin, first), min(end, last)
+            has_earlier_steps = int(steps["step"][0]) > LEADING
+            spans[rank.host] = (begin - BEFORE if has_earlier_steps else begin, begin, end)
     return spans
 
 
 def _sum_up(source: str, target: str, readings: Sequence[Reading]) -> HostLink:
-    (first, _), (last, _) = readings[0], readings[-1]
     links = [link for _, link in readings]
     sent = _grown(link.sent for link in links)
     resent = _grown(link.resent for link in links)
     busy = _grown(link.busy for link in links)
-    times = [link.round_trip for link in links if link.round_trip is not None]
+    times = _list_known("round_trip", readings)
     return HostLink(
         source=source,
         target=target,
-        per_second=sent / max(last - first, 1e-9),
+        per_second=_sent_per_second(readings),
         lost=resent / sent if sent else 0.0,
         resent=resent,
         held=_grown(link.held for link in links) / busy if busy else 0.0,
         round_trip=median(times) if times else None,
-        rate=max((link.rate for link in links if link.rate is not None), default=None),
+        rate=max(_list_known("rate", readings), default=None),
         samples=len(links),
     )
 
@@ -183,19 +182,29 @@ def _sum_up(source: str, target: str, readings: Sequence[Reading]) -> HostLink:
 def _compare(link: HostLink, readings: Sequence[Reading], before: Sequence[Reading]) -> HostLink:
     """The link, with what it did before, if it has become slower: bytes take longer to arrive
     although no more are sent, so it is not the job's own traffic that fills the link."""
-    since, usual = [_speed(readings)], [_speed(pair) for pair in pairwise(before)]
-    times = [one.smoothed for _, one in readings if one.smoothed is not None]
-    earlier = [one.smoothed for _, one in before if one.smoothed is not None]
-    known = [speed for speed in usual if speed is not None]
-    if len(times) < LEAST_SINCE or min(len(known), len(earlier)) < LEAST_BEFORE or None in since:
+    now = _speed(readings)
+    usual = [speed for pair in pairwise(before) if (speed := _speed(pair)) is not None]
+    times, earlier = (_list_known("smoothed", part) for part in (readings, before))
+    if now is None or len(times) < LEAST_SINCE or min(len(usual), len(earlier)) < LEAST_BEFORE:
         return link
-    (now,) = (speed for speed in since if speed is not None)
-    sent_before = _grown(one.sent for _, one in before) / (before[-1][0] - before[0][0])
-    if now * SLOWER > median(known) or link.per_second > sent_before:
+    if now * SLOWER > median(usual) or link.per_second > _sent_per_second(before):
         return link
-    rates = [[one.rate for _, one in part if one.rate is not None] for part in (before, readings)]
-    old, new = (median(part) if part else None for part in rates)
-    return replace(link, round_trip=min(times), rate=new, before=EarlierLink(median(earlier), old))
+    rates, old_rates = (_list_known("rate", part) for part in (readings, before))
+    rate, old_rate = (median(part) if part else None for part in (rates, old_rates))
+    time, old_time = min(times), median(earlier)
+    if time <= MORE_ROUND_TRIP * old_time:
+        return replace(link, rate=rate, before=EarlierLink(None, old_rate))
+    return replace(link, round_trip=time, rate=rate, before=EarlierLink(old_time, old_rate))
+
+
+def _list_known(name: str, readings: Iterable[Reading]) -> list[float]:
+    values = (getattr(link, name) for _, link in readings)
+    return [value for value in values if value is not None]
+
+
+def _sent_per_second(readings: Sequence[Reading]) -> float:
+    (first, _), (last, _) = readings[0], readings[-1]
+    return _grown(link.sent for _, link in readings) / max(last - first, 1e-9)
 
 
 def _speed(readings: Sequence[Reading]) -> float | None:
@@ -231,7 +240,8 @@ def find_slow_links(links: Sequence[HostLink], step: float) -> tuple[SlowLink, .
                 [one for one in used if {one.source, one.target} != ends]
             )
         if link.before is not None:
-            usual_time, usual_rate = link.before.round_trip, link.before.rate
+            usual_rate = link.before.rate
+            usual_time = usual_time if link.before.round_trip is None else link.before.round_trip
         found = SlowLink(
             link,
             usual_time,

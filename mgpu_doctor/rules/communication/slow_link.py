@@ -173,11 +173,12 @@ def _list_evidence(one: SlowLink, step: float) -> Iterable[Evidence]:
     where = f"{link.source} to {link.target}"
     usual = one.usual_round_trip
     if link.round_trip is not None:
-        kind = "smoothed" if link.before is not None and one.has_long_round_trip else "shortest"
+        is_smoothed = link.before is not None and link.before.round_trip is not None
+        kind = "smoothed" if is_smoothed else "shortest"
         yield Evidence(f"{kind} round trip", link.round_trip, "s", usual, SOURCE, where)
     if link.rate is not None:
         yield Evidence(
-            "highest rate while there was more to send",
+            f"{'highest' if link.before is None else 'median'} rate while there was more to send",
             link.rate,
             "bytes/s",
             one.usual_rate,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from mgpu_doctor.analysis.machines.host_links import measure_links
 from mgpu_doctor.case.host_samples import HostSample, TcpLink
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
@@ -195,8 +196,23 @@ def test_congestion_of_the_jobs_own_traffic_is_no_slower_link() -> None:
     for shape in ({**WORSE, "speed": 5e7}, {"speed": 1e7}):
         case = job(2, later=both(("a", "b"), **shape), communication=0.002, longer=30.0)
         assert "slow-link" not in codes(case)
-    more = job(2, later=both(("a", "b"), **WORSE), more=100, communication=0.002, longer=30.0)
+    # Their length stays the same, however long it is.
+    long = both(("a", "b"), smoothed=0.021)
+    slower = both(("a", "b"), **WORSE)
+    assert "slow-link" not in codes(job(2, long, later=slower, communication=0.002, longer=30.0))
+    more = job(2, later=slower, more=100, communication=0.002, longer=30.0)
     assert "slow-link" not in codes(more)
+
+
+def test_samples_of_one_moment_are_no_division_by_zero() -> None:
+    case = job(2, later=both(("a", "b"), **WORSE), communication=0.002, longer=30.0)
+    since = float(case.ranks[0].steps["end_ns"][60]) * 1e-9
+    samples = (
+        structs.replace(one, at=one.at if one.at > since else since - 0.001)
+        for one in case.host_samples
+    )
+    links = measure_links(replace(case, host_samples=tuple(samples)), since)
+    assert [(link.source, link.target) for link in links] == [("a", "b"), ("b", "a")]
 
 
 def test_a_healthy_network_is_not_named() -> None:
