@@ -86,11 +86,18 @@ def split_by_way(
 
 
 def check_values(values: Iterable[tuple[str, object]]) -> dict[str, Value]:
-    """Values of a file, checked. Raises ValueError with one sentence."""
+    """Values of a file, checked, also whether they can be combined. Raises ValueError with one
+    sentence."""
     checked: dict[str, Value] = {}
+    occupied: dict[str, str] = {}
     for name, value in values:
         if name not in TREATMENTS:
             raise ValueError(f"there is no treatment {name!r}: see `mgpu-doctor treat --list`.")
+        slot = TREATMENTS[name].slot
+        if slot is not None and slot in occupied:
+            raise ValueError(f"{occupied[slot]} and {name} both set the {slot}: name one of them.")
+        if slot is not None:
+            occupied[slot] = name
         checked[name] = TREATMENTS[name].check_value(value)
     return checked
 

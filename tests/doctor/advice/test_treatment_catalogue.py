@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mgpu_probes.inprocess.treatments.treatment_adapter import APPLICATIONS, SWITCHABLE
 
-from mgpu_doctor.advice.treatment import Effect, Situation
+from mgpu_doctor.advice.treatment import Situation
 from mgpu_doctor.advice.treatment_catalogue import (
     TREATMENTS,
     check_values,
@@ -165,17 +165,17 @@ def test_treatments_of_another_framework_or_strategy_do_not_fit() -> None:
     assert isinstance(TREATMENTS["ddp-bucket-view"].find_value(single), str)
 
 
-def test_what_may_change_convergence_is_tried_only_by_name() -> None:
-    for treatment in TREATMENTS.values():
-        assert treatment.waits_to_be_named or treatment.effect is not Effect.CONVERGENCE
-
-
 def test_what_sets_the_same_variable_cannot_be_combined() -> None:
     for name, treatment in TREATMENTS.items():
         for other_name, other in TREATMENTS.items():
             if name != other_name and treatment.environment.keys() & other.environment.keys():
-                assert treatment.slot is not None
-                assert treatment.slot == other.slot
+                with pytest.raises(ValueError, match=f"{name} and {other_name} both set"):
+                    check_values(
+                        [
+                            (each.name, True if each.values is None else each.values[0])
+                            for each in (treatment, other)
+                        ]
+                    )
 
 
 def test_values_of_users_and_files_are_checked() -> None:

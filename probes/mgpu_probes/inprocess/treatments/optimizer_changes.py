@@ -90,8 +90,10 @@ def _move_step_counts(optimizer: Any, group: dict[str, Any]) -> None:
             state["step"] = state["step"].to(parameter.device if group["fused"] else "cpu")
 
 
-_switched: dict[int, _Optimizers] = {}
-"""By the id of the treatment: several modules of torch are changed for it."""
+@functools.cache
+def _find_optimizers(change: Change, argument: str, excluded: str) -> _Optimizers:
+    """The same ones for all modules of torch that are changed for a treatment."""
+    return _Optimizers(change, argument, excluded)
 
 
 def _set_in_optimizer(kind: str, argument: str, excluded: str) -> Apply:
@@ -103,8 +105,7 @@ def _set_in_optimizer(kind: str, argument: str, excluded: str) -> Apply:
             change.refuse(NO_ARGUMENT, f"{kind} of this torch")
             return
         if change.switch.is_scheduled:
-            known = _switched.setdefault(id(change), _Optimizers(change, argument, excluded))
-            known.watch(optimizer)
+            _find_optimizers(change, argument, excluded).watch(optimizer)
             return
         set_argument = setting(optimizer.__init__, argument, True)
 
