@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.support import DOCTOR, JOBS, STEADY, TORCHRUN, machine
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
 
 STEPS = 200

@@ -49,7 +49,7 @@ from mgpu_doctor.case.job_snapshots import (
     Thread,
     read_job_snapshot,
 )
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.examine.live_targets import examine_target, target_of_pid
 
 STARTS = 180.0

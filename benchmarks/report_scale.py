@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 from benchmarks.fleet_recording import slow_rank
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.rules.catalogue import catalogue
 
 def held(name):

@@ -17,7 +17,7 @@ from mgpu_trainers.capabilities import Capability
 from mgpu_trainers.trainer import Trainer
 from textual.app import ComposeResult
 
-from mgpu_doctor import diagnose
+from mgpu_doctor import diagnosis
 from mgpu_doctor.recording.box import read_box
 from mgpu_doctor.rules.catalogue import Catalogue
 from mgpu_doctor.rules.rule import RuleError, check_rule
@@ -45,13 +45,13 @@ def run(code: str) -> dict[str, Any]:
 
 def test_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     (rule,) = run(examples("Add a rule")[0])["RULES"]
-    monkeypatch.setattr(diagnose, "catalogue", lambda: Catalogue((check_rule(rule),)))
+    monkeypatch.setattr(diagnosis, "catalogue", lambda: Catalogue((check_rule(rule),)))
     for job, codes in (
         (Synthetic(base={"forward": 0.05}), ["long-steps"]),
         (Synthetic(base={"forward": 0.01}), []),
     ):
         assert [
-            finding.code for finding in diagnose.diagnose(synthetic_case(job)).findings
+            finding.code for finding in diagnosis.diagnose(synthetic_case(job)).findings
         ] == codes
     with pytest.raises(RuleError, match="did you mean 'step_seconds'"):
         check_rule(replace(rule, needs=("step_second",)))

@@ -29,7 +29,7 @@ ROOMS = (
     ("settings_files",),
     ("launch", "report", "examine", "plan"),
     ("cluster",),
-    ("diagnose",),
+    ("diagnosis",),
     ("rules",),
     ("findings", "analysis"),
     ("advice",),
@@ -277,13 +277,6 @@ SMALL_MODULES = {
 }
 """Modules under 60 lines and why they stand alone; a package's `__init__.py` is its face."""
 
-SHARED_NAMES = {
-    "mgpu_doctor": {"diagnose"},  # the verb, and the function that it calls
-    "mgpu_probes": set[str](),
-    "mgpu_trainers": set[str](),
-}
-"""Names that several modules of one package have; none may be added."""
-
 
 def test_modules_hold_one_complete_idea() -> None:
     """Neither god modules nor splinters that a reader must put together."""
@@ -307,8 +300,7 @@ def test_modules_hold_one_complete_idea() -> None:
 def test_module_names_are_unique_within_a_package() -> None:
     for package in PACKAGES:
         names = [path.stem for _, path in modules(package) if path.name != "__init__.py"]
-        shared = {name for name in names if names.count(name) > 1}
-        assert shared == SHARED_NAMES[package]
+        assert {name for name in names if names.count(name) > 1} == set()
 
 
 def test_a_benchmark_that_is_asked_for_help_measures_nothing() -> None:

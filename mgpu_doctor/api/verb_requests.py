@@ -43,7 +43,7 @@ def diagnose_subjects(subjects: Sequence[str], tell: Tell) -> list[Diagnosis]:
 
 def diagnose_cases(load: Callable[[Tell], list[Case]], tell: Tell) -> list[Diagnosis]:
     """A diagnosis for each case that `load` returns; it may raise `UnknownSubject`."""
-    from mgpu_doctor.diagnose import diagnose
+    from mgpu_doctor.diagnosis import diagnose
     from mgpu_doctor.examine.subjects import UnknownSubject
     from mgpu_doctor.settings_files import settings
 

@@ -34,7 +34,7 @@ def diagnose_recording(recording: Path) -> Diagnosis:
     """The diagnosis of a recording; exits with code 3 if the folder cannot be read as one."""
     from mgpu_doctor.case.earlier_runs import load_with_earlier_runs
     from mgpu_doctor.case.recording_case import NotARecording
-    from mgpu_doctor.diagnose import diagnose
+    from mgpu_doctor.diagnosis import diagnose
     from mgpu_doctor.settings_files import settings
 
     chosen = settings()

@@ -203,7 +203,7 @@ def _import_diagnosis() -> None:
     """Import the modules of the diagnosis."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else numpy starts a thread per core
     try:
-        from mgpu_doctor import diagnose  # noqa: F401 - imported in advance
+        from mgpu_doctor import diagnosis  # noqa: F401 - imported in advance
         from mgpu_doctor.case import recording_case  # noqa: F401 - imported in advance
         from mgpu_doctor.report import terminal  # noqa: F401 - imported in advance
     except ImportError:
@@ -252,7 +252,7 @@ def _diagnose(recording: Path) -> Diagnosis | None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from mgpu_doctor.case.earlier_runs import load_with_earlier_runs
-        from mgpu_doctor.diagnose import diagnose
+        from mgpu_doctor.diagnosis import diagnose
 
         return diagnose(load_with_earlier_runs(recording), _read_settings_or_defaults())
     except Exception as error:

@@ -258,7 +258,7 @@ def _report_failures(traces: Sequence[TakenTrace]) -> None:
 
 
 def _print_diagnosis(case: Case, *, as_json: bool) -> None:
-    from mgpu_doctor.diagnose import diagnose
+    from mgpu_doctor.diagnosis import diagnose
     from mgpu_doctor.report import diagnosis_json, terminal
     from mgpu_doctor.settings_files import settings
 

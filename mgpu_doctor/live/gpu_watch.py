@@ -71,7 +71,7 @@ class GpuWatch:
 
     def _find(self) -> tuple[Finding, ...]:
         from mgpu_doctor.case.placeholders import case_of_machine
-        from mgpu_doctor.diagnose import diagnose
+        from mgpu_doctor.diagnosis import diagnose
         from mgpu_doctor.findings import Severity
 
         case = case_of_machine(self._samples[-1].host or os.uname().nodename, self._samples)

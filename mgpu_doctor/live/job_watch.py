@@ -19,7 +19,7 @@ from mgpu_doctor.case.log_case import signs_of
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Followed, RankSummary
 from mgpu_doctor.live.finding_history import update_history
 from mgpu_doctor.live.frame import Progress

@@ -14,7 +14,7 @@ from mgpu_doctor.case.box_files import find_boxes
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Followed
 from mgpu_doctor.live.frame import NO_PROGRESS, Frame, Position
 from mgpu_doctor.live.frame_source import all_ranks

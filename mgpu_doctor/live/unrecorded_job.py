@@ -17,7 +17,7 @@ from mgpu_probes.outside.jobs import RunningJob
 from mgpu_doctor.case.job_snapshots import JobSnapshot, Process, read_job_snapshot
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.process_case import GONE, case_of
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.frame_source import Pace

@@ -15,7 +15,7 @@ from pathlib import Path
 from mgpu_doctor.advice.treatment import Value, find_situation
 from mgpu_doctor.analysis.trials.trial_verdict import Verdict
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.launch.box_storage import NoLocalStorageError, can_map_boxes, local_places
 from mgpu_doctor.launch.private_view import why_impossible

@@ -25,7 +25,7 @@ from mgpu_doctor.analysis.trials.trial_run import Shortfall, TrialRun, measure_r
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.process_metadata import Treated
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Severity
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.rank_pulse import pulses

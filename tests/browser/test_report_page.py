@@ -12,7 +12,7 @@ import pytest
 
 from mgpu_doctor.analysis.comparing.comparison import Comparison, compared
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.report import comparison_html as compared_html
 from mgpu_doctor.report import html
 from tests.support import diagnoses

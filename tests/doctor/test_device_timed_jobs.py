@@ -17,7 +17,7 @@ from mgpu_doctor.case.device_times import BoundBy
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Severity
 from tests.support.simulated_gpus.probed_jobs import ProbedRank, accused, train
 from tests.support.simulated_gpus.training_scripts import Job

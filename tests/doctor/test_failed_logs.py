@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.case.log_case import load_logs
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
 
 FAILED = Path(__file__).parents[1] / "recorded" / "console" / "failed"

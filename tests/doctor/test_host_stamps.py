@@ -21,7 +21,7 @@ from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.case.rank_device import accelerator, is_host_stamped, phase_clock
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
 from mgpu_doctor.live import history_measures as history
 from mgpu_doctor.live.history_collector import spans

@@ -12,7 +12,7 @@ from types import FrameType
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.case.host_samples import HostSample, Task
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from tests.support.gpus import gpu
 from tests.support.synthetic import Synthetic, synthetic_case
 

@@ -12,7 +12,7 @@ from mgpu_probes.inprocess.training_objects import UnseenWaits
 from mgpu_doctor.analysis.measures import TRACE_ALL
 from mgpu_doctor.analysis.steps.work_and_wait import MARK_WAITS, UNSEEN_WAITS
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
 

@@ -12,7 +12,7 @@ from mgpu_doctor.analysis.comparing.compared_run import losses_of
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.device_times import on_one_clock, timed
 from mgpu_doctor.case.model import Case, Now, Rank
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.export.step_table import columns, rows
 from mgpu_doctor.live.job_progress import measure_progress
 from tests.support.synthetic import Fault, Synthetic, synthetic_case

@@ -17,7 +17,7 @@ from mgpu_probes.outside.stacks import worker_socket
 
 from mgpu_doctor.case.flight_records import Flight, flight_of, read_flights
 from mgpu_doctor.case.model import Case, Job, Outcome, Subject
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
 from tests.support.jobs import JOBS, run, started, until
 

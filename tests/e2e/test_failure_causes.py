@@ -21,7 +21,7 @@ from mgpu_probes.outside.kernel_log import KernelLog
 from mgpu_doctor.case.log_case import load_logs
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.recording import layout
 from tests.support.failing_jobs import (

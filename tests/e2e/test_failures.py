@@ -18,7 +18,7 @@ import pytest
 
 from mgpu_doctor.case.model import Outcome, State
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
 from tests.support.failing_jobs import spawn_command
 from tests.support.jobs import (

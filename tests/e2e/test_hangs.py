@@ -19,7 +19,7 @@ import pytest
 
 from mgpu_doctor.analysis.stacks.hang_analysis import LONG_WAIT
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
 from tests.support.jobs import JOBS, Launcher, plain, run, started, torchrun, until
 from tests.support.observed_jobs import list_warnings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
 from tests.support import observed_jobs
 from tests.support.jobs import forked

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from mgpu_doctor.analysis.capacity.long_batches import find_long_batches
 from mgpu_doctor.case.model import Case, Outcome
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.rules.memory.leaks import GROWN
 from mgpu_doctor.rules.settings import Settings
 from tests.support.observed_jobs import record_job

@@ -12,7 +12,7 @@ from mgpu_probes.inprocess.layout import WAIT
 
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from tests.support.jobs import JOBS, forked
 from tests.support.observed_jobs import list_warnings, median_phases, record_job, run_undisturbed
 

@@ -12,7 +12,7 @@ import pytest
 
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.live.job_watch import Watch
 from tests.support.failing_jobs import MIB, memory_group

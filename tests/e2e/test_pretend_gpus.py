@@ -26,7 +26,7 @@ from mgpu_doctor.case.device_times import BoundBy
 from mgpu_doctor.case.model import DevicePosition, Rank
 from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support import pretend_deepspeed
 from tests.support.jobs import forked, plain, run, started, until

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.case.profiler_case import case_of_traces
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from tests.support.jobs import forked, run
 from tests.support.observed_jobs import list_warnings
 

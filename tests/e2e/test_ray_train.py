@@ -15,7 +15,7 @@ import pytest
 
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from tests.support.jobs import JOBS, run, started
 from tests.support.ray_jobs import doctor, env, of, refused, settings
 from tests.zoo.catalogue import SCRIPTS

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from mgpu_probes.outside import jobs
 
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.examine.live_targets import SAMPLES, examine_target, target_of_pid
 from tests.support.jobs import plain, started, until
 from tests.support.observed_jobs import list_warnings

@@ -11,7 +11,7 @@ from mgpu_probes.inprocess import layout
 
 from mgpu_doctor.case.device_times import timed
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from tests.support.jobs import forked, run, torchrun
 from tests.support.observed_jobs import list_warnings, record_job
 

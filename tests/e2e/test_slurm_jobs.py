@@ -16,7 +16,7 @@ from mgpu_doctor.case.profiler_case import case_of_traces
 from mgpu_doctor.cluster.host_channel import Link
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.slurm_nodes import Slurm, find_nodes
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.examine.host_cases import load_host_cases
 from mgpu_doctor.examine.trace_targets import find_host_route, take_traces
 from tests.support.gathered_fleets import STEPS, boxes_of, diagnose_hosts, polled, steps_of

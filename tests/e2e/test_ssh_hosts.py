@@ -21,7 +21,7 @@ from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.openssh import OpenSsh
-from mgpu_doctor.diagnose import diagnose as examine
+from mgpu_doctor.diagnosis import diagnose as examine
 from mgpu_doctor.recording.box import Box, read_box
 from tests.support.gathered_fleets import STEPS, boxes_of, diagnose_hosts, polled, steps_of
 from tests.support.jobs import JOBS, alone, until

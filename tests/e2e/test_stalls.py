@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding
 from tests.support import observed_jobs
 from tests.support.jobs import forked, forked_trainer, run

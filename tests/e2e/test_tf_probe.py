@@ -11,7 +11,7 @@ import pytest
 
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from tests.support.jobs import JOBS
 from tests.support.observed_jobs import list_warnings, run_undisturbed
 

@@ -16,7 +16,7 @@ from mgpu_trainers import catalogue, cluster
 
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support.jobs import Ended, gone, run, started, until
 from tests.support.observed_jobs import list_warnings, run_undisturbed

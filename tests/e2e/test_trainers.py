@@ -12,7 +12,7 @@ import pytest
 from mgpu_trainers import catalogue
 
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support.exit_threads import assert_no_gloo, run_noting_threads
 from tests.support.jobs import Ended, forked_trainer, gone, run, started, until

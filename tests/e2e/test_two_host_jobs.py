@@ -23,7 +23,7 @@ from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.cli import app
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.openssh import OpenSsh
-from mgpu_doctor.diagnose import diagnose as examine
+from mgpu_doctor.diagnosis import diagnose as examine
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.rules.hang import rendezvous_hang
 from tests.support.gathered_fleets import STEPS, boxes_of, diagnose_hosts, polled, steps_of

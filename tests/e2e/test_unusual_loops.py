@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from tests.support.jobs import forked
 from tests.support.observed_jobs import list_warnings, record_job
 

@@ -15,7 +15,7 @@ from mgpu_probes.inprocess.layout import BOX_SUFFIX, PHASES
 
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.box import read_box
 from tests.support.jobs import Ended, forked, plain, run

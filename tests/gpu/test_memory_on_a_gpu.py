@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from tests.gpu.gpu_jobs import CUDA, JOBS, Device, Figures, under_doctor
 from tests.support.jobs import plain, run
 from tests.support.observed_jobs import find_finding

@@ -17,7 +17,7 @@ from mgpu_probes.inprocess.device_progress import DeviceWatch
 from mgpu_doctor.analysis.stacks.device_positions import find_device_behind
 from mgpu_doctor.case.box_ranks import position_of
 from mgpu_doctor.case.model import DevicePosition, State
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.recording.box import STEP_DTYPE, read_box
 from mgpu_doctor.recording.device_position import NoPosition
 from tests.support import job_snapshots

@@ -19,7 +19,7 @@ from mgpu_doctor.case.ending_records import (
 )
 from mgpu_doctor.case.host_samples import HostSample, Task
 from mgpu_doctor.case.model import Case, ProcessEnd
-from mgpu_doctor.diagnose import folded
+from mgpu_doctor.diagnosis import folded
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.rules.failures import (
     asked_to_end,

@@ -17,7 +17,7 @@ from pathlib import Path
 from mgpu_probes.outside import cgroups
 
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support.jobs import JOBS, Launcher, plain, run
 

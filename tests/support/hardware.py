@@ -21,7 +21,7 @@ from mgpu_doctor.case.device_samples import (
     XidEvent,
 )
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.recording.device_lines import DeviceLines
 from mgpu_doctor.rules.catalogue import OWN

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from mgpu_doctor.case.log_case import load_logs
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from tests.support.log_variants import CHANGES, CUTS

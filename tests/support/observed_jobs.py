@@ -14,7 +14,7 @@ from mgpu_probes.inprocess.layout import PHASES
 from mgpu_doctor.analysis.machines.cpu_contention import surroundings
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from tests.support.disturbed_runs import repeat_disturbed
 from tests.support.jobs import Ended, Launcher, forked, plain, run

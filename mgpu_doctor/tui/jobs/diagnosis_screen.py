@@ -14,7 +14,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.examine.case_sources import load_cases
 from mgpu_doctor.examine.live_targets import Tell
 from mgpu_doctor.examine.subjects import UnknownSubject

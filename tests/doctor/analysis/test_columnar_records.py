@@ -9,7 +9,7 @@ import pytest
 
 from mgpu_doctor.analysis.steps.warm_up import after_warm_up
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.recording.columns import Columns, Packer
 from mgpu_doctor.report import diagnosis_json
 from tests.support.synthetic import Fault, Synthetic, synthetic_case

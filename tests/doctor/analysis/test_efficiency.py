@@ -13,7 +13,7 @@ from mgpu_probes.inprocess.layout import PHASES
 from mgpu_doctor.analysis.cost.what_if import Efficiency, efficiency
 from mgpu_doctor.analysis.steps.step_alignment import join
 from mgpu_doctor.analysis.steps.work_and_wait import attribute
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from tests.support.pipelines import Pipeline, pipeline_case
 from tests.support.seeds import at_most
 from tests.support.synthetic import Fault, Synthetic, synthetic_case

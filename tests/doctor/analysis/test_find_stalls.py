@@ -8,7 +8,7 @@ import pytest
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from tests.support.per_step_jobs import case_of_seconds, healthy
 from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case
 

@@ -11,7 +11,7 @@ from mgpu_probes.inprocess import layout
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.structure.job_structure import servers
 from mgpu_doctor.case.model import Case, Rank
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from tests.support.hosts import ProcessLoad, sampled
 from tests.support.metadata import with_metadata
 from tests.support.synthetic import Fault, Synthetic, synthetic_case

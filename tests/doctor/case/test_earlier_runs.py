@@ -11,7 +11,7 @@ import pytest
 from mgpu_doctor.case import earlier_runs
 from mgpu_doctor.case.earlier_runs import load_with_earlier_runs
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.recording import run_series
 from mgpu_doctor.recording.layout import END, INFO
 from mgpu_doctor.recording.run_series import describe_series, find_earlier_runs

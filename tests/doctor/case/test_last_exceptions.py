@@ -11,7 +11,7 @@ from mgpu_doctor.analysis.postmortem.rank_failures import TOLD_BY_LAST_LINES
 from mgpu_doctor.case.last_exceptions import EXCERPT, LAST_LINES
 from mgpu_doctor.case.log_case import load_logs
 from mgpu_doctor.case.model import Case, LoggedEnd
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 
 STEPS = [f"epoch 1 step {n} loss 0.{n:02}" for n in range(30)]
 WARNING = "train.py:7: UserWarning: the scheduler was stepped before the optimizer"

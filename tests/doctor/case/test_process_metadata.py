@@ -18,7 +18,7 @@ from mgpu_doctor.case.process_metadata import (
     process_metadata,
 )
 from mgpu_doctor.case.recording_case import load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.report import markdown
 from tests.support.recordings import HEALTHY, SLOW_INPUT, recording
 

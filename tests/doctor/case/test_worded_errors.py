@@ -10,7 +10,7 @@ import pytest
 from mgpu_doctor.case.error_lines import LAST_LINES
 from mgpu_doctor.case.last_exceptions import RAISED
 from mgpu_doctor.case.log_case import load_logs
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.rules.catalogue import OWN
 from mgpu_doctor.signatures.error_endings import ENDINGS

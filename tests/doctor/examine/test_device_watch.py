@@ -13,7 +13,7 @@ from mgpu_probes.outside import jobs
 
 from mgpu_doctor.api.verb_requests import find_exit_code
 from mgpu_doctor.case.placeholders import MACHINE, case_of_machine
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.examine import case_sources, device_watch, live_targets
 from mgpu_doctor.report import terminal
 from mgpu_doctor.report.verdict import Tone, name_culprits, verdict

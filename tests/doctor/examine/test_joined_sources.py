@@ -12,7 +12,7 @@ import pytest
 from mgpu_probes.outside import jobs, processes
 
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.examine import case_sources, live_targets
 from mgpu_doctor.examine.subjects import UnknownSubject
 from mgpu_doctor.signatures.known_signatures import SIGNATURES

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from mgpu_doctor.case.device_samples import DeviceSample
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.export import metrics_page
 from mgpu_doctor.live.frame import Frame
 from tests.support import frames

@@ -14,7 +14,7 @@ import pytest
 from mgpu_probes.inprocess.layout import FORWARD, PHASES, WAIT
 
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.export import step_table, timeline
 from mgpu_doctor.recording.box import DEVICE_DTYPE
 from tests.support.metadata import with_metadata

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from mgpu_doctor.case.model import State
 from mgpu_doctor.case.placeholders import blank_rank
 from mgpu_doctor.cli import app
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.export import step_table
 from mgpu_doctor.export.step_table import columns
 from tests.support import diagnoses

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.cli import app
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.export import step_table, timeline
 from mgpu_doctor.report import text
 from tests.support import diagnoses, frames

@@ -13,7 +13,7 @@ from msgspec import structs
 from mgpu_doctor.case.device_samples import Device, DeviceSample, Ecc, NvLink, Pcie, XidEvent
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Outcome
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.export import metrics_page
 from mgpu_doctor.export.job_metrics import MOST_CULPRITS
 from mgpu_doctor.export.metrics_page import Watching

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.case.model import Case, Rank
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Culprit, Diagnosis
 from mgpu_doctor.live.frame import HOST
 from mgpu_doctor.live.rank_map import LEAST_STEPS, NEWEST_STEPS, RankMap, map_ranks

@@ -13,7 +13,7 @@ from mgpu_doctor.analysis import measures
 from mgpu_doctor.case.job_snapshots import JobSnapshot
 from mgpu_doctor.case.model import Now, Outcome, State
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.live import job_watch
 from mgpu_doctor.live.frame_source import CPU_SHARE, FrameOptions, Pace
 from mgpu_doctor.live.job_watch import Watch, refreshed, turned

@@ -12,7 +12,7 @@ from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.device_times import RunAhead
 from mgpu_doctor.case.model import Case, DevicePosition, Now, State
 from mgpu_doctor.case.process_metadata import PhaseClock
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import BusyWaiting, Diagnosis
 from mgpu_doctor.report import diagnosis_json, html, markdown, terminal
 from mgpu_doctor.report.device_timing import format_run_ahead, name_clocks

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.case.model import Gap, Outcome, Unexamined
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report.verdict import Tone, Verdict, verdict

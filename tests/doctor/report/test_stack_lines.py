@@ -10,7 +10,7 @@ import jsonschema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Branch
 from mgpu_doctor.report import html, markdown, terminal
 from mgpu_doctor.report.diagnosis_json import render as render_json

@@ -52,7 +52,7 @@ def check_diagnoses(
         results.append(diagnosis)
         return diagnosis
 
-    monkeypatch.setattr("mgpu_doctor.diagnose.Diagnosis", keep)
+    monkeypatch.setattr("mgpu_doctor.diagnosis.Diagnosis", keep)
     monkeypatch.setattr("tests.support.recorded_diagnoses.keep", results.append)
     yield
     is_left_out = any(map(request.node.get_closest_marker, ("hypothesis", "slow")))

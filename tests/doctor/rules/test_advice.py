@@ -9,7 +9,7 @@ import pytest
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Outcome, State
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.rules import advice
 from tests.support.synthetic import Fault, Synthetic, make_case, synthetic_case
 

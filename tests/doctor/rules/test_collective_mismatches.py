@@ -11,7 +11,7 @@ import pytest
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.flight_records import Collective, Flight
 from mgpu_doctor.case.model import Case, Job, Outcome, State, Subject
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.rules.hang.mismatch import find_rank_behind
 from tests.support import job_snapshots

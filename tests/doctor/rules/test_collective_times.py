@@ -22,7 +22,7 @@ from mgpu_doctor.case.flight_records import Flight, flight_of, read_flights
 from mgpu_doctor.case.profiler_case import case_of_flights
 from mgpu_doctor.cli import app
 from mgpu_doctor.cli import diagnose as verb
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
 from tests.support.flight_records import recorded
 from tests.support.timed_dumps import dump_of, timed_entry, write_dumps

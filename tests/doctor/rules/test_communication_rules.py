@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mgpu_doctor.analysis.machines.cpu_contention import Surroundings
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.communication import ddp_settings
 from tests.support.gpus import timed

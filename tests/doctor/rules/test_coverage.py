@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 

@@ -10,7 +10,7 @@ import pytest
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.model import Case, Event
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.per_step_jobs import Seconds, case_of_seconds, healthy
 from tests.support.pipelines import Pipeline, pipeline_case

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.case.model import DevicePosition, Rank, State
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.recording.device_position import NoPosition

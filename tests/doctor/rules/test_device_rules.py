@@ -15,7 +15,7 @@ from msgspec import structs
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.device_samples import Device, DeviceSample, device_sample
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.gpu import (
     gpu_utilization,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.case.model import Now, Outcome, Rank, Wait
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from tests.support.failure_cases import AT, dead, error, failed_job, lost_peer, step_records
 from tests.support.observed_jobs import list_warnings
 

@@ -14,7 +14,7 @@ from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.postmortem.failure_order import find_latest_end
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, Console, Now, Outcome, Rank, Wait
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Severity
 from tests.support.ending_records import (
     GIB,

@@ -10,7 +10,7 @@ import pytest
 
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case, Outcome
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.gpus import GIB
 from tests.support.rule_limits import equal_counts_as

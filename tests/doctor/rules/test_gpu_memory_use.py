@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.gpus import GIB, gpus, on_gpus
 from tests.support.rule_limits import equal_counts_as

@@ -12,7 +12,7 @@ from msgspec import structs
 from mgpu_doctor.case.device_samples import Ecc, Pcie
 from mgpu_doctor.case.log_case import signs_of
 from mgpu_doctor.case.model import Case, Error, Outcome, State
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Severity
 from mgpu_doctor.report import diagnosis_json, markdown, terminal
 from mgpu_doctor.rules.catalogue import OWN

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.settings import Settings
 from tests.support.gpus import timed

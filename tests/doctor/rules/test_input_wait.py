@@ -10,7 +10,7 @@ from mgpu_probes.inprocess.layout import BATCH_READY
 
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 from tests.support.gpus import timed

@@ -10,7 +10,7 @@ import pytest
 
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
 from tests.support.failure_cases import AT, dead, error, failed_job, step_records, terminated
 from tests.support.metadata import with_metadata

@@ -11,7 +11,7 @@ import pytest
 
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case, Outcome
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.recording.records import HISTORY_DTYPE
 from tests.support.synthetic import Synthetic, synthetic_case

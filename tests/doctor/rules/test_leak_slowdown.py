@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from mgpu_doctor.case.model import Case, Outcome
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from tests.support.gpus import GIB
 from tests.support.hosts import ProcessLoad, on_host, sampled
 from tests.support.synthetic import Fault, Synthetic, synthetic_case

@@ -11,7 +11,7 @@ import pytest
 from mgpu_doctor.case.log_case import load_logs, signs_of
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, Now, Outcome, State
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.catalogue import OWN
 from mgpu_doctor.rules.failures.log_codes import FAMILIES, SUMMARIES, family_of

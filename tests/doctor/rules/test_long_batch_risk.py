@@ -12,7 +12,7 @@ from mgpu_probes.inprocess.memory_samples import PeakMemoryHistory
 
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case, Outcome
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.gpus import GIB, gpus, on_gpus
 from tests.support.metadata import with_metadata

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mgpu_doctor.case.model import LostHost, Outcome, Rank, State
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.failure_cases import AT, dead, error, failed_job, rank, secondary_failure
 

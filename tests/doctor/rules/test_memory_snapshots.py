@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from mgpu_doctor.case.profiler_case import case_of_snapshots
 from mgpu_doctor.cli import app
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.examine.subjects import MemorySnapshot, recognize
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.memory_snapshots import APART, FULL, MIB, block, frames, oom, segment, written

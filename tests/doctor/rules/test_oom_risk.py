@@ -12,7 +12,7 @@ from msgspec import structs
 from mgpu_doctor.analysis.capacity.memory_growth import find_growing_devices
 from mgpu_doctor.case.host_samples import HostSample, Task
 from mgpu_doctor.case.model import Case, Outcome
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.gpus import GIB, gpus, on_gpus
 from tests.support.metadata import with_metadata

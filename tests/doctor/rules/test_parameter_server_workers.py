@@ -11,7 +11,7 @@ import pytest
 
 from mgpu_doctor.case.model import Case, JobEnd, Outcome, Rank, State
 from mgpu_doctor.case.outcomes import outcome_of
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Synthetic, make_case, make_rank, records

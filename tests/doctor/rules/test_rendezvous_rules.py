@@ -13,7 +13,7 @@ from msgspec import structs
 
 from mgpu_doctor.case.model import AskedHost, Console, Event, Rank, State
 from mgpu_doctor.case.process_metadata import UNKNOWN
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.recording.box import STEP_DTYPE
 from tests.support.failure_cases import AT, dead, error, failed_job, find, logged_end, rank
 from tests.support.frames import HOST

@@ -10,7 +10,7 @@ import pytest
 
 from mgpu_doctor.analysis.postmortem.restarts import find_restarts
 from mgpu_doctor.case.model import Case, Error, Event, LoggedEnd, Rank, State
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
 from tests.support.synthetic import make_case, make_rank

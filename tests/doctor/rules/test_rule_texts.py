@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mgpu_doctor.case.log_case import load_logs
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.report.rule_reference import explain_rule
 from mgpu_doctor.report.text import quantity

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from mgpu_doctor.cli import app
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.rules.catalogue import OWN
 from mgpu_doctor.rules.rule import Limit, Rule
 from mgpu_doctor.rules.settings import DEFAULTS, Settings, SettingsError, settings_from

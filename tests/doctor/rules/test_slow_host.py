@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
 from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Fault, Synthetic, synthetic_case

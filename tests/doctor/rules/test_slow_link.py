@@ -14,7 +14,7 @@ from msgspec import structs
 from mgpu_doctor.analysis.machines.host_links import measure_links
 from mgpu_doctor.case.host_samples import HostSample, TcpLink
 from mgpu_doctor.case.model import Case, Outcome
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.rule_limits import equal_counts_as
 from tests.support.synthetic import Fault, Synthetic, synthetic_case

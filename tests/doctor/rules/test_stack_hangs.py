@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mgpu_doctor.case.model import AskedHost, Now, Outcome, ProcessEnd, Rank, State, Wait
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report import diagnosis_json, terminal

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.pipelines import Pipeline, pipeline_case
 from tests.support.rule_limits import equal_counts_as

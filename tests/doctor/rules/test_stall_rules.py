@@ -12,7 +12,7 @@ from mgpu_probes.inprocess.layout import PHASES
 from msgspec import structs
 
 from mgpu_doctor.case.model import Case, Event
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.hosts import ProcessLoad, on_host, sampled
 from tests.support.metadata import with_metadata

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.case.model import Case, Event
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.per_step_jobs import case_of_seconds, healthy
 from tests.support.rule_limits import equal_counts_as

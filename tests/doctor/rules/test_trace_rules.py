@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from mgpu_doctor.case.profiler_case import case_of_traces
 from mgpu_doctor.cli import app
 from mgpu_doctor.cli import diagnose as verb
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.examine.subjects import Traces, recognize
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.report.rank_rows import rows

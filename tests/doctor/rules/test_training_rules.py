@@ -11,7 +11,7 @@ import pytest
 
 from mgpu_doctor.analysis.measures import Measures, measure
 from mgpu_doctor.case.model import Case, Console, Outcome
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.training import data_sharding, loss, replica_divergence, update_batch
 from tests.support.failure_cases import dead, error, failed_job, secondary_failure

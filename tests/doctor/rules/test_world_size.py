@@ -9,7 +9,7 @@ import pytest
 
 from mgpu_doctor.case.model import Case, Outcome, State
 from mgpu_doctor.case.outcomes import with_missing
-from mgpu_doctor.diagnose import folded
+from mgpu_doctor.diagnosis import folded
 from mgpu_doctor.findings import Evidence, Finding, Severity
 from mgpu_doctor.rules.failures.failed_rendezvous import RULES
 from tests.support.ending_records import failure_findings

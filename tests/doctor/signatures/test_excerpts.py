@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.case.log_case import load_logs
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from tests.support.log_texts import alarms, first_code
 
 FRAME = '  File "/home/user/train.py", line 41, in step'

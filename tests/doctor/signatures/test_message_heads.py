@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.case.log_case import load_logs
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.signatures.signature import LEAST_WORDS, Signature
 from tests.support.all_signatures import ALL_SIGNATURES, codes_of

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.jobs import greeting
 from mgpu_doctor.tui.once import render

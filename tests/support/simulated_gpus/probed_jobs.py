@@ -15,7 +15,7 @@ from mgpu_probes.inprocess.step_marks import Data, Mark, batch_copied
 from mgpu_probes.inprocess.step_segments import Step
 
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
 from tests.support.simulated_gpus.training_scripts import Job, script

@@ -15,7 +15,7 @@ import pytest
 from mgpu_doctor.case.model import Case, Subject
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.case.this_machine import this_host
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live import rank_output
 from mgpu_doctor.live.rank_output import Output, output_of

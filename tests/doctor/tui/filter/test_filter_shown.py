@@ -12,7 +12,7 @@ from mgpu_doctor.case.device_samples import Device, DeviceProcess, DeviceSample,
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.job_snapshots import JobSnapshot, Process, Role
 from mgpu_doctor.case.model import Outcome
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.filter.language import parse
 from mgpu_doctor.tui.filter.matching import pids, shown, used

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, PhaseExcess
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.screens.rank_details import peers, rank_page_lines

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mgpu_doctor import diagnose as module
+from mgpu_doctor import diagnosis as module
 from mgpu_doctor.analysis import measures as measures_module
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Gap, Now, Outcome, State, Unexamined
-from mgpu_doctor.diagnose import diagnose, folded, ordered
+from mgpu_doctor.diagnosis import diagnose, folded, ordered
 from mgpu_doctor.findings import Cost, Culprit, Finding, Severity
 from mgpu_doctor.rules.catalogue import OWN, Catalogue
 from mgpu_doctor.rules.rule import Limits, Rule
