@@ -93,7 +93,6 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         device_position=position_of(box, until),
         steps=without_rest(steps) if state is State.EXITED else steps,
         history=_until(box.history, offset, until),
-        history_window=None if box.history_window_ns is None else box.history_window_ns / 1e9,
         events=_events(box, offset, until),
         now=now,
         error=error,

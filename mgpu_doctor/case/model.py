@@ -177,7 +177,6 @@ class Rank:
     metadata: ProcessMetadata
     steps: Records
     history: Records
-    history_window: float | None
     events: tuple[Event, ...]
     now: Now | None
     error: Error | None

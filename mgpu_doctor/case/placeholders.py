@@ -73,7 +73,6 @@ _BLANK = Rank(
     metadata=UNKNOWN,
     steps=np.empty(0, STEP_DTYPE),
     history=np.empty(0, HISTORY_DTYPE),
-    history_window=None,
     events=(),
     now=None,
     error=None,

@@ -48,7 +48,6 @@ class LiveJobs:
         self._gpus = GpuWatch(settings)
         self._began = False
         self._clock = clock
-        self._given = given
         self._watched = given
         self._watch: Watch | None = None
         self._over: Seen | None = None

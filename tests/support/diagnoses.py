@@ -104,7 +104,6 @@ def facts(summary: RankSummary, many: int = 400) -> Rank:
         metadata=UNKNOWN,
         steps=records,
         history=records[:0],
-        history_window=None,
         events=(),
         now=None,
         error=None,

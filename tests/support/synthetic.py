@@ -146,7 +146,6 @@ def make_rank(
         "metadata": process_metadata(birth or {}),
         "steps": steps,
         "history": np.zeros(0, dtype=STEP_DTYPE),
-        "history_window": None,
         "events": (),
         "now": None,
         "error": None,

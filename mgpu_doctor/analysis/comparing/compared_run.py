@@ -233,7 +233,6 @@ def target_of(all_losses: Sequence[Losses | None]) -> float | None:
 
 
 SAMPLES, TOKENS, STEPS = "samples", "tokens", "steps"
-MOST_REPLICAS = 65_536
 HALF = 0.5
 """A rank with fewer steps than this share of the most of any rank is left out (it died early)."""
 

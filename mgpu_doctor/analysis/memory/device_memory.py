@@ -32,10 +32,6 @@ class Gpu:
     source: str
     hopper: bool = False
 
-    @property
-    def nominal(self) -> bool:
-        return self.source.startswith("nominal")
-
 
 def _torch(name: str, gibibytes: float, where: str, *, hopper: bool = False) -> Gpu:
     return Gpu(name, int(gibibytes * GIB), f"torch's message ({where})", hopper)

@@ -224,7 +224,6 @@ DEVICE_FIELDS = (
 """The fields of a record of device times; used like `STEP_FIELDS`."""
 
 DEVICE = struct.Struct(format_of(DEVICE_FIELDS))
-DEVICE_OFFSETS = offsets_of(DEVICE_FIELDS)
 DEVICE_SIZE = DEVICE.size
 DEVICE_CRC_AT = DEVICE_SIZE - 4
 

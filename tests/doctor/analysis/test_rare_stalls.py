@@ -30,7 +30,7 @@ def long_run(phase: str, who: tuple[int, ...], *, every: int = 20, seconds: floa
         times = np.arange(every // 2, WINDOWS, every)
         if rank.rank in who:
             history["phases"][times, PHASES.index(phase)] = seconds
-        ranks.append(replace(rank, history=history, history_window=WINDOW))
+        ranks.append(replace(rank, history=history))
     return replace(case, ranks=tuple(ranks))
 
 
