@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -71,11 +70,16 @@ def compare_losses(
     if not count or not np.isfinite(scale) or scale == 0:
         return None
 
-    def distance(first: Floats, second: Floats) -> float:
-        return float(np.abs(first[:count] - second[:count]).mean()) / scale
+    without = np.stack([losses[:count] for losses in plain])
+    with_it = np.stack([losses[:count] for losses in treated])
 
-    spread = max(distance(*pair) for pair in itertools.combinations(plain, 2))
-    apart = [distance(*pair) for pair in itertools.product(plain, treated)]
+    def distances(run: Floats, others: Floats) -> Floats:
+        """Of a run to each of the others."""
+        return np.asarray(np.abs(others - run).mean(axis=1) / scale)
+
+    pairs = [distances(run, without[at:]) for at, run in enumerate(without[:-1], start=1)]
+    spread = float(np.concatenate(pairs).max())
+    apart = [distances(run, with_it) for run in without]
     return LossChange(float(np.mean(apart)), spread, max(LOSS_TOLERANCE[effect], SPREADS * spread))
 
 
