@@ -103,9 +103,12 @@ def lines_against(wanted: Signature | Fact) -> Iterator[str]:
 @every_pattern
 def test_no_line_keeps_its_search_busy(wanted: Signature | Fact) -> None:
     pattern = re.compile(wanted.pattern)
+    lines = [*lines_against(wanted)]
+    if seconds(lambda: [*map(pattern.search, lines)], MOST_SECONDS) <= MOST_SECONDS:
+        return  # all of them in the time of one
     slow = [
         line
-        for line in lines_against(wanted)
+        for line in lines
         if seconds(partial(pattern.search, line), MOST_SECONDS) > MOST_SECONDS
     ]
     assert slow == []

@@ -19,7 +19,7 @@ from mgpu_doctor.recording.box import read_box
 from tests.support.jobs import JOBS, alone, until
 from tests.support.slurm_cluster import can_run_daemons, slurm_cluster
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untimed, pytest.mark.xdist_group("slurm")]
 
 NODES = ("node-a", "node-b")
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ import pytest
 from tests.support.jobs import JOBS, alone
 from tests.support.ssh_hosts import SshHosts, can_have_namespaces, ssh_hosts
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untimed, pytest.mark.xdist_group("run_over_ssh")]
 
 NAMES = ("node-a", "node-b")
 ROOT = Path(__file__).parents[2]

@@ -31,6 +31,8 @@ from mgpu_doctor.tui.screens.rank_console import Tail
 from mgpu_doctor.tui.view import RankKey, View
 
 READING = Output(reason="reading…")
+A_READER = "reader"
+"""Describes a worker to Textual, which else prints its arguments: all steps of all ranks."""
 
 ReadOutput = Callable[[Case, RankSummary, bool], Output]
 Page = RankStacks | str
@@ -134,7 +136,7 @@ class RankScreen(SubjectScreen):
     def _output_lines(self, _frame: Frame, width: int, _view: View) -> Sequence[Text]:
         return rank_console.output_lines(self._output, width, follow=self.query_one(Tail).follows)
 
-    @work(thread=True, name="output", exit_on_error=False)
+    @work(thread=True, name="output", description=A_READER, exit_on_error=False)
     def _read_output(self, diagnosis: Diagnosis, rank: RankSummary, replayed: bool) -> None:
         try:
             output = self._output_reader(diagnosis.case, rank, replayed)
@@ -158,7 +160,7 @@ class RankScreen(SubjectScreen):
             self._sampling = True
             self._sample_stacks(self._frame, rank, alone)
 
-    @work(thread=True, name="stacks", exit_on_error=False)
+    @work(thread=True, name="stacks", description=A_READER, exit_on_error=False)
     def _sample_stacks(self, frame: Frame, rank: RankSummary, alone: bool) -> None:
         who = RankKey.of(rank) if alone else None
         tell = partial(self._report_progress, who)

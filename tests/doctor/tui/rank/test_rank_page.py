@@ -11,7 +11,7 @@ from msgspec import structs
 from textual.app import App
 
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.findings import RankSummary
+from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.rank_output import Output, Printed, Stream
 from mgpu_doctor.live.rank_stacks import RankStacks, merged
@@ -131,6 +131,20 @@ async def test_a_rank_that_goes_is_missed_and_comes_back() -> None:
         await pilot.press("s")
         app.page.show(FRAME)
         await until(pilot, lambda: "pid 4002" in screen_text(app), "the rank")
+
+
+async def test_what_was_recorded_is_not_printed_to_describe_the_threads_that_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    described: list[str] = []
+    for kind in (Frame, Diagnosis):
+        monkeypatch.setattr(kind, "__repr__", lambda one: described.append(str(type(one))) or "")
+    app = Host()
+    async with app.run_test(size=GOLDEN_SIZE) as pilot:
+        await until(pilot, lambda: "step 89" in screen_text(app), "what it printed")
+        await pilot.press("s")
+        await until(pilot, lambda: "14:13:20" in screen_text(app), "the stack")
+    assert described == []
 
 
 async def test_why_a_stack_cannot_be_read_is_reported_and_the_page_goes_on() -> None:
