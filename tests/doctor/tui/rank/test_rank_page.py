@@ -136,9 +136,14 @@ async def test_a_rank_that_goes_is_missed_and_comes_back() -> None:
 async def test_what_was_recorded_is_not_printed_to_describe_the_threads_that_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    described: list[str] = []
+    described: list[object] = []
+
+    def describe(what: object) -> str:
+        described.append(type(what))
+        return ""
+
     for kind in (Frame, Diagnosis):
-        monkeypatch.setattr(kind, "__repr__", lambda one: described.append(str(type(one))) or "")
+        monkeypatch.setattr(kind, "__repr__", describe)
     app = Host()
     async with app.run_test(size=GOLDEN_SIZE) as pilot:
         await until(pilot, lambda: "step 89" in screen_text(app), "what it printed")
