@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import work
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import BindingType
-from textual.containers import Container
 from textual.reactive import reactive
 from textual.screen import Screen
 
@@ -22,16 +21,10 @@ from mgpu_doctor.live.frame_source import Chooser, Player, Source
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.report import text
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
-from mgpu_doctor.tui import keys, panel_layout, panels, terminal_signals
+from mgpu_doctor.tui import keys, panel_groups, panel_layout, terminal_signals
 from mgpu_doctor.tui.frame_thread import FrameMade, FrameMissed, Frames
 from mgpu_doctor.tui.jobs import opening
-from mgpu_doctor.tui.jobs.greeting import Greeting
-from mgpu_doctor.tui.map_panel import MapPanel
-from mgpu_doctor.tui.panel import FindingsPanel, GraphsPanel, Panel, Room
-from mgpu_doctor.tui.panels import gpu_table, header, machine_graphs, process_table
-from mgpu_doctor.tui.process_panel import ProcessesPanel
-from mgpu_doctor.tui.screens.base import FindingPage, FollowingScreen, help_page
-from mgpu_doctor.tui.selectable_panels import GpusPanel, RanksPanel
+from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.themes import ThemedApp
 from mgpu_doctor.tui.view import Order, View
 
@@ -44,12 +37,16 @@ if TYPE_CHECKING:  # keeps what keys open out of the first frame's imports
     from mgpu_doctor.findings import Diagnosis, Finding
     from mgpu_doctor.live.machine_recorder import Recorder
     from mgpu_doctor.tui.filter.prompt import Chosen
+    from mgpu_doctor.tui.map_panel import MapPanel
+    from mgpu_doctor.tui.panel import FindingsPanel
+    from mgpu_doctor.tui.process_panel import ProcessesPanel
+    from mgpu_doctor.tui.screens.base import FollowingScreen
     from mgpu_doctor.tui.screens.events_screen import EventsScreen
     from mgpu_doctor.tui.screens.graph_selection import Choice
+    from mgpu_doctor.tui.selectable_panels import GpusPanel, RanksPanel
+    from mgpu_doctor.tui.view import RankKey
 
 STEP_SECONDS = 1.0
-WHOLE = 1 << 10
-"""A panel's minimum: all its lines."""
 USUAL = "-usual"
 WIDE, WIDE_FROM = "-wide", 170
 """A style-sheet class, and the screen width from which it applies. Applied shortly after a
@@ -60,8 +57,6 @@ MISSED_FOR = 60.0
 """Seconds that such a notice stays on the screen."""
 NOTICED_FOR = 20.0
 """Seconds that a sentence from before the first frame stays on the screen."""
-ANSWERED_FOR = 4.0
-"""Seconds that the answer to a key stays on the screen."""
 TENTHS = 10
 MOMENT = 0.01
 """Seconds after an event at which a replay that goes to it shows it."""
@@ -111,46 +106,7 @@ class TopApp(ThemedApp):
         return screen
 
     def compose(self) -> ComposeResult:
-        """Yields the panels. A weight is the panel's lines on an 80 × 24 screen when every panel
-        wants more, doubled. The minimum height shows one row below title, legend and head."""
-        yield Panel(header.header_lines, id="head")
-        yield Panel(header.host_lines, id="host")
-        yield Panel(Greeting.of_this_machine().lines, id="greeting", room=Room(2))
-        yield MapPanel(
-            panels.draw_map, "Ranks by host", id="map", entitle=header.map_title, room=Room(13, 4)
-        )
-        yield GpusPanel(
-            gpu_table.gpu_lines, "GPUs", id="gpus", entitle=header.gpus_title, room=Room(10, 3)
-        )
-        yield GraphsPanel(
-            machine_graphs.machine_lines,
-            "Machine",
-            id="machine",
-            room=Room(9, WHOLE),
-            reachable=False,
-        )
-        yield ProcessesPanel(
-            process_table.process_lines,
-            "Processes",
-            id="processes",
-            entitle=header.processes_title,
-            room=Room(9, 3),
-        )
-        with Container(id="work"):
-            yield RanksPanel(
-                panels.draw_ranks, "Ranks", id="ranks", entitle=header.ranks_title, room=Room(14, 4)
-            )
-            yield Panel(
-                panels.draw_heatmap, "Steps", id="heat", entitle=header.steps_title, room=Room(6, 3)
-            )
-        yield FindingsPanel(
-            panels.draw_findings,
-            "Findings",
-            id="findings",
-            entitle=header.findings_title,
-            room=Room(6, 2),
-        )
-        yield Panel(panels.draw_selected_finding, "Selected finding", id="details", room=Room(0, 6))
+        yield from panel_groups.first_panels()
         yield keys.KeyHints()
 
     def on_mount(self) -> None:
@@ -201,12 +157,23 @@ class TopApp(ThemedApp):
 
     def _show(self) -> None:
         if self.frame is not None:
+            main = self.screen_stack[0]
+            if panel_groups.add_panels(main, self.frame):
+                self._panels = tuple(main.query(Panel))
             for panel in self._panels:
                 panel.show(self.frame, self.view)
             self._arrange()
-            for screen in self.screen_stack:
-                if isinstance(screen, FollowingScreen):
-                    screen.show(self.frame)
+            for page in self._pages():
+                page.show(self.frame)
+
+    def _pages(self) -> list[FollowingScreen]:
+        """Returns the open pages that follow the newest frame. Their module is imported with the
+        first page."""
+        if len(self.screen_stack) == 1:
+            return []
+        from mgpu_doctor.tui.screens.base import FollowingScreen
+
+        return [page for page in self.screen_stack if isinstance(page, FollowingScreen)]
 
     def on_resize(self) -> None:
         if self._panels:
@@ -218,11 +185,11 @@ class TopApp(ThemedApp):
         panel_layout.arrange(self._panels, size.height, side_by_side=wide, map_only=self.view.alone)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        follows = isinstance(self.screen, FollowingScreen)
+        follows = self.screen in self._pages()
         on_a_page = len(self.screen_stack) > 1 and not follows
         if follows and action in keys.MAIN_ACTIONS:
             return False
-        if action == "step" and isinstance(self.focused, MapPanel):
+        if action == "step" and self.focused is not None and self.focused.id == "map":
             return False  # the arrows move on the map
         if action in keys.REPLAY_ACTIONS:
             return isinstance(self._frames.source, Player) and not on_a_page
@@ -265,9 +232,11 @@ class TopApp(ThemedApp):
         if len(self.screen_stack) > 1 or event.key in self.screen.active_bindings:
             return
         if why := keys.why_not(self, event.key):
-            self.notify(why, timeout=ANSWERED_FOR, markup=False)
+            self.notify(why, timeout=keys.ANSWERED_FOR, markup=False)
 
     def action_keys(self) -> None:
+        from mgpu_doctor.tui.screens.base import help_page
+
         self.push_screen(help_page(self))
 
     @property
@@ -281,6 +250,7 @@ class TopApp(ThemedApp):
         if finding is not None:
             from mgpu_doctor.rules.catalogue import catalogue
             from mgpu_doctor.tui.panels.finding_list import FindingDetails
+            from mgpu_doctor.tui.screens.base import FindingPage
 
             rule = next((rule for rule in catalogue().rules if rule.code == finding.code), None)
             job = self._diagnosis
@@ -291,12 +261,12 @@ class TopApp(ThemedApp):
         finding = self._selected_finding
         fix = finding.fixes[0] if finding is not None and finding.fixes else None
         if fix is None:
-            self.notify(keys.NOT_NOW["copy_fix"], timeout=ANSWERED_FOR, markup=False)
+            self.notify(keys.NOT_NOW["copy_fix"], timeout=keys.ANSWERED_FOR, markup=False)
         else:
             self.copy_to_clipboard(text.to_copy(fix.how, fix.summary))
             self.notify(
                 f"Copied, if the terminal allows it (OSC 52): {text.line(fix.summary)}",
-                timeout=ANSWERED_FOR,
+                timeout=keys.ANSWERED_FOR,
                 markup=False,
             )
 
@@ -423,8 +393,11 @@ class TopApp(ThemedApp):
             self._frames.hasten()
 
     def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
-        self.view = self.view._replace(rank=message.who)
-        if message.opened and self.frame is not None:
+        self._choose_rank(message.who, opened=message.opened)
+
+    def _choose_rank(self, who: RankKey, *, opened: bool) -> None:
+        self.view = self.view._replace(rank=who)
+        if opened and self.frame is not None:
             from mgpu_doctor.tui.screens.rank_screen import RankScreen
 
             page = RankScreen(self.frame, self.view)
@@ -441,7 +414,7 @@ class TopApp(ThemedApp):
         spot = message.spot
         self.view = self.view._replace(spot=spot, rank=spot.rank or self.view.rank)
         if message.opened and spot.rank is not None:
-            self.on_ranks_panel_chosen(RanksPanel.Chosen(spot.rank, opened=True))
+            self._choose_rank(spot.rank, opened=True)
         elif message.opened and self.frame is not None and self.view.by == HOST:
             from mgpu_doctor.tui.screens.host_screen import HostScreen
 

@@ -9,6 +9,8 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.widgets import Footer
 
+ANSWERED_FOR = 4.0
+"""Seconds that the answer to a key stays on the screen."""
 SECONDS = Binding.Group("1 s", compact=True)
 LEAPS = Binding.Group("a tenth", compact=True)
 SPEED = Binding.Group("speed", compact=True)

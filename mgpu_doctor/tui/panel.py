@@ -50,6 +50,8 @@ class Panel(ScrollView, inherit_bindings=False):
 
     KEYS: ClassVar[str] = ""
     """What its own keys do, shown in its title."""
+    TAKES_FOCUS: ClassVar[bool] = False
+    """Whether its keys work at once where no other panel has the focus."""
     _retitled = False
     """Whether its title is being set."""
     _keys_work = True
@@ -100,6 +102,11 @@ class Panel(ScrollView, inherit_bindings=False):
         """Returns whether it can take the focus. When a page closes, Textual gives the focus to the
         first widget that can, even one that is hidden."""
         return super().focusable and self.display
+
+    def on_show(self) -> None:
+        """A panel that is hidden, as until the first frame, cannot have the focus."""
+        if self.TAKES_FOCUS and self.screen.focused is None:
+            self.focus()
 
     @property
     def wish(self) -> int:
@@ -263,6 +270,7 @@ class FindingsPanel(Panel):
     """The panel in which a finding can be selected and opened."""
 
     KEYS = "⏎ explain  y copy fix"
+    TAKES_FOCUS = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "previous finding", show=False),
         Binding("down", "move(1)", "next finding", show=False),
@@ -278,11 +286,6 @@ class FindingsPanel(Panel):
     def has_rows(self) -> bool:
         diagnosis = self._shown[0].diagnosis if self._shown is not None else None
         return diagnosis is not None and bool(diagnosis.findings)
-
-    def on_show(self) -> None:
-        """Takes the focus: a panel that is hidden, as until the first frame, cannot have it."""
-        if self.screen.focused is None:
-            self.focus()
 
     def action_move(self, by: int) -> None:
         self.post_message(self.Moved(by=by))

@@ -54,9 +54,10 @@ def arrange(
     map of ranks takes the place of the other tables."""
     rooms = [(panel, panel.room) for panel in panels if panel.room is not None]
     named = {panel.id: panel for panel in panels}
-    ranks, heat, findings = named["ranks"], named["heat"], named["findings"]
-    # Side by side, a rank and its steps are on one line.
-    heat.lower(max(0, ranks.stays - heat.stays) if side_by_side and heat.stays else 0)
+    ranks, heat = named.get("ranks"), named.get("heat")  # panels of a job come with it
+    beside = heat if side_by_side else None
+    if ranks and heat:  # side by side, a rank and its steps are on one line
+        heat.lower(max(0, ranks.stays - heat.stays) if beside and heat.stays else 0)
     in_full = sum(panel.wish for panel in panels if panel.room is None)
     available = height - in_full - FOOTER
     wishes = {
@@ -64,21 +65,19 @@ def arrange(
         for panel, room in rooms
         if room.weight
     }
-    if side_by_side:
-        beside = wishes.pop(heat)
-        alone = wishes[ranks]
-        wishes[ranks] = Wish(
-            max(alone.lines, beside.lines), alone.weight + beside.weight, alone.least
-        )
+    if ranks and beside:
+        right, left = wishes.pop(beside), wishes[ranks]
+        wishes[ranks] = Wish(max(left.lines, right.lines), left.weight + right.weight, left.least)
     given = dict(zip(wishes, useful(available, list(wishes.values())), strict=True))
-    if side_by_side:
-        given[heat] = given[ranks]
-    left = available - sum(given[panel] for panel in wishes)
+    rest = available - sum(given[panel] for panel in wishes)
+    if ranks and beside:
+        given[beside] = given[ranks]
     for panel, room in rooms:
         if not room.weight:
-            panel.wanted = bool(findings.wish) and left >= room.least
+            findings = named["findings"]
+            panel.wanted = bool(findings.wish) and rest >= room.least
             if given[findings] and not panel.wanted:
-                given[findings] += left
-            given[panel] = left
+                given[findings] += rest
+            given[panel] = rest
     for panel, lines in given.items():
         panel.take(lines)

@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from mgpu_doctor.tui.keys import ANSWERED_FOR
 from mgpu_doctor.tui.panels.process_table import listed_processes
 from mgpu_doctor.tui.row_selection import SelectingPanel
 from mgpu_doctor.tui.view import ProcessOrder
@@ -16,12 +17,13 @@ class ProcessesPanel(SelectingPanel[int]):
     """`r`, `R` and `T` sort, `k` asks whether to end the selected process."""
 
     OPENS = False
+    TAKES_FOCUS = True
     KEYS = "r sort  T tree  k end"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "sort", "sort"),
+        Binding("r", "sort", "sort", show=False),
         Binding("R", "reverse", "reverse", show=False),
-        Binding("T", "tree", "tree"),
-        Binding("k", "end", "end process"),
+        Binding("T", "tree", "tree", show=False),
+        Binding("k", "end", "end process", show=False),
     ]
 
     class Sorted(Message):
@@ -53,8 +55,11 @@ class ProcessesPanel(SelectingPanel[int]):
         self.post_message(self.Sorted(ProcessOrder.GPU if is_tree else ProcessOrder.TREE, False))
 
     def action_end(self) -> None:
-        if self.view.process is not None:
-            self.post_message(self.Chosen(self.view.process, ended=True))
+        """Requests the end of the selected process, if it is listed."""
+        if self.selected is None:
+            self.notify("Select a process first: ↓.", timeout=ANSWERED_FOR)
+        else:
+            self.post_message(self.Chosen(self.selected, ended=True))
 
     @property
     def rows(self) -> list[int]:

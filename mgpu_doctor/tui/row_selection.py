@@ -55,7 +55,7 @@ class SelectingPanel(Panel, Generic[Row]):
         return self._shown[1] if self._shown else View()
 
     def on_focus(self, _event: Focus) -> None:
-        if self.selected is None:
+        if self.OPENS and self.selected is None:
             self.action_move(0)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -143,7 +143,11 @@ async def test_a_process_is_ended_only_after_a_question(
     app = TopApp(Still(replace(MACHINE, processes=tuple(rows))))
     async with app.run_test(size=(120, 40)) as pilot:
         await shown(pilot)
-        app.query_one("#processes").focus()
+        await until(pilot, lambda: getattr(app.focused, "id", "") == "processes", "the focus")
+        await pilot.press("k")
+        assert len(app.screen_stack) == 1, "no process is selected yet"
+        await pilot.press("T", "down")
+        assert app.view.process_order is ProcessOrder.TREE
         await until(pilot, lambda: app.view.process == child.pid, "the process is selected")
         await pilot.press("k")
         question = f"Stop process {child.pid}: sleep 600?"

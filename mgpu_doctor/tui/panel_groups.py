@@ -1,0 +1,96 @@
+"""The panels of the main screen. Those of the machine's history and those of a job are made, and
+their modules imported, when a frame has something for them: the first frame is earlier, and a
+machine without a job needs less memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui import panels
+from mgpu_doctor.tui.jobs.greeting import Greeting
+from mgpu_doctor.tui.panel import Panel, Room
+from mgpu_doctor.tui.panels import gpu_table, header
+from mgpu_doctor.tui.selectable_panels import GpusPanel
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+WHOLE = 1 << 10
+"""A panel's minimum: all its lines."""
+
+# A weight is the panel's lines on an 80 × 24 screen when every panel wants more, doubled. The
+# minimum height shows one row below title, legend and head.
+
+
+def first_panels() -> Iterator[Panel]:
+    """Yields the panels that every frame has something for."""
+    yield Panel(header.header_lines, id="head")
+    yield Panel(header.host_lines, id="host")
+    yield Panel(Greeting.of_this_machine().lines, id="greeting", room=Room(2))
+    yield GpusPanel(
+        gpu_table.gpu_lines, "GPUs", id="gpus", entitle=header.gpus_title, room=Room(10, 3)
+    )
+
+
+def add_panels(screen: Screen[None], frame: Frame) -> bool:
+    """Adds the panels that a frame has something for and the main screen lacks. Returns whether
+    there were any."""
+    known = {child.id for child in screen.children}
+    if frame.diagnosis is not None:
+        is_new = "findings" not in known
+        if is_new:
+            _add_job_panels(screen)
+    else:
+        is_new = "processes" not in known and bool(frame.history or frame.processes)
+        if is_new:
+            screen.mount(*_machine_panels(), after="#gpus")
+    return is_new
+
+
+def _machine_panels() -> Iterator[Panel]:
+    from mgpu_doctor.tui.panel import GraphsPanel
+    from mgpu_doctor.tui.panels import machine_graphs, process_table
+    from mgpu_doctor.tui.process_panel import ProcessesPanel
+
+    yield GraphsPanel(
+        machine_graphs.machine_lines, "Machine", id="machine", room=Room(9, WHOLE), reachable=False
+    )
+    yield ProcessesPanel(
+        process_table.process_lines,
+        "Processes",
+        id="processes",
+        entitle=header.processes_title,
+        room=Room(9, 3),
+    )
+
+
+def _add_job_panels(screen: Screen[None]) -> None:
+    from textual.containers import Container
+
+    from mgpu_doctor.tui.map_panel import MapPanel
+    from mgpu_doctor.tui.panel import FindingsPanel
+    from mgpu_doctor.tui.selectable_panels import RanksPanel
+
+    ranks_by_host = MapPanel(
+        panels.draw_map, "Ranks by host", id="map", entitle=header.map_title, room=Room(13, 4)
+    )
+    work = Container(id="work")
+    ranks = RanksPanel(
+        panels.draw_ranks, "Ranks", id="ranks", entitle=header.ranks_title, room=Room(14, 4)
+    )
+    heat = Panel(
+        panels.draw_heatmap, "Steps", id="heat", entitle=header.steps_title, room=Room(6, 3)
+    )
+    findings = FindingsPanel(
+        panels.draw_findings,
+        "Findings",
+        id="findings",
+        entitle=header.findings_title,
+        room=Room(6, 2),
+    )
+    details = Panel(panels.draw_selected_finding, "Selected finding", id="details", room=Room(0, 6))
+    screen.mount(ranks_by_host, before="#gpus")
+    screen.mount(work, findings, details, before="KeyHints")
+    work.mount(ranks, heat)  # children given to a container exist only later
