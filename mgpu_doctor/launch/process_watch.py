@@ -27,6 +27,7 @@ from mgpu_doctor.launch.hang_watchdog import Alarm, HangWatchdog
 from mgpu_doctor.launch.run_recording import RunRecording
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.device_lines import DeviceLines
+from mgpu_doctor.recording.live_recordings import find_task_process, list_tasks
 from mgpu_doctor.recording.write import Lines
 
 if TYPE_CHECKING:
@@ -51,17 +52,25 @@ class Member:
 
 
 class Family:
-    """Finds the job's new processes. A poll costs one listing of /proc and one read per new pid."""
+    """Finds the processes that descend from the `first` ones. A poll costs one listing of /proc and
+    one read per new pid. `awaited`: whether members get a pidfd."""
 
-    def __init__(self, first: int) -> None:
-        self.first = first
+    def __init__(self, *first: int, awaited: bool = True) -> None:
         self.members: dict[int, Member] = {}
+        self._awaited = awaited
         self._strangers: set[int] = set()
-        if process := processes.read_process(first):
+        for pid in first:
+            self.adopt(pid)
+
+    def adopt(self, pid: int) -> None:
+        """Adds a process, and in the next poll those that descend from it."""
+        self._strangers.clear()
+        if process := processes.read_process(pid):
             self._join(process)
 
     def _join(self, process: processes.Process) -> None:
-        self.members[process.pid] = Member(process.pid, process.start_ticks, _pidfd(process))
+        pidfd = _pidfd(process) if self._awaited else None
+        self.members[process.pid] = Member(process.pid, process.start_ticks, pidfd)
 
     def poll(self) -> None:
         """Adds the members that started since the last poll."""
@@ -91,6 +100,28 @@ class Family:
         self._strangers.add(member.pid)  # an unreaped zombie would reappear at each poll
         if member.pidfd is not None:
             os.close(member.pidfd)
+
+
+class OtherTasks:
+    """The processes of further tasks of the job on this host, of which one task takes samples."""
+
+    def __init__(self, recording: Path) -> None:
+        self._recording = recording
+        self._known: set[str] = set()
+        self._family = Family(awaited=False)
+
+    def list_pids(self) -> list[int]:
+        """Their pids now; empty if there are no such tasks, at the cost of one system call."""
+        for task in list_tasks(self._recording):
+            pid = find_task_process(self._recording, task) if task not in self._known else None
+            if pid is not None:
+                self._known.add(task)
+                self._family.adopt(pid)
+        if self._known:
+            self._family.poll()
+            for member in self._family.gone():
+                self._family.forget(member)
+        return list(self._family.members)
 
 
 def _pidfd(process: processes.Process) -> int | None:
@@ -139,7 +170,9 @@ class Watch:
         host = recording.folder / layout.HOSTS / recording.host
         self._recording = recording
         self._copy_console = copy_console
+        self._first = pid
         self._family = Family(pid)
+        self._other_tasks = OtherTasks(recording.folder)
         self._exits = Lines(host / layout.EXITS, EXITS_LIMIT, samples=False)
         self._samples = Lines(host / layout.HOST_SAMPLES, samples=True)
         self._device_samples = DeviceLines(host / layout.DEVICE_SAMPLES)
@@ -200,7 +233,8 @@ class Watch:
                 looked, look_at = now, now + step
             if now >= sample_at:
                 if self._recording.samples_host:
-                    self._write(self._samples, host.sample(self._pids()))
+                    pids = (*self._pids(), *self._other_tasks.list_pids())[:SAMPLED_PIDS]
+                    self._write(self._samples, host.sample(pids))
                 self._recording.touch()
                 sample_at = now + interval(now - started)
             if now >= copy_at:
@@ -259,7 +293,7 @@ class Watch:
 
     def _note_end(self, member: Member) -> None:
         at = time.time()
-        if member.pid == self._family.first:
+        if member.pid == self._first:
             self._over.wait(PATIENCE)  # our own child: its exact status arrives soon
             status, how = self._status, "wait"
         else:

@@ -135,18 +135,29 @@ def read_object(folder: Path, name: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else {}
 
 
-def read_tasks(recording: Path) -> list[dict[str, Any]]:
-    """What `recording.json` says of the further tasks on this host that write into a recording."""
+def list_tasks(recording: Path) -> list[str]:
+    """The parts of the further tasks on this host that write into a recording, as paths in it."""
     place = f"{HOSTS}/{os.uname().nodename}/{TASKS}"
     tasks = entries_below(recording, recording / place)[:MOST_TASKS]
-    names = (f"{place}/{task.name}/{INFO}" for task in tasks if task.is_folder)
-    return [read_object(recording, name) or {} for name in names]
+    return [f"{place}/{task.name}" for task in tasks if task.is_folder]
+
+
+def read_tasks(recording: Path) -> list[dict[str, Any]]:
+    """What `recording.json` says of the further tasks on this host that write into a recording."""
+    return [read_object(recording, f"{task}/{INFO}") or {} for task in list_tasks(recording)]
 
 
 def list_task_recorders(recording: Path) -> list[int]:
     """Pids of the mgpu-doctor of further tasks on this host that run."""
     running = [info for info in read_tasks(recording) if _runs_here(info, "doctor")]
     return [info["doctor_pid"] for info in running]
+
+
+def find_task_process(recording: Path, task: str) -> int | None:
+    """The pid of the first process of a task (`list_tasks`); None: it is unknown, or does not
+    run."""
+    info = read_object(recording, f"{task}/{INFO}") or {}
+    return info["job_pid"] if _runs_here(info, "job") else None
 
 
 def find_outside(infos: Iterable[Mapping[str, object]]) -> list[Path]:

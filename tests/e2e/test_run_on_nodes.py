@@ -152,6 +152,10 @@ def test_tasks_that_share_nodes_are_one_job(cluster: Path) -> None:
     first = found["findings"][0]
     assert first["code"] == "straggler-compute"
     assert [(one["rank"], one["host"]) for one in first["culprits"]] == [(3, "node-b")]
+    for host in NODES:  # one task samples those of all
+        lines = (recording / "hosts" / host / "host.jsonl").read_text().splitlines()
+        sampled = {pid for line in lines for pid in json.loads(line).get("tasks", {})}
+        assert {str(rank["pid"]) for rank in found["ranks"] if rank["host"] == host} <= sampled
     for part in ("node-a", "node-a/tasks/1", "node-b", "node-b/tasks/1"):
         assert "of 4 starts" in (recording / "hosts" / part / "console/stderr.log").read_text()
         assert json.loads((recording / "hosts" / part / "end.json").read_text())["exit_code"] == 0

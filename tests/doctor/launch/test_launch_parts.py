@@ -16,8 +16,9 @@ from mgpu_doctor.launch import box_storage, exit_watch, job_command
 from mgpu_doctor.launch.job_command import inject_folder, job_environment
 from mgpu_doctor.launch.job_console import Console
 from mgpu_doctor.launch.output_forwarding import CHUNK, KEEP, RING, Copy, Shared
-from mgpu_doctor.launch.process_watch import SLOWEST, Family, interval
+from mgpu_doctor.launch.process_watch import SLOWEST, Family, OtherTasks, interval
 from mgpu_doctor.launch.signal_forwarding import Inbox, SignalForwarder, SignalGroupProbe
+from mgpu_doctor.recording.write import private_folder, write_json
 from tests.support.launching import eventually, state
 
 
@@ -144,6 +145,32 @@ def test_a_zombie_that_was_reported_is_not_taken_in_again() -> None:
     assert zombie not in family.members
     shell.communicate(b"")
     family.forget(family.members[shell.pid])
+
+
+def test_processes_of_other_tasks_on_this_host_are_sampled_while_they_run(tmp_path: Path) -> None:
+    tasks = OtherTasks(tmp_path)
+    assert tasks.list_pids() == []
+    deep = "sh -c 'echo deep; read x; exit 0'; exit 0"
+    shells = [
+        subprocess.Popen(["sh", "-c", deep], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    host = os.uname().nodename
+    for number, shell in enumerate(shells, 1):
+        assert shell.stdout
+        shell.stdout.readline()
+        ticks = processes.find_start_ticks(shell.pid)
+        facts = {"host": host, "job_pid": shell.pid, "job_start_ticks": ticks}
+        part = private_folder(tmp_path / f"hosts/{host}/tasks/{number}")
+        write_json(part / "recording.json", facts)
+        pids = tasks.list_pids()
+        assert {each.pid for each in shells[:number]} <= set(pids)
+        assert len(pids) == 2 * number  # each with its child
+    shells[0].communicate(b"\n")
+    assert shells[0].pid not in tasks.list_pids()
+    assert len(tasks.list_pids()) == 2
+    shells[1].communicate(b"\n")
+    assert tasks.list_pids() == []
 
 
 def test_samples_become_rarer_as_a_run_grows_old() -> None:
