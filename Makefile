@@ -48,7 +48,7 @@ $(RAY): $(READY)
 test-slow: $(READY) $(RAY)
 	@failed=0; set -x; \
 	$(SLOW) -n 2 -m 'hypothesis and not slow' --hypothesis-profile=thorough || failed=1; \
-	$(AGAIN) $(SLOW) -n 2 --dist loadgroup -m 'slow and untimed' || failed=1; \
+	$(AGAIN) $(SLOW) -n 3 --dist loadgroup -m 'slow and untimed' || failed=1; \
 	$(AGAIN) $(SLOW) -m 'slow and not untimed' tests/e2e || failed=1; \
 	exit $$failed
 

@@ -120,6 +120,7 @@ def test_a_job_that_ends_before_the_trial_would_is_measured_as_far_as_it_goes(fo
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.pt", "train.py"]
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("steps", "code", "sentence"),
     [
@@ -163,6 +164,7 @@ def test_the_best_batch_of_a_job_whose_steps_cost_the_same() -> None:
     assert report["best"]["ranks"] == 2
 
 
+@pytest.mark.untimed
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("others", "best"), [(0, 10240), (20000, 6144)])
 def test_the_largest_batch_that_fits_on_a_pretend_gpu(
@@ -202,6 +204,7 @@ def test_the_largest_batch_that_fits_on_a_pretend_gpu(
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     "words",
     [
