@@ -38,10 +38,11 @@ MOST = 64
 """The most boxes that are read."""
 
 
-def longest_step(boxes: Path) -> float | None:
-    """Returns the 99th percentile of the recorded step times, in seconds; None without steps."""
+def longest_step(folders: Sequence[Path]) -> float | None:
+    """Returns the 99th percentile of the step times in the boxes of these folders, in seconds; None
+    without steps."""
     walls = []
-    for path in list(boxes.glob("*.box"))[:MOST]:
+    for path in _list_boxes(folders):
         try:
             walls.append(read_box(path).steps["wall_ns"] * 1e-9)
         except (BadBox, OSError):
@@ -61,7 +62,7 @@ def keep(recording: RunRecording, pid: int, unchanged: Callable[[], bool]) -> bo
     if job is None or recording.folder is None or recording.boxes is None:
         return False
     folders = recording.list_box_folders()
-    boxes = [path for folder in folders for path in folder.glob("*.box")][:MOST]
+    boxes = _list_boxes(folders)
     job = _numbered(job, boxes)
     sockets = _sockets(job, folders)
     aids = {pid: Aid(worker_socket=path) for pid, path in sockets.items()}
@@ -82,6 +83,10 @@ def keep(recording: RunRecording, pid: int, unchanged: Callable[[], bool]) -> bo
     for form in gather_recorders(job, sockets, timeout=FLIGHT_PATIENCE).forms:
         recording.guarded(partial(_write, host / layout.FLIGHT, form))
     return True
+
+
+def _list_boxes(folders: Sequence[Path]) -> list[Path]:
+    return [path for folder in folders for path in folder.glob("*.box")][:MOST]
 
 
 def _numbered(job: RunningJob, boxes: Sequence[Path]) -> RunningJob:

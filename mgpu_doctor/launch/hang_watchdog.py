@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mgpu_doctor.launch.run_recording import RunRecording
 from mgpu_doctor.recording.rank_pulse import Pulse, pulses
@@ -49,48 +50,55 @@ class HangWatchdog:
         self._thread.start()
 
     def _run(self) -> None:
-        last = self._pulses()
+        boxes = self._recording.boxes
+        own = [] if boxes is None else [boxes]
+        last = _read_pulses(own)
         while not self._over.wait(EVERY):
-            now = self._pulses()
+            now = _read_pulses(own)
             if now == last and any(not pulse.over for pulse in now.values()):
-                self._while_still(last)
-                last = self._pulses()
+                self._while_still()
+                last = _read_pulses(own)
             else:
                 last = now
 
-    def _while_still(self, last: Mapping[str, Pulse]) -> None:
-        """Waits until the job makes progress. Just before each alarm, a sample confirms the
-        hang."""
+    def _while_still(self) -> None:
+        """Waits until the job makes progress, on any rank of this host: also on those of other
+        tasks, whose boxes may lie elsewhere. Just before each alarm, a sample confirms the hang."""
         since = time.monotonic() - EVERY
+        folders = self._recording.list_box_folders()
+        last = _read_pulses(folders)
+
+        def is_still() -> bool:
+            return not self._over.wait(EVERY) and _read_pulses(folders) == last
+
         alarms = [self._alarm.hung, self._alarm.lasts]
         look_at: float | None = None
-        while alarms and not self._over.wait(EVERY) and self._pulses() == last:
+        while alarms and is_still():
             still = time.monotonic() - since
             if still >= LEAST and look_at is None:
-                look_at = max(LEAST, self._patience())
+                look_at = max(LEAST, _find_patience(folders))
             if look_at is None or still < look_at:
                 continue
             look_at = still + min(still, LONGEST)
-            if self._stands(last):
+            if self._hangs(is_still):
                 alarms.pop(0)(time.monotonic() - since)
                 look_at = max(LASTING, still + EVERY)
-        while not self._over.wait(EVERY) and self._pulses() == last:
+        while is_still():
             pass  # both alarms were raised
 
-    def _pulses(self) -> Mapping[str, Pulse]:
-        return {} if self._recording.boxes is None else pulses(self._recording.boxes)
-
-    def _patience(self) -> float:
-        """Returns the seconds without progress before stacks are sampled."""
-        from mgpu_doctor.launch.hang_evidence import longest_step
-
-        longest = None if self._recording.boxes is None else longest_step(self._recording.boxes)
-        return START if longest is None else STEPS * longest
-
-    def _stands(self, last: Mapping[str, Pulse]) -> bool:
+    def _hangs(self, is_still: Callable[[], bool]) -> bool:
         from mgpu_doctor.launch.hang_evidence import keep
 
-        def unchanged() -> bool:
-            return not self._over.wait(EVERY) and self._pulses() == last
+        return keep(self._recording, self._pid, is_still)
 
-        return keep(self._recording, self._pid, unchanged)
+
+def _read_pulses(folders: Sequence[Path]) -> Mapping[str, Pulse]:
+    return {name: pulse for folder in folders for name, pulse in pulses(folder).items()}
+
+
+def _find_patience(folders: Sequence[Path]) -> float:
+    """Seconds without progress before stacks are sampled."""
+    from mgpu_doctor.launch.hang_evidence import longest_step
+
+    longest = longest_step(folders)
+    return START if longest is None else STEPS * longest

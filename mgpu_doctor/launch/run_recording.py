@@ -141,9 +141,9 @@ class RunRecording:
 
     def list_box_folders(self) -> list[Path]:
         """Folders of the live boxes of all tasks of the job on this host."""
-        if self.folder is None or self.boxes is None:
-            return []
-        return list(dict.fromkeys((self.boxes, *find_outside(read_tasks(self.folder)))))
+        own = [] if self.boxes is None else [self.boxes]
+        others = [] if self.folder is None else find_outside(read_tasks(self.folder))
+        return list(dict.fromkeys((*own, *others)))
 
     def touch(self) -> None:
         """Shows other nodes that this one still writes its part."""

@@ -34,6 +34,8 @@ class Watched:
         monkeypatch.setattr(hang_evidence, "keep", self.keep)
         recording = RunRecording(None)
         recording.boxes = folder
+        self.boxes = [folder]
+        monkeypatch.setattr(recording, "list_box_folders", lambda: self.boxes)
         self.over = threading.Event()
         alarm = Alarm(self.hung, lambda _: self.told.append("lasts"))
         self.start = HangWatchdog(recording, 1, self.over, alarm).start
@@ -93,13 +95,24 @@ def test_a_rank_that_has_left_is_no_hang(watched: Watched) -> None:
     assert (watched.looks, watched.told) == (1, ["hung"])
 
 
+def test_progress_of_a_rank_of_another_task_is_progress(watched: Watched, tmp_path: Path) -> None:
+    """Its box lies in a folder of its own, where a recording is on a network file system."""
+    (tmp_path / "other").mkdir()
+    watched.boxes.append(tmp_path / "other")
+    other = Writer.open(tmp_path / "other", rank=1, local_rank=1, world_size=2)
+    watched.start()
+    until(lambda: watched.told[:1] == ["hung"])
+    write_steps(other, 1)
+    until(lambda: watched.told.count("hung") == 2)
+
+
 def test_a_job_of_long_steps_has_longer_patience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box = Writer.open(tmp_path, rank=0, local_rank=0, world_size=1)
-    assert hang_evidence.longest_step(tmp_path) is None
+    assert hang_evidence.longest_step([tmp_path]) is None
     write_steps(box, 100, spacing_ns=2_000_000_000)
-    assert hang_evidence.longest_step(tmp_path) == pytest.approx(2.0)
+    assert hang_evidence.longest_step([tmp_path]) == pytest.approx(2.0)
     monkeypatch.setattr(hang_watchdog, "STEPS", 1e9)
     watched = Watched(tmp_path / "boxes", monkeypatch)
     watched.start()
