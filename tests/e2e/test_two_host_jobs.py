@@ -10,15 +10,15 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.cli import app
 from mgpu_doctor.cluster.host_fleet import Fleet
@@ -26,7 +26,7 @@ from mgpu_doctor.cluster.openssh import OpenSsh
 from mgpu_doctor.diagnosis import diagnose as examine
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.rules.hang import rendezvous_hang
-from tests.support.gathered_fleets import STEPS, boxes_of, diagnose_hosts, polled, steps_of
+from tests.support.gathered_fleets import boxes_of, diagnose_hosts, polled
 from tests.support.jobs import JOBS, alone, until
 from tests.support.ssh_hosts import GROUPS, SshHosts, can_have_namespaces, cpu_quota, ssh_hosts
 
@@ -34,7 +34,10 @@ pytestmark = pytest.mark.slow
 
 NAMES = ("node-a", "node-b")
 ROOT = Path(__file__).parents[2]
-BIG = ("--batch", "512")
+ENDLESS = ("--steps", "1000000")
+STEADY = ("--fault", "between", "--rank", "-1", "--ms", "50")
+"""A healthy step takes as long on fast cores, about."""
+LOOKS = 4
 DELAY = 0.02
 """Seconds: an exchange of gradients waits for it several times, so a step takes 0.15 s anywhere."""
 
@@ -51,23 +54,29 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshHosts]
         yield hosts
 
 
-@contextmanager
-def job(
-    hosts: SshHosts, folder: Path, script: str, *options: str, names: tuple[str, ...] = NAMES
-) -> Iterator[None]:
-    """The job on these of its hosts."""
-    torchrun = ("-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2")
-    commands = {}
-    for number, name in enumerate(names):
-        place = ("--node-rank", str(number), "--master-addr", hosts.address("node-a"))
-        commands[name] = (*torchrun, *place, "--master-port", "29500", str(JOBS / script), *options)
-    with launched(hosts, folder, commands):
-        yield
+def torchrun(hosts: SshHosts, script: str, *options: str) -> dict[str, list[str]]:
+    """Host -> what Python runs there: two ranks of this script of tests/jobs."""
+    place = ("--master-addr", hosts.address("node-a"), "--master-port", "29500")
+    launcher = ("-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2", *place)
+    return {
+        name: [*launcher, "--node-rank", str(number), str(JOBS / script), *options]
+        for number, name in enumerate(NAMES)
+    }
+
+
+def plain(hosts: SshHosts, script: str, *options: str) -> dict[str, list[str]]:
+    """The same with a launcher that starts at once."""
+    place = ("--world-size", "4", "--address", f"{hosts.address('node-a')}:29501")
+    launcher = (str(JOBS / "env_ranks.py"), "--ranks", "2", *place)
+    return {
+        name: [*launcher, "--first", str(2 * number), script, *options]
+        for number, name in enumerate(NAMES)
+    }
 
 
 @contextmanager
 def launched(
-    hosts: SshHosts, folder: Path, commands: Mapping[str, tuple[str, ...]]
+    hosts: SshHosts, folder: Path, commands: Mapping[str, Sequence[str]]
 ) -> Iterator[None]:
     """`commands`: host -> what Python runs there under `mgpu-doctor run`."""
     with ExitStack() as stack:
@@ -84,36 +93,49 @@ def launched(
 
 
 def watch(
-    break_it: Callable[[Fleet], object] = lambda _: None, healthy: float = 0.0
+    end: Callable[[Fleet], object],
+    break_it: Callable[[Fleet], object] = lambda _: None,
+    healthy: float = 0.0,
 ) -> tuple[dict[str, Any], Diagnosis]:
-    """What `diagnose` says while the job runs, and of its recording once it is over. `break_it`:
-    called when the ranks have trained for so many seconds."""
-
-    def has_taken(steps: int) -> bool:
-        return count_steps() >= steps
+    """What `diagnose` says while the job runs, and of its recording once it is over. `end`: ends
+    it; `break_it`: called when the ranks have trained for so many seconds."""
 
     def count_steps() -> int:
         taken = {rank: len(box.steps) for rank, box in boxes_of(fleet).items()}
         return min(taken.values()) if taken.keys() == set(range(4)) else 0
 
-    with Fleet(NAMES, OpenSsh(), 0.25) as fleet:
-        polled(fleet, partial(has_taken, 10), 150)
+    def have_taken(steps: int) -> None:
+        polled(fleet, lambda: count_steps() >= steps, 150)
+
+    def go_on(seconds: float) -> None:
         begin = time.monotonic()
-        polled(fleet, lambda: time.monotonic() - begin > healthy)
+        polled(fleet, lambda: time.monotonic() - begin > seconds)
+
+    with Fleet(NAMES, OpenSsh(), 0.25) as fleet:
+        have_taken(10)
+        go_on(healthy)
         break_it(fleet)
-        broken = count_steps()
-        for more in (45, 65, 85):  # a look may come too early to be certain
-            polled(fleet, partial(has_taken, broken + more), 150)
+        more = 45
+        for _ in range(LOOKS):  # one may come too early to be certain
+            have_taken(count_steps() + more)
+            go_on(2.0)
             code, live = diagnose_hosts("--hosts", ",".join(NAMES))
             if code == 1:
                 break
+            more = 20
         (one,) = fleet.jobs
-        polled(fleet, lambda: one.over, 200)
+        end(fleet)
+        polled(fleet, lambda: one.over, 120)
         after = examine(load_recording(one.folder))
     assert code == 1, (live["findings"], live["unexamined"], live["ranks"])
     assert live["job"]["outcome"] == "running"
-    assert after.case.job.outcome.value == "completed"
     return live, after
+
+
+def ending(folder: Path) -> tuple[Callable[[Fleet], object], Sequence[str]]:
+    """How to end plain_ddp.py, and its options for that."""
+    end = folder / "end"
+    return lambda _: end.touch(), (*ENDLESS, "--end", str(end))
 
 
 Named = list[tuple[str, list[tuple[int | None, str | None]]]]
@@ -136,26 +158,34 @@ def named_after(found: Diagnosis) -> Named:
     return [one for one in listed if one[1] or one[0] == "slow-link"]
 
 
-def test_a_slow_rank(hosts: SshHosts, tmp_path: Path) -> None:
+def test_a_slow_rank_and_a_killed_one(hosts: SshHosts, tmp_path: Path) -> None:
+    def kill(fleet: Fleet) -> None:
+        hosts.run("node-b", "kill", "-9", str(boxes_of(fleet)[2].identity.pid))
+
     fault = ("--fault", "forward", "--rank", "3", "--ms", "60")
-    with job(hosts, tmp_path, "plain_ddp.py", "--steps", "400", *fault):
-        live, after = watch()
-    expected = [("straggler-compute", [(3, "node-b")])]
-    assert named(live) == named_after(after) == expected
+    with launched(hosts, tmp_path, torchrun(hosts, "plain_ddp.py", *ENDLESS, *fault)):
+        live, after = watch(kill)
+    slow = ("straggler-compute", [(3, "node-b")])
+    assert named(live) == [slow]
+    assert named_after(after) == [("failed-killed", [(2, "node-b")]), slow]
 
 
+@pytest.mark.skipif(
+    not GROUPS.is_dir(), reason="the machine has no CPU quotas of control groups, version 1"
+)
 def test_a_slow_host(hosts: SshHosts, tmp_path: Path) -> None:
-    """Each step takes several periods of the quota (0.1 s), so that all steps are slow."""
-    if not GROUPS.is_dir():
-        pytest.skip("the machine has no CPU quotas of control groups, version 1")
+    """Each step takes several periods of the quota, so that all steps are slow."""
     with ExitStack() as stack:
 
         def limit(fleet: Fleet) -> None:
             pids = [boxes_of(fleet)[rank].identity.pid for rank in (2, 3)]
             stack.enter_context(cpu_quota(hosts, "node-b", 0.1, pids))
 
-        stack.enter_context(job(hosts, tmp_path, "plain_ddp.py", "--steps", "110", *BIG))
-        live, after = watch(limit)
+        end, options = ending(tmp_path)
+        job = plain(hosts, "plain_ddp.py", *options, *STEADY)
+        stack.enter_context(launched(hosts, tmp_path, job))
+        live, after = watch(end, limit)
+    assert after.case.job.outcome is Outcome.COMPLETED
     expected = [("slow-host", [(2, "node-b"), (3, "node-b")])]
     assert named(live) == named_after(after) == expected
     for found in (live["findings"][0]["cause"], after.findings[0].cause):
@@ -164,8 +194,10 @@ def test_a_slow_host(hosts: SshHosts, tmp_path: Path) -> None:
 
 def test_a_slow_link(hosts: SshHosts, tmp_path: Path) -> None:
     hosts.delay_link("node-b", DELAY)
-    with job(hosts, tmp_path, "plain_ddp.py", "--steps", "250"):
-        live, after = watch()
+    end, options = ending(tmp_path)
+    with launched(hosts, tmp_path, plain(hosts, "plain_ddp.py", *options)):
+        live, after = watch(end)
+    assert after.case.job.outcome is Outcome.COMPLETED
     assert named(live) == named_after(after) == [("slow-link", [])]
     first = live["findings"][0]
     assert "between node-a and node-b" in first["title"]
@@ -184,9 +216,10 @@ def test_a_link_that_becomes_slow(hosts: SshHosts, tmp_path: Path, kind: str) ->
         else:
             hosts.limit_link("node-b", "200mbit")
 
-    steady = ("--fault", "between", "--rank", "-1", "--ms", "60")  # as long on fast cores, about
-    with job(hosts, tmp_path, "plain_ddp.py", "--steps", "360", *steady):
-        live, after = watch(spoil, healthy=25.0)
+    end, options = ending(tmp_path)
+    with launched(hosts, tmp_path, plain(hosts, "plain_ddp.py", *options, *STEADY)):
+        live, after = watch(end, spoil, healthy=20.0)
+    assert after.case.job.outcome is Outcome.COMPLETED
     assert named(live) == named_after(after) == [("slow-link", [])]
     for since, title in (
         (live["findings"][0]["since_step"], live["findings"][0]["title"]),
@@ -197,13 +230,10 @@ def test_a_link_that_becomes_slow(hosts: SshHosts, tmp_path: Path, kind: str) ->
         assert ("a round trip takes" if kind == "delay" else "/s arrive from node-b") in title
 
 
-@pytest.mark.parametrize("ahead", [0.0, 3600.0])
-def test_a_hang(hosts: SshHosts, tmp_path: Path, ahead: float) -> None:
-    """Also if the clock of a host is wrong."""
-    if ahead:
-        hosts.set_clock("node-b", ahead)
+def test_a_hang_where_a_clock_is_wrong(hosts: SshHosts, tmp_path: Path) -> None:
+    hosts.set_clock("node-b", 3600.0)
     mark = tmp_path / "mark"
-    with job(hosts, tmp_path, "hangs.py", "sleep", "--mark", str(mark)):
+    with launched(hosts, tmp_path, torchrun(hosts, "hangs.py", "sleep", "--mark", str(mark))):
         until(mark.exists, 120)
         code, live = diagnose_hosts("--hosts", ",".join(NAMES))
         pids = {rank["rank"]: rank["pid"] for rank in live["ranks"]}
@@ -218,29 +248,13 @@ def test_a_hang(hosts: SshHosts, tmp_path: Path, ahead: float) -> None:
         assert "sleep_in_own_code" in first["title"]
 
 
-def test_a_killed_rank(hosts: SshHosts, tmp_path: Path) -> None:
-    with (
-        job(hosts, tmp_path, "plain_ddp.py", "--steps", "100000"),
-        Fleet(NAMES, OpenSsh(), 0.1) as fleet,
-    ):
-        polled(fleet, lambda: steps_of(fleet) == dict.fromkeys(range(4), STEPS), 150)
-        (one,) = fleet.jobs
-        pid = boxes_of(fleet)[2].identity.pid
-        hosts.run("node-b", "kill", "-9", str(pid))
-        polled(fleet, lambda: one.over, 120)
-        found = examine(load_recording(one.folder))
-    assert named_after(found)[0] == ("failed-killed", [(2, "node-b")])
-
-
 def test_a_host_that_never_joins(
     hosts: SshHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Named while the ranks of the other one wait, and after they have given up."""
-    monkeypatch.setattr(rendezvous_hang, "PAST_STARTUP", 20.0)
-    address = f"{hosts.address('node-a')}:29501"
-    ranks = ("--ranks", "2", "--world-size", "4", "--address", address)
-    wait = ("never_init.py", "--rank", "-1", "--patience", "45")
-    script = (str(JOBS / "env_ranks.py"), *ranks, *wait)
+    monkeypatch.setattr(rendezvous_hang, "PAST_STARTUP", 5.0)
+    job = plain(hosts, "never_init.py", "--rank", "-1", "--patience", "25")
+    del job["node-b"]
     live: dict[str, Any] = {}
 
     def is_named() -> bool:
@@ -249,7 +263,10 @@ def test_a_host_that_never_joins(
         live = json.loads(done.stdout or "{}")
         return done.exit_code == 1
 
-    with launched(hosts, tmp_path, {"node-a": script}), Fleet(NAMES, OpenSsh(), 0.25) as fleet:
+    with (
+        launched(hosts, tmp_path, {"node-a": job["node-a"]}),
+        Fleet(NAMES, OpenSsh(), 0.25) as fleet,
+    ):
         polled(fleet, lambda: len(boxes_of(fleet)) == 2, 90)
         polled(fleet, is_named, 60)
         (one,) = fleet.jobs
@@ -273,7 +290,9 @@ def test_a_host_on_which_nobody_started_the_job(hosts: SshHosts, tmp_path: Path)
         said = done.stderr
         return done.returncode == 3 and "torchrun" in said
 
-    with job(hosts, tmp_path, "plain_ddp.py", names=NAMES[:1]):
+    job = torchrun(hosts, "plain_ddp.py")
+    del job["node-b"]
+    with launched(hosts, tmp_path, job):
         until(has_said, 60)
     assert "it runs no rank: the launchers of a job wait for each other first" in said
     assert "no launcher is seen on node-b" in said

@@ -2,7 +2,8 @@
 
 python env_ranks.py --ranks 2 plain_ddp.py --steps 40
 
-With `--world-size 4 --address HOST:PORT`, they are the first ranks of a job of several hosts.
+With `--world-size 4 --address HOST:PORT --first 2`, they are the ranks 2 and 3 of a job of several
+hosts.
 """
 
 import argparse
@@ -19,6 +20,7 @@ def main() -> None:
     options.add_argument("--ranks", type=int, default=2)
     options.add_argument("--world-size", type=int)
     options.add_argument("--address")
+    options.add_argument("--first", type=int, default=0)
     options.add_argument("script")
     options.add_argument("rest", nargs=argparse.REMAINDER)
     args = options.parse_args()
@@ -29,7 +31,7 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
     ranks = []
     for rank in range(args.ranks):
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        own = {"RANK": str(args.first + rank), "LOCAL_RANK": str(rank)}
         command = [sys.executable, script, *args.rest]
         ranks.append(subprocess.Popen(command, env={**os.environ, **meeting, **own}))
     sys.exit(max(abs(rank.wait()) for rank in ranks))

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -43,10 +44,33 @@ class Net(nn.Module):
         return torch.as_tensor(self.last(hidden))
 
 
+class Turns:
+    """When they are over. With a file `end`, rank 0 writes, once it is there, which turn is
+    the last one, and only then joins that turn's collectives: no rank has passed it by then."""
+
+    def __init__(self, count: int, end: Path | None, rank: int) -> None:
+        self.count = count
+        self.end = end
+        self.last = Path(f"{end}.last")
+        self.decides = rank == 0
+
+    def begin(self, turn: int) -> None:
+        if self.end and self.decides and self.end.exists() and not self.last.exists():
+            new = Path(f"{self.last}.new")
+            new.write_text(str(turn))
+            new.rename(self.last)
+
+    def over(self, turn: int) -> bool:
+        if self.end and self.last.exists():
+            self.count = min(self.count, int(self.last.read_text()))
+        return turn >= self.count
+
+
 def add_options(options: argparse.ArgumentParser) -> argparse.ArgumentParser:
     options.add_argument("--workers", type=int, default=0)
     options.add_argument("--batch", type=int, default=64)
     options.add_argument("--persistent", action="store_true")
+    options.add_argument("--end", type=Path, help="a file that ends the job once it is there")
     options.add_argument("--model", choices=("mlp", "cnn"), default="mlp")
     return options
 
@@ -74,12 +98,14 @@ def train(args: argparse.Namespace) -> None:
     model = DistributedDataParallel(Net(args.model, slow))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     slow.in_optimizer(optimizer)
+    turns = Turns(args.steps, args.end, rank)
     epoch = 0
-    while slow.turns < args.steps:
+    while not turns.over(slow.turns):
         sampler.set_epoch(epoch)
         epoch += 1
         for images, labels in loader:
             slow.turn()
+            turns.begin(slow.turns)
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(images), labels)
             loss.backward()
@@ -87,7 +113,7 @@ def train(args: argparse.Namespace) -> None:
             slow.here("between")
             if rank == 0 and slow.turns % 10 == 0:
                 print(f"step {slow.turns} loss {loss.item():.4f}", flush=True)
-            if slow.turns == args.steps:
+            if turns.over(slow.turns):
                 break
     if rank == 0:
         print(f"turns {slow.turns}")
