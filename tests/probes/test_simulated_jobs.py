@@ -265,6 +265,7 @@ def test_ranks_time_the_same_turns_at_different_intervals() -> None:
     check_equal_samples(replace(job, input=0, transfer=MS // 5), 400, 3_000)
 
 
+@pytest.mark.slow
 def test_every_step_of_a_deep_model_is_timed() -> None:
     """120 blocks of FSDP2 set more than a thousand marks per step."""
     for rank in train(small("fsdp", layers=120, transfer=6 * MS)):
@@ -276,7 +277,7 @@ def test_every_step_of_a_deep_model_is_timed() -> None:
     [
         ("ddp", True),
         ("plain", False),
-        ("fsdp", True),
+        pytest.param("fsdp", True, marks=pytest.mark.slow),
         pytest.param("ddp", False, marks=pytest.mark.slow),
         pytest.param("plain", True, marks=pytest.mark.slow),
         pytest.param("fsdp", False, marks=pytest.mark.slow),

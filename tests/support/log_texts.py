@@ -106,10 +106,11 @@ class HealthyText:
     name: str
     text: str
 
+    def variant(self, name: str) -> str:
+        return variant_of(self.text, name, self.text.count("\n") // 2)
+
     def variants(self) -> Iterator[Variant]:
-        middle = self.text.count("\n") // 2
-        names = (ORIGINAL, *CHANGES, *CUTS)
-        yield from ((name, variant_of(self.text, name, middle)) for name in names)
+        yield from ((name, self.variant(name)) for name in (ORIGINAL, *CHANGES, *CUTS))
 
 
 @cache

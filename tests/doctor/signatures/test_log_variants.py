@@ -20,10 +20,19 @@ from tests.support.log_texts import (
     healthy_texts,
     recorded_failures,
 )
-from tests.support.log_variants import CHANGES, label, wrap
+from tests.support.log_variants import CHANGES, CUTS, label, wrap
 
 SAMPLED = 12
 """Every so many signatures is tried here; `benchmarks.log_verdicts` tries all."""
+ALWAYS = {
+    *(ORIGINAL, "wrapped at 80", "filled and quoted", "labelled by rank", "stamped and wrapped"),
+    *CUTS,
+}
+"""What the quick run tries: each kind of change."""
+
+
+def marks(variant: str) -> Sequence[pytest.MarkDecorator]:
+    return () if variant in ALWAYS else (pytest.mark.slow,)
 
 
 def share_of_right_verdicts(texts: Sequence[FaultyText], variant: str, folder: Path) -> float:
@@ -33,25 +42,36 @@ def share_of_right_verdicts(texts: Sequence[FaultyText], variant: str, folder: P
 
 
 @pytest.mark.parametrize(
-    ("variant", "least"), [(ORIGINAL, 1.0), *((name, 0.9) for name in CHANGES), ("head cut", 0.95)]
+    ("variant", "least"),
+    [
+        pytest.param(name, least, marks=marks(name))
+        for name, least in ((ORIGINAL, 1.0), *((name, 0.9) for name in CHANGES), ("head cut", 0.95))
+    ],
 )
 def test_failed_jobs_are_recognised(variant: str, least: float, tmp_path: Path) -> None:
     assert share_of_right_verdicts(recorded_failures(), variant, tmp_path) >= least
 
 
 @pytest.mark.parametrize(
-    ("variant", "least"), [(ORIGINAL, 1.0), *((name, 0.95) for name in CHANGES)]
+    ("variant", "least"),
+    [
+        pytest.param(name, least, marks=marks(name))
+        for name, least in ((ORIGINAL, 1.0), *((name, 0.95) for name in CHANGES))
+    ],
 )
 def test_messages_alone_are_recognised(variant: str, least: float, tmp_path: Path) -> None:
     assert share_of_right_verdicts(examples()[::SAMPLED], variant, tmp_path) >= least
 
 
-def test_healthy_logs_raise_no_alarm(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(name, marks=marks(name)) for name in (ORIGINAL, *CHANGES, *CUTS)],
+)
+def test_healthy_logs_raise_no_alarm(variant: str, tmp_path: Path) -> None:
     raised = {
-        (one.name, variant): codes
+        one.name: codes
         for one in healthy_texts()
-        for variant, text in one.variants()
-        if (codes := alarms(text, tmp_path))
+        if (codes := alarms(one.variant(variant), tmp_path))
     }
     assert raised == {}
 
@@ -122,7 +142,16 @@ def test_what_follows_a_timeout_is_no_cause(lines: list[str], code: str, tmp_pat
     assert first_code("\n".join(["[rank0]: up", "[rank1]: up", *lines]), tmp_path) == code
 
 
-@pytest.mark.parametrize("variant", [str, *(CHANGES[name] for name in ("wrapped at 80", "quoted"))])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        str,
+        *(
+            pytest.param(CHANGES[name], marks=pytest.mark.slow, id=name)
+            for name in ("wrapped at 80", "quoted")
+        ),
+    ],
+)
 def test_no_line_of_a_healthy_log_raises_an_alarm_alone(
     variant: Callable[[str], str], tmp_path: Path
 ) -> None:
