@@ -202,7 +202,7 @@ TREATMENTS = (
     ),
     TensorflowTreatment(
         "tf-pack-size",
-        "Let workers of TensorFlow exchange gradients in packs of so many MiB",
+        "Let workers of TensorFlow exchange gradients in packs of this many MiB",
         "The script gives the strategy no communication_options.",
         lambda _: 32,
         lines="tf.distribute.MultiWorkerMirroredStrategy(communication_options="

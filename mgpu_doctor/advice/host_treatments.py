@@ -163,7 +163,7 @@ TREATMENTS = (
     ),
     TorchTreatment(
         "allocator-split-size",
-        "Let the allocator of GPU memory split no blocks larger than so many MB",
+        "Let the allocator of GPU memory split no blocks larger than this many MB",
         OWN_ALLOCATOR,
         lambda _: 128,
         environment={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:{value}"},

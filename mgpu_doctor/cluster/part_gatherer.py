@@ -35,8 +35,8 @@ SHARES = "it writes into the same folder"
 
 class Request(TypedDict):
     """What to fetch. `own`: this host; `node`: what Slurm calls it; `joint`: the key of the
-    recording. Either `slurm`, the job
-    and its nodes as Slurm lists them, or `hosts`, as `--hosts` has them."""
+    recording. Either `slurm`, the job and its nodes as Slurm lists them, or `hosts`, as `--hosts`
+    has them."""
 
     folder: str
     own: str

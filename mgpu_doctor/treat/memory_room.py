@@ -47,8 +47,8 @@ def _room_on(device: Device, pids: set[int]) -> GpuRoom | None:
 
 
 def explain_gpu_shortage(rank_bytes: int, room: GpuRoom | None) -> str | None:
-    """Why so many bytes per rank should not be tried on its GPU, a clause; None: they may be. On a
-    GPU of the job's own, a batch that does not fit harms nobody."""
+    """Why a size that needs these bytes per rank should not be tried on its GPU, a clause; None: it
+    may be. On a GPU of the job's own, a batch that does not fit harms nobody."""
     if room is None or rank_bytes <= room.bytes * (USABLE if room.is_shared else 1.0):
         return None
     whose = "other jobs leave on its GPU" if room.is_shared else "its GPU has"
@@ -56,8 +56,8 @@ def explain_gpu_shortage(rank_bytes: int, room: GpuRoom | None) -> str | None:
 
 
 def explain_host_shortage(all_bytes: int) -> str | None:
-    """Why so many bytes of all ranks should not be tried on this machine, a clause; None: they may
-    be."""
+    """Why a size with this memory of all ranks should not be tried on this machine, a clause; None:
+    it may be."""
     free = read_memory()[0]
     if free is None or all_bytes <= free * USABLE:
         return None

@@ -65,8 +65,8 @@ def _checkpoint_in_ddp(change: Change, _: ProbeContext, distributed: ModuleType)
 
 
 def _prefetch_blocks(depth: int, root: Any) -> str | None:
-    """Lets each block gather the parameters of so many after it before its forward pass, and of so
-    many before it before its backward pass. Returns why there is none, or None."""
+    """Lets each block gather the parameters of the next `depth` blocks before its forward pass, and
+    those of the previous ones before its backward pass. Returns why it cannot, or None."""
     kind = sys.modules["torch.distributed.fsdp"].FSDPModule
     blocks = [part for part in root.modules() if isinstance(part, kind) and part is not root]
     if len(blocks) < 3:

@@ -23,7 +23,7 @@ _GPUS, _DEVICES = "/proc/driver/nvidia/gpus", "/sys/bus/pci/devices"
 
 def _bind(choose: Callable[[set[int]], set[int] | str]) -> Apply:
     """Lets the rank run only on some of the cores that it may use, before it joins the others. All
-    its threads move, and those that it starts later. `choose`: the cores, or why it moves not."""
+    its threads move, and those that it starts later. `choose`: the cores, or why there are none."""
 
     def apply(change: Change, _: ProbeContext, groups: ModuleType) -> None:
         def edit(_: Arguments) -> str | None:
@@ -92,7 +92,7 @@ def _limit_operations(change: Change, _: ProbeContext, torch: ModuleType) -> Non
 
 
 def _use_gloo_threads(change: Change, _: ProbeContext, groups: ModuleType) -> None:
-    """Gives gloo so many threads for exchanges, where torch chooses their number."""
+    """Sets the number of gloo's threads for exchanges, where torch chooses it."""
     gloo = groups.ProcessGroupGloo
     original = gloo.__init__
 
