@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
 from mgpu_probes.outside.host_usage import HostUsage
 from msgspec import structs
 
 from mgpu_doctor.case.device_samples import DeviceReader, DeviceSample, XidEvent
-from mgpu_doctor.case.host_samples import read_host_sample
+from mgpu_doctor.case.host_samples import decode_host_sample
 from mgpu_doctor.live.frame_source import ALL_OPTIONS, FrameOptions, Pace
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ class MachineSampler:
         if self._recorder is not None or self._asking.due():
             first = self._devices_known is None  # one-time work is no running cost
             self._asking.begin()
-            self._devices_known = self._reader.read(self._opened().sample())
+            self._devices_known = self._reader.decode(_as_line(self._opened().sample()))
             self._asked_at = time.monotonic()
             if self._devices_known is not None:
                 self._xids.extend(self._devices_known.events)
@@ -102,10 +104,10 @@ class MachineSampler:
         except while recording, because readers of recordings take differences."""
         asked, known = self._processes
         if asked == pids and self._recorder is None and not self._pace.due():
-            host = read_host_sample(self._host.sample())
+            host = decode_host_sample(_as_line(self._host.sample()))
             return structs.replace(host, processes=known) if host is not None else None
         self._pace.begin()
-        host = read_host_sample(self._host.sample(pids))
+        host = decode_host_sample(_as_line(self._host.sample(pids)))
         self._pace.end()
         self._processes = pids, host.processes if host is not None else {}
         return host
@@ -169,3 +171,11 @@ class MachineSampler:
         """Closes the drivers; the sampling threads end."""
         if self._devices is not None:
             self._devices.close()
+
+
+def _as_line(sample: Mapping[str, object]) -> bytes:
+    """Returns a sample as a line of a recording, which is read in a tenth of the time."""
+    try:
+        return msgspec.json.encode(sample)
+    except UnicodeEncodeError:  # a name that is not Unicode
+        return json.dumps(sample).encode()
