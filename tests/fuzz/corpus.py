@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
@@ -150,11 +151,19 @@ def _recording(ranks: list[dict[str, float]], target: Path) -> None:
 
 
 def _two_hosts(target: Path) -> None:
-    """The real recording, and the same on a second host."""
+    """The real recording as a part of a job of several nodes, and the same on a second host and as
+    a further task of a Slurm step, of which this machine has one too."""
     unpacked(target)
     shutil.copytree(target / "hosts/n1", target / "hosts/n2")
     for path in list((target / "hosts/n2/boxes").iterdir()):
         path.rename(path.with_name(path.name.replace("n1", "n2")))
+    info = json.loads((target / "recording.json").read_text()) | {"joint": "key", "nodes": 2}
+    (target / "recording.json").write_text(json.dumps(info))
+    for part in ("n1", "n2", "n2/tasks/1", f"{os.uname().nodename}/tasks/1"):
+        folder = target / "hosts" / part
+        shutil.copytree(target / "console", folder / "console")
+        for name in ("recording.json", "end.json"):
+            shutil.copy(target / name, folder / name)
 
 
 def _unfinished(target: Path) -> None:
