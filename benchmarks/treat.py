@@ -4,7 +4,7 @@ known.
     python -m benchmarks.treat --record tests/recorded/treat/plain_runs.json [--runs 12]
     python -m benchmarks.treat --resample tests/recorded/treat/plain_runs.json [--sessions 200]
     python -m benchmarks.treat --jobs NAME|all [--jobs NAME …]
-    python -m benchmarks.treat --find NAME
+    python -m benchmarks.treat --find NAME|all [--find NAME …]
 
 `--record` runs the built-in trainer torch-ddp so often, as it is, and keeps the step times. Nothing
 else should run meanwhile. `--resample` draws the runs of whole sessions from them, in which no
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--sessions", type=int, default=200)
     parser.add_argument("--jobs", action="append", choices=["all", *TRIALS], default=[])
-    parser.add_argument("--find", choices=[*TRIALS])
+    parser.add_argument("--find", action="append", choices=["all", *TRIALS], default=[])
     args = parser.parse_args()
     print(machine(), flush=True)
     if args.record is not None:
@@ -54,8 +54,10 @@ def main() -> None:
     if args.resample is not None:
         runs = json.loads(args.resample.read_text())["seconds"]
         print_rates(resample(runs, args.sessions), len(runs), args.sessions)
-    if args.find is not None:
-        sys.exit(0 if find_treatment(args.find) else 1)
+    if args.find:
+        known = [name for name, trials in TRIALS.items() if trials.finding is not None]
+        found = [find_treatment(name) for name in (known if "all" in args.find else args.find)]
+        sys.exit(0 if all(found) else 1)
     if args.jobs:
         names = [*TRIALS] if "all" in args.jobs else args.jobs
         sys.exit(0 if run_jobs(names) else 1)

@@ -3,10 +3,12 @@
     python -m benchmarks.treat --jobs loader-workers --jobs gc-freeze
     python -m benchmarks.treat --jobs all
     python -m benchmarks.treat --find ddp-no-search
+    python -m benchmarks.treat --find all
 
 Each verdict is held against what is known of the job, and the measured gain against that of the
 same job with the script edited by hand. `--find` runs `treat` on the job that it helps without
-naming the treatment, until it is shown to help: that must happen within the budget.
+naming the treatment, until it is shown to help: that must happen within the budget, and the job as
+it is must have the finding that the treatment mends. `all`: of those that have one.
 """
 
 from __future__ import annotations
@@ -62,6 +64,8 @@ class Trials:
     """The job that it helps, with the script edited."""
     same: list[str]
     breaks: list[str] | None = None
+    finding: str | None = None
+    """Code of the finding about the job that it helps; None: the doctor has none about it."""
 
 
 _UNUSED = ("--kept", "2000", "--width", "64", "--batch", "8", "--steps", "20000")
@@ -69,6 +73,7 @@ _SPLIT = ("--accumulate", "4", "--link", "4", "--width", "64", "--layers", "2", 
 _SAVES = ("--save-ms", "200", "--step-ms", "40")
 _CHAIN = ("--chain", "60", "--width", "512", "--batch", "256")
 _SLEEPS = ("--step-ms", "20")
+_GARBAGE = ("--garbage", "100000", *_SLEEPS)
 TRIALS = {
     "loader-workers": Trials(
         2,
@@ -76,6 +81,7 @@ TRIALS = {
         alone("--sample-ms", "5", "--workers", "2", "--persistent"),
         alone(*_SLEEPS),
         alone("--sample-ms", "5", "--alone"),
+        finding="input-bound",
     ),
     "loader-persistent": Trials(
         True,
@@ -89,24 +95,28 @@ TRIALS = {
         ranks("ddp_settings.py", *_UNUSED),
         ranks("ddp_settings.py", "--steps", "5000"),
         ranks("ddp_settings.py", "--find-unused", "--spare", "3", *_UNUSED),
+        finding="unused-parameter-scan",
     ),
     "ddp-no-sync": Trials(
         4,
         ranks("ddp_settings.py", *_SPLIT),
         ranks("ddp_settings.py", "--no-sync", *_SPLIT),
         ranks("ddp_settings.py", "--no-sync", "--fault", "forward", "--rank", "-1", *_SPLIT),
+        finding="accumulation-syncs",
     ),
     "gc-freeze": Trials(
         True,
-        alone("--garbage", "300000", *_SLEEPS),
-        alone("--garbage", "300000", "--freeze", *_SLEEPS),
+        alone(*_GARBAGE),
+        alone("--freeze", *_GARBAGE),
         alone(*_SLEEPS),
+        finding="gc-pauses",
     ),
     "threads": Trials(
         1,
         alone("--spawn", "--width", "256", "--layers", "8"),
         alone("--spawn", "--width", "256", "--layers", "8", "--threads", "1"),
         alone("--spawn", "--width", "256", "--layers", "8", "--threads", "1"),
+        finding="cpu-oversubscribed",
     ),
     "checkpoint-in-background": Trials(
         True,
@@ -114,6 +124,7 @@ TRIALS = {
         alone("--background", *_SAVES),
         alone(*_SLEEPS),
         alone("--check-file", *_SAVES),
+        finding="checkpoint-stall",
     ),
     "compile": Trials(
         True,
@@ -197,7 +208,8 @@ class _FoundError(Exception):
 
 
 def find_treatment(name: str) -> bool:
-    """Whether `treat` finds the treatment, which nothing names, within its budget."""
+    """Whether `treat` has the finding that the treatment mends, and finds the treatment, which
+    nothing names, within its budget."""
     _set_threads(name)
     treatment = JobTreatment(TRIALS[name].helps, private=False)
     began = time.monotonic()
@@ -218,12 +230,15 @@ def find_treatment(name: str) -> bool:
     report = treatment.read_report()
     is_found = is_found or (report is not None and name in report.kept)
     order = ", ".join(each.name for each in treatment.candidates)
-    codes = ", ".join(finding.code for finding in treatment.findings)
+    codes = [finding.code for finding in treatment.findings]
+    expected = TRIALS[name].finding
+    is_known = expected is None or expected in codes
     print(f"{name}: {'found' if is_found else 'NOT FOUND'} within {time.monotonic() - began:.0f} s")
-    print(f"    findings: {codes}; tries in this order: {order}")
+    missing = "" if is_known else f" WITHOUT {expected}"
+    print(f"    findings: {', '.join(codes)}{missing}; tries in this order: {order}")
     for outcome in () if report is None else report.outcomes:
-        print(f"    {_describe(describe_values(outcome.values), '', outcome)}")
-    return is_found
+        print(f"    {_describe(describe_values(outcome.values), '', outcome)}", flush=True)
+    return is_found and is_known
 
 
 def _set_threads(name: str) -> None:

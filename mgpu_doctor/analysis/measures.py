@@ -34,7 +34,7 @@ from mgpu_doctor.analysis.stacks.stack_sampling import (
     why_incomparable,
 )
 from mgpu_doctor.analysis.stalls.few_stalls import find_few_stalls
-from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls, find_stalls
+from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls, find_stalls, find_stalls_alone
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
 from mgpu_doctor.analysis.steps.host_bound import find_bounds, run_ahead
 from mgpu_doctor.analysis.steps.phase_shares import (
@@ -278,13 +278,13 @@ def _with_stacks(seen: Measures) -> Measures:
 
 def _with_structure(seen: Measures) -> Measures:
     """The measures with the structure of the job, and what else runs on its hosts."""
-    ranks = seen.case.ranks
+    case = seen.case
     return replace(
         seen,
-        structure=structure_of(ranks),
-        surroundings=surroundings(seen.case),
-        crowded=find_crowded(seen.case),
-        replicas=compare(ranks),
+        structure=structure_of(case.ranks),
+        surroundings=surroundings(case),
+        crowded=find_crowded(case),
+        replicas=compare(case.ranks),
     )
 
 
@@ -309,13 +309,13 @@ def _with_steps(seen: Measures) -> Measures:
     )
     if missing := untimed(ranks, LEAST_RECORDS):
         return replace(timed, missing=_not_device_timed(missing))
-    first = ranks[0]
-    ranks = tuple(on_one_clock(rank) for rank in ranks)
+    first, ranks = ranks[0], tuple(on_one_clock(rank) for rank in ranks)
     shares = phase_shares(ranks, INPUT)
     alone = replace(timed, coverage=coverage(ranks), input_shares=shares)
     if len(ranks) < 2 and (case.job.world_size or 1) - len(serving) < 2:
-        saved = max(shares.values()) if shares else None
-        return replace(alone, input_saved=saved, long_steps=long_steps_of(_whole(first)))
+        saved, stalls = max((shares or {}).values(), default=None), find_stalls_alone(ranks[0])
+        alone = replace(alone, long_steps=long_steps_of(_whole(first)))
+        return replace(alone, input_saved=saved, stalls=stalls)
     return _compared(alone, ranks)
 
 

@@ -1,13 +1,13 @@
 """Occasional stalls: on which rank, how often, how long, in which phase, and what they cost.
 
 What a probe saw itself (the garbage collector, a checkpoint, an evaluation) is reported by its cost
-alone. Compilations are no stalls of a rank: `recompilation` has them. A stall that nothing explains
-needs more: see `unexplained_stalls`.
+alone, also in a job of one rank. Compilations are no stalls of a rank: `recompilation` has them. A
+stall that nothing explains needs more: see `unexplained_stalls`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,8 +28,8 @@ from mgpu_doctor.analysis.stalls.unexplained_stalls import (
     measure_wait,
 )
 from mgpu_doctor.analysis.statistics.medians import median_of_others
-from mgpu_doctor.analysis.statistics.significance import period
-from mgpu_doctor.analysis.steps.step_alignment import Joined
+from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS, period
+from mgpu_doctor.analysis.steps.step_alignment import Joined, UnjoinableError, join
 from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution
 from mgpu_doctor.analysis.structure.load_imbalance import without_load
@@ -105,15 +105,7 @@ def find_stalls(
 ) -> tuple[Stalls, ...]:
     """Recurring stalls, the most expensive first; empty: none."""
     work = _work(joined, attribution)
-    named = {name: joined.phases[:, :, phase] for name, phase in PHASES_SEEN.items()}
-    seen = {
-        name: np.nan_to_num(seconds)
-        for name, seconds in {**named, "gc": joined.collecting}.items()
-        if (seconds > 0).any()
-    }
-    if "gc" in seen and joined.is_device_timed:  # the host may collect while the device works on
-        usual = np.nanmedian(work.own, axis=0)
-        seen["gc"] = np.minimum(seen["gc"], np.maximum(np.nan_to_num(work.own - usual), 0))
+    seen = _seconds_seen(work)
     rest = without_compiling(work.own, joined, ranks)
     found_stalls = []
     for name, seconds in seen.items():
@@ -133,6 +125,42 @@ def find_stalls(
     other = _unexplained(work, attribution, without_load(joined, rest))
     if other is not None and not any(_is_fringe(other, stalls) for stalls in explained):
         explained.append(other)
+    return _worth_reporting(explained)
+
+
+def find_stalls_alone(rank: Rank) -> tuple[Stalls, ...] | None:
+    """What the probe saw stop a job of one rank: checkpoints and the garbage collector. None: too
+    few of its steps are known. No other rank shows what else is unusual."""
+    try:
+        joined = join((rank,), fewest=1)
+    except UnjoinableError:
+        return None
+    if joined.is_sampled or len(joined.steps) < LEAST_STEPS:
+        return None
+    count = len(joined.steps)
+    work = _Work(joined, joined.wall, np.zeros(count, joined.wall.dtype), np.arange(count))
+    seen = _seconds_seen(work)
+    seen.pop("evaluation", None)
+    found_stalls = (_attributed(work, name, seconds) for name, seconds in seen.items())
+    return _worth_reporting(stalls for stalls in found_stalls if stalls is not None)
+
+
+def _seconds_seen(work: _Work) -> dict[str, Floats]:
+    """Name -> (T, R) seconds of what the probe timed itself, where there was any."""
+    joined = work.joined
+    named = {name: joined.phases[:, :, phase] for name, phase in PHASES_SEEN.items()}
+    seen = {
+        name: np.nan_to_num(seconds)
+        for name, seconds in {**named, "gc": joined.collecting}.items()
+        if (seconds > 0).any()
+    }
+    if "gc" in seen and joined.is_device_timed:  # the host may collect while the device works on
+        usual = np.nanmedian(work.own, axis=0)
+        seen["gc"] = np.minimum(seen["gc"], np.maximum(np.nan_to_num(work.own - usual), 0))
+    return seen
+
+
+def _worth_reporting(explained: Iterable[Stalls]) -> tuple[Stalls, ...]:
     recurring = [stalls for stalls in explained if stalls.saved >= WORTH]
     return tuple(sorted(recurring, key=lambda stalls: -stalls.saved))
 
@@ -200,7 +228,7 @@ def _attributed(work: _Work, name: str, seconds: Floats) -> Stalls | None:
         since=work.since(steps),
         compared=len(work.known),
         total=float(totals.max()),
-        running=_running(work.joined, at, who, lengths),
+        running=None if name == "gc" else _running(work.joined, at, who, lengths),
     )
 
 
@@ -269,7 +297,10 @@ def _described(work: _Work, rest: Floats, series: StallSeries, phase: str, waits
 
 
 def _running(joined: Joined, rows: Ints, columns: Ints, seconds: Floats) -> float | None:
-    """Share of the stalls in which the main thread was on a CPU."""
+    """Share of the stalls in which the main thread was on a CPU; None: not measured, or stalls are
+    so many that no other steps show how long it is on a CPU without."""
+    if 2 * len(rows) > len(joined.steps):
+        return None
     mine = joined.running[:, np.unique(columns)]
     if np.isnan(mine).all(axis=0).any():
         return None

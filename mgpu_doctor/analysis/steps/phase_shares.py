@@ -46,9 +46,9 @@ def step_seconds(ranks: Sequence[Rank]) -> float | None:
 
 
 def coverage(ranks: Sequence[Rank]) -> float | None:
-    """Share, 0..1, of the ranks' wall time after warm-up that phases other than `other` explain.
-    Time between the end of a step and the begin of the next counts as unexplained. None if no rank
-    has a step."""
+    """Share, 0..1, of the ranks' wall time after warm-up that phases other than `other`, and the
+    garbage collector outside them, explain. Time between the end of a step and the begin of the
+    next counts as unexplained. None if no rank has a step."""
     parts = [_seconds(rank.steps) for rank in ranks]
     wall = sum(part[1] for part in parts)
     return min(1.0, sum(part[0] for part in parts) / wall) if wall > 0 else None
@@ -66,7 +66,8 @@ def _seconds(records: Records) -> tuple[float, float]:
     between = np.maximum(end[1:] - wall[1:] - end[:-1], 0)
     between[records["flags"][1:] & DEVICE_TIMED != 0] = 0  # the host's end, the device's wall time
     next_to = records["seq"][1:] - records["seq"][:-1] == 1
-    explained = phases.sum() - phases[OTHER]
+    collected = min(float(np.nansum(records["gc_s"])), float(phases[OTHER]))
+    explained = phases.sum() - phases[OTHER] + collected
     if not next_to.all():
         between = between[next_to]
     return float(explained), float(wall.sum() + between.sum()) * 1e-9

@@ -131,8 +131,9 @@ def _unknown_where_zero(values: Floats) -> Floats:
     return np.broadcast_to(known, values.shape)
 
 
-def join(ranks: Sequence[Rank], *, least: int = 1) -> Joined:
-    """Joins the records of `ranks` that hold at least `least` steps after warm-up.
+def join(ranks: Sequence[Rank], *, least: int = 1, fewest: int = 2) -> Joined:
+    """Joins the records of `ranks` that hold at least `least` steps after warm-up, and are at least
+    `fewest` ranks.
 
     Uses the default group's collective sequence number, which is equal on all ranks at the end of
     the same step of a data-parallel job. If it is unknown or does not match (point-to-point
@@ -141,9 +142,10 @@ def join(ranks: Sequence[Rank], *, least: int = 1) -> Joined:
     """
     named = {rank.rank: rank for rank in ranks if rank.rank is not None}
     enough = {number: rank for number, rank in named.items() if len(rank.steps) >= least}
-    if len(enough) < 2:
+    if len(enough) < fewest:
         raise UnjoinableError(
-            f"{len(enough)} of {len(ranks)} ranks recorded at least {least} steps; two are needed",
+            f"{len(enough)} of {len(ranks)} ranks recorded at least {least} steps; {fewest} are "
+            "needed",
             Gap.FEW_STEPS,
         )
     left_out = tuple(sorted(set(named) - set(enough)))

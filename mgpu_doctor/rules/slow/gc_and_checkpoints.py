@@ -29,12 +29,12 @@ FULL = 2
 
 def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for stalls in of_phases(measures, ("gc",), limits["cost"]):
-        everywhere = len(stalls.ranks) > 1
-        waits = (
-            "the ranks stop in different steps, and all others wait each time"
-            if everywhere
-            else "the other ranks wait each time"
-        )
+        if measures.joined is None:
+            waits = "the training waits each time"
+        elif len(stalls.ranks) > 1:
+            waits = "the ranks stop in different steps, and all others wait each time"
+        else:
+            waits = "the other ranks wait each time"
         yield finding(
             measures,
             stalls,
@@ -87,9 +87,9 @@ def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 "On every rank, `import torch.distributed.checkpoint as dcp`; to save, "
                 "`if pending is not None: pending.result()`, then `pending = "
                 'dcp.async_save({"model": model, "optimizer": optimizer}, '
-                'checkpoint_id=f"checkpoints/{step}")`. This needs a process group with a CPU '
-                'backend (`init_process_group("cpu:gloo,cuda:nccl")`) and host memory for one '
-                "copy.",
+                'checkpoint_id=f"checkpoints/{step}")`. This needs host memory for one copy and, '
+                "in a job of several ranks, a process group with a CPU backend "
+                '(`init_process_group("cpu:gloo,cuda:nccl")`).',
                 without(stalls, "saving, an upper bound: the copy still takes time"),
             ),
             *less_often(stalls, "Save", "`if step % {steps} == 0:` around the saving"),
@@ -110,13 +110,13 @@ def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
                     ),
                 )
             )
-        who = f"on {format_ranks(stalls.ranks)}" if alone else "on all ranks"
+        who = f" on {format_ranks(stalls.ranks)}" if alone else " on all ranks" if count > 1 else ""
         waits = "; the other ranks wait for it in their next collective" if alone else ""
         yield finding(
             measures,
             stalls,
             code="checkpoint-stall",
-            title=f"Saving a checkpoint {who} stops the training {when(measures, stalls)}, "
+            title=f"Saving a checkpoint{who} stops the training {when(measures, stalls)}, "
             f"{each_lasts(stalls)}",
             cause="The training loop is blocked until the checkpoint is "
             f"written{waits}.{busy(stalls)}",
@@ -129,7 +129,7 @@ RULES = (
     Rule(
         code="gc-pauses",
         family="slow",
-        summary="Python's garbage collector stops ranks in different steps, and all others wait.",
+        summary="Python's garbage collector stops the training, or one rank for which others wait.",
         measured="`gc.callbacks` time every collection. The cost is a what-if: the same steps "
         "without the collections. Not reported while the host runs ahead of a GPU.",
         thresholds=RECURS,

@@ -76,7 +76,7 @@ def finding(
 ) -> Finding:
     """The finding that all stall rules share. `severity`: None: by what the stalls cost."""
     compared = measures.joined.ranks if measures.joined else ()
-    mean = measures.joined.step_seconds if measures.joined else None
+    mean = measures.joined.step_seconds if measures.joined else measures.step_seconds
     return Finding(
         code=code,
         severity=severity or _severity(stalls),
@@ -85,7 +85,7 @@ def finding(
         cause=cause,
         culprits=tuple(culprit_of(measures, rank) for rank in stalls.ranks),
         victims=tuple(rank for rank in compared if rank not in stalls.ranks),
-        evidence=_evidence(stalls),
+        evidence=_evidence(stalls, "" if measures.joined is None else " of all ranks, compared"),
         since_step=stalls.since or 0,
         cost=Cost(stalls.saved, None if mean is None else stalls.saved * mean),
         fixes=fixes,
@@ -113,8 +113,8 @@ def _severity(stalls: Stalls) -> Severity:
     return Severity.WARNING if busy and stalls.saved >= MUCH else Severity.INFO
 
 
-def _evidence(stalls: Stalls) -> tuple[Evidence, ...]:
-    source = f"{stalls.compared} steps of all ranks, compared"
+def _evidence(stalls: Stalls, looked_at: str) -> tuple[Evidence, ...]:
+    source = f"{stalls.compared} steps{looked_at}"
     where = format_ranks(stalls.ranks)
     facts = [
         Evidence("stalls found", stalls.count, "times", None, source, where),

@@ -127,7 +127,7 @@ def test_a_rank_that_died_early_is_left_out() -> None:
 
 
 def test_one_rank_cannot_be_joined() -> None:
-    with pytest.raises(UnjoinableError, match="two are needed"):
+    with pytest.raises(UnjoinableError, match="2 are needed"):
         join(ranks_of(records(Synthetic(ranks=1))))
 
 

@@ -112,6 +112,31 @@ def test_collections_of_one_rank() -> None:
     )
 
 
+def test_collections_in_every_step_of_a_job_of_one_rank() -> None:
+    (finding,) = diagnose_warnings(collected(np.full((STEPS, 1), 0.03)))
+    assert (finding.code, [culprit.rank for culprit in finding.culprits]) == ("gc-pauses", [0])
+    assert finding.victims == ()
+    assert "other ranks" not in finding.cause
+    assert finding.cost.step_fraction == pytest.approx(0.03 / 0.06, rel=0.15)
+    assert finding.cost.seconds_per_step == pytest.approx(0.03, rel=0.05)
+
+
+def test_checkpoints_of_a_job_of_one_rank() -> None:
+    (finding,) = diagnose_warnings(stalled("checkpoint", 0, ranks=1))
+    assert (finding.code, finding.victims) == ("checkpoint-stall", ())
+    assert "a checkpoint stops the training every 20 steps, for 300 ms" in finding.title
+    assert [fix.id for fix in finding.fixes] == ["save-in-background", "less-often"]
+    assert finding.cost.seconds_per_step == pytest.approx(0.3 / 20, rel=0.15)
+
+
+@pytest.mark.parametrize("phase", ["other", "forward", "input", "evaluation"])
+def test_no_other_rank_shows_what_else_is_unusual(phase: str) -> None:
+    case = stalled(phase, 0, milliseconds=100, ranks=1)
+    assert not {"straggler-transient", "rank0-only-work", "checkpoint-stall"} & {
+        finding.code for finding in diagnose(case).findings
+    }
+
+
 def test_collections_that_are_asked_for_by_name() -> None:
     case = collected(now_and_then(2, 0))
     full = Event("gc", 1000.0, 20, 0.15, 2.0, "")
