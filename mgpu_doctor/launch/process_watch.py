@@ -111,7 +111,7 @@ class OtherTasks:
         self._family = Family(awaited=False)
 
     def list_pids(self) -> list[int]:
-        """Their pids now; empty if there are no such tasks, at the cost of one system call."""
+        """Their pids now; empty if there are no such tasks."""
         for task in list_tasks(self._recording):
             pid = find_task_process(self._recording, task) if task not in self._known else None
             if pid is not None:

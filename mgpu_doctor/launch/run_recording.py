@@ -180,7 +180,7 @@ class RunRecording:
         for empty in (
             part / layout.CONSOLE,
             boxes,
-            *([] if part == folder else [part]),
+            *([] if part == folder else [part, part.parent]),
             boxes.parent,
             boxes.parent.parent,
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.launch import node_parts
+from mgpu_doctor.launch import node_parts, run_recording
+from mgpu_doctor.launch.job_nodes import JobNodes
 from mgpu_doctor.launch.node_parts import (
     await_parts,
     find_lost_first,
@@ -138,3 +140,16 @@ def test_the_job_ended_as_its_first_failure_did(tmp_path: Path) -> None:
         "unfinished": {"d": "lost"},
         "unseen": {"host e": "no route"},
     }
+
+
+@pytest.mark.parametrize("task", [0, 1])
+def test_a_part_that_cannot_be_written_leaves_nothing(
+    task: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(run_recording, "write_json", refuse)
+    nodes = JobNodes("key", 1, 1, task == 0, 0, "1", task, 2)
+    assert run_recording.RunRecording.begin(tmp_path / "r", {}, nodes).folder is None
+    assert list((tmp_path / "r").iterdir()) == []
