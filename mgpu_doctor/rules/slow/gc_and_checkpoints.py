@@ -29,7 +29,8 @@ FULL = 2
 
 def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for stalls in of_phases(measures, ("gc",), limits["cost"]):
-        if measures.joined is None:
+        several = measures.joined is not None
+        if not several:
             waits = "the training waits each time"
         elif len(stalls.ranks) > 1:
             waits = "the ranks stop in different steps, and all others wait each time"
@@ -39,7 +40,8 @@ def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
             measures,
             stalls,
             code="gc-pauses",
-            title=f"Python's garbage collector stops {format_ranks(stalls.ranks)} "
+            title=f"Python's garbage collector stops "
+            f"{format_ranks(stalls.ranks) if several else 'the training'} "
             f"{when(measures, stalls)}, for {format_seconds(stalls.seconds)} each time",
             cause=f"The collector scans all objects in the process (data sets of Python objects, "
             f"caches, the modules themselves); {waits}.{_generations(measures)}",
@@ -53,10 +55,11 @@ def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 ),
                 Fix(
                     "gc-together",
-                    "Collect only young objects, in the same step on all ranks",
+                    "Collect only young objects"
+                    f"{', in the same step on all ranks' if several else ', now and then'}",
                     "Call `gc.disable()` before the loop and `if step % 500 == 0: gc.collect(1)` "
-                    "in it, on every rank. Garbage in reference cycles lives longer: watch the "
-                    "process's memory, and collect more often if it grows.",
+                    f"in it{', on every rank' if several else ''}. Garbage in reference cycles "
+                    "lives longer: watch the process's memory, and collect more often if it grows.",
                     without(stalls, "collections, an upper bound: one in 500 steps remains"),
                 ),
             ),

@@ -113,7 +113,9 @@ def test_collections_of_one_rank() -> None:
 
 
 def test_collections_in_every_step_of_a_job_of_one_rank() -> None:
-    (finding,) = diagnose_warnings(collected(np.full((STEPS, 1), 0.03)))
+    """They are not unexplained time, too."""
+    (finding,) = diagnose(collected(np.full((STEPS, 1), 0.03))).findings
+    assert "stops the training every step" in finding.title
     assert (finding.code, [culprit.rank for culprit in finding.culprits]) == ("gc-pauses", [0])
     assert finding.victims == ()
     assert "other ranks" not in finding.cause
