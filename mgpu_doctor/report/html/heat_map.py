@@ -23,6 +23,9 @@ HIGHEST = 360
 """Pixels of the highest map; a row has between 2 and 18 of them."""
 LINE = 12
 """Pixels between two names of rows, at least."""
+BAND = 180
+"""Pixels of the map that a printer keeps on one page. An image is never divided, so a higher map
+would leave a part of the page before it empty."""
 NAME_WIDTH, LONGEST_NAME = 110, 16
 """Pixels and characters of a row's name."""
 SLOW, FAST, GAP = (0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2), (0x80, 0x80, 0x80)
@@ -39,15 +42,16 @@ def heat_section(ranks: Sequence[Rank], culprits: frozenset[int]) -> str:
     if drawn is None:
         return ""
     height = max(2, min(18, HIGHEST // drawn.rows))
-    data = base64.b64encode(drawn.png).decode()
+    named = -(-LINE // height)  # rows to a name; a band holds whole ones
+    rows = BAND // height // named * named
+    bands = (slice(top, min(top + rows, drawn.rows)) for top in range(0, drawn.rows, rows))
     several = (
         f" ({drawn.ranks_a_row} ranks a row: the slowest shows)" if drawn.ranks_a_row > 1 else ""
     )
     return (
         "<h2>Own work, ranks by steps</h2>\n"
-        f'<div class="heatmap">{_names(ranks, drawn, height, culprits)}'
-        f'<img class="heat" height="{height * drawn.rows}" src="data:image/png;base64,{data}" '
-        'alt="Ranks by steps: how long each rank worked, against the median of the ranks">'
+        '<div class="heatmap">'
+        f"{''.join(_band(ranks, drawn, band, height, culprits) for band in bands)}"
         f'<span></span><p class="ends soft small"><span>step {drawn.first_step}</span>'
         f"<span>step {drawn.last_step}</span></p></div>\n"
         f'<p class="soft small">A row is a rank{several}. Orange: its own work takes longer than '
@@ -55,7 +59,22 @@ def heat_section(ranks: Sequence[Rank], culprits: frozenset[int]) -> str:
     )
 
 
-def _names(ranks: Sequence[Rank], drawn: HeatMap, height: int, culprits: frozenset[int]) -> str:
+def _band(
+    ranks: Sequence[Rank], drawn: HeatMap, band: slice, height: int, culprits: frozenset[int]
+) -> str:
+    """Returns some rows of the map with their names."""
+    data = base64.b64encode(write_png(drawn.pixels[band])).decode()
+    return (
+        f"{_names(ranks, drawn, band, height, culprits)}"
+        f'<img class="heat" height="{height * (band.stop - band.start)}" '
+        f'src="data:image/png;base64,{data}" '
+        'alt="Ranks by steps: how long each rank worked, against the median of the ranks">'
+    )
+
+
+def _names(
+    ranks: Sequence[Rank], drawn: HeatMap, band: slice, height: int, culprits: frozenset[int]
+) -> str:
     """Returns the names of rows, as many as there is room for; culprits' always."""
     on_hosts = len({rank.host for rank in ranks}) > 1
     rows = [
@@ -64,31 +83,35 @@ def _names(ranks: Sequence[Rank], drawn: HeatMap, height: int, culprits: frozens
     guilty = {i for i, row in enumerate(rows) if any(rank.rank in culprits for rank in row)}
     every = -(-LINE // height)
     others = {
-        i for i in range(0, len(rows), every) if not guilty & {*range(i - every + 1, i + every)}
+        i
+        for i in range(every // 2, len(rows), every)
+        if not guilty & {*range(i - every + 1, i + every)}
     }
     names = []
-    for i in sorted(guilty | others):
+    for i in sorted(i for i in guilty | others if band.start <= i < band.stop):
         numbers = [UNKNOWN if rank.rank is None else str(rank.rank) for rank in rows[i]]
         name = numbers[0] if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
         if on_hosts and drawn.ranks_a_row == 1:
             name = f"{text.cut(text.line(rows[i][0].host), LONGEST_NAME - 1 - len(name))} {name}"
         kind, mark = (' class="guilty"', "▸ ") if i in guilty else ("", "")
-        x, y = NAME_WIDTH - 6, i * height + height / 2
+        x, y = NAME_WIDTH - 6, (i - band.start) * height + height / 2
         names.append(f'<text{kind} x="{x}" y="{y:g}">{mark}{escape(name)}</text>')
-    size = f'width="{NAME_WIDTH}" height="{height * drawn.rows}"'
+    size = f'width="{NAME_WIDTH}" height="{height * (band.stop - band.start)}"'
     return f'<svg class="rows" {size} aria-hidden="true">{"".join(names)}</svg>'
 
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """A map as a PNG file, a pixel per row and column."""
+    """A map in RGBA, a pixel per row and column."""
 
-    png: bytes
-    rows: int
-    columns: int
+    pixels: npt.NDArray[np.uint8]
     ranks_a_row: int
     first_step: int
     last_step: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.pixels)
 
 
 def heat_map(ranks: Sequence[Rank]) -> HeatMap | None:
@@ -107,9 +130,7 @@ def heat_map(ranks: Sequence[Rank]) -> HeatMap | None:
     grid = np.stack(
         [_slowest(lines[i : i + ranks_per_row]) for i in range(0, len(lines), ranks_per_row)]
     )
-    return HeatMap(
-        _png(_pixels(_against_median(grid))), len(grid), columns, ranks_per_row, first, last
-    )
+    return HeatMap(_pixels(_against_median(grid)), ranks_per_row, first, last)
 
 
 def _own_seconds(rank: Rank) -> Grid:
@@ -158,7 +179,7 @@ def _pixels(ratio: Grid) -> npt.NDArray[np.uint8]:
     return pixels
 
 
-def _png(pixels: npt.NDArray[np.uint8]) -> bytes:
+def write_png(pixels: npt.NDArray[np.uint8]) -> bytes:
     """Returns a PNG file (W3C, third edition): signature, header, one data chunk, end."""
     height, width = pixels.shape[:2]
     filtered = np.zeros((height, 1 + width * 4), np.uint8)

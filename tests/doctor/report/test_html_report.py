@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.report import html
-from mgpu_doctor.report.html.heat_map import ROWS, heat_map
+from mgpu_doctor.report.html.heat_map import BAND, ROWS, heat_map, heat_section, write_png
 from mgpu_doctor.report.html.page import SCRIPT
 from tests.support import diagnoses
 
@@ -130,7 +130,7 @@ def decode(png: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
 def test_the_heat_map_shows_the_slow_rank_alone() -> None:
     drawn = heat_map(diagnoses.straggler().case.ranks)
     assert drawn is not None
-    pixels = decode(drawn.png)
+    pixels = decode(write_png(drawn.pixels))
     assert pixels.shape == (4, 240, 4)
     assert (pixels[2, :, 3] > 150).all()
     assert (pixels[2, :, 0] > pixels[2, :, 2]).all(), "orange: slower"
@@ -142,7 +142,7 @@ def test_the_heat_map_shows_what_is_missing_as_missing() -> None:
     ranks[1] = replace(ranks[1], steps=ranks[1].steps[:200])
     drawn = heat_map(ranks)
     assert drawn is not None
-    pixels = decode(drawn.png)
+    pixels = decode(write_png(drawn.pixels))
     assert not pixels[1, :120, 3].any()
     assert (pixels[1, 121:] == (128, 128, 128, 60)).all()
 
@@ -151,9 +151,17 @@ def test_the_heat_map_is_bounded_and_keeps_the_one_slow_rank() -> None:
     drawn = heat_map(diagnoses.straggler(1000, 501).case.ranks)
     assert drawn is not None
     assert drawn.rows <= ROWS
-    assert len(drawn.png) < 20_000
-    pixels = decode(drawn.png)
+    assert len(write_png(drawn.pixels)) < 20_000
+    pixels = decode(write_png(drawn.pixels))
     assert np.flatnonzero(pixels[:, 0, 3] > 150).tolist() == [501 // drawn.ranks_a_row]
+
+
+def test_a_high_heat_map_is_in_images_that_fit_on_a_page() -> None:
+    section = heat_section(diagnoses.straggler(512, 77).case.ranks, frozenset({77}))
+    heights = [int(height) for height in re.findall(r'class="heat" height="(\d+)"', section)]
+    assert (len(heights), sum(heights)) == (3, 512)
+    assert max(heights) <= BAND
+    assert section.count('class="guilty"') == 1
 
 
 def test_no_heat_map_of_nothing() -> None:
