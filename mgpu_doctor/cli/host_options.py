@@ -23,7 +23,7 @@ HOSTS_OPTION = click.option(
     help="Hosts of a job, by the names that `ssh` knows. Nothing needs to be installed on them but "
     "Python 3.10 or newer.",
 )
-_SLURM = click.option("--slurm", metavar="JOBID", help="A Slurm job: its nodes, over `srun`.")
+SLURM_OPTION = click.option("--slurm", metavar="JOBID", help="A Slurm job: its nodes, over `srun`.")
 
 _K8S = click.option(
     "--k8s",
@@ -52,12 +52,13 @@ class HostsRequest:
     value: str
     namespace: str | None = None
 
-    def find(self) -> tuple[tuple[str, ...], Engine]:
-        """The hosts, each once, and how to reach them. Raises DoctorError."""
+    def find(self, *, whole: bool = False) -> tuple[tuple[str, ...], Engine]:
+        """The hosts, each once, and how to reach them. `whole`: so that a command has all that the
+        job has of its host, GPUs too. Raises DoctorError."""
         if self.option == "--slurm":
             from mgpu_doctor.cluster.slurm_nodes import find_nodes
 
-            return find_nodes(self.value)
+            return find_nodes(self.value, whole=whole)
         if self.option == "--k8s":
             from mgpu_doctor.cluster.kubernetes_pods import find_pods
 
@@ -69,6 +70,19 @@ class HostsRequest:
         from mgpu_doctor.cluster.openssh import parse_hosts
 
         return parse_hosts(self.value)
+
+
+def choose_request(
+    given: Mapping[str, str | None], namespace: str | None = None
+) -> HostsRequest | None:
+    """The request of the only option that has a value; None if none has."""
+    chosen = [
+        HostsRequest(name, value, namespace) for name, value in given.items() if value is not None
+    ]
+    if len(chosen) > 1:
+        names = " and ".join(request.option for request in chosen)
+        exit_with(WRONG_USAGE, f"{names} cannot be combined: one job has one engine.")
+    return chosen[0] if chosen else None
 
 
 def host_options(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,19 +99,12 @@ def host_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         **others: Any,
     ) -> Any:
         given = {"--hosts": hosts, "--slurm": slurm, "--k8s": k8s, "--ray": ray}
-        chosen = [
-            HostsRequest(name, value, namespace)
-            for name, value in given.items()
-            if value is not None
-        ]
-        if len(chosen) > 1:
-            names = " and ".join(request.option for request in chosen)
-            exit_with(WRONG_USAGE, f"{names} cannot be combined: one job has one engine.")
+        request = choose_request(given, namespace)
         if namespace is not None and k8s is None:
             exit_with(WRONG_USAGE, "--namespace needs --k8s SELECTOR.")
-        return verb(*args, hosts=chosen[0] if chosen else None, **others)
+        return verb(*args, hosts=request, **others)
 
-    for option in (_RAY, _NAMESPACE, _K8S, _SLURM, HOSTS_OPTION):
+    for option in (_RAY, _NAMESPACE, _K8S, SLURM_OPTION, HOSTS_OPTION):
         with_hosts = option(with_hosts)
     return with_hosts
 

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from mgpu_doctor.cli.host_options import HOSTS_OPTION, HostsRequest
+from mgpu_doctor.cli.host_options import HOSTS_OPTION, SLURM_OPTION, choose_request
 from mgpu_doctor.cli.options import Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -18,10 +18,13 @@ from mgpu_doctor.cli.terminal_output import (
 )
 
 OFF = 1
+MOST_HOSTS = 512
+"""Each takes a process here, of ssh or srun. A choice."""
 
 
 @click.command(cls=Verb)
 @HOSTS_OPTION
+@SLURM_OPTION
 @click.option(
     "--pairs",
     is_flag=True,
@@ -43,6 +46,7 @@ OFF = 1
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def preflight(
     hosts: str | None,
+    slurm: str | None,
     data: str | None,
     interface: str | None,
     python: str | None,
@@ -61,19 +65,25 @@ def preflight(
       mgpu-doctor preflight
       mgpu-doctor preflight --hosts node1,node2,node3
       mgpu-doctor preflight --hosts node1,node2 --pairs --interface ib0
+      mgpu-doctor preflight --slurm 4711
       mgpu-doctor preflight --data /data/imagenet --json
     """
     from mgpu_doctor.check import check_report, preflight_verdicts
     from mgpu_doctor.check.preflight_channel import ThisMachine
     from mgpu_doctor.check.preflight_session import Options, run_preflight
 
-    if pairs and hosts is None:
-        exit_with(WRONG_USAGE, "--pairs needs --hosts.")
+    request = choose_request({"--hosts": hosts, "--slurm": slurm})
+    if pairs and request is None:
+        exit_with(WRONG_USAGE, "--pairs needs --hosts or --slurm.")
     names, engine = (
-        (("this machine",), ThisMachine())
-        if hosts is None
-        else HostsRequest("--hosts", hosts).find()
+        (("this machine",), ThisMachine()) if request is None else request.find(whole=True)
     )
+    if len(names) > MOST_HOSTS:
+        exit_with(
+            WRONG_USAGE,
+            f"{len(names):,} hosts take as many processes here, and {MOST_HOSTS} is the most: name "
+            "some of them with --hosts.",
+        )
     options = Options(pairs=pairs, data=data, interface=interface, python=python)
     with progress_line() as report_progress:
         tests = run_preflight(names, engine, options, report_progress)

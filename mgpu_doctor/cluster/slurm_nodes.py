@@ -25,8 +25,10 @@ starts and joins. A choice: each srun is a process here and a step for the contr
 OPTIONS = (
     "--overlap",  # it would wait for the job's own steps to end
     f"--immediate={SECONDS_TO_START}",
-    *("--ntasks-per-node=1", "--cpus-per-task=1", "--gres=none", "--mpi=none", "--chdir=/"),
+    *("--ntasks-per-node=1", "--mpi=none", "--chdir=/"),
 )
+LEAST = ("--cpus-per-task=1", "--gres=none")
+"""Without these, a step has all the cores and GPUs of the job (srun, `--exact` and `--gres`)."""
 OF_STEP = (
     *("--label", "--input=all"),
     *("--no-kill", "--kill-on-bad-exit=0", "--wait=0"),  # a node that fails leaves the others alone
@@ -44,13 +46,15 @@ _RUNS = ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING", "STAGE_OU
 
 
 class Slurm:
-    """`--slurm`: the nodes of the job with this number."""
+    """`--slurm`: the nodes of the job with this number. `whole`: commands have all its cores and
+    GPUs."""
 
     name = "srun"
     most_alone = MOST_ALONE
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, *, whole: bool = False) -> None:
         self._job = job
+        self._options = OPTIONS if whole else (*OPTIONS, *LEAST)
 
     def command(self, host: str, remote: str) -> list[str]:
         return ["srun", *self._place(host), "/bin/sh", "-c", remote]
@@ -61,7 +65,7 @@ class Slurm:
 
     def _place(self, *hosts: str) -> tuple[str, ...]:
         where = f"--jobid={self._job}", f"--nodelist={','.join(hosts)}"
-        return *where, f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", *OPTIONS
+        return *where, f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", *self._options
 
     def describe_trial(self, host: str) -> str:
         return f"srun --overlap --jobid={self._job} --nodelist={host} --nodes=1 --ntasks=1 true"
@@ -93,7 +97,7 @@ _REMEDIES = (
 )
 
 
-def find_nodes(job: str) -> tuple[tuple[str, ...], Slurm]:
+def find_nodes(job: str, *, whole: bool = False) -> tuple[tuple[str, ...], Slurm]:
     """The nodes of a running job, in Slurm's order, and how to reach them. Raises DoctorError."""
     if not _JOB.fullmatch(job):
         sentence = f"{job!r} is no number of a Slurm job: take it from `squeue --me`."
@@ -101,7 +105,7 @@ def find_nodes(job: str) -> tuple[tuple[str, ...], Slurm]:
     form = "--format=%A|%i|%T|%N"
     shown = run_listing(("squeue", "--noheader", "--states=all", f"--jobs={job}", form), _WHERE)
     number, nodes = _choose_job(job, shown)
-    return expand_nodes(nodes, job), Slurm(number)
+    return expand_nodes(nodes, job), Slurm(number, whole=whole)
 
 
 def count_nodes(environment: Mapping[str, str]) -> int:

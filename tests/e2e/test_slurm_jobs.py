@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 import subprocess
 import sys
@@ -141,6 +143,27 @@ def test_the_ranks_of_all_nodes_trace_the_same_steps(
     assert [(one.rank, one.host) for one in traces] == [*enumerate(NODES)]
     assert len(steps[0]) == 12
     assert steps[0] == steps[1]
+
+
+def test_its_nodes_can_be_tested(job: str) -> None:
+    """With all their cores, although a rank uses one of them."""
+    command = (sys.executable, "-m", "mgpu_doctor", "preflight", "--slurm", job)
+    done = subprocess.run(
+        (*command, "--pairs", "--python", "none", "--json"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    assert [(host["name"], host["trouble"]) for host in found["hosts"]] == [
+        (node, None) for node in NODES
+    ]
+    assert {host["cores"] for host in found["hosts"]} == {len(os.sched_getaffinity(0))}
+    (link,) = found["links"]
+    assert (link["source"], link["target"]) == NODES
+    until(lambda: len(_run("squeue", "--noheader", "--steps").splitlines()) == 1, 60)
 
 
 def test_a_verb_within_the_job_proposes_it(job: str) -> None:

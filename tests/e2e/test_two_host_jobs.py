@@ -115,7 +115,7 @@ def watch(
         have_taken(10)
         go_on(healthy)
         break_it(fleet)
-        more = 45
+        more = 40
         for _ in range(LOOKS):  # one may come too early to be certain
             have_taken(count_steps() + more)
             go_on(2.0)
@@ -179,7 +179,7 @@ def test_a_slow_host(hosts: SshHosts, tmp_path: Path) -> None:
 
         def limit(fleet: Fleet) -> None:
             pids = [boxes_of(fleet)[rank].identity.pid for rank in (2, 3)]
-            stack.enter_context(cpu_quota(hosts, "node-b", 0.1, pids))
+            stack.enter_context(cpu_quota(hosts, "node-b", 0.05, pids))
 
         end, options = ending(tmp_path)
         job = plain(hosts, "plain_ddp.py", *options, *STEADY)
@@ -263,10 +263,7 @@ def test_a_host_that_never_joins(
         live = json.loads(done.stdout or "{}")
         return done.exit_code == 1
 
-    with (
-        launched(hosts, tmp_path, {"node-a": job["node-a"]}),
-        Fleet(NAMES, OpenSsh(), 0.25) as fleet,
-    ):
+    with launched(hosts, tmp_path, job), Fleet(NAMES, OpenSsh(), 0.25) as fleet:
         polled(fleet, lambda: len(boxes_of(fleet)) == 2, 90)
         polled(fleet, is_named, 60)
         (one,) = fleet.jobs

@@ -23,8 +23,9 @@ WRONG_CLOCK = CLUSTER / "wrong_clock.c"
 KEPT = Path(__file__).parents[2] / ".venv" / "openssh-server"
 GROUPS = Path("/sys/fs/cgroup/cpu")
 """Control groups, version 1, with CPU quotas."""
-QUOTA_PERIOD = 10_000
-"""Microseconds. The kernel's own, ten times as long, is longer than a step of small models."""
+QUOTA_PERIOD = 50_000
+"""Microseconds. Steps of small models take several of these if little of each is theirs, and on a
+busy machine waiting for a core is still the lesser part of it."""
 NETWORK = "10.213.77"
 SSHD = """\
 Port 22

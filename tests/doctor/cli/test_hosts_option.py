@@ -125,6 +125,7 @@ def test_without_ssh(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("export", "--hosts", "a", "--csv", "steps.csv"),
         ("export", "--serve", "--hosts", "a", "latest"),
         ("preflight", "--pairs"),
+        ("preflight", "--hosts", "a", "--slurm", "4711"),
         ("top", "--hosts", "a", "--replay", "latest", "--once"),
         ("top", "--hosts", "a", "--", "python", "train.py"),
     ],

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mgpu_probes.inprocess import layout
 from mgpu_probes.outside.node.channel_frames import (
+    LINE_END,
     MAGIC,
     MOST_BANNER,
     MOST_FRAME,
@@ -45,7 +46,7 @@ def files_below(folder: Path) -> set[str]:
 
 @given(st.lists(st.binary(max_size=40), max_size=5), st.integers(1, 9))
 def test_frames_arrive_whatever_their_pieces(bodies: list[bytes], size: int) -> None:
-    data = b"motd\n" + MAGIC + b"".join(pack_frame("tick", body) for body in bodies)
+    data = b"motd\n" + MAGIC + b"".join(pack_frame("tick", body) + LINE_END for body in bodies)
     splitter = FrameSplitter()
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
     assert [frame.body for piece in pieces for frame in splitter.feed(piece)] == bodies

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.cluster.slurm_nodes import Slurm, find_nodes
+from mgpu_doctor.cluster.slurm_nodes import LEAST, Slurm, find_nodes
 from mgpu_doctor.errors import DoctorError
 
 SQUEUE = "#!/bin/sh\nprintf '%s' '{out}'\nprintf '%s' '{error}' >&2\nexit {code}\n"
@@ -38,7 +38,10 @@ def test_the_nodes_are_listed_and_reached_by_the_jobs_own_number(commands: Path)
     command = engine.command("gpu02", "exec sh")
     assert command[:3] == ["srun", "--jobid=4712", "--nodelist=gpu02"]
     assert "--overlap" in command
+    assert "--gres=none" in command
     assert command[-3:] == ["/bin/sh", "-c", "exec sh"]
+    _, whole = find_nodes("4711_3", whole=True)
+    assert {*command} - {*whole.command("gpu02", "exec sh")} == {*LEAST}
 
 
 @pytest.mark.parametrize(

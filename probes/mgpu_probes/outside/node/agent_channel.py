@@ -18,6 +18,8 @@ import threading
 import time
 from typing import Any
 
+from mgpu_probes.outside.node.channel_frames import LINE_END
+
 Json = dict[str, Any]
 AT_ONCE = 1 << 16
 LINE = 720
@@ -72,7 +74,9 @@ class AgentChannel:
     def flush(self) -> None:
         """Sends all of it; a reader that takes no more makes the agent wait, and nobody else."""
         data, self._waiting = bytes(self._waiting), bytearray()
-        view = memoryview(data if self._name is None else to_lines(data))
+        if not data:
+            return
+        view = memoryview(data + LINE_END if self._name is None else to_lines(data))
         try:
             while view:
                 view = view[os.write(self._out, view) :]

@@ -2,7 +2,8 @@
 
 A frame: the length of its rest (u32), the length of its head (u16), its head (a JSON object whose
 `kind` names it), its body (bytes). Numbers are little-endian. The stream begins with `MAGIC`: what
-a login shell prints before it is skipped. Both sides use this module."""
+a login shell prints before it is skipped. `LINE_END` between frames is skipped, too. Both sides use
+this module."""
 
 from __future__ import annotations
 
@@ -12,6 +13,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 MAGIC = b"\0mgpu-doctor agent 1\n"
+LINE_END = b"\n" * 4
+"""After the last frame that is sent at a time: srun keeps what ends in the middle of a line. As a
+length it is longer than any frame."""
 MOST_BANNER = 1 << 16
 """Bytes that a login shell may print before the first frame."""
 MOST_FRAME = 1 << 20
@@ -20,6 +24,7 @@ MOST_BODY = 1 << 19
 """Bytes of a body that the agent fills: large data is sent in several frames."""
 _LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<H")
+(_NO_FRAME,) = _LENGTH.unpack(LINE_END)
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -70,6 +75,9 @@ class FrameSplitter:
         try:
             while len(self._buffer) - used >= _LENGTH.size:
                 (length,) = _LENGTH.unpack_from(self._buffer, used)
+                if length == _NO_FRAME:
+                    used += _LENGTH.size
+                    continue
                 if not _HEAD.size <= length <= MOST_FRAME:
                     raise BadStream(f"it announces a frame of {length} bytes")
                 first = used + _LENGTH.size
