@@ -27,7 +27,7 @@ from tests.support.gathered_fleets import STEPS, boxes_of, diagnose_hosts, polle
 from tests.support.jobs import JOBS, alone, until
 from tests.support.ssh_hosts import SshHosts, can_have_namespaces, ssh_hosts
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ssh_hosts")]
 
 NAMES = ("node-a", "node-b")
 ROOT = Path(__file__).parents[2]
@@ -114,6 +114,7 @@ def test_the_ranks_of_both_hosts_trace_the_same_steps(hosts: SshHosts) -> None:
     assert not list(hosts.bin.parent.glob("node-*/**/*.trace.json"))
 
 
+@pytest.mark.untimed
 def test_hosts_that_cannot_be_reached_are_listed_with_the_reason(hosts: SshHosts) -> None:
     hosts.make_key("other_key")
     hosts.write("other_hosts", f"changed {hosts.make_key('other_host')}")
@@ -129,6 +130,7 @@ def test_hosts_that_cannot_be_reached_are_listed_with_the_reason(hosts: SshHosts
     assert "host node-a" not in reasons
 
 
+@pytest.mark.untimed
 def test_half_of_a_job_accuses_nobody(hosts: SshHosts) -> None:
     hosts.add_alias("gone", "node-b", port=2)
     for other, name in (("node-a", "gone"), ("node-b", "refused")):
@@ -201,6 +203,7 @@ def test_a_reader_that_is_killed_costs_nothing(hosts: SshHosts) -> None:
         assert_trained(fleet, begin, end)
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize("seconds", [8, 45])
 def test_a_link_that_was_down_costs_nothing(hosts: SshHosts, seconds: int) -> None:
     with Fleet(NAMES, OpenSsh(), 0.1) as fleet:
@@ -217,6 +220,7 @@ def test_a_link_that_was_down_costs_nothing(hosts: SshHosts, seconds: int) -> No
         assert_whole(fleet)
 
 
+@pytest.mark.untimed
 def test_a_killed_rank_is_dead_on_its_host(hosts: SshHosts) -> None:
     with Fleet(NAMES, OpenSsh(), 0.1) as fleet:
         polled(fleet, lambda: all(state.link is Link.LIVE for state in fleet.states()))
@@ -232,6 +236,7 @@ def test_a_killed_rank_is_dead_on_its_host(hosts: SshHosts) -> None:
     assert [(one.rank, one.host) for one in first.culprits] == [(1, "node-b")]
 
 
+@pytest.mark.untimed
 def test_a_hang_is_explained_by_the_stacks_of_both_hosts(hosts: SshHosts, tmp_path: Path) -> None:
     """Of a second job, after the first one has ended."""
     address = hosts.address("node-a")
