@@ -230,6 +230,7 @@ def test_a_link_that_becomes_slow(hosts: SshHosts, tmp_path: Path, kind: str) ->
         assert ("a round trip takes" if kind == "delay" else "/s arrive from node-b") in title
 
 
+@pytest.mark.untimed
 def test_a_hang_where_a_clock_is_wrong(hosts: SshHosts, tmp_path: Path) -> None:
     hosts.set_clock("node-b", 3600.0)
     mark = tmp_path / "mark"
@@ -248,6 +249,7 @@ def test_a_hang_where_a_clock_is_wrong(hosts: SshHosts, tmp_path: Path) -> None:
         assert "sleep_in_own_code" in first["title"]
 
 
+@pytest.mark.untimed
 def test_a_host_that_never_joins(
     hosts: SshHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +279,7 @@ def test_a_host_that_never_joins(
         assert title.startswith("Host node-b never joined")
 
 
+@pytest.mark.untimed
 def test_a_host_on_which_nobody_started_the_job(hosts: SshHosts, tmp_path: Path) -> None:
     command = (sys.executable, "-m", "mgpu_doctor", "diagnose", "--hosts", ",".join(NAMES))
     said = ""
