@@ -208,10 +208,10 @@ LEAST_REST = 50.0
 """Sleeps this many times as long as a scan took: at most 2 % of a core."""
 NOBODY = "No training job is running on this machine. Press n on the first screen to start one."
 COLUMNS = {
-    "seen": 4, "pid": 7, "user": 8, "ranks": 6, "by": 9, "in": 10, "age": 10, "GPUs": 6,
+    "observed": 8, "pid": 7, "user": 8, "ranks": 6, "launcher": 9, "framework": 10, "age": 10,
+    "GPUs": 6,
 }  # fmt: skip
-"""Column titles and widths; the command takes the remaining width. `seen`: whether the job is
-observed."""
+"""Column titles and widths; the command takes the remaining width."""
 
 
 class AttachScreen(ModalScreen[Listed | None]):
@@ -335,12 +335,12 @@ def details(job: Listed) -> Text:
 
 def _cells(job: Listed, gpus: str) -> list[Text]:
     known = {
-        "seen": "yes" if job.recording is not None else "no",
+        "observed": "yes" if job.recording is not None else "no",
         "pid": str(job.pid),
         "user": job.user,
         "ranks": _ranks(job),
-        "by": job.launcher,
-        "in": job.framework,
+        "launcher": job.launcher,
+        "framework": job.framework,
         "age": None if job.age is None else format_seconds(float(int(job.age))),
         "GPUs": gpus or "-",
     }

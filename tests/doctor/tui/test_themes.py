@@ -8,12 +8,13 @@ import pytest
 from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
+from textual import color as textual_color
 from textual.app import App, ComposeResult
 from textual.widgets import DataTable, Footer, Input, Select
 
 from mgpu_doctor.tui.panel import FindingsPanel, Panel, Room
 from mgpu_doctor.tui.panels import finding_list, gpu_table, header, heatmap, rank_table
-from mgpu_doctor.tui.themes import MONOCHROME, ROUND, ThemedApp, plain
+from mgpu_doctor.tui.themes import LIGHT, LIGHT_COLOURS, MONOCHROME, ROUND, ThemedApp, plain
 from mgpu_doctor.tui.view import View
 from tests.support.frames import EIGHT_GPUS, RESOLVED
 from tests.support.screens import screen_text
@@ -122,3 +123,26 @@ async def test_a_theme_of_the_palette_leads_back_to_the_first() -> None:
         app.theme = "nord"
         app.action_next_theme()
         assert app.theme == ROUND[0]
+
+
+def test_text_can_be_read_on_the_light_ground() -> None:
+    """Contrast of WCAG, level AA: 4.5, except for the two whites."""
+    colours = [textual_color.Color(*colour) for colour in LIGHT_COLOURS.ansi_colors._colors]
+    readable = [*colours[:7], *colours[8:15], textual_color.Color.parse(LIGHT.accent or "")]
+    for ground in (
+        textual_color.Color.parse(LIGHT.background or ""),
+        textual_color.Color.parse(LIGHT.surface or ""),
+    ):
+        assert min(_contrast(colour, ground) for colour in readable) >= 4.5
+
+
+def _contrast(ink: textual_color.Color, ground: textual_color.Color) -> float:
+    return (_luminance(ground) + 0.05) / (_luminance(ink) + 0.05)
+
+
+def _luminance(colour: textual_color.Color) -> float:
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in colour.normalized
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
