@@ -151,7 +151,10 @@ def explain_nothing(states: Sequence[HostState], gaps: Sequence[Unexamined]) -> 
     texts = [f"{gap.probe}: {gap.reason}: {gap.remedy}." for gap in gaps[:MOST_LISTED]]
     seen = [state.name for state in states if state.link is Link.LIVE]
     if seen:
+        names = ", ".join(seen[:MOST_LISTED])
         texts.insert(
-            0, f"no training job with black boxes runs on {', '.join(seen[:MOST_LISTED])}."
+            0,
+            f"no training job with black boxes runs on {names}: start it on each host with "
+            "`mgpu-doctor run -- COMMAND`.",
         )
     return " ".join(texts)

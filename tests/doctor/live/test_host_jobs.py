@@ -67,7 +67,7 @@ def test_before_there_is_a_job_the_reasons_are_shown(source: HostJobs) -> None:
     assert frame.source == "live: 1 of 2 hosts; node-b: ssh fails with 'Connection refused'"
     assert frame.hint is not None
     hint = " ".join(frame.hint.split())
-    assert "no training job with black boxes runs on node-a." in hint
+    assert "no training job with black boxes runs on node-a: start it on each host" in hint
     assert "host node-b: ssh fails with 'Connection refused': check the port." in hint
 
 
