@@ -110,7 +110,7 @@ def test_every_example_at_the_end_of_a_log_gives_its_finding(
 def test_no_example_of_a_cause_is_blamed_where_training_went_on(
     signature: Signature, tmp_path: Path
 ) -> None:
-    found = findings([*progress(3), *signature.example.split("\n"), *progress(5000)], tmp_path)
+    found = findings([*progress(3), *signature.example.split("\n"), *progress(1000)], tmp_path)
     assert not [one for one in found if one.severity is Severity.CRITICAL]
 
 
