@@ -41,6 +41,7 @@ from mgpu_doctor.analysis.trials.trial_verdict import (
     judge,
 )
 from mgpu_doctor.case.model import Case
+from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.treat.trial_runner import Problem, Trial, TrialFailure
 
 FIRST_BLOCKS, MOST_BLOCKS, LOOKS = 2, 8, 4
@@ -109,7 +110,7 @@ class _Tried:
     block: int = 0
     """Steps per block of these runs."""
     failure: TrialFailure | None = None
-    unfinished: str = "the budget was used up"
+    unfinished: str = ""
     """Why there are not more trials, a clause."""
     sites: tuple[str, ...] = ()
 
@@ -317,6 +318,8 @@ class Session:
     def _add_block(self, tried: _Tried) -> bool:
         """Runs a block; False if there was no time, or it could not be completed."""
         if not self.has_time():
+            runs = f"{_RUNS_PER_BLOCK} runs of {format_seconds(self._longest)} each"
+            tried.unfinished = f"what is left of the budget is too short for {runs}"
             return False
         treated: list[TrialRun] = []
         before = self.plain[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mgpu_doctor.advice.treatment import Effect, Treatment, Value
 from mgpu_doctor.advice.treatment_catalogue import ADVICE, TREATMENTS, describe_values
@@ -42,9 +42,12 @@ def render_report(report: TrialReport, *, width: int, unicode: bool) -> str:
     if rows:
         parts += ["", *_align([_HEAD, *rows])]
     reasons = [
-        f"{describe_values(outcome.values)}: {line(outcome.reason)}."
-        for outcome in report.outcomes
-        if outcome.reason
+        f"{names}: {line(reason)}."
+        for reason, names in _group_by_reason(
+            (outcome.reason, describe_values(outcome.values))
+            for outcome in report.outcomes
+            if outcome.reason
+        )
     ]
     parts += ["", *_wrap(reasons, width)] if reasons else []
     switched = [describe_values(each.values) for each in report.outcomes if each.switched]
@@ -53,7 +56,12 @@ def render_report(report: TrialReport, *, width: int, unicode: bool) -> str:
         parts += ["", *_wrap([sentence], width)]
     if coarse := _describe_noise(report.outcomes):
         parts += ["", *_wrap([coarse], width)]
-    unfit = [f"{each.name} ({line(each.reason)})" for each in report.unfit if not each.fits]
+    unfit = [
+        f"{names} ({line(reason)})"
+        for reason, names in _group_by_reason(
+            (each.reason, each.name) for each in report.unfit if not each.fits
+        )
+    ]
     waiting = [each.name for each in report.unfit if each.fits]
     if unfit:
         parts += ["", *_wrap([f"Do not fit: {'; '.join(unfit)}."], width)]
@@ -111,6 +119,14 @@ def _describe_noise(outcomes: Sequence[Outcome]) -> str:
         f"Differences of less than about {format_share(max(undecided))} could not be shown: the "
         "job's own steps vary too much. Use more steps (--steps), or an otherwise idle machine."
     )
+
+
+def _group_by_reason(reasons: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Each reason once, with the names that have it."""
+    names: dict[str, list[str]] = {}
+    for reason, name in reasons:
+        names.setdefault(reason, []).append(name)
+    return ((reason, ", ".join(alike)) for reason, alike in names.items())
 
 
 def _row(report: TrialReport, outcome: Outcome, between: str) -> tuple[str, ...]:

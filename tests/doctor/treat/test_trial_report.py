@@ -48,7 +48,11 @@ def made(*, stopped: bool = False, noise: float = 0.001) -> TrialReport:
         codes=("input-bound",),
         candidates=[Candidate("loader-workers", 2, 0.65, ("input-bound",))],
         outcomes=outcomes,
-        unfit=[Unfit("threads", "each rank has 2 already")],
+        unfit=[
+            Unfit("threads", "each rank has 2 already"),
+            Unfit("tf32", "no GPU is used"),
+            Unfit("interop-threads", "each rank has 2 already"),
+        ],
         kept=choose_treatments(outcomes),
         complete=not stopped,
     )
@@ -81,7 +85,7 @@ def test_the_text_fits_and_names_lines_and_places() -> None:
     for line in (
         "ddp-no-search: rank 0 failed.",
         "Switched on and off within the same runs: optimizer-fused, gc-freeze.",
-        "Do not fit: threads (each rank has 2 already).",
+        "Do not fit: threads, interop-threads (each rank has 2 already); tf32 (no GPU is used).",
         "  DataLoader(..., num_workers=2, persistent_workers=True)  at train.py:3",
     ):
         assert line in text.splitlines()

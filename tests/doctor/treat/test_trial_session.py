@@ -207,6 +207,7 @@ def test_the_budget_ends_the_trials_and_keeps_what_was_measured() -> None:
     tried, untried = try_all(job, ("gc-freeze", "ddp-bucket-view"), budget=55.0)
     assert tried.verdict is Verdict.HELPS
     assert (untried.verdict, untried.runs) == (Verdict.UNTRIED, 0)
+    assert untried.reason == "what is left of the budget is too short for 3 runs of 10 s each"
     assert job.now == 50.0
 
 
