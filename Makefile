@@ -66,8 +66,9 @@ test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(READY))
 
 # Other versions of Python, PyTorch and TensorFlow, each in a fresh environment: hours, and several GB
 # of disk at a time. `MATRIX` takes names and options: see `python -m tests.matrix --help`. With `--smoke`, as
-# in CI, two checks of the oldest and the newest torch: a machine that cannot get one is told so, and fails
-# nothing. A cap that the machine puts on versions does not apply to these environments.
+# in CI, two checks of the oldest and the newest torch: a machine that cannot get one, or has no time for it
+# (`--within SECONDS`), is told so, and fails nothing. A cap that the machine puts on versions does not apply to
+# these environments.
 MATRIX ?=
 matrix: $(READY)
 	$(BIN)/python -m tests.matrix $(MATRIX)

@@ -13,11 +13,11 @@ from mgpu_trainers import catalogue
 
 from tests.matrix import checks, environments, page
 from tests.matrix.__main__ import main
-from tests.matrix.checks import SMOKE_CHECKS, TENSORFLOW, TORCH, checks_of
+from tests.matrix.checks import TENSORFLOW, TORCH, checks_of
 from tests.matrix.environments import (
     ENVIRONMENTS,
-    SMOKE_ENVIRONMENTS,
     Built,
+    Environment,
     Framework,
     NotTriedError,
     build,
@@ -25,6 +25,7 @@ from tests.matrix.environments import (
 from tests.matrix.page import ORDER, RESULTS, render
 from tests.matrix.results import Result, count_tries, load, merge, save
 from tests.matrix.sites import TRIES, Check, Site, examine
+from tests.matrix.smoke import LEAST_SECONDS, LONGEST_JOB, SMOKE_CHECKS, SMOKE_ENVIRONMENTS
 from tests.matrix.verdicts import (
     WORKS,
     Observation,
@@ -286,12 +287,51 @@ def test_a_smoke_test_fails_where_a_check_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     built = Built(Path("python"), {}, None, 0)
-    monkeypatch.setattr("tests.matrix.__main__.build", lambda *_: built)
+    monkeypatch.setattr("tests.matrix.smoke.build", lambda *_: built)
     verdicts = iter([WORKS, fails("late"), WORKS, WORKS])
-    monkeypatch.setattr("tests.matrix.__main__.examine", lambda *_: next(verdicts))
+    monkeypatch.setattr("tests.matrix.smoke.examine", lambda *_: next(verdicts))
     assert main(["--smoke", "--folder", str(tmp_path)]) == 1
     assert "smoke test: works: 3, fails: 1" in capsys.readouterr().out
     assert {check.name for check in TORCH}.issuperset(SMOKE_CHECKS)
+
+
+def test_a_smoke_test_without_room_for_both_makes_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=23e9))
+    made = list[tuple[str, ...]]()
+
+    def build_beside(environment: Environment, folder: Path, _longest: float) -> Built:
+        made.append(tuple(each.name for each in folder.parents[1].iterdir()))
+        assert environment.requirements[0].startswith("torch==")
+        assert len(environment.requirements) == 1, "without Ray"
+        return Built(Path("python"), {}, None, 0)
+
+    monkeypatch.setattr("tests.matrix.smoke.build", build_beside)
+    monkeypatch.setattr("tests.matrix.smoke.examine", lambda *_: WORKS)
+    assert main(["--smoke", "--folder", str(tmp_path)]) == 0
+    assert made == [(name,) for name in SMOKE_ENVIRONMENTS]
+
+
+def test_a_smoke_test_without_the_time_says_so_and_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longest = list[float]()
+    monkeypatch.setattr("tests.matrix.smoke.build", lambda *given: _late(given[-1], longest))
+    options = ["--smoke", "--folder", str(tmp_path), "--within"]
+    assert main([*options, str(LEAST_SECONDS - 1)]) == 0
+    assert "WARNING: THE SMOKE TEST WAS NOT RUN: 239 s are left" in capsys.readouterr().out
+    assert longest == []
+    clock = iter([0.0, 1.0, *(LEAST_SECONDS - LONGEST_JOB for _ in range(99))])
+    monkeypatch.setattr("tests.matrix.smoke.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert main([*options, str(LEAST_SECONDS)]) == 0
+    assert longest == [LEAST_SECONDS - 1] * 2
+    assert "smoke test: not run: 4" in capsys.readouterr().out
+
+
+def _late(longest: float, seen: list[float]) -> Built:
+    seen.append(longest)
+    return Built(Path("python"), {}, None, 0)
 
 
 def test_an_unknown_environment_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

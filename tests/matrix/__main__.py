@@ -1,6 +1,7 @@
 """Runs end-to-end checks in fresh environments of other versions: `make matrix`.
 
-    python -m tests.matrix [ENVIRONMENT…] [--only WORD] [--smoke] [--keep] [--folder FOLDER]
+    python -m tests.matrix [ENVIRONMENT…] [--only WORD] [--keep] [--folder FOLDER]
+    python -m tests.matrix --smoke [--within SECONDS]
 
 Without names it runs all environments, one after the other: hours, and several GB of disk for each,
 which are given back; with `--keep` they stay, and are used again. `--list` prints names and checks,
@@ -12,21 +13,18 @@ be not run, and fails nothing: a network may be the reason.
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 
-from tests.matrix.checks import SMOKE_CHECKS, checks_of
+from tests.matrix.checks import checks_of
 from tests.matrix.environments import (
     ENVIRONMENTS,
-    LONGEST_INSTALL,
-    LONGEST_SMOKE_INSTALL,
-    SMOKE_ENVIRONMENTS,
     Built,
     Environment,
     Framework,
@@ -36,7 +34,8 @@ from tests.matrix.environments import (
 from tests.matrix.page import ORDER, PAGE, RESULTS, render
 from tests.matrix.results import Result, count_tries, load, merge, save
 from tests.matrix.sites import Site, examine
-from tests.matrix.verdicts import Outcome, Verdict
+from tests.matrix.smoke import SMOKE_ENVIRONMENTS, run_smoke
+from tests.matrix.verdicts import Outcome, Verdict, describe
 
 
 def main(words: Sequence[str]) -> int:
@@ -51,7 +50,7 @@ def main(words: Sequence[str]) -> int:
         return 0
     environments = [] if options.page else _choose(options)
     if options.smoke:
-        return _smoke(environments, options)
+        return run_smoke(environments, _holder(options), options.within)
     results = load(RESULTS)
     failed = False
     for environment in environments:
@@ -73,27 +72,11 @@ def _choose(options: argparse.Namespace) -> Sequence[Environment]:
     return [each for each in ENVIRONMENTS if not names or each.name in names]
 
 
-def _smoke(environments: Sequence[Environment], options: argparse.Namespace) -> int:
-    """Keeps nothing. The exit code."""
-    counts = Counter[Outcome]()
-    for environment in environments:
-        began = time.monotonic()
-        *_, last = examine_environment(environment, options)
-        own = Counter(verdict.outcome for verdict in last.verdicts.values())
-        counts += own or Counter({Outcome.NOT_RUN: 1})
-        print(f"{environment.name}: {time.monotonic() - began:.0f} s in all", flush=True)
-        if last.reason is not None:
-            print(f"WARNING: {environment.name} WAS NOT RUN: {last.reason}", flush=True)
-    print("smoke test:", ", ".join(f"{outcome.value}: {n}" for outcome, n in counts.items()))
-    return int(counts[Outcome.FAILS] > 0)
-
-
 def examine_environment(environment: Environment, options: argparse.Namespace) -> Iterator[Result]:
     """Makes the environment, runs the checks that were asked for, and removes it. Gives the results
     so far after each check."""
     today = date.today().isoformat()
-    holder = Path(options.folder or tempfile.gettempdir()) / "mgpu-doctor-matrix"
-    folder = holder / environment.name
+    folder = _holder(options) / environment.name
     try:
         built = _built(environment, folder / "environment", options)
     except NotTriedError as reason:
@@ -109,14 +92,11 @@ def examine_environment(environment: Environment, options: argparse.Namespace) -
         for check in checks_of(environment.framework):
             if options.only and not any(word in check.name for word in options.only):
                 continue
-            if options.smoke and check.name not in SMOKE_CHECKS:
-                continue
             began = time.monotonic()
             verdicts[check.name] = verdict = examine(check, site)
             took = time.monotonic() - began
-            tries = "".join(f"; before: {failure}" for failure in verdict.earlier or ())
-            line = f"{verdict.outcome.value} {verdict.detail}".rstrip() + tries
-            print(f"{environment.name}: {check.name}: {line} ({took:.0f} s)", flush=True)
+            line = f"{check.name}: {describe(verdict)} ({took:.0f} s)"
+            print(f"{environment.name}: {line}", flush=True)
             yield Result(today, built.versions, None, *install, dict(verdicts))
     finally:
         _remove(folder, kept=options.keep)
@@ -125,13 +105,14 @@ def examine_environment(environment: Environment, options: argparse.Namespace) -
 def _built(environment: Environment, folder: Path, options: argparse.Namespace) -> Built:
     _remove(folder.parent, kept=options.keep)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    built = build(environment, folder, LONGEST_SMOKE_INSTALL if options.smoke else LONGEST_INSTALL)
-    versions = ", ".join(f"{name} {version}" for name, version in built.versions.items())
-    took = (
-        "kept" if built.seconds is None else f"{built.size / 1e9:.1f} GB in {built.seconds:.0f} s"
-    )
-    print(f"{environment.name}: {took}: {versions}", flush=True)
+    built = build(environment, folder)
+    print(f"{environment.name}: {built.summary}", flush=True)
     return built
+
+
+def _holder(options: argparse.Namespace) -> Path:
+    """The folder in which environments are made."""
+    return Path(options.folder or tempfile.gettempdir()) / "mgpu-doctor-matrix"
 
 
 def _remove(folder: Path, *, kept: bool) -> None:
@@ -145,6 +126,13 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="ENVIRONMENT", help="none: all")
     parser.add_argument("--only", action="append", metavar="WORD", help="checks with this word")
     parser.add_argument("--smoke", action="store_true", help="a few checks, kept nowhere")
+    parser.add_argument(
+        "--within",
+        type=float,
+        default=math.inf,
+        metavar="SECONDS",
+        help="what they do not suffice for is not run (--smoke)",
+    )
     parser.add_argument("--keep", action="store_true", help="keep, or use again")
     parser.add_argument("--recount", action="store_true", help="forget tries before a defect's fix")
     parser.add_argument("--folder", help="where they are made; default: the temporary folder")

@@ -227,8 +227,6 @@ TORCH = (
     ),
     Check("`--schedule zbv`", lambda site: check_trainer(site, "torch-pp", "--schedule", "zbv")),
 )
-SMOKE_CHECKS = ("healthy job", "slow rank: input")
-"""What says in a minute that the doctor works with a version at all."""
 TENSORFLOW = (
     Check("healthy `fit`", check_keras),
     Check("healthy workers", check_healthy_workers),

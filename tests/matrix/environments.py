@@ -16,8 +16,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LONGEST_INSTALL = 3000.0
 """Seconds: builds for CUDA are several GB."""
-LONGEST_SMOKE_INSTALL = 300.0
-"""Seconds: it took 71 and 51 with a load average of 2.5 on two cores, 231 and 130 with 10."""
 
 
 class Framework(Enum):
@@ -35,6 +33,9 @@ _INSTALL = (
 )
 UNCAPPED = {"PIP_CONSTRAINT": os.devnull}
 """A machine may cap versions for its own use: not the ones that are asked for here."""
+NOT_INHERITED = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+"""Variables that no process of an environment gets. Without bytecode every process would compile
+all of torch or TensorFlow again."""
 PACKAGES = ("torch", "tensorflow", "tensorflow-cpu", "keras", "tf-keras", "numpy")
 _VERSIONS = """
 import json, platform, sys
@@ -97,8 +98,6 @@ ENVIRONMENTS = (
     _tensorflow("2.21", "3.13", 3),
 )
 """The Pythons are spread over them."""
-SMOKE_ENVIRONMENTS = ("torch-2.4", "torch-2.15")
-"""The oldest and the newest."""
 
 
 class NotTriedError(Exception):
@@ -114,6 +113,15 @@ class Built:
     versions: Mapping[str, str]
     seconds: float | None
     size: int
+
+    @property
+    def summary(self) -> str:
+        """Its size, what installing took, and the versions."""
+        seconds, size = self.seconds, f"{self.size / 1e9:.1f} GB"
+        took = "kept" if seconds is None else f"{size} in {seconds:.0f} s"
+        return (
+            f"{took}: {', '.join(f'{name} {version}' for name, version in self.versions.items())}"
+        )
 
 
 def build(environment: Environment, folder: Path, longest: float = LONGEST_INSTALL) -> Built:
@@ -178,7 +186,7 @@ def _run(
     longest: float = LONGEST_INSTALL,
 ) -> str:
     """Standard output. Raises NotTriedError with the last line of standard error."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    kept = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     try:
         ended = subprocess.run(
             command,

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tests.matrix.environments import ROOT
+from tests.matrix.environments import NOT_INHERITED, ROOT
 from tests.matrix.verdicts import Observation, Outcome, Verdict, fails, without_paths
 from tests.support.jobs import JOBS, Ended, run
 
@@ -27,10 +27,17 @@ FEWER_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Site:
-    """An environment in which jobs run, with a folder for what they leave."""
+    """An environment in which jobs run, with a folder for what they leave. `longest`: seconds of an
+    observed job."""
 
-    def __init__(self, python: Path, folder: Path, variables: Mapping[str, str]) -> None:
-        self.python = str(python)
+    def __init__(
+        self,
+        python: Path,
+        folder: Path,
+        variables: Mapping[str, str],
+        longest: float = LONGEST,
+    ) -> None:
+        self.python, self.longest = str(python), longest
         self.folder = folder
         home = {"MGPU_DOCTOR_HOME": str(folder / "home")}
         self.variables = {**FEWER_THREADS, **home, **variables}
@@ -38,8 +45,9 @@ class Site:
 
     def command(self, *words: str) -> list[str]:
         """A Python command of this environment, which sees nothing of the repository's own."""
+        unset = [word for name in NOT_INHERITED for word in ("-u", name)]
         given = [f"{name}={value}" for name, value in self.variables.items()]
-        return ["env", "-C", str(self.folder), "-u", "PYTHONPATH", *given, self.python, *words]
+        return ["env", "-C", str(self.folder), *unset, *given, self.python, *words]
 
     def doctor(self, *words: str) -> list[str]:
         return self.command("-m", "mgpu_doctor", *words)
@@ -62,7 +70,7 @@ class Site:
         """Runs a job to its end under `run` or `train NAME`."""
         recording, file = self.new_path("recording"), self.new_path("diagnosis")
         options = ["--quiet", "--dir", str(recording), "--json-out", str(file)]
-        ended = run(self.doctor(*verb, *options, *job), LONGEST)
+        ended = run(self.doctor(*verb, *options, *job), self.longest)
         diagnosis = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
         shutil.rmtree(recording, ignore_errors=True)
         return Observation(ended, diagnosis)

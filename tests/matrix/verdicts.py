@@ -48,6 +48,12 @@ class Verdict:
 WORKS = Verdict(Outcome.WORKS)
 
 
+def describe(verdict: Verdict) -> str:
+    """A line with what came of it, and what came of earlier tries."""
+    tries = "".join(f"; before: {failure}" for failure in verdict.earlier or ())
+    return f"{verdict.outcome.value} {verdict.detail}".rstrip() + tries
+
+
 def fails(detail: str) -> Verdict:
     return Verdict(Outcome.FAILS, detail[:MOST_DETAIL])
 

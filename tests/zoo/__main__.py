@@ -24,7 +24,7 @@ from pathlib import Path
 from tests.matrix.environments import NotTriedError, build_on_top, read_versions
 from tests.matrix.results import Result, load, merge, save
 from tests.matrix.sites import Check, JobEndedError, Site, examine
-from tests.matrix.verdicts import Outcome, Verdict
+from tests.matrix.verdicts import Outcome, Verdict, describe
 from tests.zoo.catalogue import CATALOGUE, DEVELOPMENT, Packages, Script
 from tests.zoo.page import ORDER, PAGE, RESULTS, insert_table, render
 from tests.zoo.ways import Way, measure_overhead, run_way
@@ -97,9 +97,8 @@ def _run_script(
         began = time.monotonic()
         check = Check(way.value, partial(run_way, script, way))
         verdicts[way.value] = verdict = examine(check, site)
-        line = f"{verdict.outcome.value} {verdict.detail}".rstrip()
         took = time.monotonic() - began
-        print(f"{script.name}: {way.value}: {line} ({took:.0f} s)", flush=True)
+        print(f"{script.name}: {way.value}: {describe(verdict)} ({took:.0f} s)", flush=True)
         yield script.name, Result(today, versions, verdicts=dict(verdicts))
     if options.overhead:
         try:
