@@ -22,10 +22,11 @@ _MOST = 16_384
 _GONE = frozenset("ZXx")  # zombie, dead
 MOST_BYTES = 16 << 10
 MOST_PROCESSES = 256
-_CONTAINER = re.compile(
+# Compiled at the first path, by `re` itself: few processes are asked for their container.
+_CONTAINER = (
     r"/(?:lxc(?:\.payload)?[/.]|machine\.slice/machine-)(\w[\w.-]{0,127}?)(?:\.scope)?(?:/|$)"
 )
-_LONG_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
+_LONG_ID = r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])"
 
 
 class Process(NamedTuple):
@@ -165,9 +166,9 @@ def find_container(cgroup: str) -> str | None:
     """The id (first 12 digits) or name of the container; None: no container, or our own."""
     for line in cgroup.splitlines():
         path = line.rpartition(":")[2]
-        if long := _LONG_ID.findall(path):
+        if long := re.findall(_LONG_ID, path):
             return str(long[-1])[:12]
-        if named := _CONTAINER.search(path):
+        if named := re.search(_CONTAINER, path):
             return named.group(1)
     return None
 

@@ -10,9 +10,8 @@ import re
 
 _SEQUENCES = r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,4}[@-~]|\x1b[ -/]{0,4}[0-~]?"
 """ECMA-48: control sequences, and the beginnings of other sequences."""
-_STRINGS = re.compile(
-    r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,300}(?:\x07|\x1b\\|\x9c)"
-)
+# Compiled at the first harmful text, by `re` itself: compiling them delays whatever imports this.
+_STRINGS = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,300}(?:\x07|\x1b\\|\x9c)"
 """ECMA-48: complete titles, hyperlinks and device strings."""
 _CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 """Control characters except tab and newline."""
@@ -21,9 +20,9 @@ _INVISIBLE = (
     r"\U000e0000-\U000e007f]"
 )
 """Invisible characters, including marks that change the direction of text."""
-_HARMFUL = re.compile(f"{_SEQUENCES}|{_CONTROLS}|{_INVISIBLE}")
+_HARMFUL = f"{_SEQUENCES}|{_CONTROLS}|{_INVISIBLE}"
 _UNUSUAL = re.compile(r"[^\t\n -~]")
-_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_SURROGATES = r"[\ud800-\udfff]"
 
 
 def harmless(words: str) -> str:
@@ -31,7 +30,7 @@ def harmless(words: str) -> str:
     newlines. Bytes of a file name that are not text become U+FFFD."""
     if not _UNUSUAL.search(words):  # as nearly always
         return words
-    return _SURROGATES.sub("\ufffd", _HARMFUL.sub("", words))
+    return re.sub(_SURROGATES, "\ufffd", re.sub(_HARMFUL, "", words))
 
 
 def clean(text: str, limit: int | None = None) -> str:
@@ -39,7 +38,7 @@ def clean(text: str, limit: int | None = None) -> str:
     cut = text if limit is None else text[: 4 * limit]
     if cut.isprintable():  # nearly always: nothing else is left to do
         return cut[:limit]
-    return harmless(_STRINGS.sub("", cut))[:limit]
+    return harmless(re.sub(_STRINGS, "", cut))[:limit]
 
 
 def clean_line(text: str, limit: int) -> str:
