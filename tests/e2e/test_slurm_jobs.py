@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -146,7 +145,7 @@ def test_the_ranks_of_all_nodes_trace_the_same_steps(
 
 
 def test_its_nodes_can_be_tested(job: str) -> None:
-    """With all their cores, although a rank uses one of them."""
+    """While a rank uses a core of each."""
     command = (sys.executable, "-m", "mgpu_doctor", "preflight", "--slurm", job)
     done = subprocess.run(
         (*command, "--pairs", "--python", "none", "--json"),
@@ -160,7 +159,7 @@ def test_its_nodes_can_be_tested(job: str) -> None:
     assert [(host["name"], host["trouble"]) for host in found["hosts"]] == [
         (node, None) for node in NODES
     ]
-    assert {host["cores"] for host in found["hosts"]} == {len(os.sched_getaffinity(0))}
+    assert all(host["core_speed"] and host["read_seconds"] for host in found["hosts"])
     (link,) = found["links"]
     assert (link["source"], link["target"]) == NODES
     until(lambda: len(_run("squeue", "--noheader", "--steps").splitlines()) == 1, 60)
