@@ -20,6 +20,8 @@ FUSED_OPTIMIZERS = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 
 def _fused(job: Situation) -> Value | str:
     kinds = {optimizer.kind for optimizer in job.metadata.optimizers}
+    if not kinds:
+        return "no optimizer was seen"
     return True if kinds & FUSED_OPTIMIZERS else "its optimizer has no fused implementation"
 
 

@@ -102,6 +102,7 @@ def test_a_fix_names_the_treatment_that_fits_the_job(
         ("ddp-no-sync", {"micro_batches": 1, "ddp": {"forwards": 40, "synced": 40}}, None),
         ("optimizer-fused", {"optimizers": [{"class": "AdamW"}]}, True),
         ("optimizer-fused", {"optimizers": [{"class": "Lion"}]}, None),
+        ("optimizer-fused", {}, None),
         ("optimizer-foreach", {"optimizers": [{"class": "SGD"}], "device": "cuda:0"}, None),
         ("gc-freeze", {"garbage_share": 0.02}, True),
         ("gc-together", {"garbage_share": 0.02}, 500),
