@@ -4,10 +4,14 @@ real scripts of two ranks."""
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mgpu_probes.inprocess.treatments import block_changes
 from mgpu_probes.inprocess.treatments.rank_placement import choose_near_gpu, read_cores
+from mgpu_probes.inprocess.treatments.treatment_adapter import Change
+from mgpu_probes.inprocess.treatments.trial_blocks import Switch
 
 from tests.support.treated_script import changes, train
 
@@ -185,3 +189,24 @@ def test_cores_near_the_gpu_of_a_rank(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(("text", "cores"), [("0-2,8\n", {0, 1, 2, 8}), ("5", {5})])
 def test_lists_of_cores(text: str, cores: set[int]) -> None:
     assert read_cores(text) == cores
+
+
+@pytest.mark.parametrize("name", ["fsdp-prefetch", "activation-checkpointing"])
+def test_an_error_in_a_change_of_blocks_leaves_the_job_as_it_is(name: str) -> None:
+    class State:
+        """What torch calls before the first forward pass, of a version with another FSDP."""
+
+        _is_root: bool | None = None
+        _modules: tuple[object, ...] = (object(),)
+
+        def _lazy_init(self) -> None:
+            self._is_root = True
+
+    change = Change(name, 2, Switch(None))
+    states: Any = SimpleNamespace(FSDPState=State)
+    context: Any = None
+    block_changes.APPLICATIONS[name][block_changes._STATES](change, context, states)
+    state = State()
+    state._lazy_init()
+    assert state._is_root
+    assert (change.changed, change.refused) == (0, "error")

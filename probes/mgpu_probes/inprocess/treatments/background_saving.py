@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from .. import masked_threads
 from ..wrap import hidden
-from .call_arguments import HAS_ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,12 +59,9 @@ def _save_in_background(change: Change, _: ProbeContext, module: ModuleType) -> 
         if args or not isinstance(f, (str, os.PathLike)):
             change.refuse(NO_PATH)
             return save(obj, f, *args, **kwargs)
-        try:
-            writer.write(save, obj, f, kwargs)
-            change.note()
-        except Exception as trouble:
-            change.refuse(HAS_ERROR, f"{type(trouble).__name__}: {trouble}")
+        if not change.attempt(lambda: writer.write(save, obj, f, kwargs)):
             return save(obj, f, **kwargs)
+        change.note()
         return None
 
     @functools.wraps(load)

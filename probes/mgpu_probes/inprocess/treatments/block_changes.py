@@ -88,12 +88,8 @@ def _when_complete(make: Callable[[Change], Callable[[Any], str | None]]) -> App
         def initialize(this: Any) -> None:
             is_new = this._is_root is None
             original(this)
-            if is_new and this._is_root:
-                reason = edit(this._modules[0])
-                if reason is None:
-                    change.note()
-                else:
-                    change.refuse(reason)
+            if is_new and this._is_root and change.attempt(lambda: edit(this._modules[0])):
+                change.note()
 
         state._lazy_init = initialize
 

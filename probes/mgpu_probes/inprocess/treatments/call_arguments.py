@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Edit = Callable[[Arguments], str | None]
     """Changes the arguments of a call. None: it has; else why the call stays as it is."""
 
-ALREADY_SET, NO_ARGUMENT, HAS_ERROR = "already-set", "no-argument", "error"
+ALREADY_SET, NO_ARGUMENT = "already-set", "no-argument"
 ITERABLE_DATASET, NO_WORKERS = "iterable-dataset", "no-workers"
 
 
@@ -39,16 +39,17 @@ def edit_call(owner: Any, name: str, change: Change, edit: Edit) -> None:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not change.switch.is_on:
             return original(*args, **kwargs)
-        try:
+
+        def edit_arguments() -> str | None:
+            nonlocal args, kwargs
             bound = signature.bind(*args, **kwargs)
             reason = edit(bound.arguments)
             if reason is None:
                 args, kwargs = bound.args, bound.kwargs
-                change.note(sys._getframe(1))
-            else:
-                change.refuse(reason)
-        except Exception as trouble:
-            change.refuse(HAS_ERROR, f"{type(trouble).__name__}: {trouble}")
+            return reason
+
+        if change.attempt(edit_arguments):
+            change.note(sys._getframe(1))
         return original(*args, **kwargs)
 
     setattr(owner, name, hidden(call))

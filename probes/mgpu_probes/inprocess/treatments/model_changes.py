@@ -8,11 +8,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from .. import wrap
-from .call_arguments import ALREADY_SET, HAS_ERROR, NO_ARGUMENT, edit_call
+from .call_arguments import ALREADY_SET, NO_ARGUMENT, edit_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType, ModuleType
+    from types import ModuleType
 
     from ..probe_context import ProbeContext
     from .call_arguments import Apply, Arguments
@@ -78,21 +78,18 @@ def _register(make: Callable[[Any], tuple[Any, Any]]) -> Apply:
         original = ddp.forward
         known: set[int] = set()
 
-        def register(module: Any, caller: FrameType) -> None:
-            try:
-                module.register_comm_hook(*make(change.value))
-                change.note(caller)
-            except Exception as trouble:  # torch checks the backend and the device
-                change.refuse(HAS_ERROR, f"{type(trouble).__name__}: {trouble}")
+        def register(module: Any) -> str | None:
+            if getattr(module, "_comm_hooks", None):
+                return HAS_HOOK
+            module.register_comm_hook(*make(change.value))  # checks the backend and the device
+            return None
 
         @functools.wraps(original)
         def forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
             if id(module) not in known and not wrap.compiling():
                 known.add(id(module))
-                if getattr(module, "_comm_hooks", None):
-                    change.refuse(HAS_HOOK)
-                else:
-                    register(module, sys._getframe(1))
+                if change.attempt(lambda: register(module)):
+                    change.note(sys._getframe(1))
             return original(module, *inputs, **kwargs)
 
         ddp.forward = wrap.hidden(forward)

@@ -98,21 +98,31 @@ def _use_gloo_threads(change: Change, _: ProbeContext, groups: ModuleType) -> No
 
     @functools.wraps(original)
     def initialize(this: Any, *args: Any, timeout: Any = None, **kwargs: Any) -> None:
-        if kwargs or len(args) != 3 or timeout is None:
-            original(this, *args, **kwargs, **({} if timeout is None else {"timeout": timeout}))
-            return
-        names = os.environ.get("GLOO_SOCKET_IFNAME")
-        options = gloo._Options()
-        options._timeout, options._threads = timeout, change.value
-        options._devices = (
-            [gloo.create_device(interface=name) for name in names.split(",")]
-            if names
-            else [gloo.create_default_device()]
-        )
-        change.note()
-        original(this, *args, options)
+        options: list[Any] = []
+
+        def choose_threads() -> None:
+            options.append(_make_gloo_options(gloo, timeout, change.value))
+
+        chooses = not kwargs and len(args) == 3 and timeout is not None
+        if chooses and change.attempt(choose_threads):
+            change.note()
+        elif timeout is not None:
+            kwargs["timeout"] = timeout
+        original(this, *args, *options, **kwargs)
 
     gloo.__init__ = initialize
+
+
+def _make_gloo_options(gloo: Any, timeout: Any, threads: int) -> Any:
+    names = os.environ.get("GLOO_SOCKET_IFNAME")
+    options = gloo._Options()
+    options._timeout, options._threads = timeout, threads
+    options._devices = (
+        [gloo.create_device(interface=name) for name in names.split(",")]
+        if names
+        else [gloo.create_default_device()]
+    )
+    return options
 
 
 _GROUPS = "torch.distributed.distributed_c10d"

@@ -24,7 +24,7 @@ from . import (
 from .trial_blocks import Switch, read_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from types import FrameType, ModuleType
 
     from ..probe_context import ProbeContext
@@ -65,6 +65,17 @@ class Change:
     def refuse(self, reason: str, details: str = "") -> None:
         """Records why a call stays as it is."""
         self.refused, self.details = reason, details[:_MOST_CHARACTERS]
+
+    def attempt(self, edit: Callable[[], str | None]) -> bool:
+        """Calls `edit`, which returns why it changes nothing, or None; whether it made a change. An
+        error in it is recorded: it must not end the job."""
+        try:
+            reason, details = edit(), ""
+        except Exception as trouble:
+            reason, details = HAS_ERROR, f"{type(trouble).__name__}: {trouble}"
+        if reason is not None:
+            self.refuse(reason, details)
+        return reason is None
 
     def describe(self) -> dict[str, Any]:
         """The facts for the process metadata."""
@@ -114,10 +125,7 @@ class TreatmentAdapter:
         for change in self.changes:
             apply = APPLICATIONS.get(change.name, {}).get(name)
             if apply is not None:
-                try:
-                    apply(change, context, module)
-                except Exception as trouble:
-                    change.refuse(HAS_ERROR, f"{type(trouble).__name__}: {trouble}")
+                change.attempt(functools.partial(apply, change, context, module))
 
     def _switch(self, context: ProbeContext, step: int) -> int:
         """Switches for this step. What the block before has changed is written into the box: the
