@@ -130,7 +130,7 @@ def train(args: argparse.Namespace) -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            if args.garbage:  # each step makes the collector look through everything once
+            if args.garbage and step % 4 == 0:  # the collector looks through everything once
                 gc.collect()
             if args.save_states:
                 optimizer.state_dict()
