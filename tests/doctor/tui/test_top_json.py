@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from msgspec import Struct, structs
 from referencing import Registry, Resource
 
 from mgpu_doctor.case import device_samples as facts
@@ -98,9 +99,9 @@ def test_every_frame_is_valid(name: str, typed: str | None) -> None:
         ("topology", Topology),
     ],
 )
-def test_every_fact_of_a_gpu_is_reported(definition: str, kind: type) -> None:
+def test_every_fact_of_a_gpu_is_reported(definition: str, kind: type[Struct]) -> None:
     assert kind.__module__ == facts.__name__
-    names = [field.name for field in fields(kind)]
+    names = [field.name for field in structs.fields(kind)]
     assert SCHEMA["$defs"][definition]["required"] == names
     assert list(SCHEMA["$defs"][definition]["properties"]) == names
 
