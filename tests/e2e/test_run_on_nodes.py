@@ -193,8 +193,8 @@ def test_a_hang_is_diagnosed_from_what_each_node_kept_on_its_disk(
 def test_a_node_that_is_lost_is_named_from_its_last_copy(
     cluster: Path, lost: str, home: str
 ) -> None:
-    """All of its processes are killed at once, its `run` and the agent too. The other node reports:
-    the first one, or else the second."""
+    """All of its processes are killed at once, its `run` and the agent too, and it starts no other
+    one. The other node reports: the first one, or else the second."""
     place = f"lost-{lost}/{home}"
     step = start(cluster, place, "plain_ddp.py", "--steps", "100000", *SLOW)
     left = 1 - NODES.index(lost)
@@ -203,18 +203,17 @@ def test_a_node_that_is_lost_is_named_from_its_last_copy(
     until(lambda: len(list(home_left.glob(pattern))) == 1, 120)
     (box,) = home_left.glob(pattern)
     until(lambda: len(read_box(box).steps) > 100, 120)
-    (job,) = run("squeue", "--noheader", "--format=%A").split()
-    inside = (
-        "srun",
-        "--overlap",
-        f"--jobid={job}",
-        f"--nodelist={lost}",
-        "--nodes=1",
-        "--ntasks=1",
-    )
-    for signal in ("-STOP", "-KILL"):  # else `run` may see the rank's end first, and record it
-        run(*inside, "pkill", signal, "-f", "plain_ddp|mgpu")
-    _, errors = step.communicate(timeout=180)
+    daemon = run("pgrep", "--exact", "--full", f"slurmd -D -N {lost}").strip()
+    on_node = ("nsenter", f"--target={daemon}", "--pid", "--mount", "pkill")
+    ours = ("--full", "plain_ddp|mgpu")
+    # Stopped first, else `run` may see the rank's end and record it, as a new agent would.
+    run(*on_node, "-STOP", *ours)
+    run("kill", "-STOP", daemon)
+    try:
+        run(*on_node, "-KILL", *ours)
+        _, errors = step.communicate(timeout=180)
+    finally:
+        run("kill", "-CONT", daemon)
     assert step.returncode != 0
     assert errors.count(f"Host {lost} was lost about ") == 1
     found = diagnose(recording_of(home_left))
