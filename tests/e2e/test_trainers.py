@@ -149,7 +149,6 @@ def test_the_largest_batch_is_found_before_the_ranks_start() -> None:
     assert len(losses(ended)) == 1
 
 
-@pytest.mark.untimed
 def test_what_the_devices_cannot_show_is_reported(tmp_path: Path) -> None:
     ended, diagnosis = observed(tmp_path, "torch-dp", "--steps", "60")
     assert "torch-dp: DataParallel divides batches over GPUs only" in ended.err

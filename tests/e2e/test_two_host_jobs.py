@@ -274,7 +274,7 @@ def test_a_host_that_never_joins(
     assert named(live) == [("hang-rendezvous", [(None, "node-b")])]
     assert live["findings"][0]["victims"] == [0, 1]
     assert named_after(after) == [("failed-rendezvous", [(None, "node-b")])]
-    # Rank 0 keeps the store: once it has given up, rank 1 may lose the store before its time is out.
+    # Rank 0 keeps the store: once it has given up, rank 1 may lose that before its time is out.
     assert after.findings[0].victims in ((0,), (0, 1))
     for title in (live["findings"][0]["title"], after.findings[0].title):
         assert title.startswith("Host node-b never joined")
