@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import isnan
+from typing import NamedTuple
 
 import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
 from msgspec import structs
 
 from mgpu_doctor.analysis.steps.warm_up import after_warm_up, all_after_warm_up
-from mgpu_doctor.case.host_samples import Group, HostSample, Task
+from mgpu_doctor.case.host_samples import HostSample, Task
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.case.rank_device import device_kind
@@ -72,8 +73,7 @@ class Children:
     """Share of samples in uninterruptible sleep (state D): mostly a disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """One sample of a rank. Counters are in seconds since its process began."""
 
     at: float
@@ -237,17 +237,15 @@ def _readings(
             continue
         if rank.metadata.main_thread_trains is False:  # the main thread does not train
             task = structs.replace(task, ran=None, queued=None)
-        groups = {name: sample.groups[name] for name in task.limits or () if name in sample.groups}
-        quotas = {name: group.quota for name, group in groups.items() if group.quota}
-        group = min(quotas, key=lambda name: quotas[name], default=None)
+        limit = _limit(task, sample)
         readings.append(
             Reading(
                 at=sample.at,
                 task=task,
                 cpu=_cpu(sample, rank.pid),
-                throttled=_throttled(task, groups.values()),
-                group=group,
-                quota=None if group is None else quotas[group],
+                throttled=limit.throttled,
+                group=limit.group,
+                quota=limit.quota,
                 outside=others,
                 children={
                     pid: (_cpu(sample, pid), sample.tasks[pid])
@@ -262,24 +260,26 @@ def _seen(readings: Sequence[Reading], *, computes_here: bool, pooled: bool) -> 
     if len(readings) < LEAST_READINGS:
         return replace(UNSEEN, computes_here=computes_here, pooled=pooled)
     last = readings[-1]
+    times = [reading.at for reading in readings]
+    tasks = [reading.task for reading in readings]
 
-    def rate(values: Iterable[float | None]) -> float | None:
-        return _rate(zip((reading.at for reading in readings), values, strict=True))
+    def rate(values: Sequence[float | None]) -> float | None:
+        return _rate(zip(times, values, strict=True))
 
     return Surroundings(
-        running=rate(reading.cpu for reading in readings),
-        queueing=rate(reading.task.queued for reading in readings),
-        all_queueing=rate(reading.task.all_queued for reading in readings),
+        running=rate([reading.cpu for reading in readings]),
+        queueing=rate([task.queued for task in tasks]),
+        all_queueing=rate([task.all_queued for task in tasks]),
         throttled=_throttled_rate(readings),
-        main_running=rate(reading.task.ran for reading in readings),
-        faulting=rate(reading.task.faults for reading in readings),
-        in_kernel=rate(reading.task.kernel for reading in readings),
-        on_disk=_share_on_disk([reading.task for reading in readings]),
+        main_running=rate([task.ran for task in tasks]),
+        faulting=rate([task.faults for task in tasks]),
+        in_kernel=rate([task.kernel for task in tasks]),
+        on_disk=_share_on_disk(tasks),
         cores=last.task.cores,
         quota=last.quota,
         group=last.group,
         threads=last.task.threads,
-        outside=rate(reading.outside for reading in readings),
+        outside=rate([reading.outside for reading in readings]),
         children=_children(readings),
         computes_here=computes_here,
         pooled=pooled,
@@ -290,9 +290,8 @@ def _seen(readings: Sequence[Reading], *, computes_here: bool, pooled: bool) -> 
 def _throttled_rate(readings: Sequence[Reading]) -> float | None:
     """Throttled time by the group with the least quota, while that group stays the same."""
     total = _Sum()
-    for before, now in pairwise(readings):
-        if before.group == now.group:
-            total.add((reading.at, reading.throttled) for reading in (before, now))
+    for _, same in groupby(readings, lambda reading: reading.group):
+        total.add([(reading.at, reading.throttled) for reading in same])
     return total.rate
 
 
@@ -330,10 +329,13 @@ class _Sum:
     def add(self, counter: Iterable[tuple[float, float | None]]) -> None:
         """Adds a counter. Time in which it fell or was not read does not count: its process or
         thread is another one then."""
-        for (before, old), (at, new) in pairwise(counter):
+        before = 0.0
+        old: float | None = None
+        for at, new in counter:
             if old is not None and new is not None and new >= old and at > before:
                 self._grown += new - old
                 self._seconds += at - before
+            before, old = at, new
 
     @property
     def rate(self) -> float | None:
@@ -350,11 +352,28 @@ def _share_on_disk(tasks: Sequence[Task]) -> float:
     return sum(task.state == "D" for task in tasks) / len(tasks)
 
 
-def _throttled(task: Task, groups: Iterable[Group]) -> float | None:
+class _Limit(NamedTuple):
+    """What a process's control groups allow it."""
+
+    group: str | None = None
+    """The group with the least quota."""
+    quota: float | None = None
+    throttled: float | None = None
     """Throttled seconds of the most throttled of nested groups."""
-    if task.limits == ():
-        return 0.0
-    return max((group.throttled for group in groups if group.throttled is not None), default=None)
+
+
+_UNKNOWN, _NONE = _Limit(), _Limit(throttled=0.0)
+
+
+def _limit(task: Task, sample: HostSample) -> _Limit:
+    if not task.limits:  # the usual case
+        return _UNKNOWN if task.limits is None else _NONE
+    groups = {name: sample.groups[name] for name in task.limits if name in sample.groups}
+    quotas = {name: group.quota for name, group in groups.items() if group.quota}
+    least = min(quotas, key=lambda name: quotas[name], default=None)
+    throttled = [group.throttled for group in groups.values() if group.throttled is not None]
+    quota = None if least is None else quotas[least]
+    return _Limit(least, quota, max(throttled, default=None))
 
 
 def _cpu(sample: HostSample, pid: int) -> float | None:
