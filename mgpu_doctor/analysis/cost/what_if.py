@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mgpu_doctor.analysis.statistics.medians import column_blocks
 from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution
@@ -53,11 +54,13 @@ class Ideal:
 def ideal(attribution: Attribution) -> Ideal:
     """Compares the job with one of equally fast ranks. The waste includes healthy jitter: with many
     ranks, some rank is late in every step."""
+    waited = [
+        attribution.in_collectives_of(columns).sum(axis=1, dtype=np.float64)
+        for columns in column_blocks(attribution.own)
+    ]
+    waits = np.sum(waited, axis=0) / attribution.own.shape[1]
     return Ideal(
-        step_seconds=_mean(
-            attribution.own.mean(axis=1, dtype=np.float64)
-            + attribution.in_collectives.mean(axis=1, dtype=np.float64)
-        ),
+        step_seconds=_mean(attribution.own.mean(axis=1, dtype=np.float64) + waits),
         ideal_seconds=_mean(attribution.typical + attribution.communication),
     )
 
@@ -126,7 +129,11 @@ def efficiency(attribution: Attribution) -> Efficiency | str:
     """Efficiency over the steps in which every rank's own work is known, or why it is unknown."""
     known = ~np.isnan(attribution.typical)[:, None]
     work = attribution.own.sum(axis=0, where=known, dtype=np.float64)
-    waiting = attribution.in_collectives.sum(axis=0, where=known, dtype=np.float64)
+    waiting = attribution.by_column(
+        lambda columns: attribution.in_collectives_of(columns).sum(
+            axis=0, where=known, dtype=np.float64
+        )
+    )
     run_time, most = float((work + waiting).max()), float(work.max())
     if most <= 0:
         return "no rank did any work of its own in the compared steps"

@@ -17,6 +17,7 @@ from mgpu_doctor.analysis.cost.what_if import saved_if_removed
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from mgpu_doctor.analysis.stalls.recompilation import without_compiling
+from mgpu_doctor.analysis.statistics.medians import column_blocks
 from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
 from mgpu_doctor.analysis.steps.warm_up import FIRST_STEPS
@@ -47,14 +48,18 @@ def find_few_stalls(
     """The long stalls of one rank for which all others waited; None if none."""
     without = without_compiling(attribution.own, joined, ranks)
     known = ~np.isnan(without).any(axis=1)
-    own, waits = without[known], attribution.in_collectives[known]
-    if not len(own):
+    if not known.any():
         return None
-    walls = (own + waits).max(axis=1)
+    longest = [
+        (without[:, columns] + attribution.in_collectives_of(columns)).max(axis=1)
+        for columns in column_blocks(without)
+    ]
+    walls = np.max(longest, axis=0)[known]
     usual = float(np.median(walls))
     least = max(LEAST_SECONDS, LEAST_STEPS * usual)
     if walls.max() < least:
         return None
+    own, waits = without[known], attribution.in_collectives[known]
     longer = own - np.median(own, axis=0)
     waited = waits - np.median(waits, axis=0)
     under_way = joined.steps[known] >= FIRST_STEPS

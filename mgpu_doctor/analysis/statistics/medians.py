@@ -108,12 +108,17 @@ def median_of_others(values: Floats) -> Floats:
 def column_medians(values: Floats) -> Floats:
     """(R) the median of each column, ignoring NaN; NaN for columns of only NaN."""
     medians = np.empty(values.shape[1], dtype=values.dtype)
-    size = max(1, BLOCK // max(1, len(values)))
-    for start in range(0, len(medians), size):
-        block = np.array(values[:, start : start + size].T, order="C")
+    for columns in column_blocks(values):
+        block = np.array(values[:, columns].T, order="C")
         whole = not np.isnan(block).any()
-        medians[start : start + size] = known_medians(block) if whole else row_medians(block)
+        medians[columns] = known_medians(block) if whole else row_medians(block)
     return medians
+
+
+def column_blocks(values: Floats) -> Iterator[slice]:
+    """The columns of (T, R) values, as many at a time as fill a block."""
+    size = max(1, BLOCK // max(1, len(values)))
+    return (slice(start, start + size) for start in range(0, values.shape[1], size))
 
 
 def row_medians(values: Floats) -> Floats:

@@ -31,7 +31,8 @@ def phase_medians(measures: Measures) -> list[dict[str, float | None]]:
     if not measures.structure.alike:
         return typical  # in a pipeline, even the busiest stage waits during the bubble
     moving = _median(attribution.communication)
-    waits = dict(zip(joined.ranks, column_medians(attribution.wait).tolist(), strict=True))
+    waiting = attribution.by_column(lambda columns: column_medians(attribution.wait_of(columns)))
+    waits = dict(zip(joined.ranks, waiting.tolist(), strict=True))
     for rank, medians in zip(measures.case.ranks, typical, strict=True):
         wait = waits.get(rank.rank) if rank.rank is not None else None
         if wait is not None:

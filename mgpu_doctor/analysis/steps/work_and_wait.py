@@ -9,7 +9,7 @@ follows "Understanding Stragglers in Large Model Training Using What-if Analysis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +20,7 @@ from mgpu_probes.inprocess.training_objects import UnseenWaits
 from mgpu_doctor.analysis.statistics.medians import (
     Middle,
     blocks,
+    column_blocks,
     median_of_others,
     middle,
     row_medians,
@@ -75,6 +76,10 @@ class Attribution:
             others=self.others.between(start, stop),
         )
 
+    def newest(self, steps: int) -> Attribution:
+        """The newest steps, at most so many."""
+        return self.between(max(0, len(self.own) - steps), len(self.own))
+
     @property
     def typical(self) -> Floats:
         """(T) own work of the median rank"""
@@ -92,9 +97,18 @@ class Attribution:
     @property
     def wait(self) -> Floats:
         """(T, R) `in_collectives` beyond `communication`"""
-        waited = self.in_collectives
+        return self.wait_of(slice(None))
+
+    def wait_of(self, columns: Ints | slice) -> Floats:
+        """(T, k) the wait of some ranks."""
+        waited = self.in_collectives_of(columns)
         waited -= self.communication[:, None]
         return waited
+
+    def by_column(self, measure: Callable[[slice], Floats]) -> Floats:
+        """(R) a measure of each column, computed for a few of them at a time: all cells of a large
+        job would take as much memory as `own` does."""
+        return np.concatenate([measure(columns) for columns in column_blocks(self.own)])
 
     @property
     def excess(self) -> Floats:
@@ -160,7 +174,10 @@ def attribute(joined: Joined) -> Attribution:
     np.clip(in_collectives, 0, joined.wall, out=in_collectives)
     in_collectives[~known] = np.nan
     own = np.subtract(joined.wall, in_collectives, out=in_collectives)
-    communication = (joined.wall - own).min(axis=1)  # the last rank's wait is then exactly 0
+    least = [
+        (joined.wall[:, columns] - own[:, columns]).min(axis=1) for columns in column_blocks(own)
+    ]
+    communication = np.min(least, axis=0)  # the last rank's wait is then exactly 0
     return Attribution(joined.wall, own, communication, others=middle(own))
 
 

@@ -282,7 +282,7 @@ def find_in_large_job(
     fleet = _Fleet.of(joined, attribution, floor)
     everybody = np.arange(len(joined.ranks))
     by_rank = fleet.lasting(attribution.excess_of, everybody)
-    late = column_medians(attribution.excess[-2 * LEAST_STEPS :])
+    late = column_medians(attribution.newest(2 * LEAST_STEPS).excess)
     likely = np.argsort(-late)[:MOST_LIKELY]
     likely = np.sort(likely[late[likely] >= LIKELY * floor])
     for phase in OWN_PHASES if len(likely) else ():

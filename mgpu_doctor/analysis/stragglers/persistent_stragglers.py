@@ -109,7 +109,8 @@ def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler
     if not suspects:
         return ()
     start = suspects[0].persistent.onset
-    gaps = column_medians(attribution.excess[start:])
+    since = attribution.between(start, len(attribution.own))
+    gaps = since.by_column(lambda columns: column_medians(since.excess_of(columns)))
     culprits = [
         suspect
         for suspect in suspects
@@ -163,7 +164,7 @@ def _find_in_small_job(
 ) -> dict[int, list[Persistent]]:
     """Column -> persistent excesses, in total or in a phase, judged by the rank's own steps."""
     floor = step * (FLOOR if len(joined.ranks) > 2 else FLOOR_OF_TWO)
-    late = column_medians(attribution.excess[-2 * LEAST_STEPS :])
+    late = column_medians(attribution.newest(2 * LEAST_STEPS).excess)
     likely = np.maximum(column_medians(attribution.excess), late) >= COMPARABLE * floor
     comparisons = len(joined.ranks) * (1 + len(OWN_PHASES))
     series = [attribution.excess]

@@ -72,7 +72,7 @@ def _in_steps(
     if clock_of(rank) is not PhaseClock.DEVICE or not measures.structure.alike:
         return None
     column = joined.ranks.index(rank.rank)
-    waits = attribution.wait[:, column]
+    waits = attribution.wait_of(np.array([column]))[:, 0]
     known = ~np.isnan(waits)
     seconds = float(np.mean(waits[known]))
     share = seconds / float(np.mean(joined.wall[known, column]))

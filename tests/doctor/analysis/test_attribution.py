@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from mgpu_probes.inprocess.layout import INPUT, OPTIMIZER, WAIT
 
-from mgpu_doctor.analysis.cost.what_if import ideal, saved_if_faster, saved_without_phase, step_time
-from mgpu_doctor.analysis.statistics.medians import median_of_others
+from mgpu_doctor.analysis.cost.what_if import (
+    efficiency,
+    ideal,
+    saved_if_faster,
+    saved_without_phase,
+    step_time,
+)
+from mgpu_doctor.analysis.statistics import medians
+from mgpu_doctor.analysis.statistics.medians import column_blocks, column_medians, median_of_others
 from mgpu_doctor.analysis.steps.step_alignment import Joined, join
 from mgpu_doctor.analysis.steps.work_and_wait import UnattributableError, attribute, phase_excess
 from tests.support.synthetic import Fault, Synthetic, make_rank, own_work, records
@@ -52,6 +59,25 @@ def test_unmeasured_wait_is_an_honest_refusal() -> None:
     ranks = [make_rank(number, records) for number, records in enumerate(steps)]
     with pytest.raises(UnattributableError, match="not measured on rank 1"):
         attribute(join(ranks))
+
+
+def test_ranks_measured_a_few_at_a_time_are_measured_like_all_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    joined = joined_of(Synthetic(ranks=5, faults=[Fault(2, "backward", milliseconds=20)]))
+    whole = attribute(joined)
+    even, efficient = ideal(whole), efficiency(whole)
+    monkeypatch.setattr(medians, "BLOCK", 2 * len(whole.own))
+    assert len([*column_blocks(whole.own)]) == 3
+    parts = attribute(joined)
+    np.testing.assert_array_equal(parts.communication, (whole.wall - whole.own).min(axis=1))
+    np.testing.assert_array_equal(
+        parts.by_column(lambda columns: column_medians(parts.wait_of(columns))),
+        np.median(whole.wait, axis=0),
+    )
+    np.testing.assert_array_equal(parts.newest(7).excess, whole.excess[-7:])
+    assert ideal(parts).step_seconds == pytest.approx(even.step_seconds, rel=1e-12)
+    assert efficiency(parts) == efficient
 
 
 def test_what_if_predicts_the_step_time_without_the_fault() -> None:
