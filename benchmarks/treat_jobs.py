@@ -8,7 +8,7 @@
 Each verdict is held against what is known of the job, and the measured gain against that of the
 same job with the script edited by hand. `--find` runs `treat` on the job that it helps without
 naming the treatment, until it is shown to help: that must happen within the budget, and the job as
-it is must have the finding that the treatment mends. `all`: of those that have one.
+it is must have the finding that the treatment fixes. `all`: of those that have one.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class _FoundError(Exception):
 
 
 def find_treatment(name: str) -> bool:
-    """Whether `treat` has the finding that the treatment mends, and finds the treatment, which
+    """Whether `treat` has the finding that the treatment fixes, and finds the treatment, which
     nothing names, within its budget."""
     _set_threads(name)
     treatment = JobTreatment(TRIALS[name].helps, private=False)

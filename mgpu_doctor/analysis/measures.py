@@ -309,19 +309,18 @@ def _with_steps(seen: Measures) -> Measures:
     )
     if missing := untimed(ranks, LEAST_RECORDS):
         return replace(timed, missing=_not_device_timed(missing))
-    first, ranks = ranks[0], tuple(on_one_clock(rank) for rank in ranks)
+    first = ranks[0]  # as recorded
+    ranks = tuple(on_one_clock(rank) for rank in ranks)
     shares = phase_shares(ranks, INPUT)
     alone = replace(timed, coverage=coverage(ranks), input_shares=shares)
     if len(ranks) < 2 and (case.job.world_size or 1) - len(serving) < 2:
-        saved, stalls = max((shares or {}).values(), default=None), find_stalls_alone(ranks[0])
-        alone = replace(alone, long_steps=long_steps_of(_whole(first)))
-        return replace(alone, input_saved=saved, stalls=stalls)
+        return replace(
+            alone,
+            input_saved=max(shares.values()) if shares else None,
+            long_steps=long_steps_of(ranks[0] if is_host_stamped(first) else first),
+            stalls=find_stalls_alone(ranks[0]),
+        )
     return _compared(alone, ranks)
-
-
-def _whole(rank: Rank) -> Rank:
-    """The rank with all of its steps, if its host timed them."""
-    return on_one_clock(rank) if is_host_stamped(rank) else rank
 
 
 def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
