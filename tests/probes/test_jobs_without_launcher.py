@@ -380,6 +380,26 @@ def test_a_program_that_trains_alone_is_a_job_of_one_rank(
     assert (job.launcher, job.world_size, job.missing, job.unread) == ("python", 1, (), ())
 
 
+def test_a_busy_program_is_no_job_while_the_launcher_that_it_started_waits(
+    table: ProcTable,
+) -> None:
+    table.add(100, 10, "python sweep.py", {}, maps=[TORCH], cpu_seconds=9000)
+    table.add(101, 100, "python /venv/bin/torchrun --nnodes 2 train.py", {})
+    (job,) = jobs.find_all(table.proc)
+    assert (job.launcher, job.launcher_pid, job.ranks) == ("torchrun", 101, ())
+
+
+def test_a_launcher_that_waits_beside_ranks_started_by_hand_is_another_job(
+    table: ProcTable,
+) -> None:
+    table.add(100, 10, "python sweep.py", {})
+    table.add(101, 100, "python train.py", by_hand(0, 1), maps=[TORCH])
+    table.add(102, 100, "python /venv/bin/torchrun --nnodes 2 train.py", {})
+    by_hand_job, waiting = jobs.find_all(table.proc)
+    assert (numbered(by_hand_job), by_hand_job.launcher) == ([(101, 0)], None)
+    assert (waiting.launcher_pid, waiting.ranks) == (102, ())
+
+
 @pytest.mark.parametrize(
     ("command", "facts"),
     [

@@ -33,7 +33,7 @@ from mgpu_probes.outside.jobs.launched_ranks import (
     find_launched_ranks,
     find_unreadable_ranks,
 )
-from mgpu_probes.outside.jobs.launchers import HOSTS_SEVERAL_JOBS, STARTS_ANY_PROGRAM, name_launcher
+from mgpu_probes.outside.jobs.launchers import STARTS_ANY_PROGRAM, launches_one_job, name_launcher
 from mgpu_probes.outside.jobs.process_table import Machine
 from mgpu_probes.outside.jobs.rank_environment import Place
 from mgpu_probes.outside.jobs.ray_workers import RAY, find_ray_job, find_ray_ranks
@@ -167,11 +167,11 @@ def _build_jobs(
 
 def _find_launchers_without_ranks(machine: Machine, taken: set[int]) -> list[int]:
     """Launchers without ranks: they wait for other hosts, or their ranks have ended."""
-    launchers: list[int] = []
-    for pid in machine.entries:
-        name = name_launcher(machine.command(pid))
-        if name is not None and name not in HOSTS_SEVERAL_JOBS and pid not in taken:
-            launchers.append(pid)
+    launchers = [
+        pid
+        for pid in machine.entries
+        if pid not in taken and launches_one_job(machine.command(pid))
+    ]
     return [pid for pid in launchers if not set(machine.ancestors(pid)).intersection(launchers)]
 
 
@@ -194,7 +194,7 @@ def _is_training_job(machine: Machine, job: RunningJob) -> bool:
 
 def _find_lone_programs(machine: Machine, places: dict[int, Place]) -> list[int]:
     """Python programs without a rank or launcher that have loaded a framework: the topmost of
-    each process tree."""
+    each process tree. One that has started a launcher waits for what that starts."""
     programs = [
         pid
         for pid in machine.entries
@@ -203,7 +203,10 @@ def _find_lone_programs(machine: Machine, places: dict[int, Place]) -> list[int]
             above in places or name_launcher(machine.command(above))
             for above in (pid, *machine.ancestors(pid))
         )
-        and not any(below in places for below in machine.descendants(pid))
+        and not any(
+            below in places or launches_one_job(machine.command(below))
+            for below in machine.descendants(pid)
+        )
         and has_framework(machine, pid)
     ]
     return [pid for pid in programs if not set(machine.ancestors(pid)).intersection(programs)]

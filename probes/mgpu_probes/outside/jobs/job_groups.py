@@ -8,7 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from mgpu_probes.outside.jobs.command_lines import is_doctor, is_helper
 from mgpu_probes.outside.jobs.launched_ranks import UNREADABLE, find_dead_ranks
-from mgpu_probes.outside.jobs.launchers import HOSTS_SEVERAL_JOBS, count_ranks, name_launcher
+from mgpu_probes.outside.jobs.launchers import (
+    HOSTS_SEVERAL_JOBS,
+    count_ranks,
+    launches_one_job,
+    name_launcher,
+)
 from mgpu_probes.outside.jobs.process_table import Machine
 from mgpu_probes.outside.jobs.rank_environment import Place
 from mgpu_probes.outside.jobs.ray_workers import RAY
@@ -71,13 +76,15 @@ def group_ranks(
 
 
 def _adopt_parent(machine: Machine, group: Group, ranks: set[int], tops: set[int]) -> None:
-    """Makes a program that started all ranks of this job, and none of another, its launcher. Its
+    """Makes a program that started all ranks of this job, and nothing of another, its launcher. Its
     zombie children are ranks too."""
     parents = {machine.entries[pid].parent for pid in group.places}
     parent = parents.pop()
     if parents or group.tops != list(group.places) or parent in ranks | tops:
         return
     below = set(machine.descendants(parent))
+    if any(launches_one_job(machine.command(pid)) for pid in below):
+        return
     if may_start_ranks(machine, parent) and ranks & below == set(group.places):
         group.tops, group.starters = [parent], {parent}
         tops.add(parent)

@@ -148,6 +148,12 @@ def name_launcher(command: Command) -> str | None:
     return _BY_PROGRAM.get(program)
 
 
+def launches_one_job(command: Command) -> bool:
+    """Whether this command starts a launcher below which there is one job."""
+    name = name_launcher(command)
+    return name is not None and name not in HOSTS_SEVERAL_JOBS
+
+
 def find_launcher(command: Sequence[str]) -> str | None:
     """The name of the first launcher in a command line, also behind wrappers such as `env`; None
     if there is none before the training script."""
