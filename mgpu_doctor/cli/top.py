@@ -138,7 +138,7 @@ def top(
             print_message(f"{proposal}.")
         wanted = _options_for_still()
         source = (
-            _make_host_source(hosts, wanted)
+            _make_answered_source(hosts, wanted)
             if hosts is not None
             else _make_source(job, replay, wanted=wanted)
         )
@@ -301,6 +301,15 @@ def _make_host_source(hosts: HostsRequest, wanted: FrameOptions | None = None) -
 
     fleet = Fleet(*hosts.find())
     return HostJobs(fleet, settings(), wanted or ALL_OPTIONS, patient=wanted is not None)
+
+
+def _make_answered_source(hosts: HostsRequest, wanted: FrameOptions) -> HostJobs:
+    """The jobs on these hosts, for one frame; exits with code 3 if no host answers."""
+    source = _make_host_source(hosts, wanted)
+    if reason := source.explain_silence():
+        source.close()
+        exit_with(NOTHING_EXAMINED, reason)
+    return source
 
 
 def _print_still(source: Source, only: Filter | None, *, as_json: bool) -> None:

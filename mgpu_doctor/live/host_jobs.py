@@ -60,6 +60,13 @@ class HostJobs:
         self._thread = threading.Thread(target=self._gather, name="hosts", daemon=True)
         self._thread.start()
 
+    def explain_silence(self) -> str | None:
+        """Why no host has answered and what to do, in a sentence for each; None if one has."""
+        states = self._fleet.states()
+        if self._fleet.jobs or any(state.link is Link.LIVE for state in states):
+            return None
+        return explain_nothing(states, list_host_gaps(states))
+
     def next_job(self) -> None:
         """Switches to the next job from the next frame on."""
         self._skip.set()

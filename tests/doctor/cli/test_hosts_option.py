@@ -147,11 +147,15 @@ def test_one_frame_of_a_host() -> None:
     assert frame["host"] is not None
 
 
-def test_one_frame_without_a_job() -> None:
-    done = run("top", "--hosts", "gone", "--once")
-    assert done.exit_code == 0, done.stderr
-    assert "live: 0 of 1 hosts" in done.stdout
-    assert "check the name, or add it to ~/.ssh/config" in " ".join(done.stdout.split())
+@pytest.mark.parametrize("form", ["--once", "--json"])
+def test_one_frame_of_hosts_that_do_not_answer(form: str) -> None:
+    done = run("top", "--hosts", "gone,away", form)
+    assert done.exit_code == 3
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert "host gone: ssh fails with 'Could not resolve hostname gone" in line
+    assert "host away: " in line
+    assert "check the name, or add it to ~/.ssh/config" in line
 
 
 def test_the_job_of_a_host_is_reported_or_the_jobs_are_listed(
