@@ -17,13 +17,13 @@ from mgpu_doctor.launch.messages import print_message
 if TYPE_CHECKING:
     from mgpu_doctor.cluster.engine import Engine
 
-HOSTS_OPTION = click.option(
+_HOSTS = click.option(
     "--hosts",
     metavar="HOST,HOST...",
     help="Hosts of a job, by the names that `ssh` knows. Nothing needs to be installed on them but "
     "Python 3.10 or newer.",
 )
-SLURM_OPTION = click.option("--slurm", metavar="JOBID", help="A Slurm job: its nodes, over `srun`.")
+_SLURM = click.option("--slurm", metavar="JOBID", help="A Slurm job: its nodes, over `srun`.")
 
 _K8S = click.option(
     "--k8s",
@@ -72,8 +72,8 @@ class HostsRequest:
         return parse_hosts(self.value)
 
 
-def choose_request(
-    given: Mapping[str, str | None], namespace: str | None = None
+def _choose_request(
+    given: Mapping[str, str | None], namespace: str | None
 ) -> HostsRequest | None:
     """The request of the only option that has a value; None if none has."""
     chosen = [
@@ -99,12 +99,12 @@ def host_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         **others: Any,
     ) -> Any:
         given = {"--hosts": hosts, "--slurm": slurm, "--k8s": k8s, "--ray": ray}
-        request = choose_request(given, namespace)
+        request = _choose_request(given, namespace)
         if namespace is not None and k8s is None:
             exit_with(WRONG_USAGE, "--namespace needs --k8s SELECTOR.")
         return verb(*args, hosts=request, **others)
 
-    for option in (_RAY, _NAMESPACE, _K8S, SLURM_OPTION, HOSTS_OPTION):
+    for option in (_RAY, _NAMESPACE, _K8S, _SLURM, _HOSTS):
         with_hosts = option(with_hosts)
     return with_hosts
 

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from mgpu_doctor.cli.host_options import HOSTS_OPTION, SLURM_OPTION, choose_request
+from mgpu_doctor.cli.host_options import HostsRequest, host_options
 from mgpu_doctor.cli.options import Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -23,8 +23,6 @@ MOST_HOSTS = 512
 
 
 @click.command(cls=Verb)
-@HOSTS_OPTION
-@SLURM_OPTION
 @click.option(
     "--pairs",
     is_flag=True,
@@ -44,15 +42,15 @@ MOST_HOSTS = 512
     "`python3`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@host_options
 def preflight(
-    hosts: str | None,
-    slurm: str | None,
     data: str | None,
     interface: str | None,
     python: str | None,
     *,
     pairs: bool,
     as_json: bool,
+    hosts: HostsRequest | None,
 ) -> None:
     """Test this machine, or the hosts of a job, before a launch.
 
@@ -66,18 +64,16 @@ def preflight(
       mgpu-doctor preflight --hosts node1,node2,node3
       mgpu-doctor preflight --hosts node1,node2 --pairs --interface ib0
       mgpu-doctor preflight --slurm 4711
+      mgpu-doctor preflight --k8s jobset.sigs.k8s.io/jobset-name=llama -n training --pairs
       mgpu-doctor preflight --data /data/imagenet --json
     """
     from mgpu_doctor.check import check_report, preflight_verdicts
     from mgpu_doctor.check.preflight_channel import ThisMachine
     from mgpu_doctor.check.preflight_session import Options, run_preflight
 
-    request = choose_request({"--hosts": hosts, "--slurm": slurm})
-    if pairs and request is None:
-        exit_with(WRONG_USAGE, "--pairs needs --hosts or --slurm.")
-    names, engine = (
-        (("this machine",), ThisMachine()) if request is None else request.find(whole=True)
-    )
+    if pairs and hosts is None:
+        exit_with(WRONG_USAGE, "--pairs needs --hosts, --slurm, --k8s or --ray.")
+    names, engine = (("this machine",), ThisMachine()) if hosts is None else hosts.find(whole=True)
     if len(names) > MOST_HOSTS:
         exit_with(
             WRONG_USAGE,

@@ -13,11 +13,14 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 READ = 1 << 16
 MOST_ERROR = 4096
+HIDDEN_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""Ray sets these to nothing in an actor that asks for no GPU."""
 
 
 class Relay:
@@ -26,6 +29,7 @@ class Relay:
     def __init__(self, command: str) -> None:
         self._child = subprocess.Popen(
             ("/bin/sh", "-c", command),
+            env=_show_gpus(os.environ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -50,6 +54,13 @@ class Relay:
         """Its exit code and the end of what it printed on standard error."""
         assert self._child.stderr is not None
         return self._child.wait(), self._child.stderr.read()[-MOST_ERROR:]
+
+
+def _show_gpus(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what hides all GPUs: `preflight` tests them."""
+    return {
+        name: value for name, value in environment.items() if value or name not in HIDDEN_BY
+    }
 
 
 def main() -> int:

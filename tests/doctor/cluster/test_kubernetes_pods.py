@@ -101,6 +101,27 @@ def test_the_job_of_a_pod_is_diagnosed(record: Record, tmp_path: Path) -> None:
     assert "(NotFound)" in gap["reason"]
 
 
+@pytest.mark.slow
+@pytest.mark.untimed
+def test_the_pods_of_a_job_can_be_tested(record: Record) -> None:
+    record(llama_0="Running", llama_gone="Running")
+    words = ("preflight", "--k8s", "app=llama", "-n", "x", "--python", "none", "--json")
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1, done.stderr
+    there, gone = json.loads(done.stdout)["hosts"]
+    assert (there["name"], there["trouble"]) == ("llama-0", None)
+    assert there["core_speed"]
+    assert (gone["name"], "(NotFound)" in gone["trouble"]) == ("llama-gone", True)
+
+
+def test_pods_that_cannot_be_tested(record: Record) -> None:
+    record(llama_gone="Running")
+    done = CliRunner().invoke(app, ("preflight", "--k8s", "app=llama", "--pairs"))
+    assert done.exit_code == 3
+    (line,) = done.stderr.splitlines()
+    assert "llama-gone: kubectl fails with" in line
+
+
 def test_no_pod_to_examine(record: Record) -> None:
     record()
     for selector, words in (

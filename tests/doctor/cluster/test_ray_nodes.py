@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.cluster import ray_nodes
+from mgpu_doctor.cluster import ray_nodes, ray_relay
 from mgpu_doctor.cluster.ray_nodes import find_ray_nodes
 from mgpu_doctor.errors import DoctorError
 
@@ -74,3 +74,10 @@ def test_addresses() -> None:
 )
 def test_messages(text: str, reason: str) -> None:
     assert reason in ray_nodes.Ray("auto", {"n1": "aaaa"}).explain("n1", 1, text).reason
+
+
+def test_a_command_sees_the_gpus_that_ray_hides() -> None:
+    for value, seen in (("", "unset"), ("0,2", "0,2")):
+        environment = ray_relay._show_gpus({"CUDA_VISIBLE_DEVICES": value, "EMPTY": ""})
+        assert environment.get("CUDA_VISIBLE_DEVICES", "unset") == seen
+        assert environment["EMPTY"] == ""
