@@ -104,12 +104,14 @@ class Fleet:
                 break
         self._note_hosts()
 
-    def take_snapshot(self, job: GatheredJob, seconds: float) -> bool:
+    def take_snapshot(
+        self, job: GatheredJob, seconds: float, is_over: Callable[[], bool] = lambda: False
+    ) -> bool:
         """Takes a snapshot of a job's processes into its recording, stacks included; whether it
-        could. `seconds`: how long to wait for it, at most."""
+        could. `seconds`: how long to wait for it, at most; `is_over`: whether to wait no more."""
         end = time.monotonic() + seconds
         asked = sum(channel.ask_for_stacks(job) for channel in self._channels)
-        while len(job.snapshots) < asked and time.monotonic() < end:
+        while len(job.snapshots) < asked and time.monotonic() < end and not is_over():
             self.poll(0.1)
         return job.join_snapshots()
 

@@ -93,6 +93,16 @@ class Chooser(Source, Protocol):
     def next_job(self) -> None: ...
 
 
+@runtime_checkable
+class StackTaker(Source, Protocol):
+    """A source whose ranks run on other hosts: `host_jobs.HostJobs`."""
+
+    def take_stacks(self) -> Case | None:
+        """Takes the stacks of the job that is shown, on all of its hosts: the job with them; None
+        if none arrived. For any thread; it waits some seconds."""
+        ...
+
+
 def all_ranks(case: Case | None) -> tuple[Rank, ...]:
     """Returns all ranks including earlier attempts, whose steps are the same rank's history."""
     return () if case is None else (*case.earlier, *case.ranks)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import queue
 import textwrap
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
-from mgpu_doctor.examine.host_cases import explain_nothing, list_host_gaps, with_gaps
+from mgpu_doctor.examine.host_cases import (
+    SECONDS_FOR_STACKS,
+    explain_nothing,
+    list_host_gaps,
+    with_gaps,
+)
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.live.frame import NO_PROGRESS, Frame
 from mgpu_doctor.live.frame_source import ALL_OPTIONS, FrameOptions, all_ranks
@@ -52,6 +60,8 @@ class HostJobs:
         self._watch: Watch | None = None
         self._collector = Collector()
         self._collected: dict[tuple[type, str | None], float] = {}
+        self._wanted_stacks: queue.SimpleQueue[tuple[GatheredJob, Future[bool]]]
+        self._wanted_stacks = queue.SimpleQueue()
         self._skip = threading.Event()
         self._over = threading.Event()
         self._failure: BaseException | None = None
@@ -70,6 +80,15 @@ class HostJobs:
     def next_job(self) -> None:
         """Switches to the next job from the next frame on."""
         self._skip.set()
+
+    def take_stacks(self) -> Case | None:
+        job = self._watched
+        if job is None or job.over:
+            return None
+        taken: Future[bool] = Future()
+        self._wanted_stacks.put((job, taken))
+        wait([taken], 2 * SECONDS_FOR_STACKS)
+        return load_recording(job.folder) if taken.done() and taken.result() else None
 
     def frame(self, passed: float) -> Frame:  # noqa: ARG002 - a live source reads the clock itself
         if self._failure is not None:
@@ -113,6 +132,11 @@ class HostJobs:
         try:
             while not self._over.is_set():
                 self._fleet.poll(POLL)
+                while not self._wanted_stacks.empty():
+                    job, taken = self._wanted_stacks.get()
+                    taken.set_result(
+                        self._fleet.take_snapshot(job, SECONDS_FOR_STACKS, self._over.is_set)
+                    )
         except BaseException as error:
             self._failure = error
 

@@ -21,6 +21,8 @@ AT_ONCE = 16
 NOT_RECORDED = (
     "No stacks were recorded by this moment: `run` records them when a job seems to hang."
 )
+NO_PROCESS = "There is no process of this rank."
+NOT_SENT = "The hosts sent no stacks: the job has ended there, or they do not answer."
 Tell = Callable[[str], None]
 
 
@@ -72,18 +74,37 @@ def read_rank_stacks(
     return merged(case, snapshots, findings)
 
 
+def newest_stacks(
+    case: Case | None, rank: RankSummary, findings: Sequence[Finding], *, alone: bool
+) -> RankStacks | str:
+    """Returns the stacks that the hosts of a job have just sent, or why there are none. `case`:
+    None: they sent nothing. `alone`: of this rank, else of all."""
+    snapshots = case.job_snapshots if case is not None else ()
+    if case is None or not snapshots:
+        return NOT_SENT
+    if alone:
+        pid = _find_stack_pid(case, rank)
+        return NO_PROCESS if pid is None else RankStacks(snapshots[-1], pid)
+    return merged(case, snapshots[-1:], findings)
+
+
 def _recorded(
     case: Case, rank: RankSummary, findings: Sequence[Finding], *, alone: bool
 ) -> RankStacks | str:
     """Returns the newest snapshot of the recording."""
     snapshots = [snapshot for snapshot in case.job_snapshots if snapshot.stacks]
-    place = rank.host, rank.pid
-    pid = next((one.stack_pid for one in case.ranks if (one.host, one.pid) == place), rank.pid)
+    pid = _find_stack_pid(case, rank)
     if alone:
         snapshots = [snapshot for snapshot in snapshots if pid is not None and snapshot.stack(pid)]
     if not snapshots:
         return NOT_RECORDED
     return RankStacks(snapshots[-1], pid) if alone else merged(case, snapshots[-1:], findings)
+
+
+def _find_stack_pid(case: Case, rank: RankSummary) -> int | None:
+    """Returns the pid that a rank has in snapshots."""
+    place = rank.host, rank.pid
+    return next((one.stack_pid for one in case.ranks if (one.host, one.pid) == place), rank.pid)
 
 
 def merged(case: Case, snapshots: Sequence[JobSnapshot], findings: Sequence[Finding]) -> RankStacks:
@@ -102,7 +123,7 @@ def merged(case: Case, snapshots: Sequence[JobSnapshot], findings: Sequence[Find
 def _unreachable(rank: RankSummary, here: Container[object]) -> str | None:
     """Returns why a rank's stack cannot be read. `here`: the ranks known to run on this machine."""
     if rank.pid is None:
-        return "There is no process of this rank."
+        return NO_PROCESS
     if rank.host != this_host():
         return f"It runs on {rank.host}: read its stacks there, with `mgpu-doctor top`."
     if rank.state in ("exited", "dead", "missing"):

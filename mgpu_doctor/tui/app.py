@@ -398,9 +398,10 @@ class TopApp(ThemedApp):
     def _choose_rank(self, who: RankKey, *, opened: bool) -> None:
         self.view = self.view._replace(rank=who)
         if opened and self.frame is not None:
-            from mgpu_doctor.tui.screens.rank_screen import RankScreen
+            from mgpu_doctor.tui.screens.rank_screen import RankScreen, read_stacks_from
 
-            page = RankScreen(self.frame, self.view)
+            stacks = read_stacks_from(self._frames.source)
+            page = RankScreen(self.frame, self.view, read_stacks=stacks)
 
             def closed(_: None) -> None:
                 self.view = self.view._replace(rank=page.view.rank)

@@ -19,8 +19,9 @@ from textual.message import Message
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.frame_source import Source, StackTaker
 from mgpu_doctor.live.rank_output import Output, output_of
-from mgpu_doctor.live.rank_stacks import RankStacks, read_rank_stacks
+from mgpu_doctor.live.rank_stacks import RankStacks, newest_stacks, read_rank_stacks
 from mgpu_doctor.tui.keys import KeyHints
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels import header
@@ -59,6 +60,19 @@ def _read_stacks(frame: Frame, rank: RankSummary, alone: bool, tell: Callable[[s
         replayed=frame.replay is not None,
         tell=tell,
     )
+
+
+def read_stacks_from(source: Source) -> ReadStacks:
+    """How a page reads stacks: through the source if the ranks run on other hosts."""
+    if not isinstance(source, StackTaker):
+        return _read_stacks
+
+    def read(frame: Frame, rank: RankSummary, alone: bool, tell: Callable[[str], None]) -> Page:
+        del tell  # one answer has all of them
+        assert frame.diagnosis is not None  # it has the rank
+        return newest_stacks(source.take_stacks(), rank, frame.diagnosis.findings, alone=alone)
+
+    return read
 
 
 class RankScreen(SubjectScreen):

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mgpu_doctor.case.job_snapshots import PIDS
 from mgpu_doctor.cluster.engine import Trouble
 from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.live.host_jobs import HostJobs
 from mgpu_doctor.live.job_watch import Seen, Watch
+from mgpu_doctor.live.rank_stacks import RankStacks
+from mgpu_doctor.tui.screens.rank_screen import read_stacks_from
 from tests.support.gathered_hosts import HOSTS, Hosts
 from tests.support.node_ranks import ShellEngine
 
+AT = 1_800_000_000.0
 LIVE = HostState("", None, Link.LIVE, 0.1, None, 0, 0.0)
 
 
@@ -38,6 +42,18 @@ class Still(Fleet):
 
     def poll(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def take_snapshot(
+        self, job: GatheredJob, seconds: float, is_over: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """One of each host, of which rank 0 alone has a stack."""
+        del seconds, is_over
+        for rank, host in enumerate(HOSTS):
+            process = {"pid": 4711, "role": "rank", "rank": rank}
+            frames = [["forward", "model.py", 7]]
+            stack = {"pid": 4711, "at": AT, "threads": [{"main": True, "frames": frames}]}
+            job.add_snapshot(host, {"at": AT, "processes": [process], "stacks": [stack][rank:]})
+        return job.join_snapshots()
 
 
 @pytest.fixture
@@ -79,6 +95,29 @@ def test_the_ranks_of_all_hosts_are_one_job(sent: Hosts, source: HostJobs) -> No
     assert [(rank.rank, rank.host) for rank in frame.diagnosis.ranks] == [*enumerate(HOSTS)]
     assert frame.source == "live: 2 of 2 hosts"
     assert frame.others == 0
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_stacks_are_taken_on_all_hosts(sent: Hosts, source: HostJobs, alone: bool) -> None:
+    sent.send(0)
+    sent.send(1)
+    frame = source.frame(0)
+    assert frame.diagnosis is not None
+    read = read_stacks_from(source)
+    first, second = (read(frame, rank, alone, print) for rank in frame.diagnosis.ranks)
+    assert isinstance(first, RankStacks)
+    assert isinstance(second, RankStacks)
+    assert [stacks.snapshot.at for stacks in (first, second)] == [AT, AT]
+    if alone:
+        assert (first.pid, second.pid) == (4711, 4711 + PIDS)
+        assert first.snapshot.stack(4711) is not None
+        assert first.snapshot.stack(4711 + PIDS) is None
+    else:
+        assert first.tree[0].ranks == (0,)
+
+
+def test_without_a_job_there_are_no_stacks(source: HostJobs) -> None:
+    assert source.take_stacks() is None
 
 
 def test_the_next_job(sent: Hosts, source: HostJobs) -> None:
