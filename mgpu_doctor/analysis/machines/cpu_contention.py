@@ -389,14 +389,21 @@ def _outside(samples: Sequence[HostSample]) -> list[float | None]:
         if total is None or before.busy is None or now.busy is None:
             total = None
         else:
-            own = sum(
-                max(0.0, cpu - before.processes[pid][0])
-                for pid, (cpu, _) in now.processes.items()
-                if pid in before.processes
-            )
+            own = sum(_used_since(before, now, pid) for pid in now.processes)
             total += max(0.0, now.busy - before.busy - own)
         values.append(total)
     return values
+
+
+def _used_since(before: HostSample, now: HostSample, pid: int) -> float:
+    """CPU seconds that a process of the job used between two samples; all of its own if it was
+    started meanwhile, as the workers of a loader are in each epoch."""
+    used, earlier = now.processes[pid][0], before.processes.get(pid)
+    if earlier is not None:
+        return max(0.0, used - earlier[0])
+    task = now.tasks.get(pid)
+    is_new = task is not None and task.age is not None and task.age <= now.at - before.at
+    return used if is_new else 0.0
 
 
 def _offspring(tasks: Mapping[int, Task], ranks: set[int]) -> dict[int, list[int]]:

@@ -137,7 +137,7 @@ def _describe_surroundings(place: _Place) -> str:
         if own.cores and threads is not None and threads > len(own.cores):
             sentences.append(f"Its {threads} computing threads share {_cores(own.cores)}.")
         if own.children is not None and (want := _wanted(own.children)) >= OUTSIDE:
-            sentences.append(f"Its child processes need {want:.1f} cores.")
+            sentences.append(f"{_name_children(place.rank, own.children)} {want:.1f} cores.")
     return " ".join(sentences)
 
 
@@ -261,6 +261,17 @@ def _more_quota(place: _Place) -> Fix:
 def _wanted(children: Children) -> float:
     """Cores."""
     return children.count * ((children.running or 0.0) + (children.queueing or 0.0))
+
+
+def _name_children(rank: Rank | None, children: Children) -> str:
+    """The subject and the verb of a sentence."""
+    loaders = rank.metadata.loaders if rank is not None else ()
+    workers = sum(loader.workers or 0 for loader in loaders)
+    if not workers:
+        return "Its child processes need"
+    if children.count <= workers:
+        return "The workers of its data loader need"
+    return "Its child processes, with the workers of its data loader, need"
 
 
 def _threads(rank: Rank | None) -> int | None:

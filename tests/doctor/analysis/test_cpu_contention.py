@@ -196,6 +196,29 @@ def test_other_work_of_the_host() -> None:
     assert surroundings(case_of())[0].outside == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.parametrize(("age", "outside"), [(0.4, 0.0), (None, 0.5)])
+def test_workers_that_live_for_an_epoch_are_no_other_work(
+    age: float | None, outside: float
+) -> None:
+    """Each is in one sample only. Of unknown age, it may be older than the sample before."""
+    case = case_of()
+    samples = []
+    for number, sample in enumerate(case.host_samples):
+        assert sample.busy is not None
+        pid, used = 9000 + number, 0.5 * EVERY
+        worker = Task(parent=case.ranks[0].pid, age=None if age is None else age * EVERY)
+        samples.append(
+            structs.replace(
+                sample,
+                busy=sample.busy + number * used,
+                processes={**sample.processes, pid: (used, 0)},
+                tasks={**sample.tasks, pid: worker},
+            )
+        )
+    rates = surroundings(replace(case, host_samples=tuple(samples)))
+    assert rates[0].outside == pytest.approx(outside, abs=1e-6)
+
+
 def test_ranks_of_another_host_are_not_looked_up_by_their_pid() -> None:
     case = case_of()
     moved = replace(case.ranks[1], host="elsewhere")

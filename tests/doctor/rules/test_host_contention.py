@@ -100,10 +100,19 @@ def test_its_own_threads_on_too_few_cores() -> None:
     assert threads.how.startswith("OMP_NUM_THREADS=1 torchrun")
 
 
-def test_a_process_that_the_rank_started() -> None:
+@pytest.mark.parametrize(
+    ("workers", "named"),
+    [
+        (0, "Its child processes need 0.9 cores"),
+        (1, "The workers of its data loader need 0.9 cores"),
+    ],
+)
+def test_a_process_that_the_rank_started(workers: int, named: str) -> None:
     child = ProcessLoad(running=0.5, queued=0.4)
-    finding = only(sampled(slow(), {1: ProcessLoad(queued=LOST, children=(child,))}))
-    assert "Its child processes need 0.9 cores" in finding.cause
+    case = slow(loaders=[{"workers": workers}])
+    finding = only(sampled(case, {1: ProcessLoad(queued=LOST, children=(child,))}))
+    assert finding.code == "straggler-host"
+    assert named in finding.cause
 
 
 def test_a_quota() -> None:
