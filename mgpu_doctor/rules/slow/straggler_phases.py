@@ -52,6 +52,11 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 "load and temperature of this rank's device and host with the others', and its "
                 "batches (samples, sequence length)."
             )
+        elif phase == "forward" and _has_unseen_input(measures, straggler):
+            how += (
+                ' `with mgpu_doctor.phase("input"):` around the lines that fetch a batch shows '
+                "whether it is they."
+            )
         how += f"\n{_compare_stacks(measures, straggler)}"
         what = f"its {phase} pass" if phase != "transfer" else "its host-to-device transfer"
         cause = (
@@ -60,6 +65,12 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
         if phase == "forward" and _has_bare_loop(measures.rank(straggler.rank)):
             what = "its forward pass, or what runs between steps,"
             cause += " (without a module, optimizer or loader, the start of forward is unknown)"
+        elif phase == "forward" and _has_unseen_input(measures, straggler):
+            what = "what it does between the start of forward and the start of backward"
+            cause += (
+                ": the model, the loss, and whatever else happens before backward. No data loader "
+                "was seen, so a batch that the script fetches there is part of it"
+            )
         yield straggler_finding(
             measures,
             straggler,
@@ -75,6 +86,15 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 )
             ],
         )
+
+
+def _has_unseen_input(measures: Measures, straggler: Straggler) -> bool:
+    """Whether the script may fetch its batches between forward and backward: no hook saw it fetch
+    them, and a step has one forward and one backward pass, other than in a pipeline."""
+    rank = measures.rank(straggler.rank)
+    if rank is None or measures.stages is not None:
+        return False
+    return not rank.metadata.loaders and not straggler.by_phase.get("input")
 
 
 def _has_bare_loop(rank: Rank | None) -> bool:

@@ -132,6 +132,19 @@ def test_a_loop_that_shows_no_forward_is_reported_so() -> None:
     assert "between steps" not in usual.title
 
 
+@pytest.mark.parametrize("loaders", [[], [{"workers": 0}]])
+def test_a_batch_may_be_fetched_before_backward_if_no_loader_was_seen(
+    loaders: list[dict[str, int]],
+) -> None:
+    base = {phase: seconds for phase, seconds in BASE.items() if phase != "input"}
+    faults = [Fault(1, "forward", milliseconds=20)]
+    (finding,) = findings(Synthetic(faults=faults, base=base, birth={"loaders": loaders}))
+    assert finding.code == "straggler-compute"
+    unseen = not loaders
+    assert ("between the start of forward and the start of backward" in finding.title) == unseen
+    assert ('mgpu_doctor.phase("input")' in finding.fixes[0].how) == unseen
+
+
 def test_what_a_rank_was_handed_is_not_counted() -> None:
     exchange = {"name": "all_to_all_single", "site": "moe.py:26", "count": 60, "seconds": 0.5}
     faults = [Fault(1, phase, factor=1.5) for phase in ("forward", "backward")]
