@@ -52,7 +52,9 @@ if rank == 0:
         "cap": model.bucket_bytes_cap, "fused": optimizer.param_groups[0]["fused"],
         "foreach": optimizer.param_groups[0]["foreach"], "zeros": gradients != {"None"},
         "inside": sorted(set(seen)), "outside": sorted(dtypes), "frozen": gc.get_freeze_count() > 0,
-        "collects": gc.isenabled(),
+        "collects": gc.isenabled(), "pinned": loader.pin_memory,
+        "products": torch.get_float32_matmul_precision(),
+        "times_algorithms": torch.backends.cudnn.benchmark,
         "weights": [round(float(w), 6) for p in model.parameters() for w in p.detach().flatten()],
     }))
 dist.destroy_process_group()
@@ -75,6 +77,9 @@ UNTREATED = {
     "outside": ["torch.float32"],
     "frozen": False,
     "collects": True,
+    "pinned": False,
+    "products": "highest",
+    "times_algorithms": False,
 }
 
 
@@ -128,6 +133,17 @@ def test_what_does_not_fit_or_is_unknown_is_recorded_and_leaves_the_job_alone(
         "loader-persistent": (0, "no-workers"),
         "magic": (0, "unknown-name"),
     }
+
+
+def test_settings_without_an_effect_on_a_cpu_are_set(tmp_path: Path) -> None:
+    settings = ("ddp-static-graph", "loader-pin-memory", "tf32", "cudnn-benchmark")
+    treated, box = train(tmp_path / "treated", SCRIPT, dict.fromkeys(settings, True), ranks=1)
+    treated.pop("weights")
+    set_now = {"static": True, "pinned": True, "products": "high", "times_algorithms": True}
+    assert treated == UNTREATED | set_now
+    assert {name: each["changed"] for name, each in changes(box).items()} == dict.fromkeys(
+        settings, 1
+    )
 
 
 def test_precision_changes_inside_the_model_only(tmp_path: Path) -> None:
