@@ -282,11 +282,13 @@ def _open_source(job: Path | None, hosts: HostsRequest | None) -> Iterator[LiveJ
     from mgpu_doctor.settings_files import settings
 
     options = FrameOptions(heat=False, history=False)
-    live = (
-        LiveJobs(job, settings=settings(), wanted=options)
-        if hosts is None
-        else HostJobs(Fleet(*hosts.find()), settings(), options)
-    )
+    live: LiveJobs | HostJobs
+    if hosts is None:
+        live = LiveJobs(job, settings=settings(), wanted=options)
+    else:
+        live = HostJobs(Fleet(*hosts.find()), settings(), options, patient=True)
+        for gap in live.list_gaps():
+            print_message(f"{gap.probe}: {gap.reason}: {gap.remedy}.")
     try:
         yield live
     finally:

@@ -30,7 +30,7 @@ from mgpu_doctor.live.replay import NewestSamples
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
-    from mgpu_doctor.case.model import Case
+    from mgpu_doctor.case.model import Case, Unexamined
     from mgpu_doctor.cluster.gathered_job import GatheredJob
 
 POLL = 0.1
@@ -69,6 +69,10 @@ class HostJobs:
             fleet.wait_until_read(SECONDS_TO_ANSWER)
         self._thread = threading.Thread(target=self._gather, name="hosts", daemon=True)
         self._thread.start()
+
+    def list_gaps(self) -> tuple[Unexamined, ...]:
+        """What cannot be seen of the hosts now, why, and what to do."""
+        return list_host_gaps(self._fleet.states())
 
     def explain_silence(self) -> str | None:
         """Why no host has answered and what to do, in a sentence for each; None if one has."""

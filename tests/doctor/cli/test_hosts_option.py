@@ -183,8 +183,12 @@ def test_a_report_of_hosts_that_do_not_answer() -> None:
 def test_metrics_of_a_host() -> None:
     command = (sys.executable, "-m", "mgpu_doctor", "export", "--serve", "--hosts", "here,gone")
     options = ("--no-token", "--port", "0", "--interval", "0.1")
-    with subprocess.Popen((*command, *options), stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        (*command, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdout is not None
+        assert server.stderr is not None
+        assert "host gone: ssh fails with 'Could not resolve hostname" in server.stderr.readline()
         port = int(server.stdout.readline().rpartition(":")[2].partition("/")[0])
         until(lambda: ask(port).page.of("mgpu_rank_state") != [], 60)
         page = ask(port).page
