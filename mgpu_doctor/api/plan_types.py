@@ -80,6 +80,8 @@ class MemoryFix(msgspec.Struct, frozen=True):
     time_basis: str
     fits: bool | None
     basis: str
+    treatment: str | None = None
+    """What `mgpu-doctor treat --only` can try in its place on a job; None: nothing."""
 
 
 class NotOffered(msgspec.Struct, frozen=True):

@@ -91,6 +91,7 @@ def _offer(offer: Offer) -> dict[str, Any]:
         "summary": offer.fix.summary,
         "how": offer.how,
         "caveat": offer.fix.caveat or None,
+        "treatment": offer.fix.treatment,
         "needed": offer.prediction.needed,
         "saved": offer.saved,
         "time_fraction": offer.time.fraction,

@@ -118,7 +118,8 @@ class Fix:
 
     `variants`: the plan with the fix, from mild to strong; none where it does not apply. `time`:
     what is known without a trace. `caveat`: what else it changes, or why it is of no use.
-    `unknown`: why it could not be predicted.
+    `unknown`: why it could not be predicted. `treatment`: the one that applies it to a job, so that
+    `mgpu-doctor treat` can try it.
     """
 
     id: str
@@ -128,6 +129,7 @@ class Fix:
     time: Time
     caveat: str = ""
     unknown: str = "a trace with it is missing"
+    treatment: str | None = None
 
 
 SMALLER_BATCH = Fix(
@@ -151,6 +153,7 @@ _TORCH = (
         ),
         Time(0.0, "one copy of each gradient less"),
         "gradients must not be detached in place (detach_)",
+        treatment="ddp-bucket-view",
     ),
     Fix(
         "fused-optimizer",
@@ -161,6 +164,7 @@ _TORCH = (
             lambda plan: replace(plan, fused_optimizer=True),
         ),
         Time(0.0, "fewer passes over memory"),
+        treatment="optimizer-fused",
     ),
     Fix(
         "expandable-segments",
@@ -169,6 +173,7 @@ _TORCH = (
         when(lambda _: True, lambda plan: replace(plan, expandable=True)),
         Time(0.0, "the same kernels run; memory is mapped while it grows"),
         "the simulation of it is not validated; such memory cannot be shared between processes",
+        treatment="expandable-segments",
     ),
     Fix(
         "chunked-loss",
@@ -186,6 +191,7 @@ _TORCH = (
         Time(None, "mostly faster on GPUs with tensor cores; not measured"),
         "weights and optimizer states stay fp32, and short copies of the weights are kept: small "
         "batches can need more memory than before",
+        treatment="autocast-bf16",
     ),
     Fix(
         "zero1",
@@ -193,6 +199,7 @@ _TORCH = (
         "torch.distributed.optim.ZeroRedundancyOptimizer(model.parameters(), optimizer_class=…)",
         with_strategy(Strategy.ZERO1, {Strategy.DDP}),
         Time(None, "each rank sends its updated weights to all others; depends on the network"),
+        treatment="optimizer-zero1",
     ),
     Fix(
         "checkpoint-half",
@@ -207,6 +214,7 @@ _TORCH = (
         "`torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)` for every layer",
         with_settings(with_checkpointing(Checkpointing.FULL)),
         Time(1 / 3, "at most: one more forward pass"),
+        treatment="activation-checkpointing",
     ),
     Fix(
         "accumulate",
@@ -275,6 +283,7 @@ _TENSORFLOW = (
         "weights and optimizer states stay float32; mixed_float16, for GPUs before Ampere, needs "
         "loss scaling (keras.optimizers.LossScaleOptimizer)",
         "the step is your own, or could not be traced so",
+        treatment="keras-mixed-bf16",
     ),
     Fix(
         "recompute",
@@ -303,6 +312,7 @@ _TENSORFLOW = (
         "",
         "XLA fuses operations, which mostly needs less, but lays memory out by itself, recomputes "
         "as it likes and needs scratch memory to tune kernels: it can need more, so try it",
+        treatment="keras-jit",
     ),
     SMALLER_BATCH,
     Fix(
@@ -322,6 +332,7 @@ _TENSORFLOW = (
         Time(0.0, "only the first steps allocate"),
         "it saves nothing that the step needs: without it TensorFlow takes the whole device at "
         "once, and only other programs on it gain; regions that grow can fragment",
+        treatment="tf-memory-growth",
     ),
 )
 

@@ -50,6 +50,7 @@ def test_what_will_not_fit_is_reported_with_fixes_and_their_set() -> None:
     assert printed.splitlines()[1].startswith("✗ will not fit GPU: it needs ")
     assert "not even 1 fits" in printed
     assert "ZeRO-1" in printed
+    assert "mgpu-doctor treat --only optimizer-zero1 -- COMMAND" in " ".join(printed.split())
     assert "\x1b" not in printed
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
 from mgpu_doctor.analysis.memory.allocator import GIB, MIB
 from mgpu_doctor.analysis.memory.device_memory import GPUS, Gpu, find_gpu
 from mgpu_doctor.analysis.memory.fix_search import Advice, Offer, advise
@@ -268,3 +269,10 @@ def test_every_fix_says_what_to_type_and_what_it_costs() -> None:
         assert fix.how
         assert fix.time.basis
         assert fix.how.format(batch=1, accumulate=2)
+
+
+def test_treatments_that_fixes_name_exist_for_their_framework() -> None:
+    for framework, fixes in ALL_FIXES.items():
+        named = [fix.treatment for fix in fixes if fix.treatment is not None]
+        assert len(named) == len(set(named)) >= 3
+        assert {TREATMENTS[name].framework for name in named} <= {framework.value, None}
