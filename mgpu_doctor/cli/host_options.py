@@ -72,9 +72,7 @@ class HostsRequest:
         return parse_hosts(self.value)
 
 
-def _choose_request(
-    given: Mapping[str, str | None], namespace: str | None
-) -> HostsRequest | None:
+def _choose_request(given: Mapping[str, str | None], namespace: str | None) -> HostsRequest | None:
     """The request of the only option that has a value; None if none has."""
     chosen = [
         HostsRequest(name, value, namespace) for name, value in given.items() if value is not None

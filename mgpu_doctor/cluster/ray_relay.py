@@ -58,9 +58,7 @@ class Relay:
 
 def _show_gpus(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment without what hides all GPUs: `preflight` tests them."""
-    return {
-        name: value for name, value in environment.items() if value or name not in HIDDEN_BY
-    }
+    return {name: value for name, value in environment.items() if value or name not in HIDDEN_BY}
 
 
 def main() -> int:

@@ -58,5 +58,5 @@ def test_what_is_installed_from_an_sdist_is_complete_and_works(tmp_path: Path) -
         )
         assert printed in done.stdout
     where = [sys.executable, "-c", "import mgpu_doctor; print(mgpu_doctor.__file__)"]
-    done = subprocess.run(where, cwd=tmp_path, env=installed, stdout=subprocess.PIPE, check=True)
-    assert Path(done.stdout.decode().strip()).is_relative_to(tmp_path)
+    found = subprocess.check_output(where, cwd=tmp_path, env=installed, text=True)
+    assert Path(found.strip()).is_relative_to(tmp_path)
