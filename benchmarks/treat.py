@@ -9,7 +9,7 @@ known.
 `--record` runs the built-in trainer torch-ddp so often, as it is, and keeps the step times. Nothing
 else should run meanwhile. `--resample` draws the runs of whole sessions from them, in which no
 treatment does anything, and counts the verdicts. It takes some seconds. `--jobs`
-and `--find`: see `benchmarks.treat_jobs`; some minutes for each name.
+and `--find`: see `benchmarks.treat_trials`; some minutes for each name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.support import machine
-from benchmarks.treat_jobs import TRIALS, find_treatment, run_jobs
+from benchmarks.treat_jobs import ALL_JOBS
+from benchmarks.treat_trials import LIMIT, find_treatment, render_table, run_jobs
 from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
 from mgpu_doctor.analysis.trials.paired_effect import FALSE_HELPS
 from mgpu_doctor.analysis.trials.trial_run import TrialRun
@@ -45,8 +46,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=12)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--sessions", type=int, default=200)
-    parser.add_argument("--jobs", action="append", choices=["all", *TRIALS], default=[])
-    parser.add_argument("--find", action="append", choices=["all", *TRIALS], default=[])
+    parser.add_argument("--jobs", action="append", choices=["all", *ALL_JOBS], default=[])
+    parser.add_argument("--find", action="append", choices=["all", *ALL_JOBS], default=[])
+    parser.add_argument("--table", type=Path, metavar="FILE", help="rows of --jobs, kept and read")
+    parser.add_argument("--within", type=float, default=1e9, metavar="SECONDS", help="of --jobs")
+    parser.add_argument("--limit", type=float, default=LIMIT, metavar="SECONDS", help="of each job")
     args = parser.parse_args()
     print(machine(), flush=True)
     if args.record is not None:
@@ -55,12 +59,15 @@ def main() -> None:
         runs = json.loads(args.resample.read_text())["seconds"]
         print_rates(resample(runs, args.sessions), len(runs), args.sessions)
     if args.find:
-        known = [name for name, trials in TRIALS.items() if trials.finding is not None]
+        known = [name for name, jobs in ALL_JOBS.items() if jobs.finding is not None]
         found = [find_treatment(name) for name in (known if "all" in args.find else args.find)]
         sys.exit(0 if all(found) else 1)
     if args.jobs:
-        names = [*TRIALS] if "all" in args.jobs else args.jobs
-        sys.exit(0 if run_jobs(names) else 1)
+        names = [*ALL_JOBS] if "all" in args.jobs else args.jobs
+        table = None if args.table is None else args.table.absolute()
+        rows = run_jobs(names, within=args.within, limit=args.limit, table=table)
+        print(render_table(rows))
+        sys.exit(0 if all(row.is_right is not False for row in rows) else 1)
 
 
 def record(count: int, steps: int) -> dict[str, object]:

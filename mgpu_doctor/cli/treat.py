@@ -79,7 +79,8 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
     type=click.Choice(("throughput", "memory", "time-per-sample")),
     help="Instead of treatments, try sizes: batches (`throughput`: most samples per second, "
     "`memory`: the largest that fits), or numbers of ranks at the same global batch "
-    "(`time-per-sample`). The command must name them, as in `--batch-size 32`.",
+    "(`time-per-sample`). The command must name them, as in `--batch-size 32`. `memory` with "
+    "`--only` or `--try`: judge these treatments by memory.",
 )
 @click.option(
     "--yes",
@@ -117,6 +118,7 @@ def treat(
       mgpu-doctor treat latest --budget 5m -o treatment.toml
       mgpu-doctor treat --try loader-workers=8 -- python train.py
       mgpu-doctor treat --goal throughput -- python train.py --batch-size 32
+      mgpu-doctor treat --goal memory --only activation-checkpointing -- python train.py
       mgpu-doctor run --treat treatment.toml -- torchrun --nproc-per-node 4 train.py
     """
     if lists:
@@ -128,15 +130,16 @@ def treat(
     seconds = _parse_budget(budget)
     if output is not None and not output.absolute().parent.is_dir():
         exit_with(WRONG_USAGE, f"{output} cannot be written: there is no such folder.")
-    if goal is not None and (only or tries or output is not None):
-        exit_with(WRONG_USAGE, "--goal tries sizes: leave out --only, --try and --output.")
+    by_memory = goal == "memory" and bool(wanted or only)
+    if goal is not None and not by_memory and (only or tries or output is not None):
+        exit_with(WRONG_USAGE, f"--goal {goal} tries sizes: leave out --only, --try and --output.")
     command, recording = _find_command(words_after_dashes(context), reference)
-    if goal is not None:
+    if goal is not None and not by_memory:
         _search_size(command, goal, seconds, steps, private=not yes, as_json=as_json)
 
     from mgpu_doctor.treat.job_treatment import JobTreatment
 
-    treatment = JobTreatment(command, only, wanted, private=not yes)
+    treatment = JobTreatment(command, only, wanted, private=not yes, by_memory=by_memory)
 
     def try_all(folder: Path, left: float, show: Report) -> None:
         treatment.run(folder, budget=left, steps=steps, report=show)
@@ -148,7 +151,7 @@ def treat(
     if report is None:
         raise click.exceptions.Exit(128 + stopped if stopped else NOTHING_EXAMINED)
     _show(report, as_json=as_json)
-    if recording is not None:
+    if recording is not None and not by_memory:
         _keep(report, recording)
     if output is not None and report.kept:
         save_text(output, _format_file(report), "what helps")
@@ -348,11 +351,12 @@ def _format_file(report: TrialReport) -> str:
     from mgpu_doctor.formatting import format_share
     from mgpu_doctor.treat.treatment_file import format_treatments
 
+    what = "memory" if report.by_memory else "step time"
     remarks = {
-        name: f"saves {format_share(outcome.saved.share)} of the step time "
-        f"({format_share(outcome.saved.low)} to {format_share(outcome.saved.high)})"
+        name: f"saves {format_share(saving.share)} of the {what} "
+        f"({format_share(saving.low)} to {format_share(saving.high)})"
         for outcome in report.outcomes
-        if len(outcome.values) == 1 and outcome.saved is not None
+        if len(outcome.values) == 1 and (saving := outcome.decisive) is not None
         for name in outcome.values
     }
     best = next((each for each in report.outcomes if dict(each.values) == dict(report.kept)), None)

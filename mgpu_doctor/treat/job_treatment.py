@@ -38,6 +38,8 @@ class JobTreatment:
     only: Collection[str] = ()
     wanted: Mapping[str, Value] = field(default_factory=dict)
     private: bool = True
+    by_memory: bool = False
+    """Whether the treatments are to save memory, not time."""
     session: Session | None = None
     findings: tuple[Finding, ...] = ()
     candidates: list[Candidate] = field(default_factory=list)
@@ -48,7 +50,12 @@ class JobTreatment:
         """Tries everything. Raises `BaselineError` if the job cannot be measured as it is."""
         runner = TrialRunner(self.command, folder, private=self.private)
         session = Session(
-            runner.run, budget=budget, steps=steps, clock=time.monotonic, report=report
+            runner.run,
+            budget=budget,
+            steps=steps,
+            clock=time.monotonic,
+            report=report,
+            by_memory=self.by_memory,
         )
         self.session = session
         case = session.measure_baseline()
@@ -82,6 +89,7 @@ class JobTreatment:
             outcomes=outcomes,
             unfit=self.unfit,
             kept=choose_treatments(outcomes),
+            by_memory=self.by_memory,
             complete=self.complete,
         )
 

@@ -7,11 +7,15 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from mgpu_doctor.analysis.trials.paired_effect import Saving
 from mgpu_doctor.formatting import format_bytes, format_number, format_seconds, format_share
 from mgpu_doctor.report.text import line
 from mgpu_doctor.treat.size_search import Goal, Point, SizeSearch
+from mgpu_doctor.treat.trial_report import format_memory
+from mgpu_doctor.treat.trial_table import describe_memory
 
 SCHEMA = "mgpu-doctor/treat-goal/1"
+UNCONFIRMED = "Not confirmed by a second measurement: the budget was used up, or a run failed."
 _BAR = 20
 _HEAD = ("batch", "micro-batches", "ranks", "samples/s", "", "step", "memory per rank", "")
 
@@ -37,7 +41,7 @@ def render_sizes(search: SizeSearch, *, unicode: bool) -> str:
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     padded = [[word.ljust(max(map(len, column))) for word in column] for column in columns]
     lines = ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
-    return "\n".join([*lines, "", *_conclude(search)]) + "\n"
+    return "\n".join([*lines, "", *_conclude(search, unicode=unicode)]) + "\n"
 
 
 def is_better(search: SizeSearch) -> bool:
@@ -59,6 +63,7 @@ def render_json(search: SizeSearch) -> str:
         "complete": search.complete,
         "steps": search.steps,
         "curve": [_point(point) for point in search.points],
+        "memory": format_memory(search.memory),
         "best": None if best is None else _size(best),
         "is_better": is_better(search),
         "saved_per_sample": None
@@ -86,7 +91,32 @@ def _point(point: Point) -> dict[str, Any]:
     }
 
 
-def _conclude(search: SizeSearch) -> Iterator[str]:
+def _describe_price(search: SizeSearch, *, unicode: bool) -> Iterator[str]:
+    """What the largest batch takes of memory, and what it does to the throughput."""
+    if search.saved is None and search.memory is None:
+        yield UNCONFIRMED
+        return
+    if search.memory is not None:
+        yield f"Memory per rank: {describe_memory(search.memory, unicode=unicode)}."
+    saved = search.saved
+    if saved is None:
+        return
+    if saved.is_gain:
+        yield f"It also saves {_describe(saved)} of the time per sample."
+    elif saved.is_loss:
+        lost = Saving(-saved.share, -saved.high, -saved.low, saved.pairs_agree)
+        yield f"It costs {_describe(lost)} more time per sample."
+    else:
+        yield f"No difference in the time per sample was shown: saves {_describe(saved)}."
+
+
+def _describe(saved: Saving) -> str:
+    """`12 % (9 % to 15 %)`."""
+    share, low, high = map(format_share, (saved.share, saved.low, saved.high))
+    return f"{share} ({low} to {high})"
+
+
+def _conclude(search: SizeSearch, *, unicode: bool) -> Iterator[str]:
     best, saved = search.find_best(), search.saved
     if best is None or best is search.points[0]:
         yield "The job as it is serves the goal best of these."
@@ -96,15 +126,14 @@ def _conclude(search: SizeSearch) -> Iterator[str]:
             yield f"Batch {best.size.batch} fits. The trials ended before one did not."
         else:
             yield f"The largest batch that fits of these: {best.size.batch}."
+        yield from _describe_price(search, unicode=unicode)
     elif saved is None:
-        yield "Not confirmed by a second measurement: the budget was used up, or a run failed."
+        yield UNCONFIRMED
+    elif not saved.is_gain:
+        yield f"No difference shown: saves {_describe(saved)} of the time per sample."
+        return
     else:
-        interval = f"({format_share(saved.low)} to {format_share(saved.high)})"
-        change = f"{format_share(saved.share)} {interval} of the time per sample"
-        if not saved.is_gain:
-            yield f"No difference shown: saves {change}."
-            return
-        yield f"Saves {change}."
+        yield f"Saves {_describe(saved)} of the time per sample."
     yield f"To keep it: {shlex.join(search.write_command(best.size))}"
     if search.find_growth(best.size) != 1:
         how = "scale the learning rate with it" if search.rate is None else "the learning rate grew"

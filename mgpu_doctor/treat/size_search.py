@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level
+from mgpu_doctor.analysis.trials.memory_effect import MemoryChange, compare_memory
 from mgpu_doctor.analysis.trials.paired_effect import (
     Block,
-    TimeSaved,
+    Saving,
     estimate_saving,
     pool_noise,
 )
@@ -104,8 +105,10 @@ class SizeSearch:
     steps: int = STEPS
     points: list[Point] = field(default_factory=list)
     """One for each size, the job as it is first."""
-    saved: TimeSaved | None = None
+    saved: Saving | None = None
     """Share of the time per sample that the best size saves; None: it was not confirmed."""
+    memory: MemoryChange | None = None
+    """Memory per rank as it is and in the best size, of the same runs; None: it is unknown."""
     complete: bool = False
     batch: Setting | None = None
     ranks: Setting | None = None
@@ -130,9 +133,14 @@ class SizeSearch:
         self.micro_batches = find_setting(self.command, ACCUMULATION_OPTIONS)
         self.rate = find_setting(self.command, RATE_OPTIONS)
         if self.batch is None:
+            treats = (
+                ", or name treatments that save memory, such as --only activation-checkpointing"
+                if self.goal is Goal.MEMORY
+                else ""
+            )
             raise UnknownSizeError(
                 "the command names no batch size to vary: add the script's option, such as "
-                "--batch-size 32."
+                f"--batch-size 32{treats}."
             )
         if self.goal is Goal.TIME_PER_SAMPLE and self.ranks is None:
             raise UnknownSizeError(
@@ -156,7 +164,7 @@ class SizeSearch:
         else:
             self._try_batches(now)
         best = self.find_best()
-        if self.goal is not Goal.MEMORY and best is not None and best.size != now:
+        if best is not None and best.size != now:
             self._confirm(now, best)
         self.complete = True
 
@@ -258,6 +266,7 @@ class SizeSearch:
         if self._ends - time.monotonic() < _CONFIRMING * self._longest:
             return
         runs = [self._try(size) for size in (now, best.size, best.size, now)]
+        self.memory = _compare_memory(runs)
         levels = [_per_sample(point) for point in (self.points[0], *runs)]
         whole = [level for level in levels if level is not None]
         if len(whole) < len(levels):
@@ -309,8 +318,7 @@ class SizeSearch:
         return size.share if self._is_global else size.share * len(case.ranks)
 
     def _has_time(self) -> bool:
-        confirming = 0 if self.goal is Goal.MEMORY else _CONFIRMING
-        return self._ends - time.monotonic() > (_NEXT + confirming) * self._longest
+        return self._ends - time.monotonic() > (_NEXT + _CONFIRMING) * self._longest
 
 
 def describe_size(size: Size, goal: Goal) -> str:
@@ -324,6 +332,14 @@ def _median_samples(case: Case, index: int) -> int:
     samples = case.ranks[index].steps["samples"]
     known = samples[samples > 0]
     return int(np.median(known)) if len(known) else 0
+
+
+def _compare_memory(runs: Sequence[Point]) -> MemoryChange | None:
+    """The memory of runs in the order A B B A; None: it is unknown of one of them."""
+    before, first, second, after = (point.memory_bytes for point in runs)
+    if before is None or first is None or second is None or after is None:
+        return None
+    return compare_memory([(before, first, second, after)], [before, after])
 
 
 def _per_sample(point: Point) -> Level | None:

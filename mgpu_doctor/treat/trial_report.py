@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 from mgpu_doctor.advice.treatment import Value
 from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
 from mgpu_doctor.analysis.comparing.step_time_noise import Level
-from mgpu_doctor.analysis.trials.paired_effect import TimeSaved
+from mgpu_doctor.analysis.trials.memory_effect import MemoryChange, PeakMemory
+from mgpu_doctor.analysis.trials.paired_effect import Saving
 from mgpu_doctor.analysis.trials.trial_verdict import LossChange, Verdict
 from mgpu_doctor.report.diagnosis_json import plain
 from mgpu_doctor.treat.treatment_plan import Candidate, Unfit
-from mgpu_doctor.treat.trial_session import Outcome
+from mgpu_doctor.treat.trial_outcome import Outcome
 
 SCHEMA = "mgpu-doctor/treat/1"
 
@@ -41,6 +43,8 @@ class TrialReport:
     unfit: Sequence[Unfit]
     kept: Mapping[str, Value]
     """The treatments to apply; empty: none is shown to help."""
+    by_memory: bool
+    """Whether the verdicts are about memory, not about the step time."""
     complete: bool
     """Whether everything that was planned was tried or the budget was used up, not interrupted."""
 
@@ -55,7 +59,7 @@ class TrialReport:
 def choose_treatments(outcomes: Sequence[Outcome]) -> dict[str, Value]:
     """The treatments to apply: the combination, or the single one, that helps most."""
     helping = [outcome for outcome in outcomes if outcome.verdict is Verdict.HELPS]
-    best = max(helping, key=lambda each: each.saved.share if each.saved else 0.0, default=None)
+    best = max(helping, key=lambda each: each.gain, default=None)
     return dict(best.values) if best is not None else {}
 
 
@@ -65,6 +69,7 @@ def render_json(report: TrialReport) -> str:
         {
             "schema": SCHEMA,
             "command": list(report.command),
+            "goal": "memory" if report.by_memory else "step-time",
             "private": report.private,
             "complete": report.complete,
             "baseline": {
@@ -97,6 +102,7 @@ def _outcome(report: TrialReport, outcome: Outcome) -> dict[str, Any]:
         "saved": _saved(outcome.saved),
         "loss": _loss(outcome.loss),
         "memory_bytes": outcome.memory_bytes,
+        "memory": format_memory(outcome.memory),
         "may_change": [treatment.effect for treatment in treatments],
         "lines": [
             treatment.write_lines(outcome.values[treatment.name]) for treatment in treatments
@@ -105,13 +111,30 @@ def _outcome(report: TrialReport, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _saved(saved: TimeSaved | None) -> dict[str, float] | None:
+def format_memory(change: MemoryChange | None) -> dict[str, Any] | None:
+    """Memory before and after, and the share that is saved, as JSON."""
+    if change is None:
+        return None
+    saved = change.saved
+    return {
+        "before": _peak(change.before),
+        "after": _peak(change.after),
+        "saved": {"fraction": saved.share, "low": saved.low, "high": saved.high},
+    }
+
+
+def _peak(peak: PeakMemory) -> dict[str, int | None]:
+    return {"bytes": peak.bytes, "spread": peak.spread, "runs": peak.runs}
+
+
+def _saved(saved: Saving | None) -> dict[str, float] | None:
     if saved is None:
         return None
     return {"step_fraction": saved.share, "low": saved.low, "high": saved.high}
 
 
-def _loss(loss: LossChange | None) -> dict[str, float] | None:
+def _loss(loss: LossChange | None) -> dict[str, float | None] | None:
     if loss is None:
         return None
-    return {"difference": loss.difference, "spread": loss.spread, "limit": loss.limit}
+    difference = loss.difference if math.isfinite(loss.difference) else None
+    return {"difference": difference, "spread": loss.spread, "limit": loss.limit}

@@ -36,10 +36,12 @@ FIRST_STEP = 10
 LEAST_STEPS = 60
 LEAST_SECONDS = 4.0
 MOST_STEPS = 2000
-FIRST_RUN = 1 / 12
+FIRST_RUN, LAST_CALL = 1 / 12, 1 / 5
+FEWEST = 8
 """Unless the user names the steps, the first run decides: at least 60, and 4 seconds of them. If it
-takes longer than this share of the budget, as few as can be measured, so that a job whose steps are
-slow can be run five times: twice as it is, and in one block."""
+takes longer than a twelfth of the budget, as few as show their own noise, 20; if it takes longer
+than a fifth, 8. A job whose steps are slow can then be run four times: as it is, and in one block.
+Choices."""
 _POLL = 0.05
 _PATIENCE = 10.0
 """Seconds in which the observer writes the end of the recording after the job was killed."""
@@ -183,6 +185,7 @@ def _await_end(
             (made >= FIRST_STEP + LEAST_STEPS and now - warm >= LEAST_SECONDS)
             or made >= FIRST_STEP + MOST_STEPS
             or (made >= FIRST_STEP + LEAST_MEASURED and now - began > limit * FIRST_RUN)
+            or (made >= FIRST_STEP + FEWEST and now - began > limit * LAST_CALL)
         ):
             return End.REACHED
         time.sleep(_POLL)
@@ -244,10 +247,12 @@ def _measure(
     if end is End.OVER and code:
         return TrialFailure(Problem.CRASHED, _explain_crash(case, code)), treated
     if end is End.TIMED_OUT:
-        return TrialFailure(Problem.TOO_SLOW, "it did not make its steps in time"), treated
+        made, needed = _count_steps(recording), FIRST_STEP + (steps or FEWEST)
+        return TrialFailure(Problem.TOO_SLOW, f"it made {made} of {needed} steps in time"), treated
     if end is End.NO_MEMORY:
         return TrialFailure(Problem.TOO_LARGE, "the machine ran short of memory"), treated
-    measured = measure_run(case, FIRST_STEP, steps or MOST_STEPS)
+    least = FEWEST if end is End.REACHED else LEAST_MEASURED
+    measured = measure_run(case, FIRST_STEP, steps or MOST_STEPS, least)
     if isinstance(measured, TrialRun):
         return measured, treated
     return TrialFailure(measured, _SHORTFALLS[measured]), treated

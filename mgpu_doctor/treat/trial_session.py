@@ -5,24 +5,24 @@ seems to matter, in a second one with on and off exchanged. If that does not wor
 be switched, whole runs follow each other in the order A B B A C C A …: every treatment lies between
 two runs of the job as it is, and is run twice. A treatment that seems to matter but is not certain
 is run in a second such block, and one that seems to help in more of them, with what is left of the
-budget.
+budget. A small budget is for the first block: without it nothing is shown.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from mgpu_doctor.advice.treatment import Effect, Value
 from mgpu_doctor.advice.treatment_catalogue import TREATMENTS, describe_values
 from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level
+from mgpu_doctor.analysis.trials.memory_effect import MemoryChange, compare_memory
 from mgpu_doctor.analysis.trials.paired_effect import (
     LEAST_GAIN,
     Block,
     Noise,
-    TimeSaved,
+    Saving,
     estimate_saving,
     pool_noise,
 )
@@ -34,7 +34,6 @@ from mgpu_doctor.analysis.trials.switched_effect import (
 )
 from mgpu_doctor.analysis.trials.trial_run import TrialRun
 from mgpu_doctor.analysis.trials.trial_verdict import (
-    LossChange,
     Verdict,
     compare_losses,
     is_settled,
@@ -42,17 +41,21 @@ from mgpu_doctor.analysis.trials.trial_verdict import (
 )
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.formatting import format_seconds
+from mgpu_doctor.treat.trial_outcome import Outcome, Tried
 from mgpu_doctor.treat.trial_runner import Problem, Trial, TrialFailure
 
 FIRST_BLOCKS, MOST_BLOCKS, LOOKS = 2, 8, 4
 """Blocks per treatment before the next one is tried, and with what is left of the budget; and how
-often its result is looked at: after 1, 2, 4 and 8 blocks."""
+often its result is looked at: after 1, 2, 4 and 8 blocks. Fewer if the budget has no time for
+them."""
 MOST_SWITCHED, SWITCHED_LOOKS = 4, 2
 """The same of runs in which a treatment is switched: two show something, and then four."""
 HOPE = 0.5
 """Share of the half interval after `MOST_BLOCKS` that a saving must reach to be looked at again. A
 choice: of treatments without any effect one in six does."""
 _RUNS_PER_BLOCK = 3
+_WHOLE = 30.0
+"""Seconds to which the budget that is proposed is rounded up."""
 _SWITCHED_SECONDS = 1.5
 _LEAST_SWITCHED = 6
 """Length of the blocks of a run in which a treatment is switched: so many seconds, at least so many
@@ -79,54 +82,10 @@ class BaselineError(Exception):
     """The job as it is could not be measured; the message is one clear sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What trials of a treatment, or of several together, showed."""
-
-    values: Mapping[str, Value]
-    verdict: Verdict
-    reason: str | None = None
-    """Why it could not be measured, a clause."""
-    saved: TimeSaved | None = None
-    loss: LossChange | None = None
-    """None: no loss was seen."""
-    memory_bytes: int | None = None
-    """Peak memory of the rank with the most; None: unknown."""
-    sites: tuple[str, ...] = ()
-    """The script's lines whose calls were changed, as `file:line`."""
-    runs: int = 0
-    switched: bool = False
-    """Whether it was switched on and off within its runs."""
-
-
-@dataclass(slots=True)
-class _Tried:
-    """The trials of one treatment so far."""
-
-    values: Mapping[str, Value]
-    blocks: list[tuple[TrialRun, TrialRun, TrialRun, TrialRun]] = field(default_factory=list)
-    switched: list[TrialRun] = field(default_factory=list)
-    """Runs in which it was switched on and off, in inverse order in the second one."""
-    block: int = 0
-    """Steps per block of these runs."""
-    failure: TrialFailure | None = None
-    unfinished: str = ""
-    """Why there are not more trials, a clause."""
-    sites: tuple[str, ...] = ()
-
-    @property
-    def count(self) -> int:
-        """Blocks, or runs in which it was switched."""
-        return len(self.switched) or len(self.blocks)
-
-    @property
-    def treated(self) -> list[TrialRun]:
-        return [run for block in self.blocks for run in block[1:3]]
-
-
 class Session:
     """Measures the job, then treatments. `report` is called with what is being done and the
-    seconds of the budget that are left."""
+    seconds of the budget that are left. `by_memory`: treatments are to save memory, not time; all
+    are tried in whole runs, because a run in which one is switched has one peak."""
 
     def __init__(
         self,
@@ -136,34 +95,47 @@ class Session:
         steps: int | None,
         clock: Callable[[], float],
         report: Callable[[str, float], None],
+        by_memory: bool = False,
     ) -> None:
         self._run = run
+        self._by_memory = by_memory
         self._clock = clock
         self._report = report
-        self._ends = clock() + budget
+        self._began = clock()
+        self._ends = self._began + budget
         self.steps = steps
         """Measured steps per run; None until the first run has decided."""
         self.plain: list[TrialRun] = []
         """Runs of the job as it is, in order."""
-        self._tried: list[_Tried] = []
+        self._tried: list[Tried] = []
         self._longest = 0.0
+        self._looks = LOOKS
         self._levels: dict[int, Level] = {}
         """By the id of the run; all runs are kept."""
 
     def measure_baseline(self) -> Case | None:
-        """Runs the job twice as it is. Returns its case of the first run while it ran. Raises
+        """Runs the job twice as it is, or once if there is no time for a second run and a block:
+        each block ends with another one. Returns its case of the first run while it ran. Raises
         `BaselineError`."""
         self._report("the job as it is", self._left())
         first = self._run({}, steps=self.steps, limit=self._left(), keeps_case=True)
         if isinstance(first.result, TrialFailure):
-            raise BaselineError(f"the job cannot be tried: {first.result.reason}.")
+            why = first.result.reason
+            if first.result.problem is Problem.TOO_SLOW:
+                why += ": give it a larger --budget, as a treatment takes four such runs"
+            raise BaselineError(f"the job cannot be tried: {why}.")
         self._longest = first.seconds
         self.steps = len(first.result.seconds)
         self.plain.append(first.result)
-        second = self._run_once({}).result
-        if isinstance(second, TrialFailure):
-            raise BaselineError(f"the job ran once, and failed the second time: {second.reason}.")
-        self.plain.append(second)
+        if self._left() >= (1 + _RUNS_PER_BLOCK) * self._longest:
+            second = self._run_once({}).result
+            if isinstance(second, TrialFailure):
+                raise BaselineError(
+                    f"the job ran once, and failed the second time: {second.reason}."
+                )
+            self.plain.append(second)
+        blocks = int(self._left() / (_RUNS_PER_BLOCK * self._longest))
+        self._looks = min(LOOKS, max(1, blocks.bit_length()))
         return first.case
 
     def has_time(self) -> bool:
@@ -172,9 +144,9 @@ class Session:
 
     def try_values(self, values: Mapping[str, Value]) -> Outcome:
         """Tries treatments together, in as many blocks as needed and the budget allows."""
-        tried = _Tried(values)
+        tried = Tried(values)
         self._tried.append(tried)
-        switches = all(TREATMENTS[name].switches for name in values)
+        switches = not self._by_memory and all(TREATMENTS[name].switches for name in values)
         measured = switches and self._look_after_each(tried, self._add_switched)
         if not measured and tried.failure is None:
             tried.switched.clear()
@@ -187,7 +159,7 @@ class Session:
         kept = FIRST_BLOCKS * _RUNS_PER_BLOCK * self._longest if keeps_time else 0.0
         self._ends -= kept
         while uncertain := [tried for tried in self._tried if self._may_help(tried)]:
-            tried = max(uncertain, key=lambda each: _share(self._judge(each)))
+            tried = max(uncertain, key=lambda each: self._judge(each).gain)
             add = self._add_switched if tried.switched else self._add_block
             wanted = 2 * tried.count
             while tried.count < wanted and add(tried):
@@ -196,26 +168,33 @@ class Session:
                 break  # there is no time left
         self._ends += kept
 
-    def _may_help(self, tried: _Tried) -> bool:
+    def _may_help(self, tried: Tried) -> bool:
         """Whether more trials are likely to show that it helps."""
-        most = MOST_SWITCHED if tried.switched else MOST_BLOCKS
+        most = MOST_SWITCHED if tried.switched else self._most_blocks
         outcome = self._judge(tried)
-        saved = outcome.saved
+        saved = outcome.decisive
         if outcome.verdict is not Verdict.NO_DIFFERENCE or saved is None or tried.count >= most:
             return False
         reach = (saved.share - saved.low) * math.sqrt(tried.count / most)
         return saved.share >= max(LEAST_GAIN, HOPE * reach)
 
-    def _look_after_each(self, tried: _Tried, add: Callable[[_Tried], bool]) -> bool:
+    def _look_after_each(self, tried: Tried, add: Callable[[Tried], bool]) -> bool:
         """Adds trials until the verdict is settled; False if there is none."""
         saved = None
         for _ in range(FIRST_BLOCKS):
             if not add(tried):
                 break
             saved = self._estimate(tried)
-            if saved is None or is_settled(saved):
+            if saved is None or is_settled(self._judge(tried).decisive or saved):
+                break
+            if not tried.switched and tried.count >= self._most_blocks:
                 break
         return saved is not None
+
+    @property
+    def _most_blocks(self) -> int:
+        """Blocks of a treatment, which double from one look at them to the next."""
+        return min(MOST_BLOCKS, int(2 ** (self._looks - 1)))
 
     def outcomes(self) -> list[Outcome]:
         """The outcomes so far, judged by the noise of all runs so far."""
@@ -225,7 +204,7 @@ class Session:
         """The values of all treatments that help, the best first; those that a better one excludes
         are left out."""
         combined: dict[str, Value] = {}
-        for outcome in sorted(outcomes, key=_share, reverse=True):
+        for outcome in sorted(outcomes, key=lambda each: each.gain, reverse=True):
             slots = {TREATMENTS[name].slot for name in combined} - {None}
             if outcome.verdict is Verdict.HELPS and slots.isdisjoint(
                 TREATMENTS[name].slot for name in outcome.values
@@ -270,7 +249,7 @@ class Session:
             self._longest = max(self._longest, trial.seconds)
         return trial
 
-    def _run_in_block(self, tried: _Tried, values: Mapping[str, Value]) -> TrialRun | TrialFailure:
+    def _run_in_block(self, tried: Tried, values: Mapping[str, Value]) -> TrialRun | TrialFailure:
         """A run with or without the treatment. One that fails is repeated: the job may fail now and
         then."""
         for _ in range(2):
@@ -290,7 +269,7 @@ class Session:
         wanted = min(steps // 2, math.ceil(_SWITCHED_SECONDS / seconds))
         return max(_LEAST_SWITCHED, wanted)
 
-    def _add_switched(self, tried: _Tried) -> bool:
+    def _add_switched(self, tried: Tried) -> bool:
         """Runs the job once and switches the treatment on and off; False if there was no time, or
         the run does not show anything."""
         block = tried.block = tried.block or self._find_block()
@@ -311,15 +290,14 @@ class Session:
         tried.switched.append(trial.result)
         return True
 
-    def _note_sites(self, tried: _Tried, trial: Trial) -> None:
+    def _note_sites(self, tried: Tried, trial: Trial) -> None:
         sites = (site for each in trial.treated for site in each.sites)
         tried.sites = tried.sites or tuple(dict.fromkeys(sites))
 
-    def _add_block(self, tried: _Tried) -> bool:
+    def _add_block(self, tried: Tried) -> bool:
         """Runs a block; False if there was no time, or it could not be completed."""
         if not self.has_time():
-            runs = f"{_RUNS_PER_BLOCK} runs of {format_seconds(self._longest)} each"
-            tried.unfinished = f"what is left of the budget is too short for {runs}"
+            tried.unfinished = self._explain_budget()
             return False
         treated: list[TrialRun] = []
         before = self.plain[-1]
@@ -337,7 +315,17 @@ class Session:
         tried.blocks.append((before, treated[0], treated[1], after))
         return True
 
-    def _estimate(self, tried: _Tried) -> TimeSaved | None:
+    def _explain_budget(self) -> str:
+        """That there is no time for a block, and how much time there should be."""
+        needed = self._clock() - self._began + 1.1 * _RUNS_PER_BLOCK * self._longest
+        enough = math.ceil(needed / _WHOLE) * _WHOLE
+        runs = f"{_RUNS_PER_BLOCK} runs of {format_seconds(self._longest)} each"
+        return (
+            f"what is left of the budget is too short for {runs}; --budget {enough:.0f}s is enough "
+            "for the next treatment"
+        )
+
+    def _estimate(self, tried: Tried) -> Saving | None:
         if tried.switched:
             runs = [run.seconds for run in tried.switched]
             return estimate_switched(runs, tried.block, looks=SWITCHED_LOOKS)
@@ -345,9 +333,18 @@ class Session:
         if noise is None or not tried.blocks:
             return None
         blocks = [Block(*(self._level(run) for run in block)) for block in tried.blocks]
-        return estimate_saving(blocks, noise, looks=LOOKS)
+        return estimate_saving(blocks, noise, looks=self._looks)
 
-    def _judge(self, tried: _Tried) -> Outcome:
+    def _compare_memory(self, tried: Tried) -> MemoryChange | None:
+        """None: it is unknown of some run, or known of the host for some and of GPUs for others."""
+        runs = [*self.plain, *tried.treated]
+        if None in {run.memory_bytes for run in runs} or len({r.is_gpu_memory for r in runs}) > 1:
+            return None
+        blocks = [tuple(run.memory_bytes or 0 for run in block) for block in tried.blocks]
+        plain = [run.memory_bytes or 0 for run in self.plain]
+        return compare_memory([(a, b, c, d) for a, b, c, d in blocks], plain, self._looks)
+
+    def _judge(self, tried: Tried) -> Outcome:
         runs = len(tried.switched) or 2 * len(tried.blocks)
         if tried.failure is not None:
             fits = tried.failure.problem is not Problem.NOT_APPLIED
@@ -368,18 +365,19 @@ class Session:
             treated,
             max((TREATMENTS[name].effect for name in tried.values), key=list(Effect).index),
         )
-        memory = [run.memory_bytes for run in runs_with if run.memory_bytes is not None]
+        memory = self._compare_memory(tried)
+        peaks = [run.memory_bytes for run in runs_with if run.memory_bytes is not None]
+        decisive = saved if not self._by_memory else memory.saved if memory is not None else None
         return Outcome(
             tried.values,
-            judge(saved, loss),
+            Verdict.UNTRIED if decisive is None else judge(decisive, loss),
+            reason="its memory is unknown" if decisive is None else None,
             saved=saved,
             loss=loss,
-            memory_bytes=max(memory, default=None),
+            memory_bytes=max(peaks, default=None),
+            memory=memory,
+            by_memory=self._by_memory,
             sites=tried.sites,
             runs=runs,
             switched=bool(tried.switched),
         )
-
-
-def _share(outcome: Outcome) -> float:
-    return outcome.saved.share if outcome.saved is not None else 0.0

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from mgpu_doctor.advice.treatment import Effect, Treatment, Value
 from mgpu_doctor.advice.treatment_catalogue import ADVICE, TREATMENTS, describe_values
+from mgpu_doctor.analysis.trials.memory_effect import MemoryChange
+from mgpu_doctor.analysis.trials.paired_effect import Saving
 from mgpu_doctor.analysis.trials.trial_verdict import Verdict
 from mgpu_doctor.formatting import format_bytes, format_count, format_seconds, format_share
 from mgpu_doctor.report.text import line
+from mgpu_doctor.treat.trial_outcome import Outcome
 from mgpu_doctor.treat.trial_report import TrialReport
-from mgpu_doctor.treat.trial_session import Outcome
 
 _VERDICTS = {
     Verdict.HELPS: "helps",
@@ -27,6 +30,16 @@ _INDENT = "  "
 COARSE = 0.1
 """Half of an interval from which the report says that trials were too coarse. A choice."""
 _HEAD = ("treatment", "verdict", "step time", "95 % interval", "predicted", "memory", "loss")
+_MEMORY_HEAD = (
+    "treatment",
+    "verdict",
+    "memory per rank",
+    "change",
+    "95 % interval",
+    "step time",
+    "95 % interval",
+    "loss",
+)
 _EFFECTS = {
     Effect.NOTHING: "does not change the result",
     Effect.ROUNDING: "may change rounding",
@@ -36,11 +49,11 @@ _EFFECTS = {
 
 def render_report(report: TrialReport, *, width: int, unicode: bool) -> str:
     """The table, the reasons, and what to write to keep what helps."""
-    between = "…" if unicode else ".."
-    rows = [_row(report, outcome, between) for outcome in report.outcomes]
+    head, write_row = (_MEMORY_HEAD, _memory_row) if report.by_memory else (_HEAD, _row)
+    rows = [write_row(report, outcome, unicode=unicode) for outcome in report.outcomes]
     parts = [_baseline(report)]
     if rows:
-        parts += ["", *_align([_HEAD, *rows])]
+        parts += ["", *_align([head, *rows])]
     reasons = [
         f"{names}: {line(reason)}."
         for reason, names in _group_by_reason(
@@ -109,15 +122,16 @@ def _describe_noise(outcomes: Sequence[Outcome]) -> str:
     """That equal runs of the job differ too much to show what may be worth a change; empty: they do
     not."""
     undecided = [
-        (outcome.saved.high - outcome.saved.low) / 2
+        (outcome.decisive.high - outcome.decisive.low) / 2
         for outcome in outcomes
-        if outcome.verdict is Verdict.NO_DIFFERENCE and outcome.saved is not None
+        if outcome.verdict is Verdict.NO_DIFFERENCE and outcome.decisive is not None
     ]
     if max(undecided, default=0.0) < COARSE:
         return ""
     return (
-        f"Differences of less than about {format_share(max(undecided))} could not be shown: the "
-        "job's own steps vary too much. Use more steps (--steps), or an otherwise idle machine."
+        f"Differences of less than about {format_share(max(undecided))} could not be shown: equal "
+        "runs of the job differ too much. Use more steps (--steps), a larger --budget, or an "
+        "otherwise idle machine."
     )
 
 
@@ -129,22 +143,58 @@ def _group_by_reason(reasons: Iterable[tuple[str, str]]) -> Iterator[tuple[str, 
     return ((reason, ", ".join(alike)) for reason, alike in names.items())
 
 
-def _row(report: TrialReport, outcome: Outcome, between: str) -> tuple[str, ...]:
+def _row(report: TrialReport, outcome: Outcome, *, unicode: bool) -> tuple[str, ...]:
     candidate = report.find_candidate(outcome)
-    saved, loss = outcome.saved, outcome.loss
     predicted = candidate.ratio if candidate is not None else None
     return (
         describe_values(outcome.values),
         _VERDICTS[outcome.verdict],
-        "" if saved is None else _change(-saved.share),
-        "" if saved is None else f"{_change(-saved.high)} {between} {_change(-saved.low)}",
+        *_interval(outcome.saved, unicode=unicode),
         "" if predicted is None else _change(predicted - 1),
         "" if outcome.memory_bytes is None else format_bytes(outcome.memory_bytes),
-        ""
-        if loss is None
-        else f"{'differs by' if loss.is_change else 'within'} "
-        f"{format_share(loss.difference if loss.is_change else loss.limit)}",
+        _loss(outcome),
     )
+
+
+def _memory_row(_: TrialReport, outcome: Outcome, *, unicode: bool) -> tuple[str, ...]:
+    memory = outcome.memory
+    return (
+        describe_values(outcome.values),
+        _VERDICTS[outcome.verdict],
+        "" if memory is None else describe_memory(memory, unicode=unicode),
+        *_interval(None if memory is None else memory.saved, unicode=unicode),
+        *_interval(outcome.saved, unicode=unicode),
+        _loss(outcome),
+    )
+
+
+def describe_memory(memory: MemoryChange, *, unicode: bool) -> str:
+    """`612 MiB ± 2 MiB → 434 MiB ± 1 MiB`: the means before and after, and the standard deviations
+    between equal runs."""
+    give, arrow = ("±", "→") if unicode else ("+-", "->")
+    return f" {arrow} ".join(
+        format_bytes(peak.bytes)
+        + ("" if peak.spread is None else f" {give} {format_bytes(peak.spread)}")
+        for peak in (memory.before, memory.after)
+    )
+
+
+def _interval(saved: Saving | None, *, unicode: bool) -> tuple[str, str]:
+    if saved is None:
+        return "", ""
+    between = "…" if unicode else ".."
+    return _change(-saved.share), f"{_change(-saved.high)} {between} {_change(-saved.low)}"
+
+
+def _loss(outcome: Outcome) -> str:
+    loss = outcome.loss
+    if loss is None:
+        return ""
+    if not math.isfinite(loss.difference):
+        return "is no number"
+    if loss.is_change:
+        return f"differs by {format_share(loss.difference)}"
+    return f"within {format_share(loss.limit)}"
 
 
 def _change(share: float) -> str:

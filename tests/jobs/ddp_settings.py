@@ -25,6 +25,8 @@ class Net(nn.Module):
     arithmetic make the autograd graph long, as many small operations do in real models. With
     `--kept`, there is an output that the loss does not use, whose graph is as long."""
 
+    scale: torch.Tensor
+
     def __init__(self, args: argparse.Namespace, slow: Slow) -> None:
         super().__init__()
         self.slow = slow
@@ -33,6 +35,11 @@ class Net(nn.Module):
         self.spare = nn.Linear(args.width, args.width) if args.spare else None
         self.spare_every = args.spare
         self.passes = 0
+        if args.buffer_mib:
+            self.register_buffer("table", torch.zeros(args.buffer_mib * 2**18))
+        self.scales = args.scales
+        if args.scales:  # what rank 0 learns, and the others are sent
+            self.register_buffer("scale", torch.ones(1))
         self.kept = torch.zeros(1, requires_grad=args.kept > 0)
         for _ in range(args.kept):
             self.kept = self.kept.view_as(self.kept)
@@ -45,6 +52,10 @@ class Net(nn.Module):
         self.slow.here("forward")
         if self.spare is not None and self.passes % self.spare_every:
             x = self.spare(x)
+        if self.scales:
+            x = x * self.scale.clone()
+            if dist.get_rank() == 0:
+                self.scale += 0.01
         for _ in range(self.branches):
             x = x[:, :1] + x if self.branches % 2 else x.view_as(x)
         return x.square().mean(), self.kept
@@ -53,8 +64,8 @@ class Net(nn.Module):
 class Link:
     """A communication hook: the gradients arrive when the pretended link has moved them."""
 
-    def __init__(self, bytes_per_second: float) -> None:
-        self.bytes_per_second = bytes_per_second
+    def __init__(self, bytes_per_second: float, latency: float) -> None:
+        self.bytes_per_second, self.latency = bytes_per_second, latency
         self.buckets: queue.SimpleQueue[tuple[dist.Work, torch.Tensor, Future[torch.Tensor]]] = (
             queue.SimpleQueue()
         )
@@ -72,8 +83,15 @@ class Link:
         while True:
             work, gradients, moved = self.buckets.get()
             work.wait()
-            time.sleep(gradients.nbytes / self.bytes_per_second)
+            time.sleep(self.latency + gradients.nbytes / self.bytes_per_second)
             moved.set_result(gradients)
+
+
+def move_at_once(_: object, bucket: GradBucket) -> Future[torch.Tensor]:
+    """A communication hook of a link that takes no time: what is left is the work of each rank."""
+    moved: Future[torch.Tensor] = Future()
+    moved.set_result(bucket.buffer())
+    return moved
 
 
 def train(args: argparse.Namespace) -> None:
@@ -81,10 +99,17 @@ def train(args: argparse.Namespace) -> None:
     torch.manual_seed(rank)
     slow = Slow(args, rank, parts=args.accumulate)
     model = DistributedDataParallel(
-        Net(args, slow), bucket_cap_mb=args.buckets, find_unused_parameters=args.find_unused
+        Net(args, slow),
+        bucket_cap_mb=args.buckets,
+        find_unused_parameters=args.find_unused,
+        gradient_as_bucket_view=args.bucket_view,
+        static_graph=args.static,
+        broadcast_buffers=not args.local_buffers,
     )
     if args.link:
-        model.register_comm_hook(None, Link(args.link * 2**20).hook)
+        model.register_comm_hook(None, Link(args.link * 2**20, args.latency_ms / 1000).hook)
+    if args.at_once:
+        model.register_comm_hook(None, move_at_once)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     x = torch.randn(args.batch, args.width)
     began = time.perf_counter()
@@ -96,6 +121,10 @@ def train(args: argparse.Namespace) -> None:
                 loss = model(x)[0] / args.accumulate
                 loss.backward()
         optimizer.step()
+        if args.detach:
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.detach_()
         optimizer.zero_grad()
         if args.barrier:
             dist.barrier()
@@ -126,6 +155,14 @@ def options() -> argparse.ArgumentParser:
     known.add_argument("--barrier", action="store_true")
     known.add_argument("--log-every-step", action="store_true")
     known.add_argument("--link", type=float, default=0.0, help="MiB/s; 0: loopback as it is")
+    known.add_argument("--latency-ms", type=float, default=0.0, help="of the link, for each bucket")
+    known.add_argument("--at-once", action="store_true", help="exchange nothing")
+    known.add_argument("--bucket-view", action="store_true")
+    known.add_argument("--static", action="store_true")
+    known.add_argument("--detach", action="store_true", help="gradients, in place")
+    known.add_argument("--buffer-mib", type=int, default=0)
+    known.add_argument("--local-buffers", action="store_true")
+    known.add_argument("--scales", action="store_true", help="a buffer that rank 0 alone changes")
     return known
 
 

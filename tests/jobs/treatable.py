@@ -6,65 +6,136 @@ scripts do whose launcher leaves OMP_NUM_THREADS alone.
 
 import argparse
 import copy
+import functools
 import gc
 import multiprocessing
 import os
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 MIB = 1 << 20
+SIDE, CHANNELS = 16, 32
+"""Pixels along each side of an image, and channels of each convolution."""
 
 
 class Samples(Dataset[torch.Tensor]):
-    """Each sample takes so long. `alone`: it fails in a worker process."""
+    """Each sample takes so long, and the first one of some batches longer. `alone`: it fails in a
+    worker process."""
 
-    def __init__(self, count: int, width: int, seconds: float, *, alone: bool) -> None:
-        self.count, self.width, self.seconds, self.alone = count, width, seconds, alone
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.count = args.epoch * args.batch
+        self.width = 3 * SIDE * SIDE if args.images else args.width
+        self.seconds, self.alone = args.sample_ms / 1000, args.alone
+        self.slow_every, self.slow_seconds = args.batch * args.slow_every, args.slow_ms / 1000
 
     def __len__(self) -> int:
-        return self.count
+        return int(self.count)
 
     def __getitem__(self, index: int) -> torch.Tensor:
         if self.alone and get_worker_info() is not None:
             raise RuntimeError("this data set cannot be used in a worker process")
         if self.seconds:
             time.sleep(self.seconds)
+        if self.slow_every and index % self.slow_every == 0:
+            time.sleep(self.slow_seconds)
         return torch.full((self.width,), index / self.count)
 
 
+class Block(nn.Module):
+    """A layer whose operations keep much for the backward pass. `most`: calls of all blocks in a
+    step above which it fails; 0: any."""
+
+    calls = 0
+
+    def __init__(self, width: int, most: int) -> None:
+        super().__init__()
+        self.layer, self.most = nn.Linear(width, width), most
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Block.calls += 1
+        if self.most and Block.calls > self.most:
+            raise RuntimeError("a block was called twice in a step")
+        x = self.layer(x)
+        for _ in range(6):
+            x = torch.sin(x)
+        return x
+
+
 class Net(nn.Module):
-    """Layers, and a chain of small operations that a compiler can fuse."""
+    """Layers, and a chain of small operations that a compiler can fuse. `wide`: it works on one
+    large array instead. `sensitive`: its result needs more digits than bfloat16 has."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(args.width, args.width) for _ in range(args.layers))
-        self.chain = args.chain
+        self.chain, self.wide, self.sensitive = args.chain, args.wide, args.sensitive
+        make = (
+            functools.partial(Block, args.width, args.layers if args.once else 0)
+            if args.blocks
+            else functools.partial(nn.Linear, args.width, args.width)
+        )
+        self.layers = nn.ModuleList(make() for _ in range(args.layers))
+        self.blocks = args.blocks
+        if args.checkpoint:
+            for block in self.layers:
+                block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
-            x = torch.relu(layer(x))
+            x = layer(x) if self.blocks else torch.relu(layer(x))
+        if self.wide:
+            x = x[:1, :1] * torch.ones(1, self.wide * MIB // 4)
+            for _ in range(self.chain):
+                x = x * 0.99
+            return x.mean()
         for _ in range(self.chain):
             x = torch.sin(x) * 0.99 + 0.01
+        if self.sensitive:
+            x = (x + 1000) - 1000
+        return x.square().mean()
+
+
+class Images(nn.Module):
+    """Convolutions. `view`: the script needs the channels of their outputs first."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__()
+        inputs = [3, *[CHANNELS] * (args.layers - 1)]
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(count, CHANNELS, 3, padding=1), nn.BatchNorm2d(CHANNELS))
+            for count in inputs
+        )
+        self.view = args.view
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.view(len(x), 3, SIDE, SIDE)
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        x = x.view(len(x), -1) if self.view else x
         return x.square().mean()
 
 
 def batches(args: argparse.Namespace) -> Iterator[torch.Tensor]:
     """As many as there are steps, in epochs of `--epoch` of them."""
-    samples = Samples(args.epoch * args.batch, args.width, args.sample_ms / 1000, alone=args.alone)
     loader = DataLoader(
-        samples,
+        Samples(args),
         args.batch,
         num_workers=args.workers,
         persistent_workers=args.persistent,
+        prefetch_factor=args.prefetch or None,
     )
     for _ in range(args.steps // args.epoch + 1):
         yield from loader
@@ -108,28 +179,53 @@ class Saving:
         self.thread.start()
 
 
+def make_model(args: argparse.Namespace) -> nn.Module:
+    model: nn.Module = Images(args) if args.images else Net(args)
+    if args.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if args.compile:
+        model.compile()
+    return DistributedDataParallel(model) if dist.is_initialized() else model
+
+
+def make_optimizer(args: argparse.Namespace, model: nn.Module) -> torch.optim.Optimizer:
+    settings: dict[str, Any] = {"lr": 1e-3, "foreach": args.foreach, "fused": args.fused}
+    if not args.sharded:
+        return torch.optim.AdamW(model.parameters(), **settings)
+    return ZeroRedundancyOptimizer(
+        model.parameters(), torch.optim.AdamW, parameters_as_bucket_view=True, **settings
+    )
+
+
 def train(args: argparse.Namespace) -> None:
     torch.manual_seed(0)
     if args.threads:
         torch.set_num_threads(args.threads)
-    model: nn.Module = Net(args)
-    if args.compile:
-        model.compile()
-    if dist.is_initialized():
-        model = DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=1e-3, foreach=args.foreach, fused=args.fused
-    )
+    model = make_model(args)
+    optimizer = make_optimizer(args, model)
     kept: list[list[int]] = [[] for _ in range(args.garbage)]  # what the collector looks through
+    recent: deque[list[list[int]]] = deque(maxlen=10)  # what makes it look often
     if args.freeze:
         gc.freeze()
+    if args.collect_every:
+        gc.disable()
     with tempfile.TemporaryDirectory() as folder:
         saving = Saving(args, folder)
         for step, batch in enumerate(batches(args)):
-            loss = model(batch)
+            with torch.autocast("cpu", torch.bfloat16) if args.autocast else nullcontext():
+                loss = model(batch)
             loss.backward()
+            Block.calls = 0
             optimizer.step()
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none=not args.zeros)
+            if args.read_gradients:
+                gradient = next(model.parameters()).grad
+                assert gradient is not None
+                gradient.sum().item()
+            if args.objects:
+                recent.append([[number] for number in range(args.objects)])
+            if args.collect_every and step % args.collect_every == 0:
+                gc.collect(1)
             if args.garbage and step % 4 == 0:  # the collector looks through everything once
                 gc.collect()
             if args.save_states:
@@ -138,7 +234,7 @@ def train(args: argparse.Namespace) -> None:
             saving.save(step)
             if step == args.steps:
                 break
-    del kept
+    del kept, recent
 
 
 def rank(number: int, args: argparse.Namespace, meeting: str) -> None:
@@ -151,14 +247,16 @@ def options() -> argparse.ArgumentParser:
     known = argparse.ArgumentParser(description=__doc__)
     for name, default in (
         ("steps", 5000), ("batch", 4), ("width", 32), ("layers", 2), ("chain", 0), ("epoch", 2000),
-        ("workers", 0), ("garbage", 0), ("threads", 0), ("save-every", 5),
+        ("workers", 0), ("garbage", 0), ("threads", 0), ("save-every", 5), ("prefetch", 0),
+        ("slow-every", 0), ("objects", 0), ("collect-every", 0), ("wide", 0),
     ):  # fmt: skip
         known.add_argument(f"--{name}", type=int, default=default)
-    for name in ("sample-ms", "step-ms", "save-ms"):
+    for name in ("sample-ms", "step-ms", "save-ms", "slow-ms"):
         known.add_argument(f"--{name}", type=float, default=0.0)
     for name in (
         "alone", "persistent", "background", "check-file", "compile", "freeze", "spawn",
-        "save-states",
+        "save-states", "blocks", "once", "checkpoint", "sensitive", "images", "view",
+        "channels-last", "sharded", "autocast", "zeros", "read-gradients",
     ):  # fmt: skip
         known.add_argument(f"--{name}", action="store_true")
     for name in ("foreach", "fused"):

@@ -1,6 +1,7 @@
 """Keras' fit with one expensive habit, and the same with the habit corrected by hand."""
 
 import argparse
+import threading
 import time
 
 import tensorflow as tf
@@ -8,12 +9,49 @@ import tensorflow as tf
 keras = tf.keras
 
 
+class Chain(keras.layers.Layer):  # type: ignore[name-defined, misc]
+    """Small operations that a compiler can fuse. `python`: it also calls a function of Python, as
+    XLA cannot. `sensitive`: its result needs more digits than bfloat16 has."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__()
+        self.count, self.python, self.sensitive = args.chain, args.python, args.sensitive
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        for _ in range(self.count):
+            x = tf.sin(x) * 0.99 + 0.01
+        if self.python:
+            called = tf.numpy_function(lambda value: value, [tf.stop_gradient(x)], x.dtype)
+            x = x + 0 * tf.reshape(called, tf.shape(x))
+        if self.sensitive:
+            x = (x + 1000) - 1000
+        return x
+
+
+class OneCaller:
+    """Takes so long to load a sample. `exclusive`: fails if it is called twice at once."""
+
+    def __init__(self, seconds: float, *, exclusive: bool) -> None:
+        self.seconds, self.exclusive = seconds, exclusive
+        self.lock = threading.Lock()
+
+    def __call__(self) -> None:
+        is_first = self.lock.acquire(blocking=False)
+        if self.exclusive and not is_first:
+            raise RuntimeError("a sample is loaded already")
+        time.sleep(self.seconds)
+        if is_first:
+            self.lock.release()
+
+
 def pipeline(args: argparse.Namespace) -> tf.data.Dataset:
     """One epoch; each sample takes so long to load."""
 
+    wait = OneCaller(args.sample_ms / 1000, exclusive=args.exclusive)
+
     def load(index: tf.Tensor) -> tf.Tensor:
         if args.sample_ms:
-            tf.numpy_function(lambda: time.sleep(args.sample_ms / 1000), [], [])
+            tf.numpy_function(wait, [], [])
         sample = tf.fill((args.width,), tf.cast(index, tf.float32) / (args.epoch * args.batch))
         return sample, sample[:1]
 
@@ -29,21 +67,28 @@ def options() -> argparse.ArgumentParser:
     known = argparse.ArgumentParser(description=__doc__)
     for name, default in (
         ("epochs", 200), ("epoch", 30), ("batch", 4), ("width", 16), ("layers", 2), ("parallel", 0),
+        ("chain", 0),
     ):  # fmt: skip
         known.add_argument(f"--{name}", type=int, default=default)
     for name in ("sample-ms", "step-ms"):
         known.add_argument(f"--{name}", type=float, default=0.0)
-    for name in ("cache", "prefetch"):
+    for name in ("cache", "prefetch", "exclusive", "python", "sensitive", "mixed"):
         known.add_argument(f"--{name}", action="store_true")
+    known.add_argument("--jit", action=argparse.BooleanOptionalAction, default="auto")
     return known
 
 
 def main() -> None:
     args = options().parse_args()
     keras.utils.set_random_seed(0)
+    if args.mixed:
+        keras.mixed_precision.set_global_policy("mixed_bfloat16")
     layers = [keras.layers.Dense(args.width, "relu") for _ in range(args.layers)]
-    model = keras.Sequential([keras.layers.Input((args.width,)), *layers, keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(0.01), "mse")
+    if args.chain or args.sensitive:
+        layers.append(Chain(args))
+    layers.append(keras.layers.Dense(1, dtype="float32"))
+    model = keras.Sequential([keras.layers.Input((args.width,)), *layers])
+    model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=args.jit)
     callbacks = []
     if args.step_ms:
         callbacks.append(

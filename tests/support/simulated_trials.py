@@ -13,6 +13,8 @@ from mgpu_doctor.analysis.trials.trial_run import TrialRun
 from mgpu_doctor.case.process_metadata import Treated
 from mgpu_doctor.treat.trial_runner import FIRST_STEP, Problem, Trial, TrialFailure
 
+MEMORY = 1 << 30
+"""Peak memory without treatments, in bytes; equal runs differ by 0.5 %."""
 _REACH = 20
 """Steps over which simulated noise is correlated."""
 
@@ -33,6 +35,8 @@ class SimulatedJob:
     """Share of steps that take three times as long."""
     drift: float = 0.0
     """Share by which each run is slower than the one before."""
+    memory_ratios: Mapping[str, float] = field(default_factory=dict)
+    """Peak memory with the treatment / without, by its name."""
     loss_change: Mapping[str, float] = field(default_factory=dict)
     seeded: bool = True
     step_seconds: float = 0.1
@@ -77,7 +81,9 @@ class SimulatedJob:
         if not self.seeded:
             losses = losses + self.random.normal(0, 0.1, len(seconds))
         treated = tuple(Treated(name=name, changed=1, sites=("train.py:3",)) for name in values)
-        return Trial(TrialRun(FIRST_STEP, seconds, losses, 1 << 20), 10.0, treated)
+        memory = float(np.prod([self.memory_ratios.get(name, 1.0) for name in values]))
+        peak = round(MEMORY * memory * np.exp(self.random.normal(0, 0.005)))
+        return Trial(TrialRun(FIRST_STEP, seconds, losses, peak), 10.0, treated)
 
     def _draw(self, steps: int) -> np.ndarray:
         if self.recorded:

@@ -29,7 +29,7 @@ FALSE_HELPS = 0.025
 """Share of the treatments without any effect that are said to help, at most: one side of an
 interval of 95 %."""
 LEAST_GAIN = 0.02
-"""Share of the step time that a treatment must save to be worth a line. A choice."""
+"""Share of the step time or memory that a treatment must save to be worth a line. A choice."""
 
 DISSENT = 1 / 4
 """Share of the pairs that may point in the other direction. A choice."""
@@ -54,9 +54,9 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeSaved:
-    """The share of the step time that a treatment saves, and its interval; negative: it costs
-    time."""
+class Saving:
+    """The share of the step time, or of the memory, that a treatment saves, and its interval;
+    negative: it costs as much."""
 
     share: float
     low: float
@@ -66,12 +66,12 @@ class TimeSaved:
 
     @property
     def is_gain(self) -> bool:
-        """Whether it certainly saves time worth a line."""
+        """Whether it certainly saves what is worth a line."""
         return self.pairs_agree and self.low > 0 and self.share >= LEAST_GAIN
 
     @property
     def is_loss(self) -> bool:
-        """Whether it certainly costs time worth a line."""
+        """Whether it certainly costs what is worth a line."""
         return self.pairs_agree and self.high < 0 and self.share <= -LEAST_GAIN
 
 
@@ -93,7 +93,7 @@ def pool_noise(baselines: Sequence[Level], treated: Sequence[tuple[Level, Level]
     return Noise(max(between, mean_within), freedom + len(pairs))
 
 
-def estimate_saving(blocks: Sequence[Block], noise: Noise, looks: int = 1) -> TimeSaved:
+def estimate_saving(blocks: Sequence[Block], noise: Noise, looks: int = 1) -> Saving:
     """The time saved, from one block or more; `looks`: how often a decision is made at most, this
     one included. A treatment whose own runs differ more than the noise widens the interval."""
     pairs = [pair for block in blocks for pair in _pairs(block)]
@@ -102,7 +102,7 @@ def estimate_saving(blocks: Sequence[Block], noise: Noise, looks: int = 1) -> Ti
     error = math.sqrt(max(noise.variance, own) * 2 / len(pairs))
     reach = student_quantile(1 - FALSE_HELPS / looks, noise.freedom) * error
     middle = sum(differences) / len(differences)
-    return TimeSaved(
+    return Saving(
         share=1 - math.exp(middle),
         low=1 - math.exp(middle + reach),
         high=1 - math.exp(middle - reach),

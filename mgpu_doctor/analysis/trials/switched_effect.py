@@ -29,7 +29,7 @@ from mgpu_doctor.analysis.statistics.significance import autocorrelation
 from mgpu_doctor.analysis.steps.step_alignment import Floats
 from mgpu_doctor.analysis.trials.paired_effect import (
     FALSE_HELPS,
-    TimeSaved,
+    Saving,
     do_agree,
     student_quantile,
 )
@@ -56,7 +56,7 @@ class SwitchedBlocks:
         return np.array(on, dtype=bool)
 
 
-def estimate_switched(runs: Sequence[Floats], length: int, looks: int = 1) -> TimeSaved | None:
+def estimate_switched(runs: Sequence[Floats], length: int, looks: int = 1) -> Saving | None:
     """The time saved, from the step times of runs that begin with a whole block, every second one
     inverted. None: too few blocks. Of one run, the result is neither gain nor loss; the last of
     three is left out. `looks`: how often a decision is made at most, this one included."""
@@ -71,7 +71,7 @@ def estimate_switched(runs: Sequence[Floats], length: int, looks: int = 1) -> Ti
     wider = (1 + alike) / (1 - alike)
     error = math.sqrt(float(ratios.var(ddof=1)) * wider / count)
     reach = student_quantile(1 - FALSE_HELPS / looks, max(1.0, count / wider - 1)) * error
-    return TimeSaved(
+    return Saving(
         share=1 - math.exp(middle),
         low=1 - math.exp(middle + reach),
         high=1 - math.exp(middle - reach),

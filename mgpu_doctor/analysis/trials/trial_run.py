@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,7 +20,7 @@ class Shortfall(str, Enum):
     NO_STEPS = "no-steps"
     """No rank recorded a step."""
     TOO_SHORT = "too-short"
-    """Fewer steps than a trial needs, `LEAST_STEPS` after the warm-up."""
+    """Fewer steps after the warm-up than a trial needs."""
     UNEVEN = "uneven"
     """Ranks have no steps in common."""
 
@@ -32,15 +33,18 @@ class TrialRun:
     seconds: Floats
     """Duration of each step, the mean of the ranks."""
     losses: Floats | None
-    """Loss of each step, the mean of the ranks that report it in every step; None: none does."""
+    """Loss of each step, the mean of the ranks that report it; infinite: it was no number. None:
+    none reports it."""
     memory_bytes: int | None
     """Peak memory of the rank with the most; None: unknown."""
     is_gpu_memory: bool = False
     """Whether that is memory of a GPU, not of the host."""
 
 
-def measure_run(case: Case, first: int, most: int) -> TrialRun | Shortfall:
-    """The steps from number `first` on, `most` at most, that all ranks recorded without a gap.
+def measure_run(
+    case: Case, first: int, most: int, least: int = LEAST_STEPS
+) -> TrialRun | Shortfall:
+    """The steps from number `first` on, `least` to `most`, that all ranks recorded without a gap.
 
     Durations run from the end of one step to the end of the next, so that nothing between steps is
     lost.
@@ -48,21 +52,29 @@ def measure_run(case: Case, first: int, most: int) -> TrialRun | Shortfall:
     ranks = [rank for rank in case.ranks if len(rank.steps)]
     if not ranks:
         return Shortfall.NO_STEPS
-    if any(rank.steps["step"][-1] < first + LEAST_STEPS - 1 for rank in ranks):
+    if any(rank.steps["step"][-1] < first + least - 1 for rank in ranks):
         return Shortfall.TOO_SHORT
     runs = [_steps_of(rank, first, most) for rank in ranks]
     count = min(len(seconds) for seconds, _ in runs)
-    if count < LEAST_STEPS:
+    if count < least:
         return Shortfall.UNEVEN
-    reported = [losses[:count] for _, losses in runs if np.isfinite(losses[:count]).any()]
+    reported = [losses[:count] for _, losses in runs if not np.isnan(losses[:count]).all()]
     memory = memory_of(case)
+    is_gpu_memory = isinstance(memory, Memory) and memory.kind != ON_HOST
+    peaks = [memory.most] if isinstance(memory, Memory) else []
     return TrialRun(
         first=first,
         seconds=np.mean([seconds[:count] for seconds, _ in runs], axis=0),
         losses=np.mean(reported, axis=0) if reported else None,
-        memory_bytes=memory.most if isinstance(memory, Memory) else None,
-        is_gpu_memory=isinstance(memory, Memory) and memory.kind != ON_HOST,
+        memory_bytes=max([*peaks, *([] if is_gpu_memory else _host_peaks(ranks))], default=None),
+        is_gpu_memory=is_gpu_memory,
     )
+
+
+def _host_peaks(ranks: Sequence[Rank]) -> list[int]:
+    """Peaks of resident memory as the kernel counts them: samples of a short run miss them."""
+    histories = (rank.metadata.memory_peaks.history("host") for rank in ranks)
+    return [history[-1].peak for history in histories if history]
 
 
 def _steps_of(rank: Rank, first: int, most: int) -> tuple[Floats, Floats]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mgpu_doctor.advice.treatment import Effect
 from mgpu_doctor.analysis.steps.step_alignment import Floats
-from mgpu_doctor.analysis.trials.paired_effect import LEAST_GAIN, TimeSaved
+from mgpu_doctor.analysis.trials.paired_effect import LEAST_GAIN, Saving
 
 LOSS_TOLERANCE: Mapping[Effect, float] = {
     Effect.NOTHING: 1e-3,
@@ -83,8 +83,9 @@ def compare_losses(
     return LossChange(float(np.mean(apart)), spread, max(LOSS_TOLERANCE[effect], SPREADS * spread))
 
 
-def judge(saved: TimeSaved, loss: LossChange | None) -> Verdict:
-    """The verdict about a treatment whose trials ran to their end."""
+def judge(saved: Saving, loss: LossChange | None) -> Verdict:
+    """The verdict about a treatment whose trials ran to their end. `saved`: of what the trials are
+    for, step time or memory."""
     if loss is not None and loss.is_change:
         return Verdict.CHANGES_LOSS
     if saved.is_gain:
@@ -92,7 +93,7 @@ def judge(saved: TimeSaved, loss: LossChange | None) -> Verdict:
     return Verdict.WORSE if saved.is_loss else Verdict.NO_DIFFERENCE
 
 
-def is_settled(saved: TimeSaved) -> bool:
+def is_settled(saved: Saving) -> bool:
     """Whether another block of runs is not worth its time: the verdict is sure, or the effect is
     too small to matter."""
     return saved.is_gain or saved.is_loss or abs(saved.share) < LEAST_GAIN

@@ -46,7 +46,7 @@ def treat(*words: str) -> Result:
         (["--budget", "ten", "--", "ls"], "30s or more"),
         (["-o", "/no/such/folder/t.toml", "--", "ls"], "no such folder"),
         (["--goal", "memory", "--", "ls"], "names no batch size"),
-        (["--goal", "memory", "--only", "gc-freeze", "--", "ls"], "leave out --only"),
+        (["--goal", "throughput", "--only", "gc-freeze", "--", "ls"], "leave out --only"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_code_2(words: list[str], sentence: str) -> None:
@@ -115,6 +115,20 @@ def test_exit_codes_and_the_file_of_what_helps(
         assert treatments.values == {"gc-freeze": True}
         assert treatments.saved is not None
         assert treatments.saved.low < 0.5 < treatments.saved.high + 0.02
+
+
+def test_treatments_that_are_named_with_the_goal_memory_are_judged_by_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    goals = []
+
+    def run(self: JobTreatment, _: Path, **_others: object) -> None:
+        goals.append((self.by_memory, self.only, dict(self.wanted)))
+
+    monkeypatch.setattr(JobTreatment, "run", run)
+    treat("--goal", "memory", "--only", "optimizer-zero1", "--", "ls")
+    treat("--only", "optimizer-zero1", "--", "ls")
+    assert goals == [(True, ("optimizer-zero1",), {}), (False, ("optimizer-zero1",), {})]
 
 
 def test_a_job_that_fails_by_itself_ends_with_code_3(monkeypatch: pytest.MonkeyPatch) -> None:

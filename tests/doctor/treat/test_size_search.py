@@ -175,7 +175,7 @@ def test_the_largest_batch_that_fits_before_a_crash(
 ) -> None:
     ran = simulate(monkeypatch, most=90)
     made = search(Goal.MEMORY, tmp_path)
-    assert [batch for batch, _ in ran] == [8, 16, 32, 64, 128, 96, 80]
+    assert [batch for batch, _ in ran] == [8, 16, 32, 64, 128, 96, 80, 8, 80, 80, 8]
     best = made.find_best()
     assert best is not None
     assert best.size.batch == 80
@@ -183,6 +183,12 @@ def test_the_largest_batch_that_fits_before_a_crash(
     text = render_sizes(made, unicode=True)
     assert "Rank 0 ran out of memory" in text
     assert "The largest batch that fits of these: 80." in text
+    assert "Memory per rank: 108 MiB ± 0 B → 180 MiB ± 0 B." in text
+    assert made.memory is not None
+    assert made.memory.saved.share == pytest.approx(1 - 180 / 108)
+    assert made.saved is not None  # 18 ms for 8 samples, and 90 ms for 80
+    assert made.saved.share == pytest.approx(1 - (0.09 / 80) / (0.018 / 8), abs=0.02)
+    assert "It also saves 50" in text
 
 
 def test_nothing_is_started_that_would_take_the_memory_of_other_jobs(
@@ -191,7 +197,7 @@ def test_nothing_is_started_that_would_take_the_memory_of_other_jobs(
     """Four ranks take 100 MiB and 1 MiB for each sample of a batch; 2400 MiB may be used."""
     ran = simulate(monkeypatch, free=3000 * MIB)
     made = search(Goal.MEMORY, tmp_path)
-    assert [batch for batch, _ in ran][-3:] == [256, 384, 448]
+    assert [batch for batch, _ in ran][-7:] == [256, 384, 448, 8, 448, 448, 8]
     best = made.find_best()
     assert best is not None
     assert best.size.batch == 448
@@ -208,11 +214,13 @@ def test_memory_of_gpus_is_predicted_apart_from_that_of_the_host(
     made = search(Goal.MEMORY, tmp_path)
     assert max(batch for batch, _ in ran) == best_batch
     measured = [point for point in made.points if point.step is not None]
-    assert [point.size.batch for point in measured] == [batch for batch, _ in ran]
+    assert [point.size.batch for point in measured] == [batch for batch, _ in ran[:-4]]
     assert [point.memory_bytes for point in measured] == [
         None,
-        *((100 + batch) * MIB for batch, _ in ran[1:]),
+        *((100 + batch) * MIB for batch, _ in ran[1:-4]),
     ]
+    assert made.memory is not None
+    assert made.memory.after.bytes == (100 + best_batch) * MIB
     best = made.find_best()
     assert best is not None
     assert best.size.batch == best_batch

@@ -26,6 +26,8 @@ class Running:
         (1.0, 600.0, 51),  # a twelfth of the budget is over after 50 s
         (3.0, 600.0, 30),  # 20 measured steps, whatever they take
         (1.0, 6000.0, 70),
+        (2.0, 180.0, 18),  # a fifth of the budget is over after 36 s
+        (9.0, 180.0, 18),
     ],
 )
 def test_a_job_whose_steps_are_slow_is_measured_by_fewer(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -54,6 +56,7 @@ def made(*, stopped: bool = False, noise: float = 0.001) -> TrialReport:
             Unfit("interop-threads", "each rank has 2 already"),
         ],
         kept=choose_treatments(outcomes),
+        by_memory=False,
         complete=not stopped,
     )
 
@@ -93,10 +96,40 @@ def test_the_text_fits_and_names_lines_and_places() -> None:
     assert render_report(made(), width=100, unicode=False).isascii()
 
 
+def test_what_saves_memory_is_shown_with_its_spread_and_its_price() -> None:
+    job = SimulatedJob(
+        np.random.default_rng(4),
+        {"activation-checkpointing": 1.5},
+        memory_ratios={"activation-checkpointing": 0.5},
+        between_runs=0.001,
+        within_runs=0.01,
+        stalls=0.0,
+    )
+    session = Session(
+        job.run, budget=1e4, steps=60, clock=job.clock, report=lambda *_: None, by_memory=True
+    )
+    session.measure_baseline()
+    session.try_values({"activation-checkpointing": True})
+    outcomes = session.outcomes()
+    report = replace(
+        made(), outcomes=outcomes, by_memory=True, kept=choose_treatments(outcomes), unfit=[]
+    )
+    content = json.loads(render_json(report))
+    jsonschema.validate(content, SCHEMA)
+    (outcome,) = content["treatments"]
+    assert (content["goal"], outcome["verdict"]) == ("memory", "helps")
+    assert outcome["memory"]["saved"]["low"] > 0.4
+    text = render_report(report, width=140, unicode=True)
+    (row,) = (line for line in text.splitlines() if line.startswith("activation-checkpointing"))
+    shown = r"helps +1 GiB ± [\d.]+ MiB → 5\d\d MiB ± [\d.]+ [KM]iB +-50 % .*\+50 % "
+    assert re.search(shown, row), row
+    assert render_report(report, width=140, unicode=False).isascii()
+
+
 def test_noise_that_hides_differences_is_named() -> None:
     assert "could not be shown" not in render_report(made(), width=100, unicode=True)
     noisy = " ".join(render_report(made(noise=0.5), width=100, unicode=True).split())
-    assert "could not be shown: the job's own steps vary too much. Use more steps" in noisy
+    assert "could not be shown: equal runs of the job differ too much. Use more steps" in noisy
 
 
 def test_the_documentation_lists_every_treatment_with_what_it_may_change() -> None:

@@ -13,8 +13,9 @@ import pytest
 from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
 from mgpu_doctor.analysis.trials.paired_effect import FALSE_HELPS
 from mgpu_doctor.analysis.trials.trial_verdict import Verdict
-from mgpu_doctor.treat.trial_session import BaselineError, Outcome, Session
-from tests.support.simulated_trials import CRASH, NOT_APPLIED, SimulatedJob
+from mgpu_doctor.treat.trial_outcome import Outcome
+from mgpu_doctor.treat.trial_session import BaselineError, Session
+from tests.support.simulated_trials import CRASH, MEMORY, NOT_APPLIED, SimulatedJob
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "treat"
 NAMES = tuple(islice(TREATMENTS, 10))
@@ -207,8 +208,82 @@ def test_the_budget_ends_the_trials_and_keeps_what_was_measured() -> None:
     tried, untried = try_all(job, ("gc-freeze", "ddp-bucket-view"), budget=55.0)
     assert tried.verdict is Verdict.HELPS
     assert (untried.verdict, untried.runs) == (Verdict.UNTRIED, 0)
-    assert untried.reason == "what is left of the budget is too short for 3 runs of 10 s each"
+    assert untried.reason == (
+        "what is left of the budget is too short for 3 runs of 10 s each; --budget 90s is enough "
+        "for the next treatment"
+    )
     assert job.now == 50.0
+
+
+@pytest.mark.parametrize(("budget", "runs"), [(40.0, "ABBA"), (49.0, "ABBA"), (50.0, "AABBA")])
+def test_the_first_treatment_is_tried_in_a_budget_of_four_runs(budget: float, runs: str) -> None:
+    right = 0
+    for seed in range(20):
+        job = SimulatedJob(
+            np.random.default_rng(seed), {"ddp-no-search": 0.7}, within_runs=0.02, stalls=0.0
+        )
+        (outcome,) = try_all(job, ("ddp-no-search",), budget)
+        assert "".join("B" if values else "A" for values in job.ran) == runs
+        right += outcome.verdict is Verdict.HELPS
+    assert right >= 18
+
+
+def test_placebos_in_a_budget_of_one_block() -> None:
+    random = np.random.default_rng(24)
+    verdicts = [
+        try_all(SimulatedJob(random, between_runs=0.05), ("ddp-no-search",), 40.0)[0].verdict
+        for _ in range(400)
+    ]
+    assert verdicts.count(Verdict.HELPS) <= allowed(len(verdicts))
+
+
+def test_a_budget_without_time_for_any_treatment_is_known_after_one_run() -> None:
+    job = SimulatedJob(np.random.default_rng(25))
+    (outcome,) = try_all(job, ("ddp-no-search",), budget=39.0)
+    assert (outcome.verdict, len(job.ran)) == (Verdict.UNTRIED, 1)
+    assert outcome.reason is not None
+    assert "--budget 60s is enough" in outcome.reason
+
+
+def test_treatments_that_are_to_save_memory_are_judged_by_it() -> None:
+    """One saves a fifth for half as much time again, one saves time alone, and one saves nothing;
+    what could be switched while the job runs is not."""
+    job = SimulatedJob(
+        np.random.default_rng(26),
+        {"activation-checkpointing": 1.5, "optimizer-fused": 0.7},
+        memory_ratios={"activation-checkpointing": 0.8, "optimizer-zero1": 1.3},
+        stalls=0.0,
+    )
+    trials = Session(
+        job.run, budget=1e4, steps=60, clock=job.clock, report=lambda *_: None, by_memory=True
+    )
+    trials.measure_baseline()
+    names = ("activation-checkpointing", "optimizer-fused", "optimizer-zero1")
+    saves, faster, more = (trials.try_values({name: True}) for name in names)
+    verdicts = [each.verdict for each in (saves, faster, more)]
+    assert verdicts == [Verdict.HELPS, Verdict.NO_DIFFERENCE, Verdict.WORSE]
+    assert not any(each.switched for each in (saves, faster, more))
+    assert saves.memory is not None
+    assert saves.memory.before.bytes == pytest.approx(MEMORY, rel=0.02)
+    assert saves.memory.after.bytes == pytest.approx(0.8 * MEMORY, rel=0.02)
+    assert saves.memory.before.spread is not None
+    assert 0 < saves.memory.before.spread < 0.02 * MEMORY
+    assert saves.memory.saved.low < 0.2 < saves.memory.saved.high
+    assert saves.saved is not None  # the price
+    assert saves.saved.share == pytest.approx(-0.5, abs=0.1)
+    assert trials.combine(trials.outcomes()) == {"activation-checkpointing": True}
+
+
+def test_placebos_are_not_said_to_save_memory_more_often_than_stated() -> None:
+    verdicts = []
+    for seed in range(40):
+        job = SimulatedJob(np.random.default_rng(seed))
+        trials = Session(
+            job.run, budget=1e4, steps=60, clock=job.clock, report=lambda *_: None, by_memory=True
+        )
+        trials.measure_baseline()
+        verdicts += [trials.try_values({name: True}).verdict for name in NAMES]
+    assert verdicts.count(Verdict.HELPS) <= allowed(len(verdicts))
 
 
 def test_a_job_that_fails_now_and_then_is_not_held_against_the_treatment() -> None:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.advice.treatment import Effect
-from mgpu_doctor.analysis.trials.paired_effect import TimeSaved
+from mgpu_doctor.analysis.trials.paired_effect import Saving
 from mgpu_doctor.analysis.trials.trial_verdict import Verdict, compare_losses, is_settled, judge
 
 CURVE = np.linspace(2.0, 1.0, 60)
-GAIN, LOSS = TimeSaved(0.1, 0.05, 0.15, True), TimeSaved(-0.1, -0.15, -0.05, True)
-NOTHING, UNSURE = TimeSaved(0.0, -0.05, 0.05, False), TimeSaved(0.1, -0.05, 0.2, True)
+GAIN, LOSS = Saving(0.1, 0.05, 0.15, True), Saving(-0.1, -0.15, -0.05, True)
+NOTHING, UNSURE = Saving(0.0, -0.05, 0.05, False), Saving(0.1, -0.05, 0.2, True)
 
 
 def test_of_equal_seeds_a_treatment_must_leave_each_step_as_it_is() -> None:
@@ -64,7 +64,7 @@ def test_losses_that_are_no_numbers() -> None:
         (UNSURE, Verdict.NO_DIFFERENCE, False),
     ],
 )
-def test_verdicts_by_time(saved: TimeSaved, verdict: Verdict, settled: bool) -> None:
+def test_verdicts_by_time(saved: Saving, verdict: Verdict, settled: bool) -> None:
     assert judge(saved, None) is verdict
     assert is_settled(saved) is settled
 
