@@ -35,6 +35,8 @@ class GpuWatch:
     def __init__(self, settings: Settings = DEFAULTS) -> None:
         self._settings = settings
         self._samples: deque[DeviceSample] = deque(maxlen=NEWEST)
+        self._suspicious: deque[bool] = deque(maxlen=NEWEST)
+        """Of each sample: whether one of its devices may be defective."""
         self._pace = Pace(time.monotonic, time.thread_time, LONGEST_UNJUDGED, JUDGING)
         self._found: tuple[Finding, ...] = ()
         self._judged = False
@@ -48,6 +50,7 @@ class GpuWatch:
         """Keeps a sample; one that was kept already is ignored."""
         if sample is not None and (not self._samples or sample is not self._samples[-1]):
             self._samples.append(sample)
+            self._suspicious.append(any(map(is_suspicious, sample.devices)))
             self._judged = False
 
     def judge(self) -> tuple[Finding, ...]:
@@ -67,7 +70,7 @@ class GpuWatch:
         """Whether a device may be defective, or is no longer listed."""
         if len({len(sample.devices) for sample in self._samples}) > 1:
             return True
-        return any(is_suspicious(device) for sample in self._samples for device in sample.devices)
+        return any(self._suspicious)
 
     def _find(self) -> tuple[Finding, ...]:
         from mgpu_doctor.case.placeholders import case_of_machine
