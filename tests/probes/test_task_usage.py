@@ -182,9 +182,14 @@ def test_traffic_is_that_of_whole_disks_and_of_hardware(tmp_path: Path) -> None:
     assert host.sample()["traffic"] == {"received": 701, "sent": 82}, "a container"
     for folder in ("sys/block/sda/device", "sys/block/dm-0", "sys/class/net/eth0/device"):
         (tmp_path / folder).mkdir(parents=True)
+    host = HostUsage(tmp_path, standstill=True)
     assert host.sample()["traffic"] == {
         "read": 10 * 512, "written": 20 * 512, "received": 700, "sent": 80,
     }  # fmt: skip
+    (tmp_path / "sys/block/sdb/device").mkdir(parents=True)  # a disk that comes later
+    write(tmp_path, "proc/diskstats", f"{text}\n{line.format(8, 'sdb', 5, 6)}\n")
+    traffic = host.sample()["traffic"]
+    assert (traffic["read"], traffic["written"]) == (15 * 512, 26 * 512)
 
 
 def test_a_kernel_without_any_of_it(tmp_path: Path) -> None:

@@ -172,6 +172,31 @@ def read_proc_file(path: str) -> str:
         os.close(descriptor)
 
 
+class _Hardware:
+    """Which devices in a folder of sysfs are hardware: they have an entry `device`. The folder is
+    read again when the kernel lists other names than before; a listing takes longer than the rest
+    of a sample."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._listed: tuple[str, ...] | None = None
+        self._hardware: frozenset[str] = frozenset()
+
+    def among(self, listed: tuple[str, ...]) -> frozenset[str]:
+        """The hardware in the folder. `listed`: the names that the kernel lists now."""
+        if listed != self._listed:
+            self._listed, self._hardware = listed, self._read()
+        return self._hardware
+
+    def _read(self) -> frozenset[str]:
+        folder = str(self._folder)
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return frozenset()
+        return frozenset(name for name in names if os.path.exists(f"{folder}/{name}/device"))
+
+
 class HostUsage:
     """Samples the machine and its control group's limits. Keeps the last CPU counters.
 
@@ -189,6 +214,8 @@ class HostUsage:
         self._before = self._ticks()
         self._tasks = Tasks(root) if closely else None
         self._links = TcpLinks(self._proc)
+        self._disks = _Hardware(root / "sys/block")
+        self._cards = _Hardware(root / "sys/class/net")
         self._taken = self._looked = 0
 
     def sample(self, pids: Iterable[int] = ()) -> Json:
@@ -246,21 +273,22 @@ class HostUsage:
             total = some.rpartition("total=")[2]
             if some.startswith("some ") and total.isdigit():
                 facts["pressure"][name] = int(total) * 1e-6
-        facts["traffic"] = {**self._disks(), **self._interfaces()}
+        facts["traffic"] = {**self._disk_traffic(), **self._network_traffic()}
         return facts
 
-    def _disks(self) -> Json:
+    def _disk_traffic(self) -> Json:
         """Bytes of whole disks: not of partitions, nor of devices that are made of disks."""
-        wanted = self._list("sys/block", "device")
-        read = written = 0
-        for line in self._read("diskstats").splitlines():
-            fields = line.split()
-            if len(fields) >= 10 and fields[2] in wanted:
-                read += int(fields[5]) * _SECTOR
-                written += int(fields[9]) * _SECTOR
-        return {"read": read, "written": written} if wanted else {}
+        lines = [line.split() for line in self._read("diskstats").splitlines()]
+        counters = {fields[2]: (fields[5], fields[9]) for fields in lines if len(fields) >= 10}
+        wanted = self._disks.among(tuple(counters))
+        if not wanted:
+            return {}
+        chosen = [counters[name] for name in wanted if name in counters]
+        read = sum(int(sectors) for sectors, _ in chosen) * _SECTOR
+        written = sum(int(sectors) for _, sectors in chosen) * _SECTOR
+        return {"read": read, "written": written}
 
-    def _interfaces(self) -> Json:
+    def _network_traffic(self) -> Json:
         """Bytes of the interfaces that are hardware; in a container without any, of all but the
         loopback interface. What goes past the kernel, such as RDMA, is not counted."""
         counters = {}
@@ -269,19 +297,11 @@ class HostUsage:
             numbers = fields.split()
             if len(numbers) >= 9:
                 counters[name.strip()] = int(numbers[0]), int(numbers[8])
-        wanted = self._list("sys/class/net", "device") or counters.keys() - {"lo"}
+        wanted = self._cards.among(tuple(counters)) or counters.keys() - {"lo"}
         chosen = [counters[name] for name in wanted if name in counters]
         if not chosen:
             return {}
         return {"received": sum(one[0] for one in chosen), "sent": sum(one[1] for one in chosen)}
-
-    def _list(self, folder: str, needed: str) -> set[str]:
-        """Names in a folder below the root that hold an entry of this name."""
-        path = self._proc.parent / folder
-        try:
-            return {name for name in os.listdir(path) if (path / name / needed).exists()}
-        except OSError:
-            return set()
 
     def _ticks(self) -> list[int]:
         """Ticks of all cores since boot, by column of /proc/stat; empty if it cannot be read.
