@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from rich.style import Style
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
@@ -20,6 +21,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.line_strips import make_strip
 from mgpu_doctor.tui.panels.header import Title
 from mgpu_doctor.tui.panels.table_cells import Rows
 from mgpu_doctor.tui.view import View
@@ -89,6 +91,8 @@ class Panel(ScrollView, inherit_bindings=False):
         self._painted: dict[int, tuple[int, Text]] = {}
         """What each screen line was painted from: its number and text. Kept as long as Textual may
         cache the painted line."""
+        self._base_style: Style | None = None
+        """That of its text, from the style sheet; None: not known yet."""
         self._marked: int | None = None
         self._due = False
         self._wanted = True
@@ -167,6 +171,8 @@ class Panel(ScrollView, inherit_bindings=False):
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
     ) -> Self:
         """Repaints. On a new title Textual would repaint the whole panel; one line is enough."""
+        if not regions:
+            self._base_style = None
         if self._retitled:
             left, top = self.content_offset
             regions = (Region(-left, -top, self.outer_size.width, 1),)
@@ -240,12 +246,14 @@ class Panel(ScrollView, inherit_bindings=False):
         return y if y < self.stays else y + int(self.scroll_offset.y)
 
     def render_line(self, y: int) -> Strip:
-        width, style = self.scrollable_content_region.width, self.rich_style
-        shown = self._text(y)
-        if not shown:
-            return Strip.blank(width, style)
-        strip = Strip(shown.render(self.app.console), shown.cell_len)
-        return strip.adjust_cell_length(width, style).apply_style(style)
+        if self._base_style is None:
+            self._base_style = self.rich_style
+        width = self.scrollable_content_region.width
+        return make_strip(self._text(y), width, self._base_style, self.app.console)
+
+    def notify_style_update(self) -> None:
+        self._base_style = None
+        super().notify_style_update()
 
 
 def _same(text: Text, other: Text) -> bool:
