@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 
 from rich.text import Text
 
@@ -20,6 +20,8 @@ FILLED = tuple(tuple(sum(side[:dots]) for dots in range(DOTS + 1)) for side in S
 """Bits of a cell's lowest dots, by their number, left and right."""
 CHARACTERS = (" ", *map(chr, range(0x2801, 0x2900)))
 """Bits of a cell -> its character."""
+AREA = tuple(tuple(CHARACTERS[left | right] for right in FILLED[1]) for left in FILLED[0])
+"""Characters of areas, by the dots on the left and on the right."""
 SPARSE = 0x40 | 0x02 | 0x20 | 0x08
 """Every other dot."""
 
@@ -48,6 +50,17 @@ def nice(value: float, base: float = 1000.0) -> float:
         return 1.0
     scale = base ** math.floor(math.log(value, base))
     return next((scale * step for step in NICE if scale * step >= value), scale * base)
+
+
+def area_rows(tops: Levels, height: int) -> list[str]:
+    """Returns what is below `tops`, filled, the top row first. Empty cells are blanks."""
+    dots = [top or 0 for top in tops]
+    cells = list(zip_longest(dots[::2], dots[1::2], fillvalue=0))
+    rows = []
+    for floor in range(DOTS * (height - 1), -1, -DOTS):
+        above = ((max(0, left - floor), max(0, right - floor)) for left, right in cells)
+        rows.append("".join(AREA[min(DOTS, left)][min(DOTS, right)] for left, right in above))
+    return rows
 
 
 class Canvas:

@@ -7,20 +7,16 @@ A column without samples is blank; one that is zero has its lowest dot.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from rich.text import Text
 
 from mgpu_doctor.formatting import UNKNOWN, format_bytes
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.braille import DOTS, KIBI, Canvas, levels, nice
+from mgpu_doctor.tui.braille import DOTS, KIBI, area_rows, levels, nice
 from mgpu_doctor.tui.panels.table_cells import DIM, FULLEST, HIGH
 from mgpu_doctor.tui.view import View
-
-if TYPE_CHECKING:
-    from mgpu_doctor.live.history_measures import Measure
-    from mgpu_doctor.live.history_series import Trace
 
 HEIGHT = 4
 """Lines of a graph below its title."""
@@ -37,15 +33,29 @@ LEAST_TOP = 1024.0
 
 
 class Plot(NamedTuple):
-    """A graph. `read`: its values from a frame, so many columns, oldest first; NaN: not sampled."""
+    """A graph of the sum of some measures."""
 
     title: str
     style: str
-    read: Callable[[Frame, int], Sequence[float]]
+    measures: tuple[str, ...]
+    of_gpus: bool = False
+    """Means over all GPUs; else of the host."""
     is_share: bool = True
     """Shares of 0..1; else bytes per second."""
     alarms: bool = False
     """Whether much is bad, as of memory."""
+
+
+GPU_PLOTS = (
+    Plot("GPU utilization", "green", ("utilization",), of_gpus=True),
+    Plot("GPU memory", "magenta", ("memory",), of_gpus=True, alarms=True),
+)
+HOST_PLOTS = (
+    Plot("cpu", "cyan", ("cpu",)),
+    Plot("memory", "blue", ("memory",), alarms=True),
+    Plot("disk", "yellow", ("disk read", "disk written"), is_share=False),
+    Plot("network", "bright_red", ("network received", "network sent"), is_share=False),
+)
 
 
 def machine_lines(frame: Frame, width: int, _view: View) -> Sequence[Text]:
@@ -56,77 +66,49 @@ def machine_lines(frame: Frame, width: int, _view: View) -> Sequence[Text]:
     plots = [*(GPU_PLOTS if with_gpus else ()), *HOST_PLOTS]
     beside = next((n for n in BESIDE if len(plots) % n == 0 and _room(width, n) >= NARROWEST), 1)
     room = max(1, _room(width, beside))
-    lines: list[Text] = []
-    for first in range(0, len(plots), beside):
-        drawn = [
-            _draw(plot, plot.read(frame, 2 * room), room) for plot in plots[first : first + beside]
-        ]
-        lines += [Text(" " * GAP).join(row) for row in zip(*drawn, strict=True)]
-    return lines
+    values = _read(frame, plots, 2 * room)
+    drawn = [_draw(plot, read, room) for plot, read in zip(plots, values, strict=True)]
+    gap = Text(" " * GAP)
+    return [
+        gap.join(row)
+        for first in range(0, len(plots), beside)
+        for row in zip(*drawn[first : first + beside], strict=True)
+    ]
 
 
 def _room(width: int, beside: int) -> int:
     return (width - GAP * (beside - 1)) // beside - SCALE - 1
 
 
-Find = Callable[[Frame, str], "tuple[Trace, Sequence[Measure]]"]
-"""Where a measure is: its series, and the measures in it."""
-
-
-def _find_gpus(frame: Frame, _name: str) -> tuple[Trace, Sequence[Measure]]:
-    from mgpu_doctor.live.history_measures import OF_ALL_DEVICES
-    from mgpu_doctor.live.history_series import EMPTY
-
-    assert frame.history is not None
-    host = frame.devices.host if frame.devices is not None else None
-    return frame.history.means.get(host, EMPTY), OF_ALL_DEVICES
-
-
-def _find_host(frame: Frame, name: str) -> tuple[Trace, Sequence[Measure]]:
+def _read(frame: Frame, plots: Sequence[Plot], columns: int) -> list[list[float]]:
+    """Returns the values of each graph, in columns of a second or a frame until now, oldest first;
+    NaN: not sampled."""
     from mgpu_doctor.live.history_collector import HostPast
-    from mgpu_doctor.live.history_measures import OF_COUNTERS, OF_HOST
+    from mgpu_doctor.live.history_measures import OF_ALL_DEVICES, OF_COUNTERS, OF_HOST
+    from mgpu_doctor.live.history_series import EMPTY, mean_columns
 
-    assert frame.history is not None
-    past = next(iter(frame.history.hosts.values()), HostPast())
-    used = tuple(OF_HOST)
-    is_used = name in (measure.name for measure in used)
-    return (past.use, used) if is_used else (past.counted, OF_COUNTERS)
-
-
-def _sum_of(find: Find, *names: str) -> Callable[[Frame, int], Sequence[float]]:
-    """Returns how to read the sum of these measures in each column, a second or a frame each, until
-    now."""
-
-    def read(frame: Frame, columns: int) -> Sequence[float]:
-        from mgpu_doctor.live.history_series import columns as divide
-
-        start = frame.at - columns * max(1.0, frame.interval)
-        values = []
-        for name in names:
-            trace, measures = find(frame, name)
-            spans = trace.spans([measure.name for measure in measures].index(name), start)
-            values.append(divide(spans, start, frame.at, columns).mean)
-        total: list[float] = sum(values[1:], values[0]).tolist()
-        return total
-
-    return read
-
-
-GPU_PLOTS = (
-    Plot("GPU utilization", "green", _sum_of(_find_gpus, "utilization")),
-    Plot("GPU memory", "magenta", _sum_of(_find_gpus, "memory"), alarms=True),
-)
-HOST_PLOTS = (
-    Plot("cpu", "cyan", _sum_of(_find_host, "cpu")),
-    Plot("memory", "blue", _sum_of(_find_host, "memory"), alarms=True),
-    Plot("disk", "yellow", _sum_of(_find_host, "disk read", "disk written"), is_share=False),
-    Plot(
-        "network",
-        "bright_red",
-        _sum_of(_find_host, "network received", "network sent"),
-        is_share=False,
-    ),
-)
+    history = frame.history
+    assert history is not None
+    host = frame.devices.host if frame.devices is not None else None
+    past = next(iter(history.hosts.values()), HostPast())
+    sources = (
+        (True, history.means.get(host, EMPTY), OF_ALL_DEVICES),
+        (False, past.use, tuple(OF_HOST)),
+        (False, past.counted, OF_COUNTERS),
+    )
+    start = frame.at - columns * max(1.0, frame.interval)
+    read = {}
+    for of_gpus, trace, measures in sources:
+        names = {measure.name: place for place, measure in enumerate(measures)}
+        wanted = [
+            name
+            for plot in plots
+            for name in plot.measures
+            if plot.of_gpus == of_gpus and name in names
+        ]
+        means = mean_columns(trace, [names[name] for name in wanted], start, frame.at, columns)
+        read.update({(of_gpus, name): mean for name, mean in zip(wanted, means, strict=True)})
+    return [sum(read[plot.of_gpus, name] for name in plot.measures).tolist() for plot in plots]
 
 
 def _draw(plot: Plot, values: Sequence[float], room: int) -> list[Text]:
@@ -141,13 +123,12 @@ def _draw(plot: Plot, values: Sequence[float], room: int) -> list[Text]:
     head.append(" " * max(0, SCALE + 1 + room - head.cell_len))
     ends = ("100 %", "0 %") if plot.is_share else (format_bytes(int(top)), "0 B")
     scales = [ends[0], *[""] * (HEIGHT - 2), ends[1]]
-    canvas = Canvas(room, HEIGHT)
-    canvas.area(levels([value / top for value in values], DOTS * HEIGHT), style)
+    rows = area_rows(levels([value / top for value in values], DOTS * HEIGHT), HEIGHT)
     return [
         head,
         *(
-            Text.assemble((f"{scale:>{SCALE}}", DIM), ("┤" if scale else "│", DIM), row)
-            for scale, row in zip(scales, canvas.lines(), strict=True)
+            Text.assemble((f"{scale:>{SCALE}}{'┤' if scale else '│'}", DIM), (row, style))
+            for scale, row in zip(scales, rows, strict=True)
         ),
     ]
 

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_doctor.live.history_series import BLOCKS, ROWS, WIDTHS, Series, gaps
+from mgpu_doctor.live.history_series import (
+    BLOCKS,
+    EMPTY,
+    ROWS,
+    WIDTHS,
+    Series,
+    columns,
+    gaps,
+    mean_columns,
+)
 from tests.support.seeds import at_most
 
 START = 1.79e9
@@ -135,3 +144,19 @@ def test_a_sample_of_the_past_is_refused_and_a_clock_set_back_begins_anew() -> N
     assert len(series.trace().spans(0)) == 10
     series.append(START - 4000, [9.0, 9.0])
     assert series.trace().spans(0).mean.tolist() == [9.0]
+
+
+def test_the_means_of_several_measures_are_those_of_each_alone() -> None:
+    rng = np.random.default_rng(7)
+    series, at = Series(3, blocks=2), 1000.0
+    for _ in range(900):  # more than is kept one by one; with gaps, and unknown values
+        at += 1.0 if rng.random() < 0.9 else float(rng.uniform(0.0, 12.0))
+        read = [value if rng.random() < 0.8 else None for value in rng.random(3).tolist()]
+        series.append(at, read)
+    trace = series.trace()
+    for start, count in ((at - 100.0, 100), (at - 37.3, 50), (900.0, 80), (at + 5, 4)):
+        means = mean_columns(trace, [2, 0], start, max(at, start + 3), count)
+        for measure, mean in zip((2, 0), means, strict=True):
+            alone = columns(trace.spans(measure), start, max(at, start + 3), count).mean
+            np.testing.assert_allclose(mean, alone, rtol=1e-6)
+    assert np.isnan(mean_columns(EMPTY, [0], 0.0, 9.0, 3)).all()

@@ -12,7 +12,7 @@ import pytest
 from mgpu_doctor.live.history_measures import LOSS, OF_DEVICE, STEP, UTILIZATION, Measure, Unit
 from mgpu_doctor.live.history_series import Columns, values
 from mgpu_doctor.live.history_series import columns as divide
-from mgpu_doctor.tui.braille import DOTS, Canvas, levels, nice
+from mgpu_doctor.tui.braille import DOTS, Canvas, area_rows, levels, nice
 from mgpu_doctor.tui.screens.graph_overlay import chart, legend_width, marks
 from mgpu_doctor.tui.screens.graph_plotting import Graph, bounds, clock
 from mgpu_doctor.tui.screens.graph_selection import Kind, Lane, Subject
@@ -113,3 +113,8 @@ def test_clock_times_stand_under_their_columns() -> None:
         "    ╵14:00:00      ╵14:00:15      ╵14:00:30      ╵14:00:45"
     ).ljust(64)
     assert clock(start, start + 6 * 3600, 40, 0).plain.split() == ["╵14:00", "╵16:00", "╵18:00"]
+
+
+def test_rows_of_an_area_are_those_of_a_canvas() -> None:
+    shares = [0.0, 1.0, GAP, 0.3, 0.55, 0.9, GAP, GAP, 0.01, 0.7]
+    assert area_rows(levels(shares, DOTS * 3), 3) == area(3, *shares)
