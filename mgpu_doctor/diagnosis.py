@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
-
 from mgpu_doctor.analysis.cost.what_if import Efficiency, Ideal, efficiency, ideal
 from mgpu_doctor.analysis.measures import Measures, describe_crash, measure
 from mgpu_doctor.analysis.postmortem.failure_order import find_latest_end
 from mgpu_doctor.analysis.postmortem.log_verdict import GENERIC_CODES
 from mgpu_doctor.analysis.stacks.progress import seconds_without_movement
-from mgpu_doctor.analysis.statistics.medians import known_medians
 from mgpu_doctor.analysis.steps.recent_steps import recent, unmoved
-from mgpu_doctor.analysis.steps.typical_step import phase_medians
-from mgpu_doctor.analysis.steps.warm_up import all_after_warm_up
+from mgpu_doctor.analysis.steps.typical_step import phase_medians, step_medians
 from mgpu_doctor.case.device_times import clock_of
 from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
 from mgpu_doctor.findings import Diagnosis, Finding, FirstFailure, RankSummary, Severity
@@ -55,11 +50,14 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
             replace(
                 _summary(measures, rank, hung),
                 phases=of_rank,
+                step_seconds_median=_traced_median(measures, rank) if median is None else median,
                 where=_where(rank, places),
                 busy_waiting=None if rank.rank is None else waiting.get(rank.rank),
                 still_seconds=None if rank.stack_pid is None else still.get(rank.stack_pid),
             )
-            for rank, of_rank in zip(measures.case.ranks, phases, strict=True)
+            for rank, of_rank, median in zip(
+                measures.case.ranks, phases, step_medians(measures.case.ranks), strict=True
+            )
         ),
         coverage=measures.coverage,
         coverage_reason=low.reason if low else None,
@@ -220,10 +218,6 @@ def _once(items: Iterable[Unexamined]) -> tuple[Unexamined, ...]:
 
 
 def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummary:
-    records = all_after_warm_up(rank.steps)
-    if not len(records):
-        records = rank.steps
-    traced = measures.traced.step_medians.get(rank.rank) if measures.traced else None
     number = -1 if rank.rank is None else rank.rank
     lead = measures.run_ahead.get(number)
     return RankSummary(
@@ -235,7 +229,7 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
         exit_code=rank.exit_code,
         signal=rank.signal,
         last_step=rank.last_step,
-        step_seconds_median=_middle(records["wall_ns"]) * 1e-9 if len(records) else traced,
+        step_seconds_median=None,
         phases={},
         where=None,
         clock=clock_of(rank) if len(rank.steps) else None,
@@ -245,9 +239,9 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
     )
 
 
-def _middle(values: npt.NDArray[np.int64]) -> float:
-    """The median; four times as fast as NumPy's over a thousand values."""
-    return float(known_medians(values[None].copy())[0])
+def _traced_median(measures: Measures, rank: Rank) -> float | None:
+    """Median seconds per step by the rank's profiler trace."""
+    return measures.traced.step_medians.get(rank.rank) if measures.traced else None
 
 
 def _where(rank: Rank, places: Mapping[int, str]) -> str | None:

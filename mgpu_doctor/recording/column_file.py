@@ -43,53 +43,38 @@ class ColumnFile:
         """Returns what was written there."""
         return os.pread(self._descriptor, size, begin)
 
-    def stored(self, columns: Sequence[Column]) -> Sequence[Column | StoredColumn]:
-        """Returns the same columns, stored in the file; as they are if it has no room."""
+    def store(self, tables: Sequence[Column]) -> Sequence[Column | StoredTable]:
+        """Returns the same (k, n) tables, stored in the file; as they are if it has no room."""
         try:
-            at = self.append(*(column.data for column in columns))
+            at = self.append(*(table.data for table in tables))
         except OSError:
-            return columns
+            return tables
         stored = []
-        for column in columns:
-            stored.append(StoredColumn(self, at, column.dtype, len(column)))
-            at += column.nbytes
+        for table in tables:
+            stored.append(StoredTable(self, at, table.dtype, table.shape[1]))
+            at += table.nbytes
         return stored
 
 
-class StoredColumn:
-    """A column in a file."""
+class StoredTable:
+    """A table in a file: a row of `n` values for each rank."""
 
-    __slots__ = ("_at", "_file", "_kind", "_length")
+    __slots__ = ("_at", "_file", "_kind", "_width")
 
-    def __init__(self, file: ColumnFile, at: int, kind: np.dtype[Any], length: int) -> None:
+    def __init__(self, file: ColumnFile, at: int, kind: np.dtype[Any], width: int) -> None:
         self._file = file
         self._at = at
         self._kind = kind
-        self._length = length
+        self._width = width
 
-    def __len__(self) -> int:
-        return self._length
-
-    def read(self, first: int, length: int) -> Column:
-        """Returns so many of its values, read-only."""
+    def row(self, number: int, first: int, length: int) -> Column:
+        """(`length`) values of one row, read-only."""
         size = self._kind.itemsize
-        raw = self._file.read(self._at + first * size, length * size)
+        raw = self._file.read(self._at + (number * self._width + first) * size, length * size)
         return np.frombuffer(raw, self._kind)
 
-    @classmethod
-    def read_together(
-        cls, columns: Sequence[Column | StoredColumn], first: int, length: int
-    ) -> Column | None:
-        """(k, `length`) values of k columns that were stored one behind the other, read at once;
-        None if they were not."""
-        stored = [column for column in columns if isinstance(column, cls)]
-        if not stored or len(stored) < len(columns):
-            return None
-        start = stored[0]
-        count, size = len(start), len(start) * start._kind.itemsize
-        for place, column in enumerate(stored):
-            if (column._at, column._length) != (start._at + place * size, count):
-                return None
-        raw = start._file.read(start._at, len(stored) * size)
-        together: Column = np.frombuffer(raw, start._kind).reshape(len(stored), count)
-        return together[:, first : first + length]
+    def rows(self, start: int, stop: int) -> Column:
+        """(k, n) values of the rows from `start` up to `stop`, read at once and read-only."""
+        size = self._width * self._kind.itemsize
+        raw = self._file.read(self._at + start * size, (stop - start) * size)
+        return np.frombuffer(raw, self._kind).reshape(stop - start, self._width)

@@ -1,12 +1,13 @@
 """Step records stored by field: they need a third of the memory, and a field is read by itself.
 
-A value that is the same in all records of a rank (mostly an unknown one) is stored once; columns
-that are the same on many ranks (numbers of steps and collectives) are shared.
+A block holds the records of some ranks that have equally many. A value that is the same in all
+records of a rank (mostly an unknown one) is stored once; columns that are the same on many ranks
+(numbers of steps and collectives) are shared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from struct import Struct
 from typing import Any, TypeAlias, overload
@@ -15,14 +16,21 @@ import numpy as np
 import numpy.typing as npt
 from mgpu_probes.inprocess import layout
 
-from .column_file import Column, ColumnFile, StoredColumn
+from .column_file import Column, ColumnFile, StoredTable
 from .records import STEP_DTYPE, Array
 
+Name: TypeAlias = "str | int"
+"""A field; a phase by its number."""
 Rows: TypeAlias = "slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp]"
 
 _PHASES = len(layout.PHASES)
 _FIELDS = {name: (kind, at) for name, (kind, at, *_) in (STEP_DTYPE.fields or {}).items()}
 _SECONDS = Struct(f"={_PHASES}f")
+_SECOND = np.dtype("f4")
+BLOCK = 65_536
+"""Most records in a block of several ranks: half a megabyte for each field, which fits into the
+caches."""
+_RECORD = STEP_DTYPE.itemsize
 _ALIKE = ("seq", "step", "group_seq")
 """Counters that are usually the same on all ranks."""
 _WORD = 4
@@ -38,27 +46,93 @@ _WORDS = {
 """The first and the last word of each other field; negative if it always differs."""
 
 
-class Columns:
-    """Step records, indexed like the structured array they come from. Read-only."""
+class Block:
+    """The step records of k ranks, n of each, by field. Read-only."""
 
-    __slots__ = ("__weakref__", "_common", "_differing", "_first", "_length")
-
-    dtype = STEP_DTYPE
+    __slots__ = ("_constants", "shared", "tables")
 
     def __init__(
         self,
-        length: int,
-        common: bytes,
-        differing: Mapping[str | int, Column | StoredColumn],
-        first: int = 0,
+        constants: bytes,
+        shared: Mapping[Name, Column],
+        tables: Mapping[Name, Column | StoredTable],
     ) -> None:
+        self._constants = constants
+        """A complete record of each rank, with all of its constant fields."""
+        self.shared = shared
+        """(n) each: what differs from step to step and is the same on all ranks"""
+        self.tables = tables
+        """(k, n) each: what differs on any rank"""
+
+    def differs(self, name: Name) -> bool:
+        """Returns whether a field may differ from record to record."""
+        return name in self.tables or name in self.shared
+
+    def constants(self, row: int) -> bytes:
+        """Returns a complete record of one rank, with all of its constant fields."""
+        return self._constants[row * _RECORD : (row + 1) * _RECORD]
+
+    def phases_that_differ(self) -> list[int]:
+        """Returns the numbers of the phases that may differ from record to record."""
+        return [name for name in self.tables if isinstance(name, int)]
+
+    def column(self, name: Name, row: int, first: int, length: int) -> Column:
+        """(`length`) values of one rank."""
+        if name in self.shared:
+            return _part(self.shared[name], first, length)
+        table = self.tables.get(name)
+        if table is None:
+            kind, at = _place_of(name)
+            same: Column = np.ndarray((length,), kind, self._constants, row * _RECORD + at, (0,))
+            return same
+        if isinstance(table, StoredTable):
+            return table.row(row, first, length)
+        return _part(table[row], first, length)
+
+    def cells(self, name: Name, start: int, stop: int, first: int, length: int) -> Column:
+        """(k, `length`) values of the ranks from row `start` up to `stop`."""
+        if name in self.shared:
+            part = _part(self.shared[name], first, length)
+            return np.broadcast_to(part, (stop - start, length))
+        table = self.tables.get(name)
+        if table is None:
+            kind, at = _place_of(name)
+            at += start * _RECORD
+            shape = stop - start, length
+            same: Column = np.ndarray(shape, kind, self._constants, at, (_RECORD, 0))
+            return same
+        rows = table.rows(start, stop) if isinstance(table, StoredTable) else table[start:stop]
+        return _part(rows, first, length)
+
+
+def _part(values: Column, first: int, length: int) -> Column:
+    """Returns the chosen records of (n) or (k, n) values."""
+    if values.shape[-1] == length:
+        return values
+    part: Column = values[..., first : first + length]
+    return part
+
+
+def _place_of(name: Name) -> tuple[np.dtype[Any], int]:
+    if isinstance(name, str):
+        return _FIELDS[name]
+    return _SECOND, _FIELDS["phases"][1] + _SECOND.itemsize * name
+
+
+class Columns:
+    """Step records of one rank, indexed like the structured array they come from. Read-only."""
+
+    __slots__ = ("__weakref__", "_length", "block", "first", "row")
+
+    dtype = STEP_DTYPE
+
+    def __init__(self, block: Block, row: int, length: int, first: int = 0) -> None:
+        self.block = block
+        self.row = row
+        """The rank's in the block."""
+        self.first = first
+        """Start of the records in the block, which may contain more."""
         self._length = length
-        self._first = first
-        """Start of the records in the stored differences, which may contain more."""
-        self._common = common
-        """A complete record with every constant field."""
-        self._differing = differing
-        """Columns by name; phases by number."""
 
     def __len__(self) -> int:
         return self._length
@@ -71,7 +145,7 @@ class Columns:
     def __getitem__(self, key: Rows) -> Columns: ...
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
-            return self._phases() if key == "phases" else self._column(key, *_FIELDS[key])
+            return self._phases() if key == "phases" else self._column(key)
         if isinstance(key, (int, np.integer)):
             at = range(self._length)[key]
             return self[at : at + 1].copy()[0]
@@ -79,56 +153,32 @@ class Columns:
             start, stop, step = key.indices(self._length)
             if step == 1:
                 length = max(0, stop - start)
-                return Columns(length, self._common, self._differing, self._first + start)
+                return Columns(self.block, self.row, length, self.first + start)
             length = len(range(start, stop, step))
         else:
             length = int(key.sum()) if key.dtype == bool else len(key)
-        chosen = {name: self._part(column)[key] for name, column in self._differing.items()}
-        return Columns(length, self._common, chosen)
+        names: list[Name] = [*_FIELDS, *range(_PHASES)]
+        chosen = {name: self._column(name)[key][None] for name in names if self.block.differs(name)}
+        return Columns(Block(self.block.constants(self.row), {}, chosen), 0, length)
 
     def __setitem__(self, key: str, value: npt.ArrayLike) -> None:
         raise ValueError("columns are read-only: change a copy()")  # as NumPy's read-only arrays
 
     def phase(self, number: int) -> Column:
         """(n) seconds of one phase, NaN: not measured."""
-        _, at = _FIELDS["phases"]
-        return self._column(number, np.dtype("f4"), at + 4 * number)
+        return self._column(number)
 
     def same(self, name: str) -> bytes | None:
-        """Returns a field's value if it is the same in all records; None if not, or without
-        records."""
-        if name in self._differing or not self._length:
+        """Returns a field's value if it is known to be the same in all records; None if not, or
+        without records."""
+        if self.block.differs(name) or not self._length:
             return None
         kind, at = _FIELDS[name]
-        return self._common[at : at + kind.itemsize]
+        return self.block.constants(self.row)[at : at + kind.itemsize]
 
     def measured(self, phase: int) -> bool:
         """Returns whether a phase is known in any record, as far as that is cheap to see."""
-        return phase in self._differing or not isnan(self.common_phases()[phase])
-
-    def common_phases(self) -> tuple[float, ...]:
-        """Returns the seconds of each constant phase; NaN: not measured."""
-        return _SECONDS.unpack_from(self._common, _FIELDS["phases"][1])
-
-    def phases_that_differ(self) -> tuple[list[int], Column]:
-        """Returns the k phases that are not the same in every record, and (k, n) seconds."""
-        numbers = [name for name in self._differing if isinstance(name, int)]
-        columns = [self._differing[number] for number in numbers]
-        together = StoredColumn.read_together(columns, self._first, self._length)
-        if together is None:
-            together = np.array([self._part(column) for column in columns], np.float32)
-        return numbers, together.reshape(len(numbers), self._length)
-
-    def phase_sums(self) -> Column:
-        """Returns the same as the function of this name."""
-        sums = np.array(self.common_phases()) * self._length
-        numbers, seconds = self.phases_that_differ()
-        totals = np.add.reduce(seconds, axis=1, dtype=np.float64)
-        if np.isnan(totals).any():
-            totals = np.nansum(seconds, axis=1, dtype=np.float64)
-        sums[numbers] = totals
-        sums[np.isnan(sums)] = 0.0
-        return sums
+        return self.block.differs(phase) or not isnan(self._common_phases()[phase])
 
     def copy(self) -> Array:
         """Returns a writable structured array of the records."""
@@ -142,27 +192,19 @@ class Columns:
         """Returns the bytes that the structured array would take."""
         return self._length * STEP_DTYPE.itemsize
 
-    def _column(self, name: str | int, kind: np.dtype[Any], at: int) -> Column:
-        known = self._differing.get(name)
-        if known is not None:
-            return self._part(known)
-        same: Column = np.ndarray((self._length,), kind, self._common, at, (0,))
-        return same
-
-    def _part(self, column: Column | StoredColumn) -> Column:
-        if isinstance(column, StoredColumn):
-            return column.read(self._first, self._length)
-        if len(column) == self._length:
-            return column
-        part: Column = column[self._first : self._first + self._length]
-        return part
+    def _column(self, name: Name) -> Column:
+        return self.block.column(name, self.row, self.first, self._length)
 
     def _phases(self) -> Column:
         together = np.empty((self._length, _PHASES), np.float32)
-        together[:] = np.frombuffer(self._common, np.float32, _PHASES, _FIELDS["phases"][1])
-        numbers, seconds = self.phases_that_differ()
-        together[:, numbers] = seconds.T
+        together[:] = self._common_phases()
+        for number in self.block.phases_that_differ():
+            together[:, number] = self._column(number)
         return together
+
+    def _common_phases(self) -> tuple[float, ...]:
+        """Returns the seconds of each constant phase; NaN: not measured."""
+        return _SECONDS.unpack_from(self.block.constants(self.row), _FIELDS["phases"][1])
 
 
 def phase_of(records: Array | Columns, number: int) -> Column:
@@ -171,16 +213,6 @@ def phase_of(records: Array | Columns, number: int) -> Column:
         return records.phase(number)
     seconds: Column = records["phases"][:, number]
     return seconds
-
-
-def phase_sums(records: Array | Columns) -> Column:
-    """Returns (10) seconds of each phase over all records; unmeasured values count as 0."""
-    if isinstance(records, Columns):
-        return records.phase_sums()
-    sums = np.asarray(records["phases"].sum(axis=0, dtype=np.float64))
-    partly = np.flatnonzero(np.isnan(sums))
-    sums[partly] = np.nansum(records["phases"][:, partly], axis=0, dtype=np.float64)
-    return sums
 
 
 def select(records: Array | Columns, kept: npt.NDArray[np.bool_]) -> Array | Columns:
@@ -193,45 +225,87 @@ class Packer:
     """Makes columns from the records of many ranks; puts them into `file` if there is one."""
 
     def __init__(self, file: ColumnFile | None = None) -> None:
-        self._newest: dict[str, Column] = {}
+        self._newest: dict[Name, Column] = {}
         self._file = file
 
     def pack(self, records: Array | Columns) -> Columns:
         """Returns the same records, by field."""
-        if isinstance(records, Columns):
-            return records
-        count = len(records)
-        if not count:
-            return Columns(0, bytes(STEP_DTYPE.itemsize), {})
-        words = records.view(np.uint32).reshape(count, -1)[:, _FIRST:_LAST]
-        by_word = np.ascontiguousarray(words.T)
-        differs = (by_word != by_word[:, :1]).any(axis=1).tolist()
-        shared: dict[str | int, Column] = {}
-        own: dict[str | int, Column] = {
-            number: by_word[_PHASE + number].view(np.float32)
-            for number in range(_PHASES)
-            if differs[_PHASE + number]
-        }
-        for name, (first, last) in _WORDS.items():
-            if first < 0 or differs[first] or differs[last]:
-                if name in _ALIKE:
-                    shared[name] = self._once(name, records[name])
-                else:
-                    own[name] = np.ascontiguousarray(records[name])
-        return Columns(count, records[:1].tobytes(), {**shared, **self._kept(own)})
+        return self.pack_all([records])[0]
 
-    def _kept(self, columns: dict[str | int, Column]) -> Mapping[str | int, Column | StoredColumn]:
-        if self._file is not None and columns:
-            return dict(zip(columns, self._file.stored([*columns.values()]), strict=True))
-        copies = {name: column.copy() for name, column in columns.items()}
-        for column in copies.values():
-            column.flags.writeable = False
-        return copies
+    def pack_all(self, records_by_rank: Sequence[Array | Columns]) -> list[Columns]:
+        """Returns the same records of each rank, by field; ranks with equally many share blocks."""
+        ranks = [
+            records.copy() if isinstance(records, Columns) else records
+            for records in records_by_rank
+        ]
+        by_rank: dict[int, Columns] = {}
+        for places in _alike(ranks):
+            block = self._block([ranks[place] for place in places])
+            for row, place in enumerate(places):
+                by_rank[place] = Columns(block, row, len(ranks[place]))
+        return [by_rank[place] for place in range(len(ranks))]
+
+    def _block(self, ranks: Sequence[Array]) -> Block:
+        constants = np.zeros(len(ranks), STEP_DTYPE)
+        tables: dict[Name, Column] = {}
+        for row, records in enumerate(ranks if len(ranks[0]) else ()):
+            constants[row] = records[0]
+            columns = dict(_differing(records))
+            for name, values in columns.items():
+                if name not in tables:
+                    tables[name] = np.empty((len(ranks), len(records)), values.dtype)
+                    tables[name][:row] = _of_phase(constants, name)[:row, None]
+                tables[name][row] = values
+            for name in tables.keys() - columns.keys():
+                tables[name][row] = _of_phase(constants, name)[row]
+        shared: dict[Name, Column] = {
+            name: self._once(name, tables.pop(name)[0])
+            for name in _ALIKE
+            if name in tables and (tables[name] == tables[name][0]).all()
+        }
+        return Block(constants.tobytes(), shared, self._kept(tables))
+
+    def _kept(self, tables: Mapping[Name, Column]) -> Mapping[Name, Column | StoredTable]:
+        if self._file is not None and tables:
+            return dict(zip(tables, self._file.store([*tables.values()]), strict=True))
+        for table in tables.values():
+            table.flags.writeable = False
+        return tables
 
     def _once(self, name: str, values: Column) -> Column:
-        """Returns the previous rank's column if it is equal, as counters usually are."""
+        """Returns the previous block's column if it is equal, as counters usually are."""
         known = self._newest.get(name)
         if known is None or not np.array_equal(known, values):
             known = self._newest[name] = values.copy()
             known.flags.writeable = False
         return known
+
+
+def _alike(ranks: Sequence[Array]) -> Iterator[list[int]]:
+    """Yields the places of ranks with equally many records, for one block each."""
+    by_count: dict[int, list[int]] = {}
+    for place, records in enumerate(ranks):
+        by_count.setdefault(len(records), []).append(place)
+    for count, places in by_count.items():
+        most = max(1, BLOCK // max(1, count))
+        for start in range(0, len(places), most):
+            yield places[start : start + most]
+
+
+def _differing(records: Array) -> Iterator[tuple[Name, Column]]:
+    """Yields the columns that are not the same in all records."""
+    words = records.view(np.uint32).reshape(len(records), -1)[:, _FIRST:_LAST]
+    by_word = np.ascontiguousarray(words.T)
+    differs = (by_word != by_word[:, :1]).any(axis=1).tolist()
+    for number in range(_PHASES):
+        if differs[_PHASE + number]:
+            yield number, by_word[_PHASE + number].view(np.float32)
+    for name, (first, last) in _WORDS.items():
+        if first < 0 or differs[first] or differs[last]:
+            yield name, records[name]
+
+
+def _of_phase(records: Array, name: Name) -> Column:
+    """(n) values of a field or a phase."""
+    values: Column = records[name] if isinstance(name, str) else records["phases"][:, name]
+    return values

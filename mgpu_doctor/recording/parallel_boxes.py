@@ -14,7 +14,7 @@ import pickle
 import signal
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, NoReturn, TypeAlias
 
@@ -82,11 +82,16 @@ def _read_one_file(file: BoxFile, read: Callable[[BoxFile], Box]) -> Read:
         return f"{file.path} cannot be read: {error.strerror or error}"
 
 
-def _packed(files: Iterable[BoxFile], packer: Packer) -> list[Read]:
-    reads = (_read_one_file(file, read_box) for file in files)
-    return [
-        box if isinstance(box, str) else replace(box, steps=packer.pack(box.steps)) for box in reads
-    ]
+def _packed(files: Sequence[BoxFile], packer: Packer) -> list[Read]:
+    packed: list[Read] = []
+    for start in range(0, len(files), AT_ONCE):
+        reads = [_read_one_file(file, read_box) for file in files[start : start + AT_ONCE]]
+        whole = [box for box in reads if not isinstance(box, str)]
+        columns = iter(packer.pack_all([box.steps for box in whole]))
+        packed += [
+            box if isinstance(box, str) else replace(box, steps=next(columns)) for box in reads
+        ]
+    return packed
 
 
 def _may_fork() -> bool:

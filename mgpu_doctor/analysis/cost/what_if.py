@@ -102,11 +102,9 @@ def saved_without_phase(joined: Joined, attribution: Attribution, phase: int) ->
     """Share of the step time, 0..1, saved if no rank spent time in a phase."""
     now = step_time(attribution.own, attribution.communication)
     longest = np.zeros(len(attribution.own))
-    for column in range(attribution.own.shape[1]):
-        seconds = joined.cells.phase(phase, column)
-        if not np.isfinite(seconds).all():
-            seconds = np.nan_to_num(seconds)
-        np.maximum(longest, attribution.own[:, column] - seconds, out=longest)
+    for chunk in joined.cells.chunks:
+        rest = attribution.own.T[chunk.places] - np.nan_to_num(chunk[phase])
+        np.maximum(longest, rest.max(axis=0), out=longest)
     return max(0.0, 1 - _mean(longest + attribution.communication) / now) if now > 0 else 0.0
 
 

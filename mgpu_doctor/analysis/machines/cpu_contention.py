@@ -17,7 +17,7 @@ import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
 from msgspec import structs
 
-from mgpu_doctor.analysis.steps.warm_up import after_warm_up, all_after_warm_up
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up, spans_after_warm_up
 from mgpu_doctor.case.host_samples import HostSample, Task
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_metadata import PhaseClock
@@ -166,7 +166,7 @@ def surroundings(case: Case) -> Mapping[int, Surroundings]:
     for sample in case.host_samples:
         if sample.tasks:
             by_host[sample.host].append(sample)
-    there = _ranks_by_host(case)
+    there, spans = _ranks_by_host(case), _spans(case)
     by_rank = {}
     for host, samples in by_host.items():
         ranks = there[host]
@@ -174,7 +174,7 @@ def surroundings(case: Case) -> Mapping[int, Surroundings]:
         outside = _outside(samples)
         offspring = [_offspring(sample.tasks, own) for sample in samples]
         for rank in ranks:
-            readings = _readings(rank, samples, outside, offspring)
+            readings = _readings(rank, spans.get(rank.rank), samples, outside, offspring)
             if len(readings) >= LEAST_READINGS and rank.rank is not None:
                 on_host = rank.metadata.clock is PhaseClock.CPU
                 pooled = on_host and rank.metadata.framework == POOLING
@@ -190,15 +190,15 @@ def find_crowded(case: Case) -> frozenset[int]:
     by_host: dict[str | None, list[HostSample]] = defaultdict(list)
     for sample in case.host_samples:
         by_host[sample.host].append(sample)
-    there = _ranks_by_host(case)
+    there, spans = _ranks_by_host(case), _spans(case)
     crowded = set()
     for host, samples in by_host.items():
         outside = _outside(samples)
         for rank in there[host]:
-            ends = all_after_warm_up(rank.steps)["end_ns"]
-            if rank.rank is None or not len(ends):
+            span = spans.get(rank.rank)
+            if rank.rank is None or span is None:
                 continue
-            begin, end = (float(ends[at]) * 1e-9 + rank.clock_offset for at in (0, -1))
+            begin, end = span
             near = [
                 (sample.at, used)
                 for sample, used in zip(samples, outside, strict=True)
@@ -220,16 +220,22 @@ def _ranks_by_host(case: Case) -> Mapping[str | None, Sequence[Rank]]:
     return there
 
 
+def _spans(case: Case) -> Mapping[int | None, tuple[float, float] | None]:
+    """Rank -> begin and end of its steps after warm-up; None: it has none."""
+    spans = spans_after_warm_up(case.ranks)
+    return {rank.rank: span for rank, span in zip(case.ranks, spans, strict=True)}
+
+
 def _readings(
     rank: Rank,
+    span: tuple[float, float] | None,
     samples: Sequence[HostSample],
     outside: Sequence[float | None],
     offspring: Sequence[Mapping[int, Sequence[int]]],
 ) -> list[Reading]:
-    ends = all_after_warm_up(rank.steps)["end_ns"]
-    if not len(ends) or rank.pid is None:
+    if span is None or rank.pid is None:
         return []
-    begin, end = (float(ends[at]) * 1e-9 + rank.clock_offset for at in (0, -1))
+    begin, end = span
     readings = []
     for sample, others, children in zip(samples, outside, offspring, strict=True):
         task = sample.tasks.get(rank.pid)

@@ -12,7 +12,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from mgpu_doctor.analysis.steps.warm_up import LEADING, all_after_warm_up
+from mgpu_doctor.analysis.steps.warm_up import (
+    LEADING,
+    all_after_warm_up,
+    spans_after_warm_up,
+)
 from mgpu_doctor.case.host_samples import HostSample, TcpLink
 from mgpu_doctor.case.model import Case
 
@@ -149,13 +153,11 @@ def _find_spans(case: Case) -> dict[str, tuple[float, float, float]]:
     """Host -> from when on samples are of training, and the begin and end of the ranks' steps after
     warm-up, in seconds since the epoch."""
     spans: dict[str, tuple[float, float, float]] = {}
-    for rank in case.ranks:
-        steps = all_after_warm_up(rank.steps)
-        if len(steps):
+    for rank, span in zip(case.ranks, spans_after_warm_up(case.ranks), strict=True):
+        if span is not None:
             _, begin, end = spans.get(rank.host, (0.0, 0.0, float("inf")))
-            first, last = (float(steps["end_ns"][at]) * 1e-9 + rank.clock_offset for at in (0, -1))
-            begin, end = max(begin, first), min(end, last)
-            has_earlier_steps = int(steps["step"][0]) > LEADING
+            begin, end = max(begin, span[0]), min(end, span[1])
+            has_earlier_steps = int(all_after_warm_up(rank.steps)["step"][0]) > LEADING
             spans[rank.host] = (begin - BEFORE if has_earlier_steps else begin, begin, end)
     return spans
 

@@ -5,43 +5,52 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan
 
 import numpy as np
-from mgpu_probes.inprocess.layout import INPUT, OTHER, WARM_UP
+import numpy.typing as npt
+from mgpu_probes.inprocess.layout import INPUT, OTHER, PHASES, WARM_UP
 
 from mgpu_doctor.analysis.statistics.significance import period
 from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
-from mgpu_doctor.analysis.steps.warm_up import after_warm_up, all_after_warm_up
+from mgpu_doctor.analysis.steps.warm_up import (
+    after_warm_up,
+    all_after_warm_up,
+    each_after_warm_up,
+)
 from mgpu_doctor.case.device_times import DEVICE_TIMED
-from mgpu_doctor.case.model import Rank, Records
-from mgpu_doctor.recording.columns import Columns, phase_of, phase_sums, select
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.recording.record_chunks import Chunk, chunks
 
 
 def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:
     """Rank -> share, 0..1, of its wall time after warm-up spent in a phase. Ranks without a
     measurement are left out; None if no rank has one."""
-    shares = {}
-    for rank in ranks:
-        records = after_warm_up(rank.steps)
-        if isinstance(records, Columns) and not records.measured(phase):
+    shares = np.full(len(ranks), np.nan)
+    for chunk in chunks([after_warm_up(rank.steps) for rank in ranks]):
+        if not chunk.measured(phase):
             continue
-        seconds, wall_ns = phase_of(records, phase).astype(float), records["wall_ns"]
+        seconds, wall_ns = chunk[phase].astype(float), chunk["wall_ns"]
         unknown = np.isnan(seconds)
         if unknown.any():
-            seconds, wall_ns = seconds[~unknown], wall_ns[~unknown]
-        wall = wall_ns.sum() * 1e-9
-        if rank.rank is not None and wall > 0:
-            shares[rank.rank] = float(seconds.sum() / wall)
-    return shares or None
+            seconds, wall_ns = np.where(unknown, 0, seconds), np.where(unknown, 0, wall_ns)
+        wall = wall_ns.sum(axis=1) * 1e-9
+        nothing = np.full(len(wall), np.nan)
+        shares[chunk.places] = np.divide(seconds.sum(axis=1), wall, out=nothing, where=wall > 0)
+    return {
+        rank.rank: share
+        for rank, share in zip(ranks, shares.tolist(), strict=True)
+        if rank.rank is not None and not isnan(share)
+    } or None
 
 
 def step_seconds(ranks: Sequence[Rank]) -> float | None:
     """Mean seconds per step after warm-up, over steps and ranks; None: no such step."""
-    nanoseconds, count = 0.0, 0
-    for rank in ranks:
-        wall = all_after_warm_up(rank.steps)["wall_ns"]
-        nanoseconds += float(wall.sum())
-        count += len(wall)
+    nanoseconds, count = 0, 0
+    for chunk in chunks(each_after_warm_up([rank.steps for rank in ranks])):
+        wall = chunk["wall_ns"]
+        nanoseconds += int(wall.sum())
+        count += wall.size
     return nanoseconds * 1e-9 / count if count else None
 
 
@@ -49,28 +58,34 @@ def coverage(ranks: Sequence[Rank]) -> float | None:
     """Share, 0..1, of the ranks' wall time after warm-up that phases other than `other`, and the
     garbage collector outside them, explain. Time between the end of a step and the begin of the
     next counts as unexplained. None if no rank has a step."""
-    parts = [_seconds(rank.steps) for rank in ranks]
-    wall = sum(part[1] for part in parts)
-    return min(1.0, sum(part[0] for part in parts) / wall) if wall > 0 else None
+    explained, wall = np.zeros(len(ranks)), np.zeros(len(ranks))
+    for chunk in chunks([rank.steps for rank in ranks]):
+        explained[chunk.places], wall[chunk.places] = _seconds(chunk)
+    total = sum(wall.tolist())  # in the order of the ranks, however they are stored
+    return min(1.0, sum(explained.tolist()) / total) if total > 0 else None
 
 
-def _seconds(records: Records) -> tuple[float, float]:
-    """Explained seconds and total seconds."""
-    warming_up = records["flags"] & WARM_UP
-    if warming_up.any():
-        records = select(records, warming_up == 0)
-    if not len(records):
-        return 0.0, 0.0
-    phases = phase_sums(records)
-    wall, end = records["wall_ns"], records["end_ns"]
-    between = np.maximum(end[1:] - wall[1:] - end[:-1], 0)
-    between[records["flags"][1:] & DEVICE_TIMED != 0] = 0  # the host's end, the device's wall time
-    next_to = records["seq"][1:] - records["seq"][:-1] == 1
-    collected = min(float(np.nansum(records["gc_s"])), float(phases[OTHER]))
-    explained = phases.sum() - phases[OTHER] + collected
-    if not next_to.all():
-        between = between[next_to]
-    return float(explained), float(wall.sum() + between.sum()) * 1e-9
+def _seconds(chunk: Chunk) -> tuple[Floats, Floats]:
+    """(k) explained seconds and (k) total seconds."""
+    kept = chunk["flags"] & WARM_UP == 0
+    phases = np.stack([_sums(chunk[phase], kept) for phase in range(len(PHASES))], axis=1)
+    collected = np.minimum(_sums(chunk["gc_s"], kept), phases[:, OTHER])
+    wall, end, sequence = chunk["wall_ns"], chunk["end_ns"], chunk["seq"]
+    between = np.maximum(end[:, 1:] - wall[:, 1:] - end[:, :-1], 0)
+    # A host-timed end and a device-timed length do not tell when the step began.
+    adjacent = kept[:, 1:] & kept[:, :-1] & (chunk["flags"][:, 1:] & DEVICE_TIMED == 0)
+    adjacent &= sequence[:, 1:] - sequence[:, :-1] == 1
+    explained = phases.sum(axis=1) - phases[:, OTHER] + collected
+    total = wall.sum(axis=1, where=kept) + between.sum(axis=1, where=adjacent)
+    return np.asarray(explained), total * 1e-9
+
+
+def _sums(seconds: Floats, kept: npt.NDArray[np.bool_]) -> Floats:
+    """(k) sums of the known values of (k, n)."""
+    if not any(seconds.strides[1:]):  # the same in all records
+        return np.asarray(np.nan_to_num(seconds[:, 0].astype(float)) * kept.sum(axis=1))
+    counted = kept & ~np.isnan(seconds)
+    return np.asarray(np.where(counted, seconds, 0).sum(axis=1, dtype=np.float64))
 
 
 @dataclass(frozen=True, slots=True)

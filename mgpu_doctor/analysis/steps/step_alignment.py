@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +19,20 @@ from mgpu_probes.inprocess.layout import (
 )
 
 from mgpu_doctor.analysis.statistics.medians import median_of_others
-from mgpu_doctor.analysis.steps.step_cells import Cells, Floats, Ints, Phases, Rows, is_constant
+from mgpu_doctor.analysis.steps.step_cells import (
+    Cells,
+    Floats,
+    Ints,
+    Phases,
+    Rows,
+    each_once,
+    is_constant,
+)
 from mgpu_doctor.analysis.steps.warm_up import LEADING, LEADING_FACTOR, warming_up
 from mgpu_doctor.case.device_times import AFTER_UNTIMED, DEVICE_TIMED
 from mgpu_doctor.case.model import Gap, Rank, Records
 
 __all__ = ["Floats", "Ints", "Joined", "UnjoinableError", "join"]
-
-Result = TypeVar("Result")
 
 EXPLAINED = 0.8
 """A long step is no warm-up if checkpoints, evaluation or what only one rank does outside the other
@@ -169,7 +175,7 @@ def _matching_rows(records: Sequence[Records]) -> tuple[list[Ints], str]:
         ("step", _step_keys, "step number"),
     ):
         numbers = _shared([record[field] for record in records])
-        rows = _rows_of_common(_each_once(numbers, keys_of))
+        rows = _rows_of_common(each_once(numbers, keys_of))
         if rows is not None and _in_step(records, rows):
             return rows, joined_by
     raise UnjoinableError("neither collective sequence numbers nor step counts of the ranks agree")
@@ -198,13 +204,7 @@ def _shared(arrays: Sequence[npt.NDArray[np.integer[Any]]]) -> list[Ints]:
         whole = array.astype(np.int64)
         return known.setdefault(whole.tobytes(), whole)
 
-    return _each_once(arrays, shared)
-
-
-def _each_once(arrays: Sequence[Any], change: Callable[[Any], Result]) -> list[Result]:
-    """`change` applied to every array, once per distinct object."""
-    changed = {key: change(array) for key, array in {id(array): array for array in arrays}.items()}
-    return [changed[id(array)] for array in arrays]
+    return each_once(arrays, shared)
 
 
 def _rows_of_common(keys: Sequence[Ints]) -> list[Ints] | None:
@@ -257,15 +257,15 @@ def _assemble(
     left_out: tuple[int, ...],
 ) -> Joined:
     newest = max(1, CELLS // len(records))
-    rows = _each_once(rows, lambda row: row[-newest:])
+    rows = each_once(rows, lambda row: row[-newest:])
     steps = records[0]["step"][rows[0]].astype(np.int64)
     longest = np.zeros(len(steps))
     flags = np.zeros(len(steps), dtype=np.int64)
     common = np.full(len(steps), AFTER_UNTIMED, dtype=np.int64)
-    for record, row in zip(records, _each_once(rows, _as_slice), strict=True):
-        np.maximum(longest, record["wall_ns"][row], out=longest)
-        flags |= record["flags"][row]
-        common &= record["flags"][row]
+    for chunk in Cells(records, each_once(rows, _as_slice), len(steps)).chunks:
+        np.maximum(longest, chunk["wall_ns"].max(axis=0), out=longest)
+        flags |= np.bitwise_or.reduce(chunk["flags"], axis=0)
+        common &= np.bitwise_and.reduce(chunk["flags"], axis=0)
     longest *= 1e-9
     cut = warming_up(steps, longest, flags)
     cut[_explained(records, rows, longest, flags)] = False
@@ -277,7 +277,7 @@ def _assemble(
             "rested on some ranks only",
             Gap.FEW_STEPS,
         )
-    cells = Cells(records, _each_once(rows, lambda row: _as_slice(row[kept])), len(kept))
+    cells = Cells(records, each_once(rows, lambda row: _as_slice(row[kept])), len(kept))
     return Joined(
         ranks=tuple(numbers),
         steps=steps[kept],

@@ -6,8 +6,8 @@ copied, as 32-bit floats (microseconds in a step of ten seconds).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,11 @@ from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.case.model import Records
 from mgpu_doctor.recording.columns import Columns, phase_of
+from mgpu_doctor.recording.record_chunks import chunks
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
+Result = TypeVar("Result")
 Rows = slice | Ints
 """Indices of a rank's records that are joined steps."""
 
@@ -30,24 +32,34 @@ def is_constant(values: npt.NDArray[Any]) -> bool:
     return not any(values.strides)
 
 
+def each_once(arrays: Sequence[Any], change: Callable[[Any], Result]) -> list[Result]:
+    """`change` applied to every array, once per distinct object."""
+    changed = {key: change(array) for key, array in {id(array): array for array in arrays}.items()}
+    return [changed[id(array)] for array in arrays]
+
+
 class Cells:
     """Records of R ranks and the T rows of each that are the same steps."""
 
-    __slots__ = ("_records", "_rows", "shape")
+    __slots__ = ("_records", "_rows", "chunks", "shape")
 
     def __init__(self, records: Sequence[Records], rows: Sequence[Rows], count: int) -> None:
         self._records = tuple(records)
         self._rows = tuple(rows)
         self.shape = (count, len(self._records))
+        self.chunks = tuple(chunks(self._records, self._rows))
+        """All cells; `places` are columns."""
 
     def between(self, start: int, stop: int) -> Cells:
         """The steps from index `start` up to `stop`."""
-        rows = [
-            slice(row.start + start, row.start + stop)
-            if isinstance(row, slice)
-            else row[start:stop]
-            for row in self._rows
-        ]
+        rows = each_once(
+            self._rows,
+            lambda row: (
+                slice(row.start + start, row.start + stop)
+                if isinstance(row, slice)
+                else row[start:stop]
+            ),
+        )
         return Cells(self._records, rows, stop - start)
 
     def column(self, name: str, rank: int) -> npt.NDArray[Any]:
@@ -62,10 +74,7 @@ class Cells:
 
     def _same(self, name: str) -> npt.NDArray[Any] | None:
         """() the value of a field if it is known to be the same in all records (a cheap check)."""
-        values = {
-            records.same(name) if isinstance(records, Columns) else None
-            for records in self._records
-        }
+        values = {chunk.same(name) for chunk in self.chunks}
         raw = values.pop() if len(values) == 1 else None
         return None if raw is None else np.frombuffer(raw, Columns.dtype[name]).reshape(())
 
@@ -81,8 +90,8 @@ class Cells:
         if same is not None:
             return np.broadcast_to(same.astype(kind), self.shape)
         values = np.empty(self.shape[::-1], dtype=kind)
-        for rank in range(self.shape[1]):
-            values[rank] = self.column(name, rank)
+        for chunk in self.chunks:
+            values[chunk.places] = chunk[name]
         first = values[:1, :1]
         if np.all(np.isnan(values) if np.isnan(first).any() else values == first):
             return np.broadcast_to(first, self.shape)
@@ -91,8 +100,8 @@ class Cells:
     def seconds(self, name: str) -> Floats:
         """(T, R) a field of nanoseconds, in seconds."""
         values = np.empty(self.shape[::-1], dtype=np.float32)
-        for rank in range(self.shape[1]):
-            np.multiply(self.column(name, rank), 1e-9, out=values[rank], casting="same_kind")
+        for chunk in self.chunks:
+            values[chunk.places] = chunk[name] * 1e-9
         return np.asarray(values.T)
 
 

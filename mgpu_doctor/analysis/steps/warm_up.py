@@ -5,6 +5,8 @@ A run's first steps fill caches and compile, so they say nothing about the other
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,8 +15,9 @@ from mgpu_probes.inprocess.layout import WARM_UP
 
 from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
 from mgpu_doctor.case.device_times import timed
-from mgpu_doctor.case.model import Records
+from mgpu_doctor.case.model import Rank, Records
 from mgpu_doctor.recording.columns import Columns, select
+from mgpu_doctor.recording.record_chunks import chunks
 
 FIRST_STEPS = 5
 """The first steps of a run fill caches and compile; they are not compared, unless `EXPLAINED`."""
@@ -41,14 +44,51 @@ def all_after_warm_up(records: Records) -> Records:
     return kept
 
 
+def each_after_warm_up(ranks: Sequence[Records]) -> list[Records]:
+    """`all_after_warm_up` of each rank, in a fraction of the time."""
+    new = [steps for steps in ranks if isinstance(steps, Columns) and steps not in _KNOWN]
+    for chunk in chunks(new):
+        started = chunk["step"] >= FIRST_STEPS
+        if not started.shape[1]:
+            continue
+        first = started.argmax(axis=1)
+        usual = _is_usual(chunk["flags"], chunk["wall_ns"])
+        usual &= started.sum(axis=1) == started.shape[1] - first
+        for place, start in zip(chunk.places[usual].tolist(), first[usual].tolist(), strict=True):
+            _KNOWN[new[place]] = new[place][start:]
+    return [all_after_warm_up(steps) for steps in ranks]
+
+
+def spans_after_warm_up(ranks: Sequence[Rank]) -> list[tuple[float, float] | None]:
+    """For each rank: when its first and its last step after warm-up ended, in seconds since the
+    epoch; None: no such step."""
+    spans: list[tuple[float, float] | None] = [None] * len(ranks)
+    for chunk in chunks(each_after_warm_up([rank.steps for rank in ranks])):
+        ends = chunk["end_ns"]
+        if ends.shape[1]:
+            both = (ends[:, [0, -1]] * 1e-9).tolist()
+            for place, (first, last) in zip(chunk.places.tolist(), both, strict=True):
+                offset = ranks[place].clock_offset
+                spans[place] = first + offset, last + offset
+    return spans
+
+
 def _without_warm_up(records: Records) -> Records:
     if not len(records):
         return records
     steps, flags, wall = records["step"], records["flags"], records["wall_ns"]
-    if not (flags & WARM_UP).any() and wall[:LEADING].max() <= LEADING_FACTOR * wall.min():
-        return select(records, steps >= FIRST_STEPS)  # the common case, computed quickly
+    if _is_usual(flags, wall):
+        return select(records, steps >= FIRST_STEPS)
     steps, flags = steps.astype(np.int64), flags.astype(np.int64)
     return select(records, ~warming_up(steps, wall * 1e-9, flags))
+
+
+def _is_usual(flags: npt.NDArray[Any], wall: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Whether nothing but the number of a step can make it a warm-up, of a rank or of each of k
+    ranks: the common case, seen quickly."""
+    flagged = (flags & WARM_UP).any(axis=-1)
+    longest = wall[..., :LEADING].max(axis=-1)
+    return np.asarray(~flagged & (longest <= LEADING_FACTOR * wall.min(axis=-1)))
 
 
 def warming_up(steps: Ints, longest: Floats, flags: Ints) -> npt.NDArray[np.bool_]:

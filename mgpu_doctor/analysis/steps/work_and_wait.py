@@ -203,12 +203,12 @@ def _in_collectives(joined: Joined) -> Floats:
     neither was."""
     count, ranks = joined.wall.shape
     in_collectives = np.empty((ranks, count), dtype=np.float32)
-    for column in range(ranks):
-        wait = joined.cells.phase(WAIT, column)
-        if not joined.cells.measured(COMMUNICATION, column):
-            in_collectives[column] = wait
+    for chunk in joined.cells.chunks:
+        wait = chunk[WAIT]
+        if not chunk.measured(COMMUNICATION):
+            in_collectives[chunk.places] = wait
             continue
-        moving = joined.cells.phase(COMMUNICATION, column)
+        moving = chunk[COMMUNICATION]
         both = np.where(np.isnan(moving), wait, wait + moving)
-        in_collectives[column] = np.where(np.isnan(wait), moving, both)
+        in_collectives[chunk.places] = np.where(np.isnan(wait), moving, both)
     return np.asarray(in_collectives.T)

@@ -25,8 +25,8 @@ JOBS = {
 
 
 def packed(case: Case) -> Case:
-    packer = Packer()
-    ranks = (replace(rank, steps=packer.pack(_array(rank.steps))) for rank in case.ranks)
+    columns = Packer().pack_all([_array(rank.steps) for rank in case.ranks])
+    ranks = (replace(rank, steps=own) for rank, own in zip(case.ranks, columns, strict=True))
     return replace(case, ranks=tuple(ranks))
 
 

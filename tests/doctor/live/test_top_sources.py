@@ -22,7 +22,7 @@ from mgpu_doctor.live.replay import Replay
 from mgpu_doctor.live.step_heatmap import Heatmap, make_heatmap
 from mgpu_doctor.recording import parallel_boxes
 from mgpu_doctor.recording.box import Box, BoxReader
-from mgpu_doctor.recording.column_file import StoredColumn
+from mgpu_doctor.recording.column_file import StoredTable
 from mgpu_doctor.recording.columns import Columns
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
@@ -159,7 +159,7 @@ def test_replay_knows_only_what_was_known() -> None:
     assert end.diagnosis.case.observed == end.at
 
 
-@pytest.mark.parametrize(("many", "kind"), [(1, StoredColumn), (10, np.ndarray)])
+@pytest.mark.parametrize(("many", "kind"), [(1, StoredTable), (10, np.ndarray)])
 def test_replay_reads_boxes_once_and_those_of_many_ranks_into_a_file(
     monkeypatch: pytest.MonkeyPatch, many: int, kind: type
 ) -> None:
@@ -173,7 +173,7 @@ def test_replay_reads_boxes_once_and_those_of_many_ranks_into_a_file(
     for rank in end.case.ranks:
         assert len(rank.steps)
         assert isinstance(rank.steps, Columns)
-        assert isinstance(rank.steps._differing["end_ns"], kind)
+        assert isinstance(rank.steps.block.tables["end_ns"], kind)
 
 
 def test_replay_runs_by_its_speed_and_stops_at_the_end() -> None:

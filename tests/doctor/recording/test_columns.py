@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_doctor.recording.columns import Columns, Packer, phase_of, phase_sums
+from mgpu_doctor.recording.column_file import ColumnFile
+from mgpu_doctor.recording.columns import Columns, Packer, phase_of
+from mgpu_doctor.recording.record_chunks import chunks
 from mgpu_doctor.recording.records import STEP_DTYPE, Array
 
 FIELDS = STEP_DTYPE.names or ()
@@ -76,18 +78,6 @@ def test_one_of_them_is_a_record() -> None:
         packed[12]
 
 
-def test_phases_with_gaps_are_summed_alike() -> None:
-    whole = records(50)
-    whole["phases"] = np.random.default_rng(1).random((50, 10), np.float32)
-    whole["phases"][:, 1] = 0.25
-    whole["phases"][:, 4] = np.nan
-    whole["phases"][::3, 6] = np.nan
-    sums = phase_sums(Packer().pack(whole))
-    np.testing.assert_allclose(sums, phase_sums(whole), rtol=1e-14)
-    assert (sums[1], sums[4]) == (12.5, 0.0)
-    assert sums[6] == pytest.approx(np.nansum(whole["phases"][:, 6], dtype=np.float64))
-
-
 def test_what_does_not_differ_takes_no_memory_and_counters_are_shared() -> None:
     packer = Packer()
     one, other = (packer.pack(records(differing=frozenset({"seq", "end_ns"}))) for _ in range(2))
@@ -105,3 +95,38 @@ def test_nobody_writes_to_what_others_share() -> None:
             packed[name][0] = 1
     with pytest.raises(ValueError, match="read-only"):
         packed.phase(0)[0] = 1.0
+
+
+def test_ranks_that_are_packed_together_are_read_side_by_side() -> None:
+    """Also where a field differs on one rank only, and ranks have different numbers of records."""
+    whole = [
+        records(12, 0, frozenset({"seq", "end_ns", "phases"})),
+        records(9, 1),
+        records(12, 2, frozenset({"seq", "end_ns", "loss"})),
+        records(0),
+        records(12, 3, frozenset({"end_ns"})),
+    ]
+    with_file, alone = Packer(ColumnFile()).pack_all(whole), records(12, 4)
+    for packed in (with_file, Packer().pack_all(whole)):
+        for columns, of_rank in zip(packed, whole, strict=True):
+            assert all(same(columns[name], of_rank[name]) for name in FIELDS)
+        ranks: list[Array | Columns] = [
+            packed[0][2:],
+            packed[4][2:],
+            packed[1],
+            alone,
+            packed[2][2:],
+            packed[3],
+        ]
+        rows = [slice(1, 7)] * 5 + [slice(None)]
+        found = list(chunks(ranks, rows))
+        assert sorted(chunk.places.tolist() for chunk in found) == [[0, 1, 4], [2], [3], [5]]
+        for chunk in found:
+            for name in (*FIELDS, *range(10)):
+                if name != "phases":
+                    each = [_of_phase(ranks[at], name)[rows[at]] for at in chunk.places]
+                    assert same(chunk[name], np.stack(each))
+
+
+def _of_phase(steps: Array | Columns, name: str | int) -> Any:
+    return steps[name] if isinstance(name, str) else phase_of(steps, name)

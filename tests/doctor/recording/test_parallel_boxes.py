@@ -12,7 +12,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event, Thread
 
@@ -66,11 +66,11 @@ def ended(child: int) -> None:
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
 
 
-def in_child(change: Callable[[], None]) -> Callable[[Iterable[BoxFile], Packer], list[Read]]:
+def in_child(change: Callable[[], None]) -> Callable[[Sequence[BoxFile], Packer], list[Read]]:
     """Reads, but for the child: it does this first."""
     here = os.getpid()
 
-    def read(files: Iterable[BoxFile], packer: Packer) -> list[Read]:
+    def read(files: Sequence[BoxFile], packer: Packer) -> list[Read]:
         if os.getpid() != here:
             change()
         return packed(files, packer)
