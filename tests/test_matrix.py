@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -267,6 +268,30 @@ def test_an_environment_that_would_fill_the_disk_is_not_tried(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=11.9e9))
     with pytest.raises(NotTriedError, match=r"11\.9 GB of disk are free, 12 needed"):
         build(ENVIRONMENTS[0], tmp_path / "environment")
+
+
+PIP = """#!/bin/sh
+if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; exit; fi
+mkdir "$TMPDIR/pip-unpack"; echo "$TMPDIR" > "${0%/bin/*}/unpacked"; exec sleep 60
+"""
+"""A Python whose pip unpacks, and does not end."""
+
+
+def test_a_pip_that_is_killed_leaves_nothing_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interpreter, temporary = tmp_path / "python", tmp_path / "tmp"
+    temporary.mkdir()
+    interpreter.write_text(PIP)
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(environments, "find_interpreter", lambda _: interpreter)
+    monkeypatch.setattr(environments, "LEAST_SPACE", dict.fromkeys(Framework, 0.0))
+    with pytest.raises(NotTriedError, match="longer than 2 s"):
+        build(ENVIRONMENTS[0], tmp_path / "made", longest=2.0)
+    unpacked = Path((tmp_path / "made" / "unpacked").read_text().strip())
+    assert unpacked.parent == temporary
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_smoke_test_without_its_environments_says_so_and_fails_nothing(

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
 LONGEST_INSTALL = 3000.0
@@ -185,19 +186,21 @@ def _run(
     variables: Mapping[str, str] | None = None,
     longest: float = LONGEST_INSTALL,
 ) -> str:
-    """Standard output. Raises NotTriedError with the last line of standard error."""
+    """Standard output. Raises NotTriedError with the last line of standard error. The command has a
+    temporary folder of its own: a pip that is killed leaves there what it has unpacked."""
     kept = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
-    try:
-        ended = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=longest,
-            env={**kept, **(variables or {})},
-        )
-    except subprocess.TimeoutExpired:
-        raise NotTriedError(f"installing took longer than {longest:.0f} s") from None
+    with TemporaryDirectory(prefix="matrix-", ignore_cleanup_errors=True) as folder:
+        try:
+            ended = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=longest,
+                env={**kept, **(variables or {}), "TMPDIR": folder},
+            )
+        except subprocess.TimeoutExpired:
+            raise NotTriedError(f"installing took longer than {longest:.0f} s") from None
     if ended.returncode:
         lines = [line for line in ended.stderr.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("ERROR:")]
