@@ -129,8 +129,9 @@ def find_stalls(
 
 
 def find_stalls_alone(rank: Rank) -> tuple[Stalls, ...] | None:
-    """What the probe saw stop a job of one rank: checkpoints and the garbage collector. None: too
-    few of its steps are known. No other rank shows what else is unusual."""
+    """What the probe saw stop a job of one rank: checkpoints, also those that only the history of
+    the run holds, and the garbage collector. None: too few of its steps are known. No other rank
+    shows what else is unusual."""
     try:
         joined = join((rank,), fewest=1)
     except UnjoinableError:
@@ -141,7 +142,9 @@ def find_stalls_alone(rank: Rank) -> tuple[Stalls, ...] | None:
     work = _Work(joined, joined.wall, np.zeros(count, joined.wall.dtype), np.arange(count))
     seen = _seconds_seen(work)
     seen.pop("evaluation", None)
-    found_stalls = (_attributed(work, name, seconds) for name, seconds in seen.items())
+    found_stalls = [_attributed(work, name, seconds) for name, seconds in seen.items()]
+    if all(stalls is None or stalls.phase != "checkpoint" for stalls in found_stalls):
+        found_stalls.append(_rare_stalls(work, (rank,), "checkpoint", CHECKPOINT))
     return _worth_reporting(stalls for stalls in found_stalls if stalls is not None)
 
 
@@ -235,7 +238,7 @@ def _attributed(work: _Work, name: str, seconds: Floats) -> Stalls | None:
 def _rare_stalls(work: _Work, ranks: Sequence[Rank], name: str, phase: int) -> Stalls | None:
     """Stalls that are too rare in the step records, by the sums over the whole run."""
     rare_stalls = find_rare_stalls(ranks, phase, name, len(work.known))
-    if rare_stalls is None or len(rare_stalls.ranks) < 2:
+    if rare_stalls is None:
         return None
     totals = rare_stalls.totals
     if name == "evaluation":

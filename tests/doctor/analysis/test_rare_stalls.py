@@ -49,6 +49,17 @@ def test_rank_zero_alone(phase: str) -> None:
     assert stall.compared == 119 * STEPS
 
 
+def test_a_job_of_one_rank() -> None:
+    """Its checkpoints are reported; its evaluations cannot be compared with another rank's."""
+    case = long_run("checkpoint", (0,))
+    alone = replace(case, ranks=case.ranks[:1], job=replace(case.job, world_size=1))
+    (stall,) = stalls(alone)
+    assert (stall.ranks, stall.phase, stall.count) == ((0,), "checkpoint", 6)
+    assert stall.saved == pytest.approx(6 * 4 / (119 * WINDOW))
+    evaluates = long_run("evaluation", (0,)).ranks[:1]
+    assert stalls(replace(alone, ranks=evaluates)) == ()
+
+
 def test_all_ranks_save_and_each_event_tells_when() -> None:
     case = long_run("checkpoint", (0, 1, 2, 3))
     events = tuple(Event("checkpoint", 0.0, at, 4.0, 0.0, "") for at in range(3000, 36000, 6000))
