@@ -81,6 +81,7 @@ def run_observed(
         refuse(_NO_NODES)
     group = None if nodes is None else NodeGroup(nodes, hosts)
     follows = group is not None and group.follows
+    silent_hangs = quiet or (group is not None and not group.reports_hangs)
     notices = None if notify is None or follows else _make_notices(notify)
     silent = quiet and json_out is None and notices is None
     removed: list[str] = []
@@ -92,7 +93,7 @@ def run_observed(
             name=name,
             capture=capture,
             meanwhile=partial(_prepare_and_tidy, removed, group, silent=silent),
-            alarm=partial(_make_alarm, on_hang, quiet or follows, notices),
+            alarm=partial(_make_alarm, on_hang, silent_hangs, notices),
             environment=environment,
             facts=facts or {},
             nodes=nodes,

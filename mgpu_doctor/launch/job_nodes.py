@@ -51,7 +51,8 @@ class JobNodes:
 
     @property
     def second(self) -> bool:
-        """Whether this process speaks for the job if the first node is lost."""
+        """Whether this process fetches the parts of the others, too, to speak for the job if the
+        first node is lost."""
         return self.number == 1 and self.task == 0
 
 

@@ -1,6 +1,7 @@
 """The nodes of a job while they are recorded: the first one fetches the parts of the others where
-they write on disks of their own, waits for them, and says what it could not see. So does the
-second one, which speaks for the job if the first is lost."""
+they write on disks of their own, waits for them, and says what it could not see. If it is lost, the
+lowest node that is left and has the parts of those before it speaks for the job: on disks of their
+own the second one, which fetches parts, too."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from mgpu_doctor.launch.job_nodes import JobNodes
 from mgpu_doctor.launch.messages import print_message
 from mgpu_doctor.launch.node_parts import (
     await_parts,
-    find_lost_first,
+    find_lost_before,
     finish_job,
     list_unfinished,
 )
@@ -52,11 +53,17 @@ class NodeGroup:
         """Whether another process speaks for the job, as far as that is known before it starts."""
         return self._nodes.first is False
 
+    @property
+    def reports_hangs(self) -> bool:
+        """Whether this process prints a hang that it notices: another task of the first node takes
+        over from the first task."""
+        return not self.follows or self._nodes.number == 0
+
     def begin(self, folder: Path) -> None:
         """Fetches the parts of nodes that do not write into this folder, if there is a way to."""
         slurm = self._nodes.slurm, os.environ.get("SLURM_STEP_NODELIST")
-        speaks = self._nodes.first or self._nodes.second
-        if not speaks or len(list_parts(folder)) >= self._nodes.tasks:
+        fetches = self._nodes.first or self._nodes.second
+        if not fetches or len(list_parts(folder)) >= self._nodes.tasks:
             return
         if self._hosts is None and None in slurm:
             return
@@ -83,19 +90,19 @@ class NodeGroup:
         """Waits for the other nodes, and notes how the job ended on all of them; whether this
         process reports about it. Another than the first prints one line, and notes what it knows
         of the end if no other node writes into its folder."""
-        lost = None if observed.leads else self._find_lost_first(observed, folder)
-        if lost is None and not observed.leads:
+        lost = () if observed.leads else self._find_lost(observed, folder)
+        if not lost and not observed.leads:
             self._follow(folder, quiet=quiet)
             return False
-        if lost is not None and not quiet:
-            print_message(f"host {host_of(lost)}, the first node, was lost: this node reports.")
+        if lost and not quiet:
+            print_message(_name_lost([host_of(part) for part in lost]))
         unfinished = await_parts(
             folder,
             self._own,
             self._nodes.tasks,
             observed.seconds,
             hurry=observed.asked,
-            lost=() if lost is None else [lost],
+            lost=lost,
             still_gathers=lambda: self._child is not None and self._child.poll() is None,
         )
         unseen = self._stop() or self._name_missing(folder)
@@ -107,12 +114,13 @@ class NodeGroup:
             )
         return True
 
-    def _find_lost_first(self, observed: Observed, folder: Path) -> str | None:
-        """The part of the first node, if it was lost and this node speaks for it. A job that ended
-        well lost none."""
-        if not self._nodes.second or observed.exit_code == 0:
-            return None
-        return find_lost_first(folder, self._own, observed.seconds)
+    def _find_lost(self, observed: Observed, folder: Path) -> tuple[str, ...]:
+        """The parts of all nodes before this one, if they were lost and this process speaks for the
+        job. A job that ended well lost none."""
+        number = self._nodes.number
+        if not number or self._nodes.task or observed.exit_code == 0:
+            return ()
+        return find_lost_before(folder, self._own, number, observed.seconds)
 
     def _follow(self, folder: Path, *, quiet: bool) -> None:
         unseen = self._stop()
@@ -151,6 +159,13 @@ class NodeGroup:
         if alone:
             where = f"its part of the recording is {folder}. {_JOIN}"
         print_message(f"node {number}of {self._nodes.count} has ended; {where}")
+
+
+def _name_lost(hosts: Sequence[str]) -> str:
+    if len(hosts) == 1:
+        return f"host {hosts[0]}, the first node, was lost: this node reports."
+    names = f"{', '.join(hosts[:-1])} and {hosts[-1]}"
+    return f"hosts {names}, the first {len(hosts)} nodes, were lost: this node reports."
 
 
 def _leave_job(environment: Mapping[str, str]) -> dict[str, str]:

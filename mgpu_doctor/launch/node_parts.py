@@ -98,20 +98,29 @@ def await_parts(
         time.sleep(EVERY * max(1.0, len(names) / MANY))
 
 
-def find_lost_first(folder: Path, own: str, age: float) -> str | None:
-    """The part of the first node, if that node is lost; None: it lives, has ended, or has no part
-    here. Waits until it shows life, or counts as lost. `own`: this part, touched as often."""
-    first = next((part for part, info, _ in find_parts(folder) if info.get(NODE) == 0), None)
-    if first is None:
-        return None
-    quiet = _find_patience(age)
-    touched, began = _find_touched(folder, first), time.monotonic()
-    silent = _find_touched(folder, own) - touched
-    while not _has_ended(folder, first) and _find_touched(folder, first) == touched:
-        if silent + time.monotonic() - began >= quiet:
-            return first
-        time.sleep(EVERY)
-    return None
+def find_lost_before(folder: Path, own: str, number: int, age: float) -> tuple[str, ...]:
+    """The parts of all nodes with lower numbers, of their first tasks, if all of these are lost;
+    empty: one of them lives or has ended, not all have a part here, or there are none. Waits for
+    the lowest until it shows life or counts as lost, then for the next one. `own`: this part,
+    touched as often; `number`: of this node; `age`: seconds that the job has run."""
+    earlier: dict[int, str] = {}
+    for part, info, end in find_parts(folder):
+        node = info.get(NODE)
+        if host_of(part) == part and isinstance(node, int) and 0 <= node < number:
+            if end is not None:
+                return ()
+            earlier[node] = part
+    if len(earlier) < number:
+        return ()
+    began, last, quiet = time.monotonic(), _find_touched(folder, own), _find_patience(age)
+    parts = tuple(earlier[node] for node in sorted(earlier))
+    for part in parts:
+        touched = _find_touched(folder, part)
+        while last - touched + time.monotonic() - began < quiet:
+            if _has_ended(folder, part) or _find_touched(folder, part) != touched:
+                return ()
+            time.sleep(EVERY * max(1.0, number / MANY))
+    return parts
 
 
 def _find_patience(age: float) -> float:

@@ -22,6 +22,7 @@ from mgpu_probes.outside.host_usage import HostUsage
 
 from mgpu_doctor.launch import box_storage, exit_watch
 from mgpu_doctor.launch.box_arrivals import BoxArrivals
+from mgpu_doctor.launch.earlier_tasks import EarlierTasks
 from mgpu_doctor.launch.exit_watch import ExitWatch
 from mgpu_doctor.launch.hang_watchdog import Alarm, HangWatchdog
 from mgpu_doctor.launch.run_recording import RunRecording
@@ -103,7 +104,8 @@ class Family:
 
 
 class OtherTasks:
-    """The processes of further tasks of the job on this host, of which one task takes samples."""
+    """The processes of further tasks of the job on this host, of which one task takes samples. One
+    that takes over from the first task is among them itself."""
 
     def __init__(self, recording: Path) -> None:
         self._recording = recording
@@ -154,8 +156,8 @@ def interval(elapsed: float) -> float:
 
 class Watch:
     """Records exits of processes, and host and device samples; copies boxes and console text into
-    the recording. If another task of the job on this host samples it, that one also watches for
-    hangs, of the ranks of all.
+    the recording. Of several tasks of the job on this host, the first one that still runs samples
+    it, and watches for hangs, of the ranks of all.
 
     `alarm`: for a hung job. `copy_console`: copies new output."""
 
@@ -189,19 +191,22 @@ class Watch:
         self._status: int | None = None
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._devices = threading.Thread(target=self._watch_devices, name="devices", daemon=True)
-        own = host if recording.samples_host else recording.part or host
-        self._endings = ExitWatch(recording, own / layout.ENDING, self._pids, interval)
-        self._watchdog = (
-            HangWatchdog(recording, pid, self._over, alarm)
-            if alarm and recording.samples_host
-            else None
-        )
+        own = recording.part if recording.task else host
+        self._endings = ExitWatch(recording, (own or host) / layout.ENDING, self._pids, interval)
+        self._watchdog = HangWatchdog(recording, pid, self._over, alarm) if alarm else None
+        self._earlier = EarlierTasks(recording.folder, recording.host, recording.task)
+        self._leads_host = False
 
     def start(self) -> None:
+        if not self._recording.task:
+            self._lead_host()
         self._thread.start()
-        if self._recording.samples_host:
-            self._devices.start()
         self._endings.start()
+
+    def _lead_host(self) -> None:
+        """Samples the host from now on, and watches for hangs."""
+        self._leads_host = True
+        self._devices.start()
         if self._watchdog is not None:
             self._watchdog.start()
 
@@ -232,9 +237,11 @@ class Watch:
                 step = min(2 * step, interval(now - started))
                 looked, look_at = now, now + step
             if now >= sample_at:
-                if self._recording.samples_host:
-                    pids = (*self._pids(), *self._other_tasks.list_pids())[:SAMPLED_PIDS]
-                    self._write(self._samples, host.sample(pids))
+                if not self._leads_host and self._earlier.have_ended():
+                    self._lead_host()
+                if self._leads_host:
+                    pids = dict.fromkeys((*self._pids(), *self._other_tasks.list_pids()))
+                    self._write(self._samples, host.sample([*pids][:SAMPLED_PIDS]))
                 self._recording.touch()
                 sample_at = now + interval(now - started)
             if now >= copy_at:

@@ -23,20 +23,21 @@ from mgpu_doctor.recording.joint_recordings import (
     name_host,
     name_part,
 )
-from mgpu_doctor.recording.live_recordings import find_outside, read_tasks
+from mgpu_doctor.recording.live_recordings import find_outside, read_object, read_tasks
 from mgpu_doctor.recording.write import OccupiedError, create, private_folder, write_json
 
 
 class RunRecording:
     """Writes a recording. `folder` and `boxes` are None if there is none. `part`: the folder of
     this node's `recording.json`, `end.json` and console; `folder` itself unless several nodes write
-    into it. `leads`: whether this node writes about the whole job; `samples_host`: whether no other
-    task of the job on this host does so."""
+    into it. `leads`: whether this node writes about the whole job; `task`: number of this task of
+    the job among those on this host, from 0."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.part = folder
-        self.leads = self.samples_host = True
+        self.leads = True
+        self.task = 0
         self.boxes: Path | None = None
         self.host = name_host()
         self._info: dict[str, object] = {"schema": layout.SCHEMA, "host": self.host}
@@ -71,7 +72,7 @@ class RunRecording:
         own = name_part(self.host, nodes.task)
         self.part, made = join_recording(folder, self._info, nodes.key, own)
         self.leads = made if nodes.first is None else nodes.first
-        self.samples_host = nodes.task == 0
+        self.task = nodes.task
         return self.part
 
     @classmethod
@@ -142,7 +143,10 @@ class RunRecording:
     def list_box_folders(self) -> list[Path]:
         """Folders of the live boxes of all tasks of the job on this host."""
         own = [] if self.boxes is None else [self.boxes]
-        others = [] if self.folder is None else find_outside(read_tasks(self.folder))
+        if self.folder is None:
+            return own
+        first = read_object(self.folder, f"{layout.HOSTS}/{self.host}/{layout.INFO}") or {}
+        others = find_outside((first, *read_tasks(self.folder)))
         return list(dict.fromkeys((*own, *others)))
 
     def touch(self) -> None:

@@ -62,6 +62,12 @@ def is_written(recording: Path) -> bool:
     return any(_writes(root, path) for root, path in _boxes(recording, info))
 
 
+def is_recorded_here(info: Mapping[str, Any]) -> bool:
+    """Returns whether the doctor of a recording, or of a part of one, runs here, and the job's
+    first process too: it watches the job until that ends. `info`: what `recording.json` says."""
+    return _runs_here(info, "job") and _runs_here(info, "doctor")
+
+
 def _runs_here(info: Mapping[str, Any], who: str) -> bool:
     """Returns whether a process of the recording runs here. `who`: `job` (its first process) or
     `doctor`."""

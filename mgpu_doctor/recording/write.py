@@ -83,13 +83,14 @@ class Lines:
 
     `samples`: a file that would outgrow `limit` bytes drops every second line, and then accepts
     only every second object, so that it covers the whole run evenly. Without it, a full file
-    accepts no more. `append` raises `OSError`."""
+    accepts no more. Samples that another process has begun to write count. `append` raises
+    `OSError`."""
 
     def __init__(self, path: Path, limit: int = MAX_LINES_BYTES, *, samples: bool) -> None:
         self.path = path
         self.limit = limit
         self.samples = samples
-        self._size = 0
+        self._size = None if samples else 0
         self._stride = 1
         self._offered = 0
 
@@ -110,23 +111,32 @@ class Lines:
         line = json.dumps(make(), separators=(",", ":")).encode() + b"\n"
         if len(line) > _MAX_LINE_BYTES:
             raise OSError(errno.EMSGSIZE, f"a line of {len(line)} bytes is too long")
-        if self._size + len(line) > self.limit:
+        size = _find_size(self.path) if self._size is None else self._size
+        if size + len(line) > self.limit:
             if not self.samples:
                 raise OSError(errno.EFBIG, f"{self.path.name} is full")
-            self._thin()
+            self._size = size = self._thin()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self.path, flags, 0o600)
         try:
             _write_all_or_nothing(descriptor, line)
         finally:
             os.close(descriptor)
-        self._size += len(line)
+        self._size = size + len(line)
 
-    def _thin(self) -> None:
+    def _thin(self) -> int:
+        """Drops every second line. Returns how many bytes are left."""
         kept = b"".join(self.path.read_bytes().splitlines(keepends=True)[::2])
         write_whole(self.path, kept)
-        self._size = len(kept)
         self._stride *= 2
+        return len(kept)
+
+
+def _find_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _write_all_or_nothing(descriptor: int, line: bytes) -> None:

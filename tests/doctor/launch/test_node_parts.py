@@ -14,7 +14,7 @@ from mgpu_doctor.launch import node_parts, run_recording
 from mgpu_doctor.launch.job_nodes import JobNodes
 from mgpu_doctor.launch.node_parts import (
     await_parts,
-    find_lost_first,
+    find_lost_before,
     finish_job,
     list_unfinished,
 )
@@ -107,25 +107,49 @@ def test_the_second_node_finds_out_that_the_first_is_lost(tmp_path: Path, clock:
     first = part(tmp_path, "first")
     own = part(tmp_path, "second", exit_code=1, ended=10.0) / INFO
     os.utime(own, (1000.0, 1000.0))
-    assert find_lost_first(tmp_path, "second", 60.0) is None  # which one is the first?
+    assert find_lost_before(tmp_path, "second", 1, 60.0) == ()  # which one is the first?
     write_json(first / INFO, {"host": "first", "node": 0})
     os.utime(first / INFO, (999.0, 999.0))
-    assert find_lost_first(tmp_path, "second", 60.0) == "first"
+    assert find_lost_before(tmp_path, "second", 1, 60.0) == ("first",)
     assert clock.now == pytest.approx(6.0, abs=0.5)
     assert await_parts(tmp_path, "second", 2, 60.0, hurry=True, lost=["first"]) == {"first": "lost"}
     assert clock.now == pytest.approx(6.0, abs=0.5)
 
     os.utime(own, (1200.0, 1200.0))  # silent for long already
-    assert find_lost_first(tmp_path, "second", 60.0) == "first"
+    assert find_lost_before(tmp_path, "second", 1, 60.0) == ("first",)
     assert clock.now == pytest.approx(6.0, abs=0.5)
 
     clock.meanwhile = lambda now: os.utime(first / INFO, (1000.0 + now, 1000.0 + now))
     os.utime(own, (1000.0, 1000.0))
-    assert find_lost_first(tmp_path, "second", 60.0) is None
+    assert find_lost_before(tmp_path, "second", 1, 60.0) == ()
     write_json(first / END, {"exit_code": 1})
     os.utime(first / INFO, (1.0, 1.0))
-    assert find_lost_first(tmp_path, "second", 60.0) is None
+    assert find_lost_before(tmp_path, "second", 1, 60.0) == ()
     assert clock.now < 7.0
+
+
+def test_the_lowest_node_that_is_left_finds_out_that_those_before_it_are_lost(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """The names are in another order than the numbers, and each node has two tasks: its first one
+    speaks for it."""
+    names = ("d", "c", "b", "a")
+    for number, name in enumerate(names):
+        for folder in (part(tmp_path, name), part(tmp_path, f"{name}/tasks/1")):
+            write_json(folder / INFO, {"host": name, "node": number})
+            os.utime(folder / INFO, (1000.0, 1000.0))
+    write_json(tmp_path / HOSTS / "d" / "tasks" / "1" / END, {"exit_code": 1})
+
+    touched = tmp_path / HOSTS / "b" / INFO
+    clock.meanwhile = lambda now: os.utime(touched, (1000.0 + now, 1000.0 + now))
+    assert find_lost_before(tmp_path, "b", 2, 60.0) == ("d", "c")
+    assert clock.now == pytest.approx(7.0, abs=0.5)  # for both
+    assert find_lost_before(tmp_path, "a", 3, 60.0) == ()
+    clock.meanwhile = lambda _: None
+    write_json(tmp_path / HOSTS / "b" / END, {"exit_code": 1})
+    assert find_lost_before(tmp_path, "a", 3, 60.0) == ()
+    (tmp_path / HOSTS / "c" / INFO).unlink()  # not here: own disks
+    assert find_lost_before(tmp_path, "b", 2, 60.0) == ()
 
 
 def test_the_job_ended_as_its_first_failure_did(tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""Which task of a Slurm step samples a host that several tasks share, and watches it for hangs: of
+those that still run, the one with the lowest number."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from mgpu_doctor.recording.joint_recordings import name_part
+from mgpu_doctor.recording.layout import HOSTS, INFO
+from mgpu_doctor.recording.live_recordings import is_recorded_here, read_object
+
+LATE = 60.0
+"""Seconds after which a task without a part counts as one that records nothing. A choice: the tasks
+of a step start together."""
+
+
+class EarlierTasks:
+    """The tasks of the job on this host with lower numbers than `task`. Their parts of the
+    recording are read once; afterwards a poll looks only at processes of this machine."""
+
+    def __init__(self, recording: Path, host: str, task: int) -> None:
+        self._recording = recording
+        self._left = [f"{HOSTS}/{name_part(host, number)}" for number in range(task)]
+        self._known: dict[str, dict[str, Any]] = {}
+        self._began = time.monotonic()
+
+    def have_ended(self) -> bool:
+        """Whether none of them records its part of the job any more."""
+        self._left = [part for part in self._left if self._records(part)]
+        return not self._left
+
+    def _records(self, part: str) -> bool:
+        if part not in self._known:
+            info = read_object(self._recording, f"{part}/{INFO}")
+            if not info or "job_pid" not in info:  # it is starting
+                return time.monotonic() - self._began < LATE
+            self._known[part] = info
+        return is_recorded_here(self._known[part])
