@@ -6,6 +6,7 @@ last sample within the rank's steps after warm-up (or since a later moment).
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,8 +55,8 @@ SAMPLED = 0.8
 AROUND = 2.0
 """Seconds before and after a rank's steps in which samples still show how busy its host was."""
 CROWDED = 0.8
-"""Share of a host's cores that other processes keep busy, from which any rank there may have to
-wait for a core at any time. A choice."""
+"""Share of a host's cores that are busy, from which any rank there may have to wait for a core at
+any time. A choice: other processes may be busy at the same times."""
 LOADED = 2.0
 """Load average per core as the run began, if only that is known. A choice."""
 POOLING = "tensorflow"
@@ -182,8 +183,11 @@ def surroundings(case: Case) -> Mapping[int, Surroundings]:
     return by_rank
 
 
-def find_crowded(case: Case) -> frozenset[int]:
-    """The ranks on hosts whose cores other processes than this job kept busy while they trained.
+def find_possible_waits(case: Case) -> Mapping[int, float]:
+    """Rank -> share of the time, 0..1, in which it may have waited for a core that other processes
+    than this job used while no other core of its host was free, while it trained; ranks for which
+    that is unknown are left out. Less than all cores are left to others by a job that competes for
+    them.
 
     Two samples of the host are enough, also of a run that is too short for `surroundings`; with one
     alone, its load average counts."""
@@ -191,24 +195,39 @@ def find_crowded(case: Case) -> frozenset[int]:
     for sample in case.host_samples:
         by_host[sample.host].append(sample)
     there, spans = _ranks_by_host(case), _spans(case)
-    crowded = set()
+    possible = {}
     for host, samples in by_host.items():
-        outside = _outside(samples)
+        outside, times = _outside(samples), [sample.at for sample in samples]
+        cores, load = samples[0].cores or 0, samples[0].load1
         for rank in there[host]:
             span = spans.get(rank.rank)
-            if rank.rank is None or span is None:
+            if rank.rank is None or span is None or not cores:
                 continue
-            begin, end = span
-            near = [
-                (sample.at, used)
-                for sample, used in zip(samples, outside, strict=True)
-                if begin - AROUND <= sample.at <= end + AROUND
-            ]
-            cores, load, used = samples[0].cores or 0, samples[0].load1 or 0.0, _rate(near)
-            is_full = load >= LOADED * cores if used is None else used >= CROWDED * cores
-            if cores and is_full:
-                crowded.add(rank.rank)
-    return frozenset(crowded)
+            rows = _find_rows(times, *span)
+            others = _rate((samples[row].at, outside[row]) for row in rows)
+            busy = _rate((samples[row].at, samples[row].busy) for row in rows)
+            if others is not None and busy is not None:
+                possible[rank.rank] = min(others, _share_without_free_core(busy / cores, cores))
+            elif load is not None:
+                possible[rank.rank] = 1.0 if load >= LOADED * cores else 0.0
+    return possible
+
+
+def _find_rows(times: Sequence[float], begin: float, end: float) -> range:
+    """Samples from the last one before to the first one after; if that is one alone, as in a run
+    that ends before the next sample, those shortly before and after it, too."""
+    earliest, latest = bisect_left(times, begin - AROUND), bisect_right(times, end + AROUND) - 1
+    first = max(earliest, bisect_right(times, begin) - 1)
+    last = min(latest, bisect_left(times, end))
+    if last - first < 1:
+        first, last = earliest, latest
+    return range(first, last + 1)
+
+
+def _share_without_free_core(used: float, cores: int) -> float:
+    """Share of the time in which no core was free. `used`: share of the cores' time, on average;
+    up to `CROWDED` the cores are busy independently of each other."""
+    return 1.0 if used >= CROWDED else used**cores
 
 
 def _ranks_by_host(case: Case) -> Mapping[str | None, Sequence[Rank]]:

@@ -49,6 +49,13 @@ LARGE = 0.5
 invisibly from inside. So with few ranks, a straggler must be slow for `PASSING` seconds, unless its
 excess is more than this share of the others' work. Seen with steps of 20 ms: 25 % for 0.8 s. With
 many ranks, the other ranks show how large such effects are."""
+BRIEF = 0.4
+"""Such a large excess must have taken this many seconds in all. Other processes on the host may
+take a rank's core away from it for some tenths of a second. Of simulated short jobs of two healthy
+ranks (tests/support/busy_hosts.py), one in ten had a rank that was so much slower than the other,
+with half another process on each core on average; with this limit one in a hundred. How busy the
+host was then decides whether that is a warning (`cpu_contention.find_possible_waits`): it was for
+none of 1,500 jobs."""
 ASYMMETRY = 1.5
 FEW = 2.0
 """Healthy ranks differ slightly all the time (rank 0 logs, cores are shared). A culprit's excess
@@ -134,15 +141,22 @@ def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler
     )
     if len(joined.ranks) >= LEAST_RANKS or _seconds_since(joined, start) >= PASSING:
         return tuple(described)
+    count = _count_since(joined, start)
     return tuple(
-        straggler for straggler in described if straggler.excess >= LARGE * straggler.own_of_others
+        straggler
+        for straggler in described
+        if straggler.excess >= max(LARGE * straggler.own_of_others, BRIEF / count)
     )
 
 
+def _count_since(joined: Joined, start: int) -> int:
+    """Steps from the one with this index to the last, also those that were not timed."""
+    return int(joined.steps[-1] - joined.steps[start] + 1)
+
+
 def _seconds_since(joined: Joined, start: int) -> float:
-    """From the step with this index to the last; between them may be steps that were not timed."""
-    timed = float(joined.wall[start:, 0].sum())
-    return timed * int(joined.steps[-1] - joined.steps[start] + 1) / len(joined.steps[start:])
+    """From the step with this index to the last."""
+    return float(joined.wall[start:, 0].mean()) * _count_since(joined, start)
 
 
 def _suspects_in_total(

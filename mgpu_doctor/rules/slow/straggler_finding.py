@@ -9,7 +9,7 @@ import numpy as np
 
 from mgpu_doctor.analysis.machines.cpu_contention import CROWDED, UNSEEN
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
+from mgpu_doctor.analysis.stragglers.persistent_stragglers import BRIEF, PASSING, Straggler
 from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES, HOST, Cause
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, PhaseExcess, Predicted, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
@@ -23,8 +23,8 @@ FAMILIES = {
     "other": ("other", "checkpoint", "evaluation"),
 }
 MAY_WAIT_FOR_CORES = (
-    " Other processes kept all cores of the host busy, so the rank may only have waited for a "
-    "core: repeat the run for longer, or on a quiet host."
+    " Other processes used the cores of the host, so the rank may only have waited for a core: "
+    "repeat the run for longer, or on a quiet host."
 )
 INPUT_SHARE = 0.8
 """Input is the cause if it explains this share of the excess, or if nothing explains more."""
@@ -45,11 +45,14 @@ THRESHOLDS = (
     "(Yuen's trimmed mean with an error that accounts for autocorrelation; the limit grows with "
     "the number of ranks and the length of the job, benchmarks/detection.py). The other ranks wait "
     "longer than the culprit by at least half the excess. The excess is at least 1.5 times the "
-    "usual difference among the others, or more if they are few. From 32 ranks on, the statistics "
+    "usual difference among the others, or more if they are few. With fewer than 32 ranks, the "
+    f"excess lasts for {PASSING:g} s, or is at least half of the others' work and adds up to "
+    f"{BRIEF:g} s (tests/doctor/rules/test_busy_hosts.py). From 32 ranks on, the statistics "
     "of all ranks are used, and five slow steps can be enough: the limit is that of a "
     "likelihood-ratio scan evaluated after every step (Siegmund & Venkatraman 1995). It is only a "
-    f"note if other processes kept {format_share(CROWDED)} of the host's cores busy, and the run "
-    "was too short to measure how long the rank waited for a core."
+    "note if the rank may have waited for a core for half of the excess: the run was too short to "
+    "measure that, and other processes used the cores that long while none was free (at any time "
+    f"if {format_share(CROWDED)} of the cores were busy on average; else as often as by chance)."
 )
 MEASURED = (
     "Steps of all ranks are joined by collective sequence number. Own work is the step without the "
@@ -136,14 +139,15 @@ def straggler_finding(
 
 
 def _may_be_hosts(measures: Measures, straggler: Straggler) -> bool:
-    """Whether the rank may only have waited for a core: other processes kept those of its host
-    busy, the run was too short to measure that wait, and it did not compute longer than the
-    others."""
+    """Whether the rank may only have waited for a core: other processes used those of its host for
+    long enough, the run was too short to measure the wait, and the rank did not compute longer than
+    the others."""
     joined, rank = measures.joined, straggler.rank
     around = measures.surroundings.get(rank, UNSEEN)
     if joined is None or joined.is_device_timed:
         return False  # a device waits for no core
-    if around.queueing is not None or rank not in measures.crowded:
+    possible = measures.possible_waits.get(rank, 0.0) * straggler.step_seconds
+    if around.queueing is not None or possible < DECIDES * straggler.excess:
         return False
     column = joined.ranks.index(rank)
     ran = np.median(joined.running, axis=0)

@@ -11,6 +11,7 @@ from mgpu_doctor.analysis.machines.cpu_contention import CROWDED, UNSEEN, Surrou
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from mgpu_doctor.analysis.stalls.unexplained_stalls import STANDS_OUT
+from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES
 from mgpu_doctor.findings import Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
@@ -60,7 +61,7 @@ def queued(measures: Measures, stalls: Stalls) -> Queued | None:
     if own is None or not known:
         return None
     others = float(np.median(known))
-    lasted = float(np.nansum(joined.wall[:, joined.ranks.index(stalls.ranks[0])]))
+    lasted = _measure_length(joined, stalls)
     if (own - others) * lasted < DECIDES * stalls.total:
         return None
     return Queued(measures.surroundings[stalls.ranks[0]], own, others)
@@ -251,7 +252,7 @@ def _find_used_up_quota(measures: Measures, stalls: Stalls) -> Surroundings | No
     stopped = {rank: measures.surroundings.get(rank, UNSEEN) for rank in measures.joined.ranks}
     own = [stopped.pop(rank) for rank in stalls.ranks]
     least = min((around.throttled or 0.0) for around in own)
-    lasted = float(np.nansum(measures.joined.wall[:, measures.joined.ranks.index(stalls.ranks[0])]))
+    lasted = _measure_length(measures.joined, stalls)
     if least * lasted < DECIDES * stalls.total or any(around.quota is None for around in own):
         return None
     others = max(((around.throttled or 0.0) for around in stopped.values()), default=0.0)
@@ -270,7 +271,7 @@ def _raise_quota(stalls: Stalls) -> Fix:
 def _may_be_hosts(measures: Measures, stalls: Stalls, ready: Queued | None) -> bool:
     """Whether the host may stall any rank like this, at no regular distance: the ranks' waits for a
     core explain the stalls, and all ranks have them; or these waits are unknown, and other
-    processes keep the cores busy."""
+    processes use the cores for long enough to explain the stalls."""
     if stalls.period is not None:
         return False
     if ready is not None:
@@ -279,7 +280,15 @@ def _may_be_hosts(measures: Measures, stalls: Stalls, ready: Queued | None) -> b
         return False  # a device waits for no core
     waits = [measures.surroundings.get(rank, UNSEEN).queueing for rank in stalls.ranks]
     computed = stalls.running is not None and stalls.running >= DECIDES
-    return None in waits and not computed and measures.crowded >= {*stalls.ranks}
+    if None not in waits or computed:
+        return False
+    share = min(measures.possible_waits.get(rank, 0.0) for rank in stalls.ranks)
+    return share * _measure_length(measures.joined, stalls) >= DECIDES * stalls.total
+
+
+def _measure_length(joined: Joined, stalls: Stalls) -> float:
+    """Seconds of the compared steps, of the rank that stalls most."""
+    return float(np.nansum(joined.wall[:, joined.ranks.index(stalls.ranks[0])]))
 
 
 def _without_core(ready: Queued) -> str:
@@ -338,7 +347,8 @@ RULES = (
         + " They are only a note if they come at no regular distance, and all ranks "
         "wait for cores, the others at least a third as long as this one, and that explains half "
         "of the stalls; or if that was not measured, its main thread was not on a CPU, and other "
-        f"processes kept {format_share(CROWDED)} of the host's cores busy.",
+        "processes used the cores for at least half as long while none was free (at any time if "
+        f"{format_share(CROWDED)} of the cores were busy on average; else as often as by chance).",
         fixes="Find what the rank does in these steps; py-spy shows it on a time line.",
         examine=_transient,
         needs=("stalls",),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from mgpu_doctor.analysis.machines.cpu_contention import find_crowded, surroundings
+from mgpu_doctor.analysis.machines.cpu_contention import find_possible_waits, surroundings
 from mgpu_doctor.case.host_samples import Group, HostSample, Task
 from mgpu_doctor.case.model import Case
 from tests.support.hosts import EVERY, ProcessLoad, on_host, sampled, with_worker_threads
@@ -230,22 +230,35 @@ def test_how_often_a_disk_was_waited_for() -> None:
     assert (rates[0].on_disk, rates[1].on_disk) == (1.0, 0.0)
 
 
-@pytest.mark.parametrize(("outside", "crowded"), [(1.61, {0, 1}), (1.59, set())])
-def test_from_which_use_by_others_on_the_cores_of_a_host_count_as_busy(
-    outside: float, crowded: set[int]
+@pytest.mark.parametrize(
+    ("outside", "cores", "share"),
+    [(0.3, 2, 0.3), (1.79, 4, (3.19 / 4) ** 4), (1.81, 4, 1.0), (0.2, 4, (1.6 / 4) ** 4)],
+)
+def test_how_long_ranks_may_have_waited_for_cores_that_others_used(
+    outside: float, cores: int, share: float
 ) -> None:
+    """The two ranks use 1.4 cores, and leave others no more than the rest."""
     case = case_of(outside=outside)
-    samples = [structs.replace(sample, cores=2, tasks={}) for sample in case.host_samples]
-    assert find_crowded(replace(case, host_samples=(samples[0], samples[-1]))) == crowded
+    samples = [structs.replace(sample, cores=cores, tasks={}) for sample in case.host_samples]
+    possible = find_possible_waits(replace(case, host_samples=(samples[0], samples[-1])))
+    assert possible == pytest.approx({0: share, 1: share})
+    shortly_before = [structs.replace(sample, at=sample.at - 1) for sample in samples[:2]]
+    possible = find_possible_waits(replace(case, host_samples=tuple(shortly_before)))
+    assert possible == pytest.approx({0: share, 1: share})
+    idle = structs.replace(samples[0], at=samples[0].at - 1)  # others were idle until then
+    possible = find_possible_waits(replace(case, host_samples=(idle, samples[0], samples[-1])))
+    assert possible == pytest.approx({0: share, 1: share})
     long_before = [structs.replace(sample, at=sample.at - 1e3) for sample in samples]
-    assert find_crowded(replace(case, host_samples=tuple(long_before))) == set()
+    assert find_possible_waits(replace(case, host_samples=tuple(long_before))) == {}
 
 
-@pytest.mark.parametrize(("load", "crowded"), [(4.0, {0, 1}), (3.9, set()), (None, set())])
+@pytest.mark.parametrize(
+    ("load", "shares"), [(4.0, {0: 1.0, 1: 1.0}), (3.9, {0: 0.0, 1: 0.0}), (None, {})], ids=str
+)
 def test_the_load_average_counts_if_there_is_only_one_sample(
-    load: float | None, crowded: set[int]
+    load: float | None, shares: dict[int, float]
 ) -> None:
     case = case_of()
     one = structs.replace(case.host_samples[0], cores=2, load1=load, tasks={})
-    assert find_crowded(replace(case, host_samples=(one,))) == crowded
-    assert find_crowded(replace(case, host_samples=())) == set()
+    assert find_possible_waits(replace(case, host_samples=(one,))) == shares
+    assert find_possible_waits(replace(case, host_samples=())) == {}

@@ -164,6 +164,17 @@ def test_a_core_that_is_weak_for_a_second_is_nobodys_fault(
     assert [one.rank for one in found] == ([1] if reported else [])
 
 
+@pytest.mark.parametrize(("compared", "reported"), [(48, False), (52, True)])
+def test_a_large_excess_that_has_taken_little_time_in_all_is_not_reported(
+    compared: int, *, reported: bool
+) -> None:
+    """Twice the others' work, 8 ms more per step, for 0.38 and 0.42 s."""
+    fault = Fault(1, "optimizer", milliseconds=8)
+    quick = {"input": 0.001, "forward": 0.003, "backward": 0.003, "optimizer": 0.001}
+    job = Synthetic(ranks=2, steps=5 + compared, noise=0.01, base=quick, faults=[fault])
+    assert [one.rank for one in stragglers(job)] == ([1] if reported else [])
+
+
 def test_a_fault_that_is_over_is_not_blamed() -> None:
     assert stragglers(Synthetic(steps=300, faults=[Fault(3, "forward", 15, stop=200)])) == ()
 

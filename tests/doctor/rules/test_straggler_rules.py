@@ -97,14 +97,25 @@ def test_in_the_wake_of_a_large_one_a_small_one_is_not_reported(
     assert named == expected
 
 
-@pytest.mark.parametrize(("outside", "severity"), [(8.0, "info"), (1.0, "warning")])
+@pytest.mark.parametrize(
+    ("outside", "cores", "severity"),
+    [
+        (8.0, 8, "info"),
+        (1.0, 8, "warning"),
+        (3.7, 8, "info"),
+        (3.5, 8, "warning"),
+        (0.3, 3, "info"),
+        (0.1, 3, "warning"),
+    ],
+)
 def test_a_rank_that_may_only_have_waited_for_a_core_is_a_note(
-    outside: float, severity: str
+    outside: float, cores: int, severity: str
 ) -> None:
-    """How long it waited was not sampled; the host has 8 cores."""
+    """How long it waited was not sampled; the ranks use 2.8 cores. It lost 20 ms of 47 per step:
+    others must have had a core for at least 10."""
     job = synthetic_case(Synthetic(faults=[Fault(1, "forward", milliseconds=20)]))
     case = sampled(on_host(job), {}, outside=outside)
-    samples = tuple(structs.replace(sample, cores=8, tasks={}) for sample in case.host_samples)
+    samples = tuple(structs.replace(sample, cores=cores, tasks={}) for sample in case.host_samples)
     (finding,) = diagnose(replace(case, host_samples=samples)).findings
     assert (finding.code, finding.severity.value) == ("straggler-compute", severity)
     assert ("may only have waited for a core" in finding.cause) is (severity == "info")
