@@ -8,6 +8,7 @@ import re
 import statistics
 from collections.abc import Sequence
 from enum import Enum
+from typing import NamedTuple
 
 from tests.matrix.sites import LONGEST, JobEndedError, Site, parse
 from tests.matrix.verdicts import (
@@ -148,28 +149,45 @@ def make_command(script: Script, site: Site, fault: str = "none", *options: str)
 
 
 def measure_overhead(script: Script, site: Site, pairs: int) -> str:
-    """What a step costs more under the doctor, from runs in turn: the median of the pairs, the
-    least and the most, in percent of the median step without it, and how busy the machine was
-    before."""
-    load, ratios, steps = os.getloadavg()[0], list[float](), list[float]()
+    """What a step costs more under the doctor, from runs in turn: CPU time in ms of a step, and
+    wall time in percent of the median step; the median of the pairs, the least and the most, and
+    how busy the machine was before. On a shared machine the CPU time is the steadier of the two."""
+    load, found = os.getloadavg()[0], list[tuple[_StepTime, _StepTime]]()
     for number in range(pairs):
         order: Sequence[bool] = (False, True) if number % 2 == 0 else (True, False)
-        seconds = {observed: _time_steps(script, site, observed=observed) for observed in order}
-        ratios.append(100 * (seconds[True] / seconds[False] - 1))
-        steps.append(seconds[False])
-    least, most, step = min(ratios), max(ratios), 1000 * statistics.median(steps)
-    percent = f"{statistics.median(ratios):+.1f} % [{least:+.1f} … {most:+.1f}]"
-    return f"{percent} of {step:.1f} ms, {pairs} pairs, load average {load:.1f}"
+        times = {observed: _time_steps(script, site, observed=observed) for observed in order}
+        found.append((times[False], times[True]))
+    more = [1000 * (observed.cpu_seconds - bare.cpu_seconds) for bare, observed in found]
+    percent = [100 * (observed.seconds / bare.seconds - 1) for bare, observed in found]
+    cpu = 1000 * statistics.median(bare.cpu_seconds for bare, _ in found)
+    step = 1000 * statistics.median(bare.seconds for bare, _ in found)
+    return (
+        f"CPU {_spread(more, 2)} of {cpu:.1f} ms; wall {_spread(percent, 1)} % of {step:.1f} ms; "
+        f"{pairs} pairs, load average {load:.1f}"
+    )
 
 
-def _time_steps(script: Script, site: Site, *, observed: bool) -> float:
-    """Median seconds of a step on the rank that reports."""
+def _spread(values: Sequence[float], digits: int) -> str:
+    middle, least, most = statistics.median(values), min(values), max(values)
+    return f"{middle:+.{digits}f} [{least:+.{digits}f} … {most:+.{digits}f}]"
+
+
+class _StepTime(NamedTuple):
+    """Of the rank that reports: the median step, and the mean CPU time of all its threads."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def _time_steps(script: Script, site: Site, *, observed: bool) -> _StepTime:
+    """Raises JobEndedError if the loop did not end. A job that fails at its exit was timed."""
     times = site.new_path("times")
     more = ("--steps", str(STEPS_OF_PAIRS * script.steps), "--times", str(times))
     job = make_command(script, site, "none", *more)
     doctor = ("run", "--quiet", "--dir", str(site.new_path("recording")), "--")
     command = site.doctor(*doctor, *job) if observed else site.command(*job[1:])
     ended = run(command, LONGEST)
-    if ended.code:
+    if not times.exists():
         raise JobEndedError(last_error(ended.err))
-    return float(times.read_text(encoding="utf-8"))
+    seconds, cpu_seconds = times.read_text(encoding="utf-8").split()
+    return _StepTime(float(seconds), float(cpu_seconds))
