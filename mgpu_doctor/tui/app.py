@@ -31,6 +31,7 @@ from mgpu_doctor.tui.view import Order, View
 if TYPE_CHECKING:  # keeps what keys open out of the first frame's imports
     from textual.actions import ActionParseResult
     from textual.dom import DOMNode
+    from textual.driver import Driver
     from textual.events import Key
 
     from mgpu_doctor.case.device_samples import DeviceSample
@@ -97,6 +98,15 @@ class TopApp(ThemedApp):
         self._panels: tuple[Panel, ...] = ()
         """Those of the main screen; empty until it is open."""
         self._missed: set[str] = set()
+
+    def get_driver_class(self) -> type[Driver]:
+        """Returns Textual's driver; for a terminal, one that sleeps while there are no keys."""
+        usual = super().get_driver_class()
+        if usual.__name__ != "LinuxDriver":  # the environment may name another one
+            return usual
+        from mgpu_doctor.tui.terminal_keys import PatientDriver
+
+        return PatientDriver
 
     def get_default_screen(self) -> Screen[Any]:
         """Returns the main screen, which has the class of usual widths at once: a class that comes
