@@ -18,8 +18,10 @@ from mgpu_doctor.live.frame_source import Pace
 if TYPE_CHECKING:
     from mgpu_doctor.case.device_samples import Device, DeviceSample
 
-BUDGET = 0.001
-"""Share of a core for reading processes: 100 of them every two seconds."""
+BUDGET = 0.0004
+"""Share of a core for reading processes: 100 of them every three seconds."""
+RENEWED_EVERY = 8
+"""Readings after which user and command of a process are read again: they may change."""
 LONGEST = 5.0
 """Seconds after which they are read again in any case."""
 MOST_OTHERS = 64
@@ -63,6 +65,10 @@ class ProcessList:
         self._before: dict[tuple[int, int], int] = {}
         """(pid, start ticks) -> CPU ticks in the last sample."""
         self._looked = 0.0
+        self._readings = 0
+        self._owned: dict[tuple[int, int, str], _Owned] = {}
+        """By pid, start ticks and name: the name changes when a program starts another in its
+        place."""
         self._host_pids = not sees_own_pids()
 
     def read(self, devices: DeviceSample | None) -> tuple[ListedProcess, ...]:
@@ -88,13 +94,39 @@ class ProcessList:
             seen.append((process, cores))
         self._before = spent
         seen.sort(key=lambda pair: (pair[0].pid not in known, -(pair[1] or 0.0)))
+        chosen = seen[: len(known) + MOST_OTHERS]
+        self._readings += 1
+        self._owned = {process.key: self._own(process) for process, _ in chosen}
+        # In a container the pids on GPUs mean other processes.
+        uses = {pid: (on_gpus[pid], memory[pid]) for pid in on_gpus if pid in known}
         listed = [
-            _describe(process, cores, booted, on_gpus, memory, in_container=self._host_pids)
-            for process, cores in seen[: len(known) + MOST_OTHERS]
+            _describe(process, cores, booted, self._owned[process.key], uses)
+            for process, cores in chosen
         ]
         unseen = on_gpus.keys() - {process.pid for process in listed if process.gpus}
         bare = [ListedProcess(pid, gpus=on_gpus[pid], gpu_memory=memory[pid]) for pid in unseen]
         return (*bare, *listed)
+
+    def _own(self, process: _Stat) -> _Owned:
+        """Returns user and command, which take longer to read than the rest."""
+        known = self._owned.get(process.key)
+        if known is None or self._readings - known.reading >= RENEWED_EVERY:
+            words = read_proc_file(f"{PROC}/{process.pid}/cmdline").rstrip("\0")
+            uid = find_uid(process.pid)
+            known = _Owned(
+                name_user(uid) if uid is not None else None,
+                tuple(words.split("\0")) if words else (process.name,),
+                self._readings,
+            )
+        return known
+
+
+class _Owned(NamedTuple):
+    """`reading`: the number of the reading in which it was read."""
+
+    user: str | None
+    command: tuple[str, ...]
+    reading: int
 
 
 class _Stat(NamedTuple):
@@ -107,6 +139,10 @@ class _Stat(NamedTuple):
     start_ticks: int
     resident: int
     """Bytes."""
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        return self.pid, self.start_ticks, self.name
 
 
 def _processes() -> Iterator[_Stat]:
@@ -142,24 +178,21 @@ def _describe(
     process: _Stat,
     cores: float | None,
     booted: float,
-    on_gpus: dict[int, tuple[int, ...]],
-    memory: dict[int, int | None],
-    *,
-    in_container: bool,
+    owned: _Owned,
+    uses: dict[int, tuple[tuple[int, ...], int | None]],
 ) -> ListedProcess:
-    """Also reads what takes longer: user and command. `booted`: when this machine was started, in
-    seconds since the epoch. `in_container`: the pids of GPUs mean other processes."""
-    words = read_proc_file(f"{PROC}/{process.pid}/cmdline").rstrip("\0")
-    uid = find_uid(process.pid)
+    """`booted`: when this machine was started, in seconds since the epoch. `uses`: pid -> its GPUs,
+    and the bytes on them."""
+    gpus, gpu_memory = uses.get(process.pid, ((), None))
     return ListedProcess(
         pid=process.pid,
         parent=process.parent,
-        user=name_user(uid) if uid is not None else None,
-        command=tuple(words.split("\0")) if words else (process.name,),
+        user=owned.user,
+        command=owned.command,
         started=booted + process.start_ticks / TICKS,
         start_ticks=process.start_ticks,
         cores=None if cores is None else max(0.0, cores),
         resident=process.resident,
-        gpus=() if in_container else on_gpus.get(process.pid, ()),
-        gpu_memory=None if in_container else memory.get(process.pid),
+        gpus=gpus,
+        gpu_memory=gpu_memory,
     )
