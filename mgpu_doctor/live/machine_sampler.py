@@ -7,7 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from mgpu_probes.outside.host_usage import HostUsage
@@ -16,6 +16,7 @@ from msgspec import structs
 from mgpu_doctor.case.device_samples import DeviceReader, DeviceSample, XidEvent
 from mgpu_doctor.case.host_samples import decode_host_sample
 from mgpu_doctor.live.frame_source import ALL_OPTIONS, FrameOptions, Pace
+from mgpu_doctor.recording.device_lines import STEADY, TRAFFIC
 
 if TYPE_CHECKING:
     from mgpu_probes.outside.devices import Devices
@@ -44,6 +45,7 @@ class MachineSampler:
     ) -> None:
         self._devices: Devices | None = None
         self._reader = DeviceReader(os.uname().nodename)
+        self._steady = _SteadyFacts()
         self._host = HostUsage(standstill=True)
         self._xids: deque[XidEvent] = deque(maxlen=MOST_XIDS)
         self._recorder = recorder
@@ -82,9 +84,12 @@ class MachineSampler:
         if self._recorder is not None or self._asking.due():
             first = self._devices_known is None  # one-time work is no running cost
             self._asking.begin()
-            self._devices_known = self._reader.decode(_as_line(self._opened().sample()))
+            sample = self._steady.leave_out(self._opened().sample())
+            self._devices_known = self._reader.decode(_as_line(sample))
             self._asked_at = time.monotonic()
-            if self._devices_known is not None:
+            if self._devices_known is None:
+                self._steady = _SteadyFacts()
+            else:
                 self._xids.extend(self._devices_known.events)
             if not first:
                 self._asking.end()
@@ -171,6 +176,28 @@ class MachineSampler:
         """Closes the drivers; the sampling threads end."""
         if self._devices is not None:
             self._devices.close()
+
+
+class _SteadyFacts:
+    """Leaves out what is as in the sample before, as recordings do: the reader remembers it, and
+    the NVLinks of 8 GPUs are most of a sample."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, dict[str, Any]] = {}
+
+    def leave_out(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        return {**sample, "devices": [self._short(device) for device in sample["devices"]]}
+
+    def _short(self, device: Mapping[str, Any]) -> Mapping[str, Any]:
+        pcie = device.get("pcie") or {}
+        now = {name: device[name] for name in STEADY if name in device}
+        now["pcie"] = {name: value for name, value in pcie.items() if name not in TRAFFIC}
+        if self._before.get(device["index"]) != now:
+            self._before[device["index"]] = now
+            return device
+        short = {name: value for name, value in device.items() if name not in STEADY}
+        traffic = {name: pcie.get(name) for name in TRAFFIC} if pcie else None
+        return {**short, "same": True, "pcie": traffic}
 
 
 def _as_line(sample: Mapping[str, object]) -> bytes:

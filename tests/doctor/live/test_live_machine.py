@@ -11,10 +11,13 @@ import pytest
 from mgpu_probes.outside.devices import Devices
 from mgpu_probes.outside.host_usage import HostUsage
 
+from mgpu_doctor.case.device_samples import DeviceReader
 from mgpu_doctor.live import machine_sampler
 from mgpu_doctor.live.frame_source import Pace
 from mgpu_doctor.live.machine_recorder import Recorder
 from mgpu_doctor.live.machine_sampler import MachineSampler
+from tests.fakenvml.fakenvml import machine
+from tests.support.nvml import PretendNvml
 
 
 class Clock:
@@ -117,3 +120,15 @@ def test_a_recording_holds_nothing_that_was_read_before(read: list[int], tmp_pat
         here.sample((os.getpid(),))
     assert len(read) == 3
     here.close()
+
+
+def test_what_stays_the_same_is_left_out_and_nothing_is_lost(
+    nvml: PretendNvml, tmp_path: Path
+) -> None:
+    names = ("h100", "h100", "nvlink_down", "nvlink_down", "lost", "lost", "mig", "h100", "busy")
+    raw = list(nvml.samples(tmp_path / "state", *map(machine, names)))
+    steady, reader, whole = machine_sampler._SteadyFacts(), DeviceReader("a"), DeviceReader("a")
+    short = [steady.leave_out(sample) for sample in raw]
+    lines = [machine_sampler._as_line(sample) for sample in short]
+    assert [reader.decode(line) for line in lines] == [whole.read(sample) for sample in raw]
+    assert len(lines[1]) < len(machine_sampler._as_line(raw[1])) / 3
