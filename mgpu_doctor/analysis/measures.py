@@ -20,11 +20,7 @@ from mgpu_doctor.analysis.collectives.divergence import Divergence
 from mgpu_doctor.analysis.collectives.first_divergence import diverged, doubt
 from mgpu_doctor.analysis.cost.communication_cost import Moving, moving
 from mgpu_doctor.analysis.cost.what_if import saved_without_phase
-from mgpu_doctor.analysis.machines.cpu_contention import (
-    Surroundings,
-    find_possible_waits,
-    surroundings,
-)
+from mgpu_doctor.analysis.machines.cpu_contention import Surroundings, estimate_waits, surroundings
 from mgpu_doctor.analysis.machines.host_devices import Watched, watch
 from mgpu_doctor.analysis.machines.job_network import Network, measure_network
 from mgpu_doctor.analysis.machines.rank_devices import OnDevice, on_devices, why_unknown
@@ -123,8 +119,7 @@ class Measures:
     stages: Stages | None = None
     surroundings: Mapping[int, Surroundings] = field(default_factory=dict)
     possible_waits: Mapping[int, float] = field(default_factory=dict)
-    """Rank -> share of the time, 0..1, in which it may have waited for a core that other processes
-    than this job used."""
+    """Rank -> share of the time, 0..1, in which it may have waited for a core of others."""
     network: Network = field(default_factory=Network)
     replicas: Replicas = field(default_factory=Replicas)
     devices: Mapping[int, OnDevice] | None = None
@@ -288,7 +283,7 @@ def _with_structure(seen: Measures) -> Measures:
         seen,
         structure=structure_of(case.ranks),
         surroundings=surroundings(case),
-        possible_waits=find_possible_waits(case),
+        possible_waits=estimate_waits(case),
         replicas=compare(case.ranks),
     )
 

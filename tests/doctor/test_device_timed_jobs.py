@@ -68,7 +68,7 @@ def test_busy_cores_of_its_host_are_no_excuse_for_a_device(tmp_path: Path) -> No
     case = recorded(tmp_path, small(80, slow={2: {FORWARD: TURN // 10}}), 1)
     busy = HostSample(at=0.0, cores=2, load1=100.0, host=case.ranks[0].host)
     crowded = replace(case, host_samples=(busy,))
-    assert measure(crowded).crowded == {rank.rank for rank in case.ranks}
+    assert measure(crowded).possible_waits == {rank.rank: 1.0 for rank in case.ranks}
     findings = {each.code: each.severity for each in diagnose(crowded).findings}
     assert findings["straggler-compute"] is Severity.WARNING
 

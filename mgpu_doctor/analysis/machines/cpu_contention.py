@@ -183,7 +183,7 @@ def surroundings(case: Case) -> Mapping[int, Surroundings]:
     return by_rank
 
 
-def find_possible_waits(case: Case) -> Mapping[int, float]:
+def estimate_waits(case: Case) -> Mapping[int, float]:
     """Rank -> share of the time, 0..1, in which it may have waited for a core that other processes
     than this job used while no other core of its host was free, while it trained; ranks for which
     that is unknown are left out. Less than all cores are left to others by a job that competes for

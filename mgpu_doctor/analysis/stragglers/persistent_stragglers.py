@@ -54,7 +54,7 @@ BRIEF = 0.4
 take a rank's core away from it for some tenths of a second. Of simulated short jobs of two healthy
 ranks (tests/support/busy_hosts.py), one in ten had a rank that was so much slower than the other,
 with half another process on each core on average; with this limit one in a hundred. How busy the
-host was then decides whether that is a warning (`cpu_contention.find_possible_waits`): it was for
+host was then decides whether that is a warning (`cpu_contention.estimate_waits`): it was for
 none of 1,500 jobs."""
 ASYMMETRY = 1.5
 FEW = 2.0

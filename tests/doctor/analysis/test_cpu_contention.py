@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from mgpu_doctor.analysis.machines.cpu_contention import find_possible_waits, surroundings
+from mgpu_doctor.analysis.machines.cpu_contention import estimate_waits, surroundings
 from mgpu_doctor.case.host_samples import Group, HostSample, Task
 from mgpu_doctor.case.model import Case
 from tests.support.hosts import EVERY, ProcessLoad, on_host, sampled, with_worker_threads
@@ -240,16 +240,16 @@ def test_how_long_ranks_may_have_waited_for_cores_that_others_used(
     """The two ranks use 1.4 cores, and leave others no more than the rest."""
     case = case_of(outside=outside)
     samples = [structs.replace(sample, cores=cores, tasks={}) for sample in case.host_samples]
-    possible = find_possible_waits(replace(case, host_samples=(samples[0], samples[-1])))
+    possible = estimate_waits(replace(case, host_samples=(samples[0], samples[-1])))
     assert possible == pytest.approx({0: share, 1: share})
     shortly_before = [structs.replace(sample, at=sample.at - 1) for sample in samples[:2]]
-    possible = find_possible_waits(replace(case, host_samples=tuple(shortly_before)))
+    possible = estimate_waits(replace(case, host_samples=tuple(shortly_before)))
     assert possible == pytest.approx({0: share, 1: share})
     idle = structs.replace(samples[0], at=samples[0].at - 1)  # others were idle until then
-    possible = find_possible_waits(replace(case, host_samples=(idle, samples[0], samples[-1])))
+    possible = estimate_waits(replace(case, host_samples=(idle, samples[0], samples[-1])))
     assert possible == pytest.approx({0: share, 1: share})
     long_before = [structs.replace(sample, at=sample.at - 1e3) for sample in samples]
-    assert find_possible_waits(replace(case, host_samples=tuple(long_before))) == {}
+    assert estimate_waits(replace(case, host_samples=tuple(long_before))) == {}
 
 
 @pytest.mark.parametrize(
@@ -260,5 +260,5 @@ def test_the_load_average_counts_if_there_is_only_one_sample(
 ) -> None:
     case = case_of()
     one = structs.replace(case.host_samples[0], cores=2, load1=load, tasks={})
-    assert find_possible_waits(replace(case, host_samples=(one,))) == shares
-    assert find_possible_waits(replace(case, host_samples=())) == {}
+    assert estimate_waits(replace(case, host_samples=(one,))) == shares
+    assert estimate_waits(replace(case, host_samples=())) == {}

@@ -13,10 +13,12 @@ import pytest
 from mgpu_probes.outside import processes
 
 from mgpu_doctor.launch import box_storage, exit_watch, job_command
+from mgpu_doctor.launch.host_tasks import OtherTasks
 from mgpu_doctor.launch.job_command import inject_folder, job_environment
 from mgpu_doctor.launch.job_console import Console
 from mgpu_doctor.launch.output_forwarding import CHUNK, KEEP, RING, Copy, Shared
-from mgpu_doctor.launch.process_watch import SLOWEST, Family, OtherTasks, interval
+from mgpu_doctor.launch.process_family import Family
+from mgpu_doctor.launch.process_watch import SLOWEST, interval
 from mgpu_doctor.launch.signal_forwarding import Inbox, SignalForwarder, SignalGroupProbe
 from mgpu_doctor.recording.write import private_folder, write_json
 from tests.support.launching import eventually, state

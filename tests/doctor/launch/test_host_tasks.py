@@ -6,14 +6,15 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mgpu_probes.outside import processes
 
-from mgpu_doctor.launch import earlier_tasks
-from mgpu_doctor.launch.earlier_tasks import EarlierTasks
+from mgpu_doctor.launch import host_tasks
+from mgpu_doctor.launch.host_tasks import EarlierTasks
 from mgpu_doctor.recording.write import private_folder, write_json
 from tests.support.launching import doctor, eventually, read_json, read_lines
 
@@ -69,7 +70,7 @@ def test_a_task_that_records_nothing_is_not_waited_for(
 ) -> None:
     tasks = EarlierTasks(tmp_path, HOST, 1)
     assert not tasks.have_ended()
-    monkeypatch.setattr(earlier_tasks, "LATE", 0.0)
+    monkeypatch.setattr(host_tasks, "LATE", 0.0)
     assert tasks.have_ended()
 
 
@@ -83,7 +84,7 @@ def test_the_next_task_samples_the_host_when_the_first_has_ended(
     for number, part in enumerate(parts):
         place = {"SLURM_PROCID": str(number), "SLURM_LOCALID": str(number)}
         tasks.append(start(stack, doctor(folder, "cat"), **STEP, **place))
-        eventually("its part", lambda part=part: "job_pid" in facts(part))
+        eventually("its part", partial(has_begun, part))
     first, second = (str(facts(part)["job_pid"]) for part in parts)
 
     def sampled() -> list[set[str]]:
@@ -97,6 +98,10 @@ def test_the_next_task_samples_the_host_when_the_first_has_ended(
     assert tasks[1].stdin is not None
     tasks[1].stdin.close()
     assert [task.wait() for task in tasks] == [0, 0]
+
+
+def has_begun(part: Path) -> bool:
+    return "job_pid" in facts(part)
 
 
 def facts(part: Path) -> dict[str, Any]:
