@@ -248,6 +248,7 @@ SMALL_MODULES = {
     "mgpu_doctor.report.console": LEAF,
     "mgpu_doctor.rules.culprits": LEAF,
     "mgpu_doctor.tui.jobs.detached_start": "a program of its own",
+    "mgpu_doctor.tui.line_strips": "the inner loop of all panels",
     "mgpu_doctor.tui.terminal_signals": "signals, apart from screens",
     "mgpu_probes.__main__": ENTRY,
     "mgpu_probes.inject.sitecustomize": ENTRY,
