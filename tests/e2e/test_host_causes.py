@@ -16,7 +16,7 @@ from mgpu_doctor.findings import Diagnosis, Severity
 from tests.support import observed_jobs
 from tests.support.jobs import forked
 from tests.support.observed_jobs import (
-    cores_of_other_processes,
+    cores_of_others,
     find_finding,
     list_warnings,
     record_job,
@@ -48,13 +48,13 @@ def test_a_rank_whose_core_something_else_uses(tmp_path: Path) -> None:
     assert first.victims == (0,)
     assert "waiting for a core" in first.title
     others = [one for one in diagnosis.findings if one is not first and one.culprits]
-    assert others == [] or cores_of_other_processes(diagnosis) > 0.5
+    assert others == [] or cores_of_others(diagnosis.case) > 0.5
 
 
 def test_the_same_job_without_the_neighbour(tmp_path: Path) -> None:
     diagnosis = diagnose_job(tmp_path, "shared_cores", *LONG)
     # Where the machine has other work meanwhile, a rank that cannot move may really be held up.
-    assert list_warnings(diagnosis) == [] or cores_of_other_processes(diagnosis) > 0.5
+    assert list_warnings(diagnosis) == [] or cores_of_others(diagnosis.case) > 0.5
 
 
 def test_more_threads_than_cores(tmp_path: Path) -> None:

@@ -16,7 +16,16 @@ import pytest
 from mgpu_probes.inprocess import layout
 
 from mgpu_doctor.recording.box import Box, read_box
-from tests.support.jobs import JOBS, alone, forked, kill_family, plain, torchrun
+from tests.support.jobs import (
+    JOBS,
+    alone,
+    forked,
+    forked_in_turn,
+    kill_family,
+    plain,
+    split_turns,
+    torchrun,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -104,19 +113,13 @@ LOOPS = (
 @pytest.fixture(scope="module")
 def jobs_of_loops(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
     """A job of each loop, one after the other, by one launcher that has loaded torch."""
-    command = forked(",".join(f"{script}.py" for script in LOOPS), "--steps", "30")
+    command = forked_in_turn([forked(f"{script}.py", "--steps", "30") for script in LOOPS])
     done = job(command, tmp_path_factory.mktemp("boxes"), seconds=400)
     assert done.code == 0, done.err
-    jobs, printed = {}, ""
-    for line in done.out.splitlines(keepends=True):
-        if not line.startswith("ranks of "):
-            printed += line
-            continue
-        script, *pids = line.removeprefix("ranks of ").split()
-        boxes = [box for box in done.boxes if str(box.identity.pid) in pids]
-        jobs[script.removesuffix(".py")] = Job(0, printed, "", boxes)
-        printed = ""
-    return jobs
+    return {
+        script: Job(0, turn.out, "", [box for box in done.boxes if box.identity.pid in turn.pids])
+        for script, turn in zip(LOOPS, split_turns(done.out), strict=True)
+    }
 
 
 def assert_steps_are_turns(done: Job) -> None:

@@ -3,7 +3,7 @@ its own most of a short job's time.
 
 python fork_ranks.py --ranks 2 plain_ddp.py --steps 40
 python fork_ranks.py --ranks 2 mgpu_trainers.pytorch.ddp --steps 40
-python fork_ranks.py --ranks 2 accumulate.py,compiled.py --steps 40: one job after the other
+python fork_ranks.py plain_ddp.py --steps 40 // --ranks 4 hybrid.py: one job after the other
 """
 
 import argparse
@@ -12,6 +12,7 @@ import gc
 import os
 import runpy
 import sys
+import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,8 @@ from _port import free_port
 HERE = Path(__file__).parent
 FROM_THE_ROOT = "tests."
 """What scripts find only once they have added the repository to their path."""
+NEXT = "//"
+"""Separates jobs."""
 
 
 def list_imports(script: str) -> Iterator[str]:
@@ -60,6 +63,7 @@ def run_rank(rank: int, script: str, options: list[str]) -> None:
 def run_job(ranks: int, script: str, options: list[str]) -> tuple[list[int], int]:
     """The pids of its ranks, and the largest of their exit codes."""
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(free_port()))
+    os.environ.update(WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
     pids = []
     for rank in range(ranks):
         pid = os.fork()
@@ -70,24 +74,33 @@ def run_job(ranks: int, script: str, options: list[str]) -> tuple[list[int], int
     return pids, max(map(abs, codes))
 
 
+def split_jobs(words: list[str]) -> Iterator[list[str]]:
+    while NEXT in words:
+        at = words.index(NEXT)
+        yield words[:at]
+        words = words[at + 1 :]
+    yield words
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--ranks", type=int, default=2)
     # DistributedDataParallel and optimizers load it.
     options.add_argument("--module", default="torch._dynamo", help="what is loaded first")
-    options.add_argument("scripts", help="of this folder, separated by commas, or a module")
+    options.add_argument("script", help="of this folder, or a module")
     options.add_argument("rest", nargs=argparse.REMAINDER)
-    args = options.parse_args()
+    program, jobs_words = sys.orig_argv[: -len(sys.argv) + 1], [*split_jobs(sys.argv[1:])]
+    jobs = [options.parse_args(words) for words in jobs_words]
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
-    os.environ["WORLD_SIZE"] = os.environ["LOCAL_WORLD_SIZE"] = str(args.ranks)
-    scripts = args.scripts.split(",")
-    load(scripts, args.module)
+    load([job.script for job in jobs], jobs[0].module)
     largest = 0
-    for script in scripts:
-        pids, code = run_job(args.ranks, script, args.rest)
+    for job, words in zip(jobs, jobs_words, strict=True):
+        sys.orig_argv[:] = [*program, *words]  # as if it were the only one
+        began = time.time()
+        pids, code = run_job(job.ranks, job.script, job.rest)
         largest = max(largest, code)
-        if len(scripts) > 1:
-            print("ranks of", script, *pids, flush=True)
+        if len(jobs) > 1:
+            print(f"{job.script} from {began} to {time.time()}:", *pids, flush=True)
     sys.exit(largest)
 
 

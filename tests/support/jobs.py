@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,37 @@ def forked(script: str, *options: str, ranks: int = 2, module: str = "torch._dyn
     in the environment that others see)."""
     launcher = [sys.executable, str(JOBS / "fork_ranks.py"), "--module", module]
     return [*launcher, "--ranks", str(ranks), script, *options]
+
+
+def forked_in_turn(jobs: Sequence[Sequence[str]]) -> list[str]:
+    """One launcher that runs these jobs of `forked` one after the other."""
+    first, *others = jobs
+    script = first.index(str(JOBS / "fork_ranks.py")) + 1
+    return [*first, *(word for job in others for word in ("//", *job[script:]))]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A job of `forked_in_turn`. `began`, `ended`: seconds since the epoch; `out`: what was printed
+    meanwhile."""
+
+    pids: frozenset[int]
+    began: float
+    ended: float
+    out: str
+
+
+_TURN = re.compile(r"^\S+ from ([\d.]+) to ([\d.]+): ([\d ]+)\n", re.MULTILINE)
+
+
+def split_turns(out: str) -> list[Turn]:
+    """The jobs of `forked_in_turn`, from what it printed."""
+    turns, at = [], 0
+    for found in _TURN.finditer(out):
+        pids = frozenset(map(int, found[3].split()))
+        turns.append(Turn(pids, float(found[1]), float(found[2]), out[at : found.start()]))
+        at = found.end()
+    return turns
 
 
 forked_light: Launcher = partial(forked, module="torch")

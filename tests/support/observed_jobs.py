@@ -16,8 +16,10 @@ from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
-from tests.support.disturbed_runs import repeat_disturbed
-from tests.support.jobs import Ended, Launcher, forked, plain, run
+from tests.support.disturbed_runs import MOST_CORES, repeat_disturbed
+from tests.support.jobs import IN_PARALLEL, Ended, Launcher, plain, run
+from tests.support.jobs_in_turn import Job, record_in_turn
+from tests.support.jobs_in_turn import job as job_of
 
 
 def run_undisturbed(command: Sequence[str], recording: Path) -> Ended:
@@ -39,8 +41,14 @@ def record_job(
     launcher: Launcher = plain,
 ) -> Case:
     """Runs a script of `tests/jobs` under the doctor and returns its case. The job must succeed."""
+    return record(folder, launcher(f"{script}.py", *options, ranks=ranks), environment)
+
+
+def record(
+    folder: Path, command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Case:
+    """The same of any command."""
     recording = folder / "recording"
-    command = launcher(f"{script}.py", *options, ranks=ranks)
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
     given = [f"{name}={value}" for name, value in (environment or {}).items()]
     ended = run_undisturbed(["env", *given, *doctor, *command], recording)
@@ -73,22 +81,49 @@ def diagnose_job(
     return diagnose(record_job(folder, script, *options, ranks=ranks, launcher=launcher))
 
 
+_plans: list[tuple[Job, ...]] = []
+
+
+def plan(*jobs: Job) -> tuple[Job, ...]:
+    """Lets these jobs run in turn once the first of them is requested: half a minute at most, for
+    the host is sampled less often later."""
+    _plans.append(jobs)
+    return jobs
+
+
 class Observed:
     """Cases of jobs that several tests share: each job runs when it is first requested."""
 
     def __init__(self, folders: pytest.TempPathFactory) -> None:
         self._folders = folders
-        self._cases: dict[tuple[str | int, ...], Case] = {}
+        self._cases: dict[Job, Case] = {}
 
     def case(self, script: str, *options: str, ranks: int = 2) -> Case:
-        job: tuple[str | int, ...] = (script, *options, ranks)
-        if job not in self._cases:
-            folder = self._folders.mktemp(script)
-            self._cases[job] = record_job(folder, script, *options, ranks=ranks, launcher=forked)
-        return self._cases[job]
+        return self.case_of(job_of(script, *options, ranks=ranks))
 
     def diagnosis(self, script: str, *options: str, ranks: int = 2) -> Diagnosis:
         return diagnose(self.case(script, *options, ranks=ranks))
+
+    def case_of(self, job: Job) -> Case:
+        if job not in self._cases:
+            planned = next((jobs for jobs in _plans if job in jobs), (job,))
+            self._record([each for each in planned if each not in self._cases])
+        return self._cases[job]
+
+    def _record(self, jobs: Sequence[Job]) -> None:
+        """As `run_undisturbed`, it repeats what other processes disturbed."""
+        if len(jobs) > 1:
+            parts = record_in_turn(self._folders.mktemp("jobs"), jobs)
+            cases = [load_recording(part) for part in parts]
+            self._cases |= {
+                job: case
+                for job, case in zip(jobs, cases, strict=True)
+                if IN_PARALLEL or cores_of_others(case) < MOST_CORES
+            }
+        for job in jobs:
+            if job not in self._cases:
+                folder = self._folders.mktemp("job")
+                self._cases[job] = record(folder, job.command)
 
 
 def median_phases(rank: Rank) -> dict[str, float]:
@@ -108,9 +143,9 @@ def single_warning(diagnosis: Diagnosis) -> Finding:
     return finding
 
 
-def cores_of_other_processes(diagnosis: Diagnosis) -> float:
+def cores_of_others(case: Case) -> float:
     """Cores that other processes used during the job, on the worst host."""
-    return max(each.outside or 0.0 for each in surroundings(diagnosis.case).values())
+    return max((each.outside or 0.0 for each in surroundings(case).values()), default=0.0)
 
 
 def find_finding(diagnosis: Diagnosis, code: str) -> Finding | None:
