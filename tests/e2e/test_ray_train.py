@@ -16,6 +16,7 @@ import pytest
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnosis import diagnose
+from tests.support.impatient_doctor import IMPATIENT_DOCTOR
 from tests.support.jobs import JOBS, run, started
 from tests.support.ray_jobs import doctor, env, of, refused, settings
 from tests.zoo.catalogue import SCRIPTS
@@ -24,11 +25,12 @@ from tests.zoo.ways import find_hanging_line
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.untimed  # its rank is far slower than a busy machine makes one
 def test_a_slow_rank_of_a_script_that_knows_no_doctor_is_named(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     if refused(recording):
         return
-    slow = ("--fault", "forward", "--rank", "1", "--ms", "60")
+    slow = ("--fault", "forward", "--rank", "1", "--ms", "150")
     script = [sys.executable, str(JOBS / "ray_train.py"), "--storage", str(tmp_path / "kept")]
     command = doctor("run", recording, "--", *script, "--steps", "30", *slow)
     with settings(tmp_path) as given:
@@ -54,9 +56,9 @@ def test_a_worker_that_hangs_is_named_with_its_line(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     hang = ("--fault", "hang", "--rank", "1", "--at", "30", "--mark", str(mark))
     script = [sys.executable, str(SCRIPTS / "ray_workers.py"), "--steps", "100000", *hang]
-    watched = [*doctor("run", recording), "--on-hang", "stop", "--", *script]
+    watched = [*IMPATIENT_DOCTOR, "run", "--dir", str(recording), "--on-hang", "stop", "--"]
     with settings(tmp_path) as given:
-        ended = run(env(given, watched), seconds=400)
+        ended = run(env(given, [*watched, *script]), seconds=400)
     assert mark.exists(), ended.err
     case = load_recording(recording)
     assert [(rank.rank, len(rank.steps)) for rank in case.ranks] == [(0, 29), (1, 29)]

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.recording.box import read_box
+from tests.support.impatient_doctor import IMPATIENT_DOCTOR
 from tests.support.jobs import JOBS, alone, until
 from tests.support.slurm_cluster import can_run_daemons, slurm_cluster
 
@@ -49,15 +50,15 @@ def start(
     home: str,
     script: str,
     *options: str,
-    run: Sequence[str] = (),
+    run: Sequence[str] = (sys.executable, "-m", "mgpu_doctor", "run"),
     tasks: int = 1,
     kill: bool = False,
 ) -> subprocess.Popen[str]:
     """A step with `mgpu-doctor run` on each node. `home`: the doctor's home, in the shell of a
-    node; `run`: options of `run`; `tasks`: on each node; `kill`: whether a failure
+    node; `run`: the command, with options; `tasks`: on each node; `kill`: whether a failure
     ends all."""
     command = shlex.join((sys.executable, str(JOBS / script), *options))
-    doctor = shlex.join((sys.executable, "-m", "mgpu_doctor", "run", *run, "--"))
+    doctor = shlex.join((*run, "--"))
     place = f"export MGPU_DOCTOR_HOME={cluster}/{home}"
     line = f"cd {ROOT} && {RANK} && {SHARE} && {PLACE} && {place} && exec {doctor} {command}"
     count = ("--nodes=2", f"--ntasks={2 * tasks}", f"--ntasks-per-node={tasks}")
@@ -170,7 +171,7 @@ def test_a_hang_is_diagnosed_from_what_each_node_kept_on_its_disk(
     place = f"hang-{tasks}/{OWN}"
     culprit = 2 * tasks - 1
     lock = ("hangs.py", "lock", "--at-step", "40", "--rank", str(culprit))
-    stop = ("--on-hang", "stop")
+    stop = (*IMPATIENT_DOCTOR, "run", "--on-hang", "stop")
     step = start(cluster, place, *lock, run=stop, tasks=tasks, kill=tasks == 1)
     _, errors = step.communicate(timeout=240)
     assert step.returncode != 0

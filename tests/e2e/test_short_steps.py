@@ -12,6 +12,7 @@ from mgpu_probes.inprocess import layout
 from mgpu_doctor.case.device_times import timed
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnosis import diagnose
+from tests.support.impatient_doctor import IMPATIENT_DOCTOR
 from tests.support.jobs import forked, run, torchrun
 from tests.support.observed_jobs import list_warnings, record_job
 
@@ -65,9 +66,9 @@ def test_steps_that_turn_long_are_timed_in_full(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at", [1001, 1003])
 def test_a_rank_that_sleeps_in_an_untimed_step_is_named(tmp_path: Path, at: int) -> None:
     recording = tmp_path / "recording"
-    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--on-hang"]
+    doctor = [*IMPATIENT_DOCTOR, "run", "--dir", str(recording), "--on-hang", "stop", "--"]
     job = torchrun("short_steps.py", "--hang-at", str(at), "--rank", "1")
-    ended = run([*doctor, "stop", "--", *job])
+    ended = run([*doctor, *job])
     assert "no progress" in ended.err
     case = load_recording(recording)
     assert [rank.last_step for rank in case.ranks] == [at - 2] * 2
