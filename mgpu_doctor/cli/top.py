@@ -27,6 +27,7 @@ from mgpu_doctor.cli.terminal_output import (
 from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
+    from mgpu_doctor.live.frame import Frame
     from mgpu_doctor.live.frame_source import FrameOptions, Source
     from mgpu_doctor.live.host_jobs import HostJobs
     from mgpu_doctor.live.live_jobs import LiveJobs
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 RATES_OVER = 1.2
 """Seconds between the two samples that the rates of `--once` and `--json` are made of."""
+HOST_RATES_OVER = 0.3
+"""The same where only the host has rates. A choice: 30 ticks of the clock of each core."""
 
 
 @click.command(cls=Dashed)
@@ -313,7 +316,7 @@ def _make_answered_source(hosts: HostsRequest, wanted: FrameOptions) -> HostJobs
 
 
 def _print_still(source: Source, only: Filter | None, *, as_json: bool) -> None:
-    from mgpu_doctor.live.frame_source import Chooser, Player
+    from mgpu_doctor.live.frame_source import Player
     from mgpu_doctor.tui import once
     from mgpu_doctor.tui.view import View
 
@@ -321,9 +324,10 @@ def _print_still(source: Source, only: Filter | None, *, as_json: bool) -> None:
         source.seek(1)
     try:
         frame, view = source.frame(0), View(filter=only)
-        if isinstance(source, Chooser) and frame.devices is not None and frame.devices.devices:
-            time.sleep(RATES_OVER)
-            frame = source.frame(RATES_OVER)
+        seconds = _choose_wait(source, frame)
+        if seconds:
+            time.sleep(seconds)
+            frame = source.frame(seconds)
     finally:
         source.close()
     if as_json:
@@ -333,3 +337,14 @@ def _print_still(source: Source, only: Filter | None, *, as_json: bool) -> None:
             frame, width=terminal_width(sys.stdout), colour=has_colour(sys.stdout), view=view
         )
         print_text(drawn)
+
+
+def _choose_wait(source: Source, frame: Frame) -> float:
+    """Seconds until the second frame, with which rates are known; 0: one frame has all."""
+    from mgpu_doctor.live.frame_source import Chooser, StackTaker
+
+    if not isinstance(source, Chooser):
+        return 0.0
+    if frame.devices is not None and frame.devices.devices:
+        return RATES_OVER
+    return 0.0 if isinstance(source, StackTaker) else HOST_RATES_OVER  # agents send rates
