@@ -133,7 +133,8 @@ class BoxReader:
         self.path = os.fspath(file.path)
         self._fd = _open(file)
         try:
-            self._at = geometry(read_at(self._fd, 0, layout.HEADER_SIZE))
+            header = read_at(self._fd, 0, layout.HEADER_SIZE)
+            self._at = geometry(header)
         except BadBox as bad:
             os.close(self._fd)
             raise BadBox(f"{self.path} cannot be read: {bad}") from None
@@ -170,7 +171,7 @@ class BoxReader:
         self._texts = TextReader(self._fd, self._at)
         opened = os.fstat(self._fd)
         self._file = opened.st_dev, opened.st_ino
-        self._before: int | None = None
+        self._before = word(header, layout.GENERATION_LAST)
         """GENERATION_LAST of the header as last read."""
         self._who: tuple[bytes, Identity] | None = None
         """The identity, with the bytes it was read from."""
@@ -205,8 +206,6 @@ class BoxReader:
         self._steps.limit(most)
         self._device_times.limit(most)
         before = self._before
-        if before is None:
-            before = word(self._header(), layout.GENERATION_LAST)
         for _ in range(_ATTEMPTS):
             header = self._header()
             if trusted := stable(before, header):

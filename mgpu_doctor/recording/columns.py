@@ -27,9 +27,10 @@ _PHASES = len(layout.PHASES)
 _FIELDS = {name: (kind, at) for name, (kind, at, *_) in (STEP_DTYPE.fields or {}).items()}
 _SECONDS = Struct(f"={_PHASES}f")
 _SECOND = np.dtype("f4")
-BLOCK = 65_536
-"""Most records in a block of several ranks: half a megabyte for each field, which fits into the
-caches."""
+BLOCK = 16_384
+"""Most records in a block of several ranks: at most 128 KiB for each field, which fits into the
+caches. The C library maps memory anew for each larger read, which took a second in 10 million
+records."""
 _RECORD = STEP_DTYPE.itemsize
 _ALIKE = ("seq", "step", "group_seq")
 """Counters that are usually the same on all ranks."""
