@@ -55,9 +55,10 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
         elif phase == "forward" and _has_unseen_input(measures, straggler):
             how += (
                 ' `with mgpu_doctor.phase("input"):` around the lines that fetch a batch shows '
-                "whether it is they."
+                "how long they take."
             )
         how += f"\n{_compare_stacks(measures, straggler)}"
+        summary = f"Find out why the {phase} work of rank {straggler.rank} is slow"
         what = f"its {phase} pass" if phase != "transfer" else "its host-to-device transfer"
         cause = (
             f"The rank's own {phase} work is slower than {reference_of(measures, straggler).ranks}"
@@ -67,6 +68,7 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
             cause += " (without a module, optimizer or loader, the start of forward is unknown)"
         elif phase == "forward" and _has_unseen_input(measures, straggler):
             what = "what it does between the start of forward and the start of backward"
+            summary = f"Find out what rank {straggler.rank} does until backward starts"
             cause += (
                 ": the model, the loss, and whatever else happens before backward. No data loader "
                 "was seen, so a batch that the script fetches there is part of it"
@@ -81,7 +83,7 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
             fixes=[
                 Fix(
                     "fix-rank",
-                    f"Find out why the {phase} work of rank {straggler.rank} is slow",
+                    summary,
                     how,
                 )
             ],
