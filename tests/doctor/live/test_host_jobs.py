@@ -19,7 +19,7 @@ from mgpu_doctor.live.job_watch import Seen, Watch
 from mgpu_doctor.live.rank_stacks import RankStacks
 from mgpu_doctor.tui.screens.rank_screen import read_stacks_from
 from tests.support.gathered_hosts import HOSTS, Hosts
-from tests.support.node_ranks import ShellEngine
+from tests.support.node_ranks import ShellEngine, node_rank
 
 AT = 1_800_000_000.0
 LIVE = HostState("", None, Link.LIVE, 0.1, None, 0, 0.0)
@@ -115,6 +115,25 @@ def test_stacks_are_taken_on_all_hosts(sent: Hosts, source: HostJobs, alone: boo
     else:
         (forward,) = (branch for branch in first.tree if branch.calls)
         assert (forward.ranks, forward.calls) == ((0,), ("forward model.py:7",))
+
+
+def test_a_real_agent_sends_the_stacks_of_its_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job of this machine may be the one that is shown."""
+    monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path / "home"))
+    with node_rank(tmp_path / "boxes", port=4244) as rank:
+        rank.write(50)
+        jobs = HostJobs(Fleet(["here"], ShellEngine(), 0.1), patient=True)
+        try:
+            assert jobs.frame(0).diagnosis is not None
+            case = jobs.take_stacks()
+        finally:
+            jobs.close()
+    assert case is not None
+    pids = {process.pid for process in case.job_snapshots[-1].ranks}
+    assert pids
+    assert pids <= {one.pid for one in case.ranks}
 
 
 def test_without_a_job_there_are_no_stacks(source: HostJobs) -> None:
