@@ -20,7 +20,7 @@ from typing import Any
 READ = 1 << 16
 MOST_ERROR = 4096
 HIDDEN_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""Ray sets these to nothing in an actor that asks for no GPU."""
+"""Older versions of Ray set these to nothing in an actor that asks for no GPU (2.60 does not)."""
 
 
 class Relay:
