@@ -69,6 +69,8 @@ class ProcessList:
         self._owned: dict[tuple[int, int, str], _Owned] = {}
         """By pid, start ticks and name: the name changes when a program starts another in its
         place."""
+        self._kernel: set[str] = set()
+        """The threads of the kernel, often most of a machine's processes; not read each time."""
         self._host_pids = not sees_own_pids()
 
     def read(self, devices: DeviceSample | None) -> tuple[ListedProcess, ...]:
@@ -87,7 +89,9 @@ class ProcessList:
         known = set() if self._host_pids else on_gpus.keys()
         spent: dict[tuple[int, int], int] = {}
         seen = []
-        for process in _processes():
+        if self._readings % RENEWED_EVERY == 0:
+            self._kernel.clear()
+        for process in self._processes():
             key = (process.pid, process.start_ticks)
             before, spent[key] = self._before.get(key), process.cpu_ticks
             cores = None if before is None else (process.cpu_ticks - before) / TICKS / passed
@@ -106,6 +110,21 @@ class ProcessList:
         unseen = on_gpus.keys() - {process.pid for process in listed if process.gpus}
         bare = [ListedProcess(pid, gpus=on_gpus[pid], gpu_memory=memory[pid]) for pid in unseen]
         return (*bare, *listed)
+
+    def _processes(self) -> Iterator[_Stat]:
+        """Yields the processes except those of the kernel."""
+        for entry in os.listdir(PROC):
+            if not entry.isdigit() or entry in self._kernel:
+                continue
+            name, fields = split_stat(read_proc_file(f"{PROC}/{entry}/stat"))
+            if len(fields) <= 21:
+                continue
+            parent = int(fields[1])
+            if KERNEL in (parent, int(entry)):
+                self._kernel.add(entry)
+                continue
+            spent, started, pages = int(fields[11]) + int(fields[12]), fields[19], fields[21]
+            yield _Stat(int(entry), name, parent, spent, int(started), int(pages) * PAGE)
 
     def _own(self, process: _Stat) -> _Owned:
         """Returns user and command, which take longer to read than the rest."""
@@ -143,17 +162,6 @@ class _Stat(NamedTuple):
     @property
     def key(self) -> tuple[int, int, str]:
         return self.pid, self.start_ticks, self.name
-
-
-def _processes() -> Iterator[_Stat]:
-    """Yields the processes except those of the kernel."""
-    for entry in os.listdir(PROC):
-        if entry.isdigit():
-            name, fields = split_stat(read_proc_file(f"{PROC}/{entry}/stat"))
-            if len(fields) > 21 and int(fields[1]) != KERNEL and int(entry) != KERNEL:
-                spent = int(fields[11]) + int(fields[12])
-                parent, started, pages = int(fields[1]), int(fields[19]), int(fields[21])
-                yield _Stat(int(entry), name, parent, spent, started, pages * PAGE)
 
 
 def _uses(
