@@ -58,8 +58,8 @@ def area_rows(tops: Levels, height: int) -> list[str]:
     cells = list(zip_longest(dots[::2], dots[1::2], fillvalue=0))
     rows = []
     for floor in range(DOTS * (height - 1), -1, -DOTS):
-        above = ((max(0, left - floor), max(0, right - floor)) for left, right in cells)
-        rows.append("".join(AREA[min(DOTS, left)][min(DOTS, right)] for left, right in above))
+        above = [max(0, min(DOTS, top - floor)) for top in range(DOTS * height + 1)]
+        rows.append("".join([AREA[above[left]][above[right]] for left, right in cells]))
     return rows
 
 

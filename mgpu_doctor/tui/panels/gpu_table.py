@@ -28,6 +28,7 @@ from mgpu_doctor.tui.panels.table_cells import (
     cell,
     ends,
     fitting,
+    join_parts,
     sentence,
 )
 from mgpu_doctor.tui.view import View
@@ -136,14 +137,14 @@ class _Sheet(NamedTuple):
 
     def head(self, *, spins: bool) -> Text:
         columns = [LEGEND if spins and cell is UTIL else cell for cell in self.cells]
-        made = Text(" ").join(cell(column.title, column, DIM) for column in columns)
+        made = join_parts(cell(column.title, column, DIM) for column in columns)
         return made.append(" used by", style=DIM)
 
     def row(self, what: Shown, ranks: Sequence[RankSummary]) -> Text:
         device = what.device
         if device.trouble is not None and _silent(device):
             return self._silent_row(what, ranks)
-        made = Text(" ").join(cell(draw(what), column) for column, draw in self.cells.items())
+        made = join_parts(cell(draw(what), column) for column, draw in self.cells.items())
         made.append(f" {_users(device, ranks)}")
         alarms = [
             gpu_columns.alarm(column, draw(what), device) for column, draw in self.hidden.items()
@@ -169,7 +170,7 @@ class _Sheet(NamedTuple):
             UTIL: gpu_columns.part(part),
             MEMORY: gpu_columns.memory(part.memory_used, part.memory_total),
         }
-        made = Text(" ").join(cell(known.get(column, ""), column) for column in self.cells)
+        made = join_parts(cell(known.get(column, ""), column) for column in self.cells)
         made.append(f" {_who(part.pids, own)}")
         made.truncate(self.width, overflow="ellipsis")
         return made

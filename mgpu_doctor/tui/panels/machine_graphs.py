@@ -15,7 +15,7 @@ from rich.text import Text
 from mgpu_doctor.formatting import UNKNOWN, format_bytes
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.braille import DOTS, KIBI, area_rows, levels, nice
-from mgpu_doctor.tui.panels.table_cells import DIM, FULLEST, HIGH
+from mgpu_doctor.tui.panels.table_cells import DIM, FULLEST, HIGH, join_parts
 from mgpu_doctor.tui.view import View
 
 HEIGHT = 4
@@ -68,9 +68,8 @@ def machine_lines(frame: Frame, width: int, _view: View) -> Sequence[Text]:
     room = max(1, _room(width, beside))
     values = _read(frame, plots, 2 * room)
     drawn = [_draw(plot, read, room) for plot, read in zip(plots, values, strict=True)]
-    gap = Text(" " * GAP)
     return [
-        gap.join(row)
+        join_parts(row, GAP)
         for first in range(0, len(plots), beside)
         for row in zip(*drawn[first : first + beside], strict=True)
     ]

@@ -13,7 +13,7 @@ from mgpu_doctor.formatting import UNKNOWN, format_bytes
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.filter.matching import format_left, gpus, kept_by
-from mgpu_doctor.tui.panels.table_cells import DIM, NOTE, Column, Rows, cell, fitting
+from mgpu_doctor.tui.panels.table_cells import DIM, NOTE, Column, Rows, cell, fitting, join_parts
 from mgpu_doctor.tui.view import ProcessOrder, Row, View
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def process_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
         cell(column.title, column, "bold" if column.title == sorted_by else DIM)
         for column in columns
     )
-    head = [Text(" ").join(heads).append("  command", DIM)]
+    head = [join_parts(heads).append("  command", DIM)]
     head[0].truncate(width, overflow="ellipsis")
     if view.filter is not None:
         note = format_left(len(rows), len(frame.processes), "process", view.filter)
@@ -156,7 +156,7 @@ def _row(process: ListedProcess, depth: int, columns: Sequence[Column], at: floa
         AGE: UNKNOWN if age is None else _format_age(age),
     }
     styles = {CPU: "bold green" if busy else "", GPU: "bold cyan" if process.gpus else DIM}
-    made = Text(" ").join(cell(cells[column], column, styles.get(column, "")) for column in columns)
+    made = join_parts(cell(cells[column], column, styles.get(column, "")) for column in columns)
     branch = " " * (INDENT * depth) + ("└ " if depth else "")
     return made.append("  ").append(branch, DIM).append(_command(process) or UNKNOWN)
 

@@ -19,7 +19,7 @@ from mgpu_doctor.report.phase_bars import bar
 from mgpu_doctor.report.rank_rows import state
 from mgpu_doctor.report.verdict import leading
 from mgpu_doctor.tui.filter.matching import format_left, kept, kept_by, shown, used
-from mgpu_doctor.tui.panels.table_cells import DIM, NOTE, Column, Rows, cell, fitting
+from mgpu_doctor.tui.panels.table_cells import DIM, NOTE, Column, Rows, cell, fitting, join_parts
 from mgpu_doctor.tui.rank_order import Memory, memory_of, ordered
 from mgpu_doctor.tui.view import Order, RankKey, View
 
@@ -173,7 +173,7 @@ class _Sheet:
         )
 
     def head(self) -> Text:
-        shown = Text(" ").join(cell(column.title, column, DIM) for column in self.columns)
+        shown = join_parts(cell(column.title, column, DIM) for column in self.columns)
         shown.append_text(cell(" where the time of a step goes", Column("", self.room + 1), DIM))
         if self.where:
             shown.append(" location", style=DIM)
@@ -194,7 +194,7 @@ class _Sheet:
             "memory": format_bytes(self.memory(rank)) if self.memory else "",
         }
         style = "bold" if guilty else ""
-        shown = Text(" ").join(cell(cells[column.title], column, style) for column in self.columns)
+        shown = join_parts(cell(cells[column.title], column, style) for column in self.columns)
         if chosen:
             shown.stylize("reverse")
         shown.append(" ")

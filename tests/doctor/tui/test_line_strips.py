@@ -1,4 +1,4 @@
-"""Strips of lines are what Rich and Textual make of the same text, cell by cell."""
+"""Lines are joined and painted as Rich and Textual would do it, cell by cell."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rich.text import Text
 from textual.strip import Strip
 
 from mgpu_doctor.tui.line_strips import make_strip
+from mgpu_doctor.tui.panels.table_cells import join_parts
 
 BASE = Style.parse("white on #102030")
 WIDTH = 12
@@ -44,3 +45,8 @@ def test_a_strip_is_what_rich_renders(line: Text) -> None:
     strip = make_strip(line, WIDTH, BASE, console)
     assert strip.cell_length == WIDTH
     assert cells(strip) == cells(rendered.apply_style(BASE))
+
+
+def test_parts_beside_one_another_are_what_rich_joins() -> None:
+    joined, made = Text("  ").join(LINES), join_parts(LINES, 2)
+    assert (made.plain, made.spans, made.style) == (joined.plain, joined.spans, joined.style)
