@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from mgpu_doctor.live.process_list import ListedProcess, ProcessList
 
 MOST_XIDS = 256
+THREADS = "OPENBLAS_NUM_THREADS"
 PROCESSES = 0.001
 """Share of a core for reading the ranks' CPU time and memory. It allows 64 ranks per second."""
 DEVICES = 0.002
@@ -148,7 +150,8 @@ class MachineSampler:
         """Moves samples into the collector. That imports NumPy, so neither a single frame nor the
         first frame without a job does it."""
         if self._collector is None:
-            from mgpu_doctor.live.history_collector import Collector
+            with _one_thread():
+                from mgpu_doctor.live.history_collector import Collector
 
             self._collector = Collector()
         for devices, host in self._due:
@@ -176,6 +179,20 @@ class MachineSampler:
         """Closes the drivers; the sampling threads end."""
         if self._devices is not None:
             self._devices.close()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Lets NumPy, if it is imported now, start no threads: it has one for each core, and memory
+    for each. Jobs that are started later do not inherit it."""
+    if THREADS in os.environ:
+        yield
+        return
+    os.environ[THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[THREADS]
 
 
 class _SteadyFacts:

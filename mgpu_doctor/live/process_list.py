@@ -18,8 +18,8 @@ from mgpu_doctor.live.frame_source import Pace
 if TYPE_CHECKING:
     from mgpu_doctor.case.device_samples import Device, DeviceSample
 
-BUDGET = 0.0004
-"""Share of a core for reading processes: 100 of them every three seconds."""
+BUDGET = 0.0007
+"""Share of a core for reading processes: 100 of them every two seconds."""
 RENEWED_EVERY = 8
 """Readings after which user and command of a process are read again: they may change."""
 LONGEST = 5.0
