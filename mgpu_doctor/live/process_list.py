@@ -135,7 +135,7 @@ class ProcessList:
             known = _Owned(
                 name_user(uid) if uid is not None else None,
                 tuple(words.split("\0")) if words else (process.name,),
-                self._readings,
+                self._readings if words else -RENEWED_EVERY,  # it has none yet, or is a zombie
             )
         return known
 

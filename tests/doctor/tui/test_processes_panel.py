@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from mgpu_doctor.tui.panels.machine_graphs import machine_lines
 from mgpu_doctor.tui.panels.process_table import listed_processes, process_lines
 from mgpu_doctor.tui.view import ProcessOrder, View
 from tests.support.frames import AT, GIB, HOST, STRAGGLER, gpu
+from tests.support.jobs import until as wait_until
 from tests.support.screens import Still, screen_text, shown, until
 
 ROWS = (
@@ -107,6 +109,7 @@ def test_graphs_show_the_mean_of_all_gpus_and_the_newest_values() -> None:
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "600"]) as process:
+        wait_until(lambda: bool(Path(f"/proc/{process.pid}/cmdline").read_bytes()))
         yield process
         process.kill()
 
