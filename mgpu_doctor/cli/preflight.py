@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from mgpu_doctor.cli.host_options import HostsRequest, host_options
+from mgpu_doctor.cli.host_options import HostsRequest, host_options, suggest_option
 from mgpu_doctor.cli.options import Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
@@ -73,6 +73,8 @@ def preflight(
 
     if pairs and hosts is None:
         exit_with(WRONG_USAGE, "--pairs needs --hosts, --slurm, --k8s or --ray.")
+    if hosts is None:
+        suggest_option()
     names, engine = (("this machine",), ThisMachine()) if hosts is None else hosts.find(whole=True)
     if len(names) > MOST_HOSTS:
         exit_with(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from mgpu_doctor.check import preflight_session
+from mgpu_doctor.check.preflight_reports import Preflight
 from mgpu_doctor.cli import app
 from mgpu_doctor.cli import top as top_verb
 from mgpu_doctor.cli.host_options import propose_option
@@ -54,6 +56,7 @@ def test_the_option_of_the_engine_is_proposed(
         ["trace"],
         ["top", "--once"],
         ["export", "--serve", "--token-file", "/nowhere"],
+        ["preflight"],
     ],
 )
 def test_each_verb_says_so_in_one_line_and_only_without_options(
@@ -64,6 +67,7 @@ def test_each_verb_says_so_in_one_line_and_only_without_options(
 
     monkeypatch.setattr(case_sources, "load_cases", no_job)
     monkeypatch.setattr(top_verb, "_make_source", lambda *_, **__: Still(NOTHING))
+    monkeypatch.setattr(preflight_session, "run_preflight", lambda *_: Preflight(()))
     inside = CliRunner().invoke(app, words, env=SLURM)
     assert [line for line in inside.stderr.splitlines() if SENTENCE in line][1:] == []
     assert SENTENCE in inside.stderr
