@@ -38,7 +38,7 @@ from mgpu_doctor.treat.trial_session import BaselineError, Session
 BUDGET = 600.0
 LIMIT = 240.0
 """Seconds for the trials of one job, unless the user says so."""
-LEAST = 60.0
+LEAST = 120.0
 """A job is not begun with less time than this."""
 WRITTEN = 20.0
 """Seconds by which the trials of a job may exceed their budget: those of one run."""

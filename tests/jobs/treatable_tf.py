@@ -60,7 +60,11 @@ def pipeline(args: argparse.Namespace) -> tf.data.Dataset:
     if args.cache:
         data = data.cache()
     data = data.batch(args.batch)
-    return data.prefetch(tf.data.AUTOTUNE) if args.prefetch else data
+    if args.prefetch:
+        data = data.prefetch(tf.data.AUTOTUNE)
+    options = tf.data.Options()
+    options.autotune.enabled = not args.no_autotune  # it prefetches by itself otherwise
+    return data.with_options(options)
 
 
 def options() -> argparse.ArgumentParser:
@@ -72,7 +76,7 @@ def options() -> argparse.ArgumentParser:
         known.add_argument(f"--{name}", type=int, default=default)
     for name in ("sample-ms", "step-ms"):
         known.add_argument(f"--{name}", type=float, default=0.0)
-    for name in ("cache", "prefetch", "exclusive", "python", "sensitive", "mixed"):
+    for name in ("cache", "prefetch", "exclusive", "python", "sensitive", "mixed", "no-autotune"):
         known.add_argument(f"--{name}", action="store_true")
     known.add_argument("--jit", action=argparse.BooleanOptionalAction, default="auto")
     return known

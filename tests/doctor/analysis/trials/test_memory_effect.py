@@ -35,6 +35,6 @@ def test_what_equal_runs_differ_by_is_no_saving() -> None:
 def test_peaks_that_never_differ_decide_at_once() -> None:
     change = compare_memory([(100, 90, 90, 100)], [100, 100])
     assert change is not None
-    assert (change.saved.low, change.saved.high) == (pytest.approx(0.1), pytest.approx(0.1))
+    assert [change.saved.low, change.saved.high] == pytest.approx([0.1, 0.1])
     assert change.saved.is_gain
     assert compare_memory([], [100, 100]) is None
