@@ -47,6 +47,7 @@ WORTH_SHOWING = 0.05
 """Share of the time that waiting for slower ranks costs, from which it is shown."""
 UNEXAMINED = 6
 LABEL = 9
+NOT_MEASURED = "not measured"
 
 ASCII = str.maketrans("✗✓▸·…–—‘’“”×→├└│─", "x+>.~--''\"\"x>|`|-")
 
@@ -105,7 +106,7 @@ class _Page:
             self._console.print(Padding(part, (0, 0, 0, 2)))
 
     def labelled(self, label: str, *parts: RenderableType) -> None:
-        grid = _grid(LABEL)
+        grid = _grid(max(LABEL, len(label)))
         for i, part in enumerate(parts):
             grid.add_row(Text("" if i else label, style="cyan"), part)
         self.indented(grid)
@@ -163,7 +164,7 @@ def _other_causes(page: _Page, finding: Finding) -> None:
     if page.verbose:
         for label, causes in (
             ("ruled out", finding.ruled_out),
-            ("not seen", finding.not_measured),
+            (NOT_MEASURED, finding.not_measured),
         ):
             if causes:
                 page.labelled(label, _prose(", ".join(causes), page.body))
@@ -255,15 +256,15 @@ def _gaps(page: _Page, gaps: Sequence[Unexamined], *, listed: bool) -> None:
     if gaps and not listed:
         names = list(dict.fromkeys(text.line(gap.probe) for gap in gaps))
         head, tail = f"{len(gaps)}: ", " (--verbose says why)"
-        room = page.body - len(head) - len(tail)
+        room = page.body - (len(NOT_MEASURED) - LABEL) - len(head) - len(tail)
         named = ", ".join(names)
         named = named if cell_len(named) <= room else f"{named[: room - 1]}…"
-        page.labelled("not seen", Text(f"{head}{named}{tail}", style="dim"))
+        page.labelled(NOT_MEASURED, Text(f"{head}{named}{tail}", style="dim"))
         return
     most = len(gaps) if page.verbose else UNEXAMINED
     for i, gap in enumerate(gaps[:most]):
         sentence = f"{gap.probe}: {gap.reason}" + (f"; {gap.remedy}" if gap.remedy else "")
-        page.labelled("" if i else "not seen", _prose(sentence, page.body, "dim", 400))
+        page.labelled("" if i else NOT_MEASURED, _prose(sentence, page.body, "dim", 400))
     if len(gaps) > most:
         page.labelled("", Text(f"… and {len(gaps) - most} more (--verbose)", style="dim"))
 

@@ -73,7 +73,7 @@ def selected_finding_lines(diagnosis: Diagnosis, width: int, view: View) -> list
 
 
 LABEL = 10
-"""Cells of the word `evidence` and the space after it."""
+"""Cells of the word `evidence` and the space after it. A longer label is followed by one space."""
 LONGEST_FACT = 28
 """Cells of two quantities. A longer fact is quoted text and gets its own lines."""
 LEAST = 12
@@ -149,7 +149,7 @@ def _fixes(
 
 def _other_causes(finding: Finding, width: int) -> Iterator[Text]:
     """Returns the causes that were ruled out or not measured, below what to do."""
-    known = (("ruled out", finding.ruled_out), ("not seen", finding.not_measured))
+    known = (("ruled out", finding.ruled_out), ("not measured", finding.not_measured))
     for label, causes in known:
         if causes:
             yield Text()
@@ -196,7 +196,7 @@ def _explanation(rule: Rule, width: int) -> Iterator[Text]:
 
 def _labelled(label: str, content: str, width: int, style: str = "") -> Iterator[Text]:
     if content:
-        head = Text(f"{label:{LABEL}}", style="cyan")
+        head = Text(f"{label:{LABEL - 1}} ", style="cyan")
         yield from hanging(head, Text(text.line(content)), width, style)
 
 

@@ -98,24 +98,24 @@ def test_a_healthy_job_takes_few_lines() -> None:
     text = terminal.render(diagnoses.healthy(), width=100, colour=False)
     assert text.startswith("✓ nothing wrong found\n")
     assert len(text.splitlines()) <= 4
-    assert "devices" in text, "what was not seen is said"
+    assert "devices" in text, "what was not measured is said"
 
 
 def test_causes_and_gaps_are_counted_and_verbose_lists_them() -> None:
     made = replace(diagnoses.straggler(), unexamined=(diagnoses.NO_DRIVER,) * 2)
     text = terminal.render(made, width=100, colour=False)
     assert "3 other causes ruled out, 1 cause not measured (--verbose)" in text
-    assert "not seen  2: devices (--verbose says why)" in text
+    assert "not measured 2: devices (--verbose says why)" in text
     full = terminal.render(made, width=100, colour=False, verbose=True)
     assert "ruled out garbage collection, saving, evaluation\n" in full
-    assert "not seen  its CPU quota\n" in full
+    assert "not measured its CPU quota\n" in full
     assert "install the driver" in full
     assert "install the driver" not in text
 
 
 def test_where_nothing_was_found_the_gaps_are_the_answer() -> None:
     made = diagnoses.healthy(Outcome.UNKNOWN)
-    assert "install the driver" in terminal.render(made, width=100, colour=False)
+    assert "install the driver" in terminal.render(made, width=120, colour=False)
 
 
 def test_one_figure_says_what_is_lost() -> None:
