@@ -49,6 +49,8 @@ EXPECTED = {
     "breaks": frozenset({Verdict.FAILS, Verdict.CHANGES_LOSS}),
     "same": frozenset({Verdict.NO_DIFFERENCE, Verdict.DOES_NOT_FIT}),
 }
+ALIKE = 1.25
+"""Equal runs that differ by more than this factor do not show what an edit gains. A choice."""
 WITHIN = 0.2
 """The measured gain may differ from that by hand by this share of it."""
 
@@ -173,13 +175,15 @@ def _gain_by_hand(
     edited: TrialRunner, plain: TrialRunner, session: Session, jobs: Jobs
 ) -> float | None:
     """The share that editing the script saves, by two runs of it between two of the job as it is;
-    None: it cannot be run."""
+    None: it cannot be run, or equal runs differ too much, as where others use the machine."""
     steps = session.steps
     trials = [runner.run({}, steps=steps, limit=LIMIT) for runner in (edited, edited, plain)]
     values = [_value(trial, jobs) for trial in trials]
     before = _value(Trial(session.plain[-1], 0.0), jobs)
     first, second, after = values
     if before is None or first is None or second is None or after is None:
+        return None
+    if any(max(pair) > ALIKE * min(pair) for pair in ((before, after), (first, second))):
         return None
     return 1 - (first + second) / (before + after)
 
