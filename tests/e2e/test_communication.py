@@ -7,19 +7,15 @@ The scripts of `tests/jobs` know nothing of the doctor. `--link` pretends a slow
 from __future__ import annotations
 
 import re
-from functools import partial
-from pathlib import Path
 
 import pytest
 
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding
-from tests.support import observed_jobs
-from tests.support.jobs import forked
-from tests.support.observed_jobs import Observed, list_warnings
+from tests.support.jobs_in_turn import job
+from tests.support.observed_jobs import Observed, list_warnings, plan
 
 pytestmark = pytest.mark.slow
-
-diagnose_job = partial(observed_jobs.diagnose_job, launcher=forked)
 
 OURS = {
     "accumulation-syncs",
@@ -30,8 +26,18 @@ OURS = {
 }
 
 
-def job(folder: Path, *options: str) -> Diagnosis:
-    return diagnose_job(folder, "ddp_settings", "--steps", "36", *options)
+FEW_STEPS, STEPS = ("--steps", "36"), ("--steps", "60")
+MICRO_BATCHES = job("ddp_settings", *FEW_STEPS, "--accumulate", "4", "--link", "200")
+ONE_BUCKET = job("ddp_settings", *FEW_STEPS, "--buckets", "1000", "--link", "100")
+SLOW_LINK = job("ddp_settings", *FEW_STEPS, "--link", "60")
+plan(MICRO_BATCHES, ONE_BUCKET, SLOW_LINK)
+FINDS_NONE = job("ddp_settings", *STEPS, "--find-unused", "--branches", "1000")
+SKIPPING = {
+    every: job("ddp_settings", *STEPS, "--find-unused", "--spare", str(every)) for every in (2, 15)
+}
+"""Every 15th pass is none that torch samples for its log."""
+IN_EVERY_STEP = job("ddp_settings", *FEW_STEPS, "--barrier", "--log-every-step")
+plan(FINDS_NONE, *SKIPPING.values(), IN_EVERY_STEP)
 
 
 def the(code: str, diagnosis: Diagnosis) -> Finding:
@@ -43,8 +49,8 @@ def codes(diagnosis: Diagnosis) -> set[str]:
     return {one.code for one in diagnosis.findings}
 
 
-def test_gradients_exchanged_in_every_micro_batch(tmp_path: Path) -> None:
-    diagnosis = job(tmp_path, "--accumulate", "4", "--link", "200")
+def test_gradients_exchanged_in_every_micro_batch(observed: Observed) -> None:
+    diagnosis = diagnose(observed.case_of(MICRO_BATCHES))
     found = the("accumulation-syncs", diagnosis)
     assert list_warnings(diagnosis) == [found]
     assert "4 times per update" in found.title
@@ -56,8 +62,7 @@ def test_gradients_exchanged_in_every_micro_batch(tmp_path: Path) -> None:
 @pytest.mark.untimed
 @pytest.mark.xdist_group("ddp_settings")
 def test_a_search_for_unused_parameters_that_finds_none(observed: Observed) -> None:
-    options = ("--steps", "60", "--find-unused", "--branches", "1000")
-    found = the("unused-parameter-scan", observed.diagnosis("ddp_settings", *options))
+    found = the("unused-parameter-scan", diagnose(observed.case_of(FINDS_NONE)))
     assert found.confidence > 0.9
     assert found.cost.seconds_per_step is not None
     assert found.cost.seconds_per_step > 0
@@ -65,31 +70,29 @@ def test_a_search_for_unused_parameters_that_finds_none(observed: Observed) -> N
 
 @pytest.mark.untimed
 @pytest.mark.xdist_group("ddp_settings")
-@pytest.mark.parametrize("every", [2, 15])
+@pytest.mark.parametrize("every", SKIPPING)
 def test_a_layer_that_is_skipped_at_times_needs_the_search(observed: Observed, every: int) -> None:
-    """Every 15th pass is none that torch samples for its log."""
-    options = ("--steps", "60", "--find-unused", "--spare", str(every))
-    skipping = observed.diagnosis("ddp_settings", *options)
-    assert "unused-parameter-scan" not in codes(skipping)
+    assert "unused-parameter-scan" not in codes(diagnose(observed.case_of(SKIPPING[every])))
 
 
-def test_one_bucket_for_all_gradients(tmp_path: Path) -> None:
-    found = the("overlap-poor", job(tmp_path, "--buckets", "1000", "--link", "100"))
+def test_one_bucket_for_all_gradients(observed: Observed) -> None:
+    found = the("overlap-poor", diagnose(observed.case_of(ONE_BUCKET)))
     assert "bucket_cap_mb=1000" in found.cause
     assert re.search(r"bucket_cap_mb=(1|2|5|10|25)\)", found.fixes[0].how)
 
 
-def test_a_slow_link(tmp_path: Path) -> None:
+def test_a_slow_link(observed: Observed) -> None:
     """Cores that others keep busy as well are named, and then it is no warning."""
-    found = the("communication-bound", job(tmp_path, "--link", "60"))
+    found = the("communication-bound", diagnose(observed.case_of(SLOW_LINK)))
     assert "communication" in found.evidence[0].measure
     assert isinstance(found.evidence[0].value, float)
     assert found.evidence[0].value > 0.5
 
 
 @pytest.mark.untimed  # what is in every step is counted
-def test_a_barrier_and_a_logged_loss_in_every_step(tmp_path: Path) -> None:
-    found = the("sync-excess", job(tmp_path, "--barrier", "--log-every-step"))
+@pytest.mark.xdist_group("ddp_settings")
+def test_a_barrier_and_a_logged_loss_in_every_step(observed: Observed) -> None:
+    found = the("sync-excess", diagnose(observed.case_of(IN_EVERY_STEP)))
     assert "barrier at " in found.title
     assert "ddp_settings.py:" in found.title
     assert {one.measure.split()[0] for one in found.evidence} == {"barrier", "all_reduce"}

@@ -5,19 +5,14 @@ The scripts of `tests/jobs` know nothing of the doctor.
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-
 import pytest
 
+from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
-from tests.support import observed_jobs
-from tests.support.jobs import forked
-from tests.support.observed_jobs import Observed, find_finding, list_warnings, median_phases
+from tests.support.jobs_in_turn import Job, job
+from tests.support.observed_jobs import Observed, find_finding, list_warnings, median_phases, plan
 
 pytestmark = pytest.mark.slow
-
-diagnose_job = partial(observed_jobs.diagnose_job, launcher=forked)
 
 CODES = {
     "input": "straggler-input",
@@ -36,6 +31,31 @@ HALF_AGAIN = ("--steps", "100", "--percent", "50")
 not stand out enough to be reported."""
 
 
+def sleeping(place: str) -> Job:
+    """So long that what a busy machine adds to one rank is small beside it."""
+    steps = ("--steps", SLEEPING_STEPS[place])
+    return job("plain_ddp", *steps, "--fault", place, "--rank", "1", "--ms", "100")
+
+
+def half_slower(script: str, place: str, ranks: int) -> Job:
+    rank = str(ranks - 2 if ranks > 2 else 1)
+    return job(script, *HALF_AGAIN, "--fault", place, "--rank", rank, ranks=ranks)
+
+
+HALF = [
+    ("plain_ddp", "backward", 4),
+    ("no_loader", "between", 2),
+    ("manual_allreduce", "between", 2),
+]
+"""Some of what `benchmarks.blame` has: all of it takes an hour."""
+HEALTHY = [("plain_ddp", 4), ("no_loader", 2), ("manual_allreduce", 4)]
+SLOW_LOADERS = job("plain_ddp", "--steps", "80", "--fault", "input", "--rank", "-1", "--ms", "40")
+plan(*map(sleeping, CODES))
+plan(*(half_slower(*each) for each in HALF), SLOW_LOADERS)
+# The last one is healthy, too: test_communication.py.
+plan(*(job(script, *STEPS, ranks=ranks) for script, ranks in (*HEALTHY, ("accumulate", 2))))
+
+
 def assert_named(diagnosis: Diagnosis, code: str, rank: int) -> Finding:
     """The first finding, which is the only one that accuses a rank: this one."""
     first = diagnosis.findings[0]
@@ -47,10 +67,8 @@ def assert_named(diagnosis: Diagnosis, code: str, rank: int) -> Finding:
 
 
 @pytest.mark.parametrize("place", CODES)
-def test_a_planted_sleep_is_named_and_timed_in_its_phase(tmp_path: Path, place: str) -> None:
-    # So long that what a busy machine adds to one rank is small beside it.
-    fault = ("--fault", place, "--rank", "1", "--ms", "100")
-    diagnosis = diagnose_job(tmp_path, "plain_ddp", "--steps", SLEEPING_STEPS[place], *fault)
+def test_a_planted_sleep_is_named_and_timed_in_its_phase(observed: Observed, place: str) -> None:
+    diagnosis = diagnose(observed.case_of(sleeping(place)))
     first = assert_named(diagnosis, CODES[place], 1)
     assert find_finding(diagnosis, "straggler-host") is None
     assert place != "forward" or "main thread was idle" in first.cause
@@ -62,28 +80,19 @@ def test_a_planted_sleep_is_named_and_timed_in_its_phase(tmp_path: Path, place: 
         assert abs(culprit[other] - victim[other]) < 0.025
 
 
-@pytest.mark.parametrize(
-    ("script", "place", "ranks"),
-    [
-        ("plain_ddp", "backward", 4),
-        ("no_loader", "between", 2),
-        ("manual_allreduce", "between", 2),
-    ],
-)
-def test_half_a_step_more_is_enough(tmp_path: Path, script: str, place: str, ranks: int) -> None:
-    """Some of what `benchmarks.blame` has: all of it takes an hour."""
+@pytest.mark.parametrize(("script", "place", "ranks"), HALF)
+def test_half_a_step_more_is_enough(
+    observed: Observed, script: str, place: str, ranks: int
+) -> None:
+    diagnosis = diagnose(observed.case_of(half_slower(script, place, ranks)))
     slow = ranks - 2 if ranks > 2 else 1
-    fault = ("--fault", place, "--rank", str(slow))
-    diagnosis = diagnose_job(tmp_path, script, *HALF_AGAIN, *fault, ranks=ranks)
     # Without a module nothing distinguishes the time between steps from forward.
     bare = script == "manual_allreduce" and place == "between"
     first = assert_named(diagnosis, "straggler-compute" if bare else CODES[place], slow)
     assert not bare or "between steps" in first.title
 
 
-@pytest.mark.parametrize(
-    ("script", "ranks"), [("plain_ddp", 4), ("no_loader", 2), ("manual_allreduce", 4)]
-)
+@pytest.mark.parametrize(("script", "ranks"), HEALTHY)
 def test_healthy_jobs_get_no_warning(observed: Observed, script: str, ranks: int) -> None:
     diagnosis = observed.diagnosis(script, *STEPS, ranks=ranks)
     assert list_warnings(diagnosis) == []
@@ -92,9 +101,8 @@ def test_healthy_jobs_get_no_warning(observed: Observed, script: str, ranks: int
     assert diagnosis.ranks[0].phases["communication"] is not None
 
 
-def test_every_rank_slow_in_its_loader_is_a_job_bound_by_input(tmp_path: Path) -> None:
-    slow = ("--fault", "input", "--rank", "-1", "--ms", "40")
-    diagnosis = diagnose_job(tmp_path, "plain_ddp", "--steps", "80", *slow)
+def test_every_rank_slow_in_its_loader_is_a_job_bound_by_input(observed: Observed) -> None:
+    diagnosis = diagnose(observed.case_of(SLOW_LOADERS))
     found = find_finding(diagnosis, "input-bound")
     assert found is not None
     assert list_warnings(diagnosis) == [found]

@@ -69,6 +69,8 @@ def chosen(format: str, index: int, rng: Random, count: int | None) -> tuple[Vie
     views = VIEWS[format]
     if count is None:
         return tuple(views)
+    if count == 1:
+        return (views[index % len(views)],)
     common = rng.choice(views[:4])
     rest = [view for view in views if view is not common]
     turn = [rest[(index * (count - 1) + step) % len(rest)] for step in range(count - 1)]

@@ -35,7 +35,7 @@ def test_many_inputs_of_a_format(format: str, tmp_path: Path) -> None:
     assert f"{format}: {COUNT} inputs" in done.stdout
 
 
-VIEWS_OF_EACH = {"recordings": 5, "dumps": 2, "logs": 2}
+VIEWS_OF_EACH = {"recordings": 5, "dumps": 2, "logs": 1}
 """Where the honest inputs are many, or the views: enough that every view has one of them."""
 
 
