@@ -187,7 +187,8 @@ def test_the_largest_batch_that_fits_on_a_pretend_gpu(
         "--",
         sys.executable,
     ]
-    job = [str(script), "--batch", "4096", "--others", str(others)]
+    first = 1024 if others else 4096
+    job = [str(script), "--batch", str(first), "--others", str(others)]
     ended = run([*DOCTOR, "treat", *words, *job], 600)
     assert ended.code == 0, ended.err
     report = json.loads(ended.out)
