@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SLOW := $(BIN)/python -m pytest --timeout=600
-# Of CI: `.ci/again` tries once more what failed.
+# Of CI: `.ci/again` tries once more, by itself, what failed.
 AGAIN ?=
 
 .PHONY: demo test test-slow test-browser test-gpu matrix zoo coverage texts man lint docs bench clean
@@ -35,7 +35,7 @@ demo: $(READY)
 # One process more than a small machine has cores: tests also wait for screens and processes. The
 # tests of a file stay together: they share what it sets up.
 test: $(READY)
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(AGAIN) $(BIN)/python -m pytest -n 3 --dist loadfile
 
 # Several tests need Ray, which takes as much room as torch. Where it cannot be had, they say so.
 RAY := $(VENV)/.ray

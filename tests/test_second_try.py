@@ -1,4 +1,4 @@
-"""CI tries slow tests once more that failed, and these alone."""
+"""CI tries tests once more that failed, and these alone."""
 
 from __future__ import annotations
 
