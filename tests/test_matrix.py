@@ -33,6 +33,7 @@ from tests.matrix.verdicts import (
     Outcome,
     Verdict,
     fails,
+    find_refusal,
     judge_crash,
     judge_culprit,
     judge_hang,
@@ -144,6 +145,8 @@ def test_a_refusal_is_one_sentence_with_the_exit_code_of_wrong_usage() -> None:
         Ended(2, "", ""),
     ):
         assert judge_trainer(seen(None, ended), STEPS).outcome is Outcome.FAILS
+    assert find_refusal(Ended(3, "", sentence), 3, "torch 2.6") == refused
+    assert find_refusal(Ended(3, "", sentence), 3, "tf.profiler") is None
     assert judge_trainer(seen(diagnosis()), STEPS) == WORKS
     assert judge_trainer(seen(diagnosis(), Ended(0, "", "")), STEPS).outcome is Outcome.FAILS
     fewer = seen(diagnosis(steps=9))

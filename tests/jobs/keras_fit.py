@@ -1,6 +1,7 @@
 """Keras' `fit`, alone, over replicas of one process, or as a worker of several (TF_CONFIG)."""
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import _tf
@@ -25,6 +26,7 @@ def main() -> None:
     options.add_argument("--jit", action="store_true")
     options.add_argument("--eager", action="store_true")
     options.add_argument("--per-execution", type=int, default=1)
+    options.add_argument("--profile", help="folder for a profile of all steps")
     args = options.parse_args()
     _tf.few_threads()
     if "TF_CONFIG" in os.environ:  # Keras 3 cannot
@@ -46,14 +48,15 @@ def main() -> None:
         )
     counts = Counts()
     data = _tf.dataset(args.batch, slow)
-    model.fit(
-        data,
-        steps_per_epoch=args.steps // args.epochs,
-        epochs=args.epochs,
-        validation_data=data.take(5) if args.validate else None,
-        callbacks=[counts],
-        verbose=0,
-    )
+    with tf.profiler.experimental.Profile(args.profile) if args.profile else nullcontext():
+        model.fit(
+            data,
+            steps_per_epoch=args.steps // args.epochs,
+            epochs=args.epochs,
+            validation_data=data.take(5) if args.validate else None,
+            callbacks=[counts],
+            verbose=0,
+        )
     digest = sum(float(np.abs(weight).sum()) for weight in model.get_weights())
     print(f"turns {counts.batches} weights {digest:.6f}", flush=True)
 

@@ -12,14 +12,16 @@ from mgpu_trainers import catalogue
 from mgpu_trainers.capabilities import Framework as Trains
 from mgpu_trainers.capabilities import Launcher
 
+from mgpu_doctor.errors import NOTHING_EXAMINED
 from tests.matrix.environments import Framework, read_versions
-from tests.matrix.sites import LONGEST, Check, JobEndedError, Site, parse
+from tests.matrix.sites import LONGEST, Check, Site, hanging, parse
 from tests.matrix.verdicts import (
     WORKS,
     Observation,
     Outcome,
     Verdict,
     fails,
+    find_refusal,
     judge_crash,
     judge_culprit,
     judge_finding,
@@ -29,7 +31,9 @@ from tests.matrix.verdicts import (
     judge_trainer,
     last_error,
 )
-from tests.support.jobs import JOBS, run, started, until
+from tests.support.jobs import JOBS, run, started
+from tests.zoo.catalogue import CATALOGUE
+from tests.zoo.ways import run_crash, run_hung, start_hanging
 
 STEPS = 40
 SLOW_STEPS = 120
@@ -47,6 +51,9 @@ PLACES = {
 }
 """Where `tests/jobs/_slow.py` can be slow, and the finding that names it."""
 HANG = JOBS / "hangs.py"
+(WORKERS,) = (script for script in CATALOGUE if script.name == "workers_custom_loop")
+"""Workers of TensorFlow that hang and crash in their data pipelines."""
+PROFILER = "tf.profiler.experimental"
 
 
 def checks_of(framework: Framework) -> tuple[Check, ...]:
@@ -107,10 +114,7 @@ def _hanging(site: Site, observer: Sequence[str], how: str) -> Iterator[int]:
     """The process id of the rank that hangs: rank 1 of three."""
     mark = site.new_path("mark")
     job = site.plain(HANG.name, how, "--rank", "1", "--mark", str(mark), ranks=3)
-    with started([*observer, *job] if observer else site.command(*job[1:])) as process:
-        until(lambda: process.poll() is not None or (mark.exists() and mark.read_text() != ""))
-        if process.poll() is not None:
-            raise JobEndedError(last_error(process.communicate()[1]))
+    with hanging([*observer, *job] if observer else site.command(*job[1:]), mark):
         yield int(mark.read_text())
 
 
@@ -190,6 +194,24 @@ def check_slow_data(site: Site) -> Verdict:
     return judge_reported(site.observe(["run"], ["--", *job]), "input-bound")
 
 
+def check_workers_trace(site: Site) -> Verdict:
+    """Nothing outside a TensorFlow job can trace it: a sentence says what can."""
+    with start_hanging(WORKERS, site) as pid:
+        ended = site.ask("trace", str(pid))
+    refusal = find_refusal(ended, NOTHING_EXAMINED, PROFILER)
+    return refusal or fails(f"exit code {ended.code}: {last_error(ended.err)}")
+
+
+def check_profile(site: Site) -> Verdict:
+    """What TensorFlow's own profiler wrote, as `trace` says."""
+    folder = site.new_path("profile")
+    fault = ("--fault", "input", "--rank", "0", "--ms", "30")
+    job = (str(JOBS / "keras_fit.py"), "--steps", str(STEPS), "--profile", str(folder), *fault)
+    ended = run(site.command(*job), LONGEST)
+    diagnosis = parse(site.ask("diagnose", str(folder), "--json").out)
+    return judge_reported(Observation(ended, diagnosis), "input-bound")
+
+
 def _line_of(words: str) -> int:
     """The number of the only line of the script that holds these words."""
     lines = HANG.read_text(encoding="utf-8").splitlines()
@@ -233,6 +255,10 @@ TENSORFLOW = (
     Check("healthy `fit` on workers", check_fitting_workers),
     Check("slow worker: forward", check_slow_worker),
     Check("slow data set", check_slow_data),
+    Check("hang, attached", partial(run_hung, WORKERS)),
+    Check("crash", partial(run_crash, WORKERS)),
+    Check("`trace`", check_workers_trace),
+    Check(f"`{PROFILER}`", check_profile),
     Check("`plan`", lambda site: check_plan(site, "tf-single", "--model", "cnn-nano")),
     *_trainers(Trains.TENSORFLOW),
 )

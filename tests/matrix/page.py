@@ -28,17 +28,18 @@ INTRODUCTION = """\
 `make matrix` wrote this page. Each column is a fresh environment with the package index's own
 builds, on a machine without a GPU: ranks are on CPUs and meet through gloo. *Works* means that a
 real job, on two or three ranks, gave the expected steps, finding and rank. *Refuses* means one
-sentence and exit code 2 before anything starts. *Not run* says nothing about a version. Numbers in
-brackets lead to the notes below each table. A check that fails is tried once more, since a busy
-machine disturbs timing: *try 2* means that the first failed, and its note says how; several runs
-are counted together. Tries before the evening of 2026-11-27 were not counted. CI runs everything
-with the torch of development, 2.13.0: on 2026-11-28 the newest that installed as a CPU build, since
-2.14.1 and 2.15.0 came with CUDA (`pip download --no-deps torch==VERSION` shows it: 0.2 GB without
-CUDA, more with it). `make matrix MATRIX=--smoke` runs a healthy job and a slow rank
-with the oldest and the newest torch, as CI does, and with 12 GB of disk, or half of that one after
-the other. On 2026-11-28 all four checks worked at the first try in 152 s on two idle cores. Where
-an environment cannot be made, for lack of an index, of disk or of time (`--smoke --within
-SECONDS`), it is not run, and fails nothing.
+sentence and exit code 2 before anything starts; of `trace`, which refuses a job that runs, exit
+code 3. *Not run* says nothing about a version. Numbers in brackets lead to the notes below each
+table. A check that fails is tried once more, since a busy machine disturbs timing: *try 2* means
+that the first failed, and its note says how; several runs are counted together. Tries before the
+evening of 2026-11-27 were not counted. CI runs everything with the torch of development, 2.13.0: on
+2026-11-28 the newest that installed as a CPU build, since 2.14.1 and 2.15.0 came with CUDA
+(`pip download --no-deps torch==VERSION` shows it: 0.2 GB without CUDA, more with it).
+`make matrix MATRIX=--smoke` runs a healthy job and a slow rank with the oldest and the newest
+torch, as CI does, and with 12 GB of disk, or half of that one after the other. On 2026-11-28 all
+four checks worked at the first try in 152 s on two idle cores. Where an environment cannot be made,
+for lack of an index, of disk or of time (`--smoke --within SECONDS`), it is not run, and fails
+nothing.
 
 ```sh
 make matrix                                        # all: hours, several GB for each environment

@@ -7,15 +7,23 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from tests.matrix.environments import NOT_INHERITED, ROOT
-from tests.matrix.verdicts import Observation, Outcome, Verdict, fails, without_paths
-from tests.support.jobs import JOBS, Ended, run
+from tests.matrix.verdicts import (
+    Observation,
+    Outcome,
+    Verdict,
+    fails,
+    last_error,
+    without_paths,
+)
+from tests.support.jobs import JOBS, Ended, run, started, until
 
 LONGEST = 300.0
 """Seconds of a job."""
@@ -97,6 +105,17 @@ class Check:
 
 class JobEndedError(Exception):
     """A job ended before it could be examined; the message is its last error."""
+
+
+@contextmanager
+def hanging(command: Sequence[str], mark: Path) -> Iterator[int]:
+    """Runs a job, and yields the process id of what was started once one of its ranks has written
+    the mark, as it does when it hangs. Raises JobEndedError."""
+    with started(command) as process:
+        until(lambda: process.poll() is not None or (mark.exists() and mark.read_text() != ""))
+        if process.poll() is not None:
+            raise JobEndedError(last_error(process.communicate()[1]))
+        yield process.pid
 
 
 def examine(check: Check, site: Site) -> Verdict:

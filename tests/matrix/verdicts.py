@@ -159,9 +159,8 @@ def judge_trainer(seen: Observation, steps: int, *, all_train: bool = True) -> V
     """A built-in trainer: it trains and its steps are counted, or refuses in one sentence.
 
     `all_train`: every rank takes all steps; else some are servers."""
-    lines = seen.ended.err.strip().splitlines()
-    if seen.ended.code == REFUSED and len(lines) == 1:
-        return Verdict(Outcome.REFUSES, lines[0])
+    if (refusal := find_refusal(seen.ended, REFUSED)) is not None:
+        return refusal
     if (broken := _find_broken(seen)) is not None:
         return broken
     if "validation loss" not in seen.ended.out:
@@ -170,6 +169,15 @@ def judge_trainer(seen: Observation, steps: int, *, all_train: bool = True) -> V
     if not counted or (all_train and set(counted) != {steps - 1}):
         return fails(f"last steps {counted} of {steps} steps")
     return WORKS
+
+
+def find_refusal(ended: Ended, code: int, words: str = "") -> Verdict | None:
+    """The sentence of a command that printed it alone, with these words in it, and ended with this
+    exit code; None: it did something else."""
+    lines = ended.err.strip().splitlines()
+    if ended.code != code or len(lines) != 1 or words not in lines[0]:
+        return None
+    return Verdict(Outcome.REFUSES, lines[0])
 
 
 def list_warnings(diagnosis: Json) -> Sequence[Json]:

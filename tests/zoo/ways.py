@@ -7,10 +7,11 @@ import os
 import re
 import statistics
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from enum import Enum
 from typing import NamedTuple
 
-from tests.matrix.sites import LONGEST, JobEndedError, Site, parse
+from tests.matrix.sites import LONGEST, JobEndedError, Site, hanging, parse
 from tests.matrix.verdicts import (
     WORKS,
     Observation,
@@ -24,7 +25,7 @@ from tests.matrix.verdicts import (
     last_error,
     list_warnings,
 )
-from tests.support.jobs import JOBS, Ended, run, started, until
+from tests.support.jobs import JOBS, Ended, run
 from tests.zoo.catalogue import HANGS_IN, SCRIPTS, Launcher, Script
 
 OWN_LINES = re.compile(r"(?:step \d+ loss|steps \d+|epoch \d+|held out) ?.*")
@@ -104,13 +105,8 @@ def run_slow(script: Script, site: Site) -> Verdict:
 
 def run_hung(script: Script, site: Site) -> Verdict:
     """A job that nothing was prepared for, examined by the process id of what was started."""
-    mark = site.new_path("mark")
-    job = make_command(script, site, "hang", "--mark", str(mark))
-    with started(site.command(*job[1:])) as process:
-        until(lambda: process.poll() is not None or (mark.exists() and mark.read_text() != ""))
-        if process.poll() is not None:
-            raise JobEndedError(last_error(process.communicate()[1]))
-        ended = site.ask("diagnose", str(process.pid), "--json")
+    with start_hanging(script, site) as pid:
+        ended = site.ask("diagnose", str(pid), "--json")
     diagnosis, place = parse(ended.out), find_hanging_line()
     if script.hang is None:
         ranks = diagnosis["ranks"] if diagnosis is not None else []
@@ -118,6 +114,13 @@ def run_hung(script: Script, site: Site) -> Verdict:
         return Verdict(Outcome.WORKS) if still else fails(f"no process is reported at {place}")
     code, rank = script.hang.code, script.hang.rank
     return judge_hang(diagnosis, ended.err, code, rank=rank, place=place)
+
+
+def start_hanging(script: Script, site: Site) -> AbstractContextManager[int]:
+    """Gives the process id of what was started, once one of its ranks hangs."""
+    mark = site.new_path("mark")
+    job = make_command(script, site, "hang", "--mark", str(mark))
+    return hanging(site.command(*job[1:]), mark)
 
 
 def run_crash(script: Script, site: Site) -> Verdict:
