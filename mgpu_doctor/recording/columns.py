@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
-from struct import Struct
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -25,7 +24,6 @@ Rows: TypeAlias = "slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp]"
 
 _PHASES = len(layout.PHASES)
 _FIELDS = {name: (kind, at) for name, (kind, at, *_) in (STEP_DTYPE.fields or {}).items()}
-_SECONDS = Struct(f"={_PHASES}f")
 _SECOND = np.dtype("f4")
 BLOCK = 16_384
 """Most records in a block of several ranks: at most 128 KiB for each field, which fits into the
@@ -203,9 +201,10 @@ class Columns:
             together[:, number] = self._column(number)
         return together
 
-    def _common_phases(self) -> tuple[float, ...]:
+    def _common_phases(self) -> Column:
         """Returns the seconds of each constant phase; NaN: not measured."""
-        return _SECONDS.unpack_from(self.block.constants(self.row), _FIELDS["phases"][1])
+        constants = self.block.constants(self.row)
+        return np.frombuffer(constants, _SECOND, _PHASES, _FIELDS["phases"][1])
 
 
 def phase_of(records: Array | Columns, number: int) -> Column:
