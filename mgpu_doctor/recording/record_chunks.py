@@ -25,7 +25,7 @@ class Chunk:
         self, places: Sequence[int], records: Sequence[Array | Columns], rows: Rows
     ) -> None:
         self.places: npt.NDArray[np.intp] = np.array(places)
-        """(k) where each rank stands in the sequence that was divided"""
+        """(k) the place of each rank in the sequence that was divided"""
         self._records = records
         self._rows = rows
         numbers = [steps.row for steps in records if isinstance(steps, Columns)] or [0]
