@@ -3,6 +3,7 @@ cost more under the doctor."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import statistics
@@ -29,8 +30,10 @@ from tests.support.jobs import JOBS, Ended, run
 from tests.zoo.catalogue import HANGS_IN, SCRIPTS, Launcher, Script
 
 OWN_LINES = re.compile(r"(?:step \d+ loss|steps \d+|epoch \d+|held out) ?.*")
-STEPS_OF_PAIRS = 3
-"""How many times more steps a run has whose speed is compared."""
+LASTS = 8.0
+"""Seconds that the steps of a run should take whose speed is compared: what mgpu-doctor does once,
+at the start, must not count as the cost of a step."""
+MOST_STEPS = 4000
 
 
 class Way(Enum):
@@ -156,9 +159,11 @@ def measure_overhead(script: Script, site: Site, pairs: int) -> str:
     wall time in percent of the median step; the median of the pairs, the least and the most, and
     how busy the machine was before. On a shared machine the CPU time is the steadier of the two."""
     load, found = os.getloadavg()[0], list[tuple[_StepTime, _StepTime]]()
+    short = _time_steps(script, site, script.steps, observed=False)
+    steps = min(max(script.steps, math.ceil(LASTS / short.seconds)), MOST_STEPS)
     for number in range(pairs):
         order: Sequence[bool] = (False, True) if number % 2 == 0 else (True, False)
-        times = {observed: _time_steps(script, site, observed=observed) for observed in order}
+        times = {each: _time_steps(script, site, steps, observed=each) for each in order}
         found.append((times[False], times[True]))
     more = [1000 * (observed.cpu_seconds - bare.cpu_seconds) for bare, observed in found]
     percent = [100 * (observed.seconds / bare.seconds - 1) for bare, observed in found]
@@ -166,7 +171,7 @@ def measure_overhead(script: Script, site: Site, pairs: int) -> str:
     step = 1000 * statistics.median(bare.seconds for bare, _ in found)
     return (
         f"CPU {_spread(more, 2)} of {cpu:.1f} ms; wall {_spread(percent, 1)} % of {step:.1f} ms; "
-        f"{pairs} pairs, load average {load:.1f}"
+        f"{pairs} pairs of {steps} steps, load average {load:.1f}"
     )
 
 
@@ -182,10 +187,10 @@ class _StepTime(NamedTuple):
     cpu_seconds: float
 
 
-def _time_steps(script: Script, site: Site, *, observed: bool) -> _StepTime:
+def _time_steps(script: Script, site: Site, steps: int, *, observed: bool) -> _StepTime:
     """Raises JobEndedError if the loop did not end. A job that fails at its exit was timed."""
     times = site.new_path("times")
-    more = ("--steps", str(STEPS_OF_PAIRS * script.steps), "--times", str(times))
+    more = ("--steps", str(steps), "--times", str(times))
     job = make_command(script, site, "none", *more)
     doctor = ("run", "--quiet", "--dir", str(site.new_path("recording")), "--")
     command = site.doctor(*doctor, *job) if observed else site.command(*job[1:])
