@@ -19,6 +19,7 @@ from mgpu_doctor.analysis.machines.host_links import (
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_bytes, format_count, format_seconds, format_share
+from mgpu_doctor.rules.communication import slow_rail
 from mgpu_doctor.rules.communication.exposed_communication import exchanged, exposed_share
 from mgpu_doctor.rules.culprits import severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
@@ -219,7 +220,7 @@ def _list_fixes(found: LinkCost) -> Iterable[Fix]:
 SLOW_LINK = Rule(
     code="slow-link",
     family="slow",
-    summary="The network between hosts is slow, and all ranks wait for it.",
+    summary="The network between hosts is slow, all of it or one rail, and ranks wait for it.",
     measured="Linux measures each TCP connection of a rank anyway (tcp_info): shortest and "
     "smoothed round trip, rate while there was more to send, bytes sent again. These are sampled "
     "on each host and joined by address. Whether communication takes long is measured in steps, as "
@@ -234,11 +235,13 @@ SLOW_LINK = Rule(
     "five minutes. So if bytes take three times as long to arrive as in the 15 minutes before, "
     "although no more are sent, the smoothed round trip counts, the least of at least three "
     "samples, if it is three times the earlier median; and rates are compared with the earlier "
-    "ones. If communication takes 1.5 times as long from some step on, later steps are examined.",
+    "ones. If communication takes 1.5 times as long from some step on, later steps are examined. "
+    + slow_rail.THRESHOLDS,
     fixes="Test the link (`mgpu-doctor preflight --hosts A,B --pairs`), choose another interface "
     "(GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), or replace cable or port.",
     examine=_examine,
     needs=("step_seconds",),
+    alternatives=(slow_rail.DETECTOR,),
     limits=(
         Limit(
             "cost",
@@ -248,6 +251,7 @@ SLOW_LINK = Rule(
             "a warning).",
         ),
     ),
-    unverified="on GPUs, on a real network, and over RDMA, whose traffic these counters do not see",
+    unverified="on GPUs, on a real network, and over RDMA, whose traffic these counters do not "
+    "see; the times of rails were written in torch's format for the tests, not recorded",
 )
 RULES = (SLOW_LINK,)
