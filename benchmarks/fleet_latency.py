@@ -4,6 +4,10 @@ Each node is a namespace of this machine with a name and processes of its own (n
 ranks only record steps at a fixed rate; a real agent runs there below `nsenter` instead of ssh, so
 what ssh costs is not included. The latency is the time from a record to its decoded copy in the
 reader. Bytes are those of the frames. A node by itself: `--nodes 1 --ranks 8 --rate 1 --every 1`.
+
+With `--screen`, `mgpu-doctor top --hosts` runs on a pseudo-terminal of 200 x 60, with an `ssh` that
+calls `nsenter`, and `--interval` is `--every`. The latency is the time from the first record of a
+step until the terminal has the bytes that show this step, or a later one, as the job's newest.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +27,11 @@ from unittest.mock import patch
 
 import mgpu_probes
 import numpy as np
+from mgpu_probes.inprocess.layout import BOX_SUFFIX
 from mgpu_probes.outside.node.channel_frames import RawFrame
 
-from benchmarks.support import machine
+from benchmarks.screen_meter import Screen, first_ends, latencies
+from benchmarks.support import DOCTOR, machine
 from mgpu_doctor.cluster.agent_messages import NewRecords, Tick, parse_message
 from mgpu_doctor.cluster.host_channel import Link
 from mgpu_doctor.cluster.host_fleet import Fleet
@@ -139,6 +145,52 @@ def measure(meter: Meter, fleet: Fleet, seconds: float) -> None:
     print(f"{sum(state.lost for state in fleet.states())} records lost")
 
 
+SSH = """\
+#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+case $2 in
+{cases}
+esac
+exec nsenter --target=$pid {namespaces} /bin/sh -c "$3"
+"""
+
+
+def measure_screen(
+    pids: Mapping[str, int], folder: Path, every: float, seconds: float, settle: float
+) -> None:
+    """Watches the screen for some time and prints how late it was and what it cost."""
+    cases = "\n".join(f"{name}) pid={pid} ;;" for name, pid in pids.items())
+    ssh = folder / "bin/ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(SSH.format(cases=cases, namespaces=" ".join(NAMESPACES)))
+    ssh.chmod(0o700)
+    environment = {
+        **os.environ,
+        "PATH": f"{ssh.parent}:{os.environ['PATH']}",
+        "TERM": "xterm-256color",
+        "COLORTERM": "truecolor",
+    }
+    command = [*DOCTOR, "top", "--hosts", ",".join(pids), "--interval", f"{every:g}"]
+    with Screen(command, environment) as screen:
+        time.sleep(settle)
+        begin, spent, sent = time.monotonic_ns(), screen.cpu, screen.sent
+        time.sleep(seconds)
+        end, cpu, size = time.monotonic_ns(), screen.cpu - spent, screen.sent - sent
+        time.sleep(settle)  # what was recorded at the end is shown some time later
+    ends = first_ends(path for name in pids for path in (folder / name).glob(f"*{BOX_SUFFIX}"))
+    late = latencies(ends, screen.shown, begin, end)
+    updates = sum(begin <= at < end for at, _ in screen.shown)
+    passed = (end - begin) / 1e9
+    if not len(late):
+        raise SystemExit("the screen never showed a step")
+    p50, p99 = np.percentile(late, (50, 99)) * 1000
+    print(
+        f"record to screen: {len(late)} steps, {p50:.0f} ms p50, {p99:.0f} ms p99, at most "
+        f"{late.max() * 1000:.0f} ms; {updates / passed:.1f} updates of the step per second"
+    )
+    print(f"top: {cpu / passed:.1%} of a core, {size / passed / 1e3:.1f} kB/s to the terminal")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--nodes", type=int, default=4)
@@ -146,6 +198,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=10.0, help="steps per second of a rank")
     parser.add_argument("--every", type=float, default=0.1, help="seconds between polls")
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--screen", action="store_true", help="measure until it is on the terminal")
+    parser.add_argument("--settle", type=float, default=30.0, help="seconds that do not count")
     options = parser.parse_args()
     names = [f"node{number}" for number in range(options.nodes)]
     meter, receive = Meter(), HostMirror.receive
@@ -160,14 +214,20 @@ def main() -> None:
         stack.enter_context(patch.object(HostMirror, "receive", metered))
         world = options.nodes * options.ranks
         shells: dict[str, Sequence[str]] = {}
+        pids: dict[str, int] = {}
         probes = str(Path(mgpu_probes.__file__).parents[1])
         for number, name in enumerate(names):
             rank = (RANK, probes, f"{folder}/{name}", str(1 / options.rate))
             pid = stack.enter_context(
                 node(name, number * options.ranks, options.ranks, world, rank)
             )
+            pids[name] = pid
             shells[name] = ("nsenter", f"--target={pid}", *NAMESPACES, "/bin/sh", "-c")
         time.sleep(5 + world / 20)  # until all of them record
+        if options.screen:
+            print(machine(), flush=True)
+            measure_screen(pids, Path(folder), options.every, options.seconds, options.settle)
+            return
         fleet = stack.enter_context(Fleet(names, Namespaces(shells), options.every))
         fleet.wait_until_read(60)
         print(machine())
