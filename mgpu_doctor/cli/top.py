@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from mgpu_doctor.tui.jobs.starting import Started
 
 
+POLL_EVERY = 1.0
+"""Seconds between the polls of agents on other hosts, at most."""
 RATES_OVER = 1.2
 """Seconds between the two samples that the rates of `--once` and `--json` are made of."""
 HOST_RATES_OVER = 0.3
@@ -149,7 +151,7 @@ def top(
         return
     if hosts is not None:
         raise click.exceptions.Exit(
-            _draw(_make_host_source(hosts), chosen, interval, readonly=True)
+            _draw(_make_host_source(hosts, every=interval), chosen, interval, readonly=True)
         )
     _show_live(
         job,
@@ -294,15 +296,17 @@ def _make_source(
         exit_with(NOTHING_EXAMINED, str(error))
 
 
-def _make_host_source(hosts: HostsRequest, wanted: FrameOptions | None = None) -> HostJobs:
+def _make_host_source(
+    hosts: HostsRequest, wanted: FrameOptions | None = None, every: float = POLL_EVERY
+) -> HostJobs:
     """The jobs on these hosts. `wanted`: for one frame, which waits until the hosts have
-    answered."""
+    answered. `every`: seconds between frames; agents poll no less often than `POLL_EVERY`."""
     from mgpu_doctor.cluster.host_fleet import Fleet
     from mgpu_doctor.live.frame_source import ALL_OPTIONS
     from mgpu_doctor.live.host_jobs import HostJobs
     from mgpu_doctor.settings_files import settings
 
-    fleet = Fleet(*hosts.find())
+    fleet = Fleet(*hosts.find(), min(every, POLL_EVERY))
     return HostJobs(fleet, settings(), wanted or ALL_OPTIONS, patient=wanted is not None)
 
 

@@ -72,6 +72,8 @@ class Progress(NamedTuple):
     """The epoch of the training data loader, from 1."""
     epoch_left: float | None = None
     """Seconds until this epoch ends, if steps take as long as the newest ones."""
+    step: int | None = None
+    """The furthest step, where it was read after the ranks; else the diagnosis knows it."""
 
     @property
     def rate(self) -> float | None:

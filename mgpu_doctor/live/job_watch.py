@@ -9,7 +9,7 @@ is read. Only `diagnose` judges them: it reads all output."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,6 +35,8 @@ MOST_BYTES = 1 << 18
 """Bytes read per stream: a job prints far less between two polls."""
 MOST_SIGNS = 256
 Key = tuple[str, int | None, str]
+_Process = tuple[str, int | None, int | None]
+"""Host, pid and rank."""
 JUDGING = 0.002
 """Share of a core for diagnosing. It is repeated after `LONGEST_REST` in any case, and at once
 after an urgent change."""
@@ -51,6 +53,9 @@ MOST_RECORDS = 1 << 20
 """Records kept of all ranks together, 128 bytes each, twice while they are read again: all that a
 black box holds with 128 ranks, the newest 104 steps with 10,000. Of earlier steps the history is
 kept."""
+MOST_LEADERS = 16
+"""Ranks whose newest step is read for each frame: the furthest ones. Ranks of a job are at most
+some steps apart, so more would cost more and show the same."""
 LIVES = (State.RUNNING, State.WAITING)
 JUDGED = (State.HUNG.value, State.WAITING.value)
 
@@ -146,6 +151,9 @@ class Watch:
         self._listening = Pace(clock, cost)
         self._signs = ConsoleSigns(recording)
         self._seen: Seen | None = None
+        self._files: dict[_Process, Path] = {}
+        """Of each process and rank, the box."""
+        self._leaders: tuple[BoxReader, ...] = ()
         self._loaded: Case | None = None
         """The case as read, before the diagnosis removed what is over."""
         self._diagnosed_at = self._read_at = 0.0
@@ -157,7 +165,8 @@ class Watch:
         """Returns the job as it is now. `anew`: diagnose it in any case. Not `judging`: keep the
         last diagnosis if there is one, because some of the ranks are not up to date."""
         if self._seen is not None and not anew and not self._loading.due():
-            return self._aged(self._seen)
+            return self._advanced(self._aged(self._seen))
+        self._leaders = ()  # their readers may be closed
         self._loading.begin()
         self._read_at = now = self._clock()
         self._whole = anew or now - self._whole_at >= LONGEST_PAST
@@ -183,7 +192,29 @@ class Watch:
         seen = Seen.of(diagnosis, case, followed, case.observed, heated=self._heated)
         self._loading.end(without=spent)
         self._seen = self._aged(seen)
+        self._leaders = self._choose_leaders(case, diagnosis.servers)
         return self._seen
+
+    def _choose_leaders(self, case: Case, servers: Container[int | None]) -> tuple[BoxReader, ...]:
+        """The readers of the furthest ranks that run and train; of the first of equal ones."""
+        running = [
+            rank
+            for rank in case.ranks
+            if rank.state in LIVES and len(rank.steps) and rank.rank not in servers
+        ]
+        furthest = sorted(running, key=lambda rank: -(rank.last_step or 0))[:MOST_LEADERS]
+        paths = (self._files.get((rank.host, rank.pid, rank.rank)) for rank in furthest)
+        readers = (self._readers.get(path) for path in paths if path is not None)
+        return tuple(reader for reader in readers if reader is not None)
+
+    def _advanced(self, seen: Seen) -> Seen:
+        """The view with the furthest step of now: all else may be some seconds old."""
+        steps = [reader.newest_step() for reader in self._leaders]
+        newest = max((step for step in steps if step is not None), default=None)
+        known = seen.diagnosis.furthest_step
+        if newest is None or (known is not None and newest <= known):
+            return seen
+        return replace(seen, going=seen.going._replace(step=newest, idle=None))
 
     def _listen(self) -> float:
         """Searches the job's output; returns the seconds that it took. Not done for the first
@@ -197,7 +228,7 @@ class Watch:
     def close(self) -> None:
         for reader in self._readers.values():
             reader.close()
-        self._readers = {}
+        self._readers, self._leaders = {}, ()
 
     def _aged(self, seen: Seen) -> Seen:
         now = self._clock()
@@ -214,7 +245,10 @@ class Watch:
                 with reader:
                     return reader.poll(most=self._most_records)
             self._readers[file.path] = reader
-        return reader.poll(whole=self._whole, most=self._most_records)
+        box = reader.poll(whole=self._whole, most=self._most_records)
+        who = box.identity
+        self._files[who.host, who.pid, who.rank] = file.path
+        return box
 
     def _plan(self) -> None:
         """Divides records and descriptors among the boxes that there are now."""

@@ -198,6 +198,15 @@ class BoxReader:
             return False
         return (there.st_dev, there.st_ino) != self._file
 
+    def newest_step(self) -> int | None:
+        """Returns the number of the newest recorded step, read now at hardly any cost; None:
+        unknown. Changes nothing that `poll` returns."""
+        try:
+            record = self._steps.peek()
+        except OSError:
+            return None
+        return None if record is None else int(record["step"])
+
     def poll(self, *, whole: bool = True, most: int = MOST_RECORDS) -> Box:
         """Returns the box as it is now. Only what the header reports as new is read: polling a box
         that has hardly changed costs a few reads. If it need not be `whole`, the history stays as

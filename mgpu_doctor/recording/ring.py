@@ -77,6 +77,22 @@ class Ring:
             self._count(cursor)
         return new
 
+    def peek(self) -> np.void | None:
+        """Returns the newest record, which `poll` may not have read yet: two reads of a few bytes.
+        None: there is none, or it is damaged."""
+        cursor = word(read_at(self._fd, self._cursor_at, 8), 0)
+        if not self._capacity or not 0 < cursor < _MOST:
+            return None
+        size = self._dtype.itemsize
+        slot = (cursor - 1) % self._capacity
+        raw = read_at(self._fd, self._offset + slot * size, size)
+        records = whole(raw, self._dtype)
+        if not len(records) or int(records["seq"][0]) != cursor:
+            return None
+        if not len(sound(raw, self._dtype, np.arange(1))):
+            return None
+        return next(iter(self._clean(records)), None)
+
     def _skip(self, records: int) -> None:
         """Continues after the first `records` of the ring."""
         self.newest = self._counted = records

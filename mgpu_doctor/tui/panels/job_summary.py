@@ -43,7 +43,7 @@ class Part:
 def job_lines(frame: Frame, diagnosis: Diagnosis, width: int) -> list[Text]:
     """Returns the job's lines; the second only if a step was measured."""
     when = _when(diagnosis)
-    named = [*_command(diagnosis, width // 3), *_what(diagnosis)]
+    named = [*_command(diagnosis, width // 3), *_what(diagnosis), *_step(frame, diagnosis)]
     what = [ends(_fitted(named, width - when.cell_len - 2), when, width)]
     runs = diagnosis.case.job.outcome is Outcome.RUNNING
     how = _fitted([*_how(frame.going, runs=runs), *_together(diagnosis), *_probe(frame)], width - 1)
@@ -81,7 +81,12 @@ def _words(diagnosis: Diagnosis) -> Iterator[Part]:
     software = [_short(word) for word in (_framework(diagnosis), job.launcher) if word]
     if software:
         yield Part(Text(" under ".join(software), style=DIM), 5)
-    if (step := diagnosis.furthest_step) is not None:
+
+
+def _step(frame: Frame, diagnosis: Diagnosis) -> Iterator[Part]:
+    """Returns the furthest step, which is newer than the diagnosis where it was read later."""
+    step = diagnosis.furthest_step if frame.going.step is None else frame.going.step
+    if step is not None:
         yield Part(Text(f"step {step}"), 2)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from mgpu_probes.inprocess import layout
+from mgpu_probes.inprocess.blackbox import Writer
 
 from mgpu_doctor.analysis import measures
 from mgpu_doctor.case.job_snapshots import JobSnapshot
@@ -25,10 +29,11 @@ from mgpu_doctor.recording.box import Box, BoxReader
 from mgpu_doctor.recording.column_file import StoredTable
 from mgpu_doctor.recording.columns import Columns
 from mgpu_doctor.recording.home import runs
-from mgpu_doctor.recording.layout import END, INFO
+from mgpu_doctor.recording.layout import END, INFO, boxes
 from mgpu_doctor.recording.live_recordings import is_living, living
 from mgpu_doctor.rules.settings import Settings
 from tests.support import job_snapshots
+from tests.support.boxes import write_steps
 from tests.support.recordings import HEALTHY, SLOW_INPUT, STARTED, WAITING, recording
 from tests.support.synthetic import Fault, Synthetic, make_case, make_rank, records, synthetic_case
 
@@ -354,3 +359,36 @@ def test_heat_shows_the_slow_rank_and_when_it_began() -> None:
 def test_one_rank_has_no_heat_but_a_reason() -> None:
     made = make_heatmap(synthetic_case(Synthetic(ranks=1)))
     assert isinstance(made, str)
+
+
+def test_the_newest_step_is_shown_while_all_else_is_some_seconds_old() -> None:
+    folder = recording(runs() / "job", (), live=True)
+    place = boxes(folder, os.uname().nodename)
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(
+                closing(Writer.open(place, rank=rank, local_rank=rank, world_size=2))
+            )
+            for rank in range(2)
+        ]
+        for writer in writers:
+            writer.birth({"framework": "torch", "strategy": "ddp"})
+            writer.state(layout.RUNNING)
+            write_steps(writer, 100)
+        cost = Clock(0.0)
+
+        def dear() -> float:
+            cost.now += 1.0
+            return cost.now
+
+        watch = Watch(folder, Clock(), dear)
+        stack.callback(watch.close)
+        first = watch.poll()
+        assert (first.diagnosis.furthest_step, first.going.step) == (99, None)
+        write_steps(writers[1], 3, first=100)
+        second = watch.poll()
+        assert second.diagnosis is first.diagnosis
+        assert (second.diagnosis.furthest_step, second.going.step) == (99, 102)
+        assert second.going.step_seconds == first.going.step_seconds
+        assert watch.poll(anew=True).diagnosis.furthest_step == 102
+        assert watch.poll().going.step is None, "the ranks are as new"

@@ -576,3 +576,18 @@ def test_random_cuts_and_prefixes_do_no_harm(pristine: Path, prefix: bytes, size
 def test_noise_behind_a_right_beginning_does_no_harm(pristine: Path, tail: bytes) -> None:
     content = pristine.read_bytes()
     harmless(pristine, content[:208] + tail + content[208 + len(tail) : 8192])
+
+
+def test_the_newest_step_is_read_without_the_others(tmp_path: Path) -> None:
+    writer = Writer.open(tmp_path, rank=0, sizes=Sizes(steps=8))
+    with BoxReader(writer.path) as reader:
+        assert reader.newest_step() is None
+        write_steps(writer, 5)
+        assert reader.newest_step() == 4
+        write_steps(writer, 20, first=5)  # more than the ring holds
+        assert reader.newest_step() == 24
+        assert reader.poll().steps["step"].tolist() == list(range(17, 25))
+        newest = AT["steps"] + (25 - 1) % 8 * layout.STEP_SIZE
+        overwrite(Path(writer.path), newest + 20, b"\xff")
+        assert reader.newest_step() is None, "it is damaged"
+    writer.close()

@@ -44,6 +44,11 @@ def test_without_a_step_there_is_no_line_about_steps() -> None:
     assert len(header.header_lines(HEALTHY, 80, View())) == 4
 
 
+def test_a_step_that_is_newer_than_the_diagnosis_is_shown() -> None:
+    shown = header_text(replace(HEALTHY, going=GOING._replace(step=4711)), 100)
+    assert "step 4711" in shown
+
+
 def test_a_job_that_stands_or_diverges_says_so_first() -> None:
     stands = header_text(replace(HEALTHY, going=GOING._replace(idle=42.0)), 80)
     assert "no step for 42 s" in stands
