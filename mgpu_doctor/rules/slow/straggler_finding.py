@@ -232,6 +232,46 @@ def other_ranks(measures: Measures, straggler: Straggler) -> str:
     return format_ranks(rank for rank in compared_ranks(measures) if rank != straggler.rank)
 
 
+@dataclass(frozen=True, slots=True)
+class ForwardWork:
+    """What the phase `forward` holds, in words."""
+
+    what: str = "its forward pass"
+    caveat: str = ""
+    """What to add to a sentence about it."""
+    how: str = ""
+    """What to add to a fix: how to find out more. Begins with a space."""
+
+
+FORWARD_PASS = ForwardWork()
+UNSEEN_INPUT = ForwardWork(
+    "what it does between the start of forward and the start of backward",
+    ": the model, the loss, and whatever else happens before backward. No data loader was seen, so "
+    "a batch that the script fetches there is part of it",
+    ' `with mgpu_doctor.phase("input"):` around the lines that fetch a batch shows how long they '
+    "take.",
+)
+BARE_LOOP = ForwardWork(
+    "its forward pass, or what runs between steps,",
+    " (without a module, optimizer or loader, the start of forward is unknown)",
+    UNSEEN_INPUT.how,
+)
+
+
+def describe_forward(measures: Measures, rank: int) -> ForwardWork:
+    """What a rank's forward phase holds. In a bare loop only backward passes or collectives showed
+    where its steps are. Elsewhere a script may fetch its batches between forward and backward if no
+    hook saw it fetch them, and if a step has one forward and one backward pass, other than in a
+    pipeline."""
+    known = measures.rank(rank)
+    if known is None:
+        return FORWARD_PASS
+    if known.metadata.step_sign in ("backward", "collective"):
+        return BARE_LOOP
+    sees_input = known.metadata.loaders or (measures.input_shares or {}).get(rank)
+    return FORWARD_PASS if sees_input or measures.stages is not None else UNSEEN_INPUT
+
+
 NOTHING = 0.2
 """Share of the excess below which a cause is ruled out."""
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks.stack_sampling import Work
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
-from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Finding, Fix
 from mgpu_doctor.rules.advice import next_time, on_process
 from mgpu_doctor.rules.rule import Detector, Examine, Limits, Rule
@@ -17,7 +16,9 @@ from mgpu_doctor.rules.slow.straggler_finding import (
     FAMILIES,
     MEASURED,
     THRESHOLDS,
+    UNSEEN_INPUT,
     compared_ranks,
+    describe_forward,
     of_family,
     other_ranks,
     reference_of,
@@ -35,6 +36,7 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
         parts = {p: straggler.by_phase.get(p) or 0.0 for p in FAMILIES["compute"]}
         both = min(parts["forward"], parts["backward"]) >= 0.2 * straggler.excess
         phase = "forward and backward" if both else _biggest(straggler, "compute")
+        forward = describe_forward(measures, straggler.rank)
         how = (
             f"Look for work that only it does (`if rank == {straggler.rank}`, hooks, larger "
             "batches)."
@@ -52,27 +54,18 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 "load and temperature of this rank's device and host with the others', and its "
                 "batches (samples, sequence length)."
             )
-        elif phase == "forward" and _has_unseen_input(measures, straggler):
-            how += (
-                ' `with mgpu_doctor.phase("input"):` around the lines that fetch a batch shows '
-                "how long they take."
-            )
+        elif phase == "forward":
+            how += forward.how
         how += f"\n{_compare_stacks(measures, straggler)}"
         summary = f"Find out why the {phase} work of rank {straggler.rank} is slow"
         what = f"its {phase} pass" if phase != "transfer" else "its host-to-device transfer"
         cause = (
             f"The rank's own {phase} work is slower than {reference_of(measures, straggler).ranks}"
         )
-        if phase == "forward" and _has_bare_loop(measures.rank(straggler.rank)):
-            what = "its forward pass, or what runs between steps,"
-            cause += " (without a module, optimizer or loader, the start of forward is unknown)"
-        elif phase == "forward" and _has_unseen_input(measures, straggler):
-            what = "what it does between the start of forward and the start of backward"
-            summary = f"Find out what rank {straggler.rank} does until backward starts"
-            cause += (
-                ": the model, the loss, and whatever else happens before backward. No data loader "
-                "was seen, so a batch that the script fetches there is part of it"
-            )
+        if phase == "forward":
+            what, cause = forward.what, f"{cause}{forward.caveat}"
+            if forward is UNSEEN_INPUT:
+                summary = f"Find out what rank {straggler.rank} does until backward starts"
         yield straggler_finding(
             measures,
             straggler,
@@ -88,20 +81,6 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 )
             ],
         )
-
-
-def _has_unseen_input(measures: Measures, straggler: Straggler) -> bool:
-    """Whether the script may fetch its batches between forward and backward: no hook saw it fetch
-    them, and a step has one forward and one backward pass, other than in a pipeline."""
-    rank = measures.rank(straggler.rank)
-    if rank is None or measures.stages is not None:
-        return False
-    return not rank.metadata.loaders and not straggler.by_phase.get("input")
-
-
-def _has_bare_loop(rank: Rank | None) -> bool:
-    """Whether only backward passes or collectives showed where the rank's steps are."""
-    return rank is not None and rank.metadata.step_sign in ("backward", "collective")
 
 
 def _optimizer(measures: Measures, limits: Limits) -> Iterable[Finding]:

@@ -32,6 +32,7 @@ from mgpu_doctor.rules.slow.stall_finding import (
     when,
     without,
 )
+from mgpu_doctor.rules.slow.straggler_finding import describe_forward
 
 SHARED = 0.1
 """From this share of a rank's evaluation that the others spend evaluating too, all evaluate. A
@@ -182,10 +183,10 @@ MAY_HIT_ANY_RANK = (
     " Where all cores of a host are busy, any rank may stall like this: repeat the run on a quiet "
     "host."
 )
+FORWARD = "forward"
 DOES = {
     "input": "its batches arrive late (data loader, workers or storage)",
     "transfer": "its host-to-device copies take longer",
-    "forward": "its forward pass takes longer",
     "backward": "its backward pass takes longer",
     "optimizer": "its optimizer step takes longer",
     "other": "it spends time outside every phase (logging, metrics, saving by hand, or other "
@@ -194,7 +195,7 @@ DOES = {
 
 
 def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    for stalls in of_phases(measures, tuple(DOES), limits["cost"]):
+    for stalls in of_phases(measures, (FORWARD, *DOES), limits["cost"]):
         if (
             _is_extra_work(stalls)
             or _is_explained_by_straggler(measures, stalls)
@@ -219,7 +220,7 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
             title=f"{format_ranks(stalls.ranks).capitalize()} "
             f"{'stall' if several else 'stalls'}{turns} {when(measures, stalls)}, "
             f"{each_lasts(stalls)}",
-            cause=f"In {which}, {DOES[stalls.phase]}."
+            cause=f"In {which}, {_describe_phase(measures, stalls)}."
             f"{_why(stalls, ready, used_up)}"
             f"{MAY_HIT_ANY_RANK if by_host else ''}",
             severity=Severity.INFO if by_host else None,
@@ -230,6 +231,14 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 ),
             ),
         )
+
+
+def _describe_phase(measures: Measures, stalls: Stalls) -> str:
+    """What takes longer during the stalls, as a part of a sentence."""
+    if stalls.phase != FORWARD:
+        return DOES[stalls.phase]
+    forward = describe_forward(measures, stalls.ranks[0])
+    return f"{forward.what} takes longer{forward.caveat}"
 
 
 def _why(stalls: Stalls, ready: Queued | None, used_up: Surroundings | None) -> str:
@@ -303,13 +312,14 @@ def _find(measures: Measures, stalls: Stalls) -> Fix:
     first = measures.rank(stalls.ranks[0])
     command = "py-spy record --pid PID --duration 60 --idle"
     command = on_process(measures.case, first, command)
+    marks = describe_forward(measures, stalls.ranks[0]).how if stalls.phase == FORWARD else ""
     return Fix(
         "find-stall",
         f"Find what {format_ranks(stalls.ranks)} does {when(measures, stalls)}",
         f"Search the training loop for work that is not done in every step (`step % …`, `if rank "
         f"== {stalls.ranks[0]}`). {next_time(measures.case)}, record it: `{command} "
         "--format speedscope --output stalls.json` shows on a time line which lines run during a "
-        "stall.",
+        f"stall.{marks}",
     )
 
 

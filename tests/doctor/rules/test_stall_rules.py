@@ -18,7 +18,7 @@ from tests.support.hosts import ProcessLoad, on_host, sampled
 from tests.support.metadata import with_metadata
 from tests.support.per_step_jobs import case_of_seconds, healthy
 from tests.support.rule_limits import equal_counts_as
-from tests.support.synthetic import Fault, Synthetic, synthetic_case
+from tests.support.synthetic import BASE, Fault, Synthetic, synthetic_case
 
 STEPS = 160
 
@@ -70,6 +70,24 @@ def test_place_and_rank_decide_the_code(phase: str, rank: int, code: str) -> Non
     assert finding.cost.step_fraction is not None
     assert finding.cost.step_fraction > 0.3
     assert finding.cost.seconds_per_step == pytest.approx(0.3 / 20, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("birth", "says"),
+    [
+        ({"loaders": [{"workers": 0}]}, "its forward pass takes longer."),
+        ({}, "a batch that the script fetches there is part of it."),
+        ({"step_sign": "backward"}, "its forward pass, or what runs between steps, takes longer"),
+    ],
+)
+def test_a_batch_may_be_fetched_in_what_counts_as_forward(birth: dict[str, Any], says: str) -> None:
+    base = {phase: seconds for phase, seconds in BASE.items() if phase != "input"}
+    fault = Fault(1, "forward", milliseconds=300, start=10, every=20)
+    case = synthetic_case(Synthetic(steps=STEPS, base=base, faults=[fault], birth=birth))
+    (finding,) = diagnose_warnings(case)
+    assert finding.code == "straggler-transient"
+    assert says in finding.cause
+    assert ('mgpu_doctor.phase("input")' in finding.fixes[0].how) == ("loaders" not in birth)
 
 
 def test_stalls_that_began_late_say_when() -> None:
