@@ -181,6 +181,8 @@ def _efficiency(measures: Measures) -> Efficiency | str:
         return "the workers of a parameter server do not wait for each other"
     if measures.attribution is not None:
         return efficiency(measures.attribution)
+    if measures.structure.independent:
+        return "the ranks have no process group: none waits for another"
     why = measures.missing.get("attribution")
     return why.reason if why else "a single rank waits for no other rank"
 

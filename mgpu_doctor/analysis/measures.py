@@ -33,8 +33,8 @@ from mgpu_doctor.analysis.stacks.stack_sampling import (
     find_sampled_straggler,
     why_incomparable,
 )
-from mgpu_doctor.analysis.stalls.few_stalls import find_few_stalls
-from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls, find_stalls, find_stalls_alone
+from mgpu_doctor.analysis.stalls.few_stalls import find_newest_stalls
+from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
 from mgpu_doctor.analysis.steps.host_bound import find_bounds, run_ahead
 from mgpu_doctor.analysis.steps.phase_shares import (
@@ -55,6 +55,10 @@ from mgpu_doctor.analysis.steps.work_and_wait import (
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.stragglers.pipeline_stragglers import find_stragglers_by_stage
 from mgpu_doctor.analysis.stragglers.straggler_causes import Cause, explain
+from mgpu_doctor.analysis.structure.independent_ranks import (
+    find_blocked_alone,
+    find_stalls_of_each,
+)
 from mgpu_doctor.analysis.structure.job_structure import (
     Structure,
     is_flat,
@@ -73,9 +77,6 @@ from mgpu_doctor.case.rank_device import is_host_stamped
 
 LEAST_RECORDS = LEAST_STEPS // 2
 """A rank with fewer records (it died early) is left out, so that the others can be compared."""
-STALL_CELLS = 2_500_000
-"""Most (step, rank) cells searched for stalls, the newest: 250 steps of 10,000 ranks. More would
-take most of the memory of the whole analysis (benchmarks/detection.py)."""
 
 Need = Literal[
     "joined",
@@ -255,6 +256,8 @@ def _with_traces(seen: Measures) -> Measures:
 def _with_stacks(seen: Measures) -> Measures:
     """The measures with what stack snapshots show, if there are any."""
     snapshots = seen.case.job_snapshots
+    if seen.structure.independent:
+        return replace(seen, hang=find_blocked_alone(snapshots, seen.case.ranks))
     hang = analyse_hang(snapshots, list_positions(seen.case.ranks))
     reason = explain_inconclusive(hang)
     incomparable = why_incomparable(snapshots)
@@ -279,12 +282,13 @@ def _with_stacks(seen: Measures) -> Measures:
 def _with_structure(seen: Measures) -> Measures:
     """The measures with the structure of the job, and what else runs on its hosts."""
     case = seen.case
+    structure = structure_of(case.ranks)
     return replace(
         seen,
-        structure=structure_of(case.ranks),
+        structure=structure,
         surroundings=surroundings(case),
         possible_waits=estimate_waits(case),
-        replicas=compare(case.ranks),
+        replicas=Replicas() if structure.independent else compare(case.ranks),
     )
 
 
@@ -313,14 +317,17 @@ def _with_steps(seen: Measures) -> Measures:
     ranks = tuple(on_one_clock(rank) for rank in ranks)
     shares = phase_shares(ranks, INPUT)
     alone = replace(timed, coverage=coverage(ranks), input_shares=shares)
-    if len(ranks) < 2 and (case.job.world_size or 1) - len(serving) < 2:
-        return replace(
-            alone,
-            input_saved=max(shares.values()) if shares else None,
-            long_steps=long_steps_of(ranks[0] if is_host_stamped(first) else first),
-            stalls=find_stalls_alone(ranks[0]),
-        )
-    return _compared(alone, ranks)
+    is_single = len(ranks) < 2 and (case.job.world_size or 1) - len(serving) < 2
+    if not is_single and not seen.structure.independent:
+        return _compared(alone, ranks)
+    return replace(
+        alone,
+        input_saved=min(shares.values()) if shares else None,
+        long_steps=long_steps_of(ranks[0] if is_host_stamped(first) else first)
+        if is_single
+        else None,
+        stalls=find_stalls_of_each(ranks),
+    )
 
 
 def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
@@ -367,7 +374,7 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
             )
             for straggler in stragglers
         },
-        stalls=_newest_stalls(compared, ranks),
+        stalls=find_newest_stalls(joined, attribution, ranks, seen.surroundings),
         loads=find_loads(joined, attribution, ranks, stragglers, seen.structure),
         missing={**seen.missing, "stalls": ONE_IN_MANY} if joined.is_sampled else seen.missing,
     )
@@ -376,20 +383,6 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
 def _with_network(seen: Measures) -> Measures:
     divided = seen.attribution if seen.moving else None
     return replace(seen, network=measure_network(seen.case, seen.joined, divided))
-
-
-def _newest_stalls(seen: Measures, ranks: tuple[Rank, ...]) -> tuple[Stalls, ...] | None:
-    joined, attribution = seen.joined, seen.attribution
-    if joined is None or attribution is None or joined.is_sampled:
-        return None
-    count = len(joined.steps)
-    first = max(0, count - STALL_CELLS // len(joined.ranks))
-    if first:
-        joined, attribution = joined.between(first, count), attribution.between(first, count)
-    recurring = find_stalls(joined, attribution, ranks)
-    few = find_few_stalls(joined, attribution, ranks, seen.surroundings)
-    known = {step for stalls in recurring for step in stalls.steps}
-    return recurring if few is None or known & {*few.steps} else (few, *recurring)
 
 
 PARTS: Mapping[str, Callable[[Measures], Measures]] = {

@@ -216,7 +216,8 @@ class Diagnosis(Result, frozen=True, kw_only=True):
     def make_card(self) -> Card:
         """What the short views show."""
         job = self.job
-        size = "unknown size" if job.world_size is None else f"{job.world_size} ranks"
+        count = job.world_size or len(self.ranks)
+        size = f"{count} ranks" if count else "unknown size"
         about = [job.framework, job.strategy, size, job.outcome]
         rows = [
             (

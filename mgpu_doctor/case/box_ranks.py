@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
@@ -24,14 +25,16 @@ from mgpu_doctor.case.model import (
     State,
     Wait,
 )
-from mgpu_doctor.case.outcomes import by_rank, end_state, exit_status, living_state, without_rest
+from mgpu_doctor.case.outcomes import end_state, exit_status, living_state, without_rest
 from mgpu_doctor.case.process_metadata import ProcessMetadata, process_metadata
 from mgpu_doctor.case.this_machine import Here
 from mgpu_doctor.case.untrusted_json import number, text
 from mgpu_doctor.recording.box import Box
+from mgpu_doctor.recording.boxheader import Identity
 from mgpu_doctor.recording.device_position import NoPosition
 
 UNKNOWN_HOST = ""
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 Exits = Mapping[tuple[str, int], list[tuple[ProcessEnd, int | None]]]
@@ -101,7 +104,18 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         clock_offset=offset,
         took_leave=gone and left_at is not None,
         is_here=is_here and moment.here.is_of_its_owner(identity.pid),
+        process_started=_process_started(identity),
     )
+
+
+def _process_started(identity: Identity) -> float | None:
+    """When the process started, in seconds since the epoch. Ticks are counted since boot, as the
+    monotonic clock is, which stops while the machine is suspended: then the process seems younger
+    than it is."""
+    if identity.start_ticks is None:
+        return None
+    age = identity.monotonic_ns / 1e9 - identity.start_ticks / _TICKS
+    return identity.realtime_ns / 1e9 - max(0.0, age)
 
 
 def _metadata(box: Box) -> ProcessMetadata:
@@ -112,64 +126,6 @@ def _metadata(box: Box) -> ProcessMetadata:
         return metadata
     beside = f"{box.path.removesuffix(BOX_SUFFIX)}.sock"
     return msgspec.structs.replace(metadata, worker_socket=beside)
-
-
-def last_attempt(ranks: list[Rank]) -> tuple[list[Rank], list[Rank]]:
-    """Splits into the ranks of the last attempt and those that were replaced by a later one."""
-    ranks = _number_attempts_alike(ranks)
-    newest = max(ranks, key=lambda rank: (rank.attempt, rank.started or 0.0), default=None)
-    current: dict[object, Rank] = {}
-    earlier: list[Rank] = []
-    for rank in sorted(ranks, key=lambda rank: rank.started or 0.0):
-        other_world = newest is not None and rank.world_size != newest.world_size
-        if newest is not None and (rank.attempt != newest.attempt or other_world):
-            earlier.append(rank)
-            continue
-        key: object = (rank.host, rank.pid) if rank.rank is None else rank.rank
-        if key in current:
-            earlier.append(current[key])
-        current[key] = rank
-    return sorted(current.values(), key=by_rank), sorted(earlier, key=by_rank)
-
-
-def _number_attempts_alike(ranks: list[Rank]) -> list[Rank]:
-    """The ranks, with attempts numbered as on the host that has seen most of them.
-
-    Each launcher of torchrun counts for itself: that of a host which joined later, in place of one
-    that was lost, begins at 0, and one whose own ranks did not fail does not count a restart. All
-    ranks of an attempt start at about the same time."""
-    by_host: dict[str, list[Rank]] = {}
-    for rank in sorted(ranks, key=lambda rank: rank.started or 0.0):
-        by_host.setdefault(rank.host, []).append(rank)
-    if len(by_host) < 2:
-        return ranks
-    starts = {host: _split_attempts(own) for host, own in by_host.items()}
-    most = max(starts.values(), key=lambda attempts: (len(attempts), attempts[-1][0].attempt))
-    if len(most) < 2:
-        return ranks
-    begun = {number: _began(attempt) for number, attempt in enumerate(most, most[0][0].attempt)}
-    return [
-        replace(rank, attempt=min(begun, key=lambda number: abs(begun[number] - _began(attempt))))
-        for attempts in starts.values()
-        for attempt in attempts
-        for rank in attempt
-    ]
-
-
-def _split_attempts(ranks: list[Rank]) -> list[list[Rank]]:
-    """The ranks of a host, oldest first, by attempt."""
-    attempts: list[list[Rank]] = []
-    for rank in ranks:
-        last = attempts[-1] if attempts else []
-        again = rank.rank is not None and any(one.rank == rank.rank for one in last)
-        if not last or again or last[0].attempt != rank.attempt:
-            attempts.append([])
-        attempts[-1].append(rank)
-    return attempts
-
-
-def _began(attempt: list[Rank]) -> float:
-    return attempt[0].started or 0.0
 
 
 def position_of(box: Box, until: float | None = None) -> DevicePosition | NoPosition:
@@ -189,15 +145,6 @@ def position_of(box: Box, until: float | None = None) -> DevicePosition | NoPosi
         since=found.since_ns / 1e9 + offset,
         seen=seen,
     )
-
-
-def last_sign_of_life(rank: Rank) -> float | None:
-    """The latest moment at which the rank is known to have run, by its own record."""
-    signs = [rank.started, rank.now.since if rank.now else None]
-    if len(rank.steps):
-        signs.append(float(rank.steps["end_ns"][-1]) / 1e9 + rank.clock_offset)
-    signs.extend(event.at for event in rank.events[-1:])
-    return max((sign for sign in signs if sign is not None), default=None)
 
 
 def _seen_exit(box: Box, moment: Moment) -> ProcessEnd | None:

@@ -15,6 +15,7 @@ import msgspec
 from mgpu_probes.outside.jobs.launchers import find_launcher
 from msgspec import Meta
 
+from mgpu_doctor.case.attempts import are_independent
 from mgpu_doctor.case.lenient_json import Moment, reader
 from mgpu_doctor.case.model import AskedHost, Job, JobEnd, Outcome, Rank, Unexamined
 from mgpu_doctor.case.outcomes import outcome_of
@@ -65,7 +66,7 @@ def job_of(
     *,
     end: JobEnd,
     ranks: list[Rank],
-    earlier: list[Rank],
+    earlier: Sequence[Rank],
     launcher_alive: bool | None,
 ) -> Job:
     """The job. `launcher_alive`: whether its first process runs; None: unknown on this machine."""
@@ -81,7 +82,9 @@ def job_of(
         framework=_most_common(rank.metadata.framework for rank in ranks),
         strategy=_strategy(ranks),
         launcher=_launcher(ranks, command),
-        world_size=next(iter(_counted(rank.world_size for rank in ranks)), None),
+        world_size=None
+        if are_independent(ranks)
+        else next(iter(_counted(rank.world_size for rank in ranks)), None),
         hosts=tuple(sorted(host for host in hosts if host)),
         started=moment(info.get("started")) or min(begun, default=None),
         ended=end.at if end.over or outcome is Outcome.RUNNING else max(ended, default=None),

@@ -199,6 +199,9 @@ class Rank:
     """How far its device got while the host was blocked, or why that is unknown."""
     pids_above: int = 0
     """What is added to pids of its host in stack snapshots, which may be of several hosts."""
+    process_started: float | None = None
+    """When its process started, by the kernel; `started` is when it began to train or to join a
+    group."""
 
     @property
     def stack_pid(self) -> int | None:

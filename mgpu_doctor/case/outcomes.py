@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from mgpu_probes.inprocess.layout import OTHER
 
+from mgpu_doctor.case.attempts import are_independent, by_rank
 from mgpu_doctor.case.model import (
     Error,
     JobEnd,
@@ -53,6 +54,9 @@ def _finished(end: JobEnd, ranks: list[Rank]) -> Outcome:
     if end.asked is not None or _all_by_one_signal(end, ranks):
         return Outcome.KILLED
     fallen = [rank for rank in ranks if rank.signal or rank.exit_code or rank.error]
+    if end.exit_code == 0 and are_independent(ranks):
+        failed = any(rank.signal != signal.SIGTERM for rank in fallen)  # else their program's own
+        return Outcome.FAILED if failed else Outcome.COMPLETED
     if end.exit_code != 0 or (fallen and not _went_on(fallen, ranks)):
         return Outcome.FAILED
     return Outcome.COMPLETED
@@ -205,10 +209,6 @@ def _missing(number_: int, like: Rank) -> Rank:
         attempt=like.attempt,
         state=State.MISSING,
     )
-
-
-def by_rank(rank: Rank) -> tuple[bool, int, float]:
-    return (rank.rank is None, rank.rank or 0, rank.started or 0.0)
 
 
 def without_rest(steps: Records) -> Records:

@@ -15,6 +15,7 @@ from mgpu_probes.outside.untrusted_files import entries_below, within_budget
 from msgspec import Meta
 
 from mgpu_doctor.case import box_files, box_ranks, captured_console, outcomes, untrusted_json
+from mgpu_doctor.case.attempts import last_sign_of_life, list_beside, split_attempts
 from mgpu_doctor.case.device_samples import DeviceReader
 from mgpu_doctor.case.ending_gaps import read_endings, unread_log
 from mgpu_doctor.case.ending_records import Ending
@@ -104,8 +105,10 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
         until=until,
         over_on=parts.over,
     )
-    loaded = [rank for box in boxes if (rank := box_ranks.rank_of(box, moment)) is not None]
-    current, earlier = box_ranks.last_attempt(loaded)
+    attempts = split_attempts(
+        [rank for box in boxes if (rank := box_ranks.rank_of(box, moment)) is not None]
+    )
+    current = list(attempts.last)
     streams: dict[str, list[str]] = {}
     for root, of_root in by_root.items() if until is None or end.over else ():
         streams |= captured_console.read_streams(root, hosts=of_root, unexamined=unexamined)
@@ -121,10 +124,10 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
         info,
         end=end,
         ranks=current,
-        earlier=earlier,
+        earlier=attempts.earlier,
         launcher_alive=launcher_alive(own[path], end, until),
     )
-    unexamined += later
+    unexamined += (*later, *list_beside(attempts))
     device_samples = [
         sample
         for host in hosts  # each with its own reader: a line may refer to earlier ones
@@ -160,7 +163,7 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
         job=job,
         observed=_observed(job.outcome, end, current, until),
         ranks=tuple(current),
-        earlier=tuple(earlier),
+        earlier=attempts.earlier,
         ends=tuple(
             end_
             for ends in moment.exits.values()
@@ -288,7 +291,7 @@ def _find_last_record(
     host: str, ranks: Iterable[Rank], samples: Iterable[HostSample]
 ) -> float | None:
     """When anything of a host was last recorded."""
-    signs = [box_ranks.last_sign_of_life(rank) for rank in ranks if rank.host == host]
+    signs = [last_sign_of_life(rank) for rank in ranks if rank.host == host]
     signs += [sample.at for sample in samples if sample.host == host]
     return max((sign for sign in signs if sign is not None), default=None)
 
@@ -350,7 +353,7 @@ def _observed(outcome: Outcome, end: JobEnd, current: list[Rank], until: float |
         return until
     if outcome is Outcome.RUNNING:
         return time.time()
-    signs = [end.at, *(rank.ended for rank in current), *map(box_ranks.last_sign_of_life, current)]
+    signs = [end.at, *(rank.ended for rank in current), *map(last_sign_of_life, current)]
     return max((sign for sign in signs if sign is not None), default=time.time())
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from mgpu_doctor.case.attempts import are_independent
 from mgpu_doctor.case.device_times import on_one_clock, untimed
 from mgpu_doctor.case.model import Case, Rank
 
@@ -44,6 +45,8 @@ def make_heatmap(case: Case, stages: Sequence[Sequence[int]] = ()) -> Heatmap | 
         lonely = len(case.ranks) == 1 and case.job.world_size in (None, 1)
         known = "this job has one" if lonely else f"{TOO_FEW[stepped]} has ended a step so far"
         return f"it compares ranks, and {known}"
+    if are_independent(case.ranks):
+        return "it compares ranks, and these have no process group: none waits for another"
     if untimed(case.ranks, LEAST_TIMED):
         return "it compares own work, and host clocks do not measure work on devices"
     recent = tuple(_newest(rank) for rank in case.ranks)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
+from mgpu_doctor.case.attempts import are_independent
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_metadata import UNKNOWN, ProcessMetadata
 from mgpu_doctor.findings import Diagnosis
@@ -69,6 +70,8 @@ def _framework(name: str | None, metadata: ProcessMetadata) -> str:
 
 def _ranks(case: Case) -> str | None:
     world, rank_count = case.job.world_size, len(case.ranks)
+    if are_independent(case.ranks):
+        return f"{rank_count}, independent (no process group)"
     if world is None:
         return str(rank_count) if rank_count else None
     return (

@@ -8,6 +8,7 @@ from enum import Enum
 
 from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
+from mgpu_doctor.case.attempts import are_independent
 from mgpu_doctor.case.model import Gap, Job, Outcome, State
 from mgpu_doctor.case.placeholders import MACHINE
 from mgpu_doctor.findings import Cost, Culprit, Diagnosis, Finding, Fix, Predicted, Severity
@@ -238,11 +239,7 @@ def job_line(diagnosis: Diagnosis) -> str:
         where = f" on {text.line(job.hosts[0])}" if len(job.hosts) == 1 else ""
         if len(job.hosts) > 1:
             where = f" on {len(job.hosts)} hosts"
-        world, rank_count = job.world_size, len(diagnosis.ranks)
-        counted = format_count(rank_count, "rank")
-        if world and rank_count < world:
-            counted = f"{rank_count} of {world} ranks"
-        parts.append(counted + where)
+        parts.append(count_ranks(diagnosis) + where)
     step_count = _steps(diagnosis)
     if step_count:
         steps = format_count(step_count, "step")
@@ -252,6 +249,14 @@ def job_line(diagnosis: Diagnosis) -> str:
     if job.outcome is not Outcome.UNKNOWN or diagnosis.case.subject.kind != "trace":
         parts.append(outcome(diagnosis).removeprefix("is ").removeprefix("was "))
     return "; ".join(parts)
+
+
+def count_ranks(diagnosis: Diagnosis) -> str:
+    """`4 ranks`, `3 of 4 ranks`; `2 independent ranks` if they have no process group."""
+    world, count = diagnosis.case.job.world_size, len(diagnosis.ranks)
+    if are_independent(diagnosis.case.ranks):
+        return f"{count} independent ranks"
+    return f"{count} of {world} ranks" if world and count < world else format_count(count, "rank")
 
 
 def name_culprits(finding: Finding, *, limit: int = 6) -> str:

@@ -20,6 +20,7 @@ from mgpu_doctor.analysis.postmortem.rank_failures import (
     place,
 )
 from mgpu_doctor.analysis.postmortem.secondary_failures import is_secondary_failure
+from mgpu_doctor.case.attempts import are_independent
 from mgpu_doctor.case.model import Case, State
 
 TOGETHER = 1.0
@@ -61,7 +62,9 @@ def find_unordered_failures(
 
 
 def list_victims(case: Case, culprits: Iterable[RankFailure]) -> tuple[int, ...]:
-    """Ranks that ended or wait because of the culprits."""
+    """Ranks that ended or wait because of the culprits; none if the ranks are independent."""
+    if are_independent(case.ranks):
+        return ()
     guilty = {failure.rank for failure in culprits}
     return tuple(
         sorted(

@@ -34,6 +34,8 @@ from mgpu_doctor.analysis.postmortem.unmet_wait import (
     find_split_wait,
     find_unmet_wait,
 )
+from mgpu_doctor.analysis.structure.independent_ranks import find_later_failures
+from mgpu_doctor.case.attempts import are_independent
 from mgpu_doctor.case.model import AskedHost, Case, Outcome, ProcessEnd, Rank
 
 
@@ -48,6 +50,8 @@ class PostMortem:
     culprits: tuple[RankFailure, ...] = ()
     """`first`, if the job failed because of them. Empty if the job completed or was asked to end,
     if surviving ranks still wait (a hang), or if it is not yet known how a rank ended."""
+    others: tuple[tuple[RankFailure, ...], ...] = ()
+    """If the ranks are independent: their further failures, by event."""
     unordered: tuple[RankFailure, ...] = ()
     """Failures of different kinds, if it is unknown which was first."""
     out_of_memory: tuple[RankFailure, ...] = ()
@@ -85,7 +89,8 @@ def examine_failures(case: Case, *, shows_waiting: bool, is_flat: bool) -> PostM
     ranks wait for, which says more than any time-out in the console."""
     failures = find_rank_failures(case)
     first = tuple(with_memory(failure, case) for failure in find_first_failures(failures, case))
-    stall = find_dead_rank_stall(first, case)
+    independent = are_independent(case.ranks)
+    stall = None if independent else find_dead_rank_stall(first, case)
     unmet_wait = None if shows_waiting else find_unmet_wait(failures, case)
     split_wait = None if shows_waiting else find_split_wait(failures, case)
     shows_waiting = shows_waiting or unmet_wait is not None or split_wait is not None
@@ -94,6 +99,10 @@ def examine_failures(case: Case, *, shows_waiting: bool, is_flat: bool) -> PostM
         failures=failures,
         first=first,
         culprits=culprits,
+        others=tuple(
+            tuple(with_memory(failure, case) for failure in event)
+            for event in (find_later_failures(failures, culprits, case) if independent else ())
+        ),
         unordered=find_unordered_failures(failures, case),
         out_of_memory=tuple(
             failure for failure in culprits or _killed_at_once(first, case) if failure.memory
@@ -101,7 +110,7 @@ def examine_failures(case: Case, *, shows_waiting: bool, is_flat: bool) -> PostM
         stall=stall,
         unmet_wait=unmet_wait,
         split_wait=split_wait,
-        early_exits=find_early_exits(failures, case),
+        early_exits=() if independent else find_early_exits(failures, case),
         absent=find_absent_ranks(first, case),
         unjoined_hosts=find_unjoined_hosts(first, case),
         killed_helper=find_killed_helper(failures, first, case),

@@ -1,4 +1,5 @@
-"""Stalls that are too few to recur for certain, and so long that they take much of the time. Pure.
+"""The newest stalls of a job: those that recur, and those that are too few to recur for certain,
+and so long that they take much of the time. Pure.
 
 One evaluation of a minute on one rank is a tenth of ten minutes. One or two stalls prove no
 pattern, so only those count that are the rank's own: it saved or evaluated, its thread computed, or
@@ -15,7 +16,7 @@ from mgpu_probes.inprocess.layout import CHECKPOINT, COMMUNICATION, EVALUATION, 
 
 from mgpu_doctor.analysis.cost.what_if import saved_if_removed
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings
-from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
+from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls, find_stalls
 from mgpu_doctor.analysis.stalls.recompilation import without_compiling
 from mgpu_doctor.analysis.statistics.medians import column_blocks
 from mgpu_doctor.analysis.steps.step_alignment import Joined
@@ -37,6 +38,30 @@ COMPUTED = 0.8
 ALONE = 0.8
 """Share of a stall in which its rank worked and every other rank waited, and which what the rank
 did must explain."""
+
+MOST_CELLS = 2_500_000
+"""Most (step, rank) cells searched for stalls, the newest: 250 steps of 10,000 ranks. More would
+take most of the memory of the whole analysis (benchmarks/detection.py)."""
+
+
+def find_newest_stalls(
+    joined: Joined,
+    attribution: Attribution,
+    ranks: Sequence[Rank],
+    surroundings: Mapping[int, Surroundings],
+) -> tuple[Stalls, ...] | None:
+    """Recurring stalls of the newest steps, and few ones in other steps. None: only some of the
+    steps were timed."""
+    if joined.is_sampled:
+        return None
+    count = len(joined.steps)
+    first = max(0, count - MOST_CELLS // len(joined.ranks))
+    if first:
+        joined, attribution = joined.between(first, count), attribution.between(first, count)
+    recurring = find_stalls(joined, attribution, ranks)
+    few = find_few_stalls(joined, attribution, ranks, surroundings)
+    known = {step for stalls in recurring for step in stalls.steps}
+    return recurring if few is None or known & {*few.steps} else (few, *recurring)
 
 
 def find_few_stalls(

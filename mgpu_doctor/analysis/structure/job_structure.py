@@ -16,6 +16,7 @@ from math import inf
 import numpy as np
 from mgpu_probes.inprocess.layout import NO_OPTIMIZER
 
+from mgpu_doctor.case.attempts import are_independent
 from mgpu_doctor.case.device_times import timed
 from mgpu_doctor.case.model import Rank
 
@@ -43,10 +44,13 @@ class Structure:
     parameters: Mapping[int, int] = field(default_factory=dict)
     """Rank -> parameters that its optimizers update; ranks whose number is unknown are left out."""
 
+    independent: bool = False
+    """The ranks have no process group, so none waits for another or is compared with one."""
+
     @property
     def alike(self) -> bool:
-        """Whether all ranks do the same work."""
-        return len(set(self.roles.values())) < 2
+        """Whether all ranks do the same work, as far as they can be compared."""
+        return len(set(self.roles.values())) < 2 and not self.independent
 
     @property
     def stages(self) -> tuple[tuple[int, ...], ...]:
@@ -66,6 +70,8 @@ def structure_of(ranks: Sequence[Rank]) -> Structure:
     each other. Where not every rank has such a place, all count as alike: a message now and then is
     no pipeline, nor is one in a single direction (ring attention, a parameter server).
     """
+    if are_independent(ranks):
+        return Structure(independent=True)
     roles = _known_stages(ranks) or _placed(ranks)
     if not roles:
         return Structure()

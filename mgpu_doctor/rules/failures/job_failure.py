@@ -44,8 +44,9 @@ def _examine(code: str) -> Callable[[Measures, Limits], Iterable[Finding]]:
 def _find(code: str, measures: Measures) -> Iterable[Finding]:
     case = measures.case
     if culprits := measures.postmortem.culprits:
-        if CODES[culprits[0].kind] == code:
-            yield _finding(code, culprits, case)
+        for event in (culprits, *measures.postmortem.others):
+            if CODES[event[0].kind] == code:
+                yield _finding(code, event, case)
     elif (
         case.job.outcome is Outcome.FAILED
         and not measures.postmortem.first
@@ -89,7 +90,8 @@ _FIRST = (
     "the earliest is named, even if the launcher calls another one the root cause. torchrun lists "
     "the processes to which it sends a signal: a rank that another sender ended is named. If all "
     "failed ranks lost their connection and one had exited with code 0 before, that one exited too "
-    "early. A job that was asked to end has no culprit."
+    "early. A job that was asked to end has no culprit. Of ranks without a process group, each "
+    "that failed is reported."
 )
 _CONFIDENCE = (
     "Confidence by source: the rank's own record 0.99, its exit status 0.97, the console alone "

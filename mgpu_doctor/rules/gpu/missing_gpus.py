@@ -88,6 +88,8 @@ def _wrong(listed: tuple[str, ...], gpus: Iterable[Gpu]) -> tuple[int, str, str]
 def _together(measures: Measures) -> Iterable[Finding]:
     """Several ranks on one device while devices that they could use are idle. Equally many ranks on
     every device look intentional."""
+    if measures.structure.independent:
+        return  # they may share a model in the memory of one GPU
     used = [gpu for gpu in measures.watched.gpus if gpu.ranks]
     counts = Counter(len(gpu.ranks) for gpu in used)
     idle = [gpu for gpu in measures.watched.gpus if not gpu.ranks and _idle(gpu)]

@@ -179,7 +179,8 @@ RULES: tuple[Rule, ...] = (
         "ranks; if it is blocked anywhere else, the others wait for it. The innermost frames, the "
         "system call and the GIL show what it is doing. A stopped rank is reported from the first "
         "snapshot on. If all ranks wait at the same place, no one is blamed. torch's flight "
-        "recorder also shows it: ranks that never called a collective in which the others wait.",
+        "recorder also shows it: ranks that never called a collective in which the others wait. Of "
+        "ranks without a process group, each that cannot continue by itself is reported.",
         thresholds=f"Every process of the job must be blocked for {LEAST_BLOCKED:g} s; a rank that "
         f"polls and sleeps may use {format_share(NAPS)} of a core if the ranks that wait for it "
         f"use none, for {LONG_WAIT:g} s unless it sleeps at one line. A rank that cannot continue "

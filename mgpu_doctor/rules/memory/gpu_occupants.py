@@ -106,6 +106,8 @@ def _find_pileups(measures: Measures, lasting: float) -> Iterable[_Pileup]:
     single = {rank.rank: rank for rank in case.ranks if not _holds_several(rank)}
     if case.job.framework != "torch" or len(single) < len(case.ranks):
         return
+    if measures.structure.independent:
+        return  # they may share a model in the memory of one GPU
     if len(measures.watched.gpus) < 2:
         return
     for gpu in measures.watched.gpus:

@@ -30,6 +30,7 @@ FULL = 2
 def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for stalls in of_phases(measures, ("gc",), limits["cost"]):
         several = measures.joined is not None
+        where = format_ranks(stalls.ranks) if len(measures.case.ranks) > 1 else "the training"
         if not several:
             waits = "the training waits each time"
         elif len(stalls.ranks) > 1:
@@ -40,8 +41,7 @@ def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
             measures,
             stalls,
             code="gc-pauses",
-            title=f"Python's garbage collector stops "
-            f"{format_ranks(stalls.ranks) if several else 'the training'} "
+            title=f"Python's garbage collector stops {where} "
             f"{when(measures, stalls)}, for {format_seconds(stalls.seconds)} each time",
             cause=f"The collector scans all objects in the process (data sets of Python objects, "
             f"caches, the modules themselves); {waits}.{_generations(measures)}",
@@ -113,7 +113,9 @@ def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
                     ),
                 )
             )
-        who = f" on {format_ranks(stalls.ranks)}" if alone else " on all ranks" if count > 1 else ""
+        independent = measures.structure.independent
+        who = f" on {format_ranks(stalls.ranks)}" if alone or independent else ""
+        who = " on all ranks" if not who and count > 1 else who
         waits = "; the other ranks wait for it in their next collective" if alone else ""
         yield finding(
             measures,

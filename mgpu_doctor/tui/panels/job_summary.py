@@ -23,7 +23,7 @@ from mgpu_doctor.formatting import (
 from mgpu_doctor.live.frame import Frame, Progress
 from mgpu_doctor.report import text
 from mgpu_doctor.report.command_names import shorten_commands
-from mgpu_doctor.report.verdict import MARKS, STYLES, outcome, verdict
+from mgpu_doctor.report.verdict import MARKS, STYLES, count_ranks, outcome, verdict
 from mgpu_doctor.tui.filter.matching import kept
 from mgpu_doctor.tui.panels.table_cells import DIM, Column, ends, fitting
 
@@ -71,9 +71,7 @@ def _words(diagnosis: Diagnosis) -> Iterator[Part]:
     if named := describe_strategy(diagnosis):
         yield Part(Text(named, style="bold"), 3)
     if seen:
-        world = job.world_size
-        many = f"{seen} of {world} ranks" if world and seen < world else format_count(seen, "rank")
-        yield Part(Text(many))
+        yield Part(Text(count_ranks(diagnosis)))
     if len(job.hosts) > 1:
         yield Part(Text(f"{len(job.hosts)} hosts", style=DIM), 6)
     elif job.hosts:

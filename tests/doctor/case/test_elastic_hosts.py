@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from mgpu_doctor.case.box_ranks import last_attempt
+from mgpu_doctor.case.attempts import split_attempts
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.recording.box import STEP_DTYPE
 from tests.support.synthetic import make_rank
@@ -17,16 +19,16 @@ Known = list[tuple[int | None, str, int]]
 def split(*started: Start) -> tuple[Known, Known]:
     """Rank, host and attempt of the ranks of the last attempt, and of the earlier ones."""
     steps = np.zeros(0, dtype=STEP_DTYPE)
-    current, earlier = last_attempt(
+    attempts = split_attempts(
         [
             make_rank(number, steps, host=host, attempt=attempt, started=at, pid=int(at))
             for number, host, attempt, at in started
         ]
     )
-    return list_known(current), list_known(earlier)
+    return list_known(attempts.last), list_known(attempts.earlier)
 
 
-def list_known(ranks: list[Rank]) -> Known:
+def list_known(ranks: Sequence[Rank]) -> Known:
     return [(one.rank, one.host, one.attempt) for one in ranks]
 
 
