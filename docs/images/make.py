@@ -9,6 +9,7 @@ job on CPUs.
 from __future__ import annotations
 
 import asyncio
+import os
 import tarfile
 import tempfile
 from dataclasses import replace
@@ -84,5 +85,6 @@ async def draw_all(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    os.environ["COLORTERM"] = "truecolor"  # whatever the terminal of this command has
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(draw_all(Path(folder)))

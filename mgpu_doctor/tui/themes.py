@@ -18,6 +18,8 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES
 
+from mgpu_doctor.tui.sixteen_colours import STANDARD, SixteenColours
+
 _NATIVE = BUILTIN_THEMES["ansi-dark"]
 MONOCHROME = replace(
     _NATIVE,
@@ -96,8 +98,12 @@ class ThemedApp(App[None]):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Returns the filters of every drawn line, applied last."""
+        if self.theme == MONOCHROME.name:
+            return [NO_COLOUR]
         filters = super().get_line_filters()
-        return [NO_COLOUR] if self.theme == MONOCHROME.name else filters
+        if self.console.color_system != STANDARD:
+            return filters
+        return [*filters, SixteenColours(dark=self.current_theme.dark)]
 
     def action_next_theme(self) -> None:
         """Switches to the next theme; from an unknown one, to the first."""

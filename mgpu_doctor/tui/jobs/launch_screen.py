@@ -241,6 +241,7 @@ class LaunchScreen(ModalScreen[Started | None]):
     LaunchScreen > Vertical { background: $surface; border: round $accent; padding: 0 1; }
     LaunchScreen VerticalScroll { height: 1fr; }
     LaunchScreen #trainer { width: 40; }
+    LaunchScreen Select:focus #label { text-style: bold underline; }
     LaunchScreen #summary { height: 1; color: $text-muted; }
     LaunchScreen #options, LaunchScreen #rest { height: auto; }
     LaunchScreen #rest { display: none; }

@@ -50,3 +50,9 @@ def _draw_if_full(screen: Compositor, full: bool = False, **options: Any) -> obj
 @pytest.fixture(autouse=True)
 def _draw_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Compositor, "render_update", _draw_if_full)
+
+
+@pytest.fixture(autouse=True)
+def _colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All colours, whatever the terminal of the tests has."""
+    monkeypatch.setattr("textual.constants.COLOR_SYSTEM", "truecolor")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,29 @@ async def test_a_fault_where_there_is_none_goes_to_the_choice_of_the_first() -> 
         await until(pilot, lambda: "choose one to inject" in screen_text(app), "the choice")
         await pilot.press("escape")
         await until(pilot, lambda: app.focused is not None and app.focused.id == "kind", "the rest")
+
+
+async def test_the_focus_of_a_choice_shows_without_colour() -> None:
+    """That of an input shows by its cursor."""
+    app = ScreenApp(LaunchScreen(Starter()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await begun(app, pilot)
+        for selector, shown in (
+            ("#trainer", "torch-ddp"),
+            ("#kind", "no fault: choose one to inject"),
+        ):
+            app.screen.query(selector).first().focus()
+            await until(pilot, partial(_bold_is, app, shown), shown)
+
+
+def _bold_is(app: ScreenApp, words: str) -> bool:
+    """Whether these words alone are bold above the command, which always is."""
+    return {
+        segment.text.strip()
+        for strip in app.screen._compositor.render_strips()[:-3]
+        for segment in strip
+        if segment.style and segment.style.bold
+    } == {words}
 
 
 async def test_faults_are_built_from_their_keys() -> None:
