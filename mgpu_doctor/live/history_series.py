@@ -1,4 +1,5 @@
-"""Time series of one measure, and their values per column of a graph. Pure.
+"""Time series of some measures, and their means per column of a graph. Pure, and without NumPy:
+importing it takes a quarter of the idle screen's memory.
 
 Memory is bounded: new samples are kept unchanged, older ones are merged into buckets of some
 seconds with minimum, mean and maximum. Two samples are merged only if none was missed between them
@@ -8,14 +9,13 @@ sometimes, the history is shorter, but never invented."""
 from __future__ import annotations
 
 import math
+from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
-
-Floats = npt.NDArray[np.float64]
+from operator import mul
+from typing import NamedTuple
 
 FUZZ = 1e-6
 """Share of a column below which a time is rounding error; about 0.2 µs for seconds since the
@@ -23,7 +23,7 @@ epoch."""
 INSTANT = 1e-3
 """Share of a column that a value without duration counts for."""
 ROWS = 64
-"""Samples per block. A full block never changes, so views share it."""
+"""Samples per block. A full block never changes, so traces share it."""
 BLOCKS = 8
 """Full blocks per level: 512 samples."""
 WIDTHS = (8.0, 64.0)
@@ -36,120 +36,29 @@ REMEMBERED = 9
 LONGEST = 60.0
 """Longest spacing in seconds without a gap while the usual one is unknown (between the first two
 samples)."""
-MOST = float(np.finfo(np.float32).max)
-
-Times = npt.NDArray[np.float64]
-Values = npt.NDArray[np.float32]
+MOST = (2.0 - 2.0**-23) * 2.0**127
+"""The largest number of four bytes, as values are kept."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Spans:
-    """Measured spans, oldest first, without overlap. The time between two spans was not measured.
+class Row(NamedTuple):
+    """What was measured from `start` to `end`: seconds since the epoch. `values`: the least of each
+    measure, then the mean of each, then the most of each; NaN: unknown."""
 
-    `start`, `end`: seconds since the epoch; `low`, `mean`, `high` of what was measured there."""
-
-    start: Floats
-    end: Floats
-    low: Floats
-    mean: Floats
-    high: Floats
-
-    def __len__(self) -> int:
-        return len(self.end)
-
-    def until(self, at: float) -> Spans:
-        """Returns the spans that ended by a moment."""
-        return self._part(slice(0, int(np.searchsorted(self.end, at, "right"))))
-
-    def known(self) -> Spans:
-        """Returns the spans with a known value."""
-        return self._part(np.isfinite(self.mean))
-
-    def within(self, start: float, stop: float) -> Spans:
-        """Returns the spans that overlap a window."""
-        first = int(np.searchsorted(self.end, start, "left"))
-        return self._part(slice(first, int(np.searchsorted(self.start, stop, "right"))))
-
-    def _part(self, chosen: slice | npt.NDArray[np.bool_]) -> Spans:
-        parts = (self.start, self.end, self.low, self.mean, self.high)
-        return Spans(*(part[chosen] for part in parts))
-
-
-NONE = Spans(*(np.empty(0),) * 5)
-
-
-def values(start: Floats, end: Floats, value: Floats) -> Spans:
-    """Returns spans of one value each. If two overlap, the later one starts at the end of the
-    earlier."""
-    begun = np.maximum(start, np.concatenate(([-np.inf], end[:-1]))) if len(end) else start
-    return Spans(np.minimum(begun, end), end, value, value, value).known()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Columns:
-    """Values per column; NaN: nothing was measured in it."""
-
-    low: Floats
-    mean: Floats
-    """Mean over the time in which it was measured."""
-    high: Floats
-
-
-def columns(spans: Spans, start: float, stop: float, count: int) -> Columns:
-    """Returns the values from `start` to `stop` in `count` columns."""
-    width = (stop - start) / count
-    spans = spans.within(start, stop)
-    end = (spans.end - start) / width
-    begin = np.minimum((spans.start - start) / width, end - INSTANT)
-    begin = np.maximum(begin, np.concatenate(([-np.inf], end[:-1]))) if len(end) else begin
-    low, high = np.full(count, np.inf), np.full(count, -np.inf)
-    first = np.clip(np.floor(begin + FUZZ), 0, count).astype(np.int64)
-    last = np.clip(np.ceil(end - FUZZ), 0, count).astype(np.int64)
-    many = np.maximum(last - first, 0)
-    owner = np.repeat(np.arange(len(spans)), many)
-    place = first[owner] + np.arange(len(owner)) - (np.cumsum(many) - many)[owner]
-    np.minimum.at(low, place, spans.low[owner])
-    np.maximum.at(high, place, spans.high[owner])
-    covered, total = _integrals(begin, end, spans.mean, count)
-    there = (covered > FUZZ) & np.isfinite(low)
-    mean = np.divide(total, covered, out=np.full(count, np.nan), where=there)
-    low, high = np.where(there, low, np.nan), np.where(there, high, np.nan)
-    return Columns(low, np.clip(mean, low, high), high)
-
-
-def _integrals(begin: Floats, end: Floats, mean: Floats, count: int) -> tuple[Floats, Floats]:
-    """Returns for each column the covered time and the integral of the mean over it."""
-    if not len(end):
-        return np.zeros(count), np.zeros(count)
-    edges = np.arange(count + 1, dtype=np.float64)
-    turns = np.stack([begin, end], axis=1).ravel()
-    length = end - begin
-
-    def each(area: Floats) -> Floats:
-        grown = np.concatenate(([0.0], np.cumsum(area)))
-        steps = np.stack([grown[:-1], grown[1:]], axis=1).ravel()
-        return np.diff(np.interp(edges, turns, steps))
-
-    return each(length), each(length * mean)
-
-
-def gaps(spans: Spans, start: float, stop: float, least: float) -> list[tuple[float, float]]:
-    """Returns the gaps between `start` and `stop` of at least `least` seconds without a
-    measurement, after the first one ever."""
-    if not len(spans):
-        return []
-    gone, back = spans.end, np.append(spans.start[1:], np.inf)
-    shown_from, shown_to = np.maximum(gone, start), np.minimum(back, stop)
-    lasting = (back - gone >= least) & (shown_to - shown_from >= least)
-    return list(zip(shown_from[lasting].tolist(), shown_to[lasting].tolist(), strict=True))
+    start: float
+    end: float
+    values: array[float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """`times[row]`: start and end; `values[row]`: least, mean, most by measure; NaN: unknown."""
+    """The first `rows` rows of a block, oldest first. What comes after them may change. `values`:
+    those of a row after those of the row before, see `Row`."""
 
-    times: Times
-    values: Values
+    measures: int
+    rows: int
+    starts: array[float]
+    ends: array[float]
+    values: array[float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,21 +67,10 @@ class Trace:
 
     blocks: tuple[Block, ...]
 
-    def spans(self, measure: int, since: float = -math.inf) -> Spans:
-        """Returns the spans of one measure where it is known. `since`: earlier blocks are left out,
-        in seconds since the epoch."""
-        blocks = [block for block in self.blocks if block.times[-1, 1] >= since]
-        if not blocks:
-            return NONE
-        times = np.concatenate([block.times for block in blocks])
-        held = np.concatenate([block.values[:, :, measure] for block in blocks])
-        low, mean, high = held.T.astype(np.float64)
-        return Spans(times[:, 0], times[:, 1], low, mean, high).known()
-
     @property
     def first(self) -> float | None:
         """Returns the time of the oldest sample still kept."""
-        return float(self.blocks[0].times[0, 0]) if self.blocks else None
+        return self.blocks[0].starts[0] if self.blocks else None
 
 
 EMPTY = Trace(())
@@ -180,30 +78,45 @@ EMPTY = Trace(())
 
 def mean_columns(
     trace: Trace, measures: Sequence[int], start: float, stop: float, count: int
-) -> Floats:
-    """Returns the means from `start` to `stop` in `count` columns, a row per measure; NaN: nothing
-    was measured in it. As `columns` of each measure, in one pass."""
-    blocks = [block for block in trace.blocks if block.times[-1, 1] >= start]
-    if not blocks:
-        return np.full((len(measures), count), np.nan)
-    width = (stop - start) / count
-    times = (np.concatenate([block.times for block in blocks]) - start) / width
-    value = np.concatenate([block.values[:, 1, measures] for block in blocks]).astype(np.float64)
-    end = times[:, 1]
-    begin = np.minimum(times[:, 0], end - INSTANT)
-    begin[1:] = np.maximum(begin[1:], end[:-1])
-    known = np.isfinite(value)
-    areas = np.stack([known, np.where(known, value, 0.0)]) * (end - begin)[:, None]
-    grown = np.zeros((2, len(end) + 1, len(measures)))
-    np.cumsum(areas, axis=1, out=grown[:, 1:])
-    edges = np.arange(count + 1, dtype=np.float64)
-    place = np.searchsorted(end, edges, "right")  # how many spans have ended by then
-    now = np.minimum(place, len(end) - 1)
-    share = np.clip((edges - begin[now]) / (end - begin)[now], 0.0, 1.0) * (place < len(end))
-    covered, total = np.diff(grown[:, place] + areas[:, now] * share[:, None], axis=1)
-    there = covered > FUZZ
-    means: Floats = np.divide(total, covered, out=np.full_like(total, np.nan), where=there).T
-    return means
+) -> list[list[float]]:
+    """Returns the means from `start` to `stop` in `count` columns, a list per measure; NaN: nothing
+    was measured in it. As `history_spans.columns` of each measure, in one pass."""
+    parts = list(_parts(trace, start, (stop - start) / count, count))
+    return [_means(parts, measure, count) for measure in measures]
+
+
+Part = tuple[int, float, Sequence[float]]
+"""What a row says of a column: which one, the share of it, and the means of all measures."""
+
+
+def _parts(trace: Trace, start: float, width: float, count: int) -> Iterable[Part]:
+    """Yields the columns that each row covers."""
+    before = 0.0
+    for block in trace.blocks:
+        ends, size = block.ends, 3 * block.measures
+        for row in range(bisect_left(ends, start, 0, block.rows), block.rows):
+            end = (ends[row] - start) / width
+            begin = max(before, min((block.starts[row] - start) / width, end - INSTANT))
+            before, stop = end, min(end, count)
+            means = block.values[row * size + block.measures : (row + 1) * size - block.measures]
+            while begin < stop:
+                column = int(begin)
+                edge = min(column + 1.0, stop)
+                yield column, edge - begin, means
+                begin = edge
+
+
+def _means(parts: Iterable[Part], measure: int, count: int) -> list[float]:
+    covered, total = [0.0] * count, [0.0] * count
+    for column, share, means in parts:
+        value = means[measure]
+        if not math.isnan(value):
+            covered[column] += share
+            total[column] += share * value
+    return [
+        part / share if share > FUZZ else math.nan
+        for part, share in zip(total, covered, strict=True)
+    ]
 
 
 class Series:
@@ -230,8 +143,7 @@ class Series:
         start = self._start(at) if since is None else max(since, self._last or since)
         self._last = at
         known = [math.nan if value is None or not abs(value) <= MOST else value for value in values]
-        row = np.array([known] * 3, np.float32)
-        self._put(0, np.array([start, at]), row)
+        self._put(0, Row(start, at, array("f", known * 3)))
 
     def trace(self) -> Trace:
         """Returns the current content."""
@@ -247,11 +159,11 @@ class Series:
             return self._last if spacing <= LONGEST else at
         return self._last if spacing <= LATE * usual else at - usual
 
-    def _put(self, number: int, times: Times, values: Values) -> None:
-        pushed = self._levels[number].put(times, values)
+    def _put(self, number: int, row: Row) -> None:
+        pushed = self._levels[number].put(row)
         if pushed is not None and number < len(WIDTHS):
-            for row in merged(pushed, WIDTHS[number]):
-                self._put(number + 1, *row)
+            for joined in merged(pushed, WIDTHS[number]):
+                self._put(number + 1, joined)
 
 
 class _Level:
@@ -263,14 +175,19 @@ class _Level:
         self._open: Block | None = None
         self._used = 0
 
-    def put(self, times: Times, values: Values) -> Block | None:
+    def put(self, row: Row) -> Block | None:
         """Adds a row; returns the oldest block if it had to make room."""
         if self._open is None:
             self._open = Block(
-                np.empty((ROWS, 2)), np.empty((ROWS, 3, self._measures), dtype=np.float32)
+                self._measures,
+                ROWS,
+                array("d", bytes(8 * ROWS)),
+                array("d", bytes(8 * ROWS)),
+                array("f", bytes(4 * ROWS * 3 * self._measures)),
             )
-        self._open.times[self._used] = times
-        self._open.values[self._used] = values
+        size = 3 * self._measures
+        self._open.starts[self._used], self._open.ends[self._used] = row.start, row.end
+        self._open.values[self._used * size : (self._used + 1) * size] = row.values
         self._used += 1
         if self._used < ROWS:
             return None
@@ -284,24 +201,34 @@ class _Level:
     def held(self) -> tuple[Block, ...]:
         if self._open is None:
             return self._full
-        there = slice(0, self._used)
-        return (*self._full, Block(self._open.times[there], self._open.values[there]))
+        now = self._open
+        there = Block(now.measures, self._used, now.starts, now.ends, now.values)
+        return (*self._full, there)
 
 
-def merged(block: Block, width: float) -> Iterable[tuple[Times, Values]]:
+def merged(block: Block, width: float) -> Iterable[Row]:
     """Returns a block's rows, with neighbours of the same kind joined up to `width` seconds."""
-    times, values = block.times, block.values
-    unknown = np.isnan(values[:, 1])
-    starts = [0]
-    for row in range(1, len(times)):
-        touching = times[row, 0] == times[row - 1, 1]
-        short = times[row, 1] - times[starts[-1], 0] <= width
-        if not (touching and short and (unknown[row] == unknown[row - 1]).all()):
-            starts.append(row)
-    for first, end in zip(starts, [*starts[1:], len(times)], strict=True):
-        rows = values[first:end]
-        length = np.maximum(times[first:end, 1] - times[first:end, 0], 1e-6)
-        low, high = rows[:, 0].min(axis=0), rows[:, 2].max(axis=0)
-        mean = np.average(rows[:, 1].astype(np.float64), axis=0, weights=length)
-        stack = np.stack([low, np.clip(mean.astype(np.float32), low, high), high])
-        yield np.array([times[first, 0], times[end - 1, 1]]), stack
+    starts, ends, measures = block.starts, block.ends, block.measures
+    size = 3 * measures
+    unknown = [
+        list(map(math.isnan, block.values[row * size : row * size + measures]))
+        for row in range(block.rows)
+    ]
+    begun = [0]
+    for row in range(1, block.rows):
+        touching = starts[row] == ends[row - 1]
+        short = ends[row] - starts[begun[-1]] <= width
+        if not (touching and short and unknown[row] == unknown[row - 1]):
+            begun.append(row)
+    for first, last in zip(begun, [*begun[1:], block.rows], strict=True):
+        values = block.values[first * size : last * size]
+        lengths = [max(ends[row] - starts[row], 1e-6) for row in range(first, last)]
+        whole = sum(lengths)
+        low = [min(values[measure::size]) for measure in range(measures)]
+        high = [max(values[measure::size]) for measure in range(2 * measures, size)]
+        mean = [
+            sum(map(mul, lengths, values[measure::size])) / whole
+            for measure in range(measures, 2 * measures)
+        ]
+        within = [min(max(m, a), b) for m, a, b in zip(mean, low, high, strict=True)]
+        yield Row(starts[first], ends[last - 1], array("f", [*low, *within, *high]))

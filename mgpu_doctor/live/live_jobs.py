@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mgpu_doctor.live.frame import NO_PROGRESS, Frame
 from mgpu_doctor.live.frame_source import ALL_OPTIONS, FrameOptions, Pace, all_ranks
 from mgpu_doctor.live.gpu_watch import GpuWatch
-from mgpu_doctor.live.machine_sampler import MachineSampler
+from mgpu_doctor.live.machine_sampler import MachineSampler, numpy_on_one_thread
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.recording.live_recordings import is_living, living
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
@@ -140,9 +140,10 @@ class LiveJobs:
         then kept unchanged."""
         if self._over is not None:
             return self._over, None
-        from mgpu_doctor.case.model import Outcome
-        from mgpu_doctor.case.recording_case import NotARecording
-        from mgpu_doctor.live.job_watch import Watch
+        with numpy_on_one_thread():
+            from mgpu_doctor.case.model import Outcome
+            from mgpu_doctor.case.recording_case import NotARecording
+            from mgpu_doctor.live.job_watch import Watch
 
         if self._watch is None:
             self._watch = Watch(recording, settings=self._settings, heated=self._wanted.heat)

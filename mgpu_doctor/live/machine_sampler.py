@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -147,11 +148,10 @@ class MachineSampler:
         return self._collector.history(at, ranks) if self._collector is not None else None
 
     def _collect(self) -> Collector:
-        """Moves samples into the collector. That imports NumPy, so neither a single frame nor the
-        first frame without a job does it."""
+        """Moves samples into the collector. Its modules are imported neither for a single frame nor
+        for the first frame without a job."""
         if self._collector is None:
-            with _one_thread():
-                from mgpu_doctor.live.history_collector import Collector
+            from mgpu_doctor.live.history_collector import Collector
 
             self._collector = Collector()
         for devices, host in self._due:
@@ -182,10 +182,10 @@ class MachineSampler:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def numpy_on_one_thread() -> Iterator[None]:
     """Lets NumPy, if it is imported now, start no threads: it has one for each core, and memory
     for each. Jobs that are started later do not inherit it."""
-    if THREADS in os.environ:
+    if THREADS in os.environ or "numpy" in sys.modules:
         yield
         return
     os.environ[THREADS] = "1"

@@ -292,8 +292,11 @@ class TopApp(ThemedApp):
         self.view = self.view._replace(order=following)
 
     def action_history(self) -> None:
-        from mgpu_doctor.tui.screens.graph_screen import HistoryScreen
-        from mgpu_doctor.tui.screens.graph_selection import Choice
+        from mgpu_doctor.live.machine_sampler import numpy_on_one_thread
+
+        with numpy_on_one_thread():
+            from mgpu_doctor.tui.screens.graph_screen import HistoryScreen
+            from mgpu_doctor.tui.screens.graph_selection import Choice
 
         page = HistoryScreen(self.frame, self._graphs or Choice())
 

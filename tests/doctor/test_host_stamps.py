@@ -24,7 +24,7 @@ from mgpu_doctor.case.rank_device import accelerator, is_host_stamped, phase_clo
 from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
 from mgpu_doctor.live import history_measures as history
-from mgpu_doctor.live.history_collector import spans
+from mgpu_doctor.live.rank_history import rank_spans
 from mgpu_doctor.live.step_heatmap import make_heatmap
 from tests.support import job_snapshots
 from tests.support.gpus import gpus, sampled
@@ -142,7 +142,7 @@ def test_what_is_not_measured_is_null_with_a_reason() -> None:
         assert rank.step_seconds_median == pytest.approx(STEP)
     assert isinstance(make_heatmap(case), str)
     for measure_ in (history.OWN, history.WAIT, history.INPUT):
-        assert not len(spans(case.ranks, measure_).mean)
+        assert not len(rank_spans(case.ranks, measure_).mean)
     run = measured("run", case)
     assert isinstance(run, Run)
     assert run.phases == dict.fromkeys(PHASES)

@@ -107,7 +107,13 @@ def _read(frame: Frame, plots: Sequence[Plot], columns: int) -> list[list[float]
         ]
         means = mean_columns(trace, [names[name] for name in wanted], start, frame.at, columns)
         read.update({(of_gpus, name): mean for name, mean in zip(wanted, means, strict=True)})
-    return [sum(read[plot.of_gpus, name] for name in plot.measures).tolist() for plot in plots]
+    return [
+        [
+            sum(parts)
+            for parts in zip(*(read[plot.of_gpus, name] for name in plot.measures), strict=True)
+        ]
+        for plot in plots
+    ]
 
 
 def _draw(plot: Plot, values: Sequence[float], room: int) -> list[Text]:

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from mgpu_doctor.formatting import UNKNOWN
 from mgpu_doctor.live.history_measures import Measure, Unit
-from mgpu_doctor.live.history_series import LATE, Columns, Floats, Spans, gaps
+from mgpu_doctor.live.history_series import LATE
+from mgpu_doctor.live.history_spans import Columns, Floats, Spans, gaps
 from mgpu_doctor.report.text import cut
 from mgpu_doctor.tui.braille import DOTS, KIBI, Canvas, Levels, levels, nice
 from mgpu_doctor.tui.panels.table_cells import DIM

@@ -17,7 +17,7 @@ from textual.message import Message
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.history_collector import History, Place
-from mgpu_doctor.live.history_series import columns
+from mgpu_doctor.live.history_spans import columns
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.filter.matching import gpus
 from mgpu_doctor.tui.keys import KeyHints

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from mgpu_doctor.case.model import Rank
-from mgpu_doctor.live import history_collector
 from mgpu_doctor.live.history_collector import History, HostPast
 from mgpu_doctor.live.history_measures import (
     OF_COUNTERS,
@@ -17,7 +16,9 @@ from mgpu_doctor.live.history_measures import (
     OF_RANK,
     Measure,
 )
-from mgpu_doctor.live.history_series import EMPTY, NONE, Spans
+from mgpu_doctor.live.history_series import EMPTY
+from mgpu_doctor.live.history_spans import NONE, Spans, trace_spans
+from mgpu_doctor.live.rank_history import rank_spans
 from mgpu_doctor.report.text import cut, line
 
 LONGEST_HOST = 20
@@ -112,19 +113,17 @@ def _all(history: History, subject: Subject, measure: Measure) -> Spans:
     host = subject.host or _hosts(history)[0]
     if subject.kind is Kind.GPU and subject.number is not None:
         trace = history.devices.get((host, subject.number), EMPTY)
-        return trace.spans(tuple(OF_DEVICE).index(measure))
+        return trace_spans(trace, tuple(OF_DEVICE).index(measure))
     if subject.kind is Kind.HOST:
         past = history.hosts.get(host, HostPast())
         if measure in OF_HOST:
-            return past.use.spans(tuple(OF_HOST).index(measure))
-        return past.counted.spans(OF_COUNTERS.index(measure))
+            return trace_spans(past.use, tuple(OF_HOST).index(measure))
+        return trace_spans(past.counted, OF_COUNTERS.index(measure))
     if subject.kind is Kind.JOB:
-        all_spans = [
-            history_collector.spans(_of(history, number), measure) for number in _tellers(history)
-        ]
+        all_spans = [rank_spans(_of(history, number), measure) for number in _tellers(history)]
         return next((spans for spans in all_spans if len(spans)), NONE)
     if subject.kind is Kind.RANK:
-        return history_collector.spans(_of(history, subject.number), measure)
+        return rank_spans(_of(history, subject.number), measure)
     return NONE
 
 

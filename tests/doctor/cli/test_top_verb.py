@@ -200,13 +200,17 @@ def test_the_first_frame_without_a_job_loads_nothing_that_only_a_job_needs() -> 
         "live = LiveJobs(settings=settings())\n"
         "once.render(live.frame(0), width=80, colour=False)\n"
         "print([name for name in sys.argv[1:] if name in sys.modules])\n"
-        "assert live.frame(1).history is not None\n"
-        "live.close()"
+        "idle = live.frame(1)\n"
+        "live.close()\n"
+        "from mgpu_doctor.tui.panels.machine_graphs import machine_lines\n"
+        "from mgpu_doctor.tui.view import View\n"
+        "assert machine_lines(idle, 160, View())\n"
+        "print('numpy' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, *dear], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.split() == ["[]", "False"], "graphs of the idle screen need no NumPy"
 
 
 class Terminal:

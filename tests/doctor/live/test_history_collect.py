@@ -13,7 +13,6 @@ from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Rank, Records
 from mgpu_doctor.live import history_measures
 from mgpu_doctor.live.history_collector import MOST_DEVICES, Collector, History
-from mgpu_doctor.live.history_collector import spans as collected_spans
 from mgpu_doctor.live.history_measures import (
     OF_DEVICE,
     OF_PRESSURE,
@@ -21,7 +20,8 @@ from mgpu_doctor.live.history_measures import (
     UTILIZATION,
     Measure,
 )
-from mgpu_doctor.live.history_series import Spans, gaps
+from mgpu_doctor.live.history_spans import Spans, gaps
+from mgpu_doctor.live.rank_history import rank_spans
 from mgpu_doctor.recording.records import HISTORY_DTYPE
 from mgpu_doctor.tui.screens.graph_selection import Kind, Lane, Subject, lanes, spans, subjects
 from tests.support import histories
@@ -70,10 +70,10 @@ def test_ranks_on_gpus_are_drawn_by_the_steps_that_these_timed() -> None:
     rank = case.ranks[0]
     assert rank.device_times is not None
     some = replace(rank, device_times=rank.device_times[::8])
-    drawn = collected_spans([some], history_measures.WAIT)
+    drawn = rank_spans([some], history_measures.WAIT)
     assert len(drawn.mean) == len(rank.device_times[::8])
     assert np.median(drawn.mean) == pytest.approx(0.042, rel=0.05)
-    assert len(collected_spans([some], history_measures.STEP).mean) == len(rank.steps)
+    assert len(rank_spans([some], history_measures.STEP).mean) == len(rank.steps)
 
 
 def test_a_replay_shows_nothing_of_what_came_later() -> None:

@@ -15,10 +15,9 @@ from mgpu_doctor.live.history_series import (
     ROWS,
     WIDTHS,
     Series,
-    columns,
-    gaps,
     mean_columns,
 )
+from mgpu_doctor.live.history_spans import columns, gaps, trace_spans
 from tests.support.seeds import at_most
 
 START = 1.79e9
@@ -34,7 +33,7 @@ def filled(seconds: int, spacing: float = 1.0) -> Series:
 
 
 def test_a_sample_stands_for_the_time_since_the_one_before() -> None:
-    spans = filled(4).trace().spans(1)
+    spans = trace_spans(filled(4).trace(), 1)
     assert spans.start.tolist() == [START, START, START + 1, START + 2]
     assert spans.end.tolist() == [START, START + 1, START + 2, START + 3]
     assert spans.mean.tolist() == [0, 1, 2, 3]
@@ -43,35 +42,39 @@ def test_a_sample_stands_for_the_time_since_the_one_before() -> None:
 def test_one_that_comes_late_leaves_a_gap_of_all_but_the_usual_spacing() -> None:
     series = filled(10)
     series.append(START + 60, [0.5, 60])
-    spans = series.trace().spans(0)
+    spans = trace_spans(series.trace(), 0)
     assert gaps(spans, START, START + 60, 1) == [(START + 9, START + 59)]
 
 
 def test_a_little_lateness_is_no_gap() -> None:
     series = filled(10)
     series.append(START + 11, [0.5, 60])
-    assert gaps(series.trace().spans(0), START, START + 11, 0.5) == []
+    assert gaps(trace_spans(series.trace(), 0), START, START + 11, 0.5) == []
 
 
 def test_what_is_unknown_or_no_number_is_a_gap_of_that_measure_alone() -> None:
     series = Series(2)
     for place, value in enumerate([1.0, None, math.inf, 1e300, 5.0]):
         series.append(START + place, [value, 1.0])
-    assert series.trace().spans(0).mean.tolist() == [1.0, 5.0]
-    assert len(series.trace().spans(1)) == 5
+    assert trace_spans(series.trace(), 0).mean.tolist() == [1.0, 5.0]
+    assert len(trace_spans(series.trace(), 1)) == 5
 
 
 def test_six_hours_are_kept_in_bounded_memory() -> None:
     series = filled(10 * HOURS)
     trace = series.trace()
-    rows = sum(len(block.times) for block in trace.blocks)
+    rows = sum(block.rows for block in trace.blocks)
     assert rows <= (BLOCKS + 1) * ROWS * (1 + len(WIDTHS))
     assert trace.first is not None
     assert START + 10 * HOURS - trace.first >= 6 * HOURS
-    size = sum(block.times.nbytes + block.values.nbytes for block in trace.blocks)
+    size = sum(
+        part.itemsize * len(part)
+        for block in trace.blocks
+        for part in (block.starts, block.ends, block.values)
+    )
     # 64 GPUs of 12 measures and all that goes with them stay below 60 MB.
     assert 64 * size / 2 * 12 < 40e6
-    spans = trace.spans(1)
+    spans = trace_spans(trace, 1)
     assert gaps(spans, trace.first, START + 10 * HOURS - 1, 1e-3) == []
     assert spans.high.max() == 10 * HOURS - 1
     assert spans.mean[-1] == 10 * HOURS - 1
@@ -105,7 +108,7 @@ def test_merging_invents_nothing(pattern: list[tuple[float, float | None]], time
     trace = merged.trace()
     assert trace.first is not None
     for measure in range(2):
-        told, raw = trace.spans(measure), exact.trace().spans(measure)
+        told, raw = trace_spans(trace, measure), trace_spans(exact.trace(), measure)
         assert (told.start[1:] >= told.end[:-1]).all()
         assert (told.low <= told.mean).all()
         assert (told.mean <= told.high).all()
@@ -126,10 +129,10 @@ def test_merging_invents_nothing(pattern: list[tuple[float, float | None]], time
 def test_what_was_handed_out_never_changes() -> None:
     series = filled(100)
     trace = series.trace()
-    before = trace.spans(1).mean.tolist()
+    before = trace_spans(trace, 1).mean.tolist()
     for place in range(100, 3000):
         series.append(START + place, [0.0, -1.0])
-    assert trace.spans(1).mean.tolist() == before
+    assert trace_spans(trace, 1).mean.tolist() == before
 
 
 def test_full_blocks_are_shared_not_copied() -> None:
@@ -141,9 +144,9 @@ def test_full_blocks_are_shared_not_copied() -> None:
 def test_a_sample_of_the_past_is_refused_and_a_clock_set_back_begins_anew() -> None:
     series = filled(10)
     series.append(START + 5, [9.0, 9.0])
-    assert len(series.trace().spans(0)) == 10
+    assert len(trace_spans(series.trace(), 0)) == 10
     series.append(START - 4000, [9.0, 9.0])
-    assert series.trace().spans(0).mean.tolist() == [9.0]
+    assert trace_spans(series.trace(), 0).mean.tolist() == [9.0]
 
 
 def test_the_means_of_several_measures_are_those_of_each_alone() -> None:
@@ -157,6 +160,6 @@ def test_the_means_of_several_measures_are_those_of_each_alone() -> None:
     for start, count in ((at - 100.0, 100), (at - 37.3, 50), (900.0, 80), (at + 5, 4)):
         means = mean_columns(trace, [2, 0], start, max(at, start + 3), count)
         for measure, mean in zip((2, 0), means, strict=True):
-            alone = columns(trace.spans(measure), start, max(at, start + 3), count).mean
+            alone = columns(trace_spans(trace, measure), start, max(at, start + 3), count).mean
             np.testing.assert_allclose(mean, alone, rtol=1e-6)
     assert np.isnan(mean_columns(EMPTY, [0], 0.0, 9.0, 3)).all()

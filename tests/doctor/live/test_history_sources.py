@@ -11,7 +11,7 @@ import pytest
 
 from mgpu_doctor.live import history_measures
 from mgpu_doctor.live.history_collector import History
-from mgpu_doctor.live.history_series import Spans
+from mgpu_doctor.live.history_spans import Spans
 from mgpu_doctor.live.live_jobs import LiveJobs
 from mgpu_doctor.live.replay import Replay
 from mgpu_doctor.recording.home import runs

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_doctor.live.history_series import NONE, Spans, columns, gaps, values
+from mgpu_doctor.live.history_spans import NONE, Spans, columns, gaps, values
 
 START = 1.79e9
 

@@ -18,7 +18,7 @@ from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.history_measures import UTILIZATION
-from mgpu_doctor.live.history_series import gaps
+from mgpu_doctor.live.history_spans import gaps
 from mgpu_doctor.live.live_jobs import LiveJobs
 from mgpu_doctor.live.machine_recorder import Recorder
 from mgpu_doctor.live.replay import NO_JOB, Replay

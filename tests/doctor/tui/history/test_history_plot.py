@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.live.history_measures import LOSS, OF_DEVICE, STEP, UTILIZATION, Measure, Unit
-from mgpu_doctor.live.history_series import Columns, values
-from mgpu_doctor.live.history_series import columns as divide
+from mgpu_doctor.live.history_spans import Columns, values
+from mgpu_doctor.live.history_spans import columns as divide
 from mgpu_doctor.tui.braille import DOTS, Canvas, area_rows, levels, nice
 from mgpu_doctor.tui.screens.graph_overlay import chart, legend_width, marks
 from mgpu_doctor.tui.screens.graph_plotting import Graph, bounds, clock
