@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from mgpu_doctor import __version__
+from mgpu_doctor.cli.options import Suggesting
 from mgpu_doctor.cli.terminal_output import guard_streams
 from mgpu_doctor.errors import DoctorError
 from mgpu_doctor.launch.messages import make_one_line, print_message
@@ -47,7 +48,7 @@ INTERRUPTED = 130
 """128 + SIGINT."""
 
 
-class Verbs(click.Group):
+class Verbs(Suggesting):
     """Imports only the verb that is called; all of them only for the help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -73,19 +74,6 @@ class Verbs(click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_commands(ctx, formatter)
         click.Command.format_options(self, ctx, formatter)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            from mgpu_doctor.formatting import suggest
-
-            hint = suggest(args[0], VERBS)
-            if not hint:
-                raise
-            raise click.UsageError(f"{error.message} {hint}", ctx) from None
 
     def main(self, *args: Any, **options: Any) -> Any:
         undo = guard_streams()

@@ -135,6 +135,6 @@ def _exit_on_regression(comparison: Comparison, limit: float) -> None:
     slower = [letter(pair.second) for pair in comparison.pairs if pair.slower_by_more_than(limit)]
     if slower:
         exit_with(
-            REGRESSION, f"{', '.join(slower)} slower than A by more than {format_share(limit)}."
+            REGRESSION, f"slower than A by more than {format_share(limit)}: {', '.join(slower)}."
         )
     print_message(f"no run is certainly slower than A by more than {format_share(limit)}.")

@@ -39,6 +39,23 @@ class Verb(click.Command):
         super().format_options(ctx, formatter)
 
 
+class Suggesting(click.Group):
+    """A group of commands that suggests similar ones for an unknown one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from mgpu_doctor.formatting import suggest
+
+            hint = suggest(args[0], self.list_commands(ctx))
+            if not hint:
+                raise
+            raise click.UsageError(f"{error.message} {hint}", ctx) from None
+
+
 class Dashed(Verb):
     """A verb used as `VERB [WORDS] -- COMMAND…`: the words after `--` are kept apart
     (`words_after_dashes`), and those before it are parsed as usual."""

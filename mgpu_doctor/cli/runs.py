@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from mgpu_doctor.cli.completers import complete_recording
-from mgpu_doctor.cli.options import Argument, Verb
+from mgpu_doctor.cli.options import Argument, Suggesting, Verb
 from mgpu_doctor.cli.terminal_output import (
     NOTHING_EXAMINED,
     WRONG_USAGE,
@@ -49,7 +49,7 @@ def _listing(command: Listed) -> Listed:
     return command
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Suggesting, invoke_without_command=True)
 @_listing
 @click.pass_context
 def runs(context: click.Context, *, match: str | None, failed: bool, as_json: bool) -> None:

@@ -120,7 +120,7 @@ def trace(
         option = "--hosts HOST,HOST..." if hosts is None else hosts.option
         exit_with(
             WRONG_USAGE,
-            f"name either a process id, a recording, or {option}.",
+            f"name a process id, a recording or {option}.",
             propose_option(os.environ) or "",
         )
     try:

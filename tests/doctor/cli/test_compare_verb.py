@@ -55,7 +55,7 @@ def test_a_folder_of_recordings_and_ids_are_taken(runs: Path, home: Path) -> Non
 @pytest.mark.parametrize(
     ("limit", "second", "code", "expected"),
     [
-        ("5%", "slow", 1, "B slower than A by more than 5 %"),
+        ("5%", "slow", 1, "slower than A by more than 5 %: B."),
         ("100%", "slow", 0, "no run is certainly slower than A by more than 100 %"),
         ("5", "again", 0, "no run is certainly slower"),
         ("5%", "empty", 3, "fewer than two"),

@@ -72,6 +72,7 @@ def test_the_help_lists_every_verb_in_full_after_the_first_steps() -> None:
         ("diagnose 20261127-train", "20261127-train-1a2b"),
         ("report lastest -o x.html", "latest"),
         ("treat --only loader-wokers -- true", "loader-workers"),
+        ("runs pruen --keep 3", "prune"),
     ],
 )
 def test_a_slip_is_put_right(
