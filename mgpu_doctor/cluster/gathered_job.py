@@ -68,6 +68,8 @@ class GatheredJob:
         self.snapshots: dict[str, Json] = {}
         """Host -> snapshot of its processes, of those asked for."""
         self._asked: tuple[AskedHost, ...] = ()
+        self.newest_record = 0
+        """The highest number of a step record of any rank that has arrived; it never falls."""
 
     def add_host(self, host: str) -> None:
         """Makes the folders of a host."""

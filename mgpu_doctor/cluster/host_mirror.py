@@ -86,6 +86,7 @@ class HostMirror:
         self._facts: dict[int, JobFacts] = {}
         self._jobs: dict[int, GatheredJob] = {}
         self._boxes: dict[int, BoxMirror] = {}
+        self._box_jobs: dict[int, GatheredJob] = {}
         self._ignored: set[int] = set()
         self.refused: dict[str, str] = {}
         """Identity of a box that cannot be read -> why."""
@@ -139,7 +140,7 @@ class HostMirror:
             request.abandon("the connection broke")
         self._requests.clear()
         self._ignored.clear()
-        for numbered in (self._facts, self._jobs, self._boxes, self._paths):
+        for numbered in (self._facts, self._jobs, self._boxes, self._box_jobs, self._paths):
             numbered.clear()
         boxes = {
             identity: (box.source, self._owners[identity].folder.name, box.cursors)
@@ -226,6 +227,7 @@ class HostMirror:
             self._known[message.identity] = box
             self._owners[message.identity] = self._jobs[message.job]
         self._boxes[message.box] = box
+        self._box_jobs[message.box] = self._owners[message.identity]
 
     def _close_absent(self, host: str) -> None:
         """Notes the end of ranks that an earlier channel showed and this one does not have: nobody
@@ -251,6 +253,8 @@ class HostMirror:
         match message:
             case NewRecords():
                 box.add_records(message.ring, message.first, body)
+                job = self._box_jobs[message.box]
+                job.newest_record = max(job.newest_record, box.cursors["steps"])
             case NewChunk():
                 box.add_chunk(message.at, body)
             case NewHeader():

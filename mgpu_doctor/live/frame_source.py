@@ -94,6 +94,15 @@ class Chooser(Source, Protocol):
 
 
 @runtime_checkable
+class Announcer(Source, Protocol):
+    """A source that knows when a rank of its job is further than all were: `host_jobs.HostJobs`."""
+
+    def announce_steps(self, call: Callable[[], None]) -> None:
+        """Calls `call` for each such step from now on, in a thread of the source."""
+        ...
+
+
+@runtime_checkable
 class StackTaker(Source, Protocol):
     """A source whose ranks run on other hosts: `host_jobs.HostJobs`."""
 

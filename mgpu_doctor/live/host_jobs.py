@@ -65,6 +65,9 @@ class HostJobs:
         self._skip = threading.Event()
         self._over = threading.Event()
         self._failure: BaseException | None = None
+        self._announced: tuple[GatheredJob | None, int] = (None, 0)
+        """The job that was shown, and its newest record, when a step was announced."""
+        self._announce: Callable[[], None] | None = None
         if patient:
             fleet.wait_until_read(SECONDS_TO_ANSWER)
         self._thread = threading.Thread(target=self._gather, name="hosts", daemon=True)
@@ -84,6 +87,9 @@ class HostJobs:
     def next_job(self) -> None:
         """Switches to the next job from the next frame on."""
         self._skip.set()
+
+    def announce_steps(self, call: Callable[[], None]) -> None:
+        self._announce = call
 
     def take_stacks(self) -> Case | None:
         job = self._watched
@@ -136,6 +142,7 @@ class HostJobs:
         try:
             while not self._over.is_set():
                 self._fleet.poll(POLL)
+                self._announce_step()
                 while not self._wanted_stacks.empty():
                     job, taken = self._wanted_stacks.get()
                     taken.set_result(
@@ -143,6 +150,15 @@ class HostJobs:
                     )
         except BaseException as error:
             self._failure = error
+
+    def _announce_step(self) -> None:
+        job, announce = self._watched, self._announce
+        if job is None or announce is None:
+            return
+        newest = job, job.newest_record
+        if newest != self._announced:
+            self._announced = newest
+            announce()
 
     def _choose(self, jobs: tuple[GatheredJob, ...]) -> None:
         wanted = self._watched or next(iter(jobs), None)

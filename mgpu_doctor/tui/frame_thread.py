@@ -10,12 +10,17 @@ from dataclasses import replace
 from textual.message import Message
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.frame_source import Source
+from mgpu_doctor.live.frame_source import Announcer, Source
 from mgpu_doctor.report import text
 
 LEAST_REST = 4.0
 """After a frame, sleeps at least this many times its CPU time, so the screen uses at most a fifth
 of a core. The header shows the resulting lateness. Waiting for a slow driver costs no CPU time."""
+
+
+EARLIEST = 0.5
+"""Share of the interval after which a frame is made at once if a step arrives: the screen shows it
+sooner, and there are at most twice as many frames."""
 
 
 class FrameMade(Message):
@@ -47,21 +52,30 @@ class Frames:
         self._left: list[Source] = []
         """Sources no longer shown; the thread that reads them closes them."""
         self._wake = threading.Event()
+        self._step = threading.Event()
+        """A step has arrived since the last frame, or none is waited for."""
         self._over = False
+        self._listen()
+
+    def _listen(self) -> None:
+        if isinstance(self.source, Announcer):
+            self.source.announce_steps(self._step.set)
 
     def turn_to(self, source: Source) -> None:
         """Switches to another source from the next frame on."""
         self._left.append(self.source)
         self.source = source
+        self._listen()
         self.hasten()
 
     def hasten(self) -> None:
         """Makes the next frame now."""
         self._wake.set()
+        self._step.set()
 
     def end(self) -> None:
         self._over = True
-        self._wake.set()
+        self.hasten()
 
     def __iter__(self) -> Iterator[FrameMade | FrameMissed]:
         """Yields frames until closed. Raises the source's error if no frame was made yet."""
@@ -74,11 +88,25 @@ class Frames:
             yield made
             took = time.thread_time() - computed
             before, due = began, began + self._interval
-            if self._wake.wait(max(due - time.monotonic(), LEAST_REST * took)):
-                self._wake.clear()
+            if self._rest(due - time.monotonic(), LEAST_REST * took):
                 due = time.monotonic()
         for source in (*self._left, self.source):
             source.close()
+
+    def _rest(self, until_due: float, least: float) -> bool:
+        """Waits until the next frame is due, at least `least` seconds; whether it came earlier
+        because something happened."""
+        longest = max(until_due, least)
+        if isinstance(self.source, Announcer):
+            early = max(until_due - (1 - EARLIEST) * self._interval, least)
+            happened = self._wake.wait(max(0.0, early)) or self._step.wait(
+                max(0.0, longest - early)
+            )
+        else:
+            happened = self._wake.wait(longest)
+        self._wake.clear()
+        self._step.clear()
+        return happened
 
     def _next(self, passed: float, late: float, *, forgiving: bool) -> FrameMade | FrameMissed:
         while self._left:

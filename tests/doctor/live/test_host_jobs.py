@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -179,3 +180,19 @@ def test_a_silent_host_is_shown_with_its_age_and_judged_no_more(
     fleet.known[1] = replace(fleet.known[1], age=0.1)
     assert source.frame(0).source == "live: 2 of 2 hosts"
     assert judged == [True, False, True]
+
+
+def test_a_step_that_is_further_than_all_is_announced(sent: Hosts, source: HostJobs) -> None:
+    sent.send(0)
+    source.frame(0)
+    announced = threading.Event()
+    source.announce_steps(announced.set)
+    assert announced.wait(10)
+    announced.clear()
+    (job,) = sent.jobs.values()
+    assert job.newest_record == 30
+    sent.send(1)
+    assert job.newest_record == 30
+    assert not announced.wait(1), "the other rank is no further"
+    job.newest_record = 31
+    assert announced.wait(10)

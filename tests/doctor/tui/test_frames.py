@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from mgpu_doctor.live.frame import Frame
@@ -35,6 +37,9 @@ class Machine:
         return False
 
     def set(self) -> None:
+        pass
+
+    def clear(self) -> None:
         pass
 
     def frame(self, passed: float) -> Frame:  # noqa: ARG002 - a source is told
@@ -93,3 +98,64 @@ def test_sources_are_closed_when_they_are_shown_no_more(monkeypatch: pytest.Monk
     made.end()
     assert list(coming) == []
     assert after.closed
+
+
+class Announcing(Machine):
+    """A source that announces steps; frames of it take no time."""
+
+    def __init__(self, computes: float = 0.0) -> None:
+        super().__init__(computes)
+        self.announce: Callable[[], None] | None = None
+
+    def announce_steps(self, call: Callable[[], None]) -> None:
+        self.announce = call
+
+    def frame(self, passed: float) -> Frame:
+        made = super().frame(passed)
+        self.now -= TOOK
+        return made
+
+
+class Step(Machine):
+    """The event of a step, which comes after so many seconds; it shares the clock of another."""
+
+    def __init__(self, clock: Machine, after: float) -> None:
+        super().__init__()
+        self.clock = clock
+        self.after = after
+
+    def wait(self, seconds: float) -> bool:
+        self.clock.now += min(seconds, self.after)
+        return self.after < seconds
+
+
+@pytest.mark.parametrize(
+    ("after", "computes", "expected"),
+    [(0.0, 0.0, 0.5), (0.2, 0.0, 0.7), (0.9, 0.0, 1.0), (0.0, 0.2, 0.8)],
+)
+def test_a_step_brings_the_next_frame_early_but_not_too_early(
+    monkeypatch: pytest.MonkeyPatch, after: float, computes: float, expected: float
+) -> None:
+    machine = Announcing(computes)
+    monkeypatch.setattr(frame_thread, "time", machine)
+    made = Frames(machine, INTERVAL)
+    assert machine.announce is not None
+    monkeypatch.setattr(made, "_wake", Step(machine, after=100.0))
+    monkeypatch.setattr(made, "_step", Step(machine, after))
+    coming = iter(made)
+    next(coming)
+    began = machine.now
+    second = next(coming)
+    assert machine.now - began == pytest.approx(expected)
+    assert isinstance(second, FrameMade)
+    assert second.frame.late == 0.0
+
+
+def test_a_source_that_is_turned_to_announces_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = made_by(Machine(), monkeypatch)
+    after = Announcing()
+    made.turn_to(after)
+    assert after.announce is not None
+    made._step.clear()
+    after.announce()
+    assert made._step.is_set()
