@@ -194,6 +194,11 @@ def test_slow_groups_without_anything_in_common_show_nothing() -> None:
     assert links_of(job(3, [*within(3), *pairs], transfer)) == []
 
 
+def test_a_rail_whose_hosts_are_in_no_other_group_is_not_told_from_these_hosts() -> None:
+    groups = [*within(4), rails((0, 1))[3], *rails((2, 3))[:3]]
+    assert links_of(job(4, groups, slow_rail(3))) == []
+
+
 def test_ranks_on_unknown_hosts_are_not_compared() -> None:
     case = job(2, [*within(2), *rails(range(2))], slow_rail(3))
     unknown = tuple(replace(rank, host="") for rank in case.ranks)
