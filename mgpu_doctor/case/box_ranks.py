@@ -54,29 +54,54 @@ class Moment:
     """Host -> whether the job has ended on it, where each node says so by itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """The clock of a box, up to the moment of the view."""
+
+    offset: float
+    until: float | None
+
+    def at(self, nanoseconds: int) -> float:
+        """Its monotonic time in seconds since the epoch."""
+        return nanoseconds / 1e9 + self.offset
+
+    def has_come(self, at: float) -> bool:
+        """Whether a moment, in seconds since the epoch, is not after that of the view."""
+        return self.until is None or at <= self.until
+
+    def past(self, records: Records) -> Records:
+        """The records that had ended by then."""
+        if self.until is None or not len(records):
+            return records
+        known = records["end_ns"] / 1e9 + self.offset <= self.until
+        count = int(np.count_nonzero(known))
+        if known[:count].all():  # the usual case, which copies nothing
+            return records[:count]
+        return records[known]
+
+
 def rank_of(box: Box, moment: Moment) -> Rank | None:
     """The rank that wrote the box; None where it had not begun at the moment of the view."""
-    identity, offset = box.identity, box.clock_offset
-    until = moment.until
+    identity, clock = box.identity, _Clock(box.clock_offset, moment.until)
     begun = identity.realtime_ns / 1e9
-    if until is not None and begun > until:
+    if not clock.has_come(begun):
         return None
     exited = _seen_exit(box, moment)
-    left_at = None if box.ended_ns is None else box.ended_ns / 1e9 + offset
-    if until is not None and left_at is not None and left_at > until:
+    left_at = None if box.ended_ns is None else clock.at(box.ended_ns)
+    if left_at is not None and not clock.has_come(left_at):
         left_at = None
-    steps = _until(box.steps, offset, until)
+    steps = clock.past(box.steps)
     gone = _gone(box, moment, exited, left_at)
     metadata = _metadata(box)
     code, number_ = exit_status(box, metadata, exited, left_at)
-    error = _error(box, left_at, offset) if gone and code != 0 else None
+    error = _error(box, left_at, clock) if gone and code != 0 else None
     if error is not None and error.type == "SystemExit" and code is None:
         error = None  # it was caught: the process ended in another way
-    now = _now(box, steps, offset, until)
+    now = _now(box, steps, clock)
     state = (
         end_state(code, number_, error, orderly=left_at is not None) if gone else living_state(now)
     )
-    is_here = not gone and until is None and moment.here.was(box)
+    is_here = not gone and moment.until is None and moment.here.was(box)
     return Rank(
         rank=identity.rank,
         local_rank=identity.local_rank,
@@ -93,15 +118,15 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         started=begun,
         metadata=metadata,
         device_times=box.device_times,
-        device_position=position_of(box, until),
+        device_position=position_of(box, moment.until),
         steps=without_rest(steps) if state is State.EXITED else steps,
-        history=_until(box.history, offset, until),
-        events=_events(box, offset, until),
+        history=clock.past(box.history),
+        events=_events(box, clock),
         now=now,
         error=error,
         probe_cost=box.probe_cost_ns / 1e9,
         lost_records=box.lost + box.overwritten,
-        clock_offset=offset,
+        clock_offset=box.clock_offset,
         took_leave=gone and left_at is not None,
         is_here=is_here and moment.here.is_of_its_owner(identity.pid),
         process_started=_process_started(identity),
@@ -130,19 +155,19 @@ def _metadata(box: Box) -> ProcessMetadata:
 
 def position_of(box: Box, until: float | None = None) -> DevicePosition | NoPosition:
     """How far the device got; `until`: nothing later counts."""
-    found, offset = box.device_position, box.clock_offset
-    if isinstance(found, NoPosition):
-        return found
-    seen = found.seen_ns / 1e9 + offset
-    if until is not None and seen > until:
+    position, clock = box.device_position, _Clock(box.clock_offset, until)
+    if isinstance(position, NoPosition):
+        return position
+    seen = clock.at(position.seen_ns)
+    if not clock.has_come(seen):
         return NoPosition.HOST_MOVES
     return DevicePosition(
-        turn=found.turn,
-        step=found.step,
-        marks=found.marks,
-        phase=found.phase,
-        has_more=found.has_more,
-        since=found.since_ns / 1e9 + offset,
+        turn=position.turn,
+        step=position.step,
+        marks=position.marks,
+        phase=position.phase,
+        has_more=position.has_more,
+        since=clock.at(position.since_ns),
         seen=seen,
     )
 
@@ -204,11 +229,11 @@ class _LastWords(msgspec.Struct):
 _read_last_words = reader(_LastWords)
 
 
-def _error(box: Box, left_at: float | None, offset: float) -> Error | None:
+def _error(box: Box, left_at: float | None, clock: _Clock) -> Error | None:
     words = _read_last_words(box.last_words) or _LastWords()
     if box.state != "exception" and words.type is None:
         return None
-    raised = [event.start_ns / 1e9 + offset for event in box.events if event.kind == "exception"]
+    raised = [clock.at(event.start_ns) for event in box.events if event.kind == "exception"]
     return Error(
         type=words.type or "unknown exception",
         message=words.message,
@@ -217,32 +242,22 @@ def _error(box: Box, left_at: float | None, offset: float) -> Error | None:
         function=words.function,
         traceback=str(words.traceback),
         at=number(raised[-1]) if raised else left_at,
-        wait=_interrupted_wait(words.wait, offset),
+        wait=_interrupted_wait(words.wait, clock),
     )
 
 
-def _interrupted_wait(wait: _Wait | None, offset: float) -> Wait | None:
+def _interrupted_wait(wait: _Wait | None, clock: _Clock) -> Wait | None:
     if wait is None or wait.until < wait.since:
         return None
     seconds = (wait.until - wait.since) / 1e9
-    return Wait(wait.since / 1e9 + offset, seconds, text(wait.site, 300))
+    return Wait(clock.at(wait.since), seconds, text(wait.site, 300))
 
 
-def _until(records: Records, offset: float, until: float | None) -> Records:
-    if until is None or not len(records):
-        return records
-    known = records["end_ns"] / 1e9 + offset <= until
-    count = int(np.count_nonzero(known))
-    if known[:count].all():  # the usual case, which copies nothing
-        return records[:count]
-    return records[known]
-
-
-def _events(box: Box, offset: float, until: float | None) -> tuple[Event, ...]:
+def _events(box: Box, clock: _Clock) -> tuple[Event, ...]:
     events = (
         Event(
             kind=event.kind,
-            at=event.start_ns / 1e9 + offset,
+            at=clock.at(event.start_ns),
             step=event.step,
             seconds=event.duration_ns / 1e9,
             value=event.value,
@@ -250,18 +265,16 @@ def _events(box: Box, offset: float, until: float | None) -> tuple[Event, ...]:
         )
         for event in box.events
     )
-    return tuple(event for event in events if until is None or event.at <= until)
+    return tuple(event for event in events if clock.has_come(event.at))
 
 
-def _now(box: Box, steps: Records, offset: float, until: float | None) -> Now | None:
+def _now(box: Box, steps: Records, clock: _Clock) -> Now | None:
     """The rank's activity by its box, or, in a replay, by the steps around the moment."""
     now = box.now
-    if now is not None and (until is None or now.since_ns / 1e9 + offset <= until):
-        site = text(now.site, 300)
-        return Now(now.phase, now.since_ns / 1e9 + offset, now.step, site, now.group_seq)
-    if until is None or not len(steps):
+    if now is not None and clock.has_come(since := clock.at(now.since_ns)):
+        return Now(now.phase, since, now.step, text(now.site, 300), now.group_seq)
+    if clock.until is None or not len(steps):
         return None
     shares = np.nan_to_num(steps["phases"][-1])
     longest = PHASES[int(np.argmax(shares))] if shares.any() else "other"
-    since = float(steps["end_ns"][-1]) / 1e9 + offset
-    return Now(longest, since, int(steps["step"][-1]) + 1, None, None)
+    return Now(longest, clock.at(int(steps["end_ns"][-1])), int(steps["step"][-1]) + 1, None, None)
