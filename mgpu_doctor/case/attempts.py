@@ -50,24 +50,22 @@ def split_attempts(ranks: Sequence[Rank]) -> Attempts:
     number = max(rank.attempt for rank in ordered)
     newest = [rank for rank in ordered if rank.attempt == number]
     earlier = [rank for rank in ordered if rank.attempt != number]
-    *replaced, together = _find_overlapping(newest)
+    are_in_groups = all(rank.world_size != 1 for rank in newest)
+    *replaced, together = [newest] if are_in_groups else _find_overlapping(newest)
     groups = [rank for rank in together if rank.world_size != 1]
     if not groups:
         earlier += [rank for ranks in replaced for rank in ranks]
         return Attempts(_number_by_start(together), _sorted(earlier))
     world = max(groups, key=_started).world_size
-    beside = [rank for rank in together if rank.world_size == 1 != world]
+    earlier += [rank for part in (*replaced, groups) for rank in part if rank.world_size != world]
     current: dict[object, Rank] = {}
     for rank in newest:
-        if rank in beside:
-            continue
-        if rank.world_size != world:
-            earlier.append(rank)
-            continue
-        key: object = (rank.host, rank.pid) if rank.rank is None else rank.rank
-        if key in current:
-            earlier.append(current[key])
-        current[key] = rank
+        if rank.world_size == world:
+            key: object = (rank.host, rank.pid) if rank.rank is None else rank.rank
+            if key in current:
+                earlier.append(current[key])
+            current[key] = rank
+    beside = [rank for rank in together if rank.world_size == 1]
     return Attempts(_sorted(current.values()), _sorted(earlier), _sorted(beside))
 
 

@@ -134,3 +134,12 @@ def test_a_single_process_that_follows_a_group_replaces_it() -> None:
     attempts = split(member(0, 100.0, 150.0, 21), member(1, 101.0, 150.0, 22), lone(31, 200.0))
     assert numbers_of(attempts.last) == [(0, 31)]
     assert {rank.pid for rank in attempts.earlier} == {21, 22}
+
+
+def test_a_smaller_group_replaces_a_larger_one_and_a_process_beside_it_stays_beside() -> None:
+    larger = [member(number, 100.0 + number, 150.0, 21 + number, world=3) for number in range(3)]
+    smaller = [member(number, 200.0 + number, None, 41 + number) for number in range(2)]
+    attempts = split(*larger, *smaller, lone(51, 120.0, 300.0))
+    assert numbers_of(attempts.last) == [(0, 41), (1, 42)]
+    assert {rank.pid for rank in attempts.earlier} == {21, 22, 23}
+    assert numbers_of(attempts.beside) == [(0, 51)]
