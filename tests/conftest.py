@@ -34,6 +34,9 @@ for ignored in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_DFL)
 """A shell's background jobs ignore them: so would all that tests start."""
 
+gc.disable()
+"""Until all tests are collected: what that makes stays."""
+
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no failure of a test."""
 settings.register_profile("quick", UNTIMED, derandomize=True, max_examples=10)
@@ -140,6 +143,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     through what screens make, again and again. This saves a sixth of the processor time."""
     session.config.stash[LOADED] = [name for name in SLOW_TO_LOAD if name in sys.modules]
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000, 20, 20)
 
 

@@ -70,9 +70,14 @@ class Imports(NamedTuple):
 
 
 @cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def find_imports(module: str, path: Path) -> Imports:
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parse(path)
     return Imports(
         tuple(_imported(_statements(tree), package)),
         frozenset(_imported(_statements(tree, runtime_only=True), package)),
@@ -222,7 +227,7 @@ def test_no_class_has_a_base_beside_named_tuple() -> None:
         f"{module}: {node.name}"
         for package in PACKAGES
         for module, path in modules(package)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parse(path))
         if isinstance(node, ast.ClassDef) and len(node.bases) > 1
         if "NamedTuple" in {ast.unparse(base).rpartition(".")[2] for base in node.bases}
     ]

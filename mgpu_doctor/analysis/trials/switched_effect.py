@@ -52,8 +52,9 @@ class SwitchedBlocks:
 
     def treated_steps(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """For each of so many steps from the first block on, whether the treatment was on."""
-        on = [is_treated_block(step // self.length) is not self.inverted for step in range(count)]
-        return np.array(on, dtype=bool)
+        blocks = range(-(-count // self.length))
+        on = [is_treated_block(block) is not self.inverted for block in blocks]
+        return np.repeat(np.array(on, dtype=bool), self.length)[:count]
 
 
 def estimate_switched(runs: Sequence[Floats], length: int, looks: int = 1) -> Saving | None:

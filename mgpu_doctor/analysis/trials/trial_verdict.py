@@ -66,21 +66,20 @@ def compare_losses(
     if len(plain) < 2 or not treated:
         return None
     count = min(len(losses) for losses in (*plain, *treated))
-    scale = float(np.mean([np.abs(losses[:count]).mean() for losses in plain]))
-    if not count or not np.isfinite(scale) or scale == 0:
+    if not count:
         return None
-
     without = np.stack([losses[:count] for losses in plain])
     with_it = np.stack([losses[:count] for losses in treated])
+    scale = float(np.abs(without).mean())
+    if not np.isfinite(scale) or scale == 0:
+        return None
 
-    def distances(run: Floats, others: Floats) -> Floats:
-        """Of a run to each of the others."""
-        return np.asarray(np.abs(others - run).mean(axis=1) / scale)
+    def distances(others: Floats) -> Floats:
+        """Of each run without the treatment to each of the others."""
+        return np.asarray(np.abs(without[:, None] - others).mean(axis=2) / scale)
 
-    pairs = [distances(run, without[at:]) for at, run in enumerate(without[:-1], start=1)]
-    spread = float(np.concatenate(pairs).max())
-    apart = [distances(run, with_it) for run in without]
-    return LossChange(float(np.mean(apart)), spread, max(LOSS_TOLERANCE[effect], SPREADS * spread))
+    apart, spread = float(distances(with_it).mean()), float(distances(without).max())
+    return LossChange(apart, spread, max(LOSS_TOLERANCE[effect], SPREADS * spread))
 
 
 def judge(saved: Saving, loss: LossChange | None) -> Verdict:
