@@ -6,6 +6,7 @@ import http.client
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
@@ -21,9 +22,13 @@ class Page:
     def __post_init__(self) -> None:
         keys = [line.rpartition(" ")[0] for line in self.text.splitlines() if line[0] != "#"]
         assert len(keys) == len(set(keys)), "a series is there twice"
-        self.named()
+        assert self.by_name is not None
 
     def named(self) -> dict[str, Series]:
+        return self.by_name
+
+    @cached_property
+    def by_name(self) -> dict[str, Series]:
         by_name: dict[str, Series] = {}
         families = text_string_to_metric_families(self.text)  # type: ignore[no-untyped-call]
         for family in families:

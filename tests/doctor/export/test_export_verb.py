@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ from tests.support.scraping import Page, ask
 
 EXPORT = [sys.executable, "-m", "mgpu_doctor", "export"]
 JOB = (WAITING, WAITING, SLOW_INPUT, WAITING)
-OPEN = ("--no-token", "--interval", "0.1")
+INTERVAL = 0.1
+OPEN = ("--no-token", "--interval", str(INTERVAL))
 SECONDS = 60
 
 
@@ -43,7 +45,7 @@ class Exporter:
     def page(self, holds: Callable[[Page], bool] = lambda _: True) -> Page:
         """The first one of which that holds: a driver may be slow to answer."""
         while not holds(page := ask(self.port).page):
-            pass
+            time.sleep(INTERVAL / 2)
         return page
 
     def end(self, number: int = signal.SIGTERM) -> str:
@@ -76,17 +78,6 @@ def exporter(*options: str, environment: Mapping[str, str] = os.environ) -> Iter
 def refuse(*arguments: str) -> Result:
     """The verb within this process, which is much quicker, for what it refuses to serve."""
     return CliRunner().invoke(app, ["export", *arguments])
-
-
-def export(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*EXPORT, *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
 
 
 def test_a_job_that_runs() -> None:
@@ -189,8 +180,8 @@ def test_a_kept_token_that_others_may_read_is_not_used(home: Path) -> None:
 def test_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        done = export("--serve", "--no-token", "--port", str(port))
-    assert done.returncode == 3
+        done = refuse("--serve", "--no-token", "--port", str(port))
+    assert done.exit_code == 3
     assert done.stderr == (
         f"mgpu-doctor: cannot listen on 127.0.0.1 port {port} (Address already in use); "
         "--port 0 chooses a free port.\n"
