@@ -34,9 +34,6 @@ for ignored in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_DFL)
 """A shell's background jobs ignore them: so would all that tests start."""
 
-gc.disable()
-"""Until all tests are collected: what that makes stays."""
-
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no failure of a test."""
 settings.register_profile("quick", UNTIMED, derandomize=True, max_examples=10)
@@ -138,12 +135,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Without the garbage collector: what is made here stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What is loaded by now stays to the end: the garbage collector need not go through it, nor
     through what screens make, again and again. This saves a sixth of the processor time."""
     session.config.stash[LOADED] = [name for name in SLOW_TO_LOAD if name in sys.modules]
     gc.freeze()
-    gc.enable()
     gc.set_threshold(50_000, 20, 20)
 
 
