@@ -117,7 +117,7 @@ def trace(
     wanted = TraceRequest(steps, seconds)
     take = _time_collectives if collectives else _trace_steps
     if (hosts is None) == (subject is None):
-        option = "--hosts HOST,HOST..." if hosts is None else hosts.option
+        option = "--hosts" if hosts is None else hosts.option
         exit_with(
             WRONG_USAGE,
             f"name a process id, a recording or {option}.",

@@ -130,6 +130,17 @@ def test_on_a_phone_the_fix_begins_on_the_first_screen(
     assert browser.value(BOX.format(FIX))["top"] < SIZES["phone"][1]
 
 
+def test_on_a_phone_every_cell_of_a_table_has_its_title(
+    browser: Browser, page: Callable[[str], Path]
+) -> None:
+    """The first, too: a rank would be a bare number."""
+    browser.open(page("recording"), "phone")
+    before = 'getComputedStyle(cell, "::before").content'
+    titles = browser.value(f'[...document.querySelectorAll(".folds td")].map(cell => {before})')
+    assert any("measure" in title for title in titles)
+    assert "none" not in titles
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_words_stand_out_in_both_schemes(
     browser: Browser, page: Callable[[str], Path], dark: bool
