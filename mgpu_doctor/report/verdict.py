@@ -160,7 +160,7 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
         return Verdict(Tone.UNKNOWN, f"{snapshots}: not enough to say whether the job moves")
     longest = max(still, key=lambda rank: rank.still_seconds or 0.0)
     name = "it" if len(diagnosis.ranks) == 1 else f"rank {longest.rank}"
-    where = text.cut(text.line(longest.where or ""), 60)
+    where = text.cut(text.line(longest.where or ""), 80)
     still_there = f"has been in {where}" if where else "has not moved"
     lasted = format_seconds(longest.still_seconds or 0.0)
     return Verdict(

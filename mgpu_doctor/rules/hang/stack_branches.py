@@ -32,8 +32,8 @@ def build_branches(case: Case, findings: Iterable[Finding]) -> tuple[Branch, ...
 
 
 def describe_places(case: Case) -> dict[int, str]:
-    """Pid of a rank in snapshots -> where its newest stack is: `all_reduce train.py:87`, or
-    `load() data.py:9`."""
+    """Pid of a rank in snapshots -> where its newest stack is: `all_reduce train.py:87`,
+    `load() data.py:9`, or `load() data.py:9 (data-loader worker 4711)` if it waits for that one."""
     if not case.job_snapshots:
         return {}
     places = {}
@@ -41,7 +41,8 @@ def describe_places(case: Case) -> dict[int, str]:
         place = state.point.place
         if place is not None:
             what = state.operation if state.doing in WAITING else f"{frames.function_name(place)}()"
-            places[state.pid] = f"{what} {frames.format_location(place)}"
+            whose = f" (data-loader worker {state.worker.host_pid})" if state.worker else ""
+            places[state.pid] = f"{what} {frames.format_location(place)}{whose}"
     return places
 
 

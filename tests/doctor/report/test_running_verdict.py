@@ -14,7 +14,7 @@ from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report.verdict import Tone, Verdict, verdict
 from tests.support import diagnoses
-from tests.support.job_snapshots import LOOP, ProcessState, SnapshotSeries, case
+from tests.support.job_snapshots import FETCHING, LOADING, LOOP, ProcessState, SnapshotSeries, case
 from tests.support.synthetic import Synthetic, make_rank, synthetic_case
 
 ASLEEP = [ProcessState((*LOOP, "sleep_for_ever train.py:70"))]
@@ -38,6 +38,16 @@ def test_a_process_at_one_place_is_not_called_running(
     diagnosis = diagnosed(states)
     assert verdict(diagnosis).tone is Tone.UNKNOWN
     assert diagnosis.ranks[0].still_seconds == seconds
+
+
+def test_a_process_that_waits_for_its_loaders_worker_is_not_said_to_be_at_its_line() -> None:
+    """Of one process no other waits, so no finding names the worker: the verdict must."""
+    asleep = [ProcessState((*FETCHING, "get_item data.py:3"), syscall="clock_nanosleep")]
+    scene = SnapshotSeries({0: [ProcessState(LOADING, syscall="poll")]}, {0: asleep})
+    no_steps = np.zeros(0, STEP_DTYPE)
+    diagnosis = diagnose(case(scene.snapshots(), [make_rank(0, no_steps)]))
+    assert diagnosis.ranks[0].where == "get_item() data.py:3 (data-loader worker 5000)"
+    assert "get_item() data.py:3 (data-loader worker 5000) for 2" in verdict(diagnosis).sentence
 
 
 def test_a_process_seen_once_is_not_called_running() -> None:
