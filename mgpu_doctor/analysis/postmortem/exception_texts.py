@@ -1,5 +1,6 @@
-"""What an exception's text says besides its type: where it was raised, if another process or thread
-passed it on (a data-loader worker, a replica), and what the operating system refused. Pure."""
+"""What an exception's text says besides its type: where it was raised, if something passed it on (a
+data-loader worker, a replica, a graph of TensorFlow), and what the operating system refused. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import errno
 import re
 from dataclasses import dataclass, replace
 
-from mgpu_probes.outside.tracebacks import TracebackReader
+from mgpu_probes.outside.tracebacks import Traceback, TracebackReader
 
 from mgpu_doctor.case.captured_console import error_of
 from mgpu_doctor.case.model import Error
@@ -46,24 +47,29 @@ _SHARED = re.compile(r"/torch_\d|/dev/shm/|shared memory|\bshm\b")
 def original(error: Error) -> Error:
     """The exception where it happened; the given one where it is not wrapped or its own traceback
     cannot be read. Where none of the user's code is in it, the line of who waited for it stays."""
-    wrapped = _WRAPPED.search(error.message)
-    if wrapped is None or _ORIGINAL not in error.message:
+    if _WRAPPED.search(error.message) and _ORIGINAL in error.message:
+        raised = _last_traceback(error.message.partition("Original ")[2])
+    else:
+        raised = _last_traceback(error.traceback)
+        raised = raised if raised is not None and raised.is_called_by_graph else None
+    if raised is None:
         return error
-    reader = TracebackReader(labelled=True)
-    text = error.message.partition("Original ")[2]
-    lines = text.split("\n")
-    for number, line in enumerate(lines):
-        reader.feed(line, number)
-    reader.finish(len(lines))
-    if not reader.tracebacks or not reader.tracebacks[-1].frames:
-        return error
-    raised = reader.tracebacks[-1]
     original_error = error_of(raised)
     wrapper = f"{error.type}: {error.message.splitlines()[0]}"
     inner = replace(original_error, at=error.at, traceback=f"{wrapper}\n{original_error.traceback}")
     if any(is_user_code(frame.file) for frame in raised.frames):
         return inner
     return replace(inner, file=error.file, line=error.line, function=error.function)
+
+
+def _last_traceback(text: str) -> Traceback | None:
+    """The last one of an exception's text that has calls."""
+    reader = TracebackReader(labelled=True)
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        reader.feed(line, number)
+    reader.finish(len(lines))
+    return reader.tracebacks[-1] if reader.tracebacks and reader.tracebacks[-1].frames else None
 
 
 def wrapped_in(error: Error) -> str | None:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from mgpu_probes.outside.tracebacks import IN_GRAPH
+
 from mgpu_doctor.analysis.postmortem.exception_texts import original, wrapped_in
 from mgpu_doctor.analysis.postmortem.secondary_failures import (
     CLOSING_SIGNALS,
@@ -271,6 +273,7 @@ def _with_unlabelled(
     printed = [end.error for end in logged if end.rank is None and end.pid is None and end.error]
     fatal = [error for error in printed if error.type == FATAL]
     raised = [error for error in printed if error.type != FATAL and not is_secondary_failure(error)]
+    raised = [error for error in raised if error.message != IN_GRAPH] or raised  # that says nothing
     one_place = len({place(error) for error in raised}) == 1
     lost = [error for error in printed if error.type != FATAL and is_secondary_failure(error)]
     nameless = [

@@ -29,6 +29,12 @@ _CHAINED = re.compile(
 )
 _WRAPPED = re.compile(r"Caught [\w.]{1,100} in [\w ]{1,60}\.$")
 """torch re-raises the exception of a loader worker or replica; its message is the traceback."""
+IN_GRAPH = "Graph execution error:"
+"""What TensorFlow's exceptions in graphs say. If a Python function that the graph called raised,
+its traceback follows as a part of the message."""
+_CALLS_PYTHON = "/tensorflow/python/ops/script_ops.py"
+"""Where TensorFlow calls the functions of `tf.numpy_function` and `tf.py_function`: the outermost
+call of such a traceback."""
 ASIDE = re.compile(
     r"^(?:Exception ignored |--- Logging error ---|Exception in thread )"
     r"|Task exception was never retrieved"
@@ -65,6 +71,11 @@ class Traceback:
     is_cut: bool = False
     """The text begins inside it, or ends inside another one that it led to: outer calls are
     missing, so it is unknown where it was caught."""
+
+    @property
+    def is_called_by_graph(self) -> bool:
+        """Whether it is that of a Python function that a graph of TensorFlow called."""
+        return any(frame.file.endswith(_CALLS_PYTHON) for frame in self.frames)
 
 
 @dataclass(slots=True)
@@ -209,8 +220,19 @@ class TracebackReader:
             cause = self.tracebacks.pop()
             text = f"{cause.text}\n\n(which led to)\n\n{tb.text}"
             tb = Traceback(tb.type, tb.message, tb.frames, text, tb.at, tb.fatal)
+        elif tb.frames[:1] and tb.frames[0].file.endswith(_CALLS_PYTHON):
+            tb = self._within_graph(tb)
         self._chained = False
         self.tracebacks.append(tb)
+
+    def _within_graph(self, tb: Traceback) -> Traceback:
+        """The exception of a Python function, with the calls that led to the graph that called it;
+        TensorFlow's own exception, whose message it is, remains only in its text."""
+        if not self.tracebacks or not self.tracebacks[-1].message.startswith(IN_GRAPH):
+            return tb
+        graph = self.tracebacks.pop()
+        frames = (*graph.frames, *tb.frames)[-MOST_FRAMES:]
+        return replace(tb, frames=frames, text=f"{graph.text}\n\n{tb.text}", is_cut=graph.is_cut)
 
 
 def _frame(match: re.Match[str]) -> Frame:

@@ -277,6 +277,7 @@ RECORDED_FAILURES: dict[str, tuple[str, list[int | None]]] = {
     "spawn-lambda": ("failed-spawn-pickling", [None]),
     "tensorflow-leader-lost": ("failed-tf-collective", []),
     "tensorflow-oom": ("failed-tf-resource-exhausted", [None]),
+    "tensorflow-python-function": ("failed-exception", [None]),
     "tensorflow-port": ("failed-port-in-use", []),
     "tensorflow-worker-lost": ("failed-tf-worker-missing", []),
     "unused-parameters": ("failed-unused-parameters", [0, 1]),

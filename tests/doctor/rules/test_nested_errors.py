@@ -14,6 +14,7 @@ from mgpu_doctor.findings import Finding
 from mgpu_doctor.rules.training.loss import RULES as LOSS
 from tests.support.ending_records import failure_findings
 from tests.support.failure_cases import AT, dead, error, failed_job, logged_end, secondary_failure
+from tests.support.logs import RECORDED
 
 WORKER_LOOP = (
     '  File "/usr/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 374, in '
@@ -73,6 +74,20 @@ def test_a_worker_in_which_no_code_of_the_users_ran_keeps_the_line_of_the_loop()
     raised = original(error("RuntimeError", text))
     assert (raised.file, raised.line) == ("/home/u/train.py", 87)
     assert raised.message == "stack expects each tensor to be equal size"
+
+
+def test_a_python_function_that_a_graph_called_is_named_not_the_line_of_the_graph() -> None:
+    lines = (RECORDED / "console/failed/tensorflow-python-function.log").read_text().splitlines()
+    at = next(n for n, line in enumerate(lines) if "InvalidArgumentError: Graph" in line)
+    end = next(n for n, line in enumerate(lines) if "{{node PyFunc}}" in line)
+    message = "\n".join(("Graph execution error:", *lines[at + 1 : end]))
+    traceback = message[-5000:]  # a black box keeps the end
+    finding = only(replace(error("InvalidArgumentError", message), at=AT, traceback=traceback))
+    assert finding.code == "failed-exception"
+    assert "raised ValueError at _planted.py:62: sample 8 cannot be used" in finding.title
+    of_an_operation = traceback.partition("Error in user-defined function")[0]
+    raised = replace(error("InvalidArgumentError", message), traceback=of_an_operation)
+    assert original(raised) == raised
 
 
 def test_a_torn_or_made_up_wrapper_stays_as_it_is() -> None:
