@@ -156,8 +156,8 @@ def make_command(script: Script, site: Site, fault: str = "none", *options: str)
 
 def measure_overhead(script: Script, site: Site, pairs: int) -> str:
     """What a step costs more under the doctor, from runs in turn: CPU time in ms of a step, and
-    wall time in percent of the median step; the median of the pairs, the least and the most, and
-    how busy the machine was before. On a shared machine the CPU time is the steadier of the two."""
+    wall time in percent, each of the lower quartile of a run's steps; the median of the pairs, the
+    least and the most, and how busy the machine was before."""
     load, found = os.getloadavg()[0], list[tuple[_StepTime, _StepTime]]()
     short = _time_steps(script, site, script.steps, observed=False)
     steps = min(max(script.steps, math.ceil(LASTS / short.seconds)), MOST_STEPS)
@@ -181,7 +181,8 @@ def _spread(values: Sequence[float], digits: int) -> str:
 
 
 class _StepTime(NamedTuple):
-    """Of the rank that reports: the median step, and the mean CPU time of all its threads."""
+    """Lower quartiles of the steps of the rank that reports: wall time, and CPU time of all of its
+    threads."""
 
     seconds: float
     cpu_seconds: float
