@@ -30,7 +30,7 @@ from tests.support.jobs import JOBS, Ended, run
 from tests.zoo.catalogue import HANGS_IN, SCRIPTS, Launcher, Script
 
 OWN_LINES = re.compile(r"(?:step \d+ loss|steps \d+|epoch \d+|held out) ?.*")
-LASTS = 8.0
+LASTS = 5.0
 """Seconds that the steps of a run should take whose speed is compared: what mgpu-doctor does once,
 at the start, must not count as the cost of a step."""
 MOST_STEPS = 4000
