@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 from mgpu_probes.outside.stacks import stack_threads
+from mgpu_probes.outside.stacks.pthread_ids import read_thread_id
+from mgpu_probes.outside.stacks.pyspy_stacks import parse_dump
 from mgpu_probes.outside.stacks.stack_threads import settle_threads
 
 Json = dict[str, Any]
@@ -60,6 +63,40 @@ def test_what_is_right_stays_as_it_is_reported() -> None:
     right, stale = settle_threads(threads, pid)
     assert right == threads[0]
     assert (stale["id"], stale["active"]) == (pid, True)  # this thread runs
+
+
+def test_the_id_of_a_thread_of_an_old_python_is_read_from_its_memory() -> None:
+    ready, done = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        ready.set()
+        done.wait()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    ready.wait()
+    pid = os.getpid()
+    try:
+        assert waiting.ident is not None
+        assert read_thread_id(pid, waiting.ident) == waiting.native_id
+        assert read_thread_id(pid, threading.get_ident()) == threading.get_native_id()
+        listed = [
+            {"thread_name": "MainThread", "thread_id": threading.get_ident(), "active": True},
+            {"thread_name": "b", "thread_id": waiting.ident, "active": True},
+            {"thread_name": "c", "thread_id": 4096, "active": True},
+        ]
+        found = settle_threads(parse_dump(json.dumps(listed).encode(), pid), pid)
+    finally:
+        done.set()
+        waiting.join()
+    ids = [threading.get_native_id(), waiting.native_id, None]
+    assert [one["id"] for one in found] == ids
+    assert [one["active"] for one in found] == [True, False, None]
+
+
+@pytest.mark.parametrize("pthread", [0, 8, 1 << 61, 1 << 70])
+def test_no_address_of_a_thread_is_no_id(pthread: int) -> None:
+    assert read_thread_id(os.getpid(), pthread) is None
 
 
 def test_a_process_that_ended_meanwhile() -> None:

@@ -37,6 +37,8 @@ class Job:
     overlap: bool = True
     """Buckets leave while backward computes, rather than after it."""
     loader: float = 50.0
+    once: float = 0.0
+    """Of the host, in the first step alone, such as compiling."""
     jitter: float = 0.01
     slow: Mapping[int, float] = field(default_factory=dict)
     """Rank -> how many times longer its kernels take."""
@@ -88,6 +90,7 @@ class _Run:
         for rank, writer in enumerate(self.ranks):
             writer.wire = done[rank]
             writer.device = max(writer.device, done[rank])
+            writer.host += 0.0 if step else job.once
             writer.launch("void multi_tensor_apply_kernel<sgd>", self._jittered(job.kernel), job)
             writer.synchronize()
             writer.note(f"ProfilerStep#{step}", begun[rank], writer.host)

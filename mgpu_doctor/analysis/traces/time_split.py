@@ -8,7 +8,8 @@ after the gap had begun, and the device's own if it is shorter than 30 ns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -69,6 +70,10 @@ def gaps(some: Spans) -> Spans:
 
 
 NANO = 1e-9
+LONG = 5.0
+"""Times the median step from which the first steps are left out. A choice: graphs take seconds."""
+LEAST_STEPS = 4
+"""Steps from which the median is that of usual ones. A choice."""
 KERNEL_WAIT = 30
 """Nanoseconds between kernels that follow each other as fast as the device can (HTA's default)."""
 SHORT = 200_000
@@ -116,6 +121,21 @@ class Split:
 def split(trace: Trace) -> Split | None:
     """The time split of the rank; None if nothing ran."""
     return _of_device(trace) if trace.on_device else _of_host(trace)
+
+
+def without_first_steps(traces: Sequence[Trace]) -> Sequence[Trace]:
+    """The traces of a job from the first step on that is not unusually long on any rank: what a
+    framework does once, such as TensorFlow's building of a graph, is no part of a step."""
+    lengths = [step_lengths(trace) for trace in traces]
+    if min(map(len, lengths), default=0) < LEAST_STEPS:
+        return traces
+    first = max(int(np.argmax(some <= LONG * np.median(some))) for some in lengths)
+    return [_from_step(trace, first) for trace in traces] if first else traces
+
+
+def _from_step(trace: Trace, first: int) -> Trace:
+    start = step_starts(trace)[first]
+    return replace(trace, events=trace.events[trace.events["start"] >= start])
 
 
 def _spans(events: Events) -> Spans:

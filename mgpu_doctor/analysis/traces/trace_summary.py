@@ -9,7 +9,7 @@ import numpy as np
 
 from mgpu_doctor.analysis.traces.joined_collectives import UnjoinableError, Waits, join
 from mgpu_doctor.analysis.traces.late_rank import LEAST_UNITS, Late, find_late
-from mgpu_doctor.analysis.traces.time_split import Split, split, step_lengths
+from mgpu_doctor.analysis.traces.time_split import Split, split, step_lengths, without_first_steps
 from mgpu_doctor.case.profiler_traces import Trace
 
 
@@ -45,6 +45,7 @@ class TraceSummary:
 
 def summarize_traces(traces: Sequence[Trace], world: int | None) -> TraceSummary | None:
     """The measures of all traces; None if no trace has usable events."""
+    traces = without_first_steps(traces)
     by_place = {place: split(trace) for place, trace in enumerate(traces)}
     splits = {place: parts for place, parts in by_place.items() if parts is not None}
     if not splits:

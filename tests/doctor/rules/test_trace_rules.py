@@ -41,6 +41,7 @@ def ran(*words: str) -> Result:
         Job(slow={2: 1.2}),
         Job(slow={2: 1.2}, collective=OLD),
         Job(slow={2: 1.5}, ranks=3, overlap=False),
+        Job(slow={2: 1.2}, once=2e6),
     ],
 )
 def test_a_slow_device_is_named_and_what_it_costs(tmp_path: Path, job: Job) -> None:
@@ -56,9 +57,9 @@ def test_a_slow_loader_is_named(tmp_path: Path) -> None:
     assert (found.code, [culprit.rank for culprit in found.culprits]) == ("straggler-input", [1])
 
 
-@pytest.mark.parametrize("jitter", [0.0, 0.01, 0.1])
-def test_ranks_that_are_alike_give_nobody(tmp_path: Path, jitter: float) -> None:
-    diagnosis = examined(tmp_path, Job(jitter=jitter))
+@pytest.mark.parametrize("job", [Job(jitter=0.0), Job(), Job(jitter=0.1), Job(once=2e6)])
+def test_ranks_that_are_alike_give_nobody(tmp_path: Path, job: Job) -> None:
+    diagnosis = examined(tmp_path, job)
     assert [finding.code for finding in diagnosis.findings] == ["time-split"]
     assert not any(gap.probe == "comparison of ranks" for gap in diagnosis.unexamined)
     assert ran(str(tmp_path)).exit_code == 0
@@ -71,6 +72,7 @@ def test_ranks_that_are_alike_give_nobody(tmp_path: Path, jitter: float) -> None
         (Job(overlap=False, transfer=600), "overlap-poor"),
         (Job(kernel=2, kernels=400, launch=9, transfer=20), "launch-bound"),
         (Job(loader=4000), "input-bound"),
+        (Job(loader=4000, once=2e6), "input-bound"),
     ],
 )
 def test_where_the_time_of_all_ranks_goes(tmp_path: Path, job: Job, code: str) -> None:

@@ -16,8 +16,7 @@ from functools import cache
 from typing import Any
 
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.stacks import bounded_subprocess, stack_threads
-from mgpu_probes.outside.stacks import stack_threads as known_threads
+from mgpu_probes.outside.stacks import bounded_subprocess, pthread_ids, stack_threads
 from mgpu_probes.outside.stacks.stack_threads import Frame, Json
 
 SOURCE = "py-spy"
@@ -40,17 +39,20 @@ def parse_dump(raw: bytes, pid: int) -> list[Json]:
         return []
     items = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
     main = _main(items, pid)
-    return [
-        stack_threads.make_thread(
-            _frames(item),
-            main=item is main,
-            id=_whole(item.get("os_thread_id")),
-            name=_text(item.get("thread_name")),
-            active=_truth(item.get("active")),
-            gil=_truth(item.get("owns_gil")),
-        )
-        for item in items
-    ]
+    return [_thread(item, pid, main=item is main) for item in items]
+
+
+def _thread(item: dict[str, Any], pid: int, *, main: bool) -> Json:
+    id = _whole(item.get("os_thread_id"))
+    pthread = _whole(item.get("thread_id")) if id is None else None
+    return stack_threads.make_thread(
+        _frames(item),
+        main=main,
+        id=id if pthread is None else pthread_ids.read_thread_id(pid, pthread),
+        name=_text(item.get("thread_name")),
+        active=_truth(item.get("active")) if id is not None else None,
+        gil=_truth(item.get("owns_gil")),
+    )
 
 
 def is_complete(stack: Json) -> bool:
@@ -184,7 +186,7 @@ def run_dump(
     if not any(thread["frames"] for thread in threads):
         return Failure(Kind.TORN, "its stacks had no frames")
     source = NATIVE if native else SOURCE
-    return stack_threads.make_stack(pid, at, source, known_threads.settle_threads(threads, pid))
+    return stack_threads.make_stack(pid, at, source, stack_threads.settle_threads(threads, pid))
 
 
 def _failure(pid: int, ran: bounded_subprocess.BoundedRun) -> Failure:

@@ -1,8 +1,8 @@
 """Threads and stacks as JSON, the same from every source.
 
-py-spy takes a thread's id from Python. That id is unknown before Python 3.11, stale in a forked
-child of 3.11, and another one in a container; then py-spy is also wrong about whether the thread
-runs. So the ids are matched with those of the kernel."""
+py-spy takes a thread's id from Python. That id is unknown before Python 3.11 (then glibc's is read),
+stale in a forked child of 3.11, and another one in a container; then py-spy is also wrong about
+whether the thread runs. So the ids are matched with those of the kernel."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def settle_threads(threads: Iterable[Json], pid: int, proc: Path = PROC) -> list
 
 def _settle(thread: Json, pid: int, ids: Mapping[int, int], proc: Path) -> Json:
     thread_id = thread["id"]
-    if thread_id is not None and ids.get(thread_id) == thread_id:
+    if thread_id is not None and ids.get(thread_id) == thread_id and thread["active"] is not None:
         return thread
     id = pid if thread["main"] else ids.get(thread_id)
     fields = [] if id is None else host_usage.read_stat(proc / str(pid) / "task", id)
