@@ -153,10 +153,12 @@ def _find_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def suggest(typed: str, names: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:
-    """`Did you mean X?`, or `Did you mean X, Y?`, with the names nearest to `typed`; empty if none
-    is near."""
+def suggest(typed: str, names: Iterable[str], *, most: int = 1) -> str:
+    """`Did you mean X?`, or `Did you mean X, Y?`, with the names that are nearest to `typed`, else
+    those that contain it; empty if there are none."""
     import difflib  # only needed after a mistake
 
-    near = difflib.get_close_matches(typed, list(names), n=most, cutoff=cutoff)
+    known = list(names)
+    near = difflib.get_close_matches(typed, known, n=most)
+    near = near or [name for name in known if len(typed) > 2 and typed in name][:most]
     return f"Did you mean {', '.join(near)}?" if near else ""

@@ -41,6 +41,6 @@ def explain(code: str | None, markdown: bool) -> None:
         print_text(f"{rule_reference.list_rules(rules.values())}\n")
         return
     if code not in rules:
-        hint = suggest(code, rules, most=3, cutoff=0.4) or "`mgpu-doctor explain` lists all codes."
+        hint = suggest(code, rules, most=3) or "`mgpu-doctor explain` lists all codes."
         exit_with(WRONG_USAGE, f"no finding has the code {code}. {hint}")
     print_text(f"{rule_reference.explain_rule(rules[code])}\n")

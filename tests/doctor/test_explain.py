@@ -86,3 +86,17 @@ def test_broken_packages_are_reported(monkeypatch: pytest.MonkeyPatch, value: ob
     found = catalogue()
     assert found.rules == OWN
     assert [one.probe for one in found.broken] == ["rules of theirs"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("straggler-imput", "Did you mean straggler-input"),
+        ("hang", "Did you mean failed-hangup, hang-collective-mismatch, hang-rank-dead?"),
+        ("nonsens", "`mgpu-doctor explain` lists all codes."),
+    ],
+)
+def test_an_unknown_code_gets_near_ones_only(typed: str, hint: str) -> None:
+    code, _, err = explain(typed)
+    assert code == 2
+    assert f"no finding has the code {typed}. {hint}" in err

@@ -64,6 +64,7 @@ def test_an_option_may_be_spelled_as_python_spells_it_and_repeated() -> None:
         (0, {}, "--ranks must be 1 or more, not 0"),
         (100_000, {}, "--ranks must be 64 or less, not 100000"),
         (2, {"stepz": 1}, "torch-ddp has no option --stepz. Did you mean --steps?"),
+        (2, {"rank": 1}, "torch-ddp has no option --rank. Did you mean --ranks?"),
         (2, {"colour": 1}, "torch-ddp has no option --colour"),
         (2, {"timeout": "inf"}, "--timeout must be 1000000 or less, not inf"),
         (2, {"seed": 2**64}, "--seed must be 2147483647 or less"),

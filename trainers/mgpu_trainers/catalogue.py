@@ -301,7 +301,8 @@ def check(
     for name, value in options.items():
         option = options_by_name.get(name.replace("_", "-"))
         if option is None:
-            hint = suggest(name.replace("_", "-"), options_by_name).replace("mean ", "mean --")
+            known = [*options_by_name, "ranks", "fault"]
+            hint = suggest(name.replace("_", "-"), known).replace("mean ", "mean --")
             raise UsageError(f"{trainer.name} has no option --{name}{hint}", name)
         for text in _list_texts(value):
             if option.name == "batch" and text == AUTO and not option.words:
