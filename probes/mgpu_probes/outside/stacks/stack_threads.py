@@ -1,8 +1,8 @@
 """Threads and stacks as JSON, the same from every source.
 
-py-spy takes a thread's id from Python. That id is unknown before Python 3.11 (then glibc's is read),
-stale in a forked child of 3.11, and another one in a container; then py-spy is also wrong about
-whether the thread runs. So the ids are matched with those of the kernel."""
+py-spy takes a thread's id from Python. That id is unknown before Python 3.11 (then glibc's is
+read), stale in a forked child of 3.11, and another one in a container; then py-spy is also wrong
+about whether the thread runs. So the ids are matched with those of the kernel."""
 
 from __future__ import annotations
 
