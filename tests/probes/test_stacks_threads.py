@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 from mgpu_probes.outside.stacks import stack_threads
-from mgpu_probes.outside.stacks.pthread_ids import read_thread_id
 from mgpu_probes.outside.stacks.pyspy_stacks import parse_dump
-from mgpu_probes.outside.stacks.stack_threads import settle_threads
+from mgpu_probes.outside.stacks.stack_threads import read_thread_id, settle_threads
 
 Json = dict[str, Any]
 

@@ -39,9 +39,10 @@ _PARKED = (
     "torch/distributed/elastic/",
 )
 """Files in which helper threads are idle."""
-_CALLED_BY_TENSORFLOW = ("FuncRegistry.__call__", "tensorflow/python/ops/script_ops.py")
+_CALLED_BY_TENSORFLOW = ("__call__", "tensorflow/python/ops/script_ops.py")
 """Function and file in which TensorFlow calls a Python function of a graph or of a data pipeline
-(`tf.numpy_function`, `tf.py_function`), in a thread of its own."""
+(`tf.numpy_function`, `tf.py_function`), in a thread of its own. Before Python 3.11 a frame does not
+know the class, `FuncRegistry`."""
 _LOCKING = ("PyThread_acquire_lock", "pthread_mutex_lock", "sem_wait", "_PyMutex_Lock", "lock_wait")
 _COLLECTIVE = ("c10d::", "gloo::", "ProcessGroup", "ncclGroup", "MPI_")
 _DEVICE = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "libcuda")

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.stacks import bounded_subprocess, pthread_ids, stack_threads
+from mgpu_probes.outside.stacks import bounded_subprocess, stack_threads
 from mgpu_probes.outside.stacks.stack_threads import Frame, Json
 
 SOURCE = "py-spy"
@@ -48,7 +48,7 @@ def _thread(item: dict[str, Any], pid: int, *, main: bool) -> Json:
     return stack_threads.make_thread(
         _frames(item),
         main=main,
-        id=id if pthread is None else pthread_ids.read_thread_id(pid, pthread),
+        id=id if pthread is None else stack_threads.read_thread_id(pid, pthread),
         name=_text(item.get("thread_name")),
         active=_truth(item.get("active")) if id is not None else None,
         gil=_truth(item.get("owns_gil")),
