@@ -108,20 +108,20 @@ def test_merging_invents_nothing(pattern: list[tuple[float, float | None]], time
     trace = merged.trace()
     assert trace.first is not None
     for measure in range(2):
-        told, raw = trace_spans(trace, measure), trace_spans(exact.trace(), measure)
-        assert (told.start[1:] >= told.end[:-1]).all()
-        assert (told.low <= told.mean).all()
-        assert (told.mean <= told.high).all()
+        traced, raw = trace_spans(trace, measure), trace_spans(exact.trace(), measure)
+        assert (traced.start[1:] >= traced.end[:-1]).all()
+        assert (traced.low <= traced.mean).all()
+        assert (traced.mean <= traced.high).all()
         known = raw.start >= trace.first
-        there = gaps(told, trace.first, at, 0.01), gaps(raw, trace.first, at, 0.01)
-        if len(told) and raw.start[0] >= trace.first:
+        there = gaps(traced, trace.first, at, 0.01), gaps(raw, trace.first, at, 0.01)
+        if len(traced) and raw.start[0] >= trace.first:
             assert there[0] == there[1]
-        covered = np.sum(told.end - told.start)
+        covered = np.sum(traced.end - traced.start)
         assert covered == pytest.approx(np.sum((raw.end - raw.start)[known]), abs=1e-3)
         if known.any():
-            assert set(told.low) <= set(raw.low)
-            assert set(told.high) <= set(raw.high)
-            weight = np.sum(told.mean * (told.end - told.start))
+            assert set(traced.low) <= set(raw.low)
+            assert set(traced.high) <= set(raw.high)
+            weight = np.sum(traced.mean * (traced.end - traced.start))
             exactly = np.sum((raw.mean * (raw.end - raw.start))[known])
             assert weight == pytest.approx(exactly, rel=1e-3, abs=1e-3)
 
