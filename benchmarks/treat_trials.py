@@ -78,6 +78,8 @@ class Row:
     load: float
     """Load of the machine, mean of before and after."""
     seconds: float
+    plain: Sequence[Sequence[float]] = ()
+    """Step times of the runs of the job as it is, in seconds."""
 
     @property
     def is_near(self) -> bool | None:
@@ -168,6 +170,7 @@ def measure(name: str, job: str, command: Sequence[str], limit: float) -> Row:
         reason=outcome.reason or "",
         load=round((load + os.getloadavg()[0]) / 2, 1),
         seconds=round(time.monotonic() - began),
+        plain=[[round(float(each), 6) for each in run.seconds] for run in session.plain],
     )
 
 
