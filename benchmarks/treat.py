@@ -6,10 +6,10 @@ known.
     python -m benchmarks.treat --jobs NAME|all [--jobs NAME …]
     python -m benchmarks.treat --find NAME|all [--find NAME …]
 
-`--record` runs the built-in trainer torch-ddp so often, as it is, and keeps the step times. Nothing
-else should run meanwhile. `--resample` draws the runs of whole sessions from them, in which no
-treatment does anything, and counts the verdicts. It takes some seconds. `--jobs`
-and `--find`: see `benchmarks.treat_trials`; some minutes for each name.
+`--record` runs each of ten jobs so often, as it is, and keeps the step times; jobs that the file
+has are kept. Nothing else should run meanwhile. `--resample` draws the runs of whole sessions from
+those of one job after the other, in which no treatment does anything, and counts the verdicts. It
+takes some seconds. `--jobs` and `--find`: see `benchmarks.treat_trials`; some minutes each name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +35,26 @@ from mgpu_doctor.treat.trial_runner import TrialRunner
 from mgpu_doctor.treat.trial_session import Session
 from tests.support.simulated_trials import SimulatedJob
 
-JOB = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+LAUNCH = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
 TRAINER = ["mgpu_trainers.pytorch.ddp", "--model", "cnn-nano", "--steps", "5000", "--device", "cpu"]
+RECORDED_JOBS = {
+    "torch-ddp": [sys.executable, "-m", *LAUNCH, *TRAINER],
+    **{
+        name: ALL_JOBS[name].helps
+        for name in (
+            "loader-workers",
+            "loader-prefetch",
+            "tf-parallel-map",
+            "ddp-no-sync",
+            "ddp-compress-fp16",
+            "fsdp-keep-gathered",
+            "autocast-bf16",
+            "gc-freeze",
+            "checkpoint-in-background",
+        )
+    },
+}
+"""The built-in trainer, and jobs that these treatments help, by their names."""
 TREATMENTS_TRIED = 5
 
 
@@ -54,10 +73,10 @@ def main() -> None:
     args = parser.parse_args()
     print(machine(), flush=True)
     if args.record is not None:
-        args.record.write_text(json.dumps(record(args.runs, args.steps)) + "\n")
+        record(args.record, args.runs, args.steps)
     if args.resample is not None:
-        runs = json.loads(args.resample.read_text())["seconds"]
-        print_rates(resample(runs, args.sessions), len(runs), args.sessions)
+        jobs = json.loads(args.resample.read_text())["jobs"]
+        print_rates(resample([*jobs.values()], args.sessions), jobs, args.sessions)
     if args.find:
         known = [name for name, jobs in ALL_JOBS.items() if jobs.finding is not None]
         found = [find_treatment(name) for name in (known if "all" in args.find else args.find)]
@@ -70,26 +89,32 @@ def main() -> None:
         sys.exit(0 if all(row.is_right is not False for row in rows) else 1)
 
 
-def record(count: int, steps: int) -> dict[str, object]:
-    """The step times of so many equal runs, in seconds."""
-    command = [sys.executable, "-m", *JOB, *TRAINER]
-    seconds = []
+def record(file: Path, runs: int, steps: int) -> None:
+    """Writes the step times, in seconds, of so many equal runs of each job."""
+    known = json.loads(file.read_text())["jobs"] if file.exists() else {}
+    for name, command in RECORDED_JOBS.items():
+        if name not in known:
+            known[name] = [*run_equal(name, command, runs, steps)]
+            file.write_text(json.dumps({"machine": machine(), "jobs": known}) + "\n")
+
+
+def run_equal(name: str, command: Sequence[str], runs: int, steps: int) -> Iterator[list[float]]:
+    """The step times of each of so many equal runs, in seconds."""
     with tempfile.TemporaryDirectory(prefix="mgpu-doctor-bench-") as folder:
         runner = TrialRunner(command, Path(folder), private=False)
-        for number in range(count):
+        for number in range(runs):
             result = runner.run({}, steps=steps, limit=120.0).result
             if not isinstance(result, TrialRun):
-                sys.exit(f"run {number}: {result.reason}")
-            print(f"run {number}: {result.seconds.mean() * 1e3:.1f} ms per step", flush=True)
-            seconds.append([round(float(each), 6) for each in result.seconds])
-    return {"job": " ".join(TRAINER), "machine": machine(), "seconds": seconds}
+                sys.exit(f"{name}, run {number}: {result.reason}")
+            print(f"{name}, run {number}: {result.seconds.mean() * 1e3:.1f} ms", flush=True)
+            yield [round(float(each), 6) for each in result.seconds]
 
 
-def resample(runs: list[list[float]], sessions: int) -> Counter[str]:
-    """Verdicts about placebos, in sessions whose runs are drawn from these."""
+def resample(jobs: Sequence[Sequence[Sequence[float]]], sessions: int) -> Counter[str]:
+    """Verdicts about placebos, in sessions whose runs are drawn from those of one job each."""
     random = np.random.default_rng(5)
     verdicts: Counter[str] = Counter()
-    for _ in range(sessions):
+    for _, runs in zip(range(sessions), cycle(jobs), strict=False):
         job = SimulatedJob(random, recorded=runs)
         session = Session(
             job.run, budget=1e9, steps=len(runs[0]), clock=job.clock, report=lambda *_: None
@@ -102,9 +127,11 @@ def resample(runs: list[list[float]], sessions: int) -> Counter[str]:
     return verdicts
 
 
-def print_rates(verdicts: Counter[str], runs: int, sessions: int) -> None:
-    total = verdicts.total()
-    print(f"{total} placebos in {sessions} sessions, resampled from {runs} real runs")
+def print_rates(
+    verdicts: Counter[str], jobs: Mapping[str, Sequence[object]], sessions: int
+) -> None:
+    total, runs = verdicts.total(), sum(map(len, jobs.values()))
+    print(f"{total} placebos in {sessions} sessions, from {runs} runs of {len(jobs)} jobs")
     for verdict, count in verdicts.most_common():
         print(f"  {verdict:22} {count:5}  {count / total:.2%}")
     print(f"stated: helps in at most {FALSE_HELPS:.1%}")

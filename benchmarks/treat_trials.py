@@ -6,11 +6,12 @@
     python -m benchmarks.treat --find all
 
 Each verdict is held against what is known of the job, and the measured gain against that of the
-same job with the script edited by hand. Rows are appended to the table when they are measured; rows
-that it has are not measured again, so a run that ended early goes on. `--find` runs `treat` on the
-job that it helps without naming the treatment, until it is shown to help: that must happen within
-the budget, and the job as it is must have the finding that the treatment fixes. `all`: of those
-that have one.
+same job with the script edited by hand. In the row `placebo` a treatment that does nothing on a CPU
+is tried on the job that the named treatment helps. Rows are appended to the table when they are
+measured; rows that it has are not measured again, so a run that ended early goes on. `--find` runs
+`treat` on the job that it helps without naming the treatment, until it is shown to help: that must
+happen within the budget, and the job as it is must have the finding that the treatment fixes.
+`all`: of those that have one.
 """
 
 from __future__ import annotations
@@ -42,12 +43,15 @@ LEAST = 120.0
 """A job is not begun with less time than this."""
 WRITTEN = 20.0
 """Seconds by which the trials of a job may exceed their budget: those of one run."""
-KINDS = ("helps", "breaks", "same")
+KINDS = ("helps", "breaks", "same", "placebo")
 """The order of the rows: those that tell most first."""
+PLACEBO = "expandable-segments"
+"""It sets an environment variable that only the allocator of GPUs reads."""
 EXPECTED = {
     "helps": frozenset({Verdict.HELPS}),
     "breaks": frozenset({Verdict.FAILS, Verdict.CHANGES_LOSS}),
     "same": frozenset({Verdict.NO_DIFFERENCE, Verdict.DOES_NOT_FIT}),
+    "placebo": frozenset({Verdict.NO_DIFFERENCE}),
 }
 ALIKE = 1.25
 """Equal runs that differ by more than this factor do not show what an edit gains. A choice."""
@@ -61,7 +65,7 @@ class Row:
 
     treatment: str
     job: str
-    """`helps`, `breaks` or `same`."""
+    """One of `KINDS`."""
     verdict: str
     is_right: bool | None
     """None: there was no time for a verdict."""
@@ -78,8 +82,6 @@ class Row:
     load: float
     """Load of the machine, mean of before and after."""
     seconds: float
-    plain: Sequence[Sequence[float]] = ()
-    """Step times of the runs of the job as it is, in seconds."""
 
     @property
     def is_near(self) -> bool | None:
@@ -116,7 +118,8 @@ def list_jobs(names: Collection[str]) -> Iterator[tuple[str, str, list[str]]]:
     """Treatment, kind of job and command, those that tell most first."""
     for kind in KINDS:
         for name in ALL_JOBS:
-            command: list[str] | None = getattr(ALL_JOBS[name], kind)
+            jobs = ALL_JOBS[name]
+            command = jobs.helps if kind == "placebo" else getattr(jobs, kind)
             if name in names and command is not None:
                 yield name, kind, command
 
@@ -132,6 +135,7 @@ def read_rows(table: Path | None) -> list[Row]:
 def measure(name: str, job: str, command: Sequence[str], limit: float) -> Row:
     """The verdict about one job, and how the gain compares with that of the edited script."""
     jobs, began, load = ALL_JOBS[name], time.monotonic(), os.getloadavg()[0]
+    values = {PLACEBO: True} if job == "placebo" else {name: jobs.value}
     _set_threads(name)
     by_hand: float | None = None
     with _folder() as folder:
@@ -147,9 +151,9 @@ def measure(name: str, job: str, command: Sequence[str], limit: float) -> Row:
         try:
             session.measure_baseline()
         except BaselineError as error:
-            outcome = Outcome({name: jobs.value}, Verdict.UNTRIED, str(error))
+            outcome = Outcome(values, Verdict.UNTRIED, str(error))
         else:
-            session.try_values({name: jobs.value})
+            session.try_values(values)
             session.settle()
             (outcome,) = session.outcomes()
             if job == "helps":
@@ -170,7 +174,6 @@ def measure(name: str, job: str, command: Sequence[str], limit: float) -> Row:
         reason=outcome.reason or "",
         load=round((load + os.getloadavg()[0]) / 2, 1),
         seconds=round(time.monotonic() - began),
-        plain=[[round(float(each), 6) for each in run.seconds] for run in session.plain],
     )
 
 
@@ -222,7 +225,7 @@ def render_table(rows: Sequence[Row]) -> str:
             why = "needs a GPU" if treatment.needs_gpu else NO_JOBS[name]
             lines.append(f"| `{name}` | untried: {why} | | | | |")
             continue
-        helps, breaks, same = (known.get((name, job)) for job in KINDS)
+        helps, breaks, same = (known.get((name, job)) for job in ("helps", "breaks", "same"))
         loads = [f"{row.load:.0f}" for row in (helps, breaks, same) if row is not None]
         cells = [
             "" if helps is None else _cell(helps, _gain(helps)),
@@ -232,12 +235,15 @@ def render_table(rows: Sequence[Row]) -> str:
             ", ".join(loads),
         ]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
-    judged = [row for row in rows if row.is_right is not None]
+    placebos = [row for row in rows if row.job == "placebo" and row.is_right is not None]
+    judged = [row for row in rows if row.job != "placebo" and row.is_right is not None]
     near = [row.is_near for row in rows if row.is_near is not None]
     lines += [
         "",
         f"Right: {sum(bool(row.is_right) for row in judged)} of {len(judged)} verdicts. "
-        f"The gain is within {format_share(WITHIN)} of that by hand in {sum(near)} of {len(near)}.",
+        f"The gain is within {format_share(WITHIN)} of that by hand in {sum(near)} of {len(near)}. "
+        f"Of {len(placebos)} placebos, {sum(row.verdict == Verdict.HELPS for row in placebos)} are "
+        "said to help.",
     ]
     return "\n".join(lines)
 

@@ -26,7 +26,7 @@ def test_every_treatment_has_jobs_or_a_reason_why_not() -> None:
 def test_rows_that_the_table_has_are_not_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three jobs, the second of which had no time for a verdict at first."""
+    """Six jobs, the second of which had no time for a verdict at first."""
     measured: list[tuple[str, str]] = []
     lacks_time = {("gc-freeze", "same")}
 
@@ -42,21 +42,23 @@ def test_rows_that_the_table_has_are_not_measured_again(
     table = tmp_path / "rows.jsonl"
     assert run_jobs(["gc-freeze"], within=50.0, limit=100.0, table=table) == []  # no time for any
     run_jobs(["gc-freeze"], within=1e6, limit=100.0, table=table)
-    assert measured == [("gc-freeze", "helps"), ("gc-freeze", "same")]
+    assert measured == [("gc-freeze", kind) for kind in ("helps", "same", "placebo")]
     lacks_time.clear()
     rows = run_jobs(["gc-freeze", "tf-prefetch"], within=1e6, limit=100.0, table=table)
-    assert measured[2:] == [
+    assert measured[3:] == [
         ("tf-prefetch", "helps"),
         ("tf-prefetch", "same"),
         ("gc-freeze", "same"),
+        ("tf-prefetch", "placebo"),
     ]
-    assert len(rows) == len(read_rows(table)) == 4
+    assert len(rows) == len(read_rows(table)) == 6
     text = render_table(rows)
     assert "| `gc-freeze` | 50 % (40 % to 60 %) | 45 % |" in text
     assert "| `tf32` | untried: needs a GPU |" in text
     assert "Right: 4 of 4 verdicts" in text
+    assert "Of 2 placebos, 2 are said to help." in text
 
 
 def test_the_jobs_that_tell_most_come_first() -> None:
     kinds = [kind for _, kind, _ in list_jobs(ALL_JOBS)]
-    assert kinds == sorted(kinds, key=["helps", "breaks", "same"].index)
+    assert kinds == sorted(kinds, key=["helps", "breaks", "same", "placebo"].index)

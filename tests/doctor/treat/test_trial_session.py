@@ -76,7 +76,8 @@ def test_a_single_placebo_with_nothing_to_compare_the_noise_with() -> None:
 def test_placebos_in_sessions_drawn_from_real_runs() -> None:
     """Runs of a trainer with 2 ranks, on a machine that other jobs kept busy (benchmarks/treat.py):
     the slowest takes three times as long as the fastest."""
-    recorded = json.loads((RECORDED / "plain_runs.json").read_text(encoding="utf-8"))["seconds"]
+    jobs = json.loads((RECORDED / "plain_runs.json").read_text(encoding="utf-8"))["jobs"]
+    recorded = jobs["torch-ddp, busy machine"]
     assert len(recorded) == 12
     random = np.random.default_rng(20)
     verdicts = []
