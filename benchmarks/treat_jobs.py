@@ -105,8 +105,8 @@ ALL_JOBS: Mapping[str, Jobs] = {
     ),
     "tf-prefetch": Jobs(
         True,
-        keras("--sample-ms", "5", "--no-autotune", *_SLEEPS),
-        keras("--sample-ms", "5", "--no-autotune", "--prefetch", *_SLEEPS),
+        keras("--sample-ms", "5", "--as-written", *_SLEEPS),
+        keras("--sample-ms", "5", "--as-written", "--prefetch", *_SLEEPS),
         keras(*_SLEEPS),
     ),
     "tf-parallel-map": Jobs(

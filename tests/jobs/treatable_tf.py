@@ -63,7 +63,9 @@ def pipeline(args: argparse.Namespace) -> tf.data.Dataset:
     if args.prefetch:
         data = data.prefetch(tf.data.AUTOTUNE)
     options = tf.data.Options()
-    options.autotune.enabled = not args.no_autotune  # it prefetches by itself otherwise
+    if args.as_written:  # else it prefetches by itself
+        options.autotune.enabled = False
+        options.experimental_optimization.apply_default_optimizations = False
     return data.with_options(options)
 
 
@@ -76,7 +78,7 @@ def options() -> argparse.ArgumentParser:
         known.add_argument(f"--{name}", type=int, default=default)
     for name in ("sample-ms", "step-ms"):
         known.add_argument(f"--{name}", type=float, default=0.0)
-    for name in ("cache", "prefetch", "exclusive", "python", "sensitive", "mixed", "no-autotune"):
+    for name in ("cache", "prefetch", "exclusive", "python", "sensitive", "mixed", "as-written"):
         known.add_argument(f"--{name}", action="store_true")
     known.add_argument("--jit", action=argparse.BooleanOptionalAction, default="auto")
     return known
