@@ -268,7 +268,7 @@ def _folded(title: str, body: str, *, is_open: bool = False) -> str:
 def _coverage(diagnosis: Diagnosis) -> str:
     if diagnosis.coverage is None:
         why = escape(diagnosis.coverage_reason or "no reason given")
-        return f"How much of the time the phases explain is not known: {why}"
+        return f"No phase times: {why}"
     clocks = name_clocks(diagnosis.ranks)
     timed = f", timed {clocks}," if clocks else ""
     explained = f"The phases{timed} explain {format_share(diagnosis.coverage)} of the time."

@@ -287,7 +287,7 @@ def _short(page: _Page, finding: Finding) -> list[Text]:
 def _coverage(diagnosis: Diagnosis) -> str:
     if diagnosis.coverage is None:
         reason = text.line(diagnosis.coverage_reason or "no reason given")
-        return f"how much of the time the phases explain is not known: {reason}"
+        return f"no phase times: {reason}"
     clocks = name_clocks(diagnosis.ranks)
     timed = f", timed {clocks}," if clocks else ""
     explained = f"the phases{timed} explain {format_share(diagnosis.coverage)} of the time"

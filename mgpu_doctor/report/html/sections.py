@@ -250,7 +250,7 @@ def _up_to(scale: float) -> str:
 def _coverage(diagnosis: Diagnosis) -> str:
     if diagnosis.coverage is None:
         reason = diagnosis.coverage_reason or "no reason given"
-        return f"How much of the time the phases explain is not known: {reason}"
+        return f"No phase times: {reason}"
     clocks = name_clocks(diagnosis.ranks)
     timed = f", timed {clocks}," if clocks else ""
     explained = f"The phases{timed} explain {format_share(diagnosis.coverage)} of the ranks' time."
