@@ -214,8 +214,10 @@ no jitter."""
 
 
 def list_stops(case: Case) -> Iterator[TimelineEvent]:
-    """Steps that took so long that training seemed to stop, when they began. A first step is none:
-    it compiles and warms up; nor is one with an evaluation or a checkpoint, which are events."""
+    """After which step of an attempt none ended any more, and which steps took so long that
+    training seemed to stop. A first step is none of these: it compiles and warms up; nor is one
+    with an evaluation or a checkpoint, which are events."""
+    yield from _standstills(case)
     stops: dict[tuple[int, int], list[tuple[float, float, float, Rank]]] = defaultdict(list)
     for rank in (*case.earlier, *case.ranks):
         if len(rank.steps) < 2:
@@ -233,6 +235,30 @@ def list_stops(case: Case) -> Iterator[TimelineEvent]:
         sentence = f"step {step} took {format_seconds(took)}, usually {format_seconds(usual)}"
         who = name_ranks((rank for *_, rank in rows), hosts_of(case))
         yield TimelineEvent(Kind.PAUSES, began, who, sentence)
+
+
+def _standstills(case: Case) -> Iterator[TimelineEvent]:
+    """The end of the last step of each attempt, if nothing followed it for long: neither another
+    step nor the end of a rank. Not of training that is over."""
+    attempts: dict[int, list[Rank]] = defaultdict(list)
+    for rank in (*case.earlier, *case.ranks):
+        attempts[rank.attempt].append(rank)
+    for ranks in attempts.values():
+        stepping = [rank for rank in ranks if len(rank.steps) > 1]
+        if not stepping or any(rank.took_leave or rank.exit_code == 0 for rank in ranks):
+            continue
+        last = max(float(rank.steps["end_ns"][-1]) * 1e-9 + rank.clock_offset for rank in stepping)
+        still = min(case.observed if rank.ended is None else rank.ended for rank in ranks) - last
+        if still < STOPPED:
+            continue
+        usual = median(float(np.median(rank.steps["wall_ns"])) * 1e-9 for rank in stepping)
+        if still >= STOPPED_TIMES * usual:
+            step = max(rank.last_step or 0 for rank in stepping)
+            sentence = (
+                f"ended no step for {format_seconds(still)} after step {step}, "
+                f"usually {format_seconds(usual)}"
+            )
+            yield TimelineEvent(Kind.PAUSES, last, "the job", sentence)
 
 
 def list_rank_events(case: Case) -> Iterator[TimelineEvent]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,13 +64,33 @@ def test_a_step_in_which_training_stopped_is_an_event_from_its_beginning() -> No
     records["wall_ns"] = 0.2e9
     records["wall_ns"][[0, 20, 40, 50]] = 30e9, 9e9, 8e9, 1.9e9
     saved = event("checkpoint", 41, 8.0)
-    stopped = frame(case([rank(0, steps=records, events=(saved,)), rank(1, steps=records)]))
+    made = case([rank(0, steps=records, events=(saved,)), rank(1, steps=records)])
+    stopped = frame(replace(made, observed=float(records["end_ns"][-1]) * 1e-9))
     assert events_of(stopped, Kind.PAUSES) == [
         ("ranks 0 and 1", "step 21 took 9 s, usually 200 ms"),
         ("rank 1", "step 41 took 8 s, usually 200 ms"),
     ]
     first = next(one for one in timeline(stopped).events if "step 21" in one.sentence)
     assert first.at == pytest.approx(records["end_ns"][20] * 1e-9 - 9)
+
+
+def test_a_hang_is_an_event_at_the_end_of_the_last_step() -> None:
+    """Until the first rank ends, if one does: then that explains it."""
+    records = steps(1, 60)
+    records["wall_ns"] = 0.2e9
+    last = float(records["end_ns"][-1]) * 1e-9
+
+    def pauses(seconds: float, **other: Any) -> list[TimelineEvent]:
+        ranks = [rank(0, steps=records), rank(1, steps=records, **other)]
+        made = frame(replace(case(ranks), observed=last + seconds))
+        return [event for event in timeline(made).events if event.kind is Kind.PAUSES]
+
+    (hang,) = pauses(40)
+    assert hang.sentence == "ended no step for 40 s after step 60, usually 200 ms"
+    assert (hang.who, hang.at) == ("the job", pytest.approx(last))
+    assert pauses(4) == []
+    assert pauses(40, ended=last + 1, signal=9, state=State.DEAD) == []
+    assert pauses(40, took_leave=True) == []
 
 
 def test_how_ranks_end() -> None:
