@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.widgets import Footer
+from textual.widgets import Footer, Label
 
 ANSWERED_FOR = 4.0
 """Seconds that the answer to a key stays on the screen."""
@@ -132,8 +133,9 @@ MAIN_ACTIONS = frozenset(
 
 
 class KeyHints(Footer):
-    """The line of keys at the bottom. At the start Textual makes it eight times, mostly of the same
-    keys; each time took a hundredth of the time to the first frame."""
+    """The line of keys at the bottom; those that it has no room for are left out. At the start
+    Textual makes it eight times, mostly of the same keys; each time took a hundredth of the time to
+    the first frame."""
 
     def __init__(self) -> None:
         super().__init__(compact=True)
@@ -147,6 +149,20 @@ class KeyHints(Footer):
         if hints != self._hinted:
             self._hinted = hints
             await super().recompose()
+            self.call_after_refresh(self._leave_out)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._leave_out)
+
+    def _leave_out(self) -> None:
+        hints = [hint for hint in self.children if hint.display]
+        docked = [hint.region.x for hint in hints if hint.styles.is_docked]
+        end = min(docked, default=self.region.right)
+        for hint in hints:
+            hint.visible = hint.styles.is_docked or hint.region.right <= end
+        for keys, words in pairwise(hints):
+            if isinstance(words, Label):  # of the group of keys before it
+                keys.visible = words.visible
 
 
 def list_bindings() -> list[Binding]:

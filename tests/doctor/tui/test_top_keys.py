@@ -276,6 +276,20 @@ async def test_quitting(key: str) -> None:
     assert app.return_code == 0
 
 
+async def test_keys_without_room_at_the_bottom_are_left_out_whole() -> None:
+    """They are back when there is room. `x stop` is cut at 79 columns, `d examine` at 74."""
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=(120, 24)) as pilot:
+        await shown(pilot)
+        for width, last in ((79, "examine"), (74, "attach"), (82, "stop")):
+            await pilot.resize_terminal(width, 24)
+            await until(
+                pilot,
+                lambda last=last: screen_text(app).rstrip().endswith(last),  # type: ignore[misc]
+                last,
+            )
+
+
 def test_a_frame_that_comes_while_the_app_ends_is_no_error() -> None:
     app = TopApp(Still(STRAGGLER))
     app.set_reactive(TopApp.frame, STRAGGLER)
