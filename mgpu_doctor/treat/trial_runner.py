@@ -209,9 +209,11 @@ def _read_info(recording: Path) -> dict[str, object]:
 
 def _kill_job(process: subprocess.Popen[bytes], recording: Path) -> None:
     """Kills the job's processes, those that its first one started before the others can start new
-    ones; its observer then ends the recording."""
+    ones; its observer, which is told before, then ends the recording of a job that was asked to
+    end: others who watch it shall not take it for one that failed."""
     pid = _read_info(recording).get("job_pid")
     if process.poll() is None and isinstance(pid, int):
+        process.terminate()
         _kill_family(pid)
     try:
         process.wait(_PATIENCE)

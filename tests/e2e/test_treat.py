@@ -211,8 +211,9 @@ from mgpu_doctor.treat.trial_runner import TrialRunner
 with trial_folder() as folder:
     runner = TrialRunner([sys.executable, *sys.argv[1:]], folder, private=True)
     trial = runner.run({"gc-freeze": True}, steps=20, limit=200)
+    end = json.loads((folder / "000" / "recording" / "end.json").read_text())
 changed = [each.changed for each in trial.treated]
-print(json.dumps({"steps": len(trial.result.seconds), "changed": changed}))
+print(json.dumps({"steps": len(trial.result.seconds), "changed": changed, "end": end}))
 """
 """One of the trials of `treat`, in a process of its own: it kills what its descendants leave."""
 
@@ -238,6 +239,7 @@ def test_scripts_of_several_files_and_their_folder_stay_as_they_are(
     assert ended.code == 0, ended.err
     trial = json.loads(ended.out)
     assert trial["steps"] == 20
+    assert trial["end"]["asked"] == "SIGTERM"
     (changed,) = trial["changed"]
     assert changed > 0
     assert states(folder) == before
